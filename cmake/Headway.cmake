@@ -1,0 +1,54 @@
+# Build rules shared by every room.
+include(GNUInstallDirs)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(headway_flags INTERFACE)
+target_compile_options(headway_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+                                               -Woverloaded-virtual -Werror)
+target_include_directories(headway_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+if(HEADWAY_SANITIZE)
+  target_compile_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE}
+                                                 -fno-omit-frame-pointer)
+  target_link_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE})
+endif()
+
+# headway_library(NAME SOURCES ... DEPS ...): the target of one room or of one folder of a room.
+# DEPS names the other targets that its files include; the layer check holds it to the table.
+function(headway_library NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${NAME} STATIC ${ARG_SOURCES})
+  target_link_libraries(${NAME} PUBLIC headway_flags ${ARG_DEPS})
+endfunction()
+
+# headway_test(NAME SOURCES ... DEPS ...): one GoogleTest program, registered with ctest. LABELS as
+# ctest takes them.
+function(headway_test NAME)
+  if(NOT HEADWAY_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${NAME} PRIVATE HEADWAY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${NAME} COMMAND ${NAME})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+endfunction()
+
+# headway_fuzzer(NAME SOURCES ... DEPS ...): one libFuzzer program, built by the preset `fuzz` only.
+function(headway_fuzzer NAME)
+  if(NOT HEADWAY_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS})
+  target_compile_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+endfunction()

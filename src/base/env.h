@@ -1,0 +1,85 @@
+// Env: the only seam to the operating system for files, memory maps and time. Tests replace it to
+// inject faults. All paths are UTF-8; all errors are a Status that names the path and the cause.
+#ifndef HEADWAY_BASE_ENV_H_
+#define HEADWAY_BASE_ENV_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headway/status.h"
+
+namespace headway {
+
+// A file's bytes, mapped read-only. The mapping lives as long as the object.
+class MappedFile {
+ public:
+  virtual ~MappedFile() = default;
+  virtual std::span<const std::byte> bytes() const = 0;
+};
+
+// One piece of a batch of reads or writes. With direct I/O, data, size and offset are multiples of
+// kDirectAlignment.
+struct IoPiece {
+  std::byte* data = nullptr;
+  size_t size = 0;
+  int64_t offset = 0;
+};
+
+inline constexpr size_t kDirectAlignment = 4096;
+
+// A file open for positioned reads and writes. Calls may come from several threads.
+class File {
+ public:
+  virtual ~File() = default;
+
+  // Reads or writes exactly the bytes asked for, all pieces of the batch in flight at once; a short
+  // read (end of file) is kCorrupt, a full disk kIo.
+  virtual Status Read(std::span<const IoPiece> pieces) = 0;
+  virtual Status Write(std::span<const IoPiece> pieces) = 0;
+  virtual Status Sync() = 0;                   // fdatasync
+  virtual Status Truncate(int64_t size) = 0;   // also grows
+  virtual Result<int64_t> Size() = 0;
+  // True when reads and writes go past the page cache (O_DIRECT was accepted).
+  virtual bool direct() const = 0;
+};
+
+enum class OpenMode {
+  kRead,       // must exist
+  kReadWrite,  // must exist
+  kCreate,     // created or emptied
+  kTemporary,  // created, and gone when closed (the path names the directory)
+};
+
+class Env {
+ public:
+  virtual ~Env() = default;
+  static Env* Default();  // POSIX; never null, never freed
+
+  // `direct` asks for O_DIRECT and falls back to cached I/O where the file system has none.
+  virtual Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode,
+                                             bool direct) = 0;
+  virtual Result<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
+  virtual Result<std::string> ReadFile(const std::string& path) = 0;  // whole, at most 1 GiB
+  virtual bool Exists(const std::string& path) = 0;
+  virtual bool IsDirectory(const std::string& path) = 0;
+  virtual Result<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
+  virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual Status SyncDirectory(const std::string& directory) = 0;
+  virtual Status Remove(const std::string& path) = 0;
+
+  // `bytes` of zeroed memory, aligned to 4096 (to 2 MiB, and advised to use huge pages, from 2 MiB
+  // on). kIo when the system has none to give.
+  virtual Result<std::byte*> AllocateMemory(size_t bytes) = 0;
+  virtual void FreeMemory(std::byte* data, size_t bytes) = 0;
+
+  virtual int64_t NowNanos() = 0;  // monotonic
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_BASE_ENV_H_

@@ -1,0 +1,48 @@
+#include "base/types.h"
+
+#include <numeric>
+
+namespace headway {
+
+const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
+  }
+  return "?";
+}
+
+const char* TierName(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
+  }
+  return "?";
+}
+
+const char* PathName(Path path) {
+  switch (path) {
+    case Path::kResident:
+      return "resident";
+    case Path::kStream:
+      return "stream";
+  }
+  return "?";
+}
+
+HeadSet HeadSet::All(int kv_heads) {
+  HeadSet set;
+  set.heads.resize(static_cast<size_t>(kv_heads));
+  std::iota(set.heads.begin(), set.heads.end(), 0);
+  return set;
+}
+
+}  // namespace headway

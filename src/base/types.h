@@ -1,0 +1,65 @@
+// The shared vocabulary: data types, encodings, tiers, paths, shapes and ranges, with the functions
+// that say how many bytes they take. No room defines these terms anew.
+#ifndef HEADWAY_BASE_TYPES_H_
+#define HEADWAY_BASE_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headway/status.h"
+
+namespace headway {
+
+// A token id, as in tokenizer.json.
+using TokenId = int32_t;
+
+// How a number is stored: weights, activations and the KV cache.
+enum class DType : uint8_t { kF32, kF16, kBF16 };
+
+constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+const char* DTypeName(DType dtype);  // "f32", "f16", "bf16"
+
+// Where a page lies.
+enum class Tier : uint8_t { kDevice, kHost, kDisk };
+inline constexpr int kTierCount = 3;
+const char* TierName(Tier tier);  // "device", "host", "disk"
+
+// How a range takes part in attention (see ARCHITECTURE.md).
+enum class Path : uint8_t { kResident, kStream };
+const char* PathName(Path path);
+
+// Token slots of a page, unless a test makes them fewer.
+inline constexpr int kDefaultPageSlots = 64;
+
+// What a KV cache and a step need to know of a model.
+struct ModelShape {
+  int layers = 0;
+  int d_model = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int d_ff = 0;
+  int vocab = 0;
+  DType dtype = DType::kBF16;  // of the weights and of the KV cache
+
+  int group() const { return query_heads / kv_heads; }  // query heads a KV head
+  // Bytes of K and V of one token in all layers and heads.
+  int64_t KvBytesPerToken() const {
+    return int64_t{2} * layers * kv_heads * head_dim * static_cast<int64_t>(DTypeBytes(dtype));
+  }
+};
+
+// The KV heads that this rank holds, by their index in the model; ascending.
+struct HeadSet {
+  std::vector<int> heads;
+
+  static HeadSet All(int kv_heads);
+  int size() const { return static_cast<int>(heads.size()); }
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_BASE_TYPES_H_
