@@ -41,8 +41,8 @@ class File {
   // read (end of file) is kCorrupt, a full disk kIo.
   virtual Status Read(std::span<const IoPiece> pieces) = 0;
   virtual Status Write(std::span<const IoPiece> pieces) = 0;
-  virtual Status Sync() = 0;                   // fdatasync
-  virtual Status Truncate(int64_t size) = 0;   // also grows
+  virtual Status Sync() = 0;                  // fdatasync
+  virtual Status Truncate(int64_t size) = 0;  // also grows
   virtual Result<int64_t> Size() = 0;
   // True when reads and writes go past the page cache (O_DIRECT was accepted).
   virtual bool direct() const = 0;

@@ -19,10 +19,10 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Calls fn(thread, begin, end) over [0, items) cut in pieces of `grain` items, on every thread, and
-  // returns when all is done. Pieces are handed out in order as threads become free; `thread` is in
-  // [0, threads()), and no two pieces run under the same one at once. One Run at a time: kernels of
-  // one engine are issued by one thread. `fn` must not throw or call Run.
+  // Calls fn(thread, begin, end) over [0, items) cut in pieces of `grain` items, on every thread,
+  // and returns when all is done. Pieces are handed out in order as threads become free; `thread`
+  // is in [0, threads()), and no two pieces run under the same one at once. One Run at a time:
+  // kernels of one engine are issued by one thread. `fn` must not throw or call Run.
   void Run(int64_t items, int64_t grain,
            const std::function<void(int thread, int64_t begin, int64_t end)>& fn);
 

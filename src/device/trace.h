@@ -1,0 +1,49 @@
+// Trace: what ran on which lane and when, written as Chrome/Perfetto JSON.
+#ifndef HEADWAY_DEVICE_TRACE_H_
+#define HEADWAY_DEVICE_TRACE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "device/device.h"
+#include "headway/status.h"
+
+namespace headway {
+
+// Thread-safe; records nothing until enabled. Also sums the time, bytes and FLOPs of each lane,
+// which the benchmarks compare with the floor.
+class Trace {
+ public:
+  struct LaneTotals {
+    int64_t busy_ns = 0;
+    int64_t bytes = 0;
+    int64_t flops = 0;
+  };
+
+  void EnableEvents() { events_enabled_ = true; }
+  void Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns);
+  LaneTotals totals(Lane lane) const;
+  void ResetTotals();
+  // {"traceEvents": [...]}, one row a lane.
+  Status Write(Env& env, const std::string& path) const;
+
+ private:
+  struct Entry {
+    Lane lane;
+    const char* name;
+    int64_t start_ns, end_ns, bytes, flops;
+  };
+
+  std::atomic<bool> events_enabled_ = false;
+  mutable std::mutex mutex_;
+  LaneTotals totals_[kLaneCount];
+  std::vector<Entry> entries_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_DEVICE_TRACE_H_

@@ -1,0 +1,169 @@
+// Kernels: the stateless maths of a step, over views. `ref/` is the plain definition, `cpu/` the
+// fast implementation for CPUs; an accelerator adds another. All calls enqueue on a compute stream
+// and return; shapes are in brackets, innermost last, rows contiguous unless a stride is given.
+//
+// Activations are f32. Sums, norms, softmax and states are f32. Weights and KV pages keep the dtype
+// of the model.
+#ifndef HEADWAY_KERNELS_KERNELS_H_
+#define HEADWAY_KERNELS_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/types.h"
+#include "device/device.h"
+#include "headway/status.h"
+
+namespace headway {
+
+// A weight matrix [out, in] as model files hold it, in memory that the kernels can read.
+struct WeightView {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kBF16;
+  int64_t out = 0;
+  int64_t in = 0;
+};
+
+// y [rows, out] = x [rows, in] · weight^T + bias, or += with `accumulate`.
+struct LinearOp {
+  WeightView weight;
+  const float* bias = nullptr;  // [out] or null
+  float* y = nullptr;
+  int64_t y_stride = 0;  // floats between rows of y
+  bool accumulate = false;
+};
+
+// How the pages of a cache are laid out: page_slots × head_dim elements, slot-major.
+struct PageFormat {
+  DType dtype = DType::kBF16;
+  int page_slots = kDefaultPageSlots;
+  int head_dim = 0;
+
+  size_t bytes() const {  // of K, or of V, without padding
+    return static_cast<size_t>(page_slots) * static_cast<size_t>(head_dim) * DTypeBytes(dtype);
+  }
+};
+
+// `count` consecutive slots of one KV head, `first_slot` slots into the first of their pages.
+struct PageRun {
+  std::byte* const* k_pages = nullptr;  // [CeilDiv(first_slot + count, page_slots)]
+  std::byte* const* v_pages = nullptr;
+  int64_t first_slot = 0;
+  int64_t count = 0;
+};
+
+// The rotation angles of a step's tokens: cos and sin [tokens, rotary_dim / 2], already scaled.
+struct RopeTable {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int rotary_dim = 0;  // the first rotary_dim elements of a head rotate, in halves (i, i + dim / 2)
+};
+
+// Keys of one KV head with the logical positions of their slots.
+struct KeyRun {
+  PageRun pages;
+  int64_t position = 0;                // of the first key; key i is at position + i
+  const int32_t* positions = nullptr;  // [count], ascending, instead, after eviction
+};
+
+// RoPE at attention time, for caches that hold keys unrotated: key i is rotated to rotate_to[i].
+struct KeyTransform {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2]; null: keys are used as they are
+  int rotary_dim = 0;
+  const int32_t* rotate_to = nullptr;  // [count] of the item; null: the key's own position
+};
+
+struct AttentionParams {
+  float scale = 1.0f;
+  float softcap = 0.0f;  // logits become softcap * tanh(logit / softcap); 0: off
+  int64_t window = 0;    // a query at p sees keys at (p - window, p]; 0: all keys up to p
+};
+
+// The queries of one sequence and one KV head (its whole group) against one range of keys: their
+// partial state (o, lse) is written, or merged into what is there.
+struct AttentionItem {
+  const float* q = nullptr;  // [tokens, group, head_dim]; tokens q_stride floats apart, heads dense
+  int64_t q_stride = 0;
+  int64_t tokens = 0;
+  int64_t q_position = 0;  // of the first token; a query at p sees keys at positions <= p
+  KeyRun keys;
+  KeyTransform transform;
+
+  float* o = nullptr;  // [tokens, group, head_dim], normalised
+  int64_t o_stride = 0;
+  float* lse = nullptr;  // [tokens, group], natural log; -inf where no key was seen (o is then 0)
+  int64_t lse_stride = 0;
+  bool merge = false;         // merge into (o, lse) instead of writing
+  float* key_mass = nullptr;  // [count], or null: += the sum over queries of exp(logit - lse),
+                              // where lse is the item's own partial lse
+};
+
+// `parts` partial states of the same queries, merged in order into `o`. All [rows, head_dim] and
+// [rows], part i at i * o_part_stride and i * lse_part_stride.
+struct MergeItem {
+  const float* part_o = nullptr;
+  int64_t o_part_stride = 0;
+  const float* part_lse = nullptr;
+  int64_t lse_part_stride = 0;
+  int parts = 0;
+  int64_t rows = 0;
+  float* o = nullptr;    // rows head_dim apart
+  float* lse = nullptr;  // [rows] or null
+};
+
+// What one engine will ask of its kernels at most; their scratch memory is sized by it.
+struct KernelLimits {
+  int64_t rows = 0;     // of activations in one call
+  int64_t max_in = 0;   // widest input of a Linear
+  int64_t max_out = 0;  // widest output
+  int64_t head_dim = 0;
+  int64_t group = 0;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+
+  // Scratch memory: what Prepare will take from the budget, and taking it. Before the first step.
+  virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
+  virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
+
+  // x [n, table.in] = rows of table [vocab, d_model] chosen by ids.
+  virtual void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+                     float* x) = 0;
+  // y = x / sqrt(mean(x²) + eps) * weight over the last dimension; y may be x.
+  virtual void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
+                       int64_t width, float* y) = 0;
+  // All ops read the same x [rows, in].
+  virtual void Linear(Stream& stream, const float* x, int64_t rows,
+                      std::span<const LinearOp> ops) = 0;
+  // y = silu(gate) * up; y may be gate.
+  virtual void SwiGlu(Stream& stream, const float* gate, const float* up, int64_t count,
+                      float* y) = 0;
+  // Fills cos and sin [tokens, rotary_dim / 2] with scale * cos and sin of f32(position) *
+  // inv_freq, the product rounded to f32 as Transformers does.
+  virtual void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
+                          int rotary_dim, float scale, float* cos, float* sin) = 0;
+  // Rotates x [tokens, heads, head_dim] in place, tokens x_stride floats apart.
+  virtual void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
+                    float* x, int64_t x_stride) = 0;
+  // Encodes K and V of one KV head [count, head_dim], tokens kv_stride floats apart, into its
+  // pages.
+  virtual void StoreKv(Stream& stream, const PageFormat& format, const float* k, const float* v,
+                       int64_t kv_stride, const PageRun& to) = 0;
+
+  virtual void Attend(Stream& stream, const PageFormat& format, int group,
+                      const AttentionParams& params, std::span<const AttentionItem> items) = 0;
+  virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;
+  // Lets a logit that no key owns take its share of the softmax: o and lse of head h [tokens,
+  // heads] are merged with (0, sink_logits[h]).
+  virtual void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads,
+                        int head_dim, float* o, float* lse) = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_KERNELS_H_
