@@ -54,6 +54,15 @@ struct PageRun {
   int64_t count = 0;
 };
 
+// K and V of one KV head [to.count, head_dim], tokens kv_stride floats apart, to be encoded into
+// its pages.
+struct StoreKvItem {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t kv_stride = 0;
+  PageRun to;
+};
+
 // The rotation angles of a step's tokens: cos and sin [tokens, rotary_dim / 2], already scaled.
 struct RopeTable {
   const float* cos = nullptr;
@@ -150,10 +159,8 @@ class Kernels {
   // Rotates x [tokens, heads, head_dim] in place, tokens x_stride floats apart.
   virtual void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
                     float* x, int64_t x_stride) = 0;
-  // Encodes K and V of one KV head [count, head_dim], tokens kv_stride floats apart, into its
-  // pages.
-  virtual void StoreKv(Stream& stream, const PageFormat& format, const float* k, const float* v,
-                       int64_t kv_stride, const PageRun& to) = 0;
+  virtual void StoreKv(Stream& stream, const PageFormat& format,
+                       std::span<const StoreKvItem> items) = 0;
 
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
