@@ -1,0 +1,157 @@
+// Store: the KV caches of many sequences over three tiers, and the only code that moves pages.
+//
+// New K and V of a step are written to device memory: one token at a time into the open page of
+// each head, longer runs into an append buffer of whole pages. Pages that close are copied once to
+// their slab, whose home tier the placement chose when the slab was begun. Attention reads the
+// closed pages slab by slab through a Reader, which brings slabs that are not on the device into
+// staging buffers ahead of use, and the newest tokens, the tail, from the append buffer or the open
+// page.
+//
+// One thread calls a Store. Copies run on its own streams (h2d, d2h, disk-read, disk-write),
+// ordered against the compute stream by events.
+#ifndef HEADWAY_KV_STORE_STORE_H_
+#define HEADWAY_KV_STORE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "device/device.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/policy/placement.h"
+#include "kv/store/format.h"
+#include "kv/store/slab_file.h"
+
+namespace headway::kv {
+
+using SequenceId = int64_t;
+
+struct StoreOptions {
+  CacheFormat format;
+  int max_sequences = 1;
+  int64_t max_step_tokens = 512;  // tokens of all sequences that one step appends at most
+  int staging_slabs = 2;          // device buffers that streamed slabs pass through
+  int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
+  PlacementKind placement = PlacementKind::kFirstFit;
+  Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
+  Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers
+  Budget* disk_budget = nullptr;    // bounds the slab file
+  std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
+};
+
+// The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
+struct StoreFootprint {
+  int64_t open_pages = 0;     // device
+  int64_t append_buffer = 0;  // device
+  int64_t staging = 0;        // device
+  int64_t bounce = 0;         // host
+};
+StoreFootprint FootprintOf(const StoreOptions& options);
+
+struct StepEntry {
+  SequenceId sequence = 0;
+  int64_t tokens = 0;  // that the step appends, >= 1
+};
+
+// Pages of one segment of one head group, readable by kernels: of the heads of the group in order.
+struct SlabView {
+  int segment = 0;
+  int64_t position = 0;             // of its first token
+  int64_t tokens = 0;               // closed tokens
+  std::vector<std::byte*> k_pages;  // [heads of the group][pages]
+  std::vector<std::byte*> v_pages;
+  int pages = 0;
+  Tier tier = Tier::kDevice;  // where it came from
+  int staging = -1;           // Reader's
+};
+
+// One slab to be read in a step; entry indexes the entries of the step.
+struct SlabRead {
+  int entry = 0;
+  int layer = 0;
+  int group = 0;
+  int segment = 0;
+};
+
+struct TierUsage {
+  int64_t slabs = 0;
+  int64_t bytes = 0;
+  int64_t tokens_bytes = 0;  // bytes of closed pages in those slabs
+};
+
+class Store {
+ public:
+  // `compute` is the stream that kernels run on. `session` may be null; when given, it is the disk
+  // tier too. Everything outlives the store.
+  static Result<std::unique_ptr<Store>> Create(const StoreOptions& options, Env* env,
+                                               Device* device, Stream* compute,
+                                               std::unique_ptr<SlabFile> session);
+  ~Store();
+
+  // --- Sequences
+  Result<SequenceId> CreateSequence();
+  // A sequence with the same closed pages, shared until one of the two appends to a half-filled
+  // slab (copy on write), and a copy of the open page.
+  Result<SequenceId> Fork(SequenceId sequence);
+  void Drop(SequenceId sequence);
+  int64_t Length(SequenceId sequence) const;
+  // Keeps the first `tokens` rounded down to whole pages, and returns how many that is. kNotFound
+  // when a sliding window has already freed pages that the shorter sequence needs; nothing changes
+  // then.
+  Result<int64_t> Truncate(SequenceId sequence, int64_t tokens);
+
+  // --- A step: BeginStep; for each layer: kernels write to Target, attend to slabs and Tail, then
+  // CloseLayer; EndStep.
+  //
+  // Reserves every slab that the step will close pages into; when one does not fit, the error names
+  // the budget and nothing has changed.
+  Status BeginStep(std::span<const StepEntry> entries);
+  // Where the new tokens of an entry go. Valid until CloseLayer of the layer.
+  PageRun Target(int entry, int layer, int head);
+  // The keys behind the last closed page before the step, the new ones included.
+  KeyRun Tail(int entry, int layer, int head);
+  // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
+  // [first, last).
+  struct SegmentSpan {
+    int first = 0;
+    int last = 0;
+  };
+  SegmentSpan Segments(int entry, int layer) const;
+  // The kernels of this layer are enqueued on the compute stream: closed pages start on their way.
+  void CloseLayer(int layer);
+  Status EndStep();
+  // Gives a begun step up. Sequences in it keep their closed pages of before the step and lose the
+  // open ones: they end on a page boundary.
+  void AbortStep();
+
+  // --- Reading. `order` is the slabs of the step in the order in which Next will be called; those
+  // that are not on the device are prefetched in that order. One read at a time.
+  Status BeginReads(std::vector<SlabRead> order);
+  Result<SlabView> NextRead();  // waits on the compute stream, not the thread, where it can
+  void FinishRead(const SlabView& view);  // kernels that read it are enqueued
+
+  // --- Sessions
+  // Writes what is not on disk yet and commits. `tokens` are those of the sequence; hashes and rope
+  // state come with `meta` (its format, tokens and slabs are filled in here).
+  Status Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta);
+  // The sequence that the session's file holds, its slabs on disk until they are read and there is
+  // room above. Empty when the session is new.
+  Result<SequenceId> Restore();
+  bool has_session() const;
+
+  TierUsage Usage(Tier tier) const;
+  const CacheFormat& format() const;
+
+ private:
+  struct Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_STORE_H_
