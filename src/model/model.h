@@ -1,0 +1,145 @@
+// Model: the weights of one decoder and the steps that take a token from its id to its logits. What
+// happens between Qkv and AttentionOut (cache and attention) is the engine's.
+//
+//   Embed -> per layer: Qkv, [attention], AttentionOut, Mlp -> Head
+//
+// The steps hold no state: all activations are the caller's, in memory that the kernels reach.
+// Shapes are in brackets, innermost last, rows contiguous. T is the tokens of the call, of any
+// sequences mixed. The steps are in steps.cc, loading is in model.cc.
+#ifndef HEADWAY_MODEL_MODEL_H_
+#define HEADWAY_MODEL_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "base/types.h"
+#include "device/device.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+namespace headway {
+
+// Where the activations of one call of `tokens` tokens lie in one buffer. gate and up share their
+// memory with q, k, v and o, which are dead by the time of the MLP.
+struct Activations {
+  float* x = nullptr;       // [T, d_model], the residual stream
+  float* normed = nullptr;  // [T, d_model]
+  float* q = nullptr;       // [T, query_heads, head_dim]
+  float* k = nullptr;       // [T, kv_heads, head_dim]
+  float* v = nullptr;       // [T, kv_heads, head_dim]
+  float* o = nullptr;       // [T, query_heads, head_dim], attention's output
+  float* gate = nullptr;    // [T, d_ff]
+  float* up = nullptr;      // [T, d_ff]
+  float* cos = nullptr;     // [T, head_dim / 2]
+  float* sin = nullptr;     // [T, head_dim / 2]
+
+  // Bytes that Place takes; pure, so that a plan can be made without memory.
+  static int64_t Bytes(const ModelShape& shape, int64_t tokens);
+  // `buffer` has Bytes() and is aligned to 64, as every part will be.
+  static Activations Place(const ModelShape& shape, int64_t tokens, std::byte* buffer);
+};
+
+// Bytes of the logits of `rows` tokens.
+int64_t LogitsBytes(const ModelShape& shape, int64_t rows);
+
+// Bytes of all weights of a model of this config whose matrices are of shape.dtype: mapped
+// matrices, and the norms and biases that are held as f32.
+struct WeightBytes {
+  int64_t matrices = 0;
+  int64_t vectors = 0;
+  int64_t total() const { return matrices + vectors; }
+};
+WeightBytes CountWeightBytes(const ModelConfig& config);
+
+class Model {
+ public:
+  // Reads config.json and maps the weights of a folder. Every tensor's shape is checked against the
+  // config; matrices stay in the mapped files, norms and biases are converted to f32. `env`
+  // outlives the model.
+  static Result<std::unique_ptr<Model>> Load(Env* env, const std::string& folder);
+  // A model of this config with matrices of shape.dtype, normal with a deviation of 0.02, that
+  // depend on `seed` only: for measuring speed without a download. `pool` may be null.
+  static Result<std::unique_ptr<Model>> Random(Env* env, const ModelConfig& config, uint64_t seed,
+                                               ThreadPool* pool);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelShape& shape() const { return config_.shape; }
+  // What the weights in use take, by their real dtypes.
+  WeightBytes weight_bytes() const { return weight_bytes_; }
+  // A hash of names, shapes, dtypes and samples of every tensor's bytes: equal for equal weights,
+  // and cheap. A session file is bound to it.
+  uint64_t Fingerprint() const;
+  // kCorrupt, naming the first tensor that holds a NaN or an infinity. Reads all weights: for when
+  // logits are not finite. `pool` may be null.
+  Status CheckFinite(ThreadPool* pool) const;
+
+  // x [T, d_model] = the embeddings of ids [T], each in [0, vocab).
+  void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids, float* x) const;
+  // From x: normed; q, k, v, with their norms where the model has them, q and k rotated by `rope`.
+  void Qkv(Kernels& kernels, Stream& stream, int layer, const RopeTable& rope, int64_t tokens,
+           const Activations& a) const;
+  // x += o · Wo.
+  void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
+                    const Activations& a) const;
+  // x += the gated MLP of the normed x. Overwrites normed, gate and up (thus q, k, v, o).
+  void Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
+  // logits [rows, vocab] of x [rows, d_model], which normed [rows, d_model] may alias.
+  void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, float* normed,
+            float* logits) const;
+
+  // The widest input and output of any Linear call of the steps but Head, and of Head: for
+  // KernelLimits.
+  int64_t MaxLinearIn() const;
+  int64_t MaxLinearOut() const;
+
+ private:
+  // Pointers are null where the model has no such part.
+  struct Layer {
+    const float* input_norm = nullptr;  // [d_model]
+    WeightView q, k, v, o;
+    const float* q_bias = nullptr;
+    const float* k_bias = nullptr;
+    const float* v_bias = nullptr;
+    const float* o_bias = nullptr;
+    const float* q_norm = nullptr;  // [head_dim]
+    const float* k_norm = nullptr;
+    const float* mlp_norm = nullptr;  // [d_model]
+    WeightView gate, up, down;
+    const float* gate_bias = nullptr;
+    const float* up_bias = nullptr;
+    const float* down_bias = nullptr;
+  };
+  // A tensor that the model uses, under its name in the files.
+  struct Part;
+
+  Model(Env* env, ModelConfig config);
+  std::vector<Part> Parts();
+
+  Env* env_;
+  ModelConfig config_;
+  std::optional<Weights> files_;  // Load
+  std::byte* owned_ = nullptr;    // norms and biases; with Random the matrices, too
+  size_t owned_bytes_ = 0;
+  WeightBytes weight_bytes_;
+
+  WeightView embed_;
+  std::vector<Layer> layers_;
+  const float* final_norm_ = nullptr;
+  WeightView head_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_MODEL_MODEL_H_

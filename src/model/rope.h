@@ -1,0 +1,31 @@
+// The frequencies of rotary position embedding, for every way of stretching them that Headway
+// knows.
+#ifndef HEADWAY_MODEL_ROPE_H_
+#define HEADWAY_MODEL_ROPE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace headway {
+
+// What Kernels::RopeAngles takes. A cache of rotated keys fits a prompt only if the frequencies are
+// equal: compare, or compare hashes where one side is in a file.
+struct RopeFrequencies {
+  std::vector<float> inv_freq;  // [head_dim / 2]
+  float scale = 1.0f;           // of cos and sin: yarn's attention factor
+
+  uint64_t Hash() const;
+  bool operator==(const RopeFrequencies&) const = default;
+};
+
+// `total_length` is the length of the whole prompt in tokens, cached prefix included, without the
+// tokens to be generated. Only `dynamic` depends on it: Transformers chooses the same frequencies
+// when it prefills that prompt, but then changes them again while it generates, under keys that
+// are already rotated; here they stay what the prompt made them.
+RopeFrequencies ComputeRope(const RopeConfig& config, int head_dim, int64_t total_length);
+
+}  // namespace headway
+
+#endif  // HEADWAY_MODEL_ROPE_H_
