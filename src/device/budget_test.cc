@@ -1,0 +1,59 @@
+#include "device/budget.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace headway {
+namespace {
+
+TEST(Budget, ReservesToTheLastByteAndNotBeyond) {
+  Budget budget("kv-memory", 100);
+  Result<Reservation> a = budget.Reserve(60, "open pages");
+  ASSERT_TRUE(a.ok());
+  Result<Reservation> b = budget.Reserve(41, "staging");
+  ASSERT_FALSE(b.ok());
+  EXPECT_EQ(b.status().code(), StatusCode::kOutOfBudget);
+  for (const char* part : {"kv-memory", "staging", "41 B", "40 B", "100 B"}) {
+    EXPECT_NE(b.status().message().find(part), std::string::npos) << b.status().message();
+  }
+  EXPECT_TRUE(budget.Reserve(40, "staging").ok());  // released at once
+  EXPECT_EQ(budget.used(), 60);
+  EXPECT_EQ(budget.peak(), 100);
+}
+
+TEST(Budget, GivesBackWhenReservationsMoveAndEnd) {
+  Budget budget("host", 10);
+  {
+    Result<Reservation> a = budget.Reserve(4, "x");
+    ASSERT_TRUE(a.ok());
+    Reservation b = std::move(*a);
+    EXPECT_EQ(budget.used(), 4);
+    Result<Reservation> c = budget.Reserve(6, "y");
+    ASSERT_TRUE(c.ok());
+    b = std::move(*c);  // the 4 bytes go back
+    EXPECT_EQ(budget.used(), 6);
+    ASSERT_EQ(budget.Usage().size(), 1u);
+    EXPECT_EQ(budget.Usage()[0].first, "y");
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(Budget, NeverExceededByThreadsInARace) {
+  Budget budget("device", 1000);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        Result<Reservation> r = budget.Reserve(300 + i % 100, "t");
+        if (r.ok()) EXPECT_LE(budget.used(), 1000);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_LE(budget.peak(), 1000);
+}
+
+}  // namespace
+}  // namespace headway

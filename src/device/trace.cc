@@ -1,0 +1,66 @@
+#include "device/trace.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <memory>
+
+#include "base/bytes.h"
+
+namespace headway {
+
+void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns) {
+  std::lock_guard lock(mutex_);
+  LaneTotals& totals = totals_[static_cast<int>(lane)];
+  totals.busy_ns += end_ns - start_ns;
+  totals.bytes += cost.bytes;
+  totals.flops += cost.flops;
+  if (events_enabled_) {
+    entries_.push_back({lane, cost.name, start_ns, end_ns, cost.bytes, cost.flops});
+  }
+}
+
+Trace::LaneTotals Trace::totals(Lane lane) const {
+  std::lock_guard lock(mutex_);
+  return totals_[static_cast<int>(lane)];
+}
+
+void Trace::ResetTotals() {
+  std::lock_guard lock(mutex_);
+  for (LaneTotals& totals : totals_) totals = LaneTotals{};
+}
+
+Status Trace::Write(Env& env, const std::string& path) const {
+  std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  {
+    std::lock_guard lock(mutex_);
+    auto out = std::back_inserter(json);
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      fmt::format_to(out,
+                     "{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\","
+                     "\"args\":{{\"name\":\"{}\"}}}},\n",
+                     lane, LaneName(static_cast<Lane>(lane)));
+    }
+    const int64_t origin = entries_.empty() ? 0 : entries_.front().start_ns;
+    for (const Entry& e : entries_) {
+      const double seconds = static_cast<double>(e.end_ns - e.start_ns) * 1e-9;
+      fmt::format_to(
+          out,
+          "{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},"
+          "\"args\":{{\"bytes\":{},\"flops\":{},\"GB/s\":{:.2f},\"GFLOP/s\":{:.2f}}}}},\n",
+          static_cast<int>(e.lane), e.name, static_cast<double>(e.start_ns - origin) * 1e-3,
+          seconds * 1e6, e.bytes, e.flops,
+          seconds > 0 ? static_cast<double>(e.bytes) / seconds * 1e-9 : 0.0,
+          seconds > 0 ? static_cast<double>(e.flops) / seconds * 1e-9 : 0.0);
+    }
+    fmt::format_to(out,
+                   "{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","
+                   "\"args\":{{\"name\":\"headway\"}}}}\n]}}\n");
+  }
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, /*direct=*/false);
+  if (!file.ok()) return file.status();
+  const IoPiece piece{reinterpret_cast<std::byte*>(json.data()), json.size(), 0};
+  return (*file)->Write({&piece, 1});
+}
+
+}  // namespace headway

@@ -1,0 +1,38 @@
+#include "device/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace headway {
+namespace {
+
+TEST(Trace, SumsLanesAndWritesJson) {
+  Trace trace;
+  trace.Add(Lane::kCompute, {"ignored event", 1, 1}, 0, 5);
+  trace.EnableEvents();
+  trace.Add(Lane::kHostToDevice, {"copy", 4000, 0}, 1000, 3000);
+  trace.Add(Lane::kCompute, {"linear", 10, 700}, 2000, 4000);
+  EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 2005);
+  EXPECT_EQ(trace.totals(Lane::kCompute).flops, 701);
+  EXPECT_EQ(trace.totals(Lane::kHostToDevice).bytes, 4000);
+
+  const std::string path = testing::TempDir() + "/trace_test.json";
+  ASSERT_TRUE(trace.Write(*Env::Default(), path).ok());
+  Result<std::string> text = Env::Default()->ReadFile(path);
+  ASSERT_TRUE(text.ok());
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << *text;
+  int complete = 0;
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++complete;
+    if (event["name"] == "copy") EXPECT_DOUBLE_EQ(event["args"]["GB/s"], 2.0);
+  }
+  EXPECT_EQ(complete, 2);
+  trace.ResetTotals();
+  EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 0);
+}
+
+}  // namespace
+}  // namespace headway
