@@ -1,0 +1,200 @@
+#include "kernels/cpu/cpu_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/env.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear.h"
+
+namespace headway {
+namespace {
+
+// Below this many bytes touched, handing work to the pool costs more than it saves.
+constexpr int64_t kParallelBytes = 128 * kKiB;
+
+constexpr int64_t kFloat = static_cast<int64_t>(sizeof(float));
+
+int64_t WeightBytes(const WeightView& weight) {
+  return weight.out * weight.in * static_cast<int64_t>(DTypeBytes(weight.dtype));
+}
+
+// Adds what a call cost to the trace when it ends.
+class Traced {
+ public:
+  Traced(Trace* trace, Lane lane, const char* name, int64_t bytes, int64_t flops)
+      : trace_(trace), lane_(lane), cost_{.name = name, .bytes = bytes, .flops = flops} {
+    if (trace_ != nullptr) start_ns_ = Env::Default()->NowNanos();
+  }
+  ~Traced() {
+    if (trace_ != nullptr) trace_->Add(lane_, cost_, start_ns_, Env::Default()->NowNanos());
+  }
+  Traced(const Traced&) = delete;
+  Traced& operator=(const Traced&) = delete;
+
+ private:
+  Trace* trace_;
+  Lane lane_;
+  WorkCost cost_;
+  int64_t start_ns_ = 0;
+};
+
+class CpuKernels : public Kernels {
+ public:
+  CpuKernels(ThreadPool* pool, Trace* trace, Isa isa)
+      : pool_(*pool), trace_(trace), isa_(isa), elementwise_(cpu::ElementwiseFor(isa)) {}
+
+  std::string name() const override { return std::string("cpu ") + IsaName(isa_); }
+
+  // One call runs at a time, so Linear and Attend use the same memory.
+  int64_t WorkspaceBytes(const KernelLimits& limits) const override {
+    const int64_t linear = cpu::LinearScratchBytes(isa_, limits, pool_.threads());
+    const int64_t attention = cpu::AttentionScratchBytes(limits, pool_.threads());
+    return RoundUp(std::max(linear, attention), kDirectAlignment);
+  }
+
+  Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
+    const int64_t bytes = WorkspaceBytes(limits);
+    if (bytes == 0) return OkStatus();
+    Result<std::unique_ptr<Buffer>> buffer =
+        device.Allocate(budget, static_cast<size_t>(bytes), "kernel workspace");
+    if (!buffer.ok()) return buffer.status();
+    scratch_ = std::move(*buffer);
+    return OkStatus();
+  }
+
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             float* x) override {
+    const int64_t tokens = static_cast<int64_t>(ids.size());
+    const int64_t row_bytes = table.in * static_cast<int64_t>(DTypeBytes(table.dtype));
+    const int64_t bytes = tokens * (row_bytes + table.in * kFloat);
+    const Traced traced(trace_, stream.lane(), "embed", bytes, 0);
+    OverRows(tokens, bytes, [&](int64_t row) {
+      const TokenId id = ids[static_cast<size_t>(row)];
+      HEADWAY_CHECK(id >= 0 && id < table.out);
+      elementwise_.to_f32(table.data + id * row_bytes, table.dtype, table.in, x + row * table.in);
+    });
+  }
+
+  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
+               int64_t width, float* y) override {
+    const int64_t bytes = 2 * rows * width * kFloat;
+    const Traced traced(trace_, stream.lane(), "rmsnorm", bytes, 4 * rows * width);
+    OverRows(rows, bytes, [&](int64_t row) {
+      elementwise_.rms_norm(x + row * width, weight, eps, width, y + row * width);
+    });
+  }
+
+  void Linear(Stream& stream, const float* x, int64_t rows,
+              std::span<const LinearOp> ops) override {
+    int64_t bytes = 0;
+    int64_t flops = 0;
+    for (const LinearOp& op : ops) {
+      bytes += WeightBytes(op.weight) + rows * op.weight.out * kFloat * (op.accumulate ? 2 : 1);
+      flops += 2 * rows * op.weight.out * op.weight.in;
+    }
+    if (!ops.empty()) bytes += rows * ops.front().weight.in * kFloat;
+    const Traced traced(trace_, stream.lane(), "linear", bytes, flops);
+    cpu::Linear(pool_, isa_, x, rows, ops, Scratch());
+  }
+
+  void SwiGlu(Stream& stream, const float* gate, const float* up, int64_t count,
+              float* y) override {
+    const int64_t bytes = 3 * count * kFloat;
+    // The exponential and the division count as about ten.
+    const Traced traced(trace_, stream.lane(), "swiglu", bytes, 14 * count);
+    constexpr int64_t kPiece = 4096;
+    OverRows(CeilDiv(count, kPiece), bytes, [&](int64_t piece) {
+      const int64_t first = piece * kPiece;
+      elementwise_.swiglu(gate + first, up + first, std::min(kPiece, count - first), y + first);
+    });
+  }
+
+  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
+                  int rotary_dim, float scale, float* cos, float* sin) override {
+    const int64_t half = rotary_dim / 2;
+    const int64_t tokens = static_cast<int64_t>(positions.size());
+    const Traced traced(trace_, stream.lane(), "rope angles", 2 * tokens * half * kFloat,
+                        40 * tokens * half);
+    // A cosine and a sine take as long as touching some hundred bytes.
+    OverRows(tokens, tokens * half * 128, [&](int64_t t) {
+      const float position = static_cast<float>(positions[static_cast<size_t>(t)]);
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = position * inv_freq[i];
+        cos[t * half + i] = std::cos(angle) * scale;
+        sin[t * half + i] = std::sin(angle) * scale;
+      }
+    });
+  }
+
+  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
+            float* x, int64_t x_stride) override {
+    const int half = table.rotary_dim / 2;
+    const int64_t elements = tokens * heads * table.rotary_dim;
+    const Traced traced(trace_, stream.lane(), "rope", 2 * elements * kFloat, 3 * elements);
+    OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
+      elementwise_.rope(table.cos + t * half, table.sin + t * half, half, heads, head_dim,
+                        x + t * x_stride);
+    });
+  }
+
+ private:
+  // fn(row) for each row, over the pool where `bytes` in all are worth it.
+  template <typename Fn>
+  void OverRows(int64_t rows, int64_t bytes, const Fn& fn) {
+    const int64_t pieces = std::min<int64_t>(4 * pool_.threads(), CeilDiv(bytes, kParallelBytes));
+    if (pieces <= 1) {
+      for (int64_t row = 0; row < rows; ++row) fn(row);
+      return;
+    }
+    pool_.Run(rows, CeilDiv(rows, pieces), [&](int, int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) fn(row);
+    });
+  }
+
+  std::span<std::byte> Scratch() {
+    if (scratch_ == nullptr) return {};
+    return {scratch_->data(), scratch_->size()};
+  }
+
+  ThreadPool& pool_;
+  Trace* trace_;
+  const Isa isa_;
+  const cpu::Elementwise& elementwise_;
+  std::unique_ptr<Buffer> scratch_;
+};
+
+}  // namespace
+
+std::vector<std::string> CpuIsas() {
+  std::vector<std::string> names;
+  for (const Isa isa : SupportedIsas()) names.push_back(IsaName(isa));
+  return names;
+}
+
+Result<std::unique_ptr<Kernels>> NewCpuKernels(ThreadPool* pool, Trace* trace,
+                                               std::string_view isa) {
+  const std::vector<Isa> supported = SupportedIsas();
+  if (supported.empty()) {
+    return Status(StatusCode::kUnsupported,
+                  "this processor has no AVX2, which Headway's kernels need; use another machine");
+  }
+  std::string known;
+  for (const Isa candidate : supported) {
+    if (isa == "auto" || isa == IsaName(candidate)) {
+      return std::unique_ptr<Kernels>(std::make_unique<CpuKernels>(pool, trace, candidate));
+    }
+    known += std::string(", ") + IsaName(candidate);
+  }
+  return Status(StatusCode::kInvalidArgument, "unknown or missing instruction set '" +
+                                                  std::string(isa) + "'; this machine runs auto" +
+                                                  known);
+}
+
+}  // namespace headway

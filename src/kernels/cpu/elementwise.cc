@@ -1,0 +1,168 @@
+#include "kernels/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/load-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+template <DType kDType>
+void ConvertToF32(const std::byte* from, int64_t count, float* to) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadF32<kDType>(d, from, i), d, to + i);
+  if (i < count) {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
+    hn::Store(LoadF32Tail<kDType>(d, from, i, count - i), d, tail);
+    std::memcpy(to + i, tail, static_cast<size_t>(count - i) * sizeof(float));
+  }
+}
+
+void ToF32(const std::byte* from, DType dtype, int64_t count, float* to) {
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+      return;
+    case DType::kF16:
+      return ConvertToF32<DType::kF16>(from, count, to);
+    case DType::kBF16:
+      return ConvertToF32<DType::kBF16>(from, count, to);
+  }
+}
+
+// Four partial sums of a vector each: with widths of some thousands, tens of additions a lane.
+float SumOfSquares(const float* x, int64_t width) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum0 = hn::Zero(d);
+  V sum1 = hn::Zero(d);
+  V sum2 = hn::Zero(d);
+  V sum3 = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 4 * lanes <= width; i += 4 * lanes) {
+    const V x0 = hn::LoadU(d, x + i);
+    const V x1 = hn::LoadU(d, x + i + lanes);
+    const V x2 = hn::LoadU(d, x + i + 2 * lanes);
+    const V x3 = hn::LoadU(d, x + i + 3 * lanes);
+    sum0 = hn::MulAdd(x0, x0, sum0);
+    sum1 = hn::MulAdd(x1, x1, sum1);
+    sum2 = hn::MulAdd(x2, x2, sum2);
+    sum3 = hn::MulAdd(x3, x3, sum3);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+  for (; i < width; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+void RmsNorm(const float* x, const float* weight, float eps, int64_t width, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float mean = SumOfSquares(x, width) / static_cast<float>(width);
+  const float scale = 1.0f / std::sqrt(mean + eps);
+  const V scales = hn::Set(d, scale);
+  int64_t i = 0;
+  for (; i + lanes <= width; i += lanes) {
+    const V scaled = hn::Mul(hn::LoadU(d, x + i), scales);
+    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, y + i);
+  }
+  for (; i < width; ++i) y[i] = x[i] * scale * weight[i];
+}
+
+// silu(g) * u. The exponent stays in [-104, 88], where hn::Exp is within one ulp and finite; beyond
+// it silu is 0 or g to the last bit that matters.
+HWY_INLINE V SwiGluVector(V g, V u) {
+  const D d;
+  const V negative = hn::Max(hn::Min(hn::Neg(g), hn::Set(d, 88.0f)), hn::Set(d, -104.0f));
+  const V denominator = hn::Add(hn::Set(d, 1.0f), hn::Exp(d, negative));
+  return hn::Mul(hn::Div(g, denominator), u);
+}
+
+void SwiGlu(const float* gate, const float* up, int64_t count, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(SwiGluVector(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, y + i);
+  }
+  if (i < count) {
+    const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
+    HWY_ALIGN float g[HWY_MAX_BYTES / sizeof(float)] = {};
+    HWY_ALIGN float u[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(g, gate + i, bytes);
+    std::memcpy(u, up + i, bytes);
+    hn::Store(SwiGluVector(hn::Load(d, g), hn::Load(d, u)), d, g);
+    std::memcpy(y + i, g, bytes);
+  }
+}
+
+void RopeHead(const float* cos, const float* sin, int half, float* x) {
+  const D d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int i = 0;
+  for (; i + lanes <= half; i += lanes) {
+    const V c = hn::LoadU(d, cos + i);
+    const V s = hn::LoadU(d, sin + i);
+    const V low = hn::LoadU(d, x + i);
+    const V high = hn::LoadU(d, x + half + i);
+    hn::StoreU(hn::MulSub(low, c, hn::Mul(high, s)), d, x + i);
+    hn::StoreU(hn::MulAdd(high, c, hn::Mul(low, s)), d, x + half + i);
+  }
+  for (; i < half; ++i) {
+    const float low = x[i];
+    const float high = x[half + i];
+    x[i] = low * cos[i] - high * sin[i];
+    x[half + i] = high * cos[i] + low * sin[i];
+  }
+}
+
+void Rope(const float* cos, const float* sin, int half, int heads, int head_dim, float* x) {
+  for (int head = 0; head < heads; ++head) RopeHead(cos, sin, half, x + int64_t{head} * head_dim);
+}
+
+}  // namespace
+
+extern const Elementwise kElementwise;
+const Elementwise kElementwise = {
+    .to_f32 = ToF32, .rms_norm = RmsNorm, .swiglu = SwiGlu, .rope = Rope};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX2 || HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+
+const Elementwise& ElementwiseFor(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return N_AVX2::kElementwise;
+    case Isa::kAvx512:
+    case Isa::kAmx:
+      return N_AVX3::kElementwise;
+  }
+  HEADWAY_CHECK(false);
+  return N_AVX2::kElementwise;
+}
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,190 @@
+#include "kernels/ref/ref_attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/half.h"
+
+namespace headway::ref {
+namespace {
+
+constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
+
+// The row of `slot` (counted from the run's first) in K or V pages.
+std::vector<double> LoadRow(const PageFormat& format, std::byte* const* pages, const PageRun& run,
+                            int64_t slot) {
+  const int64_t at = run.first_slot + slot;
+  const std::byte* page = pages[at / format.page_slots];
+  std::vector<double> row(static_cast<size_t>(format.head_dim));
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = LoadAsFloat(page, at % format.page_slots * format.head_dim + static_cast<int64_t>(i),
+                         format.dtype);
+  }
+  return row;
+}
+
+int64_t KeyPosition(const AttentionItem& item, int64_t key) {
+  return item.keys.positions != nullptr ? item.keys.positions[key] : item.keys.position + key;
+}
+
+bool Visible(const AttentionParams& params, int64_t q_position, int64_t k_position) {
+  return k_position <= q_position &&
+         (params.window == 0 || k_position > q_position - params.window);
+}
+
+void RotateKey(const AttentionItem& item, int64_t key, std::vector<double>& row) {
+  const KeyTransform& transform = item.transform;
+  if (transform.inv_freq == nullptr) return;
+  const int64_t position =
+      transform.rotate_to != nullptr ? transform.rotate_to[key] : KeyPosition(item, key);
+  const size_t half = static_cast<size_t>(transform.rotary_dim / 2);
+  for (size_t i = 0; i < half; ++i) {
+    const float angle = static_cast<float>(position) * transform.inv_freq[i];  // f32, as RopeAngles
+    const double c = std::cos(static_cast<double>(angle));
+    const double s = std::sin(static_cast<double>(angle));
+    const double low = row[i];
+    const double high = row[i + half];
+    row[i] = low * c - high * s;
+    row[i + half] = high * c + low * s;
+  }
+}
+
+// The state of one query row: output, normalised, and the log of the sum of exponentials.
+struct State {
+  std::vector<double> o;
+  double lse = kNoKeys;
+};
+
+// NaN if either is: a NaN logit must come out.
+double MaxOrNan(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+// (o, lse) merged with another partial state over other keys. A part that saw no key takes no part:
+// its o is not read.
+void MergeInto(State& state, const float* o, double lse) {
+  const double max = MaxOrNan(state.lse, lse);
+  if (max == kNoKeys) return;
+  const double weight = std::exp(state.lse - max);
+  const double other = std::exp(lse - max);
+  for (size_t i = 0; i < state.o.size(); ++i) {
+    const double mine = state.lse == kNoKeys ? 0.0 : state.o[i] * weight;
+    const double theirs = lse == kNoKeys ? 0.0 : o[i] * other;
+    state.o[i] = (mine + theirs) / (weight + other);
+  }
+  state.lse = max + std::log(weight + other);
+}
+
+// One query row against the item's keys, both already as rows of f64.
+State AttendRow(const AttentionParams& params, const AttentionItem& item, const float* q,
+                int64_t q_position, const std::vector<std::vector<double>>& k,
+                const std::vector<std::vector<double>>& v, size_t head_dim) {
+  std::vector<double> logits(k.size(), kNoKeys);
+  double max = kNoKeys;
+  for (size_t key = 0; key < k.size(); ++key) {
+    if (!Visible(params, q_position, KeyPosition(item, static_cast<int64_t>(key)))) continue;
+    double dot = 0;
+    for (size_t i = 0; i < head_dim; ++i) dot += q[i] * k[key][i];
+    dot *= params.scale;
+    if (params.softcap != 0) dot = params.softcap * std::tanh(dot / params.softcap);
+    logits[key] = dot;
+    max = MaxOrNan(dot, max);
+  }
+  State state{std::vector<double>(head_dim, 0.0), kNoKeys};
+  if (max == kNoKeys) return state;
+  double sum = 0;
+  for (size_t key = 0; key < k.size(); ++key) {
+    if (logits[key] == kNoKeys) continue;
+    const double weight = std::exp(logits[key] - max);
+    sum += weight;
+    for (size_t i = 0; i < head_dim; ++i) state.o[i] += weight * v[key][i];
+  }
+  for (double& value : state.o) value /= sum;
+  state.lse = max + std::log(sum);
+  if (item.key_mass != nullptr) {
+    for (size_t key = 0; key < k.size(); ++key) {
+      if (logits[key] != kNoKeys) {
+        item.key_mass[key] += static_cast<float>(std::exp(logits[key] - state.lse));
+      }
+    }
+  }
+  return state;
+}
+
+void AttendItem(const PageFormat& format, int group, const AttentionParams& params,
+                const AttentionItem& item) {
+  const size_t head_dim = static_cast<size_t>(format.head_dim);
+  const PageRun& run = item.keys.pages;
+  std::vector<std::vector<double>> k;
+  std::vector<std::vector<double>> v;
+  for (int64_t key = 0; key < run.count; ++key) {
+    k.push_back(LoadRow(format, run.k_pages, run, key));
+    v.push_back(LoadRow(format, run.v_pages, run, key));
+    RotateKey(item, key, k.back());
+  }
+  for (int64_t token = 0; token < item.tokens; ++token) {
+    for (int64_t head = 0; head < group; ++head) {
+      const int64_t column = head * format.head_dim;
+      State state = AttendRow(params, item, item.q + token * item.q_stride + column,
+                              item.q_position + token, k, v, head_dim);
+      float* o = item.o + token * item.o_stride + column;
+      float* lse = item.lse + token * item.lse_stride + head;
+      if (item.merge) MergeInto(state, o, *lse);
+      for (size_t i = 0; i < head_dim; ++i) o[i] = static_cast<float>(state.o[i]);
+      *lse = static_cast<float>(state.lse);
+    }
+  }
+}
+
+}  // namespace
+
+void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
+  for (const StoreKvItem& item : items) {
+    for (int64_t slot = 0; slot < item.to.count; ++slot) {
+      const int64_t at = item.to.first_slot + slot;
+      for (int64_t i = 0; i < format.head_dim; ++i) {
+        const int64_t element = at % format.page_slots * format.head_dim + i;
+        StoreFloat(item.to.k_pages[at / format.page_slots], element, format.dtype,
+                   item.k[slot * item.kv_stride + i]);
+        StoreFloat(item.to.v_pages[at / format.page_slots], element, format.dtype,
+                   item.v[slot * item.kv_stride + i]);
+      }
+    }
+  }
+}
+
+void Attend(const PageFormat& format, int group, const AttentionParams& params,
+            std::span<const AttentionItem> items) {
+  for (const AttentionItem& item : items) AttendItem(format, group, params, item);
+}
+
+void Merge(int head_dim, std::span<const MergeItem> items) {
+  for (const MergeItem& item : items) {
+    for (int64_t row = 0; row < item.rows; ++row) {
+      State state{std::vector<double>(static_cast<size_t>(head_dim), 0.0), kNoKeys};
+      for (int64_t part = 0; part < item.parts; ++part) {
+        MergeInto(state, item.part_o + part * item.o_part_stride + row * head_dim,
+                  item.part_lse[part * item.lse_part_stride + row]);
+      }
+      for (int64_t i = 0; i < head_dim; ++i) {
+        item.o[row * head_dim + i] = static_cast<float>(state.o[static_cast<size_t>(i)]);
+      }
+      if (item.lse != nullptr) item.lse[row] = static_cast<float>(state.lse);
+    }
+  }
+}
+
+void AddSinks(const float* sink_logits, int64_t tokens, int heads, int head_dim, float* o,
+              float* lse) {
+  const std::vector<float> nothing(static_cast<size_t>(head_dim), 0.0f);
+  for (int64_t row = 0; row < tokens * heads; ++row) {
+    State state{{o + row * head_dim, o + (row + 1) * head_dim}, lse[row]};
+    if (state.lse == kNoKeys) state.o.assign(static_cast<size_t>(head_dim), 0.0);
+    MergeInto(state, nothing.data(), sink_logits[row % heads]);
+    for (int64_t i = 0; i < head_dim; ++i) {
+      o[row * head_dim + i] = static_cast<float>(state.o[static_cast<size_t>(i)]);
+    }
+    lse[row] = static_cast<float>(state.lse);
+  }
+}
+
+}  // namespace headway::ref

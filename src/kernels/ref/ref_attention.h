@@ -1,0 +1,22 @@
+// The definition of attention over pages and of its partial states, with f64 sums; RefKernels
+// forwards to these. The contracts are those of Kernels.
+#ifndef HEADWAY_KERNELS_REF_REF_ATTENTION_H_
+#define HEADWAY_KERNELS_REF_REF_ATTENTION_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kernels.h"
+
+namespace headway::ref {
+
+void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items);
+void Attend(const PageFormat& format, int group, const AttentionParams& params,
+            std::span<const AttentionItem> items);
+void Merge(int head_dim, std::span<const MergeItem> items);
+void AddSinks(const float* sink_logits, int64_t tokens, int heads, int head_dim, float* o,
+              float* lse);
+
+}  // namespace headway::ref
+
+#endif  // HEADWAY_KERNELS_REF_REF_ATTENTION_H_

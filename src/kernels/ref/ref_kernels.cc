@@ -1,0 +1,112 @@
+#include "kernels/ref/ref_kernels.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "base/check.h"
+#include "base/half.h"
+
+namespace headway {
+namespace {
+
+class RefKernels : public Kernels {
+ public:
+  std::string name() const override { return "ref"; }
+
+  int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
+  Status Prepare(const KernelLimits&, Device&, Budget&) override { return OkStatus(); }
+
+  void Embed(Stream&, const WeightView& table, std::span<const TokenId> ids, float* x) override {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      HEADWAY_CHECK(ids[i] >= 0 && ids[i] < table.out);
+      for (int64_t j = 0; j < table.in; ++j) {
+        x[static_cast<int64_t>(i) * table.in + j] =
+            LoadAsFloat(table.data, ids[i] * table.in + j, table.dtype);
+      }
+    }
+  }
+
+  void RmsNorm(Stream&, const float* x, const float* weight, float eps, int64_t rows, int64_t width,
+               float* y) override {
+    for (int64_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (int64_t i = 0; i < width; ++i) {
+        const double value = x[row * width + i];
+        sum += value * value;
+      }
+      const double scale = 1.0 / std::sqrt(sum / static_cast<double>(width) + eps);
+      for (int64_t i = 0; i < width; ++i) {
+        y[row * width + i] = static_cast<float>(x[row * width + i] * scale * weight[i]);
+      }
+    }
+  }
+
+  void Linear(Stream&, const float* x, int64_t rows, std::span<const LinearOp> ops) override {
+    for (const LinearOp& op : ops) {
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t out = 0; out < op.weight.out; ++out) {
+          float& y = op.y[row * op.y_stride + out];
+          y = static_cast<float>(Dot(op, x + row * op.weight.in, out) +
+                                 (op.bias != nullptr ? op.bias[out] : 0.0) +
+                                 (op.accumulate ? y : 0.0));
+        }
+      }
+    }
+  }
+
+  void SwiGlu(Stream&, const float* gate, const float* up, int64_t count, float* y) override {
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = gate[i];
+      y[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[i]);
+    }
+  }
+
+  void RopeAngles(Stream&, std::span<const int32_t> positions, const float* inv_freq,
+                  int rotary_dim, float scale, float* cos, float* sin) override {
+    const int half = rotary_dim / 2;
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (int i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(positions[t]) * inv_freq[i];
+        const size_t at = t * static_cast<size_t>(half) + static_cast<size_t>(i);
+        cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)) * scale);
+        sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)) * scale);
+      }
+    }
+  }
+
+  void Rope(Stream&, const RopeTable& table, int64_t tokens, int heads, int head_dim, float* x,
+            int64_t x_stride) override {
+    const int half = table.rotary_dim / 2;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int head = 0; head < heads; ++head) {
+        float* values = x + t * x_stride + int64_t{head} * head_dim;
+        for (int i = 0; i < half; ++i) {
+          const double c = table.cos[t * half + i];
+          const double s = table.sin[t * half + i];
+          const double low = values[i];
+          const double high = values[i + half];
+          values[i] = static_cast<float>(low * c - high * s);
+          values[i + half] = static_cast<float>(high * c + low * s);
+        }
+      }
+    }
+  }
+
+ private:
+  static double Dot(const LinearOp& op, const float* x, int64_t out) {
+    double sum = 0;
+    for (int64_t i = 0; i < op.weight.in; ++i) {
+      sum += static_cast<double>(x[i]) *
+             LoadAsFloat(op.weight.data, out * op.weight.in + i, op.weight.dtype);
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> NewRefKernels() { return std::make_unique<RefKernels>(); }
+
+}  // namespace headway
