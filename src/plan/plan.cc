@@ -1,0 +1,284 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/bytes.h"
+
+namespace headway::plan {
+namespace {
+
+constexpr int64_t kAutoChunk = 1024;
+constexpr int64_t kAutoSegment = 1024;
+constexpr int64_t kMinChunk = 16;
+
+int64_t Align(int64_t tokens, int page_slots) {
+  return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
+}
+
+// Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
+// with a sliding window keeps what the window and one chunk can see.
+int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  const int64_t groups = CeilDiv(request.shape.kv_heads, choice.group_heads);
+  int64_t slabs = 0;
+  for (int64_t length : request.lengths) {
+    const int64_t segments = CeilDiv(length, choice.segment_tokens);
+    for (int layer = 0; layer < request.shape.layers; ++layer) {
+      const int64_t window =
+          request.window.empty() ? 0 : request.window[static_cast<size_t>(layer)];
+      const int64_t seen =
+          window == 0 ? segments : CeilDiv(window + choice.chunk, choice.segment_tokens) + 1;
+      slabs += groups * std::min(segments, seen);
+    }
+  }
+  return slabs;
+}
+
+struct Fit {
+  bool ok = false;
+  int64_t slabs[kTierCount] = {};
+  // What is missing, when not ok.
+  int64_t kv_needed = 0;    // for the fixed buffers
+  int64_t host_needed = 0;  // for the bounce buffers
+  int64_t slabs_left = 0;   // that no tier has room for
+};
+
+Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
+  Fit fit;
+  const CacheBytes bytes = request.costs.cache(choice);
+  const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
+  int64_t left = CountSlabs(request, choice);
+  if (fixed > request.budgets.kv) {
+    fit.kv_needed = fixed;
+    return fit;
+  }
+  if (request.keep_on_device) {
+    fit.slabs[0] = std::min(left, (request.budgets.kv - fixed) / bytes.slab);
+    left -= fit.slabs[0];
+  }
+  if (left > 0 && bytes.bounce > request.budgets.host) {
+    fit.host_needed = bytes.bounce;
+    return fit;
+  }
+  if (request.keep_on_host && left > 0) {
+    fit.slabs[1] = std::min(left, (request.budgets.host - bytes.bounce) / bytes.slab);
+    left -= fit.slabs[1];
+  }
+  if (left > 0) {
+    fit.slabs[2] = std::min(left, request.budgets.disk / bytes.slab);
+    left -= fit.slabs[2];
+  }
+  fit.slabs_left = left;
+  fit.ok = left == 0;
+  return fit;
+}
+
+// Candidates from the largest buffers to the smallest. The segment shrinks last: with the same
+// segment and chunk, runs under different budgets agree to the last bit.
+std::vector<CacheChoice> Candidates(const PlanRequest& request) {
+  std::vector<int> groups;
+  if (request.fixed.group_heads > 0) {
+    groups.push_back(std::min(request.fixed.group_heads, request.shape.kv_heads));
+  } else {
+    for (int g = request.shape.kv_heads; g > 1; g = static_cast<int>(CeilDiv(g, 2)))
+      groups.push_back(g);
+    groups.push_back(1);
+  }
+  std::vector<int64_t> chunks, segments;
+  if (request.fixed.chunk > 0) {
+    chunks.push_back(request.fixed.chunk);
+  } else {
+    for (int64_t c = kAutoChunk; c >= kMinChunk; c /= 2) chunks.push_back(c);
+  }
+  if (request.fixed.segment_tokens > 0) {
+    segments.push_back(request.fixed.segment_tokens);
+  } else {
+    const int64_t largest = Align(kAutoSegment, request.page_slots);
+    for (int64_t s = largest; s >= request.page_slots; s = Align(s / 2, request.page_slots)) {
+      segments.push_back(s);
+      if (s == request.page_slots) break;
+    }
+  }
+  std::vector<CacheChoice> candidates;
+  for (int64_t segment : segments) {
+    for (int64_t chunk : chunks) {
+      for (int group : groups) {
+        CacheChoice choice = request.fixed;
+        choice.group_heads = group;
+        choice.chunk = chunk;
+        choice.segment_tokens = segment;
+        choice.bounce_slabs = request.budgets.disk > 0 ? 2 : 0;
+        candidates.push_back(choice);
+      }
+    }
+  }
+  return candidates;
+}
+
+Status CheckRequest(const PlanRequest& request) {
+  const CacheChoice& fixed = request.fixed;
+  if (fixed.chunk < 0 || fixed.group_heads < 0 || fixed.segment_tokens < 0) {
+    return Status(StatusCode::kInvalidArgument, "chunk, head group and segment must be positive");
+  }
+  if (fixed.segment_tokens % request.page_slots != 0) {
+    return Status(StatusCode::kInvalidArgument, "a segment of " +
+                                                    std::to_string(fixed.segment_tokens) +
+                                                    " tokens is not a multiple of the page's " +
+                                                    std::to_string(request.page_slots) + " slots");
+  }
+  if (fixed.staging_slabs < 1) {
+    return Status(StatusCode::kInvalidArgument, "at least one staging buffer is needed");
+  }
+  for (int64_t length : request.lengths) {
+    if (length <= 0) return Status(StatusCode::kInvalidArgument, "a sequence has no tokens");
+  }
+  return OkStatus();
+}
+
+// Of the plans that fit, the one to take: the first whose fixed buffers leave at least half of a
+// limited budget to resident slabs, or else the first that fits.
+const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates) {
+  const CacheChoice* first = nullptr;
+  for (const CacheChoice& choice : candidates) {
+    const Fit fit = TryFit(request, choice);
+    if (!fit.ok) continue;
+    if (first == nullptr) first = &choice;
+    if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
+    const CacheBytes bytes = request.costs.cache(choice);
+    const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
+    const bool all_resident = fit.slabs[1] == 0 && fit.slabs[2] == 0;
+    if (all_resident || fixed <= request.budgets.kv / 2 || !request.keep_on_device) return &choice;
+  }
+  return first;
+}
+
+bool Fits(PlanRequest request, Budgets budgets) {
+  request.budgets = budgets;
+  const std::vector<CacheChoice> candidates = Candidates(request);
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](const CacheChoice& choice) { return TryFit(request, choice).ok; });
+}
+
+// The smallest value of one budget with which the request fits, by bisection over 4 KiB.
+int64_t SmallestOf(const PlanRequest& request, int64_t Budgets::*field) {
+  constexpr int64_t kStep = 4096;
+  Budgets budgets = request.budgets;
+  int64_t high = int64_t{1} << 52;
+  budgets.*field = high;
+  if (!Fits(request, budgets)) return -1;
+  int64_t low = 0;  // multiples of kStep; `high` fits
+  budgets.*field = 0;
+  if (Fits(request, budgets)) return 0;
+  while (high - low > kStep) {
+    const int64_t middle = RoundUp((low + high) / 2, kStep);
+    if (middle >= high) break;
+    budgets.*field = middle;
+    (Fits(request, budgets) ? high : low) = middle;
+  }
+  return high;
+}
+
+Status DoesNotFit(const PlanRequest& request) {
+  const SmallestBudgets smallest = FindSmallestBudgets(request);
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  std::string message =
+      "the KV cache of " + std::to_string(longest) + " tokens" +
+      (request.lengths.size() > 1
+           ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
+           : "") +
+      " does not fit; one of these would do:";
+  bool any = false;
+  const auto offer = [&](const char* flag, int64_t now, int64_t bytes) {
+    if (bytes < 0 || bytes <= now) return;
+    message += std::string(any ? ", or " : " ") + flag + " " +
+               std::to_string(CeilDiv(bytes, kKiB)) + "KiB (" + FormatBytes(bytes) + ", now " +
+               FormatBytes(now) + ")";
+    any = true;
+  };
+  offer("--kv-memory", request.budgets.kv, smallest.kv);
+  offer("--host-memory", request.budgets.host, smallest.host);
+  offer("--disk-memory", request.budgets.disk, smallest.disk);
+  if (!any) message += " no single budget alone; raise --kv-memory together with another";
+  return Status(StatusCode::kOutOfBudget, message);
+}
+
+void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
+  const CacheBytes bytes = request.costs.cache(plan->cache);
+  const auto add = [&](Tier tier, const char* tag, int64_t n) {
+    if (n > 0) plan->memory.push_back({tier, tag, n});
+  };
+  plan->slab_bytes = bytes.slab;
+  std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
+  add(Tier::kDevice, "weights", request.weight_bytes);
+  add(Tier::kDevice, "activations", request.costs.activations(plan->cache.chunk));
+  add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache.chunk));
+  add(Tier::kDevice, "KV: open pages", bytes.open_pages);
+  add(Tier::kDevice, "KV: append buffer", bytes.append_buffer);
+  add(Tier::kDevice, "KV: staging", bytes.staging);
+  add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
+  add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
+  add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
+  add(Tier::kHost, "program and tokenizer", request.other_bytes);
+  add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
+}
+
+void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
+  const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
+  const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2];
+  if (fit.slabs[0] == total) {
+    say("everything is resident: the KV cache fits in the fast tier");
+  } else {
+    const auto share = [&](int tier) {
+      return std::to_string(100 * fit.slabs[tier] / std::max<int64_t>(total, 1)) + " %";
+    };
+    say("resident " + share(0) + ", streamed from host " + share(1) + ", streamed from disk " +
+        share(2) + " of the closed KV");
+  }
+  if (request.fixed.group_heads == 0 && plan->cache.group_heads < request.shape.kv_heads) {
+    say("head group " + std::to_string(plan->cache.group_heads) + " of " +
+        std::to_string(request.shape.kv_heads) +
+        ": larger staging buffers would take over half of "
+        "the fast tier or not fit");
+  }
+  if (request.fixed.chunk == 0 && plan->cache.chunk < kAutoChunk) {
+    say("chunk " + std::to_string(plan->cache.chunk) +
+        ": the append buffer of a larger one does not fit");
+  }
+  if (request.fixed.segment_tokens == 0 &&
+      plan->cache.segment_tokens < Align(kAutoSegment, request.page_slots)) {
+    say("segment " + std::to_string(plan->cache.segment_tokens) +
+        ": staging buffers of longer ones do not fit");
+  }
+}
+
+}  // namespace
+
+int64_t Plan::Bytes(Tier tier) const {
+  int64_t sum = 0;
+  for (const MemoryRow& row : memory) sum += row.tier == tier ? row.bytes : 0;
+  return sum;
+}
+
+Result<Plan> MakePlan(const PlanRequest& request) {
+  if (Status s = CheckRequest(request); !s.ok()) return s;
+  const std::vector<CacheChoice> candidates = Candidates(request);
+  const CacheChoice* choice = Choose(request, candidates);
+  if (choice == nullptr) return DoesNotFit(request);
+  Plan plan;
+  plan.cache = *choice;
+  const Fit fit = TryFit(request, *choice);
+  FillTable(request, fit, &plan);
+  for (int64_t length : request.lengths) plan.kv_bytes += length * request.shape.KvBytesPerToken();
+  Explain(request, fit, &plan);
+  return plan;
+}
+
+SmallestBudgets FindSmallestBudgets(const PlanRequest& request) {
+  SmallestBudgets smallest;
+  smallest.kv = SmallestOf(request, &Budgets::kv);
+  smallest.host = SmallestOf(request, &Budgets::host);
+  smallest.disk = SmallestOf(request, &Budgets::disk);
+  return smallest;
+}
+
+}  // namespace headway::plan

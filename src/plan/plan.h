@@ -1,0 +1,92 @@
+// Planner: pure functions from a model's shape, a workload and budgets to a Plan. Nothing here
+// touches hardware, files or the cache; engine/ applies what comes out.
+#ifndef HEADWAY_PLAN_PLAN_H_
+#define HEADWAY_PLAN_PLAN_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "headway/status.h"
+
+namespace headway::plan {
+
+// How the cache is cut and moved. 0 in a request means "choose".
+struct CacheChoice {
+  int64_t chunk = 0;           // tokens of a prefill step
+  int group_heads = 0;         // KV heads moved together
+  int64_t segment_tokens = 0;  // tokens of a slab, a multiple of page_slots
+  int staging_slabs = 2;       // device buffers that streamed slabs pass through
+  int bounce_slabs = 0;        // host buffers between disk and device
+};
+
+// Bytes that a choice takes, as the rooms that will allocate them say.
+struct CacheBytes {
+  int64_t open_pages = 0;
+  int64_t append_buffer = 0;
+  int64_t staging = 0;
+  int64_t bounce = 0;
+  int64_t slab = 0;  // one slab
+};
+struct CostModel {
+  std::function<CacheBytes(const CacheChoice&)> cache;
+  std::function<int64_t(int64_t chunk)> activations;
+  std::function<int64_t(int64_t chunk)> workspace;
+};
+
+struct Budgets {
+  int64_t kv = 0;    // fast tier: pages, append and staging buffers
+  int64_t host = 0;  // host slabs and bounce buffers
+  int64_t disk = 0;  // slab file; 0: no disk tier
+};
+
+struct PlanRequest {
+  ModelShape shape;
+  std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
+  int page_slots = kDefaultPageSlots;
+  std::vector<int64_t> lengths;  // tokens that each sequence of the batch will reach
+  int64_t weight_bytes = 0;
+  int64_t other_bytes = 0;  // tokenizer, program
+  Budgets budgets;
+  bool keep_on_device = true;  // false: no closed page may stay (placement host-only or disk-only)
+  bool keep_on_host = true;    // false: disk-only
+  CacheChoice fixed;           // what the user or a session fixed
+  CostModel costs;
+};
+
+struct MemoryRow {
+  Tier tier = Tier::kDevice;
+  std::string tag;
+  int64_t bytes = 0;
+};
+
+// The ranges of every layer and head, in the counted form that dense attention needs: how many
+// slabs are resident, and from which tier the others stream.
+struct Plan {
+  CacheChoice cache;
+  int64_t slabs[kTierCount] = {};
+  int64_t slab_bytes = 0;
+  int64_t kv_bytes = 0;  // of all closed and open pages at the workload's end
+  std::vector<MemoryRow> memory;
+  std::vector<std::string> reasons;  // why it is as it is, a sentence each
+
+  int64_t Bytes(Tier tier) const;
+};
+
+// The plan for a request. kOutOfBudget when nothing fits: the message names the budget that is
+// short and the smallest that would do. kInvalidArgument for choices that make no sense.
+Result<Plan> MakePlan(const PlanRequest& request);
+
+// The smallest budget that would do for each tier, the others as they are; -1 where none would.
+struct SmallestBudgets {
+  int64_t kv = 0;
+  int64_t host = 0;
+  int64_t disk = 0;
+};
+SmallestBudgets FindSmallestBudgets(const PlanRequest& request);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_PLAN_H_

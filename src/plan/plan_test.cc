@@ -1,0 +1,133 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+#include "base/random.h"
+
+namespace headway::plan {
+namespace {
+
+// The demo model's shape with byte counts simple enough to check by hand.
+PlanRequest Demo(int64_t tokens) {
+  PlanRequest request;
+  request.shape = {8, 384, 8, 4, 64, 1024, 8192, DType::kBF16};
+  request.lengths = {tokens};
+  request.weight_bytes = 34 * kMiB;
+  request.budgets = {kGiB, kGiB, 0};
+  const ModelShape shape = request.shape;
+  request.costs.cache = [shape](const CacheChoice& c) {
+    const int64_t slot = int64_t{2} * shape.head_dim * 2;  // K and V of one token and head
+    CacheBytes bytes;
+    bytes.open_pages = shape.layers * shape.kv_heads * 64 * slot;
+    bytes.append_buffer = 2 * (c.chunk + 128) * shape.kv_heads * slot;
+    bytes.slab = c.group_heads * c.segment_tokens * slot;
+    bytes.staging = c.staging_slabs * bytes.slab;
+    bytes.bounce = c.bounce_slabs * bytes.slab;
+    return bytes;
+  };
+  request.costs.activations = [](int64_t chunk) { return chunk * 17 * kKiB; };
+  request.costs.workspace = [](int64_t) { return kMiB; };
+  return request;
+}
+
+TEST(Plan, ResidentWhenItFits) {
+  Result<Plan> plan = MakePlan(Demo(16384));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  // 8 layers × 16 segments of 1024 tokens, all heads in one group.
+  EXPECT_EQ(plan->slabs[0], 128);
+  EXPECT_EQ(plan->slabs[1] + plan->slabs[2], 0);
+  EXPECT_EQ(plan->slab_bytes, kMiB);
+  EXPECT_EQ(plan->kv_bytes, 128 * kMiB);
+}
+
+TEST(Plan, StaysInsideASmallBudgetAndKeepsChunkAndSegment) {
+  PlanRequest request = Demo(16384);
+  request.budgets = {8 * kMiB, 48 * kMiB, kGiB};
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->cache.chunk, 1024);
+  EXPECT_EQ(plan->cache.segment_tokens, 1024);
+  int64_t kv = 0, host = 0;
+  for (const MemoryRow& row : plan->memory) {
+    if (row.tag.starts_with("KV") && row.tier == Tier::kDevice) kv += row.bytes;
+    if (row.tag.starts_with("KV") && row.tier == Tier::kHost) host += row.bytes;
+  }
+  EXPECT_LE(kv, 8 * kMiB);
+  EXPECT_LE(host, 48 * kMiB);
+  EXPECT_GT(plan->slabs[0], 0);
+  EXPECT_GT(plan->slabs[1], 0);
+  EXPECT_GT(plan->slabs[2], 0);
+}
+
+TEST(Plan, SmallestBudgetsAreExactlySmallest) {
+  PlanRequest request = Demo(16384);
+  request.budgets = {kMiB / 4, kGiB, 0};
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(plan.status().message().find("--kv-memory"), std::string::npos);
+  const int64_t smallest = FindSmallestBudgets(request).kv;
+  ASSERT_GT(smallest, 0);
+  request.budgets.kv = smallest;
+  EXPECT_TRUE(MakePlan(request).ok());
+  request.budgets.kv = smallest - 4096;
+  EXPECT_FALSE(MakePlan(request).ok());
+}
+
+TEST(Plan, SaysWhichTierWouldHelp) {
+  PlanRequest request = Demo(16384);
+  request.budgets = {8 * kMiB, 8 * kMiB, 0};
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_FALSE(plan.ok());
+  for (const char* flag : {"--kv-memory", "--host-memory", "--disk-memory"}) {
+    EXPECT_NE(plan.status().message().find(flag), std::string::npos) << plan.status().message();
+  }
+}
+
+TEST(Plan, WindowsNeedFewerSlabs) {
+  PlanRequest request = Demo(16384);
+  request.window.assign(8, 1024);
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->slabs[0], 8 * 3);  // a window and a chunk of 1024, and one for the misfit
+}
+
+TEST(Plan, RefusesNonsense) {
+  PlanRequest request = Demo(100);
+  request.fixed.segment_tokens = 100;
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kInvalidArgument);
+  request = Demo(0);
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kInvalidArgument);
+  request = Demo(100);
+  request.fixed.staging_slabs = 0;
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {
+  Random random(20240521);
+  for (int i = 0; i < 300; ++i) {
+    PlanRequest request = Demo(1 + random.Below(40000));
+    request.budgets = {random.Below(20 * kMiB), random.Below(80 * kMiB),
+                       random.Below(2) == 0 ? 0 : random.Below(300 * kMiB)};
+    request.keep_on_device = random.Below(4) != 0;
+    Result<Plan> plan = MakePlan(request);
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.status().code(), StatusCode::kOutOfBudget);
+      continue;
+    }
+    int64_t kv[kTierCount] = {};
+    for (const MemoryRow& row : plan->memory) {
+      if (row.tag.starts_with("KV")) kv[static_cast<int>(row.tier)] += row.bytes;
+    }
+    EXPECT_LE(kv[0], request.budgets.kv);
+    EXPECT_LE(kv[1], request.budgets.host);
+    EXPECT_LE(kv[2], request.budgets.disk);
+    const int64_t groups = CeilDiv(4, plan->cache.group_heads);
+    EXPECT_EQ(plan->slabs[0] + plan->slabs[1] + plan->slabs[2],
+              8 * groups * CeilDiv(request.lengths[0], plan->cache.segment_tokens));
+  }
+}
+
+}  // namespace
+}  // namespace headway::plan
