@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/ref/ref_attention.h"
 
 namespace headway {
 namespace {
@@ -92,6 +93,24 @@ class RefKernels : public Kernels {
         }
       }
     }
+  }
+
+  void StoreKv(Stream&, const PageFormat& format, std::span<const StoreKvItem> items) override {
+    ref::StoreKv(format, items);
+  }
+
+  void Attend(Stream&, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    ref::Attend(format, group, params, items);
+  }
+
+  void Merge(Stream&, int head_dim, std::span<const MergeItem> items) override {
+    ref::Merge(head_dim, items);
+  }
+
+  void AddSinks(Stream&, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+                float* o, float* lse) override {
+    ref::AddSinks(sink_logits, tokens, heads, head_dim, o, lse);
   }
 
  private:
