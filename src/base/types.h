@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "headway/status.h"
+#include "headway/types.h"
 
 namespace headway {
-
-// A token id, as in tokenizer.json.
-using TokenId = int32_t;
 
 // How a number is stored: weights, activations and the KV cache.
 enum class DType : uint8_t { kF32, kF16, kBF16 };

@@ -27,7 +27,9 @@ TEST(Trace, SumsLanesAndWritesJson) {
   for (const auto& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;
     ++complete;
-    if (event["name"] == "copy") EXPECT_DOUBLE_EQ(event["args"]["GB/s"], 2.0);
+    if (event["name"] == "copy") {
+      EXPECT_DOUBLE_EQ(event["args"]["GB/s"], 2.0);
+    }
   }
   EXPECT_EQ(complete, 2);
   trace.ResetTotals();

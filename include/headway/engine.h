@@ -1,0 +1,254 @@
+// Headway's public API: open a model, plan, generate, score.
+//
+//   Result<std::unique_ptr<Engine>> engine = Engine::Open("models/demo", {});
+//   Result<std::vector<TokenId>> prompt = (*engine)->Encode("Once upon a time", {});
+//   Workload workload{{static_cast<int64_t>(prompt->size()) + 64}};
+//   Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
+//   Result<std::vector<Generation>> result = (*context)->Generate({{Request{*prompt}}}, {});
+//
+// Several engines can live in one process. An Engine may be used by several threads, a Context by
+// one at a time. No function throws.
+#ifndef HEADWAY_ENGINE_H_
+#define HEADWAY_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headway/status.h"
+#include "headway/types.h"
+
+namespace headway {
+
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+struct EngineOptions {
+  std::string device = "cpu";
+  std::string isa = "auto";  // instruction set of the CPU kernels: auto, amx, avx512, avx2
+  int threads = 0;           // 0: every core that the process may use
+
+  // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
+  int64_t kv_memory = kNoLimit;    // the fast tier's KV pages, append and staging buffers
+  int64_t host_memory = kNoLimit;  // KV in host memory, behind the fast tier
+  int64_t disk_memory = 0;         // KV on disk, behind host memory
+  std::string disk_path;           // directory of the disk tier; empty: TMPDIR, or /tmp
+
+  // How the cache is cut and moved; 0 lets the planner choose.
+  int64_t chunk = 0;                    // tokens of a prefill step
+  int head_group = 0;                   // KV heads moved together
+  int64_t segment = 0;                  // tokens of a slab
+  int page_slots = 64;                  // token slots of a page
+  int staging_slabs = 2;                // buffers that streamed slabs pass through
+  std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
+
+  std::string session;          // file that keeps the cache of slot 0 between runs; empty: none
+  std::string trace;            // file for the lanes' trace; empty: none
+  bool random_weights = false;  // `model` names a config.json; weights are drawn, not read
+};
+
+// The sequences that a Context will hold, by the number of tokens that each will reach.
+struct Workload {
+  std::vector<int64_t> lengths;
+};
+
+struct ModelInfo {
+  std::string folder;
+  std::string architecture;
+  std::string dtype;
+  int layers = 0;
+  int d_model = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int d_ff = 0;
+  int vocab = 0;
+  int64_t max_position = 0;  // trained length; beyond it quality falls
+  int64_t weight_bytes = 0;
+  int64_t step_weight_bytes = 0;  // of the weights that a decode step reads
+  int64_t kv_bytes_per_token = 0;
+  std::string rope_type;
+  std::optional<TokenId> bos;
+  std::vector<TokenId> eos;
+  bool has_tokenizer = false;
+  bool has_chat_template = false;
+};
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // as the tokenizer's post-processor says (BOS, ...)
+  bool parse_special = false;      // text such as "<|eot_id|>" becomes the token
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+struct SamplingOptions {
+  double temperature = 0.0;  // 0: greedy
+  int64_t top_k = 0;         // 0: all
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  uint64_t seed = 0;
+};
+
+// One prompt of a batch. Request i runs in slot i of the Context: the part of the prompt that
+// equals what the slot's cache holds is not computed again.
+struct Request {
+  std::vector<TokenId> prompt;
+  int64_t max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // text that ends generation; not part of the output
+  bool ignore_eos = false;
+};
+
+struct Progress {
+  enum class Phase { kPrefill, kDecode };
+  Phase phase = Phase::kPrefill;
+  int64_t done = 0;            // tokens of all requests
+  int64_t total = 0;           // kDecode: at most
+  double seconds = 0.0;        // since the phase began
+  int64_t tier_bytes[3] = {};  // device, host, disk: KV held
+};
+
+struct Hooks {
+  // Text of request i as it is made, always whole UTF-8. False ends that request.
+  std::function<bool(int request, std::string_view text)> on_text;
+  std::function<void(const Progress&)> on_progress;
+  // Polled between layers; true stops cleanly, keeping what whole pages hold.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+enum class FinishReason { kEos, kStop, kLength, kContextFull, kCancelled };
+const char* FinishReasonName(
+    FinishReason reason);  // "eos", "stop", "length", "context", "cancelled"
+
+struct Generation {
+  std::vector<TokenId> tokens;  // without the token that ended it
+  std::string text;
+  FinishReason finish = FinishReason::kLength;
+  int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;         // of the prompt, found in the cache
+  std::vector<std::string> notices;  // such as why a saved cache could not be used
+};
+
+// Times of the last Generate or Score.
+struct Timings {
+  int64_t prefill_tokens = 0;
+  double prefill_seconds = 0.0;
+  int64_t decode_tokens = 0;  // of all requests, computed by decode steps
+  double decode_seconds = 0.0;
+};
+
+struct MemoryLine {
+  std::string tier;  // "device", "host", "disk"
+  std::string what;
+  int64_t bytes = 0;
+};
+
+struct PlanReport {
+  int64_t chunk = 0;
+  int head_group = 0;
+  int64_t segment = 0;
+  int64_t kv_bytes = 0;  // of the whole workload
+  int64_t slab_bytes = 0;
+  int64_t slabs[3] = {};  // device, host, disk
+  std::vector<MemoryLine> memory;
+  std::vector<std::string> reasons;
+  int64_t memory_bytes = 0;  // RAM in all: device and host lines
+  // The smallest budgets that would do, each with the others as they are; -1: none would.
+  int64_t smallest_kv_memory = 0;
+  int64_t smallest_host_memory = 0;
+  int64_t smallest_disk_memory = 0;
+};
+
+// Bytes and busy time of a lane since the Context was made or ResetLanes.
+struct LaneReport {
+  std::string lane;  // "compute", "h2d", "d2h", "disk-read", "disk-write"
+  double busy_seconds = 0.0;
+  int64_t bytes = 0;
+  int64_t flops = 0;
+};
+
+class Context;
+
+class Engine {
+ public:
+  // `model` is a folder as Hugging Face publishes them, or org/name in the local cache.
+  static Result<std::unique_ptr<Engine>> Open(const std::string& model,
+                                              const EngineOptions& options);
+  ~Engine();
+
+  const ModelInfo& info() const;
+  std::string kernels() const;  // "cpu avx512"
+  int threads() const;
+
+  Result<std::vector<TokenId>> Encode(std::string_view text, const EncodeOptions& options) const;
+  Result<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
+  // The text of a conversation through the model's chat template, ready for the assistant's turn.
+  Result<std::string> RenderChat(std::span<const ChatMessage> messages) const;
+
+  // What NewContext would do, without taking memory. kOutOfBudget, naming the smallest budget that
+  // would do, when nothing fits.
+  Result<PlanReport> Plan(const Workload& workload) const;
+  Result<std::unique_ptr<Context>> NewContext(const Workload& workload);
+
+ private:
+  friend class Context;
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Caches of one workload's sequences and the steps that grow them. Lives shorter than its Engine.
+class Context {
+ public:
+  ~Context();
+
+  const PlanReport& plan() const;
+
+  // Prefills and decodes a batch: at most as many requests as the workload has sequences.
+  Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
+
+  // The sum of -ln p(token | tokens before) over tokens[1..) of one sequence, in slot 0, whose
+  // cache is emptied first.
+  struct ScoreResult {
+    double negative_log_likelihood = 0.0;
+    int64_t predictions = 0;
+  };
+  Result<ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+
+  // For measuring: fills slot `slot` with `tokens` of random keys and values.
+  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
+
+  void Reset();                   // empties every slot
+  Status SaveSession();           // slot 0 into the session file; nothing when there is none
+  int64_t SessionTokens() const;  // tokens that the session file held when it was opened
+
+  Timings timings() const;
+  int64_t TierBytes(int tier) const;  // of KV pages held: 0 device, 1 host, 2 disk
+  std::vector<LaneReport> Lanes() const;
+  void ResetLanes();
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Context(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// What a session file or a model folder holds, for `headway inspect`: human-readable lines.
+Result<std::vector<std::string>> Inspect(const std::string& path);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_H_
