@@ -99,7 +99,7 @@ class Model {
   void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, float* normed,
             float* logits) const;
 
-  // The widest input and output of any Linear call of the steps but Head, and of Head: for
+  // The widest input and output of the steps' Linear calls, Head's output (vocab) left out: for
   // KernelLimits.
   int64_t MaxLinearIn() const;
   int64_t MaxLinearOut() const;
@@ -124,8 +124,15 @@ class Model {
   // A tensor that the model uses, under its name in the files.
   struct Part;
 
+  friend WeightBytes CountWeightBytes(const ModelConfig& config);
+
   Model(Env* env, ModelConfig config);
+  // The tensors of the config and, with files, of what they hold; pointing into this object.
   std::vector<Part> Parts();
+  std::vector<Part> LayerParts(int layer);
+  Status MapParts(const std::string& folder);
+  Status Own(int64_t bytes);
+  void TieEmbeddings();
 
   Env* env_;
   ModelConfig config_;
@@ -138,6 +145,7 @@ class Model {
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;
   WeightView head_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace headway

@@ -1,0 +1,376 @@
+#include "model/model.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/half.h"
+#include "base/random.h"
+
+namespace headway {
+
+namespace {
+
+constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector of any CPU here
+constexpr float kRandomDeviation = 0.02f;
+constexpr int64_t kRandomChunk = int64_t{1} << 18;  // elements with a generator of their own
+constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
+constexpr int64_t kSampleBytes = 4096;
+constexpr int64_t kSamples = 16;  // of each tensor, for the fingerprint
+
+int64_t AlignedFloats(int64_t count) {
+  return RoundUp(count, kAlignment / static_cast<int64_t>(sizeof(float)));
+}
+
+// True when an element has the exponent of infinities and NaNs. No early exit: the loop is one
+// that compilers turn into vector code. Elements need no alignment.
+template <typename Bits>
+bool HasExponent(const std::byte* data, int64_t count, Bits exponent) {
+  Bits found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits = 0;
+    std::memcpy(&bits, data + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    found |= static_cast<Bits>((bits & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+bool HasNonFinite(const std::byte* data, DType dtype, int64_t count) {
+  switch (dtype) {
+    case DType::kF32:
+      return HasExponent<uint32_t>(data, count, 0x7F800000u);
+    case DType::kF16:
+      return HasExponent<uint16_t>(data, count, 0x7C00u);
+    case DType::kBF16:
+      return HasExponent<uint16_t>(data, count, 0x7F80u);
+  }
+  return false;
+}
+
+// [0, items) in pieces, on the pool if there is one.
+void ForEachChunk(ThreadPool* pool, int64_t items, int64_t grain,
+                  const std::function<void(int64_t begin, int64_t end)>& fn) {
+  if (pool != nullptr) {
+    pool->Run(items, grain, [&fn](int, int64_t begin, int64_t end) { fn(begin, end); });
+    return;
+  }
+  for (int64_t begin = 0; begin < items; begin += grain) fn(begin, std::min(items, begin + grain));
+}
+
+// Normal numbers by table: four for each 64 random bits, some ten times as fast as computing them.
+class NormalTable {
+ public:
+  explicit NormalTable(DType dtype) : dtype_(dtype), bytes_(kEntries * DTypeBytes(dtype)) {
+    headway::Random random(1);
+    for (size_t i = 0; i < kEntries; ++i) {
+      StoreFloat(bytes_.data(), static_cast<int64_t>(i), dtype, kRandomDeviation * random.Normal());
+    }
+  }
+
+  void Fill(uint64_t seed, std::byte* to, int64_t count) const {
+    const size_t width = DTypeBytes(dtype_);
+    headway::Random random(seed);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < count; ++i, bits >>= 16) {
+      if (i % 4 == 0) bits = random.Next();
+      const std::byte* entry = bytes_.data() + (bits & 0xFFFFu) * width;
+      if (width == 2) {
+        std::memcpy(to + i * 2, entry, 2);
+      } else {
+        std::memcpy(to + i * 4, entry, 4);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kEntries = size_t{1} << 16;
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+struct Model::Part {
+  std::string name;
+  int64_t rows = 0;
+  int64_t columns = 0;           // 0: a vector of `rows`
+  WeightView* matrix = nullptr;  // or
+  const float** vector = nullptr;
+
+  int64_t count() const { return columns == 0 ? rows : rows * columns; }
+  bool MatchesShape(const std::vector<int64_t>& shape) const {
+    return columns == 0 ? shape == std::vector<int64_t>{rows}
+                        : shape == std::vector<int64_t>{rows, columns};
+  }
+  // Of the tensor as the model uses it.
+  DType dtype() const { return matrix != nullptr ? matrix->dtype : DType::kF32; }
+  const std::byte* data() const {
+    return matrix != nullptr ? matrix->data : reinterpret_cast<const std::byte*>(*vector);
+  }
+};
+
+int64_t Activations::Bytes(const ModelShape& shape, int64_t tokens) {
+  const int64_t q = AlignedFloats(tokens * shape.query_heads * shape.head_dim);
+  const int64_t kv = AlignedFloats(tokens * shape.kv_heads * shape.head_dim);
+  const int64_t attention = 2 * q + 2 * kv;
+  const int64_t mlp = 2 * AlignedFloats(tokens * shape.d_ff);
+  const int64_t floats = 2 * AlignedFloats(tokens * shape.d_model) + std::max(attention, mlp) +
+                         2 * AlignedFloats(tokens * shape.head_dim / 2);
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
+Activations Activations::Place(const ModelShape& shape, int64_t tokens, std::byte* buffer) {
+  float* next = reinterpret_cast<float*>(buffer);
+  auto take = [&next](int64_t count) { return std::exchange(next, next + AlignedFloats(count)); };
+  Activations a;
+  a.x = take(tokens * shape.d_model);
+  a.normed = take(tokens * shape.d_model);
+  a.cos = take(tokens * shape.head_dim / 2);
+  a.sin = take(tokens * shape.head_dim / 2);
+  float* shared = next;
+  a.q = take(tokens * shape.query_heads * shape.head_dim);
+  a.k = take(tokens * shape.kv_heads * shape.head_dim);
+  a.v = take(tokens * shape.kv_heads * shape.head_dim);
+  a.o = take(tokens * shape.query_heads * shape.head_dim);
+  next = shared;
+  a.gate = take(tokens * shape.d_ff);
+  a.up = take(tokens * shape.d_ff);
+  return a;
+}
+
+int64_t LogitsBytes(const ModelShape& shape, int64_t rows) {
+  return rows * shape.vocab * static_cast<int64_t>(sizeof(float));
+}
+
+WeightBytes CountWeightBytes(const ModelConfig& config) {
+  Model model(nullptr, config);
+  WeightBytes bytes;
+  for (const Model::Part& part : model.Parts()) {
+    if (part.matrix != nullptr) {
+      bytes.matrices += part.count() * static_cast<int64_t>(DTypeBytes(config.shape.dtype));
+    } else {
+      bytes.vectors += AlignedFloats(part.count()) * static_cast<int64_t>(sizeof(float));
+    }
+  }
+  return bytes;
+}
+
+Model::Model(Env* env, ModelConfig config) : env_(env), config_(std::move(config)) {
+  layers_.resize(static_cast<size_t>(config_.shape.layers));
+}
+
+Model::~Model() {
+  if (owned_ != nullptr) env_->FreeMemory(owned_, owned_bytes_);
+}
+
+std::vector<Model::Part> Model::LayerParts(int index) {
+  Layer& layer = layers_[static_cast<size_t>(index)];
+  const ModelShape& s = config_.shape;
+  const int64_t q_width = int64_t{s.query_heads} * s.head_dim;
+  const int64_t kv_width = int64_t{s.kv_heads} * s.head_dim;
+  std::vector<Part> parts;
+  auto vector = [&](const char* name, int64_t size, const float** at) {
+    parts.push_back({fmt::format("model.layers.{}.{}", index, name), size, 0, nullptr, at});
+  };
+  auto linear = [&](const char* name, int64_t out, int64_t in, WeightView* at, bool has_bias,
+                    const float** bias) {
+    const std::string prefix = fmt::format("model.layers.{}.{}", index, name);
+    parts.push_back({prefix + ".weight", out, in, at, nullptr});
+    if (has_bias) parts.push_back({prefix + ".bias", out, 0, nullptr, bias});
+  };
+  const ModelConfig& c = config_;
+  vector("input_layernorm.weight", s.d_model, &layer.input_norm);
+  linear("self_attn.q_proj", q_width, s.d_model, &layer.q, c.qkv_bias, &layer.q_bias);
+  linear("self_attn.k_proj", kv_width, s.d_model, &layer.k, c.qkv_bias, &layer.k_bias);
+  linear("self_attn.v_proj", kv_width, s.d_model, &layer.v, c.qkv_bias, &layer.v_bias);
+  if (c.qk_norm) {
+    vector("self_attn.q_norm.weight", s.head_dim, &layer.q_norm);
+    vector("self_attn.k_norm.weight", s.head_dim, &layer.k_norm);
+  }
+  linear("self_attn.o_proj", s.d_model, q_width, &layer.o, c.o_bias, &layer.o_bias);
+  vector("post_attention_layernorm.weight", s.d_model, &layer.mlp_norm);
+  linear("mlp.gate_proj", s.d_ff, s.d_model, &layer.gate, c.mlp_bias, &layer.gate_bias);
+  linear("mlp.up_proj", s.d_ff, s.d_model, &layer.up, c.mlp_bias, &layer.up_bias);
+  linear("mlp.down_proj", s.d_model, s.d_ff, &layer.down, c.mlp_bias, &layer.down_bias);
+  return parts;
+}
+
+std::vector<Model::Part> Model::Parts() {
+  const ModelShape& s = config_.shape;
+  // A folder may hold both tables though the config ties them. Then the head is lm_head: where the
+  // two are equal it makes no difference, and where not, Transformers does not tie them either. It
+  // may also hold the head alone, which then is the embedding, too.
+  const bool has_head = files_.has_value() && files_->Has("lm_head.weight");
+  const bool has_embed = files_.has_value() && files_->Has("model.embed_tokens.weight");
+  std::vector<Part> parts;
+  if (has_embed || !has_head || !config_.tied_embeddings) {
+    parts.push_back({"model.embed_tokens.weight", s.vocab, s.d_model, &embed_, nullptr});
+  }
+  for (int i = 0; i < s.layers; ++i) {
+    std::vector<Part> layer = LayerParts(i);
+    parts.insert(parts.end(), layer.begin(), layer.end());
+  }
+  parts.push_back({"model.norm.weight", s.d_model, 0, nullptr, &final_norm_});
+  if (has_head || !config_.tied_embeddings) {
+    parts.push_back({"lm_head.weight", s.vocab, s.d_model, &head_, nullptr});
+  }
+  return parts;
+}
+
+void Model::TieEmbeddings() {
+  if (head_.data == nullptr) head_ = embed_;
+  if (embed_.data == nullptr) embed_ = head_;
+}
+
+Result<std::unique_ptr<Model>> Model::Load(Env* env, const std::string& folder) {
+  Result<ModelConfig> config = ReadModelConfig(*env, folder);
+  if (!config.ok()) return config.status();
+  Result<Weights> weights = Weights::Open(*env, folder);
+  if (!weights.ok()) return weights.status();
+  std::unique_ptr<Model> model(new Model(env, std::move(*config)));
+  model->files_ = std::move(*weights);
+  Status status = model->MapParts(folder);
+  if (!status.ok()) return status;
+  return model;
+}
+
+Status Model::MapParts(const std::string& folder) {
+  parts_ = Parts();
+  std::vector<TensorView> vectors;  // in the order of the parts
+  for (Part& part : parts_) {
+    Result<TensorView> view = files_->Find(part.name);
+    if (!view.ok()) return view.status();
+    if (!part.MatchesShape(view->shape)) {
+      return Status(StatusCode::kCorrupt,
+                    fmt::format("{}: tensor '{}' has shape [{}], config.json makes it [{}{}]",
+                                folder, part.name, fmt::join(view->shape, ", "), part.rows,
+                                part.columns == 0 ? "" : fmt::format(", {}", part.columns)));
+    }
+    if (part.matrix == nullptr) {
+      vectors.push_back(std::move(*view));
+      continue;
+    }
+    *part.matrix = {view->data.data(), view->dtype, part.rows, part.columns};
+    weight_bytes_.matrices += static_cast<int64_t>(view->data.size());
+  }
+  TieEmbeddings();
+  config_.shape.dtype = layers_.front().k.dtype;
+
+  for (const TensorView& view : vectors) {
+    weight_bytes_.vectors += AlignedFloats(view.shape[0]) * static_cast<int64_t>(sizeof(float));
+  }
+  Status status = Own(weight_bytes_.vectors);
+  if (!status.ok()) return status;
+  auto* next = reinterpret_cast<float*>(owned_);
+  size_t index = 0;
+  for (Part& part : parts_) {
+    if (part.vector == nullptr) continue;
+    const TensorView& view = vectors[index++];
+    for (int64_t i = 0; i < part.rows; ++i) next[i] = LoadAsFloat(view.data.data(), i, view.dtype);
+    *part.vector = next;
+    next += AlignedFloats(part.rows);
+  }
+  return OkStatus();
+}
+
+Status Model::Own(int64_t bytes) {
+  Result<std::byte*> memory = env_->AllocateMemory(static_cast<size_t>(bytes));
+  if (!memory.ok()) return memory.status();
+  owned_ = *memory;
+  owned_bytes_ = static_cast<size_t>(bytes);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config, uint64_t seed,
+                                             ThreadPool* pool) {
+  std::unique_ptr<Model> model(new Model(env, config));
+  model->parts_ = model->Parts();
+  const DType dtype = config.shape.dtype;
+  int64_t bytes = 0;
+  for (const Part& part : model->parts_) {
+    const int64_t width = part.matrix != nullptr ? static_cast<int64_t>(DTypeBytes(dtype))
+                                                 : static_cast<int64_t>(sizeof(float));
+    bytes += RoundUp(part.count() * width, kAlignment);
+  }
+  Status status = model->Own(bytes);
+  if (!status.ok()) return status;
+
+  const NormalTable table(dtype);
+  headway::Random seeds(seed);
+  std::byte* next = model->owned_;
+  for (Part& part : model->parts_) {
+    const uint64_t part_seed = seeds.Next();
+    if (part.matrix == nullptr) {
+      // Norms of one and biases of zero leave activations as a trained model has them.
+      auto* values = reinterpret_cast<float*>(next);
+      const bool is_norm = part.name.ends_with("norm.weight");
+      std::fill_n(values, part.rows, is_norm ? 1.0f : 0.0f);
+      *part.vector = values;
+      next += RoundUp(part.rows * static_cast<int64_t>(sizeof(float)), kAlignment);
+      continue;
+    }
+    const auto width = static_cast<int64_t>(DTypeBytes(dtype));
+    *part.matrix = {next, dtype, part.rows, part.columns};
+    ForEachChunk(pool, part.count(), kRandomChunk, [&](int64_t begin, int64_t end) {
+      table.Fill(part_seed + static_cast<uint64_t>(begin), next + begin * width, end - begin);
+    });
+    next += RoundUp(part.count() * width, kAlignment);
+  }
+  model->TieEmbeddings();
+  model->weight_bytes_ = CountWeightBytes(config);
+  return model;
+}
+
+Status Model::CheckFinite(ThreadPool* pool) const {
+  for (const Part& part : parts_) {
+    std::atomic<bool> bad = false;
+    const auto width = static_cast<int64_t>(DTypeBytes(part.dtype()));
+    ForEachChunk(pool, part.count(), kScanChunk, [&](int64_t begin, int64_t end) {
+      if (HasNonFinite(part.data() + begin * width, part.dtype(), end - begin)) bad = true;
+    });
+    if (bad) {
+      return Status(StatusCode::kCorrupt,
+                    fmt::format("tensor '{}' holds a NaN or an infinity: the weights are damaged, "
+                                "get them again",
+                                part.name));
+    }
+  }
+  return OkStatus();
+}
+
+uint64_t Model::Fingerprint() const {
+  uint64_t hash = 0;
+  auto add = [&hash](const void* data, int64_t bytes) {
+    hash = XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), hash);
+  };
+  for (const Part& part : parts_) {
+    const std::string header =
+        fmt::format("{} {} {} {}", part.name, DTypeName(part.dtype()), part.rows, part.columns);
+    add(header.data(), static_cast<int64_t>(header.size()));
+    const int64_t bytes = part.count() * static_cast<int64_t>(DTypeBytes(part.dtype()));
+    if (bytes <= kSamples * kSampleBytes) {
+      add(part.data(), bytes);
+      continue;
+    }
+    // Evenly apart, the first and the last bytes among them.
+    for (int64_t i = 0; i < kSamples; ++i) {
+      add(part.data() + (bytes - kSampleBytes) / (kSamples - 1) * i, kSampleBytes);
+    }
+  }
+  return hash;
+}
+
+int64_t Model::MaxLinearIn() const {
+  const ModelShape& s = config_.shape;
+  return std::max({int64_t{s.d_model}, int64_t{s.d_ff}, int64_t{s.query_heads} * s.head_dim});
+}
+
+int64_t Model::MaxLinearOut() const { return MaxLinearIn(); }
+
+}  // namespace headway
