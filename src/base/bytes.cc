@@ -9,31 +9,19 @@
 namespace headway {
 namespace {
 
-struct Unit {
-  std::string_view name;  // lower case
-  double bytes;
-};
-
-constexpr double kDecimal = 1000.0;
-
-constexpr std::array<Unit, 16> kUnits = {{
-    {"", 1.0},
-    {"b", 1.0},
-    {"k", 0x1p10},
-    {"kib", 0x1p10},
-    {"kb", kDecimal},
-    {"m", 0x1p20},
-    {"mib", 0x1p20},
-    {"mb", kDecimal* kDecimal},
-    {"g", 0x1p30},
-    {"gib", 0x1p30},
-    {"gb", kDecimal* kDecimal* kDecimal},
-    {"t", 0x1p40},
-    {"tib", 0x1p40},
-    {"tb", kDecimal* kDecimal* kDecimal* kDecimal},
-    {"p", 0x1p50},
-    {"pib", 0x1p50},
-}};
+// Bytes of a unit in lower case: a letter alone or with "ib" is a power of 1024, with "b" of 1000.
+// 0 when it is none.
+int64_t UnitBytes(std::string_view unit) {
+  if (unit.empty() || unit == "b") return 1;
+  const size_t power = std::string_view("kmgtp").find(unit.front()) + 1;
+  if (power == 0) return 0;
+  const std::string_view rest = unit.substr(1);
+  if (!rest.empty() && rest != "ib" && rest != "b") return 0;
+  const int64_t base = rest == "b" ? 1000 : 1024;
+  int64_t bytes = 1;
+  for (size_t i = 0; i < power; ++i) bytes *= base;
+  return bytes;
+}
 
 std::string_view Strip(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -61,11 +49,8 @@ Result<int64_t> ParseBytes(std::string_view text) {
   for (char& c : unit) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
-  const Unit* found = nullptr;
-  for (const Unit& candidate : kUnits) {
-    if (candidate.name == unit) found = &candidate;
-  }
-  if (found == nullptr) return Malformed(text);
+  const int64_t unit_bytes = UnitBytes(unit);
+  if (unit_bytes == 0) return Malformed(text);
 
   const Status too_large(StatusCode::kInvalidArgument,
                          fmt::format("'{}' is larger than any size that Headway can count", text));
@@ -76,13 +61,13 @@ Result<int64_t> ParseBytes(std::string_view text) {
   if (as_int.ptr == end && as_int.ec == std::errc::result_out_of_range) return too_large;
   if (as_int.ptr == end && as_int.ec == std::errc()) {
     int64_t bytes = 0;
-    if (!CheckedMul(whole, static_cast<int64_t>(found->bytes), &bytes)) return too_large;
+    if (!CheckedMul(whole, unit_bytes, &bytes)) return too_large;
     return bytes;
   }
   double value = 0.0;
   const auto as_double = std::from_chars(number.data(), end, value);
   if (as_double.ptr != end || as_double.ec != std::errc()) return Malformed(text);
-  const double bytes = std::floor(value * found->bytes);
+  const double bytes = std::floor(value * static_cast<double>(unit_bytes));
   if (!(bytes < 0x1p63)) return too_large;
   return static_cast<int64_t>(bytes);
 }

@@ -182,7 +182,7 @@ class PosixEnv : public Env {
   explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options.io_uring) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override {
-    Fd fd = OpenMode::kTemporary == mode ? OpenTemporary(path) : OpenNamed(path, mode);
+    Fd fd = mode == OpenMode::kTemporary ? OpenTemporary(path) : OpenNamed(path, mode);
     if (!fd.ok()) {
       return IoError(mode == OpenMode::kTemporary ? "create a temporary file in" : "open", path,
                      errno);
@@ -217,9 +217,10 @@ class PosixEnv : public Env {
     struct stat info = {};
     if (fstat(fd.get(), &info) != 0) return IoError("inspect", path, errno);
     const auto known = static_cast<size_t>(S_ISREG(info.st_mode) ? info.st_size : 0);
+    if (known > kMaxReadFile) return TooLarge(path);
     try {
       // One more than the file has, so that one read sees its end.
-      std::string text(std::min(std::max(known + 1, kPageSize), kMaxReadFile + 1), '\0');
+      std::string text(std::max(known + 1, kPageSize), '\0');
       size_t size = 0;
       for (;;) {
         const ssize_t count = read(fd.get(), text.data() + size, text.size() - size);
@@ -227,11 +228,7 @@ class PosixEnv : public Env {
         if (count < 0) return IoError("read", path, errno);
         size += static_cast<size_t>(count);
         if (count == 0) break;
-        if (size > kMaxReadFile) {
-          return Status(StatusCode::kInvalidArgument,
-                        fmt::format("{} is larger than {}, the most that is read at once", path,
-                                    FormatBytes(kMaxReadFile)));
-        }
+        if (size > kMaxReadFile) return TooLarge(path);
         if (size == text.size()) text.resize(std::min(2 * size, kMaxReadFile + 1));
       }
       text.resize(size);
@@ -297,6 +294,12 @@ class PosixEnv : public Env {
     if (mode == OpenMode::kReadWrite) flags = O_RDWR;
     if (mode == OpenMode::kCreate) flags = O_RDWR | O_CREAT | O_TRUNC;
     return OpenFd(path, flags | O_NONBLOCK, 0644);
+  }
+
+  static Status TooLarge(const std::string& path) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} is larger than {}, the most that is read at once", path,
+                              FormatBytes(kMaxReadFile)));
   }
 
   IoBatcher batcher_;
