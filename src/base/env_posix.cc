@@ -52,8 +52,7 @@ class Fd {
   int fd_;
 };
 
-// open() again after interruptions. O_NONBLOCK changes nothing for files, and keeps a named pipe
-// from blocking for ever before it can be refused.
+// open(), again after interruptions.
 Fd OpenFd(const std::string& path, int flags, mode_t mode = 0) {
   int fd = -1;
   do {
@@ -293,7 +292,11 @@ class PosixEnv : public Env {
     int flags = O_RDONLY;
     if (mode == OpenMode::kReadWrite) flags = O_RDWR;
     if (mode == OpenMode::kCreate) flags = O_RDWR | O_CREAT | O_TRUNC;
-    return OpenFd(path, flags | O_NONBLOCK, 0644);
+    // O_NONBLOCK keeps a named pipe, which is refused later, from blocking for ever. It must not
+    // stay: io_uring would answer EAGAIN instead of waiting for the disk.
+    Fd fd = OpenFd(path, flags | O_NONBLOCK, 0644);
+    if (fd.ok()) fcntl(fd.get(), F_SETFL, flags);
+    return fd;
   }
 
   static Status TooLarge(const std::string& path) {

@@ -121,7 +121,7 @@ class IoRing {
       const int submitted = io_uring_submit_and_wait(&ring_, 1);
       if (submitted >= 0) {
         in_flight += static_cast<unsigned>(submitted);
-      } else if (submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+      } else if (!MayRetry(-submitted, in_flight)) {
         healthy_ = false;
         if (outcome.ok()) outcome = {IoOutcome::Kind::kError, -submitted, pieces.front()};
         if (in_flight == 0) break;
@@ -135,6 +135,12 @@ class IoRing {
 
  private:
   IoRing() = default;
+
+  // Whether a submission that failed can succeed later: the kernel may be short of room for
+  // requests, which those in flight give back.
+  static bool MayRetry(int error, unsigned in_flight) {
+    return error == EINTR || (in_flight > 0 && (error == EAGAIN || error == EBUSY));
+  }
 
   // Queues ready pieces until kQueueDepth are queued or in flight.
   void Prepare(int fd, IoDirection direction, unsigned in_flight) {
