@@ -1,0 +1,267 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cpu/attention_ops.h"
+
+namespace headway::cpu {
+namespace {
+
+constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
+
+// Pieces of work a thread, so that unequal ones still end together.
+constexpr int64_t kTasksPerThread = 4;
+
+// Rows of copies, conversions and merges handed to a thread at once.
+constexpr int64_t kRowsGrain = 32;
+
+// The first of `count` positions, ascending, that is above `position`.
+int64_t FirstAbove(const KeyRun& keys, int64_t position) {
+  const int64_t count = keys.pages.count;
+  if (keys.positions == nullptr) {
+    return std::clamp<int64_t>(position - keys.position + 1, 0, count);
+  }
+  return std::upper_bound(keys.positions, keys.positions + count, position) - keys.positions;
+}
+
+float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+
+int64_t ScratchBytesPerThread(Isa isa, int64_t head_dim) {
+  return RoundUp(AttentionStripOpsFor(isa).scratch_bytes(head_dim), 64);
+}
+
+int64_t MaxScratchBytesPerThread(int64_t head_dim) {
+  return std::max(ScratchBytesPerThread(Isa::kAvx2, head_dim),
+                  ScratchBytesPerThread(Isa::kAvx512, head_dim));
+}
+
+int64_t Rows(const AttentionItem& item, int group) { return item.tokens * group; }
+
+// One call of Attend.
+class Attention {
+ public:
+  Attention(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
+            const AttentionParams& params, const AttentionScratch& scratch)
+      : pool_(pool),
+        format_(format),
+        group_(group),
+        params_(params),
+        strip_ops_(AttentionStripOpsFor(isa)),
+        thread_bytes_(MaxScratchBytesPerThread(scratch.limits.head_dim)),
+        scratch_(scratch) {
+    HEADWAY_CHECK(pool.threads() <= scratch.threads);
+    HEADWAY_CHECK(format.head_dim <= scratch.limits.head_dim);
+  }
+
+  void Run(std::span<const AttentionItem> items) {
+    int64_t strips = 0;
+    for (const AttentionItem& item : items) {
+      strips += CeilDiv(Rows(item, group_), strip_ops_.strip_rows);
+    }
+    const int64_t strips_per_task =
+        std::clamp<int64_t>(CeilDiv(strips, pool_.threads() * kTasksPerThread), 1,
+                            strip_ops_.max_strips(format_.head_dim));
+    const int64_t rows_per_task = strips_per_task * strip_ops_.strip_rows;
+    std::vector<AttentionTask> tasks;
+    for (const AttentionItem& item : items) {
+      HEADWAY_CHECK(item.keys.pages.count <= std::numeric_limits<int32_t>::max());
+      if (item.key_mass != nullptr) continue;
+      AddTasks(item, rows_per_task, nullptr, tasks);
+    }
+    RunTasks(tasks);
+    for (const AttentionItem& item : items) {
+      if (item.key_mass != nullptr) RunWithMass(item, rows_per_task);
+    }
+  }
+
+ private:
+  void AddTasks(const AttentionItem& item, int64_t rows_per_task, float* partial_lse,
+                std::vector<AttentionTask>& tasks) const {
+    const int64_t rows = Rows(item, group_);
+    for (int64_t row = 0; row < rows; row += rows_per_task) {
+      tasks.push_back({.format = &format_,
+                       .params = &params_,
+                       .item = &item,
+                       .group = group_,
+                       .first_row = row,
+                       .rows = std::min(rows_per_task, rows - row),
+                       .partial_lse = partial_lse});
+    }
+  }
+
+  void RunTasks(std::span<const AttentionTask> tasks) {
+    pool_.Run(static_cast<int64_t>(tasks.size()), 1, [&](int thread, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        strip_ops_.attend(tasks[static_cast<size_t>(i)], ThreadScratch(thread));
+      }
+    });
+  }
+
+  // The mass of a key needs each row's final lse: a second pass over the logits, split by keys so
+  // that the sums over rows are made in one order whatever the threads.
+  void RunWithMass(const AttentionItem& item, int64_t rows_per_task) {
+    const int64_t rows = Rows(item, group_);
+    HEADWAY_CHECK(rows <= scratch_.limits.rows * scratch_.limits.group);
+    auto* partial_lse = reinterpret_cast<float*>(scratch_.data + scratch_.threads * thread_bytes_);
+    std::vector<AttentionTask> tasks;
+    AddTasks(item, rows_per_task, partial_lse, tasks);
+    RunTasks(tasks);
+    if (rows == 0) return;
+    AttentionTask whole = tasks.front();
+    whole.rows = rows;
+    pool_.Run(CeilDiv(item.keys.pages.count, kKeyBlock), 1,
+              [&](int thread, int64_t begin, int64_t end) {
+                for (int64_t block = begin; block < end; ++block) {
+                  strip_ops_.add_key_mass(whole, block, ThreadScratch(thread));
+                }
+              });
+  }
+
+  std::byte* ThreadScratch(int thread) const { return scratch_.data + thread * thread_bytes_; }
+
+  ThreadPool& pool_;
+  const PageFormat& format_;
+  int group_;
+  const AttentionParams& params_;
+  const AttentionStripOps& strip_ops_;
+  int64_t thread_bytes_;
+  const AttentionScratch& scratch_;
+};
+
+void MergeRow(const MergeItem& item, int head_dim, int64_t row) {
+  float max = kNoKeys;
+  for (int part = 0; part < item.parts; ++part) {
+    max = MaxOrNan(max, item.part_lse[part * item.lse_part_stride + row]);
+  }
+  float* o = item.o + row * head_dim;
+  float sum = 0;
+  // The first part is written, not added: `o` may hold anything, or be that part.
+  bool first = true;
+  for (int part = 0; part < item.parts; ++part) {
+    const float lse = item.part_lse[part * item.lse_part_stride + row];
+    if (lse == kNoKeys) continue;
+    const float weight = std::exp(lse - max);
+    const float* from = item.part_o + part * item.o_part_stride + row * head_dim;
+    if (first) {
+      for (int i = 0; i < head_dim; ++i) o[i] = from[i] * weight;
+    } else {
+      for (int i = 0; i < head_dim; ++i) o[i] += from[i] * weight;
+    }
+    sum += weight;
+    first = false;
+  }
+  if (first) {
+    std::fill_n(o, head_dim, 0.0f);
+  } else {
+    const float inverse = 1.0f / sum;
+    for (int i = 0; i < head_dim; ++i) o[i] *= inverse;
+  }
+  if (item.lse != nullptr) item.lse[row] = first ? kNoKeys : max + std::log(sum);
+}
+
+}  // namespace
+
+VisibleKeys KeysSeenBy(const AttentionParams& params, const AttentionItem& item, int64_t token) {
+  const int64_t position = item.q_position + token;
+  const int64_t end = FirstAbove(item.keys, position);
+  const int64_t begin = params.window > 0 ? FirstAbove(item.keys, position - params.window) : 0;
+  return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
+void StoreState(const AttentionTask& task, int64_t row, const float* o, float lse) {
+  const AttentionItem& item = *task.item;
+  const int64_t token = row / task.group;
+  const int64_t head = row % task.group;
+  const int64_t head_dim = task.format->head_dim;
+  float* to = item.o + token * item.o_stride + head * head_dim;
+  float& to_lse = item.lse[token * item.lse_stride + head];
+  if (task.partial_lse != nullptr) task.partial_lse[row] = lse;
+  if (!item.merge || to_lse == kNoKeys) {
+    std::copy_n(o, head_dim, to);
+    to_lse = lse;
+    return;
+  }
+  if (lse == kNoKeys) return;
+  const float max = MaxOrNan(to_lse, lse);
+  const float weight = std::exp(to_lse - max);
+  const float other = std::exp(lse - max);
+  const float inverse = 1.0f / (weight + other);
+  for (int64_t i = 0; i < head_dim; ++i) to[i] = (to[i] * weight + o[i] * other) * inverse;
+  to_lse = max + std::log(weight + other);
+}
+
+int64_t AttentionScratchBytes(const KernelLimits& limits, int threads) {
+  return threads * MaxScratchBytesPerThread(limits.head_dim) +
+         RoundUp(limits.rows * limits.group * int64_t{sizeof(float)}, 64);
+}
+
+void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
+            const AttentionParams& params, std::span<const AttentionItem> items,
+            const AttentionScratch& scratch) {
+  Attention(pool, isa, format, group, params, scratch).Run(items);
+}
+
+void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {
+  std::vector<int64_t> first_rows;  // of each item, in one row of all rows
+  int64_t rows = 0;
+  for (const MergeItem& item : items) {
+    first_rows.push_back(rows);
+    rows += item.rows;
+  }
+  pool.Run(rows, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+    size_t index = static_cast<size_t>(
+        std::upper_bound(first_rows.begin(), first_rows.end(), begin) - first_rows.begin() - 1);
+    for (int64_t row = begin; row < end; ++row) {
+      while (row - first_rows[index] >= items[index].rows) ++index;
+      MergeRow(items[index], head_dim, row - first_rows[index]);
+    }
+  });
+}
+
+void AddSinks(ThreadPool& pool, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+              float* o, float* lse) {
+  pool.Run(tokens * heads, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float sink = sink_logits[row % heads];
+      if (sink == kNoKeys) continue;
+      float* to = o + row * head_dim;
+      if (lse[row] == kNoKeys) {
+        std::fill_n(to, head_dim, 0.0f);
+        lse[row] = sink;
+        continue;
+      }
+      const float max = MaxOrNan(lse[row], sink);
+      const float weight = std::exp(lse[row] - max);
+      const float sum = weight + std::exp(sink - max);
+      const float scale = weight / sum;
+      for (int i = 0; i < head_dim; ++i) to[i] *= scale;
+      lse[row] = max + std::log(sum);
+    }
+  });
+}
+
+void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
+             std::span<const StoreKvItem> items) {
+  const StoreRowFunction store = StoreRowFor(isa);
+  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+  for (const StoreKvItem& item : items) {
+    pool.Run(item.to.count, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t slot = item.to.first_slot + row;
+        const int64_t page = slot / format.page_slots;
+        const int64_t offset = slot % format.page_slots * row_bytes;
+        store(item.k + row * item.kv_stride, format.head_dim, format.dtype,
+              item.to.k_pages[page] + offset);
+        store(item.v + row * item.kv_stride, format.head_dim, format.dtype,
+              item.to.v_pages[page] + offset);
+      }
+    });
+  }
+}
+
+}  // namespace headway::cpu

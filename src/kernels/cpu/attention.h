@@ -1,0 +1,39 @@
+// Attention over pages for CPUs: the part of CpuKernels that works on KV caches. The contracts are
+// those of Kernels; results do not depend on the number of threads, on where pages lie, nor on the
+// other items of a call.
+#ifndef HEADWAY_KERNELS_CPU_ATTENTION_H_
+#define HEADWAY_KERNELS_CPU_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
+
+namespace headway::cpu {
+
+// Working memory of Attend: AttentionScratchBytes(limits, threads) bytes, 64-byte aligned, for
+// calls within `limits` on pools of at most `threads`.
+struct AttentionScratch {
+  std::byte* data = nullptr;
+  KernelLimits limits;
+  int threads = 0;
+};
+
+int64_t AttentionScratchBytes(const KernelLimits& limits, int threads);
+
+// `isa` is one of SupportedIsas().
+void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
+            const AttentionParams& params, std::span<const AttentionItem> items,
+            const AttentionScratch& scratch);
+void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
+void AddSinks(ThreadPool& pool, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+              float* o, float* lse);
+void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
+             std::span<const StoreKvItem> items);
+
+}  // namespace headway::cpu
+
+#endif  // HEADWAY_KERNELS_CPU_ATTENTION_H_

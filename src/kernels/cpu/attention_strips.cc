@@ -1,0 +1,473 @@
+// Attention of many queries: flash attention over strips of rows and blocks of keys, in f32.
+//
+// Everything is transposed, rows lie along the vectors: S^T [keys, rows] = K Q^T, then O^T [dims,
+// rows] += V^T P^T. So K and V are read as they lie in pages (only converted to f32, once for all
+// rows of a task), the maximum and sum of a row are lanes of a vector, P^T is the operand of the
+// second product in the layout that the first one wrote it, and one inner loop serves both.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_strips.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_math-inl.h"
+#include "kernels/cpu/load-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using DI = hn::ScalableTag<int32_t>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
+// The accumulators of the inner loop are kTile x kVecs vectors: 24 of 32 registers with AVX-512, 12
+// of 16 with AVX2. A step loads kTile + kVecs operands for kTile * kVecs multiply-adds, well below
+// the two loads a cycle that would hold them up.
+constexpr int kVecs = 3;
+constexpr int kTile = kLanes == 16 ? 8 : 4;
+constexpr int kStrip = kVecs * kLanes;
+constexpr int64_t kDimMultiple = 8;  // of the padded head_dim: a multiple of every kTile
+
+// Strips of a task: the more, the less the conversion of K and V weighs; but their Q^T and O^T must
+// stay in the L2 cache.
+constexpr int64_t kStripBytesMax = 512 * 1024;
+constexpr int64_t kTaskRowsMax = 384;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+int64_t PaddedDim(int64_t head_dim) { return RoundUp(head_dim, kDimMultiple); }
+
+// What one strip keeps between blocks.
+struct Strip {
+  float* q;        // [padded dim, kStrip], scaled
+  float* o;        // [padded dim, kStrip], not normalised
+  float* max;      // [kStrip] of the logits so far, times log2(e); -inf before any
+  float* sum;      // [kStrip] of 2^(logit - max)
+  int32_t* begin;  // [kStrip]: the keys that each row sees
+  int32_t* end;
+
+  static int64_t Floats(int64_t dim) { return 2 * dim * kStrip + 4 * kStrip; }
+};
+
+struct Scratch {
+  Scratch(std::byte* data, int64_t head_dim)
+      : dim(PaddedDim(head_dim)),
+        k(reinterpret_cast<float*>(data)),
+        v(k + kKeyBlock * dim),
+        s(v + kKeyBlock * dim),
+        row(s + kKeyBlock * kStrip),
+        strips(row + RoundUp(dim, kLanes)) {}
+
+  static int64_t Bytes(int64_t head_dim, int64_t strips) {
+    const int64_t dim = PaddedDim(head_dim);
+    const int64_t block = 2 * kKeyBlock * dim + kKeyBlock * kStrip + RoundUp(dim, kLanes);
+    return int64_t{sizeof(float)} * (block + strips * Strip::Floats(dim));
+  }
+
+  Strip At(int64_t index) const {
+    float* q = strips + index * Strip::Floats(dim);
+    float* o = q + dim * kStrip;
+    float* max = o + dim * kStrip;
+    auto* begin = reinterpret_cast<int32_t*>(max + 2 * kStrip);
+    return {q, o, max, max + kStrip, begin, begin + kStrip};
+  }
+
+  int64_t dim;
+  float* k;    // [kKeyBlock, dim]
+  float* v;    // [kKeyBlock, dim]
+  float* s;    // [kKeyBlock, kStrip]: logits, then their exponentials
+  float* row;  // [dim]
+  float* strips;
+};
+
+int64_t MaxStrips(int64_t head_dim) {
+  const int64_t bytes = Strip::Floats(PaddedDim(head_dim)) * int64_t{sizeof(float)};
+  return std::clamp<int64_t>(kStripBytesMax / bytes, 1, kTaskRowsMax / kStrip);
+}
+
+int64_t ScratchBytes(int64_t head_dim) { return Scratch::Bytes(head_dim, MaxStrips(head_dim)); }
+
+// ---- Keys and values of a block, in f32 ----
+
+template <DType kDType>
+void ConvertRows(const std::byte* from, int64_t rows, int64_t head_dim, int64_t dim, float* to) {
+  const D d;
+  if (head_dim % kLanes == 0) {
+    for (int64_t i = 0; i < rows * head_dim; i += kLanes) {
+      hn::Store(LoadF32<kDType>(d, from, i), d, to + i);
+    }
+    return;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < dim; i += kLanes) {
+      const int64_t left = std::min<int64_t>(kLanes, head_dim - i);
+      HWY_ALIGN float lanes[kLanes];
+      hn::Store(LoadF32Tail<kDType>(d, from, row * head_dim + i, left), d, lanes);
+      std::memcpy(to + row * dim + i, lanes,
+                  static_cast<size_t>(std::min<int64_t>(kLanes, dim - i)) * sizeof(float));
+    }
+  }
+}
+
+// `count` rows of K or V from key `first` of the item on, padded with zeros to `dim`.
+void LoadRows(const PageFormat& format, std::byte* const* pages, int64_t first_slot, int64_t count,
+              int64_t dim, float* to) {
+  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+  for (int64_t done = 0; done < count;) {
+    const int64_t slot = first_slot + done;
+    const int64_t in_page = slot % format.page_slots;
+    const int64_t rows = std::min(count - done, format.page_slots - in_page);
+    const std::byte* from = pages[slot / format.page_slots] + in_page * row_bytes;
+    float* row = to + done * dim;
+    switch (format.dtype) {
+      case DType::kF32:
+        ConvertRows<DType::kF32>(from, rows, format.head_dim, dim, row);
+        break;
+      case DType::kF16:
+        ConvertRows<DType::kF16>(from, rows, format.head_dim, dim, row);
+        break;
+      case DType::kBF16:
+        ConvertRows<DType::kBF16>(from, rows, format.head_dim, dim, row);
+        break;
+    }
+    done += rows;
+  }
+}
+
+// RoPE of `count` keys from `first` on, for caches that hold them unrotated.
+void RotateKeys(const AttentionItem& item, int64_t first, int64_t count, int64_t dim, float* k) {
+  const KeyTransform& transform = item.transform;
+  const int half = transform.rotary_dim / 2;
+  for (int64_t key = first; key < first + count; ++key) {
+    float* row = k + (key - first) * dim;
+    const int64_t position = transform.rotate_to != nullptr   ? transform.rotate_to[key]
+                             : item.keys.positions != nullptr ? item.keys.positions[key]
+                                                              : item.keys.position + key;
+    for (int i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(position) * transform.inv_freq[i];
+      const float c = std::cos(angle);
+      const float s = std::sin(angle);
+      const float low = row[i];
+      const float high = row[i + half];
+      row[i] = low * c - high * s;
+      row[i + half] = high * c + low * s;
+    }
+  }
+}
+
+void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  const PageRun& run = task.item->keys.pages;
+  LoadRows(*task.format, run.k_pages, run.first_slot + first, count, scratch.dim, scratch.k);
+  if (task.item->transform.inv_freq != nullptr) {
+    RotateKeys(*task.item, first, count, scratch.dim, scratch.k);
+  }
+}
+
+void LoadValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  const PageRun& run = task.item->keys.pages;
+  LoadRows(*task.format, run.v_pages, run.first_slot + first, count, scratch.dim, scratch.v);
+}
+
+// ---- The two products ----
+
+// c[i][j] += sum over k < steps of a(i, k) * b[k * kStrip + j], where a(i, k) is a[i + k * stride]
+// or, with kRowMajor, a[i * stride + k].
+template <bool kRowMajor>
+HWY_INLINE void MultiplyTile(const float* HWY_RESTRICT a, int64_t stride,
+                             const float* HWY_RESTRICT b, int64_t steps, V (&c)[kTile][kVecs]) {
+  const D d;
+  for (int64_t k = 0; k < steps; ++k) {
+    const V b0 = hn::Load(d, b);
+    const V b1 = hn::Load(d, b + kLanes);
+    const V b2 = hn::Load(d, b + 2 * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kTile; ++i) {
+      const V ai = hn::Set(d, kRowMajor ? a[i * stride] : a[i]);
+      c[i][0] = hn::MulAdd(ai, b0, c[i][0]);
+      c[i][1] = hn::MulAdd(ai, b1, c[i][1]);
+      c[i][2] = hn::MulAdd(ai, b2, c[i][2]);
+    }
+    a += kRowMajor ? 1 : stride;
+    b += kStrip;
+  }
+}
+
+// Logits of keys [begin, end) of the block, begin a multiple of kTile: written to scratch.s, and
+// their maximum over the keys, [kVecs], returned in `max`. Up to kTile - 1 keys beyond `end` are
+// computed too, from whatever rows scratch.k has there.
+void ScoreKeys(const Scratch& scratch, const float* q, int64_t begin, int64_t end,
+               V (&max)[kVecs]) {
+  const D d;
+  for (V& m : max) m = hn::Set(d, -kInfinity);
+  for (int64_t key = begin; key < end; key += kTile) {
+    V c[kTile][kVecs];
+#pragma GCC unroll 8
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < kVecs; ++j) c[i][j] = hn::Zero(d);
+    }
+    MultiplyTile<true>(scratch.k + key * scratch.dim, scratch.dim, q, scratch.dim, c);
+#pragma GCC unroll 8
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < kVecs; ++j) {
+        hn::Store(c[i][j], d, scratch.s + (key + i) * kStrip + j * kLanes);
+        max[j] = hn::Max(max[j], c[i][j]);
+      }
+    }
+  }
+}
+
+// strip.o = strip.o * alpha + V^T P^T over keys [begin, end) of the block.
+void AddValues(const Scratch& scratch, const Strip& strip, const V (&alpha)[kVecs], int64_t begin,
+               int64_t end) {
+  const D d;
+  for (int64_t dim = 0; dim < scratch.dim; dim += kTile) {
+    float* o = strip.o + dim * kStrip;
+    V c[kTile][kVecs];
+#pragma GCC unroll 8
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < kVecs; ++j) {
+        c[i][j] = hn::Mul(hn::Load(d, o + i * kStrip + j * kLanes), alpha[j]);
+      }
+    }
+    MultiplyTile<false>(scratch.v + begin * scratch.dim + dim, scratch.dim,
+                        scratch.s + begin * kStrip, end - begin, c);
+#pragma GCC unroll 8
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < kVecs; ++j) hn::Store(c[i][j], d, o + i * kStrip + j * kLanes);
+    }
+  }
+}
+
+// ---- Softmax ----
+
+// Logits of keys [begin, end) capped; logits of keys that a row does not see become -inf; `max` is
+// taken anew. `first` is the block's first key.
+void FinishLogits(const Scratch& scratch, const Strip& strip, float softcap, int64_t first,
+                  int64_t begin, int64_t end, V (&max)[kVecs]) {
+  const D d;
+  const DI di;
+  for (int j = 0; j < kVecs; ++j) {
+    const auto row_begin = hn::Load(di, strip.begin + j * kLanes);
+    const auto row_end = hn::Load(di, strip.end + j * kLanes);
+    V m = hn::Set(d, -kInfinity);
+    for (int64_t key = begin; key < end; ++key) {
+      float* at = scratch.s + key * kStrip + j * kLanes;
+      V s = hn::Load(d, at);
+      if (softcap != 0) s = hn::Mul(SoftCap(d, s, softcap), hn::Set(d, kLog2E));
+      const auto index = hn::Set(di, static_cast<int32_t>(first + key));
+      const auto seen = hn::AndNot(hn::Lt(index, row_begin), hn::Lt(index, row_end));
+      s = hn::IfThenElse(hn::RebindMask(d, seen), s, hn::Set(d, -kInfinity));
+      hn::Store(s, d, at);
+      m = hn::Max(m, s);
+    }
+    max[j] = m;
+  }
+}
+
+// Turns the logits of keys [begin, end) into 2^(logit - max), where max is the larger of the
+// strip's and `block_max`, and updates the strip's maximum and sum. `alpha` is what the sums over
+// earlier keys are worth under the new maximum.
+void Exponentiate(const Scratch& scratch, const Strip& strip, int64_t begin, int64_t end,
+                  const V (&block_max)[kVecs], V (&alpha)[kVecs]) {
+  const D d;
+  V base[kVecs];
+  V sum[kVecs];
+  for (int j = 0; j < kVecs; ++j) {
+    const V before = hn::Load(d, strip.max + j * kLanes);
+    const V max = hn::Max(before, block_max[j]);
+    hn::Store(max, d, strip.max + j * kLanes);
+    // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
+    base[j] = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, -kInfinity)), max);
+    alpha[j] = Exp2(d, hn::Sub(before, base[j]));
+    sum[j] = hn::Mul(hn::Load(d, strip.sum + j * kLanes), alpha[j]);
+  }
+  for (int64_t key = begin; key < end; ++key) {
+    float* at = scratch.s + key * kStrip;
+#pragma GCC unroll 8
+    for (int j = 0; j < kVecs; ++j) {
+      const V p = Exp2(d, hn::Sub(hn::Load(d, at + j * kLanes), base[j]));
+      hn::Store(p, d, at + j * kLanes);
+      sum[j] = hn::Add(sum[j], p);
+    }
+  }
+  for (int j = 0; j < kVecs; ++j) hn::Store(sum[j], d, strip.sum + j * kLanes);
+}
+
+// ---- A strip from its first block to its last ----
+
+// Rows past the task's end repeat the last row's keys with a query of zeros: harmless, never
+// stored.
+void FillRows(const AttentionTask& task, int64_t first_row, int64_t rows, const Scratch& scratch,
+              const Strip& strip) {
+  const LogitScale scale(*task.params);
+  const int64_t head_dim = task.format->head_dim;
+  std::memset(strip.q, 0, static_cast<size_t>(scratch.dim * kStrip) * sizeof(float));
+  VisibleKeys seen;
+  for (int64_t r = 0; r < kStrip; ++r) {
+    if (r < rows) {
+      const int64_t token = (first_row + r) / task.group;
+      const int64_t head = (first_row + r) % task.group;
+      const float* q = task.item->q + token * task.item->q_stride + head * head_dim;
+      for (int64_t i = 0; i < head_dim; ++i) strip.q[i * kStrip + r] = q[i] * scale.q;
+      if (r == 0 || head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
+    }
+    strip.begin[r] = seen.begin;
+    strip.end[r] = seen.end;
+  }
+}
+
+void StartStrip(const Scratch& scratch, const Strip& strip) {
+  std::memset(strip.o, 0, static_cast<size_t>(scratch.dim * kStrip) * sizeof(float));
+  std::fill_n(strip.max, kStrip, -kInfinity);
+  std::fill_n(strip.sum, kStrip, 0.0f);
+}
+
+// The keys that the strip's rows see, and whether each row sees all of them: rows are in the order
+// of their positions, so that the first sees the earliest keys and the last the latest.
+struct StripKeys {
+  explicit StripKeys(const Strip& strip)
+      : begin(strip.begin[0]),
+        common_begin(strip.begin[kStrip - 1]),
+        common_end(strip.end[0]),
+        end(strip.end[kStrip - 1]) {}
+  int64_t begin, common_begin, common_end, end;
+};
+
+// The logits of the strip against keys [first, first + count), the block's. False when no row sees
+// any. Otherwise those of keys [begin, end) of the block are in scratch.s.
+bool ScoreBlock(const Scratch& scratch, const Strip& strip, float softcap, int64_t first,
+                int64_t count, int64_t* begin, int64_t* end, V (&max)[kVecs]) {
+  const StripKeys keys(strip);
+  *begin = std::max(keys.begin - first, int64_t{0}) / kTile * kTile;
+  *end = std::min(keys.end - first, count);
+  if (*begin >= *end) return false;
+  ScoreKeys(scratch, strip.q, *begin, *end, max);
+  const bool all_see_all = keys.common_begin <= first + *begin && first + *end <= keys.common_end &&
+                           (*end - *begin) % kTile == 0;
+  if (softcap != 0 || !all_see_all) {
+    FinishLogits(scratch, strip, softcap, first, *begin, *end, max);
+  }
+  return true;
+}
+
+void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, const Scratch& scratch,
+                const Strip& strip) {
+  const int64_t head_dim = task.format->head_dim;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float sum = strip.sum[r];
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    for (int64_t i = 0; i < head_dim; ++i) scratch.row[i] = strip.o[i * kStrip + r] * inverse;
+    const double lse = sum == 0.0f ? -std::numeric_limits<double>::infinity()
+                                   : strip.max[r] * kLn2 + std::log(static_cast<double>(sum));
+    StoreState(task, first_row + r, scratch.row, static_cast<float>(lse));
+  }
+}
+
+void AttendStrips(const AttentionTask& task, std::byte* data) {
+  const Scratch scratch(data, task.format->head_dim);
+  const int64_t strips = CeilDiv(task.rows, kStrip);
+  int64_t begin = task.item->keys.pages.count;
+  int64_t end = 0;
+  for (int64_t i = 0; i < strips; ++i) {
+    const Strip strip = scratch.At(i);
+    FillRows(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+             scratch, strip);
+    StartStrip(scratch, strip);
+    begin = std::min(begin, StripKeys(strip).begin);
+    end = std::max(end, StripKeys(strip).end);
+  }
+  for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, end - first);
+    LoadKeys(task, first, count, scratch);
+    LoadValues(task, first, count, scratch);
+    for (int64_t i = 0; i < strips; ++i) {
+      const Strip strip = scratch.At(i);
+      int64_t from = 0;
+      int64_t to = 0;
+      V max[kVecs];
+      V alpha[kVecs];
+      if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) {
+        continue;
+      }
+      Exponentiate(scratch, strip, from, to, max, alpha);
+      AddValues(scratch, strip, alpha, from, to);
+    }
+  }
+  for (int64_t i = 0; i < strips; ++i) {
+    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch, scratch.At(i));
+  }
+}
+
+// ---- The mass of keys ----
+
+// strip.max becomes what to subtract from the rows' logits: +inf for rows that add nothing.
+void StartMass(const AttentionTask& task, int64_t first_row, int64_t rows, const Strip& strip) {
+  for (int64_t r = 0; r < kStrip; ++r) {
+    const float lse = r < rows ? task.partial_lse[first_row + r] : -kInfinity;
+    strip.max[r] = lse == -kInfinity ? kInfinity : static_cast<float>(lse / kLn2);
+  }
+}
+
+void AddKeyMass(const AttentionTask& task, int64_t block, std::byte* data) {
+  const D d;
+  const Scratch scratch(data, task.format->head_dim);
+  const Strip strip = scratch.At(0);
+  const int64_t first = block * kKeyBlock;
+  const int64_t count = std::min(kKeyBlock, task.item->keys.pages.count - first);
+  LoadKeys(task, first, count, scratch);
+  for (int64_t row = 0; row < task.rows; row += kStrip) {
+    const int64_t rows = std::min<int64_t>(kStrip, task.rows - row);
+    FillRows(task, row, rows, scratch, strip);
+    StartMass(task, row, rows, strip);
+    int64_t from = 0;
+    int64_t to = 0;
+    V max[kVecs];
+    if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) continue;
+    for (int64_t key = from; key < to; ++key) {
+      V sum = hn::Zero(d);
+      for (int j = 0; j < kVecs; ++j) {
+        const V s = hn::Load(d, scratch.s + key * kStrip + j * kLanes);
+        sum = hn::Add(sum, Exp2(d, hn::Sub(s, hn::Load(d, strip.max + j * kLanes))));
+      }
+      task.item->key_mass[first + key] += hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+  }
+}
+
+}  // namespace
+
+extern const AttentionStripOps kAttentionStripOps;
+const AttentionStripOps kAttentionStripOps = {.strip_rows = kStrip,
+                                              .max_strips = MaxStrips,
+                                              .scratch_bytes = ScratchBytes,
+                                              .attend = AttendStrips,
+                                              .add_key_mass = AddKeyMass};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX2 || HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+
+const AttentionStripOps& AttentionStripOpsFor(Isa isa) {
+  return isa == Isa::kAvx2 ? N_AVX2::kAttentionStripOps : N_AVX3::kAttentionStripOps;
+}
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE
