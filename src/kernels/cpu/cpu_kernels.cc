@@ -45,6 +45,32 @@ class Traced {
   int64_t start_ns_ = 0;
 };
 
+// Two products over the pairs of query and key that are seen; K, V, queries and states once.
+WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
+                    std::span<const AttentionItem> items) {
+  WorkCost cost = {.name = "attend"};
+  for (const AttentionItem& item : items) {
+    const int64_t keys = item.keys.pages.count;
+    // Token t sees the first `first + t` keys, less those before its window.
+    const int64_t first = item.q_position + 1 - item.keys.position;
+    int64_t seen = 0;
+    if (item.keys.positions != nullptr) {
+      seen = item.tokens * keys;
+    } else {
+      for (int64_t t = 0; t < item.tokens; ++t) {
+        const int64_t upto = std::clamp<int64_t>(first + t, 0, keys);
+        const int64_t from =
+            params.window > 0 ? std::clamp<int64_t>(first + t - params.window, 0, keys) : 0;
+        seen += upto - from;
+      }
+    }
+    cost.flops += 4 * seen * group * format.head_dim;
+    cost.bytes += 2 * keys * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                  item.tokens * group * (2 * format.head_dim + 1) * kFloat;
+  }
+  return cost;
+}
+
 class CpuKernels : public Kernels {
  public:
   CpuKernels(ThreadPool* pool, Trace* trace, Isa isa)
@@ -66,6 +92,7 @@ class CpuKernels : public Kernels {
         device.Allocate(budget, static_cast<size_t>(bytes), "kernel workspace");
     if (!buffer.ok()) return buffer.status();
     scratch_ = std::move(*buffer);
+    limits_ = limits;
     return OkStatus();
   }
 
@@ -144,6 +171,39 @@ class CpuKernels : public Kernels {
     });
   }
 
+  void StoreKv(Stream& stream, const PageFormat& format,
+               std::span<const StoreKvItem> items) override {
+    int64_t elements = 0;
+    for (const StoreKvItem& item : items) elements += 2 * item.to.count * format.head_dim;
+    const int64_t element_bytes = kFloat + static_cast<int64_t>(DTypeBytes(format.dtype));
+    const Traced traced(trace_, stream.lane(), "store kv", elements * element_bytes, 0);
+    cpu::StoreKv(pool_, isa_, format, items);
+  }
+
+  void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    const WorkCost cost = trace_ == nullptr ? WorkCost() : AttendCost(format, group, params, items);
+    const Traced traced(trace_, stream.lane(), cost.name, cost.bytes, cost.flops);
+    const cpu::AttentionScratch scratch = {
+        .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
+    cpu::Attend(pool_, isa_, format, group, params, items, scratch);
+  }
+
+  void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
+    int64_t states = 0;
+    for (const MergeItem& item : items) states += item.rows * (item.parts + 1);
+    const Traced traced(trace_, stream.lane(), "merge", states * (head_dim + 1) * kFloat,
+                        2 * states * head_dim);
+    cpu::Merge(pool_, head_dim, items);
+  }
+
+  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+                float* o, float* lse) override {
+    const int64_t elements = tokens * heads * head_dim;
+    const Traced traced(trace_, stream.lane(), "sinks", 2 * elements * kFloat, elements);
+    cpu::AddSinks(pool_, sink_logits, tokens, heads, head_dim, o, lse);
+  }
+
  private:
   // fn(row) for each row, over the pool where `bytes` in all are worth it.
   template <typename Fn>
@@ -168,6 +228,7 @@ class CpuKernels : public Kernels {
   const Isa isa_;
   const cpu::Elementwise& elementwise_;
   std::unique_ptr<Buffer> scratch_;
+  KernelLimits limits_;
 };
 
 }  // namespace

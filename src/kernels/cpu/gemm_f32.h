@@ -1,0 +1,31 @@
+// Matrix × matrix in f32: many tokens against a block of outputs. Vectors run over tokens, so the
+// weights are converted to f32 row by row as they lie and each is broadcast; the tokens, which all
+// outputs share, are transposed once.
+#ifndef HEADWAY_KERNELS_CPU_GEMM_F32_H_
+#define HEADWAY_KERNELS_CPU_GEMM_F32_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
+
+namespace headway::cpu {
+
+// Most outputs of one block, and floats of scratch that a thread needs for it. Aligned to 64.
+inline constexpr int64_t kGemmBlockOuts = 48;
+int64_t GemmScratchFloats();
+
+// Tokens of one panel: x [rows, in] packed is [CeilDiv(rows, panel)][in][panel], zero beyond rows.
+int64_t GemmPanelRows(Isa isa);
+
+// Packs the panel whose first row is `x`; `rows` at most GemmPanelRows. `packed` is aligned to 64.
+void GemmPackPanel(Isa isa, const float* x, int64_t rows, int64_t in, float* packed);
+
+// Outputs [begin, end), at most kGemmBlockOuts, of `op` for `rows` packed tokens. The order of
+// additions of an output depends on `in` alone.
+void GemmBlock(Isa isa, const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
+               int64_t end, float* scratch);
+
+}  // namespace headway::cpu
+
+#endif  // HEADWAY_KERNELS_CPU_GEMM_F32_H_
