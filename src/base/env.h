@@ -50,8 +50,8 @@ class File {
 
 enum class OpenMode {
   kRead,       // must exist
-  kReadWrite,  // must exist
-  kCreate,     // created or emptied
+  kReadWrite,  // must exist; locked: kIo, "in use by another process", when it is so already
+  kCreate,     // created or emptied; locked
   kTemporary,  // created, and gone when closed (the path names the directory)
 };
 

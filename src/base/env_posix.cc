@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -71,6 +72,20 @@ Status CheckRegular(int fd, const std::string& path, int64_t* size) {
   }
   *size = info.st_size;
   return OkStatus();
+}
+
+// True when the path still names the open file: no rename or removal came between.
+bool Names(const std::string& path, int fd) {
+  struct stat named = {};
+  struct stat opened = {};
+  return stat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+// The one writer's claim to a file, until it is closed. A file system that has no locks gives none.
+Status LockFile(int fd, const std::string& path) {
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
+  return Status(StatusCode::kIo, fmt::format("cannot open {}: in use by another process", path));
 }
 
 class PosixFile : public File {
@@ -181,17 +196,24 @@ class PosixEnv : public Env {
   explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options.io_uring) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override {
-    Fd fd = mode == OpenMode::kTemporary ? OpenTemporary(path) : OpenNamed(path, mode);
-    if (!fd.ok()) {
-      return IoError(mode == OpenMode::kTemporary ? "create a temporary file in" : "open", path,
-                     errno);
+    const bool writes = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
+    for (;;) {
+      Fd fd = mode == OpenMode::kTemporary ? OpenTemporary(path) : OpenNamed(path, mode);
+      if (!fd.ok()) {
+        return IoError(mode == OpenMode::kTemporary ? "create a temporary file in" : "open", path,
+                       errno);
+      }
+      int64_t size = 0;
+      Status status = CheckRegular(fd.get(), path, &size);
+      if (status.ok() && writes) status = LockFile(fd.get(), path);
+      if (!status.ok()) return status;
+      // Who held the lock before may have renamed the file in the meantime.
+      if (writes && !Names(path, fd.get())) continue;
+      if (mode == OpenMode::kCreate && ftruncate(fd.get(), 0) != 0) {
+        return IoError("empty", path, errno);
+      }
+      return MakeFile(path, std::move(fd), direct);
     }
-    int64_t size = 0;
-    Status regular = CheckRegular(fd.get(), path, &size);
-    if (!regular.ok()) return regular;
-    const bool is_direct = direct && EnableDirect(fd.get());
-    return std::unique_ptr<File>(
-        std::make_unique<PosixFile>(path, std::move(fd), is_direct, &batcher_));
   }
 
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
@@ -291,12 +313,17 @@ class PosixEnv : public Env {
   static Fd OpenNamed(const std::string& path, OpenMode mode) {
     int flags = O_RDONLY;
     if (mode == OpenMode::kReadWrite) flags = O_RDWR;
-    if (mode == OpenMode::kCreate) flags = O_RDWR | O_CREAT | O_TRUNC;
+    if (mode == OpenMode::kCreate) flags = O_RDWR | O_CREAT;
     // O_NONBLOCK keeps a named pipe, which is refused later, from blocking for ever. It must not
     // stay: io_uring would answer EAGAIN instead of waiting for the disk.
     Fd fd = OpenFd(path, flags | O_NONBLOCK, 0644);
     if (fd.ok()) fcntl(fd.get(), F_SETFL, flags);
     return fd;
+  }
+
+  std::unique_ptr<File> MakeFile(const std::string& path, Fd fd, bool direct) {
+    const bool is_direct = direct && EnableDirect(fd.get());
+    return std::make_unique<PosixFile>(path, std::move(fd), is_direct, &batcher_);
   }
 
   static Status TooLarge(const std::string& path) {
