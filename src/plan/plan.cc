@@ -210,8 +210,8 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   add(Tier::kDevice, "weights", request.weight_bytes);
-  add(Tier::kDevice, "activations", request.costs.activations(plan->cache.chunk));
-  add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache.chunk));
+  add(Tier::kDevice, "activations", request.costs.activations(plan->cache));
+  add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache));
   add(Tier::kDevice, "KV: open pages", bytes.open_pages);
   add(Tier::kDevice, "KV: append buffer", bytes.append_buffer);
   add(Tier::kDevice, "KV: staging", bytes.staging);

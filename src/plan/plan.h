@@ -32,8 +32,8 @@ struct CacheBytes {
 };
 struct CostModel {
   std::function<CacheBytes(const CacheChoice&)> cache;
-  std::function<int64_t(int64_t chunk)> activations;
-  std::function<int64_t(int64_t chunk)> workspace;
+  std::function<int64_t(const CacheChoice&)> activations;
+  std::function<int64_t(const CacheChoice&)> workspace;
 };
 
 struct Budgets {

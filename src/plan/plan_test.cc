@@ -26,8 +26,8 @@ PlanRequest Demo(int64_t tokens) {
     bytes.bounce = c.bounce_slabs * bytes.slab;
     return bytes;
   };
-  request.costs.activations = [](int64_t chunk) { return chunk * 17 * kKiB; };
-  request.costs.workspace = [](int64_t) { return kMiB; };
+  request.costs.activations = [](const CacheChoice& c) { return c.chunk * 17 * kKiB; };
+  request.costs.workspace = [](const CacheChoice&) { return kMiB; };
   return request;
 }
 

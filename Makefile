@@ -1,0 +1,59 @@
+# The commands of the project. `make demo` and `make test` work on a fresh Debian or Ubuntu machine:
+# they install the packages that are missing first.
+BUILD ?= build
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+.PHONY: all setup build demo test asan tsan fuzz format check-format bench install clean
+
+all: build
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@cmake --preset cpu -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo:
+	@$(MAKE) --no-print-directory setup
+	@cmake --preset cpu -B $(BUILD) -DHEADWAY_TESTS=OFF > $(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
+	@cmake --build $(BUILD) -j $(JOBS) --target headway
+	@scripts/demo.sh $(BUILD)/src/cli/headway
+
+test:
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DHEADWAY_TESTS=ON
+	@ctest --test-dir $(BUILD) --output-on-failure
+
+# The same tests under AddressSanitizer and UBSan, and the threaded ones under ThreadSanitizer.
+asan: setup
+	@cmake --preset asan && cmake --build --preset asan -j $(JOBS)
+	@ctest --test-dir build-asan --output-on-failure
+
+tsan: setup
+	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS)
+	@ctest --test-dir build-tsan --output-on-failure
+
+# Every fuzzer for FUZZ_SECONDS each.
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	@cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
+	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
+
+format:
+	@scripts/format.sh
+
+check-format:
+	@scripts/format.sh --check
+
+bench: setup
+	@cmake --preset cpu -B $(BUILD) -DHEADWAY_BENCH=ON && cmake --build $(BUILD) -j $(JOBS)
+	@scripts/bench.sh $(BUILD)
+
+install: setup
+	@cmake --preset cpu -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > $(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf $(BUILD) build-*

@@ -1,0 +1,192 @@
+#include "engine/context.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace headway {
+namespace {
+
+std::string DiskDirectory(const EngineOptions& options) {
+  if (!options.disk_path.empty()) return options.disk_path;
+  const char* directory = std::getenv("TMPDIR");
+  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+}
+
+int64_t DiskLimit(const EngineOptions& options) {
+  return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
+                                            Trace* trace) {
+  if (options.device != "cpu") {
+    return Status(StatusCode::kUnsupported,
+                  "unknown device '" + options.device + "'; this build has: cpu");
+  }
+  return NewCpuKernels(pool, trace, options.isa);
+}
+
+Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
+  if (options.session.empty() || !env.Exists(options.session)) return kv::Manifest{};
+  return kv::InspectSession(&env, options.session);
+}
+
+Context::Impl::Impl(const ContextParts& p)
+    : parts(p),
+      kv_budget("--kv-memory", p.options->kv_memory),
+      host_budget("--host-memory", p.options->host_memory),
+      disk_budget("--disk-memory", DiskLimit(*p.options)),
+      memory_budget("memory", kNoLimit),
+      pool(p.options->threads) {}
+
+Context::Impl::~Impl() {
+  if (parts.options->trace.empty() || generator == nullptr) return;
+  if (Status s = trace.Write(*parts.env, parts.options->trace); !s.ok()) {
+    Log(LogLevel::kWarning, "the trace was not written: " + s.message());
+  }
+}
+
+Result<std::unique_ptr<Context::Impl>> Context::Impl::Create(const ContextParts& parts,
+                                                             const Workload& workload) {
+  auto impl = std::make_unique<Impl>(parts);
+  if (Status s = impl->Build(workload); !s.ok()) return s;
+  return impl;
+}
+
+Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest) {
+  const std::string& path = parts.options->session;
+  if (path.empty() || !parts.env->Exists(path)) return OkStatus();  // created behind the plan
+  Result<std::unique_ptr<kv::SlabFile>> opened =
+      kv::SlabFile::OpenSession(parts.env, path, &disk_budget);
+  if (!opened.ok()) return opened.status();
+  *manifest = (*opened)->manifest();
+  const uint64_t tokenizer_hash = parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
+  if (manifest->weights_hash != parts.model->Fingerprint() ||
+      manifest->tokenizer_hash != tokenizer_hash) {
+    return Status(StatusCode::kInvalidArgument,
+                  "session " + path + " was made with another model; give another --session file");
+  }
+  *file = std::move(*opened);
+  return OkStatus();
+}
+
+Status Context::Impl::Build(const Workload& workload) {
+  const EngineOptions& options = *parts.options;
+  if (!options.trace.empty()) trace.EnableEvents();
+  device = NewCpuDevice(parts.env, &trace);
+  Result<std::unique_ptr<Kernels>> made = NewKernels(options, &pool, &trace);
+  if (!made.ok()) return made.status();
+  kernels = std::move(*made);
+  compute = device->NewStream(Lane::kCompute);
+
+  std::unique_ptr<kv::SlabFile> session;
+  kv::Manifest manifest;
+  if (Status s = OpenSession(&session, &manifest); !s.ok()) return s;
+  const ModelConfig& config = parts.model->config();
+  Result<Setup> setup =
+      MakeSetup(config, parts.model->weight_bytes().total(), options, workload,
+                session == nullptr ? nullptr : &manifest, *kernels, parts.program_bytes);
+  if (!setup.ok()) return setup.status();
+  plan = ReportOf(setup->plan, plan::SmallestBudgets{});
+  setup->store.device_budget = &kv_budget;
+  setup->store.host_budget = &host_budget;
+  setup->store.disk_budget = &disk_budget;
+  setup->store.disk_directory = options.disk_memory > 0 ? DiskDirectory(options) : "";
+  if (session == nullptr && !options.session.empty()) {
+    Result<std::unique_ptr<kv::SlabFile>> created =
+        kv::SlabFile::CreateSession(parts.env, options.session, setup->store.format, &disk_budget);
+    if (!created.ok()) return created.status();
+    session = std::move(*created);
+  }
+  if (Status s = kernels->Prepare(setup->kernels, *device, memory_budget); !s.ok()) return s;
+  Result<std::unique_ptr<kv::Store>> new_store =
+      kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
+  if (!new_store.ok()) return new_store.status();
+  store = std::move(*new_store);
+  Result<std::unique_ptr<Executor>> new_executor = Executor::Create(
+      *parts.model, *kernels, *device, *compute, *store, setup->executor, memory_budget);
+  if (!new_executor.ok()) return new_executor.status();
+  executor = std::move(*new_executor);
+  generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
+                                          *parts.env, workload.lengths, setup->plan.cache.chunk);
+  return RestoreSession(manifest);
+}
+
+Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
+  if (manifest.tokens.empty()) return OkStatus();
+  if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
+    return Status(StatusCode::kInvalidArgument,
+                  "session " + parts.options->session + " holds " +
+                      std::to_string(manifest.tokens.size()) + " tokens and the context " +
+                      std::to_string(executor->limits().length) + "; raise --ctx-size");
+  }
+  Result<kv::SequenceId> sequence = store->Restore();
+  if (!sequence.ok()) return sequence.status();
+  Slot& slot = generator->slots()[0];
+  slot.sequence = *sequence;
+  slot.tokens = manifest.tokens;
+  slot.rope_hash = manifest.rope_hash;
+  session_tokens = static_cast<int64_t>(manifest.tokens.size());
+  return OkStatus();
+}
+
+kv::Manifest Context::Impl::SessionMeta() const {
+  kv::Manifest meta;
+  meta.weights_hash = parts.model->Fingerprint();
+  meta.tokenizer_hash = parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
+  meta.rope_hash = generator->slots()[0].rope_hash;
+  return meta;
+}
+
+Context::Context(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Context::~Context() = default;
+
+const PlanReport& Context::plan() const { return impl_->plan; }
+
+Result<std::vector<Generation>> Context::Generate(std::span<const Request> requests,
+                                                  const Hooks& hooks) {
+  return impl_->generator->Generate(requests, hooks);
+}
+
+Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
+  return impl_->generator->Score(tokens, hooks);
+}
+
+Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
+  return impl_->generator->FillSynthetic(slot, tokens, seed);
+}
+
+void Context::Reset() { impl_->generator->Reset(); }
+
+Status Context::SaveSession() {
+  const Slot& slot = impl_->generator->slots()[0];
+  if (!impl_->store->has_session() || !slot.sequence.has_value()) return OkStatus();
+  return impl_->store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta());
+}
+
+int64_t Context::SessionTokens() const { return impl_->session_tokens; }
+Timings Context::timings() const { return impl_->generator->timings(); }
+
+int64_t Context::TierBytes(int tier) const {
+  return impl_->store->Usage(static_cast<Tier>(tier)).tokens_bytes;
+}
+
+std::vector<LaneReport> Context::Lanes() const {
+  std::vector<LaneReport> lanes;
+  for (int i = 0; i < kLaneCount; ++i) {
+    const Trace::LaneTotals totals = impl_->trace.totals(static_cast<Lane>(i));
+    lanes.push_back({LaneName(static_cast<Lane>(i)), static_cast<double>(totals.busy_ns) * 1e-9,
+                     totals.bytes, totals.flops});
+  }
+  return lanes;
+}
+
+void Context::ResetLanes() { impl_->trace.ResetTotals(); }
+
+}  // namespace headway

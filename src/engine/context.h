@@ -1,0 +1,65 @@
+// The inside of a Context: one workload's device, kernels, store, executor and slots.
+#ifndef HEADWAY_ENGINE_CONTEXT_H_
+#define HEADWAY_ENGINE_CONTEXT_H_
+
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/budget.h"
+#include "device/device.h"
+#include "device/trace.h"
+#include "engine/executor.h"
+#include "engine/generator.h"
+#include "engine/setup.h"
+#include "headway/engine.h"
+#include "kernels/kernels.h"
+#include "kv/store/store.h"
+
+namespace headway {
+
+// What a context takes from its engine; all outlive it.
+struct ContextParts {
+  Env* env = nullptr;
+  const Model* model = nullptr;
+  const Tokenizer* tokenizer = nullptr;  // may be null
+  const EngineOptions* options = nullptr;
+  int64_t program_bytes = 0;
+};
+
+struct Context::Impl {
+  static Result<std::unique_ptr<Impl>> Create(const ContextParts& parts, const Workload& workload);
+  ~Impl();
+
+  Status OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest);
+  Status Build(const Workload& workload);
+  Status RestoreSession(const kv::Manifest& manifest);
+  kv::Manifest SessionMeta() const;
+
+  explicit Impl(const ContextParts& p);
+
+  const ContextParts parts;
+  // In the order in which they are built; destroyed in reverse.
+  Trace trace;
+  Budget kv_budget, host_budget, disk_budget, memory_budget;
+  ThreadPool pool;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<Stream> compute;
+  std::unique_ptr<kv::Store> store;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<Generator> generator;
+  PlanReport plan;
+  int64_t session_tokens = 0;
+};
+
+// The session of `options`, if there is one: its manifest; empty slabs when there is none. For
+// planning without opening a context.
+Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
+
+Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
+                                            Trace* trace);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_CONTEXT_H_

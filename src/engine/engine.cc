@@ -1,0 +1,201 @@
+#include "headway/engine.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/context.h"
+#include "engine/setup.h"
+#include "model/locate.h"
+#include "model/model.h"
+#include "model/template/chat_template.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace headway {
+namespace {
+
+// Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks.
+constexpr int64_t kProgramBytes = int64_t{24} << 20;
+
+Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
+                                         const EngineOptions& options, ThreadPool* pool) {
+  if (!options.random_weights) return Model::Load(env, folder);
+  const std::string file = env->IsDirectory(folder) ? folder + "/config.json" : folder;
+  Result<std::string> json = env->ReadFile(file);
+  if (!json.ok()) return json.status();
+  Result<ModelConfig> config = ParseModelConfig(*json, "", file);
+  if (!config.ok()) return config.status();
+  return Model::Random(env, *config, /*seed=*/1, pool);
+}
+
+ModelInfo InfoOf(const Model& model, const std::string& folder) {
+  const ModelConfig& config = model.config();
+  const ModelShape& shape = config.shape;
+  ModelInfo info;
+  info.folder = folder;
+  info.architecture = config.architecture;
+  info.dtype = DTypeName(shape.dtype);
+  info.layers = shape.layers;
+  info.d_model = shape.d_model;
+  info.query_heads = shape.query_heads;
+  info.kv_heads = shape.kv_heads;
+  info.head_dim = shape.head_dim;
+  info.d_ff = shape.d_ff;
+  info.vocab = shape.vocab;
+  info.max_position = config.max_position;
+  info.weight_bytes = model.weight_bytes().total();
+  // A step reads every matrix but the embedding table, of which it takes a row a token, unless the
+  // table is the head as well.
+  const int64_t table =
+      int64_t{shape.vocab} * shape.d_model * static_cast<int64_t>(DTypeBytes(shape.dtype));
+  info.step_weight_bytes = info.weight_bytes - (config.tied_embeddings ? 0 : table);
+  info.kv_bytes_per_token = shape.KvBytesPerToken();
+  info.rope_type = RopeTypeName(config.rope.type);
+  info.bos = config.bos;
+  info.eos = config.eos;
+  return info;
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContextFull:
+      return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "?";
+}
+
+struct Engine::Impl {
+  explicit Impl(const EngineOptions& o) : options(o), pool(o.threads) {}
+
+  Env* env = Env::Default();
+  EngineOptions options;
+  ThreadPool pool;  // for loading and planning; a context has its own
+  std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
+  std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
+  ModelInfo info;
+  int64_t program_bytes = kProgramBytes;
+
+  Status LoadText(const std::string& folder);
+};
+
+// Tokenizer and template. A folder without them still runs on token ids; one whose files are
+// damaged does not open.
+Status Engine::Impl::LoadText(const std::string& folder) {
+  if (options.random_weights) return OkStatus();
+  Result<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(env, folder);
+  if (loaded.ok()) {
+    tokenizer = std::move(*loaded);
+    program_bytes += tokenizer->MemoryBytes();
+  } else if (loaded.status().code() != StatusCode::kNotFound) {
+    return loaded.status();
+  }
+  Result<std::unique_ptr<ChatTemplate>> parsed = ChatTemplate::Load(env, folder);
+  if (parsed.ok()) {
+    chat = std::move(*parsed);
+  } else if (parsed.status().code() != StatusCode::kNotFound) {
+    // A template that uses more of Jinja than Headway has is no reason not to run plain prompts.
+    Log(LogLevel::kWarning, parsed.status().message());
+  }
+  info.has_tokenizer = tokenizer != nullptr;
+  info.has_chat_template = chat != nullptr;
+  return OkStatus();
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
+                                             const EngineOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  if (Result<kv::PlacementKind> kind = ParsePlacement(options.placement); !kind.ok()) {
+    return kind.status();
+  }
+  if (options.threads < 0 || options.threads > 1024) {
+    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
+  }
+  Result<std::unique_ptr<Kernels>> kernels = NewKernels(options, &impl->pool, nullptr);
+  if (!kernels.ok()) return kernels.status();
+  impl->kernels = std::move(*kernels);
+  std::string folder = model;
+  if (!options.random_weights) {
+    Result<std::string> located = LocateModel(*impl->env, model, ProcessEnvironment());
+    if (!located.ok()) return located.status();
+    folder = *located;
+  }
+  Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, options, &impl->pool);
+  if (!loaded.ok()) return loaded.status();
+  impl->model = std::move(*loaded);
+  impl->info = InfoOf(*impl->model, folder);
+  if (Status s = impl->LoadText(folder); !s.ok()) return s;
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+const ModelInfo& Engine::info() const { return impl_->info; }
+std::string Engine::kernels() const { return impl_->kernels->name(); }
+int Engine::threads() const { return impl_->pool.threads(); }
+
+Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
+                                            const EncodeOptions& options) const {
+  if (impl_->tokenizer == nullptr) {
+    return Status(StatusCode::kNotFound, impl_->info.folder + " has no tokenizer.json");
+  }
+  return impl_->tokenizer->Encode(text, options);
+}
+
+Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_special) const {
+  if (impl_->tokenizer == nullptr) {
+    return Status(StatusCode::kNotFound, impl_->info.folder + " has no tokenizer.json");
+  }
+  return impl_->tokenizer->Decode(tokens, skip_special);
+}
+
+Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages) const {
+  if (impl_->chat == nullptr) {
+    return Status(StatusCode::kNotFound, impl_->info.folder + " has no chat template");
+  }
+  nlohmann::ordered_json context;
+  context["messages"] = nlohmann::ordered_json::array();
+  for (const ChatMessage& message : messages) {
+    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  }
+  context["add_generation_prompt"] = true;
+  return impl_->chat->Render(context);
+}
+
+Result<PlanReport> Engine::Plan(const Workload& workload) const {
+  Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
+  if (!session.ok()) return session.status();
+  Result<plan::PlanRequest> request =
+      MakePlanRequest(impl_->model->config(), impl_->model->weight_bytes().total(), impl_->options,
+                      workload, &*session, *impl_->kernels, impl_->program_bytes);
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  if (!plan.ok()) return plan.status();
+  return ReportOf(*plan, plan::FindSmallestBudgets(*request));
+}
+
+Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
+  ContextParts parts;
+  parts.env = impl_->env;
+  parts.model = impl_->model.get();
+  parts.tokenizer = impl_->tokenizer.get();
+  parts.options = &impl_->options;
+  parts.program_bytes = impl_->program_bytes;
+  Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<Context>(new Context(std::move(*made)));
+}
+
+}  // namespace headway

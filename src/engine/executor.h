@@ -1,0 +1,136 @@
+// Executor: runs one step, a batch of sequences with their new tokens, through all layers. It
+// applies the plan's paths: closed pages that are on the device are attended to where they lie
+// (`resident`), others as the store brings them into staging buffers (`stream`), and the tail in
+// the append buffer or open page. What each range contributes is a partial state; the states are
+// merged in the order of positions.
+//
+// Split boundaries (segments, and kDecodeSplit within them) and merge order depend on lengths only,
+// so where a page lies and when it arrives never changes a bit of the result.
+#ifndef HEADWAY_ENGINE_EXECUTOR_H_
+#define HEADWAY_ENGINE_EXECUTOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/store/store.h"
+#include "model/model.h"
+#include "model/rope.h"
+
+namespace headway {
+
+enum class LogitsMode : uint8_t { kNone, kLast, kAll };
+
+struct StepInput {
+  kv::SequenceId sequence = 0;
+  std::span<const TokenId> tokens;        // new ones, >= 1
+  const RopeFrequencies* rope = nullptr;  // of this sequence
+  LogitsMode logits = LogitsMode::kLast;
+};
+
+// Gets the logits [vocab] behind token `token` (an index into the entry's tokens); may change them.
+// Within an entry in ascending order.
+using LogitsSink = std::function<Status(int entry, int64_t token, std::span<float> logits)>;
+
+struct ExecutorLimits {
+  int64_t step_tokens = 0;  // of all entries of a step
+  int64_t entries = 0;
+  int64_t length = 0;  // of any sequence, the step included
+  int64_t segment_tokens = 0;
+  int page_slots = kDefaultPageSlots;
+};
+
+class Executor {
+ public:
+  // Bytes that Create takes from the budget; pure.
+  static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits);
+  // Everything outlives the executor. `kernels` is prepared.
+  static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
+                                                  Device& device, Stream& compute, kv::Store& store,
+                                                  const ExecutorLimits& limits, Budget& budget);
+
+  const ExecutorLimits& limits() const { return limits_; }
+
+  // kCancelled when *cancel (may be null) turned true: the step was given up, see Store::AbortStep.
+  // After any error the step was given up.
+  Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
+              const std::atomic<bool>* cancel);
+
+  // Appends `tokens` keys and values drawn from `seed` to a sequence: for measuring steps over long
+  // contexts without computing them.
+  Status AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed);
+
+ private:
+  // Where a step's entry lies in the activations.
+  struct Entry {
+    int64_t row = 0;  // of its first token
+    int64_t tokens = 0;
+    int64_t position = 0;  // of its first token
+    bool decode = false;   // one token: its states are kept apart and merged at the end
+    int parts = 0;         // decode: states of the layer and head group so far
+    bool started = false;  // prefill: (o, lse) hold a state
+  };
+
+  Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
+           const ExecutorLimits& limits, std::unique_ptr<Buffer> memory);
+
+  Status RunLayers(const std::atomic<bool>* cancel);
+  void BeginEntries(std::span<const StepInput> inputs);
+  std::vector<kv::SlabRead> ReadOrder() const;
+  void Angles(std::span<const StepInput> inputs);
+  void StoreNew(int layer);
+  Status Attention(int layer);
+  Status AttendSegments(int layer, int group);
+  void AttendRange(Entry& entry, int entry_index, int head, const KeyRun& keys);
+  void AttendSlab(int entry_index, int group, const kv::SlabView& view);
+  void Flush(int layer);
+  void MergeDecode(int group);
+  Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
+  Status FlushLogits(const LogitsSink& sink);
+
+  int64_t QWidth() const { return int64_t{shape_.query_heads} * shape_.head_dim; }
+  float* PartO(int entry, int head) const;
+  float* PartLse(int entry, int head) const;
+
+  const Model& model_;
+  const ModelShape& shape_;
+  Kernels& kernels_;
+  Stream& compute_;
+  kv::Store& store_;
+  const ExecutorLimits limits_;
+  const PageFormat format_;
+  const int64_t split_tokens_;  // of a decode item
+  const int64_t max_parts_;
+
+  std::unique_ptr<Buffer> memory_;
+  Activations act_;
+  float* lse_;       // [step_tokens, query_heads]
+  float* part_o_;    // [entries, kv_heads, max_parts, group, head_dim]
+  float* part_lse_;  // [entries, kv_heads, max_parts, group]
+  float* head_in_;   // [kLogitRows, d_model]
+  float* logits_;    // [kLogitRows, vocab]
+
+  std::vector<Entry> entries_;
+  std::vector<TokenId> ids_;
+  std::vector<int32_t> positions_;
+  std::vector<StoreKvItem> store_items_;
+  std::vector<AttentionItem> items_;  // enqueued by the next Flush
+  std::vector<MergeItem> merge_items_;
+  std::deque<kv::SlabView> views_;  // that items_ point into
+  struct LogitRow {
+    int entry;
+    int64_t token;
+  };
+  std::vector<LogitRow> logit_rows_;  // gathered in head_in_
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_EXECUTOR_H_

@@ -1,0 +1,367 @@
+#include "engine/generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace headway {
+namespace {
+
+double Seconds(int64_t from_ns, int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) * 1e-9;
+}
+
+SamplerParams ParamsOf(const SamplingOptions& options) {
+  SamplerParams params;
+  params.temperature = static_cast<float>(options.temperature);
+  params.top_k = static_cast<int>(options.top_k);
+  params.top_p = static_cast<float>(options.top_p);
+  params.min_p = static_cast<float>(options.min_p);
+  params.repetition_penalty = static_cast<float>(options.repetition_penalty);
+  params.presence_penalty = static_cast<float>(options.presence_penalty);
+  params.frequency_penalty = static_cast<float>(options.frequency_penalty);
+  params.seed = options.seed;
+  return params;
+}
+
+// -ln softmax(logits)[target]
+double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (float logit : logits) sum += std::exp(static_cast<double>(logit - largest));
+  return std::log(sum) - static_cast<double>(logits[static_cast<size_t>(target)] - largest);
+}
+
+}  // namespace
+
+Generator::Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor,
+                     kv::Store& store, Env& env, std::vector<int64_t> lengths, int64_t chunk)
+    : model_(model),
+      tokenizer_(tokenizer),
+      executor_(executor),
+      store_(store),
+      env_(env),
+      lengths_(std::move(lengths)),
+      chunk_(chunk),
+      slots_(lengths_.size()) {}
+
+Status Generator::Check(std::span<const Request> requests) const {
+  if (requests.empty() || requests.size() > slots_.size()) {
+    return Status(StatusCode::kInvalidArgument, std::to_string(requests.size()) +
+                                                    " requests for a context of " +
+                                                    std::to_string(slots_.size()) + " sequences");
+  }
+  const auto bad = [&](size_t i, const std::string& what) {
+    const std::string which = requests.size() > 1 ? " of request " + std::to_string(i) : "";
+    return Status(StatusCode::kInvalidArgument, "the prompt" + which + " " + what);
+  };
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<TokenId>& prompt = requests[i].prompt;
+    if (prompt.empty()) return bad(i, "is empty");
+    if (static_cast<int64_t>(prompt.size()) > lengths_[i]) {
+      return bad(i, "has " + std::to_string(prompt.size()) + " tokens, and the context holds " +
+                        std::to_string(lengths_[i]) + "; raise --ctx-size");
+    }
+    for (TokenId token : prompt) {
+      if (token < 0 || token >= model_.shape().vocab) {
+        return bad(i, "has the token " + std::to_string(token) + ", outside the vocabulary of " +
+                          std::to_string(model_.shape().vocab));
+      }
+    }
+    if (Status s = ParamsOf(requests[i].sampling).Validate(); !s.ok()) return s;
+  }
+  return OkStatus();
+}
+
+Status Generator::EmptySlot(int index) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
+  slot.sequence.reset();
+  slot.tokens.clear();
+  Result<kv::SequenceId> sequence = store_.CreateSequence();
+  if (!sequence.ok()) return sequence.status();
+  slot.sequence = *sequence;
+  return OkStatus();
+}
+
+void Generator::Reset() {
+  for (Slot& slot : slots_) {
+    if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
+    slot = Slot{};
+  }
+}
+
+Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
+  if (slot < 0 || slot >= static_cast<int>(slots_.size()) || tokens < 0 ||
+      tokens > lengths_[static_cast<size_t>(slot)]) {
+    return Status(StatusCode::kInvalidArgument,
+                  "no slot " + std::to_string(slot) + " of " + std::to_string(tokens) + " tokens");
+  }
+  if (Status s = EmptySlot(slot); !s.ok()) return s;
+  Slot& filled = slots_[static_cast<size_t>(slot)];
+  // Token 0 stands for what was never computed: a prompt of zeros continues it.
+  filled.tokens.assign(static_cast<size_t>(tokens), 0);
+  filled.rope_hash = ComputeRope(model_.config().rope, model_.shape().head_dim, tokens + 1).Hash();
+  return executor_.AppendSynthetic(*filled.sequence, tokens, seed);
+}
+
+Status Generator::ReuseCache(int index, const Request& request, Run* run) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  // The last prompt token is always computed: its logits are needed.
+  const size_t limit = std::min(slot.tokens.size(), request.prompt.size() - 1);
+  const size_t common = static_cast<size_t>(
+      std::mismatch(slot.tokens.begin(), slot.tokens.begin() + static_cast<ptrdiff_t>(limit),
+                    request.prompt.begin())
+          .first -
+      slot.tokens.begin());
+  if (slot.sequence.has_value() && common > 0) {
+    if (slot.rope_hash != run->rope.Hash()) {
+      run->out.notices.push_back(
+          "the cached tokens were computed for a prompt of another length, and this model's RoPE "
+          "frequencies depend on it (rope type " +
+          std::string(RopeTypeName(model_.config().rope.type)) + "); prefilling again");
+    } else {
+      Result<int64_t> kept = store_.Truncate(*slot.sequence, static_cast<int64_t>(common));
+      if (kept.ok()) {
+        slot.tokens.resize(static_cast<size_t>(*kept));
+        run->out.reused_tokens = *kept;
+        return OkStatus();
+      }
+      if (kept.status().code() != StatusCode::kNotFound) return kept.status();
+      run->out.notices.push_back(
+          "the sliding window has freed pages of the cache that this prompt needs; prefilling "
+          "again");
+    }
+  }
+  return EmptySlot(index);
+}
+
+Status Generator::Start(int index, const Request& request, Run* run) {
+  run->request = &request;
+  run->rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
+                          static_cast<int64_t>(request.prompt.size()));
+  run->out.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  run->sampler.emplace(ParamsOf(request.sampling));
+  run->sampler->AcceptPrompt(request.prompt);
+  run->stop.emplace(request.stop);
+  if (tokenizer_ != nullptr) {
+    run->decoder = std::make_unique<StreamingDecoder>(*tokenizer_, /*skip_special=*/true);
+  }
+  if (Status s = ReuseCache(index, request, run); !s.ok()) return s;
+  slots_[static_cast<size_t>(index)].rope_hash = run->rope.Hash();
+  return OkStatus();
+}
+
+Status Generator::Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
+                       const LogitsSink& sink, const std::atomic<bool>* cancel) {
+  // Before the step: the sink changes the run's next token, to which the input points.
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<TokenId>& tokens = slots_[static_cast<size_t>(slot_of[i])].tokens;
+    tokens.insert(tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
+  }
+  const Status result = executor_.Step(inputs, sink, cancel);
+  // A step that was given up leaves each sequence on a page boundary.
+  for (int index : slot_of) {
+    Slot& slot = slots_[static_cast<size_t>(index)];
+    slot.tokens.resize(static_cast<size_t>(store_.Length(*slot.sequence)));
+  }
+  if (!result.ok() && result.code() == StatusCode::kCorrupt) {
+    // The sampler found no finite logit. Say which weight is to blame, if one is.
+    if (Status s = model_.CheckFinite(nullptr); !s.ok()) return s;
+  }
+  return result;
+}
+
+void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
+                       int64_t start_ns) const {
+  if (!hooks.on_progress) return;
+  Progress progress;
+  progress.phase = phase;
+  progress.done = done;
+  progress.total = total;
+  progress.seconds = Seconds(start_ns, env_.NowNanos());
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    progress.tier_bytes[tier] = store_.Usage(static_cast<Tier>(tier)).bytes;
+  }
+  hooks.on_progress(progress);
+}
+
+Status Generator::SampleInto(std::vector<Run>& runs, int index, std::span<float> logits,
+                             const Hooks& hooks) {
+  Run& run = runs[static_cast<size_t>(index)];
+  Result<TokenId> token = run.sampler->Sample(logits);
+  if (!token.ok()) return token.status();
+  Accept(index, *token, &run, hooks);
+  return OkStatus();
+}
+
+void Generator::Emit(int index, const std::string& text, Run* run, const Hooks& hooks) {
+  const std::string shown = run->stop->Feed(text);
+  run->out.text += shown;
+  if (!shown.empty() && hooks.on_text && !hooks.on_text(index, shown)) {
+    run->active = false;
+    run->out.finish = FinishReason::kCancelled;
+  }
+}
+
+void Generator::Finish(int index, FinishReason reason, Run* run, const Hooks& hooks) {
+  run->active = false;
+  run->out.finish = reason;
+  std::string rest;
+  if (run->decoder != nullptr && !run->stop->stopped())
+    rest = run->stop->Feed(run->decoder->Finish());
+  rest += run->stop->Finish();
+  run->out.text += rest;
+  if (!rest.empty() && hooks.on_text) hooks.on_text(index, rest);
+}
+
+void Generator::Accept(int index, TokenId token, Run* run, const Hooks& hooks) {
+  const std::vector<TokenId>& eos = model_.config().eos;
+  if (!run->request->ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
+    return Finish(index, FinishReason::kEos, run, hooks);
+  }
+  run->sampler->Accept(token);
+  run->out.tokens.push_back(token);
+  run->next = token;
+  run->active = true;
+  if (run->decoder != nullptr) {
+    Emit(index, run->decoder->Feed(token), run, hooks);
+    if (run->stop->stopped()) return Finish(index, FinishReason::kStop, run, hooks);
+    if (!run->active) return;
+  }
+  if (static_cast<int64_t>(run->out.tokens.size()) >= run->request->max_tokens) {
+    return Finish(index, FinishReason::kLength, run, hooks);
+  }
+  const int64_t length = run->out.prompt_tokens + static_cast<int64_t>(run->out.tokens.size());
+  if (length > lengths_[static_cast<size_t>(index)]) {
+    return Finish(index, FinishReason::kContextFull, run, hooks);
+  }
+}
+
+Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
+  const int64_t start = env_.NowNanos();
+  int64_t total = 0, done = 0;
+  for (const Run& run : runs) total += run.out.prompt_tokens - run.out.reused_tokens;
+  std::vector<StepInput> inputs;
+  std::vector<int> slot_of;
+  Report(hooks, Progress::Phase::kPrefill, 0, total, start);
+  while (done < total) {
+    inputs.clear();
+    slot_of.clear();
+    int64_t room = chunk_;
+    for (size_t i = 0; i < runs.size() && room > 0; ++i) {
+      const std::span<const TokenId> prompt = runs[i].request->prompt;
+      const size_t at = slots_[i].tokens.size();
+      if (at >= prompt.size()) continue;
+      const size_t count = std::min(prompt.size() - at, static_cast<size_t>(room));
+      const bool last = at + count == prompt.size();
+      const LogitsMode logits =
+          last && runs[i].request->max_tokens > 0 ? LogitsMode::kLast : LogitsMode::kNone;
+      inputs.push_back({*slots_[i].sequence, prompt.subspan(at, count), &runs[i].rope, logits});
+      slot_of.push_back(static_cast<int>(i));
+      room -= static_cast<int64_t>(count);
+    }
+    const Status status = Step(
+        inputs, slot_of,
+        [&](int entry, int64_t, std::span<float> logits) {
+          return SampleInto(runs, slot_of[static_cast<size_t>(entry)], logits, hooks);
+        },
+        hooks.cancel);
+    if (!status.ok()) return status;
+    done += chunk_ - room;
+    Report(hooks, Progress::Phase::kPrefill, done, total, start);
+  }
+  timings_.prefill_tokens = total;
+  timings_.prefill_seconds = Seconds(start, env_.NowNanos());
+  return OkStatus();
+}
+
+Status Generator::Decode(std::vector<Run>& runs, const Hooks& hooks) {
+  const int64_t start = env_.NowNanos();
+  int64_t total = 0;
+  for (const Run& run : runs) total += run.request->max_tokens;
+  std::vector<StepInput> inputs;
+  std::vector<int> slot_of;
+  while (true) {
+    inputs.clear();
+    slot_of.clear();
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (!runs[i].active) continue;
+      inputs.push_back({*slots_[i].sequence, {&runs[i].next, 1}, &runs[i].rope, LogitsMode::kLast});
+      slot_of.push_back(static_cast<int>(i));
+    }
+    if (inputs.empty()) break;
+    const Status status = Step(
+        inputs, slot_of,
+        [&](int entry, int64_t, std::span<float> logits) {
+          return SampleInto(runs, slot_of[static_cast<size_t>(entry)], logits, hooks);
+        },
+        hooks.cancel);
+    timings_.decode_tokens += static_cast<int64_t>(inputs.size());
+    timings_.decode_seconds = Seconds(start, env_.NowNanos());
+    if (!status.ok()) return status;
+    Report(hooks, Progress::Phase::kDecode, timings_.decode_tokens, total, start);
+  }
+  return OkStatus();
+}
+
+Result<std::vector<Generation>> Generator::Generate(std::span<const Request> requests,
+                                                    const Hooks& hooks) {
+  if (Status s = Check(requests); !s.ok()) return s;
+  timings_ = Timings{};
+  std::vector<Run> runs(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (Status s = Start(static_cast<int>(i), requests[i], &runs[i]); !s.ok()) return s;
+  }
+  Status status = Prefill(runs, hooks);
+  if (status.ok()) status = Decode(runs, hooks);
+  const bool cancelled = status.code() == StatusCode::kCancelled;
+  if (!status.ok() && !cancelled) return status;
+  std::vector<Generation> results;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (cancelled) Finish(static_cast<int>(i), FinishReason::kCancelled, &runs[i], hooks);
+    results.push_back(std::move(runs[i].out));
+  }
+  return results;
+}
+
+Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
+  Request request;
+  request.prompt.assign(tokens.begin(), tokens.end());
+  if (Status s = Check({&request, 1}); !s.ok()) return s;
+  timings_ = Timings{};
+  if (Status s = EmptySlot(0); !s.ok()) return s;
+  const RopeFrequencies rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
+                                           static_cast<int64_t>(tokens.size()));
+  slots_[0].rope_hash = rope.Hash();
+  Context::ScoreResult score;
+  const int64_t start = env_.NowNanos();
+  const size_t count = tokens.size() - 1;  // the last token is predicted and predicts nothing
+  for (size_t at = 0; at < count;) {
+    const size_t n = std::min(count - at, static_cast<size_t>(chunk_));
+    const StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope, LogitsMode::kAll};
+    const int slot = 0;
+    const Status status = Step(
+        {&input, 1}, {&slot, 1},
+        [&](int, int64_t token, std::span<float> logits) {
+          const double nll =
+              NegativeLogLikelihood(logits, tokens[at + static_cast<size_t>(token) + 1]);
+          if (!std::isfinite(nll)) return Status(StatusCode::kCorrupt, "the logits are not finite");
+          score.negative_log_likelihood += nll;
+          ++score.predictions;
+          return OkStatus();
+        },
+        hooks.cancel);
+    if (!status.ok()) return status;
+    at += n;
+    Report(hooks, Progress::Phase::kPrefill, static_cast<int64_t>(at), static_cast<int64_t>(count),
+           start);
+  }
+  timings_.prefill_tokens = static_cast<int64_t>(count);
+  timings_.prefill_seconds = Seconds(start, env_.NowNanos());
+  return score;
+}
+
+}  // namespace headway

@@ -1,0 +1,92 @@
+// Generator: prefills and decodes a batch of requests in the slots of a context, one step after the
+// other. The sole mutator of slots.
+#ifndef HEADWAY_ENGINE_GENERATOR_H_
+#define HEADWAY_ENGINE_GENERATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/stop_matcher.h"
+#include "headway/engine.h"
+#include "headway/status.h"
+#include "kernels/sampler.h"
+#include "kv/store/store.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace headway {
+
+// One sequence of a context between calls.
+struct Slot {
+  std::optional<kv::SequenceId> sequence;
+  std::vector<TokenId> tokens;  // those whose keys and values the sequence holds
+  uint64_t rope_hash = 0;       // of the frequencies that its keys were rotated with
+};
+
+class Generator {
+ public:
+  // `tokenizer` may be null: generations then have tokens and no text. `lengths` bounds each slot.
+  Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor, kv::Store& store,
+            Env& env, std::vector<int64_t> lengths, int64_t chunk);
+
+  Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
+  Result<Context::ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+
+  // Puts `tokens` random keys and values behind what slot `slot` holds.
+  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
+
+  void Reset();
+  std::vector<Slot>& slots() { return slots_; }
+  const Timings& timings() const { return timings_; }
+
+ private:
+  // A request on its way.
+  struct Run {
+    const Request* request = nullptr;
+    RopeFrequencies rope;
+    std::optional<Sampler> sampler;
+    std::unique_ptr<StreamingDecoder> decoder;  // null without a tokenizer
+    std::optional<StopMatcher> stop;
+    TokenId next = 0;     // sampled, not yet in the cache
+    bool active = false;  // decoding
+    Generation out;
+  };
+
+  Status Check(std::span<const Request> requests) const;
+  Status Start(int index, const Request& request, Run* run);
+  // Empties the slot or keeps as much of its cache as fits the prompt.
+  Status ReuseCache(int index, const Request& request, Run* run);
+  Status EmptySlot(int index);
+  Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
+  Status Decode(std::vector<Run>& runs, const Hooks& hooks);
+  // A token was sampled: ends the run or appends it to the output.
+  void Accept(int index, TokenId token, Run* run, const Hooks& hooks);
+  void Emit(int index, const std::string& text, Run* run, const Hooks& hooks);
+  void Finish(int index, FinishReason reason, Run* run, const Hooks& hooks);
+  Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
+              const LogitsSink& sink, const std::atomic<bool>* cancel);
+  void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
+              int64_t start_ns) const;
+  Status SampleInto(std::vector<Run>& runs, int index, std::span<float> logits, const Hooks& hooks);
+
+  const Model& model_;
+  const Tokenizer* tokenizer_;
+  Executor& executor_;
+  kv::Store& store_;
+  Env& env_;
+  const std::vector<int64_t> lengths_;
+  const int64_t chunk_;
+  std::vector<Slot> slots_;
+  Timings timings_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_GENERATOR_H_

@@ -1,0 +1,179 @@
+#include "engine/setup.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/bytes.h"
+
+namespace headway {
+namespace {
+
+// The largest length whose positions fit the i32 that kernels take.
+constexpr int64_t kMaxLength = int64_t{1} << 30;
+
+kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions& options,
+                                 const Workload& workload, const plan::CacheChoice& choice) {
+  kv::StoreOptions store;
+  store.format.layers = config.shape.layers;
+  store.format.kv_heads = config.shape.kv_heads;
+  store.format.page = {config.shape.dtype, options.page_slots, config.shape.head_dim};
+  store.format.group_heads = choice.group_heads;
+  store.format.segment_pages = static_cast<int>(choice.segment_tokens / options.page_slots);
+  store.format.window = config.windows;
+  store.max_sequences = static_cast<int>(workload.lengths.size());
+  store.max_step_tokens = std::max<int64_t>(choice.chunk, store.max_sequences);
+  store.staging_slabs = choice.staging_slabs;
+  store.bounce_slabs = choice.bounce_slabs;
+  store.disk_directory = options.disk_path;
+  return store;
+}
+
+ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& workload) {
+  ExecutorLimits limits;
+  limits.step_tokens = store.max_step_tokens;
+  limits.entries = store.max_sequences;
+  limits.length = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  limits.segment_tokens = store.format.segment_tokens();
+  limits.page_slots = store.format.page.page_slots;
+  return limits;
+}
+
+KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows) {
+  KernelLimits limits;
+  limits.rows = rows;
+  limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
+  limits.max_out = std::max(limits.max_in, static_cast<int64_t>(shape.vocab));
+  limits.head_dim = shape.head_dim;
+  limits.group = shape.group();
+  return limits;
+}
+
+Status CheckSession(const ModelConfig& config, const EngineOptions& options,
+                    const kv::Manifest& session) {
+  const kv::CacheFormat& format = session.format;
+  const bool fits = format.layers == config.shape.layers &&
+                    format.kv_heads == config.shape.kv_heads &&
+                    format.page.head_dim == config.shape.head_dim &&
+                    format.page.dtype == config.shape.dtype && session.keys_rotated;
+  if (!fits) {
+    return Status(StatusCode::kInvalidArgument,
+                  "session " + options.session +
+                      " holds the cache of another model; give another --session file");
+  }
+  if (format.page.page_slots != options.page_slots) {
+    return Status(StatusCode::kInvalidArgument,
+                  "session " + options.session + " has pages of " +
+                      std::to_string(format.page.page_slots) + " slots; use --page " +
+                      std::to_string(format.page.page_slots) + " or another --session file");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<kv::PlacementKind> ParsePlacement(const std::string& name) {
+  if (name == "first-fit") return kv::PlacementKind::kFirstFit;
+  if (name == "lru") return kv::PlacementKind::kLru;
+  if (name == "host-only") return kv::PlacementKind::kHostOnly;
+  if (name == "disk-only") return kv::PlacementKind::kDiskOnly;
+  return Status(StatusCode::kInvalidArgument,
+                "unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
+}
+
+Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
+                                          const EngineOptions& options, const Workload& workload,
+                                          const kv::Manifest* session, const Kernels& kernels,
+                                          int64_t program_bytes) {
+  Result<kv::PlacementKind> placement = ParsePlacement(options.placement);
+  if (!placement.ok()) return placement.status();
+  if (workload.lengths.empty() || workload.lengths.size() > 4096) {
+    return Status(StatusCode::kInvalidArgument, "a workload has 1 to 4096 sequences");
+  }
+  for (int64_t length : workload.lengths) {
+    if (length < 1 || length > kMaxLength) {
+      return Status(StatusCode::kInvalidArgument, "a sequence of " + std::to_string(length) +
+                                                      " tokens; 1 to " +
+                                                      std::to_string(kMaxLength) + " are possible");
+    }
+  }
+  if (options.page_slots < 1 || options.page_slots > 4096) {
+    return Status(StatusCode::kInvalidArgument, "a page has 1 to 4096 slots");
+  }
+  plan::PlanRequest request;
+  request.shape = config.shape;
+  request.window = config.windows;
+  request.page_slots = options.page_slots;
+  request.lengths = workload.lengths;
+  request.weight_bytes = weight_bytes;
+  request.other_bytes = program_bytes;
+  // The session's file is the disk tier, too: as large as it must be unless the user bounds it.
+  const bool unbounded_session = !options.session.empty() && options.disk_memory == 0;
+  request.budgets = {options.kv_memory, options.host_memory,
+                     unbounded_session ? kNoLimit : options.disk_memory};
+  request.keep_on_device =
+      *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
+  request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
+  request.fixed.chunk = options.chunk;
+  request.fixed.group_heads = options.head_group;
+  request.fixed.segment_tokens = options.segment;
+  request.fixed.staging_slabs = options.staging_slabs;
+  if (session != nullptr && !session->slabs.empty()) {
+    if (Status s = CheckSession(config, options, *session); !s.ok()) return s;
+    request.fixed.group_heads = session->format.group_heads;
+    request.fixed.segment_tokens = session->format.segment_tokens();
+  }
+  request.costs.cache = [config, options, workload](const plan::CacheChoice& choice) {
+    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
+    const kv::StoreFootprint footprint = kv::FootprintOf(store);
+    return plan::CacheBytes{footprint.open_pages, footprint.append_buffer, footprint.staging,
+                            footprint.bounce, store.format.slab_bytes()};
+  };
+  request.costs.activations = [config, options, workload](const plan::CacheChoice& choice) {
+    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
+    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload));
+  };
+  request.costs.workspace = [config, options, workload, &kernels](const plan::CacheChoice& choice) {
+    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
+    return kernels.WorkspaceBytes(KernelLimitsFor(config.shape, store.max_step_tokens));
+  };
+  return request;
+}
+
+Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
+                        const EngineOptions& options, const Workload& workload,
+                        const kv::Manifest* session, const Kernels& kernels,
+                        int64_t program_bytes) {
+  Result<plan::PlanRequest> request =
+      MakePlanRequest(config, weight_bytes, options, workload, session, kernels, program_bytes);
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  if (!plan.ok()) return plan.status();
+  Setup setup;
+  setup.plan = std::move(*plan);
+  setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
+  setup.store.placement = *ParsePlacement(options.placement);
+  setup.executor = ExecutorLimitsFor(setup.store, workload);
+  setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens);
+  return setup;
+}
+
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest) {
+  PlanReport report;
+  report.chunk = plan.cache.chunk;
+  report.head_group = plan.cache.group_heads;
+  report.segment = plan.cache.segment_tokens;
+  report.kv_bytes = plan.kv_bytes;
+  report.slab_bytes = plan.slab_bytes;
+  std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
+  for (const plan::MemoryRow& row : plan.memory) {
+    report.memory.push_back({TierName(row.tier), row.tag, row.bytes});
+    if (row.tier != Tier::kDisk) report.memory_bytes += row.bytes;
+  }
+  report.reasons = plan.reasons;
+  report.smallest_kv_memory = smallest.kv;
+  report.smallest_host_memory = smallest.host;
+  report.smallest_disk_memory = smallest.disk;
+  return report;
+}
+
+}  // namespace headway

@@ -1,0 +1,45 @@
+// Setup: from a model, options and a workload to what the planner asks and what the store is made
+// of. The one place where the planner's choice meets the rooms that it speaks of.
+#ifndef HEADWAY_ENGINE_SETUP_H_
+#define HEADWAY_ENGINE_SETUP_H_
+
+#include <string>
+
+#include "engine/executor.h"
+#include "headway/engine.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/store/slab_file.h"
+#include "kv/store/store.h"
+#include "model/model.h"
+#include "plan/plan.h"
+
+namespace headway {
+
+struct Setup {
+  plan::Plan plan;
+  kv::StoreOptions store;  // its budgets are not set
+  ExecutorLimits executor;
+  KernelLimits kernels;
+};
+
+// first-fit, lru, host-only, disk-only.
+Result<kv::PlacementKind> ParsePlacement(const std::string& name);
+
+// What the planner is asked. `session` is the manifest of the session file, or null: an existing
+// session fixes how slabs are cut. `program_bytes` is memory beside weights, KV and activations.
+Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
+                                          const EngineOptions& options, const Workload& workload,
+                                          const kv::Manifest* session, const Kernels& kernels,
+                                          int64_t program_bytes);
+
+// Plans and derives all that is needed to build a context.
+Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
+                        const EngineOptions& options, const Workload& workload,
+                        const kv::Manifest* session, const Kernels& kernels, int64_t program_bytes);
+
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_SETUP_H_

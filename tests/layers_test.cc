@@ -1,0 +1,104 @@
+// Holds the include lines of src/ to the table of rooms in ARCHITECTURE.md.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace headway {
+namespace {
+
+namespace fs = std::filesystem;
+
+// room -> rooms that it may include. A name with a slash overrides its room.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"base", {}},
+    {"device", {"base"}},
+    {"kernels", {"base", "device"}},
+    {"kv", {"base", "device", "kernels"}},
+    {"model", {"base", "device", "kernels"}},
+    {"plan", {"base"}},
+    {"engine", {"base", "device", "kernels", "kv", "model", "plan"}},
+    {"engine/eval", {"base"}},
+    {"cli", {"base"}},
+};
+// Single folders that a room may use beside.
+const std::map<std::string, std::set<std::string>> kMayIncludeFolder = {{"cli", {"engine/eval"}}};
+
+// "engine/eval" for engine/eval/x.h where the table has it, else "engine".
+std::string RoomOf(const std::string& path) {
+  const size_t first = path.find('/');
+  if (first == std::string::npos) return path;
+  const size_t second = path.find('/', first + 1);
+  if (second != std::string::npos && kMayInclude.count(path.substr(0, second)) > 0) {
+    return path.substr(0, second);
+  }
+  return path.substr(0, first);
+}
+
+std::string FolderOf(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+bool Allowed(const std::string& from, const std::string& to) {
+  const std::string from_room = RoomOf(from), to_room = RoomOf(to);
+  if (from_room == to_room || to_room == "headway") return true;
+  if (kMayInclude.at(from_room).count(to_room) > 0) return true;
+  const auto folders = kMayIncludeFolder.find(from_room);
+  return folders != kMayIncludeFolder.end() && folders->second.count(FolderOf(to)) > 0;
+}
+
+TEST(Layers, IncludesFollowTheTable) {
+  const fs::path src = fs::path(HEADWAY_SOURCE_DIR) / "src";
+  const std::regex include("^\\s*#\\s*include\\s+\"([^\"]+)\"");
+  int edges = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(src)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".h" && extension != ".cc") continue;
+    const std::string file = fs::relative(entry.path(), src).generic_string();
+    // A test stands above its room: it may use support/ and any implementation to test against.
+    if (file.ends_with("_test.cc")) continue;
+    ASSERT_TRUE(kMayInclude.count(RoomOf(file)) > 0) << file << " is in no room of the table";
+    std::ifstream in(entry.path());
+    std::string line;
+    std::smatch match;
+    while (std::getline(in, line)) {
+      if (!std::regex_search(line, match, include)) continue;
+      ++edges;
+      const std::string target = match[1];
+      if (target.find('/') == std::string::npos) {
+        ADD_FAILURE() << file << ": include \"" << target << "\" without its room";
+        continue;
+      }
+      EXPECT_TRUE(Allowed(file, target)) << file << " may not include " << target;
+    }
+  }
+  EXPECT_GT(edges, 100) << "the check read too few include lines to mean anything";
+}
+
+TEST(Layers, CudaHeadersStayInTheirFolders) {
+  const fs::path src = fs::path(HEADWAY_SOURCE_DIR) / "src";
+  const std::regex include("#\\s*include\\s+<(cuda|cublas|cudnn|nccl)[^>]*>");
+  for (const auto& entry : fs::recursive_directory_iterator(src)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string file = fs::relative(entry.path(), src).generic_string();
+    if (file.find("cuda/") != std::string::npos || file.find("nccl/") != std::string::npos) continue;
+    std::ifstream in(entry.path());
+    std::string line;
+    while (std::getline(in, line)) {
+      EXPECT_FALSE(std::regex_search(line, include)) << file << ": " << line;
+    }
+  }
+}
+
+TEST(Layers, TheTableForbids) {
+  EXPECT_FALSE(Allowed("plan/plan.cc", "kernels/kernels.h"));
+  EXPECT_FALSE(Allowed("kv/store/store.cc", "model/model.h"));
+  EXPECT_FALSE(Allowed("base/env.cc", "device/device.h"));
+  EXPECT_FALSE(Allowed("cli/main.cc", "engine/executor.h"));
+  EXPECT_TRUE(Allowed("cli/main.cc", "headway/engine.h"));
+}
+
+}  // namespace
+}  // namespace headway
