@@ -1,0 +1,227 @@
+// Residence never changes a bit, and every plan agrees with the all-resident one (DESIGN:
+// "Exactness and how it is shown"). Run again under other defaults through HEADWAY_TEST_CONFIG.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/random.h"
+#include "model/rope.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+// A model small enough for a grid. Heads and dims are odd on purpose.
+ModelConfig TinyConfig(DType dtype) {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.shape = {3, 48, 6, 3, 16, 80, 96, dtype};
+  config.tied_embeddings = true;
+  config.windows.assign(3, 0);
+  config.max_position = 4096;
+  return config;
+}
+
+std::unique_ptr<Model> Tiny(const ModelConfig& config) {
+  Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), config, 11, nullptr);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return std::move(*model);
+}
+
+std::vector<TokenId> RandomTokens(int64_t count, int vocab, uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.Below(vocab)));
+  return tokens;
+}
+
+RopeFrequencies RopeOf(const Model& model, int64_t length) {
+  return ComputeRope(model.config().rope, model.shape().head_dim, length);
+}
+
+// Prefills all but the last `decode` tokens in chunks, and those one by one.
+LogitRows Run(const Model& model, const HarnessConfig& config, std::span<const TokenId> tokens,
+              int64_t decode) {
+  Result<std::unique_ptr<StepHarness>> h =
+      StepHarness::Create(model, config, 1, static_cast<int64_t>(tokens.size()));
+  EXPECT_TRUE(h.ok()) << h.status().message();
+  if (!h.ok()) return {};
+  Result<kv::SequenceId> sequence = (*h)->NewSequence();
+  EXPECT_TRUE(sequence.ok()) << sequence.status().message();
+  const RopeFrequencies rope = RopeOf(model, static_cast<int64_t>(tokens.size()));
+  const size_t prompt = tokens.size() - static_cast<size_t>(decode);
+  Result<LogitRows> rows = (*h)->Append(*sequence, tokens.first(prompt), rope);
+  EXPECT_TRUE(rows.ok()) << rows.status().message();
+  if (!rows.ok()) return {};
+  for (size_t i = prompt; i < tokens.size(); ++i) {
+    Result<LogitRows> one = (*h)->Append(*sequence, tokens.subspan(i, 1), rope);
+    EXPECT_TRUE(one.ok()) << one.status().message();
+    if (!one.ok()) return {};
+    rows->push_back(std::move((*one)[0]));
+  }
+  return std::move(*rows);
+}
+
+void ExpectSameBits(const LogitRows& a, const LogitRows& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)), 0)
+        << what << ", token " << i;
+  }
+}
+
+// How far two plans may be apart that add in another order. Each of a layer's sums of n <= 256
+// terms (d_model, d_ff, keys) errs by at most n * eps relative to its terms' magnitudes; six of
+// them follow one another in a layer, and with 16-bit pages a last-bit change of a sum can turn the
+// rounding of a key or value, which is 2^-8 (bf16) of it. The norms keep magnitudes at the logits'
+// scale.
+double Tolerance(const Model& model, const LogitRows& rows) {
+  double scale = 0.0;
+  for (const auto& row : rows) {
+    for (float x : row) scale = std::max(scale, std::abs(static_cast<double>(x)));
+  }
+  const double sums = 6.0 * 256.0 * std::numeric_limits<float>::epsilon();
+  const double rounding = model.shape().dtype == DType::kF32 ? 0.0 : std::ldexp(1.0, -8);
+  return scale * model.shape().layers * (sums + rounding);
+}
+
+void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
+                const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  const double tolerance = Tolerance(model, a);
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < a[i].size(); ++j) {
+      ASSERT_NEAR(a[i][j], b[i][j], tolerance) << what << ", token " << i << ", logit " << j;
+    }
+  }
+}
+
+class Grid : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Grid, ResidenceAndHeadGroupNeverChangeABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const int64_t page = config.page_slots;
+  for (int64_t length : {int64_t{1}, page - 1, page, page + 1, 7 * page + 3, 12 * page}) {
+    const std::vector<TokenId> tokens = RandomTokens(length, 96, static_cast<uint64_t>(length));
+    const int64_t decode = std::min<int64_t>(length - 1, page + 2);
+    HarnessConfig resident = config;
+    resident.placement = kv::PlacementKind::kFirstFit;
+    resident.device_slabs = 1 << 20;
+    resident.group_heads = 0;
+    const LogitRows expected = Run(*model, resident, tokens, decode);
+    for (kv::PlacementKind placement :
+         {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly,
+          kv::PlacementKind::kDiskOnly}) {
+      for (int group : {1, 2, 3}) {
+        for (int64_t device_slabs : {0, 3}) {
+          HarnessConfig other = config;
+          other.placement = placement;
+          other.group_heads = group;
+          other.device_slabs = device_slabs;
+          other.host_slabs = 5;
+          other.staging_slabs = 1 + static_cast<int>(device_slabs % 2);
+          ExpectSameBits(expected, Run(*model, other, tokens, decode),
+                         "length " + std::to_string(length) + " placement " +
+                             std::to_string(static_cast<int>(placement)) + " group " +
+                             std::to_string(group) + " device slabs " +
+                             std::to_string(device_slabs));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Grid, ChunkSegmentAndThreadsAgreeWithinTolerance) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(151, 96, 5);
+  HarnessConfig config = HarnessConfig::Default();
+  const LogitRows expected = Run(*model, config, tokens, 20);
+  for (int64_t chunk : {1, 2, 7, 33, 200}) {
+    for (int64_t segment_pages : {1, 3, 50}) {
+      for (int threads : {1, 3}) {
+        HarnessConfig other = config;
+        other.chunk = chunk;
+        other.segment_pages = segment_pages;
+        other.threads = threads;
+        ExpectNear(*model, expected, Run(*model, other, tokens, 20),
+                   "chunk " + std::to_string(chunk) + " segment pages " +
+                       std::to_string(segment_pages) + " threads " + std::to_string(threads));
+      }
+    }
+  }
+}
+
+TEST_P(Grid, AgreesWithTheReferenceKernels) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(90, 96, 6);
+  HarnessConfig ref = HarnessConfig::Default();
+  ref.use_ref_kernels = true;
+  const LogitRows expected = Run(*model, ref, tokens, 10);
+  HarnessConfig config = HarnessConfig::Default();
+  ExpectNear(*model, expected, Run(*model, config, tokens, 10), "cpu against ref");
+}
+
+TEST_P(Grid, ABatchOfUnequalLengthsEqualsItsSequencesAlone) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const HarnessConfig config = HarnessConfig::Default();
+  const std::vector<int64_t> lengths = {1, 5, 40, 61};
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 4, 80);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const RopeFrequencies rope = RopeOf(*model, 80);
+  std::vector<kv::SequenceId> ids;
+  std::vector<std::vector<TokenId>> tokens;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    ids.push_back(*(*h)->NewSequence());
+    tokens.push_back(RandomTokens(lengths[i] + 8, 96, 100 + i));
+    ASSERT_TRUE((*h)->Append(ids[i], std::span(tokens[i]).first(lengths[i]), rope).ok());
+  }
+  // Steps that mix decodes with short prefills.
+  std::vector<LogitRows> got(lengths.size());
+  std::vector<size_t> at(lengths.begin(), lengths.end());
+  for (int step = 0; step < 8; ++step) {
+    std::vector<StepInput> inputs;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t n = i == 2 && step == 0 ? 3 : 1;
+      if (at[i] + n > tokens[i].size()) continue;
+      inputs.push_back({ids[i], std::span(tokens[i]).subspan(at[i], n), &rope, LogitsMode::kAll});
+    }
+    Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
+    ASSERT_TRUE(rows.ok()) << rows.status().message();
+    for (size_t e = 0; e < inputs.size(); ++e) {
+      size_t i = 0;
+      while (ids[i] != inputs[e].sequence) ++i;
+      at[i] += inputs[e].tokens.size();
+      for (auto& row : (*rows)[e]) got[i].push_back(std::move(row));
+    }
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const LogitRows alone = Run(*model, config, tokens[i], 8);
+    const LogitRows tail(alone.end() - 8, alone.end());
+    ExpectNear(*model, tail, got[i], "sequence " + std::to_string(i));
+  }
+}
+
+TEST_P(Grid, SlidingWindowsEqualTheReference) {
+  ModelConfig tiny = TinyConfig(GetParam());
+  tiny.windows = {24, 0, 9};
+  const std::unique_ptr<Model> model = Tiny(tiny);
+  const std::vector<TokenId> tokens = RandomTokens(160, 96, 8);
+  HarnessConfig ref = HarnessConfig::Default();
+  ref.use_ref_kernels = true;
+  ref.chunk = 200;  // one step: no page is freed or streamed
+  const LogitRows expected = Run(*model, ref, tokens, 0);
+  for (int64_t chunk : {5, 64}) {
+    HarnessConfig config = HarnessConfig::Default();
+    config.chunk = chunk;
+    ExpectNear(*model, expected, Run(*model, config, tokens, 30), "chunk " + std::to_string(chunk));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Grid, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& param) { return std::string(DTypeName(param.param)); });
+
+}  // namespace
+}  // namespace headway::testing

@@ -1,0 +1,131 @@
+#include "support/step_harness.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "device/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/ref/ref_kernels.h"
+
+namespace headway::testing {
+
+HarnessConfig HarnessConfig::Default() {
+  HarnessConfig config;
+  const char* value = std::getenv("HEADWAY_TEST_CONFIG");
+  const std::string name = value == nullptr ? "" : value;
+  if (name == "force_evict") {
+    config.placement = kv::PlacementKind::kLru;
+    config.device_slabs = 2;
+    config.host_slabs = 4;
+  } else if (name == "tiny_page") {
+    config.page_slots = 4;
+    config.segment_pages = 3;
+  } else if (name == "disk_only") {
+    config.placement = kv::PlacementKind::kDiskOnly;
+    config.device_slabs = 0;
+    config.host_slabs = 0;
+  } else if (name == "one_head_group") {
+    config.group_heads = 1;
+  } else if (!name.empty()) {
+    std::fprintf(stderr, "unknown HEADWAY_TEST_CONFIG %s\n", name.c_str());
+    std::abort();
+  }
+  return config;
+}
+
+Result<std::unique_ptr<StepHarness>> StepHarness::Create(const Model& model,
+                                                         const HarnessConfig& config, int sequences,
+                                                         int64_t max_length, Env* env) {
+  const ModelShape& shape = model.shape();
+  std::unique_ptr<StepHarness> h(new StepHarness());
+  h->config_ = config;
+  kv::StoreOptions options;
+  options.format.layers = shape.layers;
+  options.format.kv_heads = shape.kv_heads;
+  options.format.page = {shape.dtype, config.page_slots, shape.head_dim};
+  options.format.group_heads = config.group_heads == 0 ? shape.kv_heads : config.group_heads;
+  options.format.segment_pages = static_cast<int>(config.segment_pages);
+  options.format.window = model.config().windows;
+  options.max_sequences = sequences;
+  options.max_step_tokens = std::max<int64_t>(config.chunk, sequences);
+  options.staging_slabs = config.staging_slabs;
+  options.bounce_slabs = 2;
+  options.placement = config.placement;
+  options.disk_directory = "/tmp";
+  const kv::StoreFootprint fixed = kv::FootprintOf(options);
+  const int64_t slab = options.format.slab_bytes();
+  h->device_budget_ =
+      std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer + fixed.staging +
+                                             config.device_slabs * slab);
+  h->host_budget_ = std::make_unique<Budget>("host", fixed.bounce + config.host_slabs * slab);
+  h->disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
+  h->memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
+  options.device_budget = h->device_budget_.get();
+  options.host_budget = h->host_budget_.get();
+  options.disk_budget = h->disk_budget_.get();
+
+  h->pool_ = std::make_unique<ThreadPool>(config.threads);
+  h->device_ = NewCpuDevice(env, nullptr);
+  if (config.use_ref_kernels) {
+    h->kernels_ = NewRefKernels();
+  } else {
+    Result<std::unique_ptr<Kernels>> made = NewCpuKernels(h->pool_.get(), nullptr, config.isa);
+    if (!made.ok()) return made.status();
+    h->kernels_ = std::move(*made);
+  }
+  KernelLimits limits;
+  limits.rows = std::max<int64_t>(options.max_step_tokens, 32);
+  limits.max_in = model.MaxLinearIn();
+  limits.max_out = std::max<int64_t>(model.MaxLinearOut(), shape.vocab);
+  limits.head_dim = shape.head_dim;
+  limits.group = shape.group();
+  if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
+  h->compute_ = h->device_->NewStream(Lane::kCompute);
+  Result<std::unique_ptr<kv::Store>> store =
+      kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
+  if (!store.ok()) return store.status();
+  h->store_ = std::move(*store);
+  ExecutorLimits executor_limits;
+  executor_limits.step_tokens = options.max_step_tokens;
+  executor_limits.entries = sequences;
+  executor_limits.length = max_length;
+  executor_limits.segment_tokens = options.format.segment_tokens();
+  executor_limits.page_slots = config.page_slots;
+  Result<std::unique_ptr<Executor>> executor =
+      Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
+                       *h->memory_budget_);
+  if (!executor.ok()) return executor.status();
+  h->executor_ = std::move(*executor);
+  return h;
+}
+
+StepHarness::~StepHarness() = default;
+
+Result<LogitRows> StepHarness::Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
+                                      const RopeFrequencies& rope) {
+  LogitRows rows;
+  for (size_t at = 0; at < tokens.size();) {
+    const size_t n = std::min(tokens.size() - at, static_cast<size_t>(config_.chunk));
+    const StepInput input{sequence, tokens.subspan(at, n), &rope, LogitsMode::kAll};
+    Result<std::vector<LogitRows>> step = Step({&input, 1});
+    if (!step.ok()) return step.status();
+    for (std::vector<float>& row : (*step)[0]) rows.push_back(std::move(row));
+    at += n;
+  }
+  return rows;
+}
+
+Result<std::vector<LogitRows>> StepHarness::Step(std::span<const StepInput> inputs) {
+  std::vector<LogitRows> rows(inputs.size());
+  const Status status = executor_->Step(
+      inputs,
+      [&](int entry, int64_t, std::span<float> logits) {
+        rows[static_cast<size_t>(entry)].emplace_back(logits.begin(), logits.end());
+        return OkStatus();
+      },
+      nullptr);
+  if (!status.ok()) return status;
+  return rows;
+}
+
+}  // namespace headway::testing

@@ -1,0 +1,82 @@
+// StepHarness: a model, a store and an executor under a configuration that tests choose, with
+// access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
+// harness of a test program run under another default: force_evict, tiny_page, disk_only,
+// one_head_group.
+#ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
+#define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "device/budget.h"
+#include "device/device.h"
+#include "device/trace.h"
+#include "engine/executor.h"
+#include "headway/engine.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/store/store.h"
+#include "model/model.h"
+
+namespace headway::testing {
+
+struct HarnessConfig {
+  int64_t chunk = 64;
+  int group_heads = 0;  // 0: all KV heads
+  int64_t segment_pages = 2;
+  int page_slots = 16;
+  kv::PlacementKind placement = kv::PlacementKind::kFirstFit;
+  // Slabs that fit on the device and the host; the rest goes to disk.
+  int64_t device_slabs = 1 << 20;
+  int64_t host_slabs = 1 << 20;
+  int staging_slabs = 2;
+  int threads = 2;
+  std::string isa = "auto";
+  bool use_ref_kernels = false;
+
+  // The default, changed as HEADWAY_TEST_CONFIG says.
+  static HarnessConfig Default();
+};
+
+// Logits [token][vocab].
+using LogitRows = std::vector<std::vector<float>>;
+
+class StepHarness {
+ public:
+  static Result<std::unique_ptr<StepHarness>> Create(const Model& model,
+                                                     const HarnessConfig& config, int sequences,
+                                                     int64_t max_length, Env* env = Env::Default());
+
+  kv::Store& store() { return *store_; }
+  Executor& executor() { return *executor_; }
+
+  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(); }
+  // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
+  Result<LogitRows> Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
+                           const RopeFrequencies& rope);
+  // One step of several sequences, all logits; [sequence][token].
+  Result<std::vector<LogitRows>> Step(std::span<const StepInput> inputs);
+
+  ~StepHarness();
+
+ private:
+  StepHarness() = default;
+
+  HarnessConfig config_;
+  std::unique_ptr<Budget> device_budget_, host_budget_, disk_budget_, memory_budget_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<kv::Store> store_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace headway::testing
+
+#endif  // HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
