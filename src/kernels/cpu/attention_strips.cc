@@ -182,6 +182,9 @@ void LoadValues(const AttentionTask& task, int64_t first, int64_t count, const S
 }
 
 // ---- The two products ----
+//
+// Functions with an inner loop are not inlined: among others' variables the compiler runs out of
+// vector registers and reloads operands in the loop.
 
 // c[i][j] += sum over k < steps of a(i, k) * b[k * kStrip + j], where a(i, k) is a[i + k * stride]
 // or, with kRowMajor, a[i * stride + k].
@@ -208,10 +211,11 @@ HWY_INLINE void MultiplyTile(const float* HWY_RESTRICT a, int64_t stride,
 // Logits of keys [begin, end) of the block, begin a multiple of kTile: written to scratch.s, and
 // their maximum over the keys, [kVecs], returned in `max`. Up to kTile - 1 keys beyond `end` are
 // computed too, from whatever rows scratch.k has there.
-void ScoreKeys(const Scratch& scratch, const float* q, int64_t begin, int64_t end,
-               V (&max)[kVecs]) {
+HWY_NOINLINE void ScoreKeys(const Scratch& scratch, const float* q, int64_t begin, int64_t end,
+                            V (&max)[kVecs]) {
   const D d;
-  for (V& m : max) m = hn::Set(d, -kInfinity);
+  V m[kVecs];  // a copy, so that it stays in registers
+  for (int j = 0; j < kVecs; ++j) m[j] = hn::Set(d, -kInfinity);
   for (int64_t key = begin; key < end; key += kTile) {
     V c[kTile][kVecs];
 #pragma GCC unroll 8
@@ -223,15 +227,16 @@ void ScoreKeys(const Scratch& scratch, const float* q, int64_t begin, int64_t en
     for (int i = 0; i < kTile; ++i) {
       for (int j = 0; j < kVecs; ++j) {
         hn::Store(c[i][j], d, scratch.s + (key + i) * kStrip + j * kLanes);
-        max[j] = hn::Max(max[j], c[i][j]);
+        m[j] = hn::Max(m[j], c[i][j]);
       }
     }
   }
+  for (int j = 0; j < kVecs; ++j) max[j] = m[j];
 }
 
 // strip.o = strip.o * alpha + V^T P^T over keys [begin, end) of the block.
-void AddValues(const Scratch& scratch, const Strip& strip, const V (&alpha)[kVecs], int64_t begin,
-               int64_t end) {
+HWY_NOINLINE void AddValues(const Scratch& scratch, const Strip& strip, const V (&alpha)[kVecs],
+                            int64_t begin, int64_t end) {
   const D d;
   for (int64_t dim = 0; dim < scratch.dim; dim += kTile) {
     float* o = strip.o + dim * kStrip;
@@ -280,8 +285,8 @@ void FinishLogits(const Scratch& scratch, const Strip& strip, float softcap, int
 // Turns the logits of keys [begin, end) into 2^(logit - max), where max is the larger of the
 // strip's and `block_max`, and updates the strip's maximum and sum. `alpha` is what the sums over
 // earlier keys are worth under the new maximum.
-void Exponentiate(const Scratch& scratch, const Strip& strip, int64_t begin, int64_t end,
-                  const V (&block_max)[kVecs], V (&alpha)[kVecs]) {
+HWY_NOINLINE void Exponentiate(const Scratch& scratch, const Strip& strip, int64_t begin,
+                               int64_t end, const V (&block_max)[kVecs], V (&alpha)[kVecs]) {
   const D d;
   V base[kVecs];
   V sum[kVecs];
