@@ -1,0 +1,245 @@
+#include "kernels/cpu/cpu_kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/ref/ref_kernels.h"
+
+namespace headway {
+namespace {
+
+constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+constexpr double kEps = 0x1p-23;
+
+std::vector<float> RandomVector(Random& random, int64_t count, float scale) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = scale * random.Normal();
+  return values;
+}
+
+std::vector<float> Poisoned(int64_t count) {
+  return std::vector<float>(static_cast<size_t>(count), kPoison);
+}
+
+class CpuKernelsTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Kernels>> kernels = NewCpuKernels(&pool_, &trace_, GetParam());
+    ASSERT_TRUE(kernels.ok()) << kernels.status().message();
+    cpu_ = std::move(*kernels);
+  }
+
+  ThreadPool pool_{3};
+  Trace trace_;
+  std::unique_ptr<Device> device_ = NewCpuDevice(Env::Default(), nullptr);
+  std::unique_ptr<Stream> stream_ = device_->NewStream(Lane::kCompute);
+  std::unique_ptr<Kernels> ref_ = NewRefKernels();
+  std::unique_ptr<Kernels> cpu_;
+};
+
+TEST_P(CpuKernelsTest, EmbedConvertsTheRowsExactly) {
+  Random random(21);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t width : {1, 15, 16, 33, 384, 5000}) {
+      constexpr int64_t kVocab = 37;
+      const size_t offset = 3;  // tensors in files need not be aligned
+      std::vector<std::byte> table(offset + static_cast<size_t>(kVocab * width) * 4);
+      for (int64_t i = 0; i < kVocab * width; ++i) {
+        StoreFloat(table.data() + offset, i, dtype, random.Normal());
+      }
+      const WeightView view = {table.data() + offset, dtype, kVocab, width};
+      std::vector<TokenId> ids = {0, kVocab - 1, 5, 5};
+      for (int i = 0; i < 30; ++i) ids.push_back(static_cast<TokenId>(random.Below(kVocab)));
+      const int64_t count = static_cast<int64_t>(ids.size()) * width;
+      std::vector<float> expected = Poisoned(count);
+      std::vector<float> actual = Poisoned(count);
+      ref_->Embed(*stream_, view, ids, expected.data());
+      cpu_->Embed(*stream_, view, ids, actual.data());
+      EXPECT_EQ(actual, expected) << DTypeName(dtype) << " width " << width;
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, RmsNorm) {
+  Random random(22);
+  for (const int64_t width : {1, 7, 64, 100, 384, 1023, 4096}) {
+    for (const int64_t rows : {1, 3, 65}) {
+      const std::vector<float> x = RandomVector(random, rows * width, 3.0f);
+      const std::vector<float> weight = RandomVector(random, width, 1.0f);
+      std::vector<float> expected = Poisoned(rows * width);
+      std::vector<float> actual = Poisoned(rows * width);
+      std::vector<float> in_place = x;
+      ref_->RmsNorm(*stream_, x.data(), weight.data(), 1e-5f, rows, width, expected.data());
+      cpu_->RmsNorm(*stream_, x.data(), weight.data(), 1e-5f, rows, width, actual.data());
+      cpu_->RmsNorm(*stream_, in_place.data(), weight.data(), 1e-5f, rows, width, in_place.data());
+      EXPECT_EQ(in_place, actual);
+      // The sum of squares has one sign: its relative error is at most the additions of one of its
+      // chains (width / 16 at worst, a random walk) half an eps each, and half of it is left after
+      // the root; then five roundings.
+      const double tolerance = (5.0 + std::sqrt(static_cast<double>(width))) * kEps / 2;
+      for (size_t i = 0; i < actual.size(); ++i) {
+        ASSERT_NEAR(actual[i], expected[i], tolerance * std::fabs(expected[i]))
+            << "width " << width;
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, SwiGlu) {
+  Random random(23);
+  for (const int64_t count : {1, 5, 16, 31, 1024, 100003}) {
+    std::vector<float> gate = RandomVector(random, count, 5.0f);
+    const std::vector<float> up = RandomVector(random, count, 2.0f);
+    gate[0] = count % 2 == 0 ? 200.0f : -87.0f;
+    if (count > 4) {
+      gate[1] = -20.0f;
+      gate[2] = 0.0f;
+      gate[3] = 60.0f;
+    }
+    std::vector<float> expected = Poisoned(count);
+    std::vector<float> actual = Poisoned(count);
+    ref_->SwiGlu(*stream_, gate.data(), up.data(), count, expected.data());
+    cpu_->SwiGlu(*stream_, gate.data(), up.data(), count, actual.data());
+    cpu_->SwiGlu(*stream_, gate.data(), up.data(), count, gate.data());
+    EXPECT_EQ(gate, actual);
+    for (size_t i = 0; i < actual.size(); ++i) {
+      // An exponential within an ulp, and four roundings.
+      ASSERT_NEAR(actual[i], expected[i], 4 * kEps * std::fabs(expected[i]) + 1e-37);
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, SwiGluOfExtremesIsDefined) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const std::vector<float> gate = {-1000.0f, -kMax, 1000.0f, kMax, kPoison, 0.0f};
+  const std::vector<float> up = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, kPoison};
+  std::vector<float> y(gate.size());
+  cpu_->SwiGlu(*stream_, gate.data(), up.data(), static_cast<int64_t>(gate.size()), y.data());
+  EXPECT_NEAR(y[0], 0.0f, 1e-30f);
+  EXPECT_NEAR(y[1], 0.0f, 4.0f);  // kMax / e^88: as good as 0 beside kMax
+  EXPECT_EQ(y[2], 1000.0f);
+  EXPECT_EQ(y[3], kMax);
+  EXPECT_TRUE(std::isnan(y[4]));
+  EXPECT_TRUE(std::isnan(y[5]));
+}
+
+TEST_P(CpuKernelsTest, RopeAngles) {
+  Random random(24);
+  for (const int rotary_dim : {2, 64, 80, 128}) {
+    for (const int64_t tokens : {1, 9, 300}) {
+      std::vector<int32_t> positions = {0};
+      while (static_cast<int64_t>(positions.size()) < tokens) {
+        positions.push_back(static_cast<int32_t>(random.Below(1 << 20)));
+      }
+      std::vector<float> inv_freq;
+      for (int i = 0; i < rotary_dim / 2; ++i) {
+        inv_freq.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / rotary_dim)));
+      }
+      const int64_t count = tokens * rotary_dim / 2;
+      std::vector<float> cos_ref = Poisoned(count);
+      std::vector<float> sin_ref = Poisoned(count);
+      std::vector<float> cos_cpu = Poisoned(count);
+      std::vector<float> sin_cpu = Poisoned(count);
+      ref_->RopeAngles(*stream_, positions, inv_freq.data(), rotary_dim, 1.25f, cos_ref.data(),
+                       sin_ref.data());
+      cpu_->RopeAngles(*stream_, positions, inv_freq.data(), rotary_dim, 1.25f, cos_cpu.data(),
+                       sin_cpu.data());
+      for (size_t i = 0; i < cos_ref.size(); ++i) {
+        // The angle is the same float; cosine, sine and the scaling round once each.
+        ASSERT_NEAR(cos_cpu[i], cos_ref[i], 2 * kEps);
+        ASSERT_NEAR(sin_cpu[i], sin_ref[i], 2 * kEps);
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, Rope) {
+  Random random(25);
+  struct Shape {
+    int head_dim;
+    int rotary_dim;
+    int heads;
+    int64_t tokens;
+  };
+  for (const Shape& shape : {Shape{64, 64, 8, 1}, Shape{80, 80, 3, 40}, Shape{128, 128, 5, 77},
+                             Shape{96, 32, 2, 10}, Shape{256, 256, 1, 200}, Shape{6, 2, 4, 9}}) {
+    const int64_t half = shape.rotary_dim / 2;
+    const int64_t stride = shape.heads * shape.head_dim + 7;
+    std::vector<float> cos = RandomVector(random, shape.tokens * half, 1.0f);
+    std::vector<float> sin = RandomVector(random, shape.tokens * half, 1.0f);
+    const RopeTable table = {cos.data(), sin.data(), shape.rotary_dim};
+    std::vector<float> expected = RandomVector(random, shape.tokens * stride, 2.0f);
+    std::vector<float> actual = expected;
+    const std::vector<float> before = expected;
+    ref_->Rope(*stream_, table, shape.tokens, shape.heads, shape.head_dim, expected.data(), stride);
+    cpu_->Rope(*stream_, table, shape.tokens, shape.heads, shape.head_dim, actual.data(), stride);
+    for (int64_t i = 0; i < shape.tokens * stride; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const int64_t column = i % stride;
+      if (column >= shape.heads * shape.head_dim || column % shape.head_dim >= shape.rotary_dim) {
+        ASSERT_EQ(actual[at], before[at]) << "changed what does not rotate";
+      }
+      // Two products below 2 * 8 * 8 in magnitude, three roundings.
+      ASSERT_NEAR(actual[at], expected[at], 3 * kEps / 2 * 64.0);
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, LinearInPreparedWorkspace) {
+  Random random(26);
+  const KernelLimits limits = {
+      .rows = 70, .max_in = 200, .max_out = 90, .head_dim = 64, .group = 4};
+  const int64_t bytes = cpu_->WorkspaceBytes(limits);
+  Budget too_small("fast memory", bytes - 1);
+  EXPECT_EQ(cpu_->Prepare(limits, *device_, too_small).code(), StatusCode::kOutOfBudget);
+  Budget budget("fast memory", bytes);
+  ASSERT_TRUE(cpu_->Prepare(limits, *device_, budget).ok());
+  EXPECT_EQ(budget.used(), bytes);
+
+  const std::vector<float> x = RandomVector(random, limits.rows * limits.max_in, 1.0f);
+  const std::vector<float> w = RandomVector(random, limits.max_out * limits.max_in, 1.0f);
+  const WeightView weight = {reinterpret_cast<const std::byte*>(w.data()), DType::kF32,
+                             limits.max_out, limits.max_in};
+  for (const int64_t rows : {int64_t{1}, limits.rows}) {
+    std::vector<float> expected = Poisoned(rows * limits.max_out);
+    std::vector<float> actual = expected;
+    LinearOp op = {.weight = weight, .y = expected.data(), .y_stride = limits.max_out};
+    ref_->Linear(*stream_, x.data(), rows, {&op, 1});
+    op.y = actual.data();
+    cpu_->Linear(*stream_, x.data(), rows, {&op, 1});
+    // As in linear_test.cc; the terms' magnitudes sum to about 200 * 0.64.
+    for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-3);
+  }
+  const Trace::LaneTotals totals = trace_.totals(Lane::kCompute);
+  EXPECT_EQ(totals.flops, 2 * (limits.rows + 1) * limits.max_in * limits.max_out);
+  EXPECT_GT(totals.busy_ns, 0);
+  cpu_.reset();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, CpuKernelsTest, testing::ValuesIn(CpuIsas()),
+                         [](const auto& isa) { return isa.param; });
+
+TEST(NewCpuKernelsTest, AutoIsTheBestAndUnknownSetsAreNamed) {
+  ThreadPool pool(1);
+  const Result<std::unique_ptr<Kernels>> best = NewCpuKernels(&pool, nullptr, "auto");
+  ASSERT_TRUE(best.ok());
+  EXPECT_EQ((*best)->name(), "cpu " + CpuIsas().front());
+  const Result<std::unique_ptr<Kernels>> unknown = NewCpuKernels(&pool, nullptr, "mmx");
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(unknown.status().message(), testing::HasSubstr("mmx"));
+  EXPECT_THAT(unknown.status().message(), testing::HasSubstr("avx2"));
+}
+
+}  // namespace
+}  // namespace headway
