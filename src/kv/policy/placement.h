@@ -24,9 +24,15 @@ struct Room {
   bool has[kTierCount] = {};
 };
 
+// The tiers that a kind places slabs on, fastest first.
+std::span<const Tier> TiersOf(PlacementKind kind);
+
 // The tier for a new slab, by kind; nullopt when no tier that the kind allows has room and
 // something must be demoted first (kLru) or the step cannot run.
 std::optional<Tier> PlaceNew(PlacementKind kind, const Room& room);
+
+// The tier that a slab at `home` moves up to when it is read, nullopt to leave it where it is.
+std::optional<Tier> PlacePromoted(PlacementKind kind, Tier home, const Room& room);
 
 // Of slabs described by the step in which they were read last and whether they may move, the index
 // of the one to demote; -1 when there is none.

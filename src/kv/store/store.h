@@ -41,6 +41,7 @@ struct StoreOptions {
   Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
+  bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
 };
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.

@@ -1,0 +1,71 @@
+#include "kv/store/frame_pool.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace headway::kv {
+namespace {
+
+// Large enough that making pinned memory is not paid by the slab, small enough that a budget shared
+// with others is not taken long before it is used.
+constexpr int64_t kBlockBytes = 16 * kMiB;
+
+}  // namespace
+
+Result<std::unique_ptr<Poison>> Poison::Create(Device* device, Lanes* lanes, int64_t bytes) {
+  std::unique_ptr<Poison> poison(new Poison(lanes));
+  Result<std::unique_ptr<Buffer>> source =
+      device->AllocateHost(poison->budget_, static_cast<size_t>(bytes), "poison");
+  if (!source.ok()) return source.status();
+  poison->source_ = std::move(*source);
+  std::memset(poison->source_->data(), 0xFF, static_cast<size_t>(bytes));
+  return poison;
+}
+
+void Poison::Fill(std::byte* memory, int64_t bytes, Fence* used) {
+  HEADWAY_CHECK(bytes <= static_cast<int64_t>(source_->size()));
+  lanes_->Wait(Lane::kHostToDevice, *used);
+  lanes_->stream(Lane::kHostToDevice).Copy(memory, source_->data(), static_cast<size_t>(bytes));
+  used->Add(Lane::kHostToDevice, lanes_->Soon(Lane::kHostToDevice));
+}
+
+int64_t FramePool::Room() const {
+  if (budget_ == nullptr) return 0;
+  return static_cast<int64_t>(free_.size()) + budget_->available() / frame_bytes_;
+}
+
+Status FramePool::Grow() {
+  const int64_t fit = budget_->available() / frame_bytes_;
+  const int64_t frames = std::max<int64_t>(1, std::min(fit, kBlockBytes / frame_bytes_));
+  const auto bytes = static_cast<size_t>(frames * frame_bytes_);
+  Result<std::unique_ptr<Buffer>> block = tier_ == Tier::kDevice
+                                              ? device_->Allocate(*budget_, bytes, "KV slabs")
+                                              : device_->AllocateHost(*budget_, bytes, "KV slabs");
+  if (!block.ok()) return block.status();
+  for (int64_t i = frames; i-- > 0;) {
+    free_.emplace_back((*block)->data() + i * frame_bytes_, Fence());
+  }
+  blocks_.push_back(std::move(*block));
+  return OkStatus();
+}
+
+Result<std::byte*> FramePool::Take(Fence* used) {
+  if (free_.empty()) {
+    Status grown = Grow();
+    if (!grown.ok()) return grown;
+  }
+  auto [frame, fence] = free_.back();
+  free_.pop_back();
+  *used = fence;
+  return frame;
+}
+
+void FramePool::Give(std::byte* frame, Fence used) {
+  if (poison_ != nullptr) poison_->Fill(frame, frame_bytes_, &used);
+  free_.emplace_back(frame, used);
+}
+
+}  // namespace headway::kv

@@ -1,0 +1,65 @@
+// FramePool: slab-sized pieces of device or host memory. The pool grows by blocks as frames are
+// asked for; what it has never moves and is never given back before the pool is destroyed.
+#ifndef HEADWAY_KV_STORE_FRAME_POOL_H_
+#define HEADWAY_KV_STORE_FRAME_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "device/device.h"
+#include "headway/status.h"
+#include "kv/store/lanes.h"
+
+namespace headway::kv {
+
+// Overwrites memory that is free with 0xFF bytes (a NaN in every dtype), in the order of the lanes,
+// so that a kernel or copy that still reads it is found out.
+class Poison {
+ public:
+  static Result<std::unique_ptr<Poison>> Create(Device* device, Lanes* lanes, int64_t bytes);
+
+  // `used` is the fence of the memory; the poison waits for it and joins it. At most the bytes of
+  // Create.
+  void Fill(std::byte* memory, int64_t bytes, Fence* used);
+
+ private:
+  explicit Poison(Lanes* lanes) : lanes_(lanes) {}
+
+  Lanes* const lanes_;
+  Budget budget_{"poison", kUnlimited};  // a test aid: the store's budgets stay what they are
+  std::unique_ptr<Buffer> source_;
+};
+
+class FramePool {
+ public:
+  // `tier` is kDevice or kHost. `poison` may be null. All outlive the pool.
+  FramePool(Tier tier, Device* device, Budget* budget, int64_t frame_bytes, Poison* poison)
+      : tier_(tier), device_(device), budget_(budget), frame_bytes_(frame_bytes), poison_(poison) {}
+
+  // Frames that Take can still give, as far as the budget says.
+  int64_t Room() const;
+  // A frame; the first to write to it waits for `used`.
+  Result<std::byte*> Take(Fence* used);
+  // Takes the frame back, to be written to once `used` is passed.
+  void Give(std::byte* frame, Fence used);
+
+  const Budget& budget() const { return *budget_; }
+
+ private:
+  Status Grow();
+
+  const Tier tier_;
+  Device* const device_;
+  Budget* const budget_;
+  const int64_t frame_bytes_;
+  Poison* const poison_;
+  std::vector<std::unique_ptr<Buffer>> blocks_;
+  std::vector<std::pair<std::byte*, Fence>> free_;  // the last one given is the next one taken
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_FRAME_POOL_H_

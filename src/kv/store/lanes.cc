@@ -1,0 +1,83 @@
+#include "kv/store/lanes.h"
+
+namespace headway::kv {
+
+Lanes::Lanes(Device* device, Stream* compute) {
+  for (int i = 0; i < kLaneCount; ++i) {
+    const Lane lane = static_cast<Lane>(i);
+    OneLane& one = of(lane);
+    if (lane != Lane::kCompute) {
+      one.owned = device->NewStream(lane);
+      one.stream = one.owned.get();
+    } else {
+      one.stream = compute;
+    }
+    one.events.reserve(kEvents);
+    for (int event = 0; event < kEvents; ++event) one.events.push_back(device->NewEvent());
+  }
+}
+
+Lanes::~Lanes() = default;
+
+int64_t Lanes::Mark(Lane lane) {
+  OneLane& one = of(lane);
+  const int64_t ticket = ++one.recorded;
+  one.stream->Record(*one.events[static_cast<size_t>(ticket % kEvents)]);
+  return ticket;
+}
+
+Event* Lanes::EventFor(Lane lane, int64_t ticket) {
+  OneLane& one = of(lane);
+  if (ticket <= one.reached) return nullptr;
+  if (ticket > one.recorded) Mark(lane);
+  // The oldest event that still stands for this ticket or a later one.
+  const int64_t at = std::max(ticket, one.recorded - kEvents + 1);
+  Event* event = one.events[static_cast<size_t>(at % kEvents)].get();
+  if (!event->Reached()) return event;
+  one.reached = std::max(one.reached, at);
+  return nullptr;
+}
+
+void Lanes::Wait(Lane lane, const Fence& fence) {
+  for (int i = 0; i < kLaneCount; ++i) {
+    const Lane other = static_cast<Lane>(i);
+    if (other == lane) continue;  // a lane's own work is in order
+    Event* event = EventFor(other, fence.tickets[static_cast<size_t>(i)]);
+    if (event != nullptr) stream(lane).Wait(*event);
+  }
+}
+
+void Lanes::HostWait(const Fence& fence) {
+  for (int i = 0; i < kLaneCount; ++i) {
+    Event* event = EventFor(static_cast<Lane>(i), fence.tickets[static_cast<size_t>(i)]);
+    if (event != nullptr) event->Wait();
+  }
+}
+
+bool Lanes::Reached(const Fence& fence) {
+  for (int i = 0; i < kLaneCount; ++i) {
+    if (EventFor(static_cast<Lane>(i), fence.tickets[static_cast<size_t>(i)]) != nullptr) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Lanes::Drain() {
+  Fence all;
+  for (int i = 0; i < kLaneCount; ++i) {
+    const Lane lane = static_cast<Lane>(i);
+    all.Add(lane, Soon(lane));
+  }
+  HostWait(all);
+}
+
+Status Lanes::status() {
+  for (const Lane lane : {Lane::kHostToDevice, Lane::kDeviceToHost}) {
+    Status status = stream(lane).status();
+    if (!status.ok()) return status;
+  }
+  return OkStatus();
+}
+
+}  // namespace headway::kv

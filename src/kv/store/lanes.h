@@ -1,0 +1,80 @@
+// Lanes: the streams of a store, and the order between them.
+//
+// A ticket is a point in the work of one lane; tickets of a lane count up. A Fence holds one ticket
+// a lane: it is passed when every lane has come to its ticket. Whoever makes use of memory keeps a
+// fence for it ("written", "used"), and whoever comes next makes its lane wait for that fence, so
+// that the calling thread never has to.
+#ifndef HEADWAY_KV_STORE_LANES_H_
+#define HEADWAY_KV_STORE_LANES_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "headway/status.h"
+
+namespace headway::kv {
+
+struct Fence {
+  std::array<int64_t, kLaneCount> tickets = {};  // 0: nothing to wait for
+
+  void Add(Lane lane, int64_t ticket) {
+    int64_t& mine = tickets[static_cast<size_t>(lane)];
+    mine = std::max(mine, ticket);
+  }
+  void Join(const Fence& other) {
+    for (size_t i = 0; i < tickets.size(); ++i) tickets[i] = std::max(tickets[i], other.tickets[i]);
+  }
+};
+
+class Lanes {
+ public:
+  // Makes a stream for every lane but compute.
+  Lanes(Device* device, Stream* compute);
+  ~Lanes();
+
+  Stream& stream(Lane lane) { return *of(lane).stream; }
+
+  // The ticket of a point behind all work that `lane` was given so far. It is recorded by the next
+  // Mark, or when first waited for: then it may stand for a later point, which is as good.
+  int64_t Soon(Lane lane) const { return of(lane).recorded + 1; }
+  // Records that point now. Worth doing where another lane would otherwise wait for too much.
+  int64_t Mark(Lane lane);
+
+  // Later work of `lane` waits for the fence.
+  void Wait(Lane lane, const Fence& fence);
+  // The calling thread waits.
+  void HostWait(const Fence& fence);
+  bool Reached(const Fence& fence);
+  // The calling thread waits for all work of all lanes.
+  void Drain();
+  // The first error of the copy lanes, whose work cannot be trusted from there on.
+  Status status();
+
+ private:
+  // A waiter for a ticket whose event was recorded anew waits for the later point instead: more
+  // than it needs, never less, and no cycle can come of it, since that point was enqueued before.
+  static constexpr int kEvents = 64;
+
+  struct OneLane {
+    Stream* stream = nullptr;
+    std::unique_ptr<Stream> owned;
+    std::vector<std::unique_ptr<Event>> events;  // ticket t uses events[t % kEvents]
+    int64_t recorded = 0;
+    int64_t reached = 0;  // known to be reached
+  };
+
+  OneLane& of(Lane lane) { return lanes_[static_cast<size_t>(lane)]; }
+  const OneLane& of(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
+  // The event to wait for, null when the ticket is known to be reached. Records it if need be.
+  Event* EventFor(Lane lane, int64_t ticket);
+
+  std::array<OneLane, kLaneCount> lanes_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_LANES_H_

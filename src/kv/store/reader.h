@@ -1,0 +1,90 @@
+// Reader: hands the slabs of a step to the kernels in order, and keeps the h2d and disk-read lanes
+// busy with those that come next.
+#ifndef HEADWAY_KV_STORE_READER_H_
+#define HEADWAY_KV_STORE_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "headway/status.h"
+#include "kv/store/format.h"
+#include "kv/store/frame_pool.h"
+#include "kv/store/lanes.h"
+#include "kv/store/mover.h"
+#include "kv/store/slabs.h"
+#include "kv/store/store.h"
+
+namespace headway::kv {
+
+class Reader {
+ public:
+  // `staging` is slab-sized device memory, [staging_slabs]; `poison` may be null.
+  Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
+         std::vector<std::byte*> staging, Poison* poison);
+
+  struct Item {
+    SlabId slab = kNoSlab;
+    int segment = 0;
+    int pages = 0;  // its first ones, to be read
+  };
+  // The slabs in `order` stay alive until the next Begin or End. The old order is taken back, so
+  // that the caller can reuse it.
+  void Begin(std::vector<Item>* order, int64_t step);
+  Result<SlabView> Next();
+  void Finish(const SlabView& view);
+
+  // Ends the order: what was prefetched and not asked for is dropped. Waits for reads from disk
+  // that are on their way and returns the first error that a handed out slab turned out to have.
+  Status End();
+
+ private:
+  struct InFlight {
+    bool issued = false;
+    bool handed_out = false;
+    bool prefetched = false;  // counts against the look-ahead until it is handed out
+    Tier from = Tier::kDevice;
+    int staging = -1;
+    std::byte* data = nullptr;
+    Fence ready;
+    std::shared_ptr<DiskRead> read;
+  };
+  // A slab whose pages come up from disk for good, once the read is known to be right.
+  struct Promotion {
+    SlabId slab = kNoSlab;
+    Place place;
+    Fence ready;
+    Fence used;  // when `place` is free again, should it not be
+    std::shared_ptr<DiskRead> read;
+  };
+  struct Staging {
+    std::byte* data = nullptr;
+    bool busy = false;
+    Fence used;
+  };
+
+  // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
+  bool Issue(size_t index);
+  bool IssueCopy(Slab& slab, const Item& item, InFlight* flight);
+  void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
+  void IssueAhead();
+  int FreeStaging() const;
+
+  const CacheFormat& format_;
+  Lanes* const lanes_;
+  Mover* const mover_;
+  Slabs* const slabs_;
+  Poison* const poison_;
+  std::vector<Staging> staging_;
+  int64_t step_ = 0;
+  std::vector<Item> order_;
+  std::vector<InFlight> flights_;  // [order]
+  size_t next_ = 0;                // to be handed out
+  size_t issued_ = 0;
+  size_t ahead_ = 0;  // prefetched, not handed out
+  std::vector<Promotion> promotions_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_READER_H_

@@ -1,0 +1,288 @@
+#include "kv/store/store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kv/store/store_impl.h"
+
+namespace headway::kv {
+namespace {
+
+bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
+  for (int layer = 0; layer < a.layers; ++layer) {
+    if (a.layers == b.layers && a.WindowOf(layer) != b.WindowOf(layer)) return false;
+  }
+  return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
+         a.page.page_slots == b.page.page_slots && a.page.head_dim == b.page.head_dim &&
+         a.group_heads == b.group_heads && a.segment_pages == b.segment_pages;
+}
+
+std::vector<std::byte*> Slices(Buffer* buffer, int count, int64_t bytes) {
+  std::vector<std::byte*> slices;
+  for (int i = 0; i < count; ++i) slices.push_back(buffer->data() + i * bytes);
+  return slices;
+}
+
+Status NoSuchSequence(SequenceId id) {
+  return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
+}
+
+}  // namespace
+
+// --- Making
+
+Store::Impl::Impl(const StoreOptions& store_options, Device* device, Stream* compute_stream,
+                  std::unique_ptr<SlabFile> file, bool session)
+    : options(store_options),
+      format(options.format),
+      math(format),
+      is_session(session),
+      compute(compute_stream),
+      lanes(device, compute_stream),
+      disk(std::move(file), options.disk_budget, &lanes, format) {
+  sequences.resize(static_cast<size_t>(options.max_sequences));
+}
+
+Store::Impl::~Impl() { lanes.Drain(); }
+
+Status Store::Impl::Allocate(Device* device) {
+  const int bounce_slabs = disk.present() ? options.bounce_slabs : 0;
+  Result<std::unique_ptr<StepBuffers>> made = StepBuffers::Create(
+      format, options.max_step_tokens, options.max_sequences, device, options.device_budget);
+  if (!made.ok()) return made.status();
+  buffers = std::move(*made);
+  Result<std::unique_ptr<Buffer>> slabs_on_device = device->Allocate(
+      *options.device_budget, static_cast<size_t>(options.staging_slabs * format.slab_bytes()),
+      "KV staging");
+  if (!slabs_on_device.ok()) return slabs_on_device.status();
+  staging = std::move(*slabs_on_device);
+  if (bounce_slabs > 0) {
+    Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
+        *options.host_budget, static_cast<size_t>(bounce_slabs * format.slab_bytes()),
+        "KV bounce buffers");
+    if (!slabs_on_host.ok()) return slabs_on_host.status();
+    bounce = std::move(*slabs_on_host);
+  }
+  if (options.poison_freed) {
+    const int64_t largest = std::max({format.slab_bytes(), buffers->open_place_bytes(),
+                                      buffers->rows() * buffers->append_row_stride()});
+    Result<std::unique_ptr<Poison>> filler = Poison::Create(device, &lanes, largest);
+    if (!filler.ok()) return filler.status();
+    poison = std::move(*filler);
+  }
+  device_pool.emplace(Tier::kDevice, device, options.device_budget, format.slab_bytes(),
+                      poison.get());
+  host_pool.emplace(Tier::kHost, device, options.host_budget, format.slab_bytes(), poison.get());
+  mover.emplace(format, &lanes, &disk, Slices(bounce.get(), bounce_slabs, format.slab_bytes()));
+  slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool, &disk);
+  slabs->set_keep_disk_copies(is_session);
+  reader.emplace(format, &lanes, &*mover, &*slabs,
+                 Slices(staging.get(), options.staging_slabs, format.slab_bytes()), poison.get());
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* env, Device* device,
+                                             Stream* compute, std::unique_ptr<SlabFile> session) {
+  Status status = CheckOptions(options);
+  if (!status.ok()) return status;
+  const bool has_disk = session != nullptr || !options.disk_directory.empty();
+  if (has_disk && (options.bounce_slabs < 1 || options.disk_budget == nullptr)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: a disk tier needs a disk budget and at least one bounce slab");
+  }
+  if (!has_disk && options.placement == PlacementKind::kDiskOnly) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: placement on disk needs a directory or a session for the disk tier");
+  }
+  const bool is_session = session != nullptr;
+  if (is_session && !SameFormat(session->format(), options.format)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: the session's pages, head groups or segments are laid out otherwise "
+                  "than this cache; use the settings that it was saved with");
+  }
+  if (has_disk && !is_session) {
+    Result<std::unique_ptr<SlabFile>> file =
+        SlabFile::CreateTemporary(env, options.disk_directory, options.format, options.disk_budget);
+    if (!file.ok()) return file.status();
+    session = std::move(*file);
+  }
+  auto impl = std::make_unique<Impl>(options, device, compute, std::move(session), is_session);
+  status = impl->Allocate(device);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Store>(new Store(std::move(impl)));
+}
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Store::~Store() = default;
+
+// --- Sequences
+
+const Sequence* Store::Impl::Find(SequenceId id) const {
+  if (id < 0) return nullptr;
+  for (const Sequence& sequence : sequences) {
+    if (sequence.id == id) return &sequence;
+  }
+  return nullptr;
+}
+
+Sequence* Store::Impl::Find(SequenceId id) {
+  return const_cast<Sequence*>(std::as_const(*this).Find(id));
+}
+
+int Store::Impl::FreePlace() const {
+  for (const Sequence& sequence : sequences) {
+    if (sequence.id < 0) return PlaceOf(sequence);
+  }
+  return -1;
+}
+
+void Store::Impl::Begin(Sequence& sequence) {
+  sequence.id = next_id++;
+  sequence.length = 0;
+  sequence.slabs.assign(static_cast<size_t>(format.layers * format.head_groups()), {});
+  sequence.freed.assign(static_cast<size_t>(format.layers), 0);
+}
+
+void Store::Impl::Release(std::vector<SlabId>& ids, int first, int last) {
+  for (int segment = first; segment < last; ++segment) {
+    SlabId& id = ids[static_cast<size_t>(segment)];
+    if (id != kNoSlab) slabs->Release(std::exchange(id, kNoSlab));
+  }
+}
+
+void Store::Impl::Cut(Sequence& sequence, int64_t tokens) {
+  const int64_t pages = math.ClosedPages(tokens);
+  const int segments = math.Segments(pages);
+  for (int layer = 0; layer < format.layers; ++layer) {
+    int& freed = sequence.freed[static_cast<size_t>(layer)];
+    freed = std::min(freed, segments);
+    for (int group = 0; group < format.head_groups(); ++group) {
+      std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
+      if (static_cast<int>(ids.size()) > segments) {
+        Release(ids, segments, static_cast<int>(ids.size()));
+        ids.resize(static_cast<size_t>(segments));
+      }
+      if (ids.empty() || ids.back() == kNoSlab) continue;
+      const SlabId last = ids.back();
+      if ((*slabs)[last].refs == 1) {
+        slabs->Cut(last, math.PagesIn(static_cast<int>(ids.size()) - 1, pages));
+      }
+    }
+  }
+  sequence.length = tokens;
+}
+
+void Store::Impl::DropSequence(Sequence& sequence) {
+  Cut(sequence, 0);
+  sequence.id = -1;
+  if (poison == nullptr) return;
+  // One fence for the whole place: the poison waits for the last reader of any layer.
+  Fence used;
+  used.Add(Lane::kCompute, lanes.Soon(Lane::kCompute));
+  const int place = PlaceOf(sequence);
+  for (int layer = 0; layer < format.layers; ++layer) used.Join(buffers->open_fence(place, layer));
+  poison->Fill(buffers->Open(place, 0, 0), buffers->open_place_bytes(), &used);
+  for (int layer = 0; layer < format.layers; ++layer) buffers->open_fence(place, layer).Join(used);
+}
+
+Status Store::Impl::RefuseInStep(const char* what) const {
+  if (!in_step) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                "KV store: " + std::string(what) + " while a step is in progress");
+}
+
+Result<SequenceId> Store::CreateSequence() {
+  const int place = impl_->FreePlace();
+  if (place < 0) {
+    return Status(StatusCode::kOutOfBudget,
+                  "KV store: all " + std::to_string(impl_->options.max_sequences) +
+                      " sequences are in use; drop one, or make the store for more");
+  }
+  Sequence& sequence = impl_->sequences[static_cast<size_t>(place)];
+  impl_->Begin(sequence);
+  return sequence.id;
+}
+
+Result<SequenceId> Store::Fork(SequenceId id) {
+  Status status = impl_->RefuseInStep("a sequence cannot be forked");
+  if (!status.ok()) return status;
+  if (impl_->Find(id) == nullptr) return NoSuchSequence(id);
+  Result<SequenceId> made = CreateSequence();
+  if (!made.ok()) return made;
+  const Sequence& from = *impl_->Find(id);
+  Sequence& to = *impl_->Find(*made);
+  to.length = from.length;
+  to.slabs = from.slabs;
+  to.freed = from.freed;
+  for (const std::vector<SlabId>& ids : to.slabs) {
+    for (const SlabId slab : ids) {
+      if (slab != kNoSlab) impl_->slabs->AddRef(slab);
+    }
+  }
+  if (from.length % impl_->math.slots() == 0) return made;
+  StepBuffers& buffers = *impl_->buffers;
+  const int from_place = impl_->PlaceOf(from), to_place = impl_->PlaceOf(to);
+  for (int layer = 0; layer < impl_->format.layers; ++layer) {
+    impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(from_place, layer));
+    impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(to_place, layer));
+  }
+  impl_->compute->Copy(buffers.Open(to_place, 0, 0), buffers.Open(from_place, 0, 0),
+                       static_cast<size_t>(buffers.open_place_bytes()));
+  return made;
+}
+
+void Store::Drop(SequenceId id) {
+  Sequence* sequence = impl_->Find(id);
+  if (sequence == nullptr) return;
+  if (impl_->in_step) {
+    for (const Impl::Entry& entry : impl_->entries) {
+      HEADWAY_CHECK(entry.place != impl_->PlaceOf(*sequence));
+    }
+  }
+  impl_->DropSequence(*sequence);
+}
+
+int64_t Store::Length(SequenceId id) const {
+  const Sequence* sequence = impl_->Find(id);
+  return sequence == nullptr ? 0 : sequence->length;
+}
+
+Result<int64_t> Store::Truncate(SequenceId id, int64_t tokens) {
+  Status status = impl_->RefuseInStep("a sequence cannot be truncated");
+  if (!status.ok()) return status;
+  Sequence* sequence = impl_->Find(id);
+  if (sequence == nullptr) return NoSuchSequence(id);
+  if (tokens < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: a sequence cannot be truncated to " + std::to_string(tokens));
+  }
+  const int64_t keep = impl_->math.ClosedTokens(std::min(tokens, sequence->length));
+  const int segments = impl_->math.Segments(impl_->math.ClosedPages(keep));
+  for (int layer = 0; layer < impl_->format.layers; ++layer) {
+    const int needed = impl_->math.FirstKept(layer, keep);
+    if (needed < segments && needed < sequence->freed[static_cast<size_t>(layer)]) {
+      return Status(StatusCode::kNotFound,
+                    "KV store: the first " + std::to_string(keep) +
+                        " tokens cannot be gone back to: the sliding window of layer " +
+                        std::to_string(layer) + " has let go of pages that they need");
+    }
+  }
+  impl_->Cut(*sequence, keep);
+  return keep;
+}
+
+TierUsage Store::Usage(Tier tier) const {
+  TierUsage usage;
+  usage.slabs = impl_->slabs->Count(tier);
+  usage.bytes = usage.slabs * impl_->format.slab_bytes();
+  usage.tokens_bytes = impl_->slabs->PageBytes(tier);
+  return usage;
+}
+
+const CacheFormat& Store::format() const { return impl_->format; }
+
+bool Store::has_session() const { return impl_->is_session; }
+
+}  // namespace headway::kv

@@ -1,0 +1,139 @@
+// What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
+// store_session.cc saving and restoring.
+#ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
+#define HEADWAY_KV_STORE_STORE_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kv/store/disk_tier.h"
+#include "kv/store/frame_pool.h"
+#include "kv/store/lanes.h"
+#include "kv/store/mover.h"
+#include "kv/store/reader.h"
+#include "kv/store/sequence.h"
+#include "kv/store/slabs.h"
+#include "kv/store/step_buffers.h"
+#include "kv/store/store.h"
+
+namespace headway::kv {
+
+// Every number in range, and no size that wraps.
+Status CheckOptions(const StoreOptions& options);
+
+struct Store::Impl {
+  Impl(const StoreOptions& store_options, Device* device, Stream* compute,
+       std::unique_ptr<SlabFile> file, bool session);
+  ~Impl();
+  Status Allocate(Device* device);
+
+  // One sequence's part of the step in progress.
+  struct Entry {
+    int place = 0;  // of the sequence
+    int64_t tokens = 0;
+    int64_t before = 0;       // length
+    bool appends = false;     // through the append buffer, not in the open page
+    int64_t append_page = 0;  // its first page there, of every head
+    int64_t pages = 0;        // that it writes to, of every head
+    size_t pointers = 0;      // where its pages' pointers begin
+  };
+
+  // --- sequences (store.cc)
+  Sequence* Find(SequenceId id);
+  const Sequence* Find(SequenceId id) const;
+  int PlaceOf(const Sequence& sequence) const {
+    return static_cast<int>(&sequence - sequences.data());
+  }
+  int FreePlace() const;
+  void Begin(Sequence& sequence);  // gives it an id and no tokens
+  std::vector<SlabId>& SlabsOf(Sequence& sequence, int layer, int group) {
+    return sequence.slabs[static_cast<size_t>(layer * format.head_groups() + group)];
+  }
+  const std::vector<SlabId>& SlabsOf(const Sequence& sequence, int layer, int group) const {
+    return sequence.slabs[static_cast<size_t>(layer * format.head_groups() + group)];
+  }
+  // Releases segments [first, last) of a layer's group.
+  void Release(std::vector<SlabId>& slabs, int first, int last);
+  // Cuts the sequence to `tokens`, a multiple of the page's slots.
+  void Cut(Sequence& sequence, int64_t tokens);
+  void DropSequence(Sequence& sequence);
+  Status RefuseInStep(const char* what) const;
+
+  // --- steps (store_step.cc)
+  Status PlanStep(std::span<const StepEntry> wanted);
+  // Slabs that the entry's new pages need in a layer: segments [first, last), of which the first
+  // may be one that is there.
+  struct Growth {
+    int first = 0;
+    int last = 0;
+  };
+  Growth GrowthOf(const Entry& entry, int layer) const;
+  // The slab must be copied before it is appended to.
+  bool MustCopy(const Slab& slab, int pages) const;
+  int64_t NewSlabs() const;
+  Status Grow(const Entry& entry, int layer, int group);
+  Status GrowAll();
+  void UndoGrowth();
+  void EnterLayer(int next);
+  // Of the layer that was entered last:
+  void FillPointers(const Entry& entry);
+  void CopyClosedPages(const Entry& entry);
+  void CopyOpenPages(const Entry& entry);
+  void FinishEntry(const Entry& entry);
+  Status StepStatus();
+
+  // --- sessions (store_session.cc)
+  // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
+  template <typename Visit>
+  Status ForEachSlab(const Sequence& sequence, Visit&& visit);
+  // Brings a copy of every slab to disk, and waits for it.
+  Status WriteSlabs(const Sequence& sequence);
+
+  const StoreOptions options;
+  const CacheFormat format;
+  const PageMath math;
+  const bool is_session;
+  Stream* const compute;
+  Lanes lanes;
+  DiskTier disk;
+  std::unique_ptr<Poison> poison;
+  std::unique_ptr<StepBuffers> buffers;
+  std::unique_ptr<Buffer> staging;
+  std::unique_ptr<Buffer> bounce;
+  std::optional<FramePool> device_pool;
+  std::optional<FramePool> host_pool;
+  std::optional<Mover> mover;
+  std::optional<Slabs> slabs;
+  std::optional<Reader> reader;
+
+  std::vector<Sequence> sequences;  // [max_sequences]
+  int64_t next_id = 1;
+
+  bool in_step = false;
+  int64_t step = 0;
+  int current = -1;  // layer that EnterLayer was called for last
+  int layers_closed = 0;
+  std::vector<Entry> entries;
+  // What BeginStep changed: slab `old` gave way to its copy, or kNoSlab when the slab is new.
+  struct Change {
+    int place = 0;
+    int layer = 0;
+    int group = 0;
+    int segment = 0;
+    SlabId old = kNoSlab;
+  };
+  std::vector<Change> changes;
+  std::vector<SlabId> growing;
+  std::vector<std::byte*> k_pointers;  // per entry: [kv_heads][pages]
+  std::vector<std::byte*> v_pointers;
+  std::vector<Reader::Item> order;
+
+  bool restored = false;  // or saved anew: the file's slots have an owner
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_STORE_IMPL_H_

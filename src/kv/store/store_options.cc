@@ -1,0 +1,71 @@
+#include <limits>
+#include <string>
+
+#include "base/bytes.h"
+#include "kv/store/store_impl.h"
+
+namespace headway::kv {
+namespace {
+
+// Far beyond any model and machine; products of these are then checked one by one.
+constexpr int64_t kMaxCount = int64_t{1} << 24;
+
+Status CheckCount(const char* what, int64_t value, int64_t least) {
+  if (value >= least && value <= kMaxCount) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                "KV store: " + std::string(what) + " is " + std::to_string(value) +
+                    "; give it a value from " + std::to_string(least) + " to " +
+                    std::to_string(kMaxCount));
+}
+
+// The product of counts and a page's bytes fits in int64_t.
+bool ProductFits(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (!CheckedMul(product, factor, &product)) return false;
+  }
+  return product < std::numeric_limits<int64_t>::max() / 2;
+}
+
+}  // namespace
+
+StoreFootprint FootprintOf(const StoreOptions& options) {
+  const CacheFormat& format = options.format;
+  StoreFootprint footprint;
+  footprint.open_pages = OpenPageBytes(format, options.max_sequences);
+  footprint.append_buffer =
+      AppendBufferBytes(format, options.max_step_tokens, options.max_sequences);
+  footprint.staging = options.staging_slabs * format.slab_bytes();
+  footprint.bounce = options.bounce_slabs * format.slab_bytes();
+  return footprint;
+}
+
+Status CheckOptions(const StoreOptions& options) {
+  const CacheFormat& format = options.format;
+  Status status = CheckFormat(format);
+  if (status.ok()) status = CheckCount("the number of sequences", options.max_sequences, 1);
+  if (status.ok())
+    status = CheckCount("the number of tokens of a step", options.max_step_tokens, 1);
+  if (status.ok()) status = CheckCount("the number of staging slabs", options.staging_slabs, 1);
+  if (status.ok()) status = CheckCount("the number of bounce slabs", options.bounce_slabs, 0);
+  if (!status.ok()) return status;
+  // Padded to whole direct I/O blocks; before page_stride() may be called.
+  const int64_t page = int64_t{format.page.page_slots} * format.page.head_dim * 4 +
+                       static_cast<int64_t>(kDirectAlignment);
+  const int64_t most_slabs = std::max(options.staging_slabs, options.bounce_slabs);
+  const int64_t append = options.max_step_tokens + 2 * int64_t{options.max_sequences};
+  if (!ProductFits({2, format.group_heads, format.segment_pages, page, most_slabs + 1}) ||
+      !ProductFits({2, options.max_sequences, format.layers, format.kv_heads, page}) ||
+      !ProductFits({4, append, format.kv_heads, page})) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: layers, heads, pages and sequences multiply to more bytes than any "
+                  "machine has; make the segment, the step or the number of sequences smaller");
+  }
+  if (options.device_budget == nullptr || options.host_budget == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: budgets for the device and the host are needed");
+  }
+  return OkStatus();
+}
+
+}  // namespace headway::kv

@@ -1,0 +1,416 @@
+// The steps of a Store: room for new pages, where they are written, and how they go down.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kv/store/store.h"
+#include "kv/store/store_impl.h"
+
+namespace headway::kv {
+namespace {
+
+// Positions are int32_t in kernels.
+constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
+
+Status Invalid(const std::string& text) {
+  return Status(StatusCode::kInvalidArgument, "KV store: " + text);
+}
+
+}  // namespace
+
+// --- Beginning
+
+Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
+  entries.clear();
+  if (wanted.empty()) return Invalid("a step needs at least one sequence");
+  int64_t tokens = 0, append_page = 0;
+  size_t pointers = 0;
+  for (const StepEntry& want : wanted) {
+    const Sequence* sequence = Find(want.sequence);
+    if (sequence == nullptr) return Invalid("no sequence " + std::to_string(want.sequence));
+    Entry entry;
+    entry.place = PlaceOf(*sequence);
+    for (const Entry& other : entries) {
+      if (other.place == entry.place) {
+        return Invalid("sequence " + std::to_string(want.sequence) + " is twice in a step");
+      }
+    }
+    if (want.tokens < 1 || want.tokens > options.max_step_tokens - tokens) {
+      return Invalid("a step of " + std::to_string(want.tokens) + " tokens for sequence " +
+                     std::to_string(want.sequence) + "; a step takes 1 to " +
+                     std::to_string(options.max_step_tokens) + " tokens in all");
+    }
+    if (want.tokens > kMaxLength - sequence->length) {
+      return Invalid("sequence " + std::to_string(want.sequence) + " would be longer than " +
+                     std::to_string(kMaxLength) + " tokens");
+    }
+    tokens += want.tokens;
+    entry.tokens = want.tokens;
+    entry.before = sequence->length;
+    entry.appends = want.tokens > 1;
+    entry.pages = CeilDiv(entry.before % math.slots() + entry.tokens, math.slots());
+    entry.pointers = pointers;
+    pointers += static_cast<size_t>(entry.pages * format.kv_heads);
+    if (entry.appends) {
+      entry.append_page = append_page;
+      append_page += entry.pages;
+    }
+    entries.push_back(entry);
+  }
+  HEADWAY_CHECK(append_page <= buffers->append_pages());
+  k_pointers.resize(std::max(k_pointers.size(), pointers));
+  v_pointers.resize(k_pointers.size());
+  return OkStatus();
+}
+
+Store::Impl::Growth Store::Impl::GrowthOf(const Entry& entry, int layer) const {
+  const int64_t before = math.ClosedPages(entry.before);
+  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
+  Growth growth;
+  if (after == before) return growth;
+  growth.last = math.Segments(after);
+  // What no later query will see is not stored at all.
+  growth.first = std::max(static_cast<int>(before / format.segment_pages),
+                          math.FirstKept(layer, entry.before + entry.tokens));
+  growth.first = std::min(growth.first, growth.last);
+  return growth;
+}
+
+bool Store::Impl::MustCopy(const Slab& slab, int pages) const {
+  return slab.refs > 1 || (slab.tier == Tier::kDisk && pages < slab.disk->sealed);
+}
+
+int64_t Store::Impl::NewSlabs() const {
+  int64_t count = 0;
+  for (const Entry& entry : entries) {
+    const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+    const int there = math.Segments(math.ClosedPages(entry.before));
+    for (int layer = 0; layer < format.layers; ++layer) {
+      const Growth growth = GrowthOf(entry, layer);
+      count += int64_t{growth.last - growth.first} * format.head_groups();
+      if (growth.first >= growth.last || growth.first >= there) continue;
+      const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
+      for (int group = 0; group < format.head_groups(); ++group) {
+        const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
+        if (!MustCopy((*slabs)[id], pages)) --count;
+      }
+    }
+  }
+  return count;
+}
+
+Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
+  std::vector<SlabId>& ids = SlabsOf(sequences[static_cast<size_t>(entry.place)], layer, group);
+  const Growth growth = GrowthOf(entry, layer);
+  for (int segment = growth.first; segment < growth.last; ++segment) {
+    const SlabId old =
+        segment < static_cast<int>(ids.size()) ? ids[static_cast<size_t>(segment)] : kNoSlab;
+    SlabId id = old;
+    const int pages = math.PagesIn(segment, math.ClosedPages(entry.before));
+    if (old == kNoSlab || MustCopy((*slabs)[old], pages)) {
+      Result<SlabId> made = old == kNoSlab ? slabs->New(layer, group) : slabs->CopyOf(old, pages);
+      if (!made.ok()) return made.status();
+      id = *made;
+      if (segment >= static_cast<int>(ids.size())) {
+        ids.resize(static_cast<size_t>(segment) + 1, kNoSlab);
+      }
+      ids[static_cast<size_t>(segment)] = id;
+      changes.push_back(Change{entry.place, layer, group, segment, old});
+    } else {
+      slabs->Cut(id, pages);
+    }
+    (*slabs)[id].growing = true;
+    growing.push_back(id);
+  }
+  return OkStatus();
+}
+
+Status Store::Impl::GrowAll() {
+  Status status = slabs->CheckRoom(NewSlabs());
+  if (!status.ok()) return status;
+  for (const Entry& entry : entries) {
+    for (int layer = 0; layer < format.layers; ++layer) {
+      for (int group = 0; group < format.head_groups(); ++group) {
+        status = Grow(entry, layer, group);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  return OkStatus();
+}
+
+void Store::Impl::UndoGrowth() {
+  for (const SlabId id : growing) (*slabs)[id].growing = false;
+  for (const Change& change : changes) {
+    Sequence& sequence = sequences[static_cast<size_t>(change.place)];
+    SlabId& id = SlabsOf(sequence, change.layer, change.group)[static_cast<size_t>(change.segment)];
+    slabs->Release(std::exchange(id, change.old));
+  }
+  for (const Entry& entry : entries) {
+    Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+    const auto segments = static_cast<size_t>(math.Segments(math.ClosedPages(entry.before)));
+    for (std::vector<SlabId>& ids : sequence.slabs) ids.resize(segments, kNoSlab);
+  }
+}
+
+Status Store::BeginStep(std::span<const StepEntry> wanted) {
+  Impl& impl = *impl_;
+  Status status = impl.RefuseInStep("a step cannot begin");
+  if (status.ok()) status = impl.PlanStep(wanted);
+  if (!status.ok()) return status;
+  impl.changes.clear();
+  impl.growing.clear();
+  status = impl.GrowAll();
+  if (!status.ok()) {
+    impl.UndoGrowth();
+    return status;
+  }
+  for (const Impl::Change& change : impl.changes) {
+    if (change.old != kNoSlab) impl.slabs->Release(change.old);
+  }
+  impl.in_step = true;
+  ++impl.step;
+  impl.current = -1;
+  impl.layers_closed = 0;
+  return OkStatus();
+}
+
+// --- A layer
+
+void Store::Impl::EnterLayer(int next) {
+  if (current == next) return;
+  HEADWAY_CHECK(in_step && next == layers_closed && next < format.layers);
+  current = next;
+  const auto slot_bytes =
+      static_cast<int64_t>(DTypeBytes(format.page.dtype)) * format.page.head_dim;
+  for (const Entry& entry : entries) {
+    lanes.Wait(Lane::kCompute, buffers->open_fence(entry.place, current));
+    if (entry.appends) lanes.Wait(Lane::kCompute, buffers->append_fence(current));
+    const int64_t open_slots = entry.before % math.slots();
+    if (entry.appends && open_slots > 0) {
+      compute->Copy2D(
+          buffers->Append(current, 0, entry.append_page),
+          static_cast<size_t>(buffers->append_row_stride()), buffers->Open(entry.place, current, 0),
+          static_cast<size_t>(buffers->open_row_stride()),
+          static_cast<size_t>(open_slots * slot_bytes), static_cast<size_t>(buffers->rows()));
+    }
+    FillPointers(entry);
+  }
+}
+
+void Store::Impl::FillPointers(const Entry& entry) {
+  size_t at = entry.pointers;
+  for (int head = 0; head < format.kv_heads; ++head) {
+    const int k = KRow(format, head), v = VRow(format, head);
+    for (int64_t page = 0; page < entry.pages; ++page, ++at) {
+      if (entry.appends) {
+        k_pointers[at] = buffers->Append(current, k, entry.append_page + page);
+        v_pointers[at] = buffers->Append(current, v, entry.append_page + page);
+      } else {
+        k_pointers[at] = buffers->Open(entry.place, current, k);
+        v_pointers[at] = buffers->Open(entry.place, current, v);
+      }
+    }
+  }
+}
+
+PageRun Store::Target(int entry_index, int layer, int head) {
+  KeyRun tail = Tail(entry_index, layer, head);
+  const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
+  tail.pages.first_slot = entry.before % impl_->math.slots();
+  tail.pages.count = entry.tokens;
+  return tail.pages;
+}
+
+KeyRun Store::Tail(int entry_index, int layer, int head) {
+  HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
+  HEADWAY_CHECK(head >= 0 && head < impl_->format.kv_heads);
+  impl_->EnterLayer(layer);
+  const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
+  const size_t at = entry.pointers + static_cast<size_t>(head * entry.pages);
+  KeyRun tail;
+  tail.pages.k_pages = impl_->k_pointers.data() + at;
+  tail.pages.v_pages = impl_->v_pointers.data() + at;
+  tail.pages.count = entry.before % impl_->math.slots() + entry.tokens;
+  tail.position = impl_->math.ClosedTokens(entry.before);
+  return tail;
+}
+
+Store::SegmentSpan Store::Segments(int entry_index, int layer) const {
+  HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
+  const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
+  SegmentSpan span;
+  span.last = impl_->math.Segments(impl_->math.ClosedPages(entry.before));
+  span.first = std::min(span.last, impl_->math.FirstVisible(layer, entry.before));
+  return span;
+}
+
+void Store::Impl::CopyClosedPages(const Entry& entry) {
+  const int64_t before = math.ClosedPages(entry.before);
+  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
+  const Growth growth = GrowthOf(entry, current);
+  Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  for (int group = 0; group < format.head_groups(); ++group) {
+    const int row = FirstRow(format, group);
+    for (int segment = growth.first; segment < growth.last; ++segment) {
+      const int64_t start = int64_t{segment} * format.segment_pages;
+      const int64_t page = std::max(before, start);
+      const int64_t end = std::min(after, start + format.segment_pages);
+      Slab& slab = (*slabs)[SlabsOf(sequence, current, group)[static_cast<size_t>(segment)]];
+      const std::byte* from = entry.appends
+                                  ? buffers->Append(current, row, entry.append_page + page - before)
+                                  : buffers->Open(entry.place, current, row);
+      const int64_t stride =
+          entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+      slab.written.Join(
+          mover->Append({group, static_cast<int>(page - start), static_cast<int>(end - page)}, from,
+                        stride, slab.place(), slab.behind()));
+      slab.pages = static_cast<int>(end - start);
+    }
+  }
+}
+
+void Store::Impl::CopyOpenPages(const Entry& entry) {
+  const auto slot_bytes =
+      static_cast<int64_t>(DTypeBytes(format.page.dtype)) * format.page.head_dim;
+  const int64_t slots = (entry.before + entry.tokens) % math.slots();
+  if (!entry.appends || slots == 0) return;
+  lanes.stream(Lane::kDeviceToHost)
+      .Copy2D(buffers->Open(entry.place, current, 0),
+              static_cast<size_t>(buffers->open_row_stride()),
+              buffers->Append(current, 0, entry.append_page + entry.pages - 1),
+              static_cast<size_t>(buffers->append_row_stride()),
+              static_cast<size_t>(slots * slot_bytes), static_cast<size_t>(buffers->rows()));
+}
+
+void Store::CloseLayer(int layer) {
+  Impl& impl = *impl_;
+  impl.EnterLayer(layer);
+  ++impl.layers_closed;
+  const auto moves = [&](const Impl::Entry& entry) {
+    return entry.appends ||
+           impl.math.ClosedPages(entry.before + 1) > impl.math.ClosedPages(entry.before);
+  };
+  if (std::none_of(impl.entries.begin(), impl.entries.end(), moves)) return;
+
+  Fence computed;
+  computed.Add(Lane::kCompute, impl.lanes.Mark(Lane::kCompute));
+  impl.lanes.Wait(Lane::kDeviceToHost, computed);
+  for (const Impl::Entry& entry : impl.entries) {
+    if (!moves(entry)) continue;
+    impl.CopyClosedPages(entry);
+    impl.CopyOpenPages(entry);
+    impl.buffers->open_fence(entry.place, layer)
+        .Add(Lane::kDeviceToHost, impl.lanes.Soon(Lane::kDeviceToHost));
+  }
+  Fence& used = impl.buffers->append_fence(layer);
+  used.Add(Lane::kDeviceToHost, impl.lanes.Mark(Lane::kDeviceToHost));
+  if (impl.poison != nullptr) {
+    impl.poison->Fill(impl.buffers->Append(layer, 0, 0),
+                      impl.buffers->rows() * impl.buffers->append_row_stride(), &used);
+  }
+}
+
+// --- Ending
+
+void Store::Impl::FinishEntry(const Entry& entry) {
+  Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  sequence.length = entry.before + entry.tokens;
+  const int segments = math.Segments(math.ClosedPages(sequence.length));
+  for (int layer = 0; layer < format.layers; ++layer) {
+    if (format.WindowOf(layer) == 0) continue;
+    int& freed = sequence.freed[static_cast<size_t>(layer)];
+    const int kept = std::min(segments, math.FirstKept(layer, sequence.length));
+    if (kept <= freed) continue;
+    for (int group = 0; group < format.head_groups(); ++group) {
+      std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
+      ids.resize(static_cast<size_t>(segments), kNoSlab);
+      Release(ids, freed, kept);
+    }
+    freed = kept;
+  }
+}
+
+// Errors of lanes, and of writes to disk of slabs that the step's sequences own.
+Status Store::Impl::StepStatus() {
+  Status status = lanes.status();
+  if (!status.ok() || !disk.has_failed()) return status;
+  for (const Entry& entry : entries) {
+    const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+    for (const std::vector<SlabId>& ids : sequence.slabs) {
+      for (const SlabId id : ids) {
+        if (id == kNoSlab || (*slabs)[id].tier != Tier::kDisk) continue;
+        status = (*slabs)[id].disk->Check((*slabs)[id].pages);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status Store::EndStep() {
+  Impl& impl = *impl_;
+  HEADWAY_CHECK(impl.in_step && impl.layers_closed == impl.format.layers);
+  Status status = impl.reader->End();
+  if (status.ok()) status = impl.StepStatus();
+  if (!status.ok()) {
+    AbortStep();
+    return status;
+  }
+  for (const SlabId id : impl.growing) (*impl.slabs)[id].growing = false;
+  for (const Impl::Entry& entry : impl.entries) impl.FinishEntry(entry);
+  impl.in_step = false;
+  return OkStatus();
+}
+
+void Store::AbortStep() {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return;
+  // Whatever the reads brought is dropped with the step.
+  Status ignored = impl.reader->End();
+  (void)ignored;
+  for (const SlabId id : impl.growing) (*impl.slabs)[id].growing = false;
+  for (const Impl::Entry& entry : impl.entries) {
+    impl.Cut(impl.sequences[static_cast<size_t>(entry.place)],
+             impl.math.ClosedTokens(entry.before));
+  }
+  impl.in_step = false;
+}
+
+// --- Reading
+
+Status Store::BeginReads(std::vector<SlabRead> reads) {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return Invalid("slabs are read within a step");
+  Status status = impl.reader->End();
+  if (!status.ok()) return status;
+  impl.order.clear();
+  impl.order.reserve(reads.size());
+  for (const SlabRead& read : reads) {
+    if (read.entry < 0 || read.entry >= static_cast<int>(impl.entries.size()) || read.layer < 0 ||
+        read.layer >= impl.format.layers || read.group < 0 ||
+        read.group >= impl.format.head_groups()) {
+      return Invalid("a slab to read that the step does not have");
+    }
+    const Impl::Entry& entry = impl.entries[static_cast<size_t>(read.entry)];
+    const int pages =
+        read.segment < 0 ? 0 : impl.math.PagesIn(read.segment, impl.math.ClosedPages(entry.before));
+    const std::vector<SlabId>& ids =
+        impl.SlabsOf(impl.sequences[static_cast<size_t>(entry.place)], read.layer, read.group);
+    if (pages == 0 || ids[static_cast<size_t>(read.segment)] == kNoSlab) {
+      return Invalid("segment " + std::to_string(read.segment) + " of layer " +
+                     std::to_string(read.layer) + " has no pages to read");
+    }
+    impl.order.push_back(Reader::Item{ids[static_cast<size_t>(read.segment)], read.segment, pages});
+  }
+  impl.reader->Begin(&impl.order, impl.step);
+  return OkStatus();
+}
+
+Result<SlabView> Store::NextRead() { return impl_->reader->Next(); }
+
+void Store::FinishRead(const SlabView& view) { impl_->reader->Finish(view); }
+
+}  // namespace headway::kv
