@@ -1,0 +1,284 @@
+#include "model/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/fault_env.h"
+#include "base/half.h"
+#include "base/test_dir.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/ref/ref_kernels.h"
+
+namespace headway {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const std::string kGolden = HEADWAY_SOURCE_DIR "/tests/golden/models/";
+
+std::unique_ptr<Model> LoadGood(const std::string& folder) {
+  Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), folder);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.ok() ? std::move(*model) : nullptr;
+}
+
+// A copy of a golden model that a test may damage.
+class ModelTest : public testing::Test {
+ protected:
+  std::string Copy(const std::string& name) {
+    const fs::path to = fs::path(dir_.path()) / name;
+    fs::copy(kGolden + name, to);
+    return to;
+  }
+
+  // Replaces text in a file by text of the same length; true when it was there.
+  static bool Patch(const std::string& path, const std::string& from, const std::string& to) {
+    std::string content = *Env::Default()->ReadFile(path);
+    const size_t at = content.find(from);
+    if (at == std::string::npos || from.size() != to.size()) return false;
+    content.replace(at, from.size(), to);
+    std::ofstream(path, std::ios::binary) << content;
+    return true;
+  }
+
+  // Overwrites the element at `index` of a tensor in model.safetensors.
+  static void Poke(const std::string& folder, const std::string& tensor, int64_t index, DType dtype,
+                   float value) {
+    const std::string path = folder + "/model.safetensors";
+    std::string content = *Env::Default()->ReadFile(path);
+    Result<TensorMap> tensors = ParseSafetensors(std::as_bytes(std::span(content)), path);
+    ASSERT_TRUE(tensors.ok());
+    StoreFloat(content.data() + tensors->at(tensor).begin, index, dtype, value);
+    std::ofstream(path, std::ios::binary) << content;
+  }
+
+  Status LoadError(const std::string& folder) {
+    Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), folder);
+    EXPECT_FALSE(model.ok());
+    return model.status();
+  }
+
+  TestDir dir_;
+};
+
+TEST_F(ModelTest, CountsWeightBytes) {
+  for (const char* name : {"llama31", "llama32-tied", "qwen3-bf16", "llama-f16", "qwen2"}) {
+    const std::unique_ptr<Model> model = LoadGood(kGolden + name);
+    ASSERT_NE(model, nullptr);
+    const WeightBytes counted = CountWeightBytes(model->config());
+    EXPECT_EQ(counted.matrices, model->weight_bytes().matrices) << name;
+    EXPECT_EQ(counted.vectors, model->weight_bytes().vectors) << name;
+    Result<Weights> files = Weights::Open(*Env::Default(), kGolden + name);
+    ASSERT_TRUE(files.ok());
+    EXPECT_LT(counted.matrices, files->file_bytes());
+    EXPECT_GT(counted.matrices, files->file_bytes() * 8 / 10);
+  }
+}
+
+TEST_F(ModelTest, TakesItsDTypeFromTheWeights) {
+  const std::string folder = Copy("llama-f16");
+  ASSERT_TRUE(Patch(folder + "/config.json", "\"float16\"", "\"float32\""));
+  EXPECT_EQ(LoadGood(folder)->shape().dtype, DType::kF16);
+}
+
+TEST_F(ModelTest, NamesATensorOfTheWrongShape) {
+  const std::string folder = Copy("llama2");
+  ASSERT_TRUE(
+      Patch(folder + "/config.json", "\"intermediate_size\": 48", "\"intermediate_size\": 47"));
+  const Status status = LoadError(folder);
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_THAT(status.message(), HasSubstr("model.layers.0.mlp.gate_proj.weight"));
+  EXPECT_THAT(status.message(), HasSubstr("[48, 32]"));
+  EXPECT_THAT(status.message(), HasSubstr("[47, 32]"));
+}
+
+TEST_F(ModelTest, NamesAMissingTensor) {
+  const std::string folder = Copy("llama2");
+  ASSERT_TRUE(Patch(folder + "/model.safetensors", "lm_head.weight", "lm_foot.weight"));
+  const Status status = LoadError(folder);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("'lm_head.weight'"));
+}
+
+TEST_F(ModelTest, NamesATensorOfAnUnknownDType) {
+  const std::string folder = Copy("qwen3-bf16");
+  ASSERT_TRUE(Patch(folder + "/model.safetensors", "\"BF16\"", "\"U16\" "));
+  EXPECT_EQ(LoadError(folder).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(LoadError(folder).message(), HasSubstr("has dtype U16"));
+}
+
+TEST_F(ModelTest, RefusesAFolderWithoutAModel) {
+  EXPECT_EQ(LoadError(dir_.path()).code(), StatusCode::kNotFound);
+  EXPECT_THAT(LoadError(dir_.path()).message(), HasSubstr("no config.json"));
+  const std::string folder = Copy("llama2");
+  fs::resize_file(folder + "/model.safetensors", 5000);
+  EXPECT_EQ(LoadError(folder).code(), StatusCode::kCorrupt);
+  EXPECT_THAT(LoadError(folder).message(), HasSubstr("truncated"));
+}
+
+TEST_F(ModelTest, FindsTheFirstTensorThatIsNotFinite) {
+  ThreadPool pool(2);
+  EXPECT_TRUE(LoadGood(kGolden + "llama2")->CheckFinite(&pool).ok());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  struct Case {
+    const char* model;
+    DType dtype;
+    const char* tensor;
+    int64_t index;
+    float value;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"llama2", DType::kF32, "model.layers.1.mlp.up_proj.weight", 48 * 32 - 1, nan},
+           {"llama-f16", DType::kF16, "lm_head.weight", 0, -infinity},
+           {"qwen3-bf16", DType::kBF16, "model.embed_tokens.weight", 77, infinity},
+           {"qwen3", DType::kF32, "model.layers.0.self_attn.q_norm.weight", 3, nan}}) {
+    const std::string folder = Copy(c.model);
+    Poke(folder, c.tensor, c.index, c.dtype, c.value);
+    for (ThreadPool* used : {static_cast<ThreadPool*>(nullptr), &pool}) {
+      const Status status = LoadGood(folder)->CheckFinite(used);
+      EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+      EXPECT_THAT(status.message(), HasSubstr(std::string("'") + c.tensor + "'"));
+    }
+    fs::remove_all(folder);
+  }
+}
+
+TEST_F(ModelTest, FingerprintFollowsTheWeights) {
+  const uint64_t original = LoadGood(kGolden + "llama2")->Fingerprint();
+  const std::string folder = Copy("llama2");
+  EXPECT_EQ(LoadGood(folder)->Fingerprint(), original);
+  Poke(folder, "model.layers.0.self_attn.k_proj.weight", 5, DType::kF32, 0.5f);
+  EXPECT_NE(LoadGood(folder)->Fingerprint(), original);
+  EXPECT_NE(LoadGood(kGolden + "llama-dynamic")->Fingerprint(), original);
+}
+
+// The head of a tied model, the embedding, and a head that is stored beside it all give the logits
+// of x; where both are stored the head is the stored one.
+TEST_F(ModelTest, TiedHeads) {
+  const std::string folder = Copy("llama2");
+  const std::unique_ptr<Model> untied = LoadGood(folder);
+  ASSERT_TRUE(Patch(folder + "/config.json", "\"tie_word_embeddings\": false",
+                    "\"tie_word_embeddings\": true "));
+  const std::unique_ptr<Model> tied = LoadGood(folder);
+  const std::string header_only = Copy("llama32-tied");
+  ASSERT_TRUE(Patch(header_only + "/model.safetensors", "\"model.embed_tokens.weight\"",
+                    "           \"lm_head.weight\""));
+  const std::unique_ptr<Model> head_is_embedding = LoadGood(header_only);
+  const std::unique_ptr<Model> normal = LoadGood(kGolden + "llama32-tied");
+
+  const auto device = NewCpuDevice(Env::Default(), nullptr);
+  const auto stream = device->NewStream(Lane::kCompute);
+  const auto kernels = NewRefKernels();
+  auto logits_of = [&](const Model& model, TokenId id) {
+    std::vector<float> x(static_cast<size_t>(model.shape().d_model), NAN);
+    std::vector<float> logits(static_cast<size_t>(model.shape().vocab), NAN);
+    model.Embed(*kernels, *stream, {&id, 1}, x.data());
+    model.Head(*kernels, *stream, 1, x.data(), x.data(), logits.data());
+    EXPECT_TRUE(stream->Synchronize().ok());
+    return logits;
+  };
+  EXPECT_EQ(logits_of(*untied, 5), logits_of(*tied, 5));
+  EXPECT_EQ(logits_of(*head_is_embedding, 5), logits_of(*normal, 5));
+  EXPECT_NE(logits_of(*normal, 5), logits_of(*normal, 6));
+}
+
+TEST_F(ModelTest, PlacesActivationsApart) {
+  ModelShape shape;
+  shape.d_model = 24;
+  shape.query_heads = 6;
+  shape.kv_heads = 2;
+  shape.head_dim = 10;
+  for (int d_ff : {3, 1000}) {
+    shape.d_ff = d_ff;
+    const int64_t tokens = 7;
+    const int64_t bytes = Activations::Bytes(shape, tokens);
+    auto* base = reinterpret_cast<std::byte*>(uintptr_t{4096});
+    const Activations a = Activations::Place(shape, tokens, base);
+    // Parts that are alive together, each with its floats.
+    using Part = std::pair<const float*, int64_t>;
+    const Part always[] = {{a.x, 24}, {a.normed, 24}, {a.cos, 5}, {a.sin, 5}};
+    const Part attention[] = {{a.q, 60}, {a.k, 20}, {a.v, 20}, {a.o, 60}};
+    const Part mlp[] = {{a.gate, d_ff}, {a.up, d_ff}};
+    for (std::span<const Part> phase :
+         {std::span<const Part>(attention), std::span<const Part>(mlp)}) {
+      std::vector<Part> parts(std::begin(always), std::end(always));
+      parts.insert(parts.end(), phase.begin(), phase.end());
+      std::sort(parts.begin(), parts.end());
+      int64_t end = 4096;
+      for (const auto& [data, width] : parts) {
+        const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+        EXPECT_GE(begin, end);
+        EXPECT_EQ(begin % 64, 0);
+        end = begin + tokens * width * 4;
+      }
+      EXPECT_LE(end, 4096 + bytes);
+    }
+  }
+}
+
+TEST_F(ModelTest, RandomModelsAreNormalAndDependOnTheSeedOnly) {
+  ModelConfig config = LoadGood(kGolden + "qwen3-bf16")->config();
+  config.shape.vocab = 5000;
+  ThreadPool pool(2);
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    config.shape.dtype = dtype;
+    auto make = [&](uint64_t seed, ThreadPool* used) {
+      Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), config, seed, used);
+      EXPECT_TRUE(model.ok()) << model.status().message();
+      return std::move(*model);
+    };
+    const std::unique_ptr<Model> model = make(1, nullptr);
+    EXPECT_EQ(model->Fingerprint(), make(1, &pool)->Fingerprint());
+    EXPECT_NE(model->Fingerprint(), make(2, &pool)->Fingerprint());
+    EXPECT_EQ(model->weight_bytes().total(), CountWeightBytes(config).total());
+    EXPECT_TRUE(model->CheckFinite(&pool).ok());
+
+    const auto device = NewCpuDevice(Env::Default(), nullptr);
+    const auto stream = device->NewStream(Lane::kCompute);
+    std::vector<TokenId> ids(5000);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i);
+    std::vector<float> x(ids.size() * 32, NAN);
+    model->Embed(*NewRefKernels(), *stream, ids, x.data());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    double sum = 0.0;
+    double squares = 0.0;
+    for (float value : x) {
+      sum += value;
+      squares += double{value} * value;
+    }
+    const auto n = static_cast<double>(x.size());
+    const double deviation = std::sqrt(squares / n);
+    // The table behind them has 2^16 entries: its own mean and deviation are off by 1 / 256.
+    EXPECT_NEAR(sum / n, 0.0, 5 * 0.02 / 256);
+    EXPECT_NEAR(deviation, 0.02, 5 * 0.02 / 256);
+  }
+}
+
+TEST_F(ModelTest, SurvivesEveryFault) {
+  FaultEnv env(Env::Default());
+  for (int64_t n = 1;; ++n) {
+    ASSERT_LT(n, 100);
+    env.FailAt(n, false);
+    Result<std::unique_ptr<Model>> model = Model::Load(&env, kGolden + "llama31");
+    if (env.faults() == 0) {
+      ASSERT_TRUE(model.ok());
+      const ModelConfig config = (*model)->config();
+      env.FailAt(1, false);
+      EXPECT_EQ(Model::Random(&env, config, 1, nullptr).status().code(), StatusCode::kIo);
+      break;
+    }
+    EXPECT_EQ(model.status().code(), StatusCode::kIo);
+    EXPECT_EQ(env.LiveMaps() + env.LiveAllocations(), 0);
+  }
+  EXPECT_EQ(env.LiveMaps() + env.LiveAllocations(), 0);
+}
+
+}  // namespace
+}  // namespace headway
