@@ -32,7 +32,9 @@ int64_t FirstAbove(const KeyRun& keys, int64_t position) {
 float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
 int64_t ScratchBytesPerThread(Isa isa, int64_t head_dim) {
-  return RoundUp(AttentionStripOpsFor(isa).scratch_bytes(head_dim), 64);
+  return RoundUp(std::max(AttentionStripOpsFor(isa).scratch_bytes(head_dim),
+                          AttentionFewOpsFor(isa).scratch_bytes(head_dim)),
+                 64);
 }
 
 int64_t MaxScratchBytesPerThread(int64_t head_dim) {
@@ -52,6 +54,7 @@ class Attention {
         group_(group),
         params_(params),
         strip_ops_(AttentionStripOpsFor(isa)),
+        few_ops_(AttentionFewOpsFor(isa)),
         thread_bytes_(MaxScratchBytesPerThread(scratch.limits.head_dim)),
         scratch_(scratch) {
     HEADWAY_CHECK(pool.threads() <= scratch.threads);
@@ -61,7 +64,7 @@ class Attention {
   void Run(std::span<const AttentionItem> items) {
     int64_t strips = 0;
     for (const AttentionItem& item : items) {
-      strips += CeilDiv(Rows(item, group_), strip_ops_.strip_rows);
+      if (!IsFew(item)) strips += CeilDiv(Rows(item, group_), strip_ops_.strip_rows);
     }
     const int64_t strips_per_task =
         std::clamp<int64_t>(CeilDiv(strips, pool_.threads() * kTasksPerThread), 1,
@@ -71,7 +74,7 @@ class Attention {
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.keys.pages.count <= std::numeric_limits<int32_t>::max());
       if (item.key_mass != nullptr) continue;
-      AddTasks(item, rows_per_task, nullptr, tasks);
+      AddTasks(item, IsFew(item) ? kFewRowsMax : rows_per_task, nullptr, tasks);
     }
     RunTasks(tasks);
     for (const AttentionItem& item : items) {
@@ -80,6 +83,12 @@ class Attention {
   }
 
  private:
+  // Which code computes an item depends on the item alone.
+  bool IsFew(const AttentionItem& item) const {
+    return Rows(item, group_) <= kFewRowsMax && params_.softcap == 0 &&
+           item.transform.inv_freq == nullptr && item.key_mass == nullptr;
+  }
+
   void AddTasks(const AttentionItem& item, int64_t rows_per_task, float* partial_lse,
                 std::vector<AttentionTask>& tasks) const {
     const int64_t rows = Rows(item, group_);
@@ -129,6 +138,7 @@ class Attention {
   int group_;
   const AttentionParams& params_;
   const AttentionStripOps& strip_ops_;
+  const AttentionFewOps& few_ops_;
   int64_t thread_bytes_;
   const AttentionScratch& scratch_;
 };
@@ -165,6 +175,11 @@ void MergeRow(const MergeItem& item, int head_dim, int64_t row) {
 }
 
 }  // namespace
+
+float LogSumOf(float max, float sum) {
+  if (sum == 0.0f) return kNoKeys;
+  return static_cast<float>(max * kLn2 + std::log(static_cast<double>(sum)));
+}
 
 VisibleKeys KeysSeenBy(const AttentionParams& params, const AttentionItem& item, int64_t token) {
   const int64_t position = item.q_position + token;

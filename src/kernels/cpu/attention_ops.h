@@ -52,6 +52,9 @@ struct LogitScale {
   float softcap;  // then logits become softcap * tanh(logit / softcap) * log2(e), if not 0
 };
 
+// The natural logarithm of a sum of 2^(logit - max); -inf where the sum is over no key.
+float LogSumOf(float max, float sum);
+
 // Any number of queries, in strips.
 struct AttentionStripOps {
   int64_t strip_rows;
@@ -62,6 +65,15 @@ struct AttentionStripOps {
   void (*add_key_mass)(const AttentionTask& task, int64_t block, std::byte* scratch);
 };
 const AttentionStripOps& AttentionStripOpsFor(Isa isa);
+
+// Few queries: the task is a whole item of at most kFewRowsMax rows, without softcap, key transform
+// or key mass.
+inline constexpr int64_t kFewRowsMax = 32;
+struct AttentionFewOps {
+  int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
+  void (*attend)(const AttentionTask& task, std::byte* scratch);
+};
+const AttentionFewOps& AttentionFewOpsFor(Isa isa);
 
 // to[i] = from[i] rounded to nearest even, `count` elements without alignment.
 using StoreRowFunction = void (*)(const float* from, int64_t count, DType dtype, std::byte* to);

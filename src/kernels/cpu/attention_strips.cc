@@ -375,9 +375,7 @@ void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, cons
     const float sum = strip.sum[r];
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     for (int64_t i = 0; i < head_dim; ++i) scratch.row[i] = strip.o[i * kStrip + r] * inverse;
-    const double lse = sum == 0.0f ? -std::numeric_limits<double>::infinity()
-                                   : strip.max[r] * kLn2 + std::log(static_cast<double>(sum));
-    StoreState(task, first_row + r, scratch.row, static_cast<float>(lse));
+    StoreState(task, first_row + r, scratch.row, LogSumOf(strip.max[r], sum));
   }
 }
 

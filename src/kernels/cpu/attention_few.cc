@@ -1,0 +1,448 @@
+// Attention of few queries (decode): K and V are read once, as they come from memory, and every row
+// of queries uses what is loaded. Bound by memory bandwidth while rows are few.
+//
+// Rows go through in groups of kRows = 8 (AVX-512 only), 4, 2 or 1. A vector of logits holds kRows
+// rows x kKeys keys, kRows * kKeys being its lanes: lane r * kKeys + k. Logits keep that layout
+// through softmax, and the product with V broadcasts them one at a time.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/bytes.h"
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_few.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_math-inl.h"
+#include "kernels/cpu/load-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using DI = hn::ScalableTag<int32_t>;
+using DU = hn::ScalableTag<uint32_t>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
+constexpr int64_t kBlock = 256;  // keys between two updates of the rows' maxima
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// The most rows that still leave the product with V a pair of vectors a row in registers.
+constexpr int kGroupMax = kLanes / 2;
+static_assert(kFewRowsMax % kGroupMax == 0);
+
+// Elements of a row of K, V, q or o are taken in vectors; bf16 in pairs of vectors, the first of
+// which has the even elements and the second the odd: that is two operations for both, where order
+// kept takes a shuffle each. q and o are held in that order.
+template <DType kDType>
+constexpr bool kPairs = kDType == DType::kBF16;
+
+template <DType kDType>
+HWY_INLINE void LoadPair(const std::byte* row, int64_t index, V& first, V& second) {
+  const D d;
+  if constexpr (kPairs<kDType>) {
+    const DU du;
+    const auto bits =
+        hn::LoadU(du, reinterpret_cast<const uint32_t*>(row + index * int64_t{sizeof(uint16_t)}));
+    first = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    second = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xFFFF0000u)));
+  } else {
+    first = LoadF32<kDType>(d, row, index);
+    second = LoadF32<kDType>(d, row, index + kLanes);
+  }
+}
+
+// Vector `index` / kLanes of a row of `dim` elements, behind the last pair.
+template <DType kDType>
+HWY_INLINE V LoadSingle(const std::byte* row, int64_t index, int64_t dim) {
+  const D d;
+  if (index + kLanes <= dim) return LoadF32<kDType>(d, row, index);
+  return LoadF32Tail<kDType>(d, row, index, dim - index);
+}
+
+// Where element `i` of a row of `dim` lies in the order of LoadPair and LoadSingle.
+int64_t Shuffled(DType dtype, int64_t dim, int64_t i) {
+  const int64_t pair = 2 * kLanes;
+  if (dtype != DType::kBF16 || i >= dim / pair * pair) return i;
+  return i / pair * pair + i % 2 * kLanes + i % pair / 2;
+}
+
+struct Scratch {
+  Scratch(std::byte* data, int64_t head_dim)
+      : dim(RoundUp(head_dim, kLanes)),
+        q(reinterpret_cast<float*>(data)),
+        o(q + kFewRowsMax * dim),
+        s(o + kFewRowsMax * dim),
+        row(s + kFewRowsMax * kBlock),
+        max(row + dim),
+        sum(max + kFewRowsMax),
+        alpha(sum + kFewRowsMax),
+        begin(reinterpret_cast<int32_t*>(alpha + kFewRowsMax)),
+        end(begin + kFewRowsMax) {}
+
+  static int64_t Bytes(int64_t head_dim) {
+    const int64_t dim = RoundUp(head_dim, kLanes);
+    return int64_t{sizeof(float)} * (kFewRowsMax * (2 * dim + kBlock + 5) + dim);
+  }
+
+  int64_t dim;   // padded
+  float* q;      // [kFewRowsMax, dim], scaled, shuffled; rows that are not there are 0
+  float* o;      // [kFewRowsMax, dim], not normalised, shuffled
+  float* s;      // [kFewRowsMax * kBlock]: for each group of rows its vectors of logits
+  float* row;    // [dim]
+  float* max;    // [kFewRowsMax] of the logits so far, times log2(e)
+  float* sum;    // [kFewRowsMax] of 2^(logit - max)
+  float* alpha;  // [kFewRowsMax]: what sums over earlier keys are worth under the new maximum
+  int32_t* begin;
+  int32_t* end;  // [kFewRowsMax]: the keys that each row sees
+};
+
+// Walks over the rows of K or V of consecutive keys.
+class RowCursor {
+ public:
+  RowCursor(const PageFormat& format, std::byte* const* pages, int64_t slot)
+      : pages_(pages + slot / format.page_slots),
+        slot_(static_cast<int>(slot % format.page_slots)),
+        page_slots_(format.page_slots),
+        row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
+        row_(*pages_ + slot_ * row_bytes_) {}
+
+  const std::byte* row() const { return row_; }
+  // To the next key's row, which must be there.
+  void Advance() {
+    row_ += row_bytes_;
+    if (++slot_ == page_slots_) {
+      slot_ = 0;
+      row_ = *++pages_;
+    }
+  }
+
+ private:
+  std::byte* const* pages_;
+  int slot_;
+  int page_slots_;
+  int64_t row_bytes_;
+  const std::byte* row_;
+};
+
+// [kLanes] sums of the lanes of kLanes vectors, in their order.
+HWY_INLINE V SumsOfVectors(const V (&v)[kLanes]) {
+  const D d;
+  const hn::Repartition<uint64_t, D> d64;
+  V quads[kLanes / 4];  // each block of 4 lanes: that block's share of the sums of 4 vectors
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / 4; ++i) {
+    const V a = hn::Add(hn::InterleaveLower(d, v[4 * i], v[4 * i + 1]),
+                        hn::InterleaveUpper(d, v[4 * i], v[4 * i + 1]));
+    const V b = hn::Add(hn::InterleaveLower(d, v[4 * i + 2], v[4 * i + 3]),
+                        hn::InterleaveUpper(d, v[4 * i + 2], v[4 * i + 3]));
+    const auto a64 = hn::BitCast(d64, a);
+    const auto b64 = hn::BitCast(d64, b);
+    quads[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, a64, b64)),
+                       hn::BitCast(d, hn::InterleaveUpper(d64, a64, b64)));
+  }
+  V even = quads[0];
+  V odd = quads[1];
+#if HWY_TARGET == HWY_AVX3
+  even = hn::Add(hn::ConcatLowerLower(d, quads[2], quads[0]),
+                 hn::ConcatUpperUpper(d, quads[2], quads[0]));
+  odd = hn::Add(hn::ConcatLowerLower(d, quads[3], quads[1]),
+                hn::ConcatUpperUpper(d, quads[3], quads[1]));
+#endif
+  return hn::Add(hn::OddEvenBlocks(odd, even),
+                 hn::SwapAdjacentBlocks(hn::OddEvenBlocks(even, odd)));
+}
+
+// Some rows and some keys of the item.
+struct Piece {
+  const AttentionTask& task;
+  const Scratch& scratch;
+  int64_t first_row;  // of the group
+  int64_t first_key;  // of the item's
+  int64_t keys;       // at most kBlock
+
+  float* s() const { return scratch.s + first_row * kBlock; }
+};
+
+// Products of a group's queries with the piece's keys; lanes beyond the last key repeat it.
+template <DType kDType, int kRows>
+HWY_NOINLINE void Score(const Piece& piece) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  const Scratch& scratch = piece.scratch;
+  const PageRun& run = piece.task.item->keys.pages;
+  const int64_t dim = piece.task.format->head_dim;
+  const float* q = scratch.q + piece.first_row * scratch.dim;
+  RowCursor cursor(*piece.task.format, run.k_pages, run.first_slot + piece.first_key);
+  float* s = piece.s();
+  for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
+    const std::byte* rows[kKeys];
+    for (int k = 0; k < kKeys; ++k) {
+      rows[k] = cursor.row();
+      if (key + k + 1 < piece.keys) cursor.Advance();
+    }
+    V sums[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) sums[i] = hn::Zero(d);
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) {
+        V first;
+        V second;
+        LoadPair<kDType>(rows[k], i, first, second);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const float* qr = q + r * scratch.dim + i;
+          V& sum = sums[r * kKeys + k];
+          sum = hn::MulAdd(first, hn::Load(d, qr), sum);
+          sum = hn::MulAdd(second, hn::Load(d, qr + kLanes), sum);
+        }
+      }
+    }
+    for (; i < dim; i += kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) {
+        const V single = LoadSingle<kDType>(rows[k], i, dim);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          V& sum = sums[r * kKeys + k];
+          sum = hn::MulAdd(single, hn::Load(d, q + r * scratch.dim + i), sum);
+        }
+      }
+    }
+    hn::Store(SumsOfVectors(sums), d, s);
+  }
+}
+
+// Logits to 2^(logit - max), 0 for keys that a row does not see; the rows' max, sum and alpha.
+template <int kRows>
+HWY_NOINLINE void Exponentiate(const Piece& piece) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  const DI di;
+  const Scratch& scratch = piece.scratch;
+  HWY_ALIGN int32_t begin[kLanes];
+  HWY_ALIGN int32_t end[kLanes];
+  HWY_ALIGN int32_t index[kLanes];
+  HWY_ALIGN float values[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    begin[i] = scratch.begin[piece.first_row + i / kKeys];
+    end[i] = scratch.end[piece.first_row + i / kKeys];
+    index[i] = static_cast<int32_t>(piece.first_key) + i % kKeys;
+  }
+  float* const s = piece.s();
+  const int64_t size = CeilDiv(piece.keys, kKeys) * kLanes;
+  auto key = hn::Load(di, index);
+  V max = hn::Set(d, -kInfinity);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const auto seen = hn::AndNot(hn::Lt(key, hn::Load(di, begin)), hn::Lt(key, hn::Load(di, end)));
+    const V logit =
+        hn::IfThenElse(hn::RebindMask(d, seen), hn::Load(d, s + i), hn::Set(d, -kInfinity));
+    hn::Store(logit, d, s + i);
+    max = hn::Max(max, logit);
+    key = hn::Add(key, hn::Set(di, kKeys));
+  }
+  hn::Store(max, d, values);
+  for (int r = 0; r < kRows; ++r) {
+    const float before = scratch.max[piece.first_row + r];
+    float after = before;
+    for (int k = 0; k < kKeys; ++k) after = std::max(after, values[r * kKeys + k]);
+    scratch.max[piece.first_row + r] = after;
+    // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
+    const float base = after == -kInfinity ? 0.0f : after;
+    scratch.alpha[piece.first_row + r] = hn::GetLane(Exp2(d, hn::Set(d, before - base)));
+    for (int k = 0; k < kKeys; ++k) values[r * kKeys + k] = base;
+  }
+  const V base = hn::Load(d, values);
+  V sum = hn::Zero(d);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V p = Exp2(d, hn::Sub(hn::Load(d, s + i), base));
+    hn::Store(p, d, s + i);
+    sum = hn::Add(sum, p);
+  }
+  hn::Store(sum, d, values);
+  for (int r = 0; r < kRows; ++r) {
+    float& total = scratch.sum[piece.first_row + r];
+    total *= scratch.alpha[piece.first_row + r];
+    for (int k = 0; k < kKeys; ++k) total += values[r * kKeys + k];
+  }
+}
+
+// o = o * alpha + P V for kVecs vectors of dims from `dim_begin` on.
+template <DType kDType, int kRows, int kVecs>
+HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  const Scratch& scratch = piece.scratch;
+  const PageRun& run = piece.task.item->keys.pages;
+  float* o = scratch.o + piece.first_row * scratch.dim + dim_begin;
+  V sums[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const V alpha = hn::Set(d, scratch.alpha[piece.first_row + r]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      sums[r][v] = hn::Mul(hn::Load(d, o + r * scratch.dim + v * kLanes), alpha);
+    }
+  }
+  RowCursor cursor(*piece.task.format, run.v_pages, run.first_slot + piece.first_key);
+  for (int64_t key = 0; key < piece.keys; ++key) {
+    const float* p = piece.s() + key / kKeys * kLanes + key % kKeys;
+    V values[kVecs];
+    if constexpr (kVecs == 1) {
+      values[0] = LoadSingle<kDType>(cursor.row(), dim_begin, piece.task.format->head_dim);
+    } else {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; v += 2) {
+        LoadPair<kDType>(cursor.row(), dim_begin + v * kLanes, values[v], values[v + 1]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const V weight = hn::Set(d, p[r * kKeys]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(weight, values[v], sums[r][v]);
+    }
+    if (key + 1 < piece.keys) cursor.Advance();
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      hn::Store(sums[r][v], d, o + r * scratch.dim + v * kLanes);
+    }
+  }
+}
+
+template <DType kDType, int kRows>
+void AttendPiece(const Piece& piece) {
+  Score<kDType, kRows>(piece);
+  Exponentiate<kRows>(piece);
+  // As many vectors at once as leave room for the rows' sums in registers.
+  constexpr int kVecsMax = std::min(kLanes / kRows, kLanes / 2);
+  const int64_t dim = piece.task.format->head_dim;
+  int64_t i = 0;
+  for (; i + kVecsMax * kLanes <= dim; i += kVecsMax * kLanes) {
+    AddValues<kDType, kRows, kVecsMax>(piece, i);
+  }
+  if constexpr (kVecsMax > 4) {
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) AddValues<kDType, kRows, 4>(piece, i);
+  }
+  if constexpr (kVecsMax > 2) {
+    for (; i + 2 * kLanes <= dim; i += 2 * kLanes) AddValues<kDType, kRows, 2>(piece, i);
+  }
+  for (; i < dim; i += kLanes) AddValues<kDType, kRows, 1>(piece, i);
+}
+
+// Rows to take together of the `rows` that are left: a row of zeros too many costs less than
+// another pass over the keys.
+int64_t GroupOf(int64_t rows) {
+  if (rows >= 6 && kGroupMax == 8) return 8;
+  return rows >= 3 ? 4 : rows;
+}
+
+template <DType kDType>
+void AttendGroup(const Piece& piece, int64_t group) {
+  switch (group) {
+    case kGroupMax:
+      return AttendPiece<kDType, kGroupMax>(piece);
+#if HWY_TARGET == HWY_AVX3
+    case 4:
+      return AttendPiece<kDType, 4>(piece);
+#endif
+    case 2:
+      return AttendPiece<kDType, 2>(piece);
+    default:
+      return AttendPiece<kDType, 1>(piece);
+  }
+}
+
+void FillRows(const AttentionTask& task, const Scratch& scratch) {
+  const LogitScale scale(*task.params);
+  const int64_t dim = task.format->head_dim;
+  std::fill_n(scratch.q, kFewRowsMax * scratch.dim, 0.0f);
+  std::fill_n(scratch.o, kFewRowsMax * scratch.dim, 0.0f);
+  std::fill_n(scratch.max, kFewRowsMax, -kInfinity);
+  std::fill_n(scratch.sum, kFewRowsMax, 0.0f);
+  VisibleKeys seen;
+  for (int64_t r = 0; r < kFewRowsMax; ++r) {
+    if (r < task.rows) {
+      const int64_t token = r / task.group;
+      const int64_t head = r % task.group;
+      const float* q = task.item->q + token * task.item->q_stride + head * dim;
+      for (int64_t i = 0; i < dim; ++i) {
+        scratch.q[r * scratch.dim + Shuffled(task.format->dtype, dim, i)] = q[i] * scale.q;
+      }
+      if (head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
+    }
+    scratch.begin[r] = seen.begin;
+    scratch.end[r] = seen.end;
+  }
+}
+
+void AttendFew(const AttentionTask& task, std::byte* data) {
+  const Scratch scratch(data, task.format->head_dim);
+  FillRows(task, scratch);
+  // Rows are in the order of their positions: the first sees the earliest keys, the last the
+  // latest.
+  const int64_t begin = scratch.begin[0];
+  const int64_t end = scratch.end[task.rows - 1];
+  for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock) {
+    const int64_t first = std::max(key, begin);
+    for (int64_t row = 0; row < task.rows;) {
+      const int64_t group = GroupOf(task.rows - row);
+      const Piece piece = {task, scratch, row, first, std::min(end, key + kBlock) - first};
+      switch (task.format->dtype) {
+        case DType::kF32:
+          AttendGroup<DType::kF32>(piece, group);
+          break;
+        case DType::kF16:
+          AttendGroup<DType::kF16>(piece, group);
+          break;
+        case DType::kBF16:
+          AttendGroup<DType::kBF16>(piece, group);
+          break;
+      }
+      row += group;
+    }
+  }
+  for (int64_t r = 0; r < task.rows; ++r) {
+    const float sum = scratch.sum[r];
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    for (int64_t i = 0; i < task.format->head_dim; ++i) {
+      scratch.row[i] =
+          scratch.o[r * scratch.dim + Shuffled(task.format->dtype, task.format->head_dim, i)] *
+          inverse;
+    }
+    StoreState(task, r, scratch.row, LogSumOf(scratch.max[r], sum));
+  }
+}
+
+}  // namespace
+
+extern const AttentionFewOps kAttentionFewOps;
+const AttentionFewOps kAttentionFewOps = {.scratch_bytes = Scratch::Bytes, .attend = AttendFew};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX2 || HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+
+const AttentionFewOps& AttentionFewOpsFor(Isa isa) {
+  return isa == Isa::kAvx2 ? N_AVX2::kAttentionFewOps : N_AVX3::kAttentionFewOps;
+}
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE
