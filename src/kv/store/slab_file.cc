@@ -18,7 +18,7 @@
 namespace headway::kv {
 namespace {
 
-// The file grows by this much at a time: writes behind its end are slow, and one at a time.
+// The file doubles up to this much at a time: writes behind its end are slow, and one at a time.
 constexpr int64_t kGrowBytes = 64 * kMiB;
 
 std::string DirectoryOf(const std::string& path) {
@@ -162,7 +162,7 @@ Result<int64_t> SlabFile::Impl::Allocate() {
 Status SlabFile::Impl::Grow(int64_t slot) {
   const int64_t slab = format.slab_bytes();
   if (Offset(slot) + slab <= bytes) return OkStatus();
-  const int64_t ahead = std::min(kGrowBytes, budget->available()) / slab;
+  const int64_t ahead = std::min({kGrowBytes, bytes, budget->available()}) / slab;
   const int64_t wanted = Offset(slot + std::max<int64_t>(1, ahead));
   Status status = file->Truncate(wanted);
   if (status.ok()) bytes = wanted;
