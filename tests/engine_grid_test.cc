@@ -42,8 +42,8 @@ RopeFrequencies RopeOf(const Model& model, int64_t length) {
 }
 
 // Prefills all but the last `decode` tokens in chunks, and those one by one.
-LogitRows Run(const Model& model, const HarnessConfig& config, std::span<const TokenId> tokens,
-              int64_t decode) {
+LogitRows RunTokens(const Model& model, const HarnessConfig& config,
+                    std::span<const TokenId> tokens, int64_t decode) {
   Result<std::unique_ptr<StepHarness>> h =
       StepHarness::Create(model, config, 1, static_cast<int64_t>(tokens.size()));
   EXPECT_TRUE(h.ok()) << h.status().message();
@@ -111,7 +111,7 @@ TEST_P(Grid, ResidenceAndHeadGroupNeverChangeABit) {
     resident.placement = kv::PlacementKind::kFirstFit;
     resident.device_slabs = 1 << 20;
     resident.group_heads = 0;
-    const LogitRows expected = Run(*model, resident, tokens, decode);
+    const LogitRows expected = RunTokens(*model, resident, tokens, decode);
     for (kv::PlacementKind placement :
          {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly,
           kv::PlacementKind::kDiskOnly}) {
@@ -123,7 +123,7 @@ TEST_P(Grid, ResidenceAndHeadGroupNeverChangeABit) {
           other.device_slabs = device_slabs;
           other.host_slabs = 5;
           other.staging_slabs = 1 + static_cast<int>(device_slabs % 2);
-          ExpectSameBits(expected, Run(*model, other, tokens, decode),
+          ExpectSameBits(expected, RunTokens(*model, other, tokens, decode),
                          "length " + std::to_string(length) + " placement " +
                              std::to_string(static_cast<int>(placement)) + " group " +
                              std::to_string(group) + " device slabs " +
@@ -138,7 +138,7 @@ TEST_P(Grid, ChunkSegmentAndThreadsAgreeWithinTolerance) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const std::vector<TokenId> tokens = RandomTokens(151, 96, 5);
   HarnessConfig config = HarnessConfig::Default();
-  const LogitRows expected = Run(*model, config, tokens, 20);
+  const LogitRows expected = RunTokens(*model, config, tokens, 20);
   for (int64_t chunk : {1, 2, 7, 33, 200}) {
     for (int64_t segment_pages : {1, 3, 50}) {
       for (int threads : {1, 3}) {
@@ -146,7 +146,7 @@ TEST_P(Grid, ChunkSegmentAndThreadsAgreeWithinTolerance) {
         other.chunk = chunk;
         other.segment_pages = segment_pages;
         other.threads = threads;
-        ExpectNear(*model, expected, Run(*model, other, tokens, 20),
+        ExpectNear(*model, expected, RunTokens(*model, other, tokens, 20),
                    "chunk " + std::to_string(chunk) + " segment pages " +
                        std::to_string(segment_pages) + " threads " + std::to_string(threads));
       }
@@ -159,9 +159,9 @@ TEST_P(Grid, AgreesWithTheReferenceKernels) {
   const std::vector<TokenId> tokens = RandomTokens(90, 96, 6);
   HarnessConfig ref = HarnessConfig::Default();
   ref.use_ref_kernels = true;
-  const LogitRows expected = Run(*model, ref, tokens, 10);
+  const LogitRows expected = RunTokens(*model, ref, tokens, 10);
   HarnessConfig config = HarnessConfig::Default();
-  ExpectNear(*model, expected, Run(*model, config, tokens, 10), "cpu against ref");
+  ExpectNear(*model, expected, RunTokens(*model, config, tokens, 10), "cpu against ref");
 }
 
 TEST_P(Grid, ABatchOfUnequalLengthsEqualsItsSequencesAlone) {
@@ -198,7 +198,7 @@ TEST_P(Grid, ABatchOfUnequalLengthsEqualsItsSequencesAlone) {
     }
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    const LogitRows alone = Run(*model, config, tokens[i], 8);
+    const LogitRows alone = RunTokens(*model, config, tokens[i], 8);
     const LogitRows tail(alone.end() - 8, alone.end());
     ExpectNear(*model, tail, got[i], "sequence " + std::to_string(i));
   }
@@ -212,11 +212,12 @@ TEST_P(Grid, SlidingWindowsEqualTheReference) {
   HarnessConfig ref = HarnessConfig::Default();
   ref.use_ref_kernels = true;
   ref.chunk = 200;  // one step: no page is freed or streamed
-  const LogitRows expected = Run(*model, ref, tokens, 0);
+  const LogitRows expected = RunTokens(*model, ref, tokens, 0);
   for (int64_t chunk : {5, 64}) {
     HarnessConfig config = HarnessConfig::Default();
     config.chunk = chunk;
-    ExpectNear(*model, expected, Run(*model, config, tokens, 30), "chunk " + std::to_string(chunk));
+    ExpectNear(*model, expected, RunTokens(*model, config, tokens, 30),
+               "chunk " + std::to_string(chunk));
   }
 }
 
