@@ -21,6 +21,11 @@ if(HEADWAY_SANITIZE)
                                                  -fno-omit-frame-pointer)
   target_link_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE})
 endif()
+if(HEADWAY_FUZZ)
+  # Coverage in the rooms themselves: without it a fuzzer mutates blindly.
+  target_compile_options(headway_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(headway_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # headway_library(NAME SOURCES ... DEPS ...): the target of one room or of one folder of a room.
 # DEPS names the other targets that its files include; the layer check holds it to the table.
