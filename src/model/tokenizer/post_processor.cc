@@ -1,0 +1,100 @@
+#include "model/tokenizer/post_processor.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "model/tokenizer/text.h"
+
+namespace headway::tok {
+namespace {
+
+// Bounds what a template can make of a text.
+constexpr size_t kMaxParts = 16;
+constexpr size_t kMaxIds = 256;
+
+}  // namespace
+
+Result<PostProcessor> PostProcessor::FromJson(const Node& node, TokenId id_limit) {
+  PostProcessor result;
+  if (node.IsNull()) return result;
+  Status status = Read(node, 0, id_limit, &result);
+  if (!status.ok()) return status;
+  return result;
+}
+
+Status PostProcessor::Read(const Node& node, int depth, TokenId id_limit, PostProcessor* result) {
+  if (depth > kMaxSequenceDepth) return node.Corrupt("Sequences are nested too deep");
+  const Result<std::string> type = node.Type();
+  if (!type.ok()) return type.status();
+  if (*type == "ByteLevel") return OkStatus();  // moves offsets, which Headway has none of
+  if (*type == "TemplateProcessing") return ReadTemplate(node, id_limit, result);
+  if (*type != "Sequence") return node.UnsupportedType(*type);
+  const Node list = node.Member("processors");
+  const Result<size_t> size = list.Size();
+  if (!size.ok()) return size.status();
+  for (size_t i = 0; i < *size; ++i) {
+    Status status = Read(list.Element(i), depth + 1, id_limit, result);
+    if (!status.ok()) return status;
+  }
+  return OkStatus();
+}
+
+Status PostProcessor::ReadTemplate(const Node& node, TokenId id_limit, PostProcessor* result) {
+  if (result->has_template_) {
+    return Status(StatusCode::kUnsupported,
+                  node.path() + ": a second TemplateProcessing is not supported");
+  }
+  result->has_template_ = true;
+  const Node single = node.Member("single");
+  const Result<size_t> size = single.Size();
+  if (!size.ok()) return size.status();
+  if (*size > kMaxParts) return single.Corrupt("has more than 16 pieces");
+  for (size_t i = 0; i < *size; ++i) {
+    const Node piece = single.Element(i);
+    const Node sequence = piece.Member("Sequence");
+    const Node special = piece.Member("SpecialToken");
+    Part part;
+    if (!sequence.IsNull()) {
+      const Result<std::string> id = sequence.String("id");
+      if (!id.ok()) return id.status();
+      if (*id != "A") return sequence.Corrupt("a template for one text names another");
+      part.text = true;
+    } else if (!special.IsNull()) {
+      const Result<std::string> name = special.String("id");
+      if (!name.ok()) return name.status();
+      const Node ids = node.Member("special_tokens").Member(*name).Member("ids");
+      const Result<size_t> count = ids.Size();
+      if (!count.ok()) return count.status();
+      if (*count > kMaxIds) return ids.Corrupt("has more than 256 ids");
+      for (size_t k = 0; k < *count; ++k) {
+        const nlohmann::json& id = ids.Element(k).value();
+        if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(id_limit)) {
+          return ids.Element(k).Corrupt(fmt::format("is no token's id (0 to {})", id_limit - 1));
+        }
+        part.ids.push_back(id.get<TokenId>());
+      }
+    } else {
+      return piece.Corrupt("is neither a Sequence nor a SpecialToken");
+    }
+    result->parts_.push_back(std::move(part));
+  }
+  return OkStatus();
+}
+
+std::vector<TokenId> PostProcessor::Apply(std::vector<TokenId> tokens,
+                                          bool add_special_tokens) const {
+  if (!has_template_) return tokens;
+  std::vector<TokenId> result;
+  result.reserve(tokens.size() + parts_.size());
+  for (const Part& part : parts_) {
+    if (part.text) {
+      result.insert(result.end(), tokens.begin(), tokens.end());
+    } else if (add_special_tokens) {
+      result.insert(result.end(), part.ids.begin(), part.ids.end());
+    }
+  }
+  return result;
+}
+
+}  // namespace headway::tok

@@ -1,0 +1,37 @@
+// The post-processor of tokenizer.json: the special tokens around a text.
+#ifndef HEADWAY_MODEL_TOKENIZER_POST_PROCESSOR_H_
+#define HEADWAY_MODEL_TOKENIZER_POST_PROCESSOR_H_
+
+#include <vector>
+
+#include "base/types.h"
+#include "headway/status.h"
+#include "model/tokenizer/json_fields.h"
+
+namespace headway::tok {
+
+class PostProcessor {
+ public:
+  // A null node adds nothing. Ids must lie below `id_limit`.
+  static Result<PostProcessor> FromJson(const Node& node, TokenId id_limit);
+
+  // The text's tokens with (or without) what goes around them.
+  std::vector<TokenId> Apply(std::vector<TokenId> tokens, bool add_special_tokens) const;
+
+ private:
+  // The text, or special tokens.
+  struct Part {
+    bool text = false;
+    std::vector<TokenId> ids;
+  };
+
+  static Status Read(const Node& node, int depth, TokenId id_limit, PostProcessor* result);
+  static Status ReadTemplate(const Node& node, TokenId id_limit, PostProcessor* result);
+
+  std::vector<Part> parts_;
+  bool has_template_ = false;
+};
+
+}  // namespace headway::tok
+
+#endif  // HEADWAY_MODEL_TOKENIZER_POST_PROCESSOR_H_

@@ -1,0 +1,279 @@
+#include "model/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/utf8.h"
+#include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/bpe.h"
+#include "model/tokenizer/decoder.h"
+#include "model/tokenizer/json_fields.h"
+#include "model/tokenizer/normalizer.h"
+#include "model/tokenizer/post_processor.h"
+#include "model/tokenizer/pre_tokenizer.h"
+#include "model/tokenizer/text.h"
+#include "model/tokenizer/tokenizer_json.h"
+
+namespace headway {
+
+struct Tokenizer::Parts {
+  tok::Normalizer normalizer;
+  tok::PreTokenizer pre_tokenizer;
+  tok::Bpe model;
+  tok::AddedTokens added;
+  tok::PostProcessor post_processor;
+  tok::Decoder decoder;
+  uint64_t hash;
+
+  // What the id stands for in decoding; nothing for an id that is no token.
+  std::optional<std::string_view> Token(TokenId id) const {
+    if (const std::string* form = added.DecodedForm(id)) return *form;
+    return model.vocabulary().Token(id);
+  }
+};
+
+namespace {
+
+uint64_t Fnv1a(std::string_view text) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+// The two tokens of a merge; a text has one space between them.
+Status SplitMerge(const tok::TokenizerJson::Merge& merge, std::string_view* left,
+                  std::string_view* right) {
+  *left = merge.left;
+  *right = merge.right;
+  if (merge.pair) return OkStatus();
+  const size_t space = merge.left.find(' ');
+  if (space == std::string::npos || merge.left.find(' ', space + 1) != std::string::npos) {
+    return Status(StatusCode::kCorrupt, fmt::format("the merge {} is not two tokens with a space "
+                                                    "between them",
+                                                    tok::Quoted(merge.left)));
+  }
+  *left = std::string_view(merge.left).substr(0, space);
+  *right = std::string_view(merge.left).substr(space + 1);
+  return OkStatus();
+}
+
+Result<std::vector<tok::Bpe::Merge>> ResolveMerges(const tok::TokenizerJson& json) {
+  std::vector<tok::Bpe::Merge> merges;
+  merges.reserve(json.merges.size());
+  std::string joined;
+  for (const tok::TokenizerJson::Merge& merge : json.merges) {
+    if (!merge.pair && merge.left.starts_with("#version")) continue;
+    std::string_view left;
+    std::string_view right;
+    Status status = SplitMerge(merge, &left, &right);
+    if (!status.ok()) return tok::At("model.merges", status);
+    joined.assign(left);
+    joined += right;
+    const auto find = [&json](std::string_view token) { return json.vocabulary.Find(token); };
+    const std::optional<TokenId> ids[3] = {find(left), find(right), find(joined)};
+    for (size_t i = 0; i < 3; ++i) {
+      if (ids[i].has_value()) continue;
+      const std::string_view token = i == 0 ? left : i == 1 ? right : std::string_view(joined);
+      return Status(StatusCode::kCorrupt,
+                    fmt::format("model.merges[{}]: the token {} is not in model.vocab",
+                                merges.size(), tok::Quoted(token)));
+    }
+    merges.push_back({*ids[0], *ids[1], *ids[2]});
+  }
+  return merges;
+}
+
+// What a BPE model can have and Headway does not do.
+Status CheckModel(const tok::Node& model, const tok::TokenizerJson& json) {
+  if (!model.value().is_object()) return model.Corrupt("is missing or not an object");
+  // Files of early versions do not name the type; only BPE has merges.
+  if (!model.Member("type").IsNull()) {
+    const Result<std::string> type = model.Type();
+    if (!type.ok()) return type.status();
+    if (*type != "BPE") return model.UnsupportedType(*type);
+  }
+  if (!json.has_vocabulary) return model.Member("vocab").Corrupt("is missing or not an object");
+  if (!json.has_merges) return model.Member("merges").Corrupt("is missing or not a list");
+  const tok::Node dropout = model.Member("dropout");
+  if (!dropout.IsNull() && !(dropout.value().is_number() && dropout.value() == 0)) {
+    return Status(StatusCode::kUnsupported,
+                  "model.dropout: random merges are for training and not supported");
+  }
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (model.Member(key).IsNull()) continue;
+    const Result<std::string> text = model.String(key);
+    if (!text.ok()) return text.status();
+    if (!text->empty()) {
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("model.{}: {} is not supported", key, tok::Quoted(*text)));
+    }
+  }
+  return OkStatus();
+}
+
+Result<tok::BpeOptions> ReadOptions(const tok::Node& model) {
+  tok::BpeOptions options;
+  if (!model.Member("unk_token").IsNull()) {
+    Result<std::string> token = model.String("unk_token");
+    if (!token.ok()) return token.status();
+    options.unknown_token = *std::move(token);
+  }
+  const std::pair<const char*, bool*> flags[] = {{"fuse_unk", &options.fuse_unknown},
+                                                 {"byte_fallback", &options.byte_fallback},
+                                                 {"ignore_merges", &options.ignore_merges}};
+  for (const auto& [key, flag] : flags) {
+    const Result<bool> value = model.Bool(key, false);
+    if (!value.ok()) return value.status();
+    *flag = *value;
+  }
+  return options;
+}
+
+Result<tok::Bpe> BuildModel(const tok::Node& node, tok::TokenizerJson* json) {
+  Status status = CheckModel(node, *json);
+  if (!status.ok()) return status;
+  Result<tok::BpeOptions> options = ReadOptions(node);
+  if (!options.ok()) return options.status();
+  status = json->vocabulary.Finish();
+  if (!status.ok()) return status;
+  const Result<std::vector<tok::Bpe::Merge>> merges = ResolveMerges(*json);
+  if (!merges.ok()) return merges.status();
+  return tok::Bpe(std::move(json->vocabulary), *merges, *std::move(options));
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json_text,
+                                                       std::string_view name) {
+  const auto fail = [name](const Status& status) { return tok::At(std::string(name), status); };
+  Result<tok::TokenizerJson> json = tok::ParseTokenizerJson(json_text);
+  if (!json.ok()) return fail(json.status());
+  const tok::Node root(json->parts, "");
+  Result<tok::Bpe> model = BuildModel(root.Member("model"), &*json);
+  if (!model.ok()) return fail(model.status());
+  Result<tok::Normalizer> normalizer = tok::Normalizer::FromJson(root.Member("normalizer"));
+  if (!normalizer.ok()) return fail(normalizer.status());
+  Result<tok::PreTokenizer> pre_tokenizer =
+      tok::PreTokenizer::FromJson(root.Member("pre_tokenizer"));
+  if (!pre_tokenizer.ok()) return fail(pre_tokenizer.status());
+  Result<tok::AddedTokens> added =
+      tok::AddedTokens::FromJson(root.Member("added_tokens"), model->vocabulary(), *normalizer);
+  if (!added.ok()) return fail(added.status());
+  const TokenId id_limit = std::max(model->vocabulary().max_id(), added->max_id()) + 1;
+  Result<tok::PostProcessor> post_processor =
+      tok::PostProcessor::FromJson(root.Member("post_processor"), id_limit);
+  if (!post_processor.ok()) return fail(post_processor.status());
+  Result<tok::Decoder> decoder = tok::Decoder::FromJson(root.Member("decoder"));
+  if (!decoder.ok()) return fail(decoder.status());
+  auto parts = std::unique_ptr<const Parts>(new Parts{
+      *std::move(normalizer), *std::move(pre_tokenizer), *std::move(model), *std::move(added),
+      *std::move(post_processor), *std::move(decoder), Fnv1a(json_text)});
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(Env* env, const std::string& model_dir) {
+  const std::string path = model_dir + "/tokenizer.json";
+  if (!env->Exists(path)) {
+    if (env->Exists(model_dir + "/tokenizer.model")) {
+      return Status(
+          StatusCode::kUnsupported,
+          fmt::format("{} has a tokenizer.model only: Headway needs tokenizer.json, which "
+                      "transformers writes with AutoTokenizer.from_pretrained(...)"
+                      ".save_pretrained(...)",
+                      model_dir));
+    }
+    return Status(StatusCode::kNotFound,
+                  fmt::format("{} has no tokenizer.json: is it a model folder?", model_dir));
+  }
+  const Result<std::string> text = env->ReadFile(path);
+  if (!text.ok()) return text.status();
+  return FromJson(*text, path);
+}
+
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, EncodeOptions options) const {
+  size_t bad_offset = 0;
+  if (!IsValidUtf8(text, &bad_offset)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("the text is not UTF-8: the byte at offset {} is part of no "
+                              "character",
+                              bad_offset));
+  }
+  tok::PieceWork work(text.size());
+  std::vector<tok::Piece> pieces;
+  Status status =
+      parts_->added.Split(text, options.parse_special, parts_->normalizer, &work, &pieces);
+  if (!status.ok()) return status;
+  status = parts_->pre_tokenizer.Apply(&work, &pieces);
+  if (!status.ok()) return status;
+  tok::BpeWork bpe;
+  std::vector<TokenId> tokens;
+  for (const tok::Piece& piece : pieces) {
+    if (piece.added >= 0) {
+      tokens.push_back(piece.added);
+      continue;
+    }
+    status = parts_->model.Encode(piece.text, parts_->pre_tokenizer.word_text(), &bpe, &tokens);
+    if (!status.ok()) return status;
+  }
+  return parts_->post_processor.Apply(std::move(tokens), options.add_special_tokens);
+}
+
+std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special) const {
+  Detokenizer detokenizer(this, skip_special);
+  std::string text;
+  for (TokenId token : tokens) text += detokenizer.Push(token);
+  text += detokenizer.Finish();
+  return text;
+}
+
+int Tokenizer::vocab_size() const {
+  return std::max(parts_->model.vocabulary().max_id(), parts_->added.max_id()) + 1;
+}
+
+std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
+  const std::optional<TokenId> added = parts_->added.Find(token);
+  return added.has_value() ? added : parts_->model.vocabulary().Find(token);
+}
+
+std::string Tokenizer::IdToToken(TokenId id) const {
+  return std::string(parts_->Token(id).value_or(""));
+}
+
+bool Tokenizer::IsSpecial(TokenId id) const { return parts_->added.IsSpecial(id); }
+
+uint64_t Tokenizer::Hash() const { return parts_->hash; }
+
+struct Detokenizer::State {
+  const Tokenizer::Parts* parts;
+  bool skip_special;
+  tok::DecodeStream stream;
+};
+
+Detokenizer::Detokenizer(const Tokenizer* tokenizer, bool skip_special)
+    : state_(new State{tokenizer->parts_.get(), skip_special,
+                       tok::DecodeStream(&tokenizer->parts_->decoder)}) {}
+Detokenizer::~Detokenizer() = default;
+Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
+Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
+
+std::string Detokenizer::Push(TokenId token) {
+  std::string text;
+  const std::optional<std::string_view> form = state_->parts->Token(token);
+  if (!form.has_value()) return text;
+  if (state_->skip_special && state_->parts->added.IsSpecialContent(*form)) return text;
+  state_->stream.Token(*form, &text);
+  return text;
+}
+
+std::string Detokenizer::Finish() {
+  std::string text;
+  state_->stream.Finish(&text);
+  return text;
+}
+
+}  // namespace headway
