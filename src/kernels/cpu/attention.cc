@@ -31,15 +31,14 @@ int64_t FirstAbove(const KeyRun& keys, int64_t position) {
 
 float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
-int64_t ScratchBytesPerThread(Isa isa, int64_t head_dim) {
-  return RoundUp(std::max(AttentionStripOpsFor(isa).scratch_bytes(head_dim),
-                          AttentionFewOpsFor(isa).scratch_bytes(head_dim)),
+// For any instruction set, so that one size serves all that a processor has.
+int64_t ScratchBytesPerThread(int64_t head_dim) {
+  return RoundUp(std::max({AttentionStripOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
+                           AttentionStripOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
+                           AttentionAmxOps().scratch_bytes(head_dim),
+                           AttentionFewOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
+                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim)}),
                  64);
-}
-
-int64_t MaxScratchBytesPerThread(int64_t head_dim) {
-  return std::max(ScratchBytesPerThread(Isa::kAvx2, head_dim),
-                  ScratchBytesPerThread(Isa::kAvx512, head_dim));
 }
 
 int64_t Rows(const AttentionItem& item, int group) { return item.tokens * group; }
@@ -47,38 +46,33 @@ int64_t Rows(const AttentionItem& item, int group) { return item.tokens * group;
 // One call of Attend.
 class Attention {
  public:
-  Attention(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
+  Attention(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
             const AttentionParams& params, const AttentionScratch& scratch)
-      : pool_(pool),
+      : code_(code),
+        pool_(pool),
         format_(format),
         group_(group),
         params_(params),
-        strip_ops_(AttentionStripOpsFor(isa)),
-        few_ops_(AttentionFewOpsFor(isa)),
-        thread_bytes_(MaxScratchBytesPerThread(scratch.limits.head_dim)),
+        thread_bytes_(ScratchBytesPerThread(scratch.limits.head_dim)),
         scratch_(scratch) {
     HEADWAY_CHECK(pool.threads() <= scratch.threads);
     HEADWAY_CHECK(format.head_dim <= scratch.limits.head_dim);
   }
 
   void Run(std::span<const AttentionItem> items) {
-    int64_t strips = 0;
-    for (const AttentionItem& item : items) {
-      if (!IsFew(item)) strips += CeilDiv(Rows(item, group_), strip_ops_.strip_rows);
-    }
-    const int64_t strips_per_task =
-        std::clamp<int64_t>(CeilDiv(strips, pool_.threads() * kTasksPerThread), 1,
-                            strip_ops_.max_strips(format_.head_dim));
-    const int64_t rows_per_task = strips_per_task * strip_ops_.strip_rows;
-    std::vector<AttentionTask> tasks;
+    int64_t rows = 0;  // that go in strips
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.keys.pages.count <= std::numeric_limits<int32_t>::max());
-      if (item.key_mass != nullptr) continue;
-      AddTasks(item, IsFew(item) ? kFewRowsMax : rows_per_task, nullptr, tasks);
+      if (!IsFew(item)) rows += Rows(item, group_);
+    }
+    rows_per_task_ = CeilDiv(rows, pool_.threads() * kTasksPerThread);
+    std::vector<AttentionTask> tasks;
+    for (const AttentionItem& item : items) {
+      if (item.key_mass == nullptr) AddTasks(item, nullptr, tasks);
     }
     RunTasks(tasks);
     for (const AttentionItem& item : items) {
-      if (item.key_mass != nullptr) RunWithMass(item, rows_per_task);
+      if (item.key_mass != nullptr) RunWithMass(item);
     }
   }
 
@@ -88,17 +82,28 @@ class Attention {
     return Rows(item, group_) <= kFewRowsMax && params_.softcap == 0 &&
            item.transform.inv_freq == nullptr && item.key_mass == nullptr;
   }
+  const AttentionStripOps& StripOpsFor(const AttentionItem& item) const {
+    const bool on_tiles = code_.tiles != nullptr && format_.dtype == DType::kBF16 &&
+                          item.transform.inv_freq == nullptr && item.key_mass == nullptr;
+    return on_tiles ? *code_.tiles : *code_.strips;
+  }
 
-  void AddTasks(const AttentionItem& item, int64_t rows_per_task, float* partial_lse,
+  void AddTasks(const AttentionItem& item, float* partial_lse,
                 std::vector<AttentionTask>& tasks) const {
     const int64_t rows = Rows(item, group_);
-    for (int64_t row = 0; row < rows; row += rows_per_task) {
+    int64_t step = kFewRowsMax;
+    if (!IsFew(item)) {
+      const AttentionStripOps& ops = StripOpsFor(item);
+      const int64_t strips = CeilDiv(rows_per_task_, ops.strip_rows);
+      step = std::clamp<int64_t>(strips, 1, ops.max_strips(format_.head_dim)) * ops.strip_rows;
+    }
+    for (int64_t row = 0; row < rows; row += step) {
       tasks.push_back({.format = &format_,
                        .params = &params_,
                        .item = &item,
                        .group = group_,
                        .first_row = row,
-                       .rows = std::min(rows_per_task, rows - row),
+                       .rows = std::min(step, rows - row),
                        .partial_lse = partial_lse});
     }
   }
@@ -106,19 +111,24 @@ class Attention {
   void RunTasks(std::span<const AttentionTask> tasks) {
     pool_.Run(static_cast<int64_t>(tasks.size()), 1, [&](int thread, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        strip_ops_.attend(tasks[static_cast<size_t>(i)], ThreadScratch(thread));
+        const AttentionTask& task = tasks[static_cast<size_t>(i)];
+        if (IsFew(*task.item)) {
+          code_.few->attend(task, ThreadScratch(thread));
+        } else {
+          StripOpsFor(*task.item).attend(task, ThreadScratch(thread));
+        }
       }
     });
   }
 
   // The mass of a key needs each row's final lse: a second pass over the logits, split by keys so
   // that the sums over rows are made in one order whatever the threads.
-  void RunWithMass(const AttentionItem& item, int64_t rows_per_task) {
+  void RunWithMass(const AttentionItem& item) {
     const int64_t rows = Rows(item, group_);
     HEADWAY_CHECK(rows <= scratch_.limits.rows * scratch_.limits.group);
     auto* partial_lse = reinterpret_cast<float*>(scratch_.data + scratch_.threads * thread_bytes_);
     std::vector<AttentionTask> tasks;
-    AddTasks(item, rows_per_task, partial_lse, tasks);
+    AddTasks(item, partial_lse, tasks);
     RunTasks(tasks);
     if (rows == 0) return;
     AttentionTask whole = tasks.front();
@@ -126,21 +136,21 @@ class Attention {
     pool_.Run(CeilDiv(item.keys.pages.count, kKeyBlock), 1,
               [&](int thread, int64_t begin, int64_t end) {
                 for (int64_t block = begin; block < end; ++block) {
-                  strip_ops_.add_key_mass(whole, block, ThreadScratch(thread));
+                  code_.add_key_mass(whole, block, ThreadScratch(thread));
                 }
               });
   }
 
   std::byte* ThreadScratch(int thread) const { return scratch_.data + thread * thread_bytes_; }
 
+  const AttentionCode& code_;
   ThreadPool& pool_;
   const PageFormat& format_;
   int group_;
   const AttentionParams& params_;
-  const AttentionStripOps& strip_ops_;
-  const AttentionFewOps& few_ops_;
   int64_t thread_bytes_;
   const AttentionScratch& scratch_;
+  int64_t rows_per_task_ = 0;
 };
 
 void MergeRow(const MergeItem& item, int head_dim, int64_t row) {
@@ -211,14 +221,27 @@ void StoreState(const AttentionTask& task, int64_t row, const float* o, float ls
 }
 
 int64_t AttentionScratchBytes(const KernelLimits& limits, int threads) {
-  return threads * MaxScratchBytesPerThread(limits.head_dim) +
+  return threads * ScratchBytesPerThread(limits.head_dim) +
          RoundUp(limits.rows * limits.group * int64_t{sizeof(float)}, 64);
+}
+
+AttentionCode AttentionCodeFor(Isa isa) {
+  return {.strips = &AttentionStripOpsFor(isa),
+          .tiles = isa == Isa::kAmx ? &AttentionAmxOps() : nullptr,
+          .few = &AttentionFewOpsFor(isa),
+          .add_key_mass = AddKeyMassFor(isa)};
+}
+
+void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
+                const AttentionParams& params, std::span<const AttentionItem> items,
+                const AttentionScratch& scratch) {
+  Attention(code, pool, format, group, params, scratch).Run(items);
 }
 
 void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
             const AttentionParams& params, std::span<const AttentionItem> items,
             const AttentionScratch& scratch) {
-  Attention(pool, isa, format, group, params, scratch).Run(items);
+  AttendWith(AttentionCodeFor(isa), pool, format, group, params, items, scratch);
 }
 
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {

@@ -105,34 +105,6 @@ struct Scratch {
   int32_t* end;  // [kFewRowsMax]: the keys that each row sees
 };
 
-// Walks over the rows of K or V of consecutive keys.
-class RowCursor {
- public:
-  RowCursor(const PageFormat& format, std::byte* const* pages, int64_t slot)
-      : pages_(pages + slot / format.page_slots),
-        slot_(static_cast<int>(slot % format.page_slots)),
-        page_slots_(format.page_slots),
-        row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
-        row_(*pages_ + slot_ * row_bytes_) {}
-
-  const std::byte* row() const { return row_; }
-  // To the next key's row, which must be there.
-  void Advance() {
-    row_ += row_bytes_;
-    if (++slot_ == page_slots_) {
-      slot_ = 0;
-      row_ = *++pages_;
-    }
-  }
-
- private:
-  std::byte* const* pages_;
-  int slot_;
-  int page_slots_;
-  int64_t row_bytes_;
-  const std::byte* row_;
-};
-
 // [kLanes] sums of the lanes of kLanes vectors, in their order.
 HWY_INLINE V SumsOfVectors(const V (&v)[kLanes]) {
   const D d;
@@ -390,6 +362,7 @@ void FillRows(const AttentionTask& task, const Scratch& scratch) {
 }
 
 void AttendFew(const AttentionTask& task, std::byte* data) {
+  const FlushDenormals flush;
   const Scratch scratch(data, task.format->head_dim);
   FillRows(task, scratch);
   // Rows are in the order of their positions: the first sees the earliest keys, the last the

@@ -8,9 +8,14 @@
 #ifndef HEADWAY_KERNELS_CPU_ATTENTION_OPS_H_
 #define HEADWAY_KERNELS_CPU_ATTENTION_OPS_H_
 
+#include <xmmintrin.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "base/thread_pool.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
@@ -55,16 +60,76 @@ struct LogitScale {
 // The natural logarithm of a sum of 2^(logit - max); -inf where the sum is over no key.
 float LogSumOf(float max, float sum);
 
+// The keys that the rows of a strip see, given those of each row: rows are in the order of their
+// positions, so that the first row sees the earliest keys and the last the latest.
+struct StripKeys {
+  StripKeys(const int32_t* row_begin, const int32_t* row_end, int64_t rows)
+      : begin(row_begin[0]),
+        common_begin(row_begin[rows - 1]),
+        common_end(row_end[0]),
+        end(row_end[rows - 1]) {}
+  int64_t begin, common_begin, common_end, end;  // of any row, of all rows
+};
+
+// Makes results below 2^-126 zero, and takes such operands as zero, while it lives: processors are
+// two orders of magnitude slower on them, and softmax makes many.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+// Walks over the rows of K or V of consecutive keys, from one that is there.
+class RowCursor {
+ public:
+  RowCursor(const PageFormat& format, std::byte* const* pages, int64_t slot)
+      : pages_(pages + slot / format.page_slots),
+        slot_(static_cast<int>(slot % format.page_slots)),
+        page_slots_(format.page_slots),
+        row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
+        row_(*pages_ + slot_ * row_bytes_) {}
+
+  const std::byte* row() const { return row_; }
+  // To the next key's row, which must be there.
+  void Advance() {
+    row_ += row_bytes_;
+    if (++slot_ == page_slots_) {
+      slot_ = 0;
+      row_ = *++pages_;
+    }
+  }
+
+ private:
+  std::byte* const* pages_;
+  int slot_;
+  int page_slots_;
+  int64_t row_bytes_;
+  const std::byte* row_;
+};
+
 // Any number of queries, in strips.
 struct AttentionStripOps {
   int64_t strip_rows;
   int64_t (*max_strips)(int64_t head_dim);     // of one task
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
   void (*attend)(const AttentionTask& task, std::byte* scratch);
-  // The mass of the keys of one block: the task is the whole item, with partial_lse filled.
-  void (*add_key_mass)(const AttentionTask& task, int64_t block, std::byte* scratch);
 };
 const AttentionStripOps& AttentionStripOpsFor(Isa isa);
+
+// Adds the mass of the keys of one block of kKeyBlock. The task is the whole item, partial_lse
+// filled; `scratch` is as large as for AttentionStripOpsFor(isa).
+using AddKeyMassFunction = void (*)(const AttentionTask& task, int64_t block, std::byte* scratch);
+AddKeyMassFunction AddKeyMassFor(Isa isa);
+
+// On AMX tiles: bf16 pages, without key transform or key mass; Q and the softmax's weights are
+// rounded to bf16. Emulated, the same code runs on a plain loop in place of the tiles: for tests.
+const AttentionStripOps& AttentionAmxOps();
+const AttentionStripOps& AttentionEmulatedAmxOps();
 
 // Few queries: the task is a whole item of at most kFewRowsMax rows, without softcap, key transform
 // or key mass.
@@ -74,6 +139,18 @@ struct AttentionFewOps {
   void (*attend)(const AttentionTask& task, std::byte* scratch);
 };
 const AttentionFewOps& AttentionFewOpsFor(Isa isa);
+
+// The code of an instruction set, and Attend with it.
+struct AttentionCode {
+  const AttentionStripOps* strips;
+  const AttentionStripOps* tiles;  // for the items that it can do; or null
+  const AttentionFewOps* few;
+  AddKeyMassFunction add_key_mass;
+};
+AttentionCode AttentionCodeFor(Isa isa);
+void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
+                const AttentionParams& params, std::span<const AttentionItem> items,
+                const AttentionScratch& scratch);
 
 // to[i] = from[i] rounded to nearest even, `count` elements without alignment.
 using StoreRowFunction = void (*)(const float* from, int64_t count, DType dtype, std::byte* to);

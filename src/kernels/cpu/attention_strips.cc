@@ -59,6 +59,8 @@ struct Strip {
   int32_t* begin;  // [kStrip]: the keys that each row sees
   int32_t* end;
 
+  StripKeys keys() const { return {begin, end, kStrip}; }
+
   static int64_t Floats(int64_t dim) { return 2 * dim * kStrip + 4 * kStrip; }
 };
 
@@ -258,30 +260,6 @@ HWY_NOINLINE void AddValues(const Scratch& scratch, const Strip& strip, const V 
 
 // ---- Softmax ----
 
-// Logits of keys [begin, end) capped; logits of keys that a row does not see become -inf; `max` is
-// taken anew. `first` is the block's first key.
-void FinishLogits(const Scratch& scratch, const Strip& strip, float softcap, int64_t first,
-                  int64_t begin, int64_t end, V (&max)[kVecs]) {
-  const D d;
-  const DI di;
-  for (int j = 0; j < kVecs; ++j) {
-    const auto row_begin = hn::Load(di, strip.begin + j * kLanes);
-    const auto row_end = hn::Load(di, strip.end + j * kLanes);
-    V m = hn::Set(d, -kInfinity);
-    for (int64_t key = begin; key < end; ++key) {
-      float* at = scratch.s + key * kStrip + j * kLanes;
-      V s = hn::Load(d, at);
-      if (softcap != 0) s = hn::Mul(SoftCap(d, s, softcap), hn::Set(d, kLog2E));
-      const auto index = hn::Set(di, static_cast<int32_t>(first + key));
-      const auto seen = hn::AndNot(hn::Lt(index, row_begin), hn::Lt(index, row_end));
-      s = hn::IfThenElse(hn::RebindMask(d, seen), s, hn::Set(d, -kInfinity));
-      hn::Store(s, d, at);
-      m = hn::Max(m, s);
-    }
-    max[j] = m;
-  }
-}
-
 // Turns the logits of keys [begin, end) into 2^(logit - max), where max is the larger of the
 // strip's and `block_max`, and updates the strip's maximum and sum. `alpha` is what the sums over
 // earlier keys are worth under the new maximum.
@@ -340,22 +318,11 @@ void StartStrip(const Scratch& scratch, const Strip& strip) {
   std::fill_n(strip.sum, kStrip, 0.0f);
 }
 
-// The keys that the strip's rows see, and whether each row sees all of them: rows are in the order
-// of their positions, so that the first sees the earliest keys and the last the latest.
-struct StripKeys {
-  explicit StripKeys(const Strip& strip)
-      : begin(strip.begin[0]),
-        common_begin(strip.begin[kStrip - 1]),
-        common_end(strip.end[0]),
-        end(strip.end[kStrip - 1]) {}
-  int64_t begin, common_begin, common_end, end;
-};
-
 // The logits of the strip against keys [first, first + count), the block's. False when no row sees
 // any. Otherwise those of keys [begin, end) of the block are in scratch.s.
 bool ScoreBlock(const Scratch& scratch, const Strip& strip, float softcap, int64_t first,
                 int64_t count, int64_t* begin, int64_t* end, V (&max)[kVecs]) {
-  const StripKeys keys(strip);
+  const StripKeys keys = strip.keys();
   *begin = std::max(keys.begin - first, int64_t{0}) / kTile * kTile;
   *end = std::min(keys.end - first, count);
   if (*begin >= *end) return false;
@@ -363,7 +330,7 @@ bool ScoreBlock(const Scratch& scratch, const Strip& strip, float softcap, int64
   const bool all_see_all = keys.common_begin <= first + *begin && first + *end <= keys.common_end &&
                            (*end - *begin) % kTile == 0;
   if (softcap != 0 || !all_see_all) {
-    FinishLogits(scratch, strip, softcap, first, *begin, *end, max);
+    FinishLogits<kVecs>(scratch.s, strip.begin, strip.end, softcap, first, *begin, *end, max);
   }
   return true;
 }
@@ -380,6 +347,7 @@ void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, cons
 }
 
 void AttendStrips(const AttentionTask& task, std::byte* data) {
+  const FlushDenormals flush;
   const Scratch scratch(data, task.format->head_dim);
   const int64_t strips = CeilDiv(task.rows, kStrip);
   int64_t begin = task.item->keys.pages.count;
@@ -389,8 +357,8 @@ void AttendStrips(const AttentionTask& task, std::byte* data) {
     FillRows(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
              scratch, strip);
     StartStrip(scratch, strip);
-    begin = std::min(begin, StripKeys(strip).begin);
-    end = std::max(end, StripKeys(strip).end);
+    begin = std::min(begin, strip.keys().begin);
+    end = std::max(end, strip.keys().end);
   }
   for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, end - first);
@@ -426,6 +394,7 @@ void StartMass(const AttentionTask& task, int64_t first_row, int64_t rows, const
 }
 
 void AddKeyMass(const AttentionTask& task, int64_t block, std::byte* data) {
+  const FlushDenormals flush;
   const D d;
   const Scratch scratch(data, task.format->head_dim);
   const Strip strip = scratch.At(0);
@@ -457,8 +426,9 @@ extern const AttentionStripOps kAttentionStripOps;
 const AttentionStripOps kAttentionStripOps = {.strip_rows = kStrip,
                                               .max_strips = MaxStrips,
                                               .scratch_bytes = ScratchBytes,
-                                              .attend = AttendStrips,
-                                              .add_key_mass = AddKeyMass};
+                                              .attend = AttendStrips};
+extern const AddKeyMassFunction kAddKeyMass;
+const AddKeyMassFunction kAddKeyMass = AddKeyMass;
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu
@@ -470,6 +440,10 @@ namespace headway::cpu {
 
 const AttentionStripOps& AttentionStripOpsFor(Isa isa) {
   return isa == Isa::kAvx2 ? N_AVX2::kAttentionStripOps : N_AVX3::kAttentionStripOps;
+}
+
+AddKeyMassFunction AddKeyMassFor(Isa isa) {
+  return isa == Isa::kAvx2 ? N_AVX2::kAddKeyMass : N_AVX3::kAddKeyMass;
 }
 
 }  // namespace headway::cpu

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -41,12 +42,47 @@ class PoisonedScratch {
   cpu::AttentionScratch scratch_;
 };
 
-void RunOn(Isa isa, int threads, const AttentionCase& c, std::span<const AttentionItem> items) {
+struct NamedCode {
+  std::string name;
+  cpu::AttentionCode code;
+  bool rounds_to_bf16 = false;  // queries and weights, where it runs on tiles
+};
+
+// Every instruction set of this processor, and the code for tiles on emulated ones.
+std::vector<NamedCode> AllCodes() {
+  std::vector<NamedCode> codes;
+  for (Isa isa : SupportedIsas()) {
+    codes.push_back({IsaName(isa), cpu::AttentionCodeFor(isa), isa == Isa::kAmx});
+    if (isa == Isa::kAvx512) {
+      codes.push_back({"emulated amx", cpu::AttentionCodeFor(isa), true});
+      codes.back().code.tiles = &cpu::AttentionEmulatedAmxOps();
+    }
+  }
+  return codes;
+}
+
+void RunOn(const NamedCode& code, int threads, const AttentionCase& c,
+           std::span<const AttentionItem> items) {
   int64_t rows = 0;
   for (const AttentionItem& item : items) rows = std::max(rows, item.tokens);
   ThreadPool pool(threads);
   PoisonedScratch scratch({.rows = rows, .head_dim = c.format.head_dim, .group = c.group}, threads);
-  cpu::Attend(pool, isa, c.format, c.group, c.params, items, scratch.get());
+  cpu::AttendWith(code.code, pool, c.format, c.group, c.params, items, scratch.get());
+}
+
+// True when the code takes the item on tiles, that is with queries and weights in bf16.
+bool OnTiles(const NamedCode& code, const AttentionCase& c) {
+  const bool few = c.tokens * c.group <= cpu::kFewRowsMax && c.params.softcap == 0;
+  return code.rounds_to_bf16 && !few && c.format.dtype == DType::kBF16 && c.rotary_dim == 0 &&
+         !c.key_mass;
+}
+
+// Queries as the tiles see them.
+std::vector<float> RoundedQueries(const AttentionCase& c, const std::vector<float>& q) {
+  const float scale = cpu::LogitScale(c.params).q;
+  std::vector<float> rounded;
+  for (float value : q) rounded.push_back(ToFloat(ToBF16(value * scale)) / scale);
+  return rounded;
 }
 
 double Norm(const std::vector<double>& x) {
@@ -67,7 +103,7 @@ struct Tolerance {
   double mass = 0;  // relative
 };
 
-Tolerance ToleranceOf(const AttentionProblem& problem) {
+Tolerance ToleranceOf(const AttentionProblem& problem, bool on_tiles) {
   const AttentionCase& c = problem.spec;
   const int64_t dim = c.format.head_dim;
   double q_norm = 0;
@@ -95,18 +131,19 @@ Tolerance ToleranceOf(const AttentionProblem& problem) {
   const double delta =
       kUnit * ((static_cast<double>(dim) + 16) * std::abs(c.params.scale) * q_norm * k_norm +
                8 * c.params.softcap);
+  const double weight = on_tiles ? 0x1p-8 + 9e-5 : 0;
   Tolerance tolerance;
-  tolerance.o = (2 * delta + (24 + 2 * n) * kUnit) * v_max;
-  tolerance.lse = delta + (16 + n) * kUnit;
+  tolerance.o = (2 * delta + 2 * weight + (24 + 2 * n) * kUnit) * v_max;
+  tolerance.lse = delta + weight + (16 + n) * kUnit;
   tolerance.mass = 2 * delta + (24 + 2 * n + static_cast<double>(c.tokens * c.group)) * kUnit;
   return tolerance;
 }
 
 void ExpectOutputsNear(const AttentionProblem::Outputs& expected,
                        const AttentionProblem::Outputs& actual, const AttentionProblem& problem,
-                       const std::string& what) {
+                       bool on_tiles, const std::string& what) {
   const AttentionCase& c = problem.spec;
-  const Tolerance tolerance = ToleranceOf(problem);
+  const Tolerance tolerance = ToleranceOf(problem, on_tiles);
   for (int64_t t = 0; t < c.tokens; ++t) {
     for (int64_t i = 0; i < c.group * c.format.head_dim; ++i) {
       const size_t at = static_cast<size_t>(t * problem.o_stride + i);
@@ -124,7 +161,7 @@ void ExpectOutputsNear(const AttentionProblem::Outputs& expected,
       }
     }
   }
-  for (size_t key = 0; key < expected.mass.size(); ++key) {
+  for (size_t key = 0; key < actual.mass.size(); ++key) {
     ASSERT_NEAR(expected.mass[key], actual.mass[key], tolerance.mass * (1 + expected.mass[key]))
         << what << " key " << key;
   }
@@ -201,22 +238,316 @@ TEST(CpuAttention, EqualsTheDefinitionOnRandomShapes) {
     const AttentionCase c = RandomCase(random);
     AttentionProblem problem(c, random);
     const AttentionProblem::Outputs before = problem.outputs();
-    const AttentionItem item = problem.Item();
-    ref::Attend(c.format, c.group, c.params, {&item, 1});
-    const AttentionProblem::Outputs expected = problem.outputs();
-    for (Isa isa : SupportedIsas()) {
-      const std::string what = Describe(c, seed) + " " + IsaName(isa);
+    const std::vector<float> q = problem.q;
+    for (const NamedCode& code : AllCodes()) {
+      const std::string what = Describe(c, seed) + " " + code.name;
+      const bool on_tiles = OnTiles(code, c);
       problem.Reset(before);
-      RunOn(isa, 1, c, {&item, 1});
+      problem.q = on_tiles ? RoundedQueries(c, q) : q;
+      AttentionItem item = problem.Item();
+      ref::Attend(c.format, c.group, c.params, {&item, 1});
+      const AttentionProblem::Outputs expected = problem.outputs();
+
+      problem.q = q;
+      item = problem.Item();
+      problem.Reset(before);
+      RunOn(code, 1, c, {&item, 1});
       const AttentionProblem::Outputs actual = problem.outputs();
-      ExpectOutputsNear(expected, actual, problem, what);
+      ExpectOutputsNear(expected, actual, problem, on_tiles, what);
       ExpectGapsUntouched(problem, what);
       for (int threads : {2, 3}) {
         problem.Reset(before);
-        RunOn(isa, threads, c, {&item, 1});
+        RunOn(code, threads, c, {&item, 1});
         ExpectSameBits(actual, problem.outputs(), what + " threads " + std::to_string(threads));
       }
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+AttentionCase PlainCase(DType dtype, int head_dim, int group, int64_t tokens, int64_t count) {
+  AttentionCase c;
+  c.format = {dtype, 8, head_dim};
+  c.group = group;
+  c.params.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  c.tokens = tokens;
+  c.count = count;
+  c.q_position = count - tokens;
+  return c;
+}
+
+// Another item in the call, other pages, more threads: not a bit changes.
+TEST(CpuAttention, DependsOnTheItemAlone) {
+  for (const NamedCode& code : AllCodes()) {
+    for (int64_t tokens : {1, 3, 40, 200}) {
+      Random random(static_cast<uint64_t>(tokens));
+      AttentionCase c = PlainCase(DType::kBF16, 64, 2, tokens, 300);
+      AttentionProblem alone(c, random);
+      const AttentionItem item = alone.Item();
+      RunOn(code, 1, c, {&item, 1});
+
+      c.first_slot = 5;
+      AttentionProblem moved(c, random);
+      moved.q = alone.q;
+      for (int64_t key = 0; key < c.count; ++key) {
+        for (int64_t i = 0; i < c.format.head_dim; ++i) {
+          moved.kv.SetK(key, i, alone.kv.K(key, i));
+          moved.kv.SetV(key, i, alone.kv.V(key, i));
+        }
+      }
+      AttentionProblem other(PlainCase(DType::kBF16, 64, 2, 77, 100), random);
+      const std::vector<AttentionItem> items = {other.Item(), moved.Item()};
+      RunOn(code, 3, c, items);
+      ExpectSameBits(alone.o, moved.o, code.name + " o");
+      ExpectSameBits(alone.lse, moved.lse, code.name + " lse");
+    }
+  }
+}
+
+// Attention over any partition of the keys, merged, is attention over all of them.
+TEST(CpuAttention, PartsMergeToTheWhole) {
+  for (const NamedCode& code : AllCodes()) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Random random(seed);
+      const int64_t tokens = OneOf<int64_t>(random, {1, 2, 60});
+      const AttentionCase c = PlainCase(DType::kBF16, 64, 3, tokens, 1 + random.Below(400));
+      AttentionProblem whole(c, random);
+      const AttentionItem item = whole.Item();
+      RunOn(code, 1, c, {&item, 1});
+      const std::string what = Describe(c, seed) + " " + code.name;
+      const AttentionProblem::Outputs expected = whole.outputs();
+
+      // Ends of the parts; some parts are empty.
+      std::vector<int64_t> ends = {0, c.count};
+      for (int64_t i = random.Below(6); i > 0; --i) ends.push_back(random.Below(c.count + 1));
+      std::sort(ends.begin(), ends.end());
+      const int parts = static_cast<int>(ends.size()) - 1;
+      const int64_t rows = c.tokens * c.group;
+      std::vector<float> part_o(static_cast<size_t>(parts * rows * c.format.head_dim), kPoison);
+      std::vector<float> part_lse(static_cast<size_t>(parts * rows), kPoison);
+      std::vector<AttentionItem> items;
+      std::vector<float> merged_o = whole.o;
+      std::vector<float> merged_lse = whole.lse;
+      for (int i = 0; i < parts; ++i) {
+        const size_t at = static_cast<size_t>(i);
+        AttentionItem part = item;
+        part.keys.pages = whole.kv.Run(ends[at], ends[at + 1]);
+        part.keys.position = c.key_position + ends[at];
+        part.o = part_o.data() + i * rows * c.format.head_dim;
+        part.o_stride = c.group * c.format.head_dim;
+        part.lse = part_lse.data() + i * rows;
+        part.lse_stride = c.group;
+        items.push_back(part);
+        // The same into one state, part after part.
+        part.o = merged_o.data();
+        part.o_stride = whole.o_stride;
+        part.lse = merged_lse.data();
+        part.lse_stride = whole.lse_stride;
+        part.merge = i > 0;
+        RunOn(code, 2, c, {&part, 1});
+      }
+      RunOn(code, 2, c, items);
+      std::vector<float> o(static_cast<size_t>(rows * c.format.head_dim), kPoison);
+      std::vector<float> lse(static_cast<size_t>(rows), kPoison);
+      const MergeItem merge = {.part_o = part_o.data(),
+                               .o_part_stride = rows * c.format.head_dim,
+                               .part_lse = part_lse.data(),
+                               .lse_part_stride = rows,
+                               .parts = parts,
+                               .rows = rows,
+                               .o = o.data(),
+                               .lse = lse.data()};
+      ThreadPool pool(2);
+      cpu::Merge(pool, c.format.head_dim, {&merge, 1});
+
+      AttentionProblem::Outputs actual = expected;
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t t = row / c.group;
+        const int64_t h = row % c.group;
+        for (int64_t i = 0; i < c.format.head_dim; ++i) {
+          actual.o[static_cast<size_t>(t * whole.o_stride + h * c.format.head_dim + i)] =
+              o[static_cast<size_t>(row * c.format.head_dim + i)];
+        }
+        actual.lse[static_cast<size_t>(t * whole.lse_stride + h)] = lse[static_cast<size_t>(row)];
+      }
+      // Both sides round weights on tiles.
+      const bool on_tiles = OnTiles(code, c);
+      ExpectOutputsNear(expected, actual, whole, on_tiles, what + " merged at once");
+      ExpectOutputsNear(expected, {merged_o, merged_lse, {}}, whole, on_tiles, what + " merged");
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(CpuAttention, NanAndInfinityComeOut) {
+  for (const NamedCode& code : AllCodes()) {
+    for (int64_t tokens : {1, 40}) {
+      Random random(7);
+      const AttentionCase c = PlainCase(DType::kBF16, 64, 1, tokens, 40 + tokens);
+      AttentionProblem problem(c, random);
+      // The last token's key: only its own query sees it.
+      problem.kv.SetK(c.count - 1, 3, kPoison);
+      const AttentionItem item = problem.Item();
+      RunOn(code, 1, c, {&item, 1});
+      for (int64_t t = 0; t < tokens; ++t) {
+        const bool last = t == tokens - 1;
+        const std::string what = code.name + " token " + std::to_string(t);
+        EXPECT_EQ(last, std::isnan(problem.lse[static_cast<size_t>(t * problem.lse_stride)]))
+            << what;
+        EXPECT_EQ(last, std::isnan(problem.o[static_cast<size_t>(t * problem.o_stride + 5)]))
+            << what;
+      }
+    }
+  }
+}
+
+TEST(CpuAttention, LargeLogitsDoNotOverflow) {
+  for (const NamedCode& code : AllCodes()) {
+    for (int64_t tokens : {1, 40}) {
+      Random random(8);
+      AttentionCase c = PlainCase(DType::kBF16, 64, 1, tokens, 200);
+      c.q_position = c.count;
+      c.params.scale = 1e4f;
+      AttentionProblem problem(c, random);
+      const AttentionItem item = problem.Item();
+      RunOn(code, 1, c, {&item, 1});
+      for (int64_t t = 0; t < tokens; ++t) {
+        // One key takes all: the output is its value, to bf16 with the rounding of weights.
+        double best = -std::numeric_limits<double>::infinity();
+        int64_t best_key = 0;
+        for (int64_t key = 0; key < c.count; ++key) {
+          double logit = 0;
+          for (int64_t i = 0; i < 64; ++i) {
+            logit += problem.q[static_cast<size_t>(t * problem.q_stride + i)] *
+                     double{problem.kv.K(key, i)};
+          }
+          if (logit > best) best_key = key;
+          best = std::max(best, logit);
+        }
+        EXPECT_NEAR(best * c.params.scale, problem.lse[static_cast<size_t>(t * problem.lse_stride)],
+                    best * c.params.scale * 0x1p-8)
+            << code.name;
+        EXPECT_NEAR(problem.kv.V(best_key, 9),
+                    problem.o[static_cast<size_t>(t * problem.o_stride + 9)], 1e-4)
+            << code.name << " token " << t;
+      }
+    }
+  }
+}
+
+// ---- Merge, sinks and storing ----
+
+TEST(CpuAttention, MergeEqualsTheDefinition) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    Random random(seed);
+    const int head_dim = OneOf(random, {5, 64, 80});
+    std::vector<std::vector<float>> part_o;
+    std::vector<std::vector<float>> part_lse;
+    std::vector<std::vector<float>> o;
+    std::vector<std::vector<float>> lse;
+    std::vector<MergeItem> items;
+    for (int64_t item = 0; item < 4; ++item) {
+      const int parts = static_cast<int>(random.Below(5));
+      const int64_t rows = random.Below(70);
+      part_o.emplace_back(static_cast<size_t>(parts * rows * head_dim));
+      part_lse.emplace_back(static_cast<size_t>(parts * rows));
+      for (float& value : part_o.back()) value = random.Normal();
+      for (float& value : part_lse.back()) {
+        value = random.Below(3) == 0 ? kNoKeys : 5 * random.Normal();
+      }
+      o.emplace_back(static_cast<size_t>(rows * head_dim), kPoison);
+      lse.emplace_back(static_cast<size_t>(rows), kPoison);
+      items.push_back({.part_o = part_o.back().data(),
+                       .o_part_stride = rows * head_dim,
+                       .part_lse = part_lse.back().data(),
+                       .lse_part_stride = rows,
+                       .parts = parts,
+                       .rows = rows,
+                       .o = o.back().data(),
+                       .lse = item == 2 ? nullptr : lse.back().data()});
+    }
+    ref::Merge(head_dim, items);
+    const auto expected_o = o;
+    const auto expected_lse = lse;
+    for (auto& values : o) std::fill(values.begin(), values.end(), kPoison);
+    for (auto& values : lse) std::fill(values.begin(), values.end(), kPoison);
+    ThreadPool pool(2);
+    cpu::Merge(pool, head_dim, items);
+    for (size_t i = 0; i < items.size(); ++i) {
+      for (size_t j = 0; j < o[i].size(); ++j) {
+        ASSERT_NEAR(expected_o[i][j], o[i][j], 1e-5) << "seed " << seed << " item " << i;
+      }
+      for (size_t j = 0; i != 2 && j < lse[i].size(); ++j) {
+        if (expected_lse[i][j] == kNoKeys) {
+          ASSERT_EQ(kNoKeys, lse[i][j]) << "seed " << seed << " item " << i;
+        } else {
+          ASSERT_NEAR(expected_lse[i][j], lse[i][j], 1e-5) << "seed " << seed << " item " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuAttention, SinksEqualTheDefinition) {
+  Random random(3);
+  const int64_t tokens = 50;
+  const int heads = 3;
+  const int head_dim = 20;
+  std::vector<float> sinks = {1.5f, -2.0f, kNoKeys};
+  std::vector<float> o(static_cast<size_t>(tokens * heads * head_dim));
+  std::vector<float> lse(static_cast<size_t>(tokens * heads));
+  for (float& value : o) value = random.Normal();
+  for (float& value : lse) value = random.Below(4) == 0 ? kNoKeys : 3 * random.Normal();
+  std::vector<float> expected_o = o;
+  std::vector<float> expected_lse = lse;
+  ref::AddSinks(sinks.data(), tokens, heads, head_dim, expected_o.data(), expected_lse.data());
+  ThreadPool pool(2);
+  cpu::AddSinks(pool, sinks.data(), tokens, heads, head_dim, o.data(), lse.data());
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (expected_lse[i] == kNoKeys) {
+      EXPECT_EQ(kNoKeys, lse[i]);
+      continue;
+    }
+    EXPECT_NEAR(expected_lse[i], lse[i], 1e-5);
+    for (size_t j = 0; j < static_cast<size_t>(head_dim); ++j) {
+      const size_t at = i * static_cast<size_t>(head_dim) + j;
+      EXPECT_NEAR(expected_o[at], o[at], 1e-5);
+    }
+  }
+}
+
+// Pages written by the definition and by every instruction set have the same bytes, NaN, infinities
+// and denormals included, and nothing is written but the slots.
+TEST(CpuAttention, StoresTheSameBytesAsTheDefinition) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int head_dim : {1, 16, 37, 80}) {
+      Random random(static_cast<uint64_t>(head_dim));
+      const PageFormat format = {dtype, 4, head_dim};
+      const int64_t count = 61;
+      const int64_t stride = head_dim + 2;
+      std::vector<float> k(static_cast<size_t>(count * stride));
+      std::vector<float> v(k.size());
+      for (size_t i = 0; i < k.size(); ++i) {
+        // Any bits at all, and numbers near rounding boundaries.
+        k[i] = std::bit_cast<float>(static_cast<uint32_t>(random.Next()));
+        v[i] = random.Normal() * std::ldexp(1.0f, static_cast<int>(random.Below(60)) - 30);
+      }
+      PagedKv expected(format, 3, count, random);
+      ref::StoreKv(format, std::vector<StoreKvItem>{{k.data(), v.data(), stride, expected.Run()}});
+      for (Isa isa : SupportedIsas()) {
+        PagedKv actual(format, 3, count, random);
+        ThreadPool pool(2);
+        cpu::StoreKv(pool, isa, format,
+                     std::vector<StoreKvItem>{{k.data(), v.data(), stride, actual.Run()}});
+        const PageRun run = expected.Run();
+        for (int64_t page = 0; page < CeilDiv(run.first_slot + count, 4); ++page) {
+          const PageRun to = actual.Run();
+          ASSERT_EQ(0, std::memcmp(run.k_pages[page], to.k_pages[page], format.bytes()))
+              << DTypeName(dtype) << " " << head_dim << " " << IsaName(isa) << " page " << page;
+          ASSERT_EQ(0, std::memcmp(run.v_pages[page], to.v_pages[page], format.bytes()))
+              << DTypeName(dtype) << " " << head_dim << " " << IsaName(isa) << " page " << page;
+        }
+      }
     }
   }
 }

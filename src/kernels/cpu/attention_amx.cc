@@ -1,0 +1,518 @@
+// Attention of many queries on AMX tiles: bf16 products, f32 sums and softmax.
+//
+// As in attention_strips.cc rows of queries lie along the vectors: S^T [keys, rows] = K Q^T, so
+// that rows of K are tile operands as they lie in pages, then O^T [dims, rows] += V^T P^T, P^T
+// rounded to bf16. V^T is packed once a block of keys and serves all strips of the task.
+//
+// The tile unit works beside the vector units, in the order of the program: so the products of one
+// strip are issued between the exponentials of another. While strip j goes through softmax, strip
+// j + 1 gets its logits and strip j - 1 its weighted values.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_amx.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_math-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using DU = hn::ScalableTag<uint32_t>;
+using V = hn::Vec<D>;
+using VU = hn::Vec<DU>;
+
+constexpr int kVecs = 2;  // of 16 rows each
+constexpr int kStrip = kVecs * kTileRows;
+constexpr int64_t kStripStride = kStrip * sizeof(float);  // bytes from key to key, or dim to dim
+constexpr int64_t kSub = 32;                              // keys that tiles take at once
+constexpr int64_t kSubs = kKeyBlock / kSub;
+constexpr int64_t kTileElements = 512;  // bf16
+
+// A larger maximum is adopted when a logit exceeds the old one by so much: until then weights are
+// at most 2^8, which costs no precision, and sums need not be rescaled.
+constexpr float kMaxSlack = 8.0f;
+
+// Strips of a task: the more, the less the packing of V weighs; but their Q and O^T must stay in
+// the L2 cache (2 MiB a core on processors with AMX).
+constexpr int64_t kStripBytesMax = kMiB;
+constexpr int64_t kTaskStripsMax = 16;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// head_dim in tiles: of 32 for K and Q, where it is summed over, of 16 for V and O.
+struct Dims {
+  explicit Dims(int64_t head_dim)
+      : head_dim(head_dim), chunks(CeilDiv(head_dim, 32)), groups(CeilDiv(head_dim, 16)) {}
+  int64_t head_dim;
+  int64_t chunks;
+  int64_t groups;
+
+  int64_t QBytes() const { return kVecs * chunks * kTileElements * 2; }
+  int64_t OBytes() const { return groups * kTileRows * kStripStride; }
+  int64_t StripBytes() const { return QBytes() + OBytes() + 4 * kStrip * int64_t{sizeof(float)}; }
+  int64_t KBytes() const { return kKeyBlock * chunks * 64; }
+  int64_t VBytes() const { return groups * kSubs * kTileElements * 2; }
+};
+
+struct Strip {
+  uint16_t* q;     // [kVecs, chunks]: tiles [16 pairs of dims, 16 rows, 2], scaled
+  float* o;        // [groups * 16, kStrip], not normalised
+  float* max;      // [kStrip] that weights refer to, times log2(e); -inf before any key
+  float* sum;      // [kStrip] of the weights 2^(logit - max), as rounded to bf16
+  int32_t* begin;  // [kStrip]: the keys that each row sees
+  int32_t* end;
+
+  StripKeys keys() const { return {begin, end, kStrip}; }
+};
+
+struct Scratch {
+  Scratch(std::byte* data, int64_t head_dim) : dims(head_dim) {
+    k = reinterpret_cast<uint16_t*>(data);
+    data += dims.KBytes();
+    v = reinterpret_cast<uint16_t*>(data);
+    data += dims.VBytes();
+    for (int i = 0; i < 2; ++i) {
+      s[i] = reinterpret_cast<float*>(data);
+      data += kKeyBlock * kStripStride;
+      p[i] = reinterpret_cast<uint32_t*>(data);
+      data += kKeyBlock / 2 * kStripStride;
+    }
+    rows = reinterpret_cast<float*>(data);
+    data += kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)};
+    strips = data;
+  }
+
+  static int64_t Bytes(int64_t head_dim, int64_t strip_count) {
+    const Dims dims(head_dim);
+    return dims.KBytes() + dims.VBytes() + 3 * kKeyBlock * kStripStride +
+           kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)} +
+           strip_count * dims.StripBytes();
+  }
+
+  Strip At(int64_t index) const {
+    std::byte* at = strips + index * dims.StripBytes();
+    auto* o = reinterpret_cast<float*>(at + dims.QBytes());
+    auto* max = reinterpret_cast<float*>(at + dims.QBytes() + dims.OBytes());
+    auto* begin = reinterpret_cast<int32_t*>(max + 2 * kStrip);
+    return {reinterpret_cast<uint16_t*>(at), o, max, max + kStrip, begin, begin + kStrip};
+  }
+
+  Dims dims;
+  uint16_t* k;     // [kKeyBlock, chunks * 32]
+  uint16_t* v;     // [groups, kSubs]: tiles [16 dims, 32 keys]
+  float* s[2];     // [kKeyBlock, kStrip]: logits of a strip
+  uint32_t* p[2];  // [kKeyBlock / 2, kStrip]: weights of a strip in bf16, pairs of keys interleaved
+  float* rows;     // [16, groups * 16]: part of a strip's output
+  std::byte* strips;
+};
+
+int64_t MaxStrips(int64_t head_dim) {
+  return std::clamp<int64_t>(kStripBytesMax / Dims(head_dim).StripBytes(), 1, kTaskStripsMax);
+}
+
+int64_t ScratchBytes(int64_t head_dim) { return Scratch::Bytes(head_dim, MaxStrips(head_dim)); }
+
+// ---- Packing ----
+
+// m[i][j] becomes m[j][i].
+HWY_INLINE void Transpose(__m512i (&m)[16]) {
+  __m512i quads[4][4];  // quads[i][k]: 128-bit block b has column 4 b + k of rows 4 i to 4 i + 3
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_unpacklo_epi32(m[4 * i], m[4 * i + 1]);
+    const __m512i b = _mm512_unpackhi_epi32(m[4 * i], m[4 * i + 1]);
+    const __m512i c = _mm512_unpacklo_epi32(m[4 * i + 2], m[4 * i + 3]);
+    const __m512i e = _mm512_unpackhi_epi32(m[4 * i + 2], m[4 * i + 3]);
+    quads[i][0] = _mm512_unpacklo_epi64(a, c);
+    quads[i][1] = _mm512_unpackhi_epi64(a, c);
+    quads[i][2] = _mm512_unpacklo_epi64(b, e);
+    quads[i][3] = _mm512_unpackhi_epi64(b, e);
+  }
+  for (int k = 0; k < 4; ++k) {
+    const __m512i low01 = _mm512_shuffle_i32x4(quads[0][k], quads[1][k], 0x44);
+    const __m512i low23 = _mm512_shuffle_i32x4(quads[2][k], quads[3][k], 0x44);
+    const __m512i high01 = _mm512_shuffle_i32x4(quads[0][k], quads[1][k], 0xEE);
+    const __m512i high23 = _mm512_shuffle_i32x4(quads[2][k], quads[3][k], 0xEE);
+    m[k] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    m[4 + k] = _mm512_shuffle_i32x4(low01, low23, 0xDD);
+    m[8 + k] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    m[12 + k] = _mm512_shuffle_i32x4(high01, high23, 0xDD);
+  }
+}
+
+// The first `count` of 16 lanes.
+__mmask16 FirstLanes(int64_t count) {
+  return static_cast<__mmask16>((1u << std::clamp<int64_t>(count, 0, 16)) - 1);
+}
+
+// f32 to bf16, to nearest even, in the low halves of the lanes.
+HWY_INLINE __m512i RoundToBF16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC00000)), 16);
+}
+
+// Rows [first_row, first_row + rows) of the item as tiles; those of the strip beyond are 0.
+void PackQueries(const AttentionTask& task, int64_t first_row, int64_t rows, const Dims& dims,
+                 uint16_t* q) {
+  const __m512 scale = _mm512_set1_ps(LogitScale(*task.params).q);
+  for (int64_t vec = 0; vec < kVecs; ++vec) {
+    for (int64_t chunk = 0; chunk < dims.chunks; ++chunk) {
+      __m512i m[16];
+      for (int64_t r = 0; r < 16; ++r) {
+        const int64_t in_strip = vec * kTileRows + r;
+        m[r] = _mm512_setzero_si512();
+        if (in_strip >= rows) continue;
+        const int64_t row = first_row + in_strip;
+        const float* from = task.item->q + row / task.group * task.item->q_stride +
+                            row % task.group * dims.head_dim + chunk * 32;
+        const int64_t left = dims.head_dim - chunk * 32;
+        const __m512 low = _mm512_maskz_loadu_ps(FirstLanes(left), from);
+        const __m512 high = _mm512_maskz_loadu_ps(FirstLanes(left - 16), from + 16);
+        const __m256i low16 = _mm512_cvtepi32_epi16(RoundToBF16(_mm512_mul_ps(low, scale)));
+        const __m256i high16 = _mm512_cvtepi32_epi16(RoundToBF16(_mm512_mul_ps(high, scale)));
+        m[r] = _mm512_inserti64x4(_mm512_castsi256_si512(low16), high16, 1);
+      }
+      Transpose(m);
+      uint16_t* tile = q + (vec * dims.chunks + chunk) * kTileElements;
+      for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 32, m[i]);
+    }
+  }
+}
+
+// Keys [first, first + count) of the item, padded with zeros to whole tiles of dims.
+void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  const PageRun& run = task.item->keys.pages;
+  const size_t row_bytes = static_cast<size_t>(scratch.dims.head_dim) * 2;
+  const size_t stride = static_cast<size_t>(scratch.dims.chunks) * 64;
+  auto* to = reinterpret_cast<std::byte*>(scratch.k);
+  RowCursor cursor(*task.format, run.k_pages, run.first_slot + first);
+  for (int64_t key = 0; key < count; ++key, to += stride) {
+    if (key > 0) cursor.Advance();
+    std::memcpy(to, cursor.row(), row_bytes);
+    std::memset(to + row_bytes, 0, stride - row_bytes);
+  }
+}
+
+// Values of the same keys, transposed; those that complete the last kSub are 0.
+void PackValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  const PageRun& run = task.item->keys.pages;
+  const std::byte* rows[kKeyBlock];
+  RowCursor cursor(*task.format, run.v_pages, run.first_slot + first);
+  for (int64_t key = 0; key < count; ++key) {
+    if (key > 0) cursor.Advance();
+    rows[key] = cursor.row();
+  }
+  for (int64_t sub = 0; sub < CeilDiv(count, kSub); ++sub) {
+    for (int64_t group = 0; group < scratch.dims.groups; ++group) {
+      const __mmask16 dims = FirstLanes(scratch.dims.head_dim - group * 16);
+      const auto load = [&](int64_t key) HWY_ATTR {
+        if (key >= count) return _mm512_setzero_si512();
+        const std::byte* from = rows[key] + group * 32;
+        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from));
+      };
+      __m512i m[16];  // [pair of keys][dim]
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t key = sub * kSub + 2 * i;
+        m[i] = _mm512_or_si512(load(key), _mm512_slli_epi32(load(key + 1), 16));
+      }
+      Transpose(m);
+      uint16_t* tile = scratch.v + (group * kSubs + sub) * kTileElements;
+      for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 32, m[i]);
+    }
+  }
+}
+
+// ---- One strip against one block ----
+
+struct Job {
+  Strip strip;
+  int64_t first = 0;      // key of the block
+  int64_t sub_begin = 0;  // the strip's part of the block, in units of kSub keys
+  int64_t sub_end = 0;
+  float* s = nullptr;
+  uint32_t* p = nullptr;
+};
+
+// s = K Q^T for the keys of one sub.
+template <class Tiles>
+HWY_INLINE void ScoreSub(Tiles& tiles, const Scratch& scratch, const Job& job, int64_t sub) {
+  if (sub < job.sub_begin || sub >= job.sub_end) return;
+  const int64_t chunks = scratch.dims.chunks;
+  const int64_t k_stride = chunks * 64;
+  const uint16_t* k = scratch.k + sub * kSub * chunks * 32;
+  const uint16_t* q = job.strip.q;
+  tiles.template Zero<0>();
+  tiles.template Zero<1>();
+  tiles.template Zero<2>();
+  tiles.template Zero<3>();
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    tiles.template Load<4>(k + chunk * 32, k_stride);
+    tiles.template Load<6>(q + chunk * kTileElements, kTileRowBytes);
+    tiles.template MultiplyAdd<0, 4, 6>();
+    tiles.template Load<7>(q + (chunks + chunk) * kTileElements, kTileRowBytes);
+    tiles.template MultiplyAdd<1, 4, 7>();
+    tiles.template Load<5>(k + (16 * chunks + chunk) * 32, k_stride);
+    tiles.template MultiplyAdd<2, 5, 6>();
+    tiles.template MultiplyAdd<3, 5, 7>();
+  }
+  float* s = job.s + sub * kSub * kStrip;
+  tiles.template Store<0>(s, kStripStride);
+  tiles.template Store<1>(s + 16, kStripStride);
+  tiles.template Store<2>(s + 16 * kStrip, kStripStride);
+  tiles.template Store<3>(s + 16 * kStrip + 16, kStripStride);
+}
+
+// O^T += V^T P^T for the 32 dims of groups 2 * pair and 2 * pair + 1, or the last group alone.
+template <class Tiles>
+HWY_INLINE void AddValues(Tiles& tiles, const Scratch& scratch, const Job& job, int64_t pair) {
+  const int64_t group = 2 * pair;
+  const bool both = group + 1 < scratch.dims.groups;
+  float* o = job.strip.o + group * kTileRows * kStrip;
+  tiles.template Load<0>(o, kStripStride);
+  tiles.template Load<1>(o + 16, kStripStride);
+  if (both) {
+    tiles.template Load<2>(o + 16 * kStrip, kStripStride);
+    tiles.template Load<3>(o + 16 * kStrip + 16, kStripStride);
+  }
+  for (int64_t sub = job.sub_begin; sub < job.sub_end; ++sub) {
+    const uint16_t* v = scratch.v + (group * kSubs + sub) * kTileElements;
+    const uint32_t* p = job.p + sub * (kSub / 2) * kStrip;
+    tiles.template Load<4>(v, kTileRowBytes);
+    tiles.template Load<6>(p, kStripStride);
+    tiles.template MultiplyAdd<0, 4, 6>();
+    tiles.template Load<7>(p + 16, kStripStride);
+    tiles.template MultiplyAdd<1, 4, 7>();
+    if (both) {
+      tiles.template Load<5>(v + kSubs * kTileElements, kTileRowBytes);
+      tiles.template MultiplyAdd<2, 5, 6>();
+      tiles.template MultiplyAdd<3, 5, 7>();
+    }
+  }
+  tiles.template Store<0>(o, kStripStride);
+  tiles.template Store<1>(o + 16, kStripStride);
+  if (both) {
+    tiles.template Store<2>(o + 16 * kStrip, kStripStride);
+    tiles.template Store<3>(o + 16 * kStrip + 16, kStripStride);
+  }
+}
+
+// Settles the maximum that the job's weights refer to, once its logits are there.
+HWY_NOINLINE void BeginSoftmax(const Scratch& scratch, const Job& job, float softcap) {
+  const D d;
+  const int64_t from = job.sub_begin * kSub;
+  const int64_t to = job.sub_end * kSub;
+  const StripKeys keys = job.strip.keys();
+  V max[kVecs];
+  if (softcap != 0 || keys.common_begin > job.first + from || job.first + to > keys.common_end) {
+    FinishLogits<kVecs>(job.s, job.strip.begin, job.strip.end, softcap, job.first, from, to, max);
+  } else {
+    max[0] = max[1] = hn::Set(d, -kInfinity);
+    for (int64_t key = from; key < to; ++key) {
+      max[0] = hn::Max(max[0], hn::Load(d, job.s + key * kStrip));
+      max[1] = hn::Max(max[1], hn::Load(d, job.s + key * kStrip + 16));
+    }
+  }
+  bool exceeded = false;
+  V before[kVecs];
+  for (int j = 0; j < kVecs; ++j) {
+    before[j] = hn::Load(d, job.strip.max + j * 16);
+    const auto over = hn::Gt(max[j], hn::Add(before[j], hn::Set(d, kMaxSlack)));
+    exceeded = exceeded || !hn::AllFalse(d, over);
+  }
+  if (!exceeded) return;
+  for (int j = 0; j < kVecs; ++j) {
+    const V after = hn::Max(before[j], max[j]);
+    hn::Store(after, d, job.strip.max + j * 16);
+    const V base = hn::IfThenZeroElse(hn::Eq(after, hn::Set(d, -kInfinity)), after);
+    const V alpha = Exp2(d, hn::Sub(before[j], base));
+    float* sum = job.strip.sum + j * 16;
+    hn::Store(hn::Mul(hn::Load(d, sum), alpha), d, sum);
+    for (int64_t dim = 0; dim < scratch.dims.groups * kTileRows; ++dim) {
+      float* o = job.strip.o + dim * kStrip + j * 16;
+      hn::Store(hn::Mul(hn::Load(d, o), alpha), d, o);
+    }
+  }
+}
+
+// 2^x plus half a unit of its last place as bf16, so that cutting off the lower 16 bits rounds: the
+// polynomial's values lie in [1, 2), where that half is 2^-8. Relative error before: 8.6e-5.
+HWY_INLINE V Exp2ForBF16(V x) {
+  const D d;
+  constexpr int kFloor = 1;
+  const V r{_mm512_reduce_ps(x.raw, kFloor)};
+  V p = hn::Set(d, 0x1.3baaa6p-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.d2378ap-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.63e658p-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f + 0x1p-8f));
+  return V{_mm512_scalef_ps(p.raw, x.raw)};
+}
+
+// Weights of the keys of one sub, from their logits.
+HWY_INLINE void ExponentiateSub(const Job& job, int64_t sub) {
+  if (sub < job.sub_begin || sub >= job.sub_end) return;
+  const D d;
+  const DU du;
+  const VU upper = hn::Set(du, 0xFFFF0000u);
+  for (int j = 0; j < kVecs; ++j) {
+    const V max = hn::Load(d, job.strip.max + j * 16);
+    // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
+    const V base = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, -kInfinity)), max);
+    V even_sum = hn::Load(d, job.strip.sum + j * 16);
+    V odd_sum = hn::Zero(d);
+    const float* s = job.s + sub * kSub * kStrip + j * 16;
+    uint32_t* p = job.p + sub * (kSub / 2) * kStrip + j * 16;
+    for (int64_t i = 0; i < kSub / 2; ++i, s += 2 * kStrip, p += kStrip) {
+      const V even = Exp2ForBF16(hn::Sub(hn::Load(d, s), base));
+      const V odd = Exp2ForBF16(hn::Sub(hn::Load(d, s + kStrip), base));
+      const VU even_bits = hn::BitCast(du, even);
+      const VU odd_bits = hn::And(hn::BitCast(du, odd), upper);
+      hn::Store(hn::Or(hn::ShiftRight<16>(even_bits), odd_bits), du, p);
+      even_sum = hn::Add(even_sum, hn::BitCast(d, hn::And(even_bits, upper)));
+      odd_sum = hn::Add(odd_sum, hn::BitCast(d, odd_bits));
+    }
+    hn::Store(hn::Add(even_sum, odd_sum), d, job.strip.sum + j * 16);
+  }
+}
+
+// ---- A task ----
+
+void StartStrip(const AttentionTask& task, int64_t first_row, int64_t rows, const Dims& dims,
+                const Strip& strip) {
+  PackQueries(task, first_row, rows, dims, strip.q);
+  std::memset(strip.o, 0, static_cast<size_t>(dims.OBytes()));
+  std::fill_n(strip.max, kStrip, -kInfinity);
+  std::fill_n(strip.sum, kStrip, 0.0f);
+  // Rows past the task's end repeat the last row's keys: harmless, never stored.
+  VisibleKeys seen;
+  for (int64_t r = 0; r < kStrip; ++r) {
+    const int64_t row = first_row + r;
+    if (r == 0 || (r < rows && row % task.group == 0)) {
+      seen = KeysSeenBy(*task.params, *task.item, row / task.group);
+    }
+    strip.begin[r] = seen.begin;
+    strip.end[r] = seen.end;
+  }
+}
+
+void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, const Scratch& scratch,
+                const Strip& strip) {
+  const int64_t stride = scratch.dims.groups * kTileRows;
+  for (int64_t vec = 0; vec * kTileRows < rows; ++vec) {
+    for (int64_t group = 0; group < scratch.dims.groups; ++group) {
+      __m512i m[16];
+      for (int64_t i = 0; i < 16; ++i) {
+        m[i] = _mm512_load_si512(strip.o + (group * 16 + i) * kStrip + vec * 16);
+      }
+      Transpose(m);
+      for (int64_t r = 0; r < 16; ++r) {
+        _mm512_store_si512(scratch.rows + r * stride + group * 16, m[r]);
+      }
+    }
+    for (int64_t r = vec * kTileRows; r < std::min<int64_t>(rows, (vec + 1) * kTileRows); ++r) {
+      float* o = scratch.rows + r % kTileRows * stride;
+      const float sum = strip.sum[r];
+      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      for (int64_t i = 0; i < stride; ++i) o[i] *= inverse;
+      StoreState(task, first_row + r, o, LogSumOf(strip.max[r], sum));
+    }
+  }
+}
+
+// All strips against one block, `count` keys of it: see the top of the file.
+template <class Tiles>
+void AttendBlock(Tiles& tiles, const AttentionTask& task, const Scratch& scratch, int64_t strips,
+                 int64_t first, int64_t count) {
+  Job jobs[kTaskStripsMax];
+  int64_t n = 0;
+  for (int64_t i = 0; i < strips; ++i) {
+    const Strip strip = scratch.At(i);
+    const int64_t begin = std::max(strip.keys().begin - first, int64_t{0});
+    const int64_t end = std::min(strip.keys().end - first, count);
+    if (begin >= end) continue;
+    jobs[n] = {strip, first, begin / kSub, CeilDiv(end, kSub), scratch.s[n % 2], scratch.p[n % 2]};
+    ++n;
+  }
+  const int64_t pairs = CeilDiv(scratch.dims.groups, 2);
+  for (int64_t sub = 0; n > 0 && sub < kSubs; ++sub) ScoreSub(tiles, scratch, jobs[0], sub);
+  for (int64_t j = 0; j <= n && n > 0; ++j) {
+    if (j < n) BeginSoftmax(scratch, jobs[j], task.params->softcap);
+    for (int64_t sub = 0; sub < kSubs; ++sub) {
+      if (j + 1 < n) ScoreSub(tiles, scratch, jobs[j + 1], sub);
+      if (j < n) ExponentiateSub(jobs[j], sub);
+      for (int64_t pair = pairs * sub / kSubs; j > 0 && pair < pairs * (sub + 1) / kSubs; ++pair) {
+        AddValues(tiles, scratch, jobs[j - 1], pair);
+      }
+    }
+  }
+}
+
+template <class Tiles>
+void Attend(const AttentionTask& task, std::byte* data) {
+  const FlushDenormals flush;
+  Tiles tiles;
+  const Scratch scratch(data, task.format->head_dim);
+  const int64_t strips = CeilDiv(task.rows, kStrip);
+  int64_t begin = task.item->keys.pages.count;
+  int64_t end = 0;
+  for (int64_t i = 0; i < strips; ++i) {
+    const Strip strip = scratch.At(i);
+    StartStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch.dims, strip);
+    begin = std::min(begin, strip.keys().begin);
+    end = std::max(end, strip.keys().end);
+  }
+  for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, end - first);
+    PackKeys(task, first, count, scratch);
+    PackValues(task, first, count, scratch);
+    AttendBlock(tiles, task, scratch, strips, first, count);
+  }
+  for (int64_t i = 0; i < strips; ++i) {
+    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch, scratch.At(i));
+  }
+}
+
+}  // namespace
+
+extern const AttentionStripOps kAmxOps;
+const AttentionStripOps kAmxOps = {.strip_rows = kStrip,
+                                   .max_strips = MaxStrips,
+                                   .scratch_bytes = ScratchBytes,
+                                   .attend = Attend<AmxTiles>};
+extern const AttentionStripOps kEmulatedAmxOps;
+const AttentionStripOps kEmulatedAmxOps = {.strip_rows = kStrip,
+                                           .max_strips = MaxStrips,
+                                           .scratch_bytes = ScratchBytes,
+                                           .attend = Attend<EmulatedTiles>};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+
+const AttentionStripOps& AttentionAmxOps() { return N_AVX3::kAmxOps; }
+const AttentionStripOps& AttentionEmulatedAmxOps() { return N_AVX3::kEmulatedAmxOps; }
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE
