@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_f32.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
 
@@ -37,200 +39,284 @@ using V = hn::Vec<D>;
 constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 
 // A tile of kVecs vectors of tokens × kOuts outputs is held in registers: 24 of 32, or 12 of 16,
-// beside the vectors loaded. kOuts is a multiple of 4 for the stores.
+// beside the vectors loaded.
 constexpr int kVecs = HWY_TARGET == HWY_AVX2 ? 3 : 2;
 constexpr int kOuts = HWY_TARGET == HWY_AVX2 ? 4 : 12;
 constexpr int kPanel = kVecs * kLanes;
-static_assert(kGemmBlockOuts % kOuts == 0);
+static_assert(kGemmBlockOuts % kOuts == 0 && kGemmBlockOuts % kLanes == 0);
 
-// Transposes each 4×4 block: block b of the result i holds (v0, v1, v2, v3)[4 b + i].
-HWY_INLINE void Transpose4(V v0, V v1, V v2, V v3, V* result) {
+// Transposes each 4×4 block: block b of m[i] becomes (m[0], m[1], m[2], m[3])[4 b + i].
+HWY_INLINE void TransposeInBlocks(V* m) {
   const D d;
   const hn::RepartitionToWide<D> dw;
-  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
-  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
-  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
-  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
-  result[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
-  result[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
-  result[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
-  result[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, m[0], m[1]));
+  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, m[2], m[3]));
+  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, m[0], m[1]));
+  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, m[2], m[3]));
+  m[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+  m[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+  m[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+  m[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
 }
 
-// Writes, or adds, block b of v to the four floats at to + 4 * b * stride.
-template <bool kAdd, class DV>
-HWY_INLINE void StoreBlocks(DV d, hn::Vec<DV> v, float* to, int64_t stride) {
-  constexpr int64_t kSize = static_cast<int64_t>(hn::MaxLanes(DV()));
-  if constexpr (kSize == 4) {
-    hn::StoreU(kAdd ? hn::Add(v, hn::LoadU(d, to)) : v, d, to);
-  } else {
-    const hn::Half<DV> half;
-    StoreBlocks<kAdd>(half, hn::LowerHalf(half, v), to, stride);
-    StoreBlocks<kAdd>(half, hn::UpperHalf(half, v), to + kSize / 2 * stride, stride);
-  }
-}
-
-// to[c * to_stride + r] = (or +=) rows[r][c], r < 4, c < kLanes.
-template <bool kAdd>
-HWY_INLINE void StoreTransposed(V v0, V v1, V v2, V v3, float* to, int64_t to_stride) {
+// Transposes kLanes × kLanes floats: first within blocks of four, then the blocks.
+HWY_INLINE void Transpose(V* m) {
   const D d;
-  V transposed[4];
-  Transpose4(v0, v1, v2, v3, transposed);
-  for (int i = 0; i < 4; ++i) StoreBlocks<kAdd>(d, transposed[i], to + i * to_stride, to_stride);
+  for (int i = 0; i < kLanes; i += 4) TransposeInBlocks(m + i);
+#if HWY_TARGET == HWY_AVX2
+  for (int i = 0; i < 4; ++i) {
+    const V low = m[i];
+    const V high = m[4 + i];
+    m[i] = hn::ConcatLowerLower(d, high, low);
+    m[4 + i] = hn::ConcatUpperUpper(d, high, low);
+  }
+#else
+  for (int i = 0; i < 4; ++i) {
+    const V lower02 = hn::ConcatLowerLower(d, m[8 + i], m[i]);
+    const V lower13 = hn::ConcatLowerLower(d, m[12 + i], m[4 + i]);
+    const V upper02 = hn::ConcatUpperUpper(d, m[8 + i], m[i]);
+    const V upper13 = hn::ConcatUpperUpper(d, m[12 + i], m[4 + i]);
+    m[i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(lower13), lower02);
+    m[4 + i] = hn::OddEvenBlocks(lower13, hn::SwapAdjacentBlocks(lower02));
+    m[8 + i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(upper13), upper02);
+    m[12 + i] = hn::OddEvenBlocks(upper13, hn::SwapAdjacentBlocks(upper02));
+  }
+#endif
 }
 
 void PackPanel(const float* HWY_RESTRICT x, int64_t rows, int64_t in, float* HWY_RESTRICT packed) {
   const D d;
-  for (int64_t row = 0; row < kPanel; row += 4) {
-    float* to = packed + row;
-    int64_t k = 0;
-    if (row + 4 <= rows) {
-      const float* from = x + row * in;
-      for (; k + kLanes <= in; k += kLanes) {
-        StoreTransposed<false>(hn::LoadU(d, from + k), hn::LoadU(d, from + in + k),
-                               hn::LoadU(d, from + 2 * in + k), hn::LoadU(d, from + 3 * in + k),
-                               to + k * kPanel, kPanel);
+  for (int64_t k = 0; k < in; k += kLanes) {
+    const int64_t depth = std::min<int64_t>(kLanes, in - k);
+    for (int64_t row = 0; row < kPanel; row += kLanes) {
+      V m[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const float* from = x + (row + i) * in + k;
+        if (row + i >= rows) {
+          m[i] = hn::Zero(d);
+        } else if (depth == kLanes) {
+          m[i] = hn::LoadU(d, from);
+        } else {
+          m[i] = hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(depth)), d, from);
+        }
       }
-    }
-    for (; k < in; ++k) {
-      for (int64_t i = 0; i < 4; ++i) {
-        to[k * kPanel + i] = row + i < rows ? x[(row + i) * in + k] : 0.0f;
-      }
+      Transpose(m);
+      for (int64_t i = 0; i < depth; ++i) hn::Store(m[i], d, packed + (k + i) * kPanel + row);
     }
   }
 }
 
-// Where a tile of sums goes.
+// Where the sums of a block of outputs go.
 struct Output {
   float* y = nullptr;
   int64_t stride = 0;
-  int64_t rows = 0;  // the tile's tokens and outputs that are there
+  int64_t rows = 0;
   int64_t outs = 0;
   bool add = false;
 };
 
-// The sums of a tile at the edge of y go through a buffer.
-template <int kV>
-HWY_INLINE void StoreEdge(const V (&sums)[kOuts][kV], const Output& to) {
-  HWY_ALIGN float tile[kV * kLanes * kOuts];
-  for (int v = 0; v < kV; ++v) {
-    for (int o = 0; o < kOuts; o += 4) {
-      StoreTransposed<false>(sums[o][v], sums[o + 1][v], sums[o + 2][v], sums[o + 3][v],
-                             tile + v * kLanes * kOuts + o, kOuts);
-    }
-  }
-  for (int64_t row = 0; row < to.rows; ++row) {
-    for (int64_t o = 0; o < to.outs; ++o) {
-      float& y = to.y[row * to.stride + o];
-      y = to.add ? y + tile[row * kOuts + o] : tile[row * kOuts + o];
-    }
-  }
-}
-
-template <bool kAdd, int kV>
-HWY_INLINE void StoreTile(const V (&sums)[kOuts][kV], const Output& to) {
-  for (int v = 0; v < kV; ++v) {
-    for (int o = 0; o < kOuts; o += 4) {
-      StoreTransposed<kAdd>(sums[o][v], sums[o + 1][v], sums[o + 2][v], sums[o + 3][v],
-                            to.y + v * kLanes * to.stride + o, to.stride);
-    }
-  }
-}
-
-// kV vectors of tokens, x [depth][kPanel], against kOuts outputs, w [kOuts][kWeightStride]; the
-// sums begin at init [kOuts].
-template <int kV>
-void Tile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t depth,
-          const float* HWY_RESTRICT init, const Output& to) {
+// Writes the sums [outs][kPanel] of a panel of to.rows tokens, a row of y at a time.
+void StorePanel(const float* HWY_RESTRICT sums, const Output& to) {
   const D d;
-  V sums[kOuts][kV];
-  for (int o = 0; o < kOuts; ++o) {
-    for (int v = 0; v < kV; ++v) sums[o][v] = hn::Set(d, init[o]);
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    V tokens[kV];
-    for (int v = 0; v < kV; ++v) tokens[v] = hn::Load(d, x + k * kPanel + v * kLanes);
-    for (int o = 0; o < kOuts; ++o) {
-      const V weight = hn::Set(d, w[o * kWeightStride + k]);
-      for (int v = 0; v < kV; ++v) sums[o][v] = hn::MulAdd(weight, tokens[v], sums[o][v]);
+  for (int64_t row = 0; row < to.rows; row += kLanes) {
+    const int64_t rows = std::min<int64_t>(kLanes, to.rows - row);
+    for (int64_t out = 0; out < to.outs; out += kLanes) {
+      V m[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) m[i] = hn::Load(d, sums + (out + i) * kPanel + row);
+      Transpose(m);
+      const int64_t outs = std::min<int64_t>(kLanes, to.outs - out);
+      const auto there = hn::FirstN(d, static_cast<size_t>(outs));
+      float* y = to.y + row * to.stride + out;
+      for (int64_t i = 0; i < rows; ++i, y += to.stride) {
+        if (to.add) m[i] = hn::Add(m[i], hn::MaskedLoad(there, d, y));
+        if (outs == kLanes) {
+          hn::StoreU(m[i], d, y);
+        } else {
+          hn::BlendedStore(m[i], there, d, y);
+        }
+      }
     }
-  }
-  if (to.rows < kV * kLanes || to.outs < kOuts) {
-    StoreEdge<kV>(sums, to);
-  } else if (to.add) {
-    StoreTile<true, kV>(sums, to);
-  } else {
-    StoreTile<false, kV>(sums, to);
   }
 }
 
 template <DType kDType>
-void ConvertRow(const std::byte* data, int64_t index, int64_t count, float* HWY_RESTRICT to) {
+HWY_INLINE void ConvertRow(const std::byte* HWY_RESTRICT from, int64_t count,
+                           float* HWY_RESTRICT to) {
   const D d;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    hn::Store(LoadF32<kDType>(d, data, index + i), d, to + i);
-  if (i < count) hn::Store(LoadF32Tail<kDType>(d, data, index + i, count - i), d, to + i);
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    hn::Store(LoadF32<kDType>(d, from, i), d, to + i);
+    hn::Store(LoadF32<kDType>(d, from, i + kLanes), d, to + i + kLanes);
+  }
+  for (; i + kLanes <= count; i += kLanes) hn::Store(LoadF32<kDType>(d, from, i), d, to + i);
+  if (i < count) hn::Store(LoadF32Tail<kDType>(d, from, i, count - i), d, to + i);
 }
 
-// Inputs [k, k + depth) of outputs [begin, end) in f32; rows of zero fill the last tile.
-void ConvertWeights(const WeightView& weight, int64_t begin, int64_t end, int64_t k, int64_t depth,
-                    float* to) {
+// Inputs [k, k + depth) of outputs [begin, end) in f32; rows of zero fill the last tile. The next
+// `depth` inputs are on their way to the cache when this returns.
+template <DType kDType>
+void ConvertRows(const WeightView& weight, int64_t begin, int64_t end, int64_t k, int64_t depth,
+                 float* to) {
+  constexpr int64_t kBytes = static_cast<int64_t>(DTypeBytes(kDType));
+  constexpr int64_t kLine = 64;
+  const int64_t ahead = std::min(depth, weight.in - k - depth) * kBytes;
   for (int64_t out = begin; out < end; ++out, to += kWeightStride) {
-    const int64_t index = out * weight.in + k;
-    switch (weight.dtype) {
-      case DType::kF32:
-        ConvertRow<DType::kF32>(weight.data, index, depth, to);
-        break;
-      case DType::kF16:
-        ConvertRow<DType::kF16>(weight.data, index, depth, to);
-        break;
-      case DType::kBF16:
-        ConvertRow<DType::kBF16>(weight.data, index, depth, to);
-        break;
+    const std::byte* from = weight.data + (out * weight.in + k) * kBytes;
+    for (int64_t line = 0; line < ahead; line += kLine) {
+      hwy::Prefetch(from + depth * kBytes + line);
     }
+    ConvertRow<kDType>(from, depth, to);
   }
   for (int64_t out = end - begin; out % kOuts != 0; ++out, to += kWeightStride) {
     std::memset(to, 0, static_cast<size_t>(depth) * sizeof(float));
   }
 }
 
-// One panel, `rows` of which are there, against all tiles of converted weights.
-void PanelTiles(const float* x, const float* w, int64_t depth, const float* init,
-                const Output& block) {
-  for (int64_t out = 0; out < block.outs; out += kOuts) {
-    Output to = block;
-    to.y += out;
-    to.outs = std::min<int64_t>(kOuts, block.outs - out);
-    const float* weights = w + out * kWeightStride;
-    // A last panel with few tokens computes only the vectors that hold some.
-    if (block.rows > 2 * kLanes) {
-      Tile<kVecs>(x, weights, depth, init + out, to);
-    } else if (block.rows > kLanes) {
-      Tile<2>(x, weights, depth, init + out, to);
-    } else {
-      Tile<1>(x, weights, depth, init + out, to);
+void ConvertWeights(const WeightView& weight, int64_t begin, int64_t end, int64_t k, int64_t depth,
+                    float* to) {
+  switch (weight.dtype) {
+    case DType::kF32:
+      return ConvertRows<DType::kF32>(weight, begin, end, k, depth, to);
+    case DType::kF16:
+      return ConvertRows<DType::kF16>(weight, begin, end, k, depth, to);
+    case DType::kBF16:
+      return ConvertRows<DType::kBF16>(weight, begin, end, k, depth, to);
+  }
+}
+
+// The sums of a tile while it is computed.
+template <int kV>
+using Tile = V[kOuts][kV];
+
+// They begin at the biases, or go on from what an earlier pass left in sums [kOuts][kPanel].
+template <int kV>
+HWY_INLINE void BeginTile(const float* HWY_RESTRICT init, Tile<kV>& tile) {
+  const D d;
+  for (int o = 0; o < kOuts; ++o) {
+    for (int v = 0; v < kV; ++v) tile[o][v] = hn::Set(d, init[o]);
+  }
+}
+
+template <int kV>
+HWY_INLINE void LoadTile(const float* HWY_RESTRICT sums, Tile<kV>& tile) {
+  const D d;
+  for (int o = 0; o < kOuts; ++o) {
+    for (int v = 0; v < kV; ++v) tile[o][v] = hn::Load(d, sums + o * kPanel + v * kLanes);
+  }
+}
+
+template <int kV>
+HWY_INLINE void StoreTile(const Tile<kV>& tile, float* HWY_RESTRICT sums) {
+  const D d;
+  for (int o = 0; o < kOuts; ++o) {
+    for (int v = 0; v < kV; ++v) hn::Store(tile[o][v], d, sums + o * kPanel + v * kLanes);
+  }
+}
+
+// tile += kV vectors of tokens, x [depth][kPanel], times kOuts outputs, w [kOuts][kWeightStride].
+template <int kV>
+HWY_INLINE void MultiplyAdd(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t depth,
+                            Tile<kV>& tile) {
+  const D d;
+  // A copy whose address nobody has: only that is sure to live in registers.
+  V acc[kOuts][kV];
+  for (int o = 0; o < kOuts; ++o) {
+    for (int v = 0; v < kV; ++v) acc[o][v] = tile[o][v];
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    V tokens[kV];
+    for (int v = 0; v < kV; ++v) {
+      tokens[v] = hn::Load(d, x + k * kPanel + v * kLanes);
+      // Panels stream from the level-2 cache, or the third where they are many.
+      hwy::Prefetch(x + (k + 16) * kPanel + v * kLanes);
     }
+    for (int o = 0; o < kOuts; ++o) {
+      const V weight = hn::Set(d, w[o * kWeightStride + k]);
+      for (int v = 0; v < kV; ++v) acc[o][v] = hn::MulAdd(weight, tokens[v], acc[o][v]);
+    }
+  }
+  for (int o = 0; o < kOuts; ++o) {
+    for (int v = 0; v < kV; ++v) tile[o][v] = acc[o][v];
+  }
+}
+
+// One pass over `depth` inputs of a block of outputs for one panel, from converted weights.
+template <int kV>
+void PanelPass(const float* x, const float* w, int64_t depth, int64_t outs, const float* init,
+               bool first, float* sums) {
+  for (int64_t out = 0; out < outs; out += kOuts) {
+    Tile<kV> tile;
+    if (first) {
+      BeginTile<kV>(init + out, tile);
+    } else {
+      LoadTile<kV>(sums + out * kPanel, tile);
+    }
+    MultiplyAdd<kV>(x, w + out * kWeightStride, depth, tile);
+    StoreTile<kV>(tile, sums + out * kPanel);
+  }
+}
+
+// All inputs for a panel that is all there is: with no others to share them with, weights are
+// converted 256 inputs at a time into the same few lines of the level-1 cache.
+template <int kV>
+void OnlyPanel(const LinearOp& op, const float* x, int64_t begin, int64_t end, const float* init,
+               float* w, float* sums) {
+  constexpr int64_t kOnlyDepth = 256;
+  for (int64_t out = begin; out < end; out += kOuts) {
+    Tile<kV> tile;
+    BeginTile<kV>(init + (out - begin), tile);
+    for (int64_t k = 0; k < op.weight.in; k += kOnlyDepth) {
+      const int64_t depth = std::min(kOnlyDepth, op.weight.in - k);
+      ConvertWeights(op.weight, out, std::min<int64_t>(out + kOuts, end), k, depth, w);
+      MultiplyAdd<kV>(x + k * kPanel, w, depth, tile);
+    }
+    StoreTile<kV>(tile, sums + (out - begin) * kPanel);
+  }
+}
+
+// Calls run with the number of vectors, as a type, that hold `rows` tokens: a panel with few of
+// them computes no more.
+template <class Run>
+HWY_INLINE void WithVectors(int64_t rows, const Run& run) {
+  if (rows > 2 * kLanes) {
+    run(std::integral_constant<int, kVecs>());
+  } else if (rows > kLanes) {
+    run(std::integral_constant<int, 2>());
+  } else {
+    run(std::integral_constant<int, 1>());
   }
 }
 
 void Block(const LinearOp& op, const float* packed, int64_t rows, int64_t begin, int64_t end,
            float* scratch) {
   const int64_t in = op.weight.in;
+  float* const w = scratch;
+  float* const sums = scratch + kGemmBlockOuts * kWeightStride;
   float init[kGemmBlockOuts] = {};
   if (op.bias != nullptr) std::copy(op.bias + begin, op.bias + end, init);
+  Output to = {.y = op.y + begin,
+               .stride = op.y_stride,
+               .rows = rows,
+               .outs = end - begin,
+               .add = op.accumulate};
+  if (rows <= kPanel) {
+    WithVectors(rows, [&](auto vecs) { OnlyPanel<vecs()>(op, packed, begin, end, init, w, sums); });
+    return StorePanel(sums, to);
+  }
   for (int64_t k = 0; k < in; k += kDepth) {
     const int64_t depth = std::min(kDepth, in - k);
-    ConvertWeights(op.weight, begin, end, k, depth, scratch);
+    ConvertWeights(op.weight, begin, end, k, depth, w);
     for (int64_t row = 0; row < rows; row += kPanel) {
-      const Output to = {.y = op.y + row * op.y_stride + begin,
-                         .stride = op.y_stride,
-                         .rows = std::min<int64_t>(kPanel, rows - row),
-                         .outs = end - begin,
-                         .add = op.accumulate || k > 0};
-      PanelTiles(packed + row * in + k * kPanel, scratch, depth, init, to);
+      const float* x = packed + row * in + k * kPanel;
+      float* panel_sums = sums + row * kGemmBlockOuts;
+      to.rows = std::min<int64_t>(kPanel, rows - row);
+      WithVectors(to.rows, [&](auto vecs) {
+        PanelPass<vecs()>(x, w, depth, end - begin, init, k == 0, panel_sums);
+      });
+      if (k + depth < in) continue;
+      to.y = op.y + row * op.y_stride + begin;
+      StorePanel(panel_sums, to);
     }
-    std::fill(std::begin(init), std::end(init), 0.0f);
   }
 }
 
@@ -255,7 +341,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headway::cpu {
 
-int64_t GemmScratchFloats() { return kGemmBlockOuts * kWeightStride; }
+int64_t GemmScratchFloats(Isa isa, int64_t rows) {
+  return kGemmBlockOuts * (kWeightStride + RoundUp(rows, GemmPanelRows(isa)));
+}
 
 int64_t GemmPanelRows(Isa isa) {
   return isa == Isa::kAvx2 ? N_AVX2::Gemm::kPanelRows : N_AVX3::Gemm::kPanelRows;

@@ -11,9 +11,10 @@
 
 namespace headway::cpu {
 
-// Most outputs of one block, and floats of scratch that a thread needs for it. Aligned to 64.
+// Most outputs of one block, and floats of scratch, aligned to 64, that a thread needs for it with
+// `rows` tokens.
 inline constexpr int64_t kGemmBlockOuts = 48;
-int64_t GemmScratchFloats();
+int64_t GemmScratchFloats(Isa isa, int64_t rows);
 
 // Tokens of one panel: x [rows, in] packed is [CeilDiv(rows, panel)][in][panel], zero beyond rows.
 int64_t GemmPanelRows(Isa isa);
@@ -21,8 +22,8 @@ int64_t GemmPanelRows(Isa isa);
 // Packs the panel whose first row is `x`; `rows` at most GemmPanelRows. `packed` is aligned to 64.
 void GemmPackPanel(Isa isa, const float* x, int64_t rows, int64_t in, float* packed);
 
-// Outputs [begin, end), at most kGemmBlockOuts, of `op` for `rows` packed tokens. The order of
-// additions of an output depends on `in` alone.
+// Outputs [begin, end), at most kGemmBlockOuts, of `op` for `rows` packed tokens. Every
+// sum is one chain of multiply-adds over the inputs, whatever the block and the panel.
 void GemmBlock(Isa isa, const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
                int64_t end, float* scratch);
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/matvec.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -66,8 +67,8 @@ HWY_INLINE void Block(const LinearOp& op, const float* HWY_RESTRICT x, int64_t o
 // As many matrix rows a block as leave registers for the loads.
 template <DType kDType, int kRows>
 void Outputs(const LinearOp& op, const float* x, int64_t begin, int64_t end) {
-  constexpr int kSums = HWY_TARGET == HWY_AVX2 ? 8 : 20;
-  constexpr int kOuts = kSums / kRows >= 4 ? 4 : kSums / kRows >= 2 ? 2 : 1;
+  constexpr int kSums = HWY_TARGET == HWY_AVX2 ? 10 : 24;
+  constexpr int kOuts = kRows == 1 ? 4 : std::min(6, kSums / kRows);
   int64_t out = begin;
   for (; out + kOuts <= end; out += kOuts) Block<kDType, kOuts, kRows>(op, x, out);
   for (; out < end; ++out) Block<kDType, 1, kRows>(op, x, out);
