@@ -80,25 +80,9 @@ struct ModelInfo {
   bool has_chat_template = false;
 };
 
-struct EncodeOptions {
-  bool add_special_tokens = true;  // as the tokenizer's post-processor says (BOS, ...)
-  bool parse_special = false;      // text such as "<|eot_id|>" becomes the token
-};
-
 struct ChatMessage {
   std::string role;
   std::string content;
-};
-
-struct SamplingOptions {
-  double temperature = 0.0;  // 0: greedy
-  int64_t top_k = 0;         // 0: all
-  double top_p = 1.0;
-  double min_p = 0.0;
-  double repetition_penalty = 1.0;
-  double presence_penalty = 0.0;
-  double frequency_penalty = 0.0;
-  uint64_t seed = 0;
 };
 
 // One prompt of a batch. Request i runs in slot i of the Context: the part of the prompt that
@@ -197,6 +181,10 @@ class Engine {
   // The text of a conversation through the model's chat template, ready for the assistant's turn.
   Result<std::string> RenderChat(std::span<const ChatMessage> messages) const;
 
+  // Tokens that the session file of the options holds; 0 when there is none. A context must be at
+  // least that long to continue it.
+  Result<int64_t> SessionTokens() const;
+
   // What NewContext would do, without taking memory. kOutOfBudget, naming the smallest budget that
   // would do, when nothing fits.
   Result<PlanReport> Plan(const Workload& workload) const;
@@ -245,6 +233,14 @@ class Context {
   explicit Context(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// What this machine does at best with the threads and kernels of `options`: reading memory that no
+// cache holds, and a matrix product of bf16 weights. Takes about a second and 512 MiB.
+struct MachinePeaks {
+  double read_bytes_per_second = 0.0;
+  double gemm_flops_per_second = 0.0;
+};
+Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 
 // What a session file or a model folder holds, for `headway inspect`: human-readable lines.
 Result<std::vector<std::string>> Inspect(const std::string& path);

@@ -4,10 +4,35 @@
 
 #include <cstdint>
 
+#include "headway/status.h"
+
 namespace headway {
 
 // A token id, as in tokenizer.json.
 using TokenId = int32_t;
+
+struct EncodeOptions {
+  // What the post-processor adds around a text: most often a token for its beginning.
+  bool add_special_tokens = true;
+  // Special tokens written out in the text become these tokens. Off, they are ordinary text: right
+  // for what a user wrote, wrong for what a chat template made.
+  bool parse_special = false;
+};
+
+// How the next token is chosen; kernels/sampler.h has the steps and their order.
+struct SamplingOptions {
+  float temperature = 0.0f;         // >= 0; 0: greedy
+  int top_k = 0;                    // >= 0; 0: off
+  float top_p = 1.0f;               // (0, 1]; 1: off
+  float min_p = 0.0f;               // [0, 1]; 0: off
+  float repetition_penalty = 1.0f;  // > 0; 1: off
+  float presence_penalty = 0.0f;    // [-2, 2]; 0: off
+  float frequency_penalty = 0.0f;   // [-2, 2]; 0: off
+  uint64_t seed = 0;
+
+  // kInvalidArgument names the first option out of its bounds.
+  Status Validate() const;
+};
 
 }  // namespace headway
 

@@ -16,6 +16,8 @@ namespace {
 
 // Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks.
 constexpr int64_t kProgramBytes = int64_t{24} << 20;
+// Vocabulary, merges and their tables.
+constexpr int64_t kTokenizerBytesPerToken = 400;
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
                                          const EngineOptions& options, ThreadPool* pool) {
@@ -97,7 +99,7 @@ Status Engine::Impl::LoadText(const std::string& folder) {
   Result<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(env, folder);
   if (loaded.ok()) {
     tokenizer = std::move(*loaded);
-    program_bytes += tokenizer->MemoryBytes();
+    program_bytes += kTokenizerBytesPerToken * tokenizer->vocab_size();
   } else if (loaded.status().code() != StatusCode::kNotFound) {
     return loaded.status();
   }
@@ -172,6 +174,12 @@ Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages) co
   }
   context["add_generation_prompt"] = true;
   return impl_->chat->Render(context);
+}
+
+Result<int64_t> Engine::SessionTokens() const {
+  Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
+  if (!session.ok()) return session.status();
+  return static_cast<int64_t>(session->tokens.size());
 }
 
 Result<PlanReport> Engine::Plan(const Workload& workload) const {

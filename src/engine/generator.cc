@@ -13,19 +13,6 @@ double Seconds(int64_t from_ns, int64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) * 1e-9;
 }
 
-SamplerParams ParamsOf(const SamplingOptions& options) {
-  SamplerParams params;
-  params.temperature = static_cast<float>(options.temperature);
-  params.top_k = static_cast<int>(options.top_k);
-  params.top_p = static_cast<float>(options.top_p);
-  params.min_p = static_cast<float>(options.min_p);
-  params.repetition_penalty = static_cast<float>(options.repetition_penalty);
-  params.presence_penalty = static_cast<float>(options.presence_penalty);
-  params.frequency_penalty = static_cast<float>(options.frequency_penalty);
-  params.seed = options.seed;
-  return params;
-}
-
 // -ln softmax(logits)[target]
 double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
   const float largest = *std::max_element(logits.begin(), logits.end());
@@ -70,7 +57,7 @@ Status Generator::Check(std::span<const Request> requests) const {
                           std::to_string(model_.shape().vocab));
       }
     }
-    if (Status s = ParamsOf(requests[i].sampling).Validate(); !s.ok()) return s;
+    if (Status s = requests[i].sampling.Validate(); !s.ok()) return s;
   }
   return OkStatus();
 }
@@ -143,11 +130,11 @@ Status Generator::Start(int index, const Request& request, Run* run) {
   run->rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
                           static_cast<int64_t>(request.prompt.size()));
   run->out.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  run->sampler.emplace(ParamsOf(request.sampling));
+  run->sampler.emplace(request.sampling);
   run->sampler->AcceptPrompt(request.prompt);
   run->stop.emplace(request.stop);
   if (tokenizer_ != nullptr) {
-    run->decoder = std::make_unique<StreamingDecoder>(*tokenizer_, /*skip_special=*/true);
+    run->decoder.emplace(tokenizer_, /*skip_special=*/true);
   }
   if (Status s = ReuseCache(index, request, run); !s.ok()) return s;
   slots_[static_cast<size_t>(index)].rope_hash = run->rope.Hash();
@@ -210,7 +197,7 @@ void Generator::Finish(int index, FinishReason reason, Run* run, const Hooks& ho
   run->active = false;
   run->out.finish = reason;
   std::string rest;
-  if (run->decoder != nullptr && !run->stop->stopped())
+  if (run->decoder.has_value() && !run->stop->stopped())
     rest = run->stop->Feed(run->decoder->Finish());
   rest += run->stop->Finish();
   run->out.text += rest;
@@ -226,8 +213,8 @@ void Generator::Accept(int index, TokenId token, Run* run, const Hooks& hooks) {
   run->out.tokens.push_back(token);
   run->next = token;
   run->active = true;
-  if (run->decoder != nullptr) {
-    Emit(index, run->decoder->Feed(token), run, hooks);
+  if (run->decoder.has_value()) {
+    Emit(index, run->decoder->Push(token), run, hooks);
     if (run->stop->stopped()) return Finish(index, FinishReason::kStop, run, hooks);
     if (!run->active) return;
   }

@@ -52,7 +52,7 @@ class Generator {
     const Request* request = nullptr;
     RopeFrequencies rope;
     std::optional<Sampler> sampler;
-    std::unique_ptr<StreamingDecoder> decoder;  // null without a tokenizer
+    std::optional<Detokenizer> decoder;  // none without a tokenizer
     std::optional<StopMatcher> stop;
     TokenId next = 0;     // sampled, not yet in the cache
     bool active = false;  // decoding

@@ -47,7 +47,7 @@ Result<TokenId> Largest(std::span<const float> logits) {
 
 }  // namespace
 
-Status SamplerParams::Validate() const {
+Status SamplingOptions::Validate() const {
   // Written so that NaN fails.
   if (!(temperature >= 0.0f && temperature < kInfinity)) {
     return OutOfBounds("temperature", temperature, "0 (greedy) or more");
@@ -67,7 +67,7 @@ Status SamplerParams::Validate() const {
   return OkStatus();
 }
 
-Sampler::Sampler(const SamplerParams& params) : params_(params), random_(params.seed) {
+Sampler::Sampler(const SamplingOptions& params) : params_(params), random_(params.seed) {
   HEADWAY_CHECK(params.Validate().ok());
 }
 

@@ -22,28 +22,15 @@
 #include "base/random.h"
 #include "base/types.h"
 #include "headway/status.h"
+#include "headway/types.h"
 
 namespace headway {
-
-struct SamplerParams {
-  float temperature = 0.0f;         // >= 0
-  int top_k = 0;                    // >= 0; 0: off
-  float top_p = 1.0f;               // (0, 1]; 1: off
-  float min_p = 0.0f;               // [0, 1]; 0: off
-  float repetition_penalty = 1.0f;  // [0.01, 100]; 1: off
-  float presence_penalty = 0.0f;    // [-2, 2]; 0: off
-  float frequency_penalty = 0.0f;   // [-2, 2]; 0: off
-  uint64_t seed = 0;
-
-  // kInvalidArgument names the first parameter out of its bounds.
-  Status Validate() const;
-};
 
 // A copy continues as the original would.
 class Sampler {
  public:
   // Requires params.Validate().ok().
-  explicit Sampler(const SamplerParams& params);
+  explicit Sampler(const SamplingOptions& params);
 
   // Tokens that only the repetition penalty counts.
   void AcceptPrompt(std::span<const TokenId> tokens);
@@ -65,7 +52,7 @@ class Sampler {
   void KeepTopP();
   TokenId Draw();
 
-  SamplerParams params_;
+  SamplingOptions params_;
   Random random_;
   std::unordered_map<TokenId, int64_t>
       counts_;  // in the answer, of each token seen; 0: prompt only

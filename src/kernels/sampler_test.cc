@@ -32,7 +32,7 @@ TokenId SampleOf(Sampler& sampler, std::vector<float> logits) {
 }
 
 // The definition, by sorting: what each token's probability should be.
-std::vector<double> Expected(const std::vector<float>& logits, const SamplerParams& params) {
+std::vector<double> Expected(const std::vector<float>& logits, const SamplingOptions& params) {
   const size_t vocab = logits.size();
   std::vector<size_t> order(vocab);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -62,7 +62,7 @@ std::vector<double> Expected(const std::vector<float>& logits, const SamplerPara
 
 // Pearson's chi-square over the tokens expected at least 5 times (the others as one class) against
 // its mean + 5 standard deviations; a token of probability 0 must not come at all.
-void CheckDistribution(const std::vector<float>& logits, const SamplerParams& params, int draws) {
+void CheckDistribution(const std::vector<float>& logits, const SamplingOptions& params, int draws) {
   const std::vector<double> expected = Expected(logits, params);
   std::vector<int> counts(logits.size(), 0);
   Sampler sampler(params);
@@ -92,14 +92,14 @@ void CheckDistribution(const std::vector<float>& logits, const SamplerParams& pa
 }
 
 TEST(SamplerTest, GreedyTakesTheLowestTokenOfTheLargestLogit) {
-  Sampler sampler(SamplerParams{});
+  Sampler sampler(SamplingOptions{});
   EXPECT_EQ(SampleOf(sampler, {0.5f, 2.0f, -1.0f, 2.0f}), 1);
   EXPECT_EQ(SampleOf(sampler, {-kInf, -5.0f, -kInf}), 1);
   EXPECT_EQ(SampleOf(sampler, {-3.0f}), 0);
 }
 
 TEST(SamplerTest, GreedyIgnoresTheFilters) {
-  SamplerParams params;
+  SamplingOptions params;
   params.top_k = 3;
   params.top_p = 0.1f;
   params.min_p = 0.9f;
@@ -116,7 +116,7 @@ TEST(SamplerTest, DrawsFromTheSoftmaxAtTheTemperature) {
   Random random(2);
   const std::vector<float> logits = RandomLogits(random, 40);
   for (const float temperature : {0.3f, 1.0f, 2.5f}) {
-    SamplerParams params;
+    SamplingOptions params;
     params.temperature = temperature;
     params.seed = 7;
     CheckDistribution(logits, params, 20000);
@@ -127,7 +127,7 @@ TEST(SamplerTest, DrawsFromWhatTheFiltersKeep) {
   Random random(3);
   for (int round = 0; round < 24; ++round) {
     const std::vector<float> logits = RandomLogits(random, 1 + static_cast<int>(random.Below(300)));
-    SamplerParams params;
+    SamplingOptions params;
     params.temperature = 0.5f + static_cast<float>(random.Uniform());
     params.top_k = static_cast<int>(random.Below(3)) * static_cast<int>(random.Below(40));
     params.top_p =
@@ -140,7 +140,7 @@ TEST(SamplerTest, DrawsFromWhatTheFiltersKeep) {
 }
 
 TEST(SamplerTest, TopKKeepsEqualsOfTheKthAndTopPTheLowerOfEquals) {
-  SamplerParams params;
+  SamplingOptions params;
   params.temperature = 1.0f;
   params.top_k = 2;
   const std::vector<float> logits = {1.0f, 0.0f, 2.0f, 1.0f, 0.5f};
@@ -160,15 +160,15 @@ TEST(SamplerTest, TopKKeepsEqualsOfTheKthAndTopPTheLowerOfEquals) {
 
 TEST(SamplerTest, ATinyTopPAndATopKOfOneAreGreedy) {
   Random random(4);
-  SamplerParams tiny;
+  SamplingOptions tiny;
   tiny.temperature = 1.5f;
   tiny.top_p = 1e-9f;
-  SamplerParams one;
+  SamplingOptions one;
   one.temperature = 1.5f;
   one.top_k = 1;
   Sampler by_p(tiny);
   Sampler by_k(one);
-  Sampler greedy(SamplerParams{});
+  Sampler greedy(SamplingOptions{});
   for (int i = 0; i < 50; ++i) {
     const std::vector<float> logits = RandomLogits(random, 1000);
     const TokenId expected = SampleOf(greedy, logits);
@@ -178,7 +178,7 @@ TEST(SamplerTest, ATinyTopPAndATopKOfOneAreGreedy) {
 }
 
 TEST(SamplerTest, RepetitionPenaltyCountsPromptAndAnswer) {
-  SamplerParams params;
+  SamplingOptions params;
   params.repetition_penalty = 2.0f;
   Sampler sampler(params);
   const std::vector<TokenId> prompt = {0, 0, 2, 99, -1};  // the last two lie outside the logits
@@ -192,7 +192,7 @@ TEST(SamplerTest, RepetitionPenaltyCountsPromptAndAnswer) {
 }
 
 TEST(SamplerTest, PresenceAndFrequencyPenaltiesCountTheAnswerAlone) {
-  SamplerParams params;
+  SamplingOptions params;
   params.presence_penalty = 0.5f;
   params.frequency_penalty = 0.25f;
   Sampler sampler(params);
@@ -207,7 +207,7 @@ TEST(SamplerTest, PresenceAndFrequencyPenaltiesCountTheAnswerAlone) {
 }
 
 TEST(SamplerTest, TheSameSeedGivesTheSameTokensAndACopyContinues) {
-  SamplerParams params;
+  SamplingOptions params;
   params.temperature = 1.0f;
   params.top_p = 0.9f;
   params.repetition_penalty = 1.1f;
@@ -231,7 +231,7 @@ TEST(SamplerTest, TheSameSeedGivesTheSameTokensAndACopyContinues) {
 }
 
 TEST(SamplerTest, ExtremeTemperaturesAreDefined) {
-  SamplerParams params;
+  SamplingOptions params;
   params.temperature = std::numeric_limits<float>::denorm_min();
   Sampler cold(params);
   EXPECT_EQ(SampleOf(cold, {1.0f, 1.0001f, -kInf}), 1);
@@ -244,7 +244,7 @@ TEST(SamplerTest, ExtremeTemperaturesAreDefined) {
 
 TEST(SamplerTest, LogitsThatAreNoNumbersAreAnError) {
   for (const float temperature : {0.0f, 1.0f}) {
-    SamplerParams params;
+    SamplingOptions params;
     params.temperature = temperature;
     Sampler sampler(params);
     std::vector<float> with_nan = {1.0f, 2.0f, kNan, 3.0f};
@@ -262,26 +262,26 @@ TEST(SamplerTest, LogitsThatAreNoNumbersAreAnError) {
 }
 
 TEST(SamplerTest, ValidateNamesWhatIsOutOfBounds) {
-  EXPECT_TRUE(SamplerParams{}.Validate().ok());
+  EXPECT_TRUE(SamplingOptions{}.Validate().ok());
   const auto message = [](auto&& change) {
-    SamplerParams params;
+    SamplingOptions params;
     change(params);
     const Status status = params.Validate();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
-  EXPECT_THAT(message([](SamplerParams& p) { p.temperature = -1.0f; }), HasSubstr("temperature"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.temperature = kNan; }), HasSubstr("temperature"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.temperature = kInf; }), HasSubstr("temperature"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.top_k = -1; }), HasSubstr("top_k"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.top_p = 0.0f; }), HasSubstr("top_p"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.top_p = 1.1f; }), HasSubstr("top_p"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.min_p = kNan; }), HasSubstr("min_p"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.repetition_penalty = 0.0f; }),
+  EXPECT_THAT(message([](SamplingOptions& p) { p.temperature = -1.0f; }), HasSubstr("temperature"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.temperature = kNan; }), HasSubstr("temperature"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.temperature = kInf; }), HasSubstr("temperature"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.top_k = -1; }), HasSubstr("top_k"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.top_p = 0.0f; }), HasSubstr("top_p"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.top_p = 1.1f; }), HasSubstr("top_p"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.min_p = kNan; }), HasSubstr("min_p"));
+  EXPECT_THAT(message([](SamplingOptions& p) { p.repetition_penalty = 0.0f; }),
               HasSubstr("repetition_penalty"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.presence_penalty = 2.5f; }),
+  EXPECT_THAT(message([](SamplingOptions& p) { p.presence_penalty = 2.5f; }),
               HasSubstr("presence_penalty"));
-  EXPECT_THAT(message([](SamplerParams& p) { p.frequency_penalty = -kInf; }),
+  EXPECT_THAT(message([](SamplingOptions& p) { p.frequency_penalty = -kInf; }),
               HasSubstr("frequency_penalty"));
 }
 

@@ -17,14 +17,6 @@
 
 namespace headway {
 
-struct EncodeOptions {
-  // What the post-processor adds around a text: most often a token for its beginning.
-  bool add_special_tokens = true;
-  // Special tokens written out in the text become these tokens. Off, they are ordinary text: right
-  // for what a user wrote, wrong for what a chat template made.
-  bool parse_special = false;
-};
-
 // Const methods may be called from several threads.
 class Tokenizer {
  public:

@@ -1,0 +1,36 @@
+// Perplexity of a text: exp of the mean of -ln p over every predicted token.
+#ifndef HEADWAY_ENGINE_EVAL_PERPLEXITY_H_
+#define HEADWAY_ENGINE_EVAL_PERPLEXITY_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "headway/engine.h"
+#include "headway/status.h"
+
+namespace headway::eval {
+
+// The text in windows of `length` tokens that do not overlap, each begun with `bos` where there is
+// one, which counts as one of the `length`. The last may be shorter; it is dropped when it predicts
+// nothing. At most `most` windows; 0: all. Requires length >= 2.
+std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> text,
+                                             std::optional<TokenId> bos, int64_t length,
+                                             int64_t most);
+
+struct Perplexity {
+  double perplexity = 0.0;
+  double negative_log_likelihood = 0.0;  // sum over the predictions
+  int64_t tokens = 0;                    // predicted
+  int64_t windows = 0;
+};
+
+// Scores the windows one after the other in slot 0. Progress counts the tokens of all of them.
+Result<Perplexity> MeasurePerplexity(Context& context,
+                                     std::span<const std::vector<TokenId>> windows,
+                                     const Hooks& hooks);
+
+}  // namespace headway::eval
+
+#endif  // HEADWAY_ENGINE_EVAL_PERPLEXITY_H_

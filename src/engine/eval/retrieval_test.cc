@@ -1,0 +1,71 @@
+#include "engine/eval/retrieval.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace headway::eval {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Retrieval, ReadsLines) {
+  const auto lines = ParseRetrievalLines(
+      "{\"id\": \"a\", \"context\": \"c\\n1\", \"question\": \"q\", \"answer\": [\"x\", \"y\"]}\r\n"
+      "\n"
+      "{\"context\": \"d\", \"question\": \"r\", \"answer\": \"z\", \"other\": {}}\n"
+      "{\"id\": 17, \"context\": \"\", \"question\": \"\", \"answer\": [\"w\"]}",
+      "f.jsonl");
+  ASSERT_TRUE(lines.ok()) << lines.status().message();
+  ASSERT_EQ(lines->size(), 3u);
+  EXPECT_EQ((*lines)[0].id, "a");
+  EXPECT_EQ((*lines)[0].context, "c\n1");
+  EXPECT_EQ((*lines)[0].answer, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ((*lines)[1].id, "1");
+  EXPECT_EQ((*lines)[1].answer, (std::vector<std::string>{"z"}));
+  EXPECT_EQ((*lines)[2].id, "17");
+}
+
+TEST(Retrieval, SaysWhatIsWrongWithALine) {
+  const char* good = "{\"context\": \"c\", \"question\": \"q\", \"answer\": [\"x\"]}\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"[1, 2]", "line 2: is not a JSON object"},
+      {"{\"context\": \"c\"", "line 2: is not a JSON object"},
+      {"{\"context\": \"\xff\", \"question\": \"q\", \"answer\": [\"x\"]}", "not a JSON object"},
+      {"{\"context\": 1, \"question\": \"q\", \"answer\": [\"x\"]}", "\"context\" must be"},
+      {"{\"context\": \"c\", \"answer\": [\"x\"]}", "\"question\" must be"},
+      {"{\"context\": \"c\", \"question\": \"q\"}", "\"answer\" must be"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": []}", "\"answer\" must be"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [\"\"]}", "\"answer\" must be"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [3]}", "\"answer\" must be"},
+  };
+  for (const auto& [text, message] : cases) {
+    const auto lines = ParseRetrievalLines(good + text, "f.jsonl");
+    ASSERT_FALSE(lines.ok()) << text;
+    EXPECT_THAT(lines.status().message(), HasSubstr("f.jsonl, line 2"));
+    EXPECT_THAT(lines.status().message(), HasSubstr(message));
+  }
+  EXPECT_FALSE(ParseRetrievalLines("\n\n", "f.jsonl").ok());
+  EXPECT_FALSE(ParseRetrievalLines(std::string(100'000, '['), "f.jsonl").ok());
+}
+
+TEST(Retrieval, WritesWhatItReads) {
+  const RetrievalLine line{"n-1", "some \"text\"\nétage", "what?", {"a b", "c"}};
+  const auto read = ParseRetrievalLines(RetrievalLineJson(line), "f");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ((*read)[0].id, line.id);
+  EXPECT_EQ((*read)[0].context, line.context);
+  EXPECT_EQ((*read)[0].question, line.question);
+  EXPECT_EQ((*read)[0].answer, line.answer);
+}
+
+TEST(Retrieval, ScoresTheShareThatAppears) {
+  EXPECT_EQ(ScoreOutput({"5632729"}, "The number is 5632729."), 1.0);
+  EXPECT_EQ(ScoreOutput({"5632729"}, "The number is 563272."), 0.0);
+  EXPECT_EQ(ScoreOutput({"UY", "PG", "QX", "AB"}, "are: UY, QX, AB."), 0.75);
+  EXPECT_EQ(ScoreOutput({"x"}, ""), 0.0);
+}
+
+TEST(Retrieval, AsksBehindABlankLine) { EXPECT_EQ(AskAbout("Doc.", "Q?"), "Doc.\n\nQ?"); }
+
+}  // namespace
+}  // namespace headway::eval
