@@ -1,0 +1,217 @@
+// Random operations on a store and on a plain model of it, compared bit by bit in every step.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "kv/store/store.h"
+#include "kv/store/store_test_util.h"
+
+namespace headway::kv {
+namespace {
+
+const char* Name(PlacementKind kind) {
+  switch (kind) {
+    case PlacementKind::kFirstFit:
+      return "first-fit";
+    case PlacementKind::kLru:
+      return "lru";
+    case PlacementKind::kHostOnly:
+      return "host-only";
+    case PlacementKind::kDiskOnly:
+      return "disk-only";
+  }
+  return "?";
+}
+
+// One random life of a store.
+class Life {
+ public:
+  Life(uint64_t seed, PlacementKind kind, bool session, std::optional<Lane> slow_lane)
+      : seed_(seed), kind_(kind), session_(session), slow_lane_(slow_lane), random_(seed) {}
+
+  void set_env(Env* env) { env_ = env; }
+
+  void Run(int operations) {
+    const RigOptions options = Options();
+    SCOPED_TRACE(std::string("seed ") + std::to_string(seed_) + " " + Name(kind_) +
+                 (session_ ? " session" : "") + " slots " +
+                 std::to_string(options.store.format.page.page_slots) + " heads " +
+                 std::to_string(options.store.format.kv_heads) + " group " +
+                 std::to_string(options.store.format.group_heads) + " segment " +
+                 std::to_string(options.store.format.segment_pages) + " slow " +
+                 (slow_lane_ ? LaneName(*slow_lane_) : "none"));
+    Rig rig(options);
+    rig.Seed(seed_);
+    Status status = rig.Open();
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int i = 0; i < operations && !testing::Test::HasFailure(); ++i) Operate(rig);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      reads_[tier] += rig.reads_from(static_cast<Tier>(tier));
+    }
+  }
+
+  int64_t reads(Tier tier) const { return reads_[static_cast<int>(tier)]; }
+
+ private:
+  RigOptions Options() {
+    RigOptions options;
+    options.store = SmallStore();
+    CacheFormat& format = options.store.format;
+    format.layers = 1 + static_cast<int>(random_.Below(3));
+    format.kv_heads = 1 + static_cast<int>(random_.Below(5));
+    format.group_heads = 1 + static_cast<int>(random_.Below(format.kv_heads));
+    format.segment_pages = 1 + static_cast<int>(random_.Below(4));
+    format.page.page_slots = random_.Below(2) == 0 ? 4 : 8;
+    if (random_.Below(3) == 0) {
+      for (int layer = 0; layer < format.layers; ++layer) {
+        format.window.push_back(random_.Below(2) == 0 ? 0 : 1 + random_.Below(60));
+      }
+    }
+    options.store.placement = kind_;
+    options.store.poison_freed = random_.Below(3) != 0;  // it orders lanes more than need be
+    options.store.max_sequences = 1 + static_cast<int>(random_.Below(4));
+    options.store.staging_slabs = 1 + static_cast<int>(random_.Below(3));
+    options.store.bounce_slabs = 1 + static_cast<int>(random_.Below(3));
+    options.session = session_;
+    options.slow_lane = slow_lane_;
+    options.delay_us = 60;
+    options.env = env_;
+    options.asynchronous = random_.Below(4) != 0;
+    const StoreFootprint fixed = FootprintOf(options.store);
+    const int64_t slab = format.slab_bytes();
+    const int64_t columns = int64_t{format.layers} * format.head_groups();
+    options.device_bytes = fixed.open_pages + fixed.append_buffer + fixed.staging +
+                           random_.Below(4 * columns + 1) * slab + random_.Below(slab);
+    options.host_bytes = fixed.bounce + random_.Below(4 * columns + 1) * slab;
+    options.disk_bytes =
+        random_.Below(4) == 0 ? (8 + random_.Below(20 * columns + 1)) * slab : kUnlimited;
+    return options;
+  }
+
+  std::vector<StepEntry> Entries(Rig& rig) {
+    std::vector<StepEntry> entries;
+    int64_t left = 256;
+    for (const SequenceId id : rig.Live()) {
+      if (left < 2 || (random_.Below(3) == 0 && !entries.empty())) continue;
+      int64_t tokens = 1;
+      const int64_t kind = random_.Below(6);
+      if (kind == 1) tokens = 2 + random_.Below(7);
+      if (kind == 2) tokens = 1 + random_.Below(60);
+      if (kind == 3 && rig.store().Length(id) < 300) tokens = 1 + random_.Below(200);
+      tokens = std::min(tokens, left);
+      left -= tokens;
+      entries.push_back(StepEntry{id, tokens});
+    }
+    return entries;
+  }
+
+  void Operate(Rig& rig) {
+    const std::vector<SequenceId> live = rig.Live();
+    if (live.empty()) {
+      ASSERT_TRUE(rig.NewSequence().ok());
+      return;
+    }
+    const SequenceId any =
+        live[static_cast<size_t>(random_.Below(static_cast<int64_t>(live.size())))];
+    const int64_t length = rig.store().Length(any);
+    const int64_t what = random_.Below(20);
+    if (what == 0) {
+      (void)rig.NewSequence().ok();
+    } else if (what <= 2) {
+      (void)rig.Fork(any).ok();
+    } else if (what == 3) {
+      rig.Drop(any);
+    } else if (what <= 5) {
+      (void)rig.Truncate(any, random_.Below(length + 10)).ok();
+    } else if (what == 6) {
+      const std::vector<StepEntry> entries = Entries(rig);
+      rig.AbortedStep(entries, static_cast<int>(random_.Below(rig.store().format().layers + 1)));
+    } else if (what == 7 && session_) {
+      SaveOrReopen(rig, any);
+    } else {
+      StepOrMakeRoom(rig, any);
+    }
+    ASSERT_EQ(rig.Mismatches(), 0);
+  }
+
+  void StepOrMakeRoom(Rig& rig, SequenceId any) {
+    const std::vector<StepEntry> entries = Entries(rig);
+    Status status = rig.Step(entries);
+    if (status.ok()) return;
+    ASSERT_EQ(status.code(), StatusCode::kOutOfBudget) << status.message();
+    if (random_.Below(2) == 0) {
+      rig.Drop(any);
+    } else {
+      (void)rig.Truncate(any, rig.store().Length(any) / 2).ok();
+    }
+  }
+
+  void SaveOrReopen(Rig& rig, SequenceId id) {
+    Status status = rig.Save(id);
+    if (!status.ok()) {
+      ASSERT_EQ(status.code(), StatusCode::kOutOfBudget) << status.message();
+      return;
+    }
+    if (random_.Below(2) == 0) return;
+    status = rig.Open();
+    ASSERT_TRUE(status.ok()) << status.message();
+    Result<SequenceId> restored = rig.Restore();
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+  }
+
+  const uint64_t seed_;
+  const PlacementKind kind_;
+  const bool session_;
+  const std::optional<Lane> slow_lane_;
+  Env* env_ = nullptr;
+  Random random_;
+  int64_t reads_[kTierCount] = {};
+};
+
+constexpr PlacementKind kKinds[] = {PlacementKind::kFirstFit, PlacementKind::kLru,
+                                    PlacementKind::kHostOnly, PlacementKind::kDiskOnly};
+
+TEST(StoreModel, RandomLivesOfEveryPlacement) {
+  for (const PlacementKind kind : kKinds) {
+    int64_t reads[kTierCount] = {};
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Life life(seed * 4 + static_cast<uint64_t>(kind), kind, seed % 2 == 0, std::nullopt);
+      life.Run(40);
+      if (HasFailure()) return;
+      for (int tier = 0; tier < kTierCount; ++tier)
+        reads[tier] += life.reads(static_cast<Tier>(tier));
+    }
+    // The budgets are such that the tiers were really used.
+    if (kind == PlacementKind::kFirstFit || kind == PlacementKind::kLru) {
+      EXPECT_GT(reads[0], 0) << Name(kind);
+    }
+    if (kind != PlacementKind::kDiskOnly) {
+      EXPECT_GT(reads[1], 0) << Name(kind);
+    }
+    EXPECT_GT(reads[2], 0) << Name(kind);
+  }
+}
+
+TEST(StoreModel, RandomLifeOnARealDisk) {
+  for (const bool session : {false, true}) {
+    Life life(5, PlacementKind::kDiskOnly, session, std::nullopt);
+    life.set_env(Env::Default());
+    life.Run(15);
+  }
+}
+
+TEST(StoreModel, ASlowLaneChangesNothing) {
+  for (const PlacementKind kind : kKinds) {
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      Life life(77 + static_cast<uint64_t>(lane), kind, lane % 2 == 0, static_cast<Lane>(lane));
+      life.Run(25);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway::kv

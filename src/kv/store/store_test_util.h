@@ -1,0 +1,135 @@
+// What the tests of the store share: a store on the CPU device whose lanes can be made slow, and a
+// plain model of what every sequence holds, compared bit by bit.
+#ifndef HEADWAY_KV_STORE_STORE_TEST_UTIL_H_
+#define HEADWAY_KV_STORE_STORE_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/random.h"
+#include "base/test_dir.h"
+#include "device/device.h"
+#include "device/trace.h"
+#include "kv/store/memory_env.h"
+#include "kv/store/store.h"
+
+namespace headway::kv {
+
+// A device of which one lane takes a while for everything it does.
+class SlowDevice : public Device {
+ public:
+  SlowDevice(std::unique_ptr<Device> device, std::optional<Lane> slow_lane, int delay_us)
+      : device_(std::move(device)), slow_lane_(slow_lane), delay_us_(delay_us) {}
+
+  std::string name() const override { return device_->name(); }
+  Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
+                                           const std::string& tag) override {
+    return device_->Allocate(budget, bytes, tag);
+  }
+  Result<std::unique_ptr<Buffer>> AllocateHost(Budget& budget, size_t bytes,
+                                               const std::string& tag) override {
+    return device_->AllocateHost(budget, bytes, tag);
+  }
+  std::unique_ptr<Stream> NewStream(Lane lane) override;
+  std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::optional<Lane> slow_lane_;
+  int delay_us_;
+};
+
+struct RigOptions {
+  StoreOptions store;  // budgets are filled in
+  int64_t device_bytes = kUnlimited;
+  int64_t host_bytes = kUnlimited;
+  int64_t disk_bytes = kUnlimited;
+  bool disk = true;
+  bool session = false;
+  // The kernels' stream works in its own time, as an accelerator does, not on the caller's.
+  bool asynchronous = true;
+  std::optional<Lane> slow_lane;
+  int delay_us = 200;
+  Env* env = nullptr;  // null: a MemoryEnv
+};
+
+// A cache of 2 layers and 3 heads with pages of 4 slots.
+StoreOptions SmallStore();
+
+class Rig {
+ public:
+  explicit Rig(const RigOptions& options);
+  ~Rig();
+
+  // Makes the store (again): with a session, from its file.
+  Status Open();
+  void Close();
+  Store& store() { return *store_; }
+
+  // Creates, forks and drops in store and model alike.
+  Result<SequenceId> NewSequence();
+  Result<SequenceId> Fork(SequenceId from);
+  void Drop(SequenceId id);
+  Result<int64_t> Truncate(SequenceId id, int64_t tokens);
+  Status Save(SequenceId id);
+  Result<SequenceId> Restore();
+  std::vector<SequenceId> Live() const;
+
+  // One step in which every visible key of every entry is compared with the model, before the
+  // entries' new tokens join it.
+  Status Step(std::span<const StepEntry> entries);
+  Status Step(SequenceId id, int64_t tokens);
+  // Gives the step up after `layers` layers.
+  void AbortedStep(std::span<const StepEntry> entries, int layers);
+
+  // Differences found so far; waits for the kernels.
+  int64_t Mismatches();
+
+  Budget& device_budget() { return device_budget_; }
+  Budget& host_budget() { return host_budget_; }
+  Budget& disk_budget() { return disk_budget_; }
+  Trace& trace() { return trace_; }
+  std::string session_path() const { return directory_.path() + "/session"; }
+  int64_t reads_from(Tier tier) const { return reads_from_[static_cast<size_t>(tier)]; }
+  Random& random() { return random_; }
+  void Seed(uint64_t seed) { random_ = Random(seed); }
+
+ private:
+  Status RunLayer(std::span<const StepEntry> entries, int layer);
+  Status ReadLayer(std::span<const StepEntry> entries, int layer);
+  void Write(const StepEntry& entry, int index, int layer);
+  // Compares the run with the tokens of entry `index`, on the compute stream.
+  void Compare(const PageRun& run, int index, int64_t position, int layer, int head);
+  void CheckSegments(std::span<const StepEntry> entries, int index, int layer);
+
+  RigOptions options_;
+  MemoryEnv memory_env_;
+  TestDir directory_;
+  Budget device_budget_, host_budget_, disk_budget_;
+  Trace trace_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Store> store_;
+  // What a token's K and V are is a function of its tag, layer, head and element.
+  std::map<SequenceId, std::vector<uint64_t>> model_;
+  std::vector<uint64_t> saved_;
+  std::vector<std::vector<uint64_t>> step_tokens_;  // with the new ones, by entry
+  std::vector<SlabRead> order_;
+  size_t next_read_ = 0;
+  std::atomic<int64_t> mismatches_ = 0;
+  int64_t reads_from_[kTierCount] = {};
+  Random random_{1};
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_STORE_TEST_UTIL_H_
