@@ -50,7 +50,7 @@ class File {
 
 enum class OpenMode {
   kRead,       // must exist
-  kReadWrite,  // must exist; locked: kIo, "in use by another process", when it is so already
+  kReadWrite,  // must exist; locked: kIo, "in use by another process", when it still is after 1 s
   kCreate,     // created or emptied; locked
   kTemporary,  // created, and gone when closed (the path names the directory)
 };

@@ -83,8 +83,15 @@ bool Names(const std::string& path, int fd) {
 }
 
 // The one writer's claim to a file, until it is closed. A file system that has no locks gives none.
+// The kernel lets go of the files of a killed process a little after its end, when what io_uring
+// has in flight is done: hence some patience.
 Status LockFile(int fd, const std::string& path) {
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
+  constexpr int kAttempts = 100;
+  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 10'000'000};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
+    nanosleep(&kPause, nullptr);
+  }
   return Status(StatusCode::kIo, fmt::format("cannot open {}: in use by another process", path));
 }
 

@@ -65,7 +65,7 @@ Status SessionModel::Change() {
 
 Manifest SessionModel::Describe() const {
   Manifest manifest;
-  manifest.weights_hash = 1;
+  manifest.weights_hash = file_->manifest().weights_hash + 1;
   manifest.format = format_;
   manifest.tokens = tokens_;
   for (const auto& [key, slab] : slabs_) manifest.slabs.push_back(slab.saved);

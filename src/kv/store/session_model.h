@@ -31,7 +31,7 @@ class SessionModel {
   Status Load();  // reads the slabs of the manifest
   // One random change. When it fails, the cache is as before.
   Status Change();
-  // What is to be committed now.
+  // What is to be committed now. Its weights_hash counts the commits.
   Manifest Describe() const;
   Status Commit() { return file_->Commit(Describe()); }
   // Reads every slab back and compares its bytes.

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/test_dir.h"
+#include "kv/store/session_layout.h"
 #include "kv/store/slab_test_util.h"
 
 namespace headway::kv {
@@ -92,7 +94,7 @@ class SlabFileTest : public testing::Test {
 };
 
 TEST_F(SlabFileTest, SessionsOfRandomFormatsComeBack) {
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 12; ++round) {
     const CacheFormat format = RandomFormat(&random_);
     SCOPED_TRACE(round);
     const std::string path = dir_.File("session" + std::to_string(round));
@@ -119,6 +121,172 @@ TEST_F(SlabFileTest, SessionsOfRandomFormatsComeBack) {
     EXPECT_TRUE(SameManifest((*file)->manifest(), manifest));
     ExpectReads(file->get(), cache);
   }
+}
+
+TEST_F(SlabFileTest, TemporaryFilesHoldSlabsOfRandomFormats) {
+  for (int round = 0; round < 10; ++round) {
+    SCOPED_TRACE(round);
+    const CacheFormat format = RandomFormat(&random_);
+    Result<std::unique_ptr<SlabFile>> file =
+        SlabFile::CreateTemporary(env_, dir_.path(), format, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    const std::vector<Written> cache =
+        WriteCache(file->get(), random_.Below(20) * format.page.page_slots);
+    ExpectReads(file->get(), cache);
+    EXPECT_EQ(budget_.used(), static_cast<int64_t>(cache.size()) * format.slab_bytes());
+    EXPECT_THAT(*env_->List(dir_.path()), testing::IsEmpty());
+    for (const Written& written : cache) (*file)->Free(written.saved.slot);
+    EXPECT_EQ(budget_.used(), 0);
+  }
+}
+
+// A slab larger than the pieces that it is written in, and a manifest of many slots.
+TEST_F(SlabFileTest, LargeSlabsAndLongManifestsComeBack) {
+  CacheFormat large;
+  large.layers = 1;
+  large.kv_heads = 3;
+  large.group_heads = 2;
+  large.segment_pages = 48;
+  large.page.head_dim = 128;
+  CacheFormat tiny = large;
+  tiny.group_heads = 1;
+  tiny.segment_pages = 1;
+  tiny.page.head_dim = 8;
+  for (const auto& [format, pages] : {std::pair(large, 70), {tiny, 60}}) {
+    const std::string path = dir_.File(std::to_string(pages));
+    const int64_t tokens = int64_t{pages} * format.page.page_slots;
+    std::vector<Written> cache;
+    Manifest manifest;
+    {
+      Result<std::unique_ptr<SlabFile>> file =
+          SlabFile::CreateSession(env_, path, format, &budget_);
+      ASSERT_TRUE(file.ok()) << file.status().message();
+      cache = WriteCache(file->get(), tokens);
+      manifest = Describe(format, tokens, cache);
+      ASSERT_TRUE((*file)->Commit(manifest).ok());
+    }
+    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(env_, path, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    EXPECT_TRUE(SameManifest((*file)->manifest(), manifest));
+    ExpectReads(file->get(), cache);
+  }
+}
+
+TEST_F(SlabFileTest, StaysWithinTheBudgetAndShrinks) {
+  CacheFormat format;
+  format.layers = 1;
+  format.kv_heads = 1;
+  format.page.head_dim = 64;
+  const int64_t slab = format.slab_bytes();
+  Budget budget("disk-memory", kFirstSlotOffset + 8 * slab);
+  const std::string path = dir_.File("session");
+  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget);
+  ASSERT_TRUE(file.ok());
+  std::vector<Written> cache = WriteCache(file->get(), 7 * 64);
+  EXPECT_LE((*file)->file_bytes(), budget.limit());
+  ASSERT_TRUE((*file)->Commit(Describe(format, 7 * 64, cache)).ok());
+  EXPECT_EQ(budget.available(), 0);
+  EXPECT_EQ((*file)->file_bytes(), budget.limit());
+
+  // The next manifest needs a slot of its own before that of the last is free.
+  Status status = (*file)->Commit(Describe(format, 7 * 64, cache));
+  EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
+  EXPECT_THAT(status.message(), HasSubstr("disk-memory"));
+  while (cache.size() > 1) {
+    (*file)->Free(cache.back().saved.slot);
+    cache.pop_back();
+  }
+  EXPECT_EQ(budget.available(), 0) << "the committed slabs are not free yet";
+  status = (*file)->Commit(Describe(format, 64, cache));
+  EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
+  ExpectReads(file->get(), cache);
+}
+
+TEST_F(SlabFileTest, FreedSlotsAreReusedAndTheFileShrinks) {
+  const CacheFormat format = RandomFormat(&random_);
+  const int64_t slots_of_pages = CeilDiv(10, format.segment_pages);
+  const int64_t columns = int64_t{format.layers} * format.head_groups();
+  const std::string path = dir_.File("session");
+  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  ASSERT_TRUE(file.ok());
+  std::vector<Written> cache = WriteCache(file->get(), 10 * format.page.page_slots);
+  ASSERT_TRUE((*file)->Commit(Describe(format, 10 * format.page.page_slots, cache)).ok());
+  const int64_t full = (*file)->file_bytes();
+  EXPECT_GE(full, kFirstSlotOffset + slots_of_pages * columns * format.slab_bytes());
+  for (const Written& written : cache) (*file)->Free(written.saved.slot);
+  ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());
+  ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());
+  EXPECT_LE((*file)->file_bytes(), kFirstSlotOffset + 2 * format.slab_bytes());
+  EXPECT_LE(budget_.used(), kFirstSlotOffset + format.slab_bytes());
+  cache = WriteCache(file->get(), 10 * format.page.page_slots);
+  ExpectReads(file->get(), cache);
+  ASSERT_TRUE((*file)->Commit(Describe(format, 10 * format.page.page_slots, cache)).ok());
+  EXPECT_LE((*file)->file_bytes(), full + 2 * format.slab_bytes());
+}
+
+TEST_F(SlabFileTest, ASessionAppearsWithItsFirstCommit) {
+  const CacheFormat format = RandomFormat(&random_);
+  const std::string path = dir_.File("session");
+  {
+    Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+    ASSERT_TRUE(file.ok());
+    WriteCache(file->get(), format.page.page_slots);
+    EXPECT_FALSE(env_->Exists(path));
+    // A second one for the same path.
+    const Status second = SlabFile::CreateSession(env_, path, format, &budget_).status();
+    EXPECT_THAT(second.message(), HasSubstr("in use by another process"));
+  }
+  EXPECT_THAT(*env_->List(dir_.path()), testing::IsEmpty());
+  {  // what a killed process left is written over
+    ASSERT_TRUE(env_->Open(TemporarySessionName(path), OpenMode::kCreate, false).ok());
+    Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());
+    EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
+    const Status open = SlabFile::OpenSession(env_, path, &budget_).status();
+    EXPECT_EQ(open.code(), StatusCode::kIo);
+    EXPECT_THAT(open.message(), HasSubstr("in use by another process"));
+    EXPECT_TRUE(InspectSession(env_, path).ok());
+  }
+  const Status status = SlabFile::CreateSession(env_, path, format, &budget_).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("exists already; delete it or give another"));
+  EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
+  EXPECT_EQ(budget_.used(), 0);
+}
+
+TEST_F(SlabFileTest, RefusesWhatItCannotOpen) {
+  const CacheFormat format = RandomFormat(&random_);
+  EXPECT_EQ(SlabFile::OpenSession(env_, dir_.File("none"), &budget_).status().code(),
+            StatusCode::kNotFound);
+  Status status = SlabFile::OpenSession(env_, dir_.path(), &budget_).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("give another --session file"));
+  status = SlabFile::CreateSession(env_, "/proc/none/session", format, &budget_).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("/proc/none/session"));
+  EXPECT_FALSE(SlabFile::CreateTemporary(env_, dir_.File("none"), format, &budget_).ok());
+  CacheFormat wrong = format;
+  wrong.page.head_dim = 0;
+  EXPECT_EQ(SlabFile::CreateSession(env_, dir_.File("new"), wrong, &budget_).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(SlabFile::CreateTemporary(env_, dir_.path(), wrong, &budget_).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_FALSE(LooksLikeSession(env_, dir_.path()));
+  EXPECT_FALSE(LooksLikeSession(env_, dir_.File("none")));
+}
+
+TEST_F(SlabFileTest, CommitRefusesAManifestThatDoesNotHoldTogether) {
+  const CacheFormat format = RandomFormat(&random_);
+  const std::string path = dir_.File("session");
+  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  ASSERT_TRUE(file.ok());
+  Manifest manifest = Describe(format, 0, {});
+  ASSERT_TRUE((*file)->Commit(manifest).ok());
+  manifest.tokens.push_back(-1);
+  const Status status = (*file)->Commit(manifest);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("cannot save to " + path));
 }
 
 }  // namespace
