@@ -13,6 +13,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/matvec.h"
 
 namespace headway {
 namespace {
@@ -176,7 +177,7 @@ void CheckShape(Isa isa, Random& random, int64_t rows, int64_t in) {
     for (Product& product : products) product.Reset();
     ASSERT_NO_FATAL_FAILURE(Run(pool, isa, x, rows, in, products));
     for (size_t i = 0; i < products.size(); ++i) {
-      ASSERT_NO_FATAL_FAILURE(products[i].Check(isa == Isa::kAmx && rows > 8));
+      ASSERT_NO_FATAL_FAILURE(products[i].Check(isa == Isa::kAmx && rows > cpu::kMatVecRows));
       const std::vector<float>& y = products[i].y();
       if (threads == 1) {
         first.push_back(y);
@@ -194,8 +195,8 @@ TEST_P(LinearTest, FewTokens) {
   constexpr uint64_t kSeed = 11;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
-  for (int64_t rows = 1; rows <= 9; ++rows) {
-    for (int round = 0; round < 6; ++round) {
+  for (int64_t rows = 1; rows <= 13; ++rows) {
+    for (int round = 0; round < 4; ++round) {
       CheckShape(GetParam(), random, rows, 1 + random.Below(300));
       if (HasFatalFailure()) return;
     }
@@ -207,7 +208,7 @@ TEST_P(LinearTest, ManyTokens) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
   for (int round = 0; round < 25; ++round) {
-    CheckShape(GetParam(), random, 9 + random.Below(100), 1 + random.Below(300));
+    CheckShape(GetParam(), random, 13 + random.Below(100), 1 + random.Below(300));
     if (HasFatalFailure()) return;
   }
 }

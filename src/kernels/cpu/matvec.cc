@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
 
@@ -75,7 +76,7 @@ void Outputs(const LinearOp& op, const float* x, int64_t begin, int64_t end) {
 }
 
 template <DType kDType>
-void OfDType(const LinearOp& op, const float* x, int64_t rows, int64_t begin, int64_t end) {
+void Pass(const LinearOp& op, const float* x, int64_t rows, int64_t begin, int64_t end) {
   switch (rows) {
     case 1:
       return Outputs<kDType, 1>(op, x, begin, end);
@@ -89,10 +90,6 @@ void OfDType(const LinearOp& op, const float* x, int64_t rows, int64_t begin, in
       return Outputs<kDType, 5>(op, x, begin, end);
     case 6:
       return Outputs<kDType, 6>(op, x, begin, end);
-    case 7:
-      return Outputs<kDType, 7>(op, x, begin, end);
-    case 8:
-      return Outputs<kDType, 8>(op, x, begin, end);
     default:
       HEADWAY_CHECK(false);
   }
@@ -103,11 +100,11 @@ void OfDType(const LinearOp& op, const float* x, int64_t rows, int64_t begin, in
 void MatVec(const LinearOp& op, const float* x, int64_t rows, int64_t begin, int64_t end) {
   switch (op.weight.dtype) {
     case DType::kF32:
-      return OfDType<DType::kF32>(op, x, rows, begin, end);
+      return Pass<DType::kF32>(op, x, rows, begin, end);
     case DType::kF16:
-      return OfDType<DType::kF16>(op, x, rows, begin, end);
+      return Pass<DType::kF16>(op, x, rows, begin, end);
     case DType::kBF16:
-      return OfDType<DType::kBF16>(op, x, rows, begin, end);
+      return Pass<DType::kBF16>(op, x, rows, begin, end);
   }
 }
 
@@ -120,11 +117,19 @@ HWY_AFTER_NAMESPACE();
 namespace headway::cpu {
 
 void MatVec(Isa isa, const LinearOp& op, const float* x, int64_t rows, int64_t begin, int64_t end) {
-  static_assert(kMatVecRows == 8);
-  if (isa == Isa::kAvx2) {
-    N_AVX2::MatVec(op, x, rows, begin, end);
-  } else {
-    N_AVX3::MatVec(op, x, rows, begin, end);
+  HEADWAY_CHECK(rows <= kMatVecRows);
+  constexpr int64_t kPassRows = 6;
+  const int64_t passes = CeilDiv(rows, kPassRows);
+  for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
+    const int64_t count = CeilDiv(rows - row, passes - pass);
+    LinearOp part = op;
+    part.y += row * op.y_stride;
+    if (isa == Isa::kAvx2) {
+      N_AVX2::MatVec(part, x + row * op.weight.in, count, begin, end);
+    } else {
+      N_AVX3::MatVec(part, x + row * op.weight.in, count, begin, end);
+    }
+    row += count;
   }
 }
 

@@ -1,5 +1,5 @@
 // Matrix × a few vectors, the products of decode: bound by reading the matrix, which is therefore
-// read once for all vectors.
+// read from memory once for all vectors.
 #ifndef HEADWAY_KERNELS_CPU_MATVEC_H_
 #define HEADWAY_KERNELS_CPU_MATVEC_H_
 
@@ -10,8 +10,9 @@
 
 namespace headway::cpu {
 
-// Most vectors that one pass over the matrix serves.
-inline constexpr int64_t kMatVecRows = 8;
+// Up to here this is faster than a matrix product. More than six vectors take two passes over each
+// piece of the matrix, the second from the level-2 cache.
+inline constexpr int64_t kMatVecRows = 12;
 
 // Outputs [begin, end) of `op` for x [rows, in], rows <= kMatVecRows, on the calling thread. The
 // order of additions of an output depends on `in` and the instruction set alone.
