@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 headway=$1
-question="What is the special magic number for quiet-lantern mentioned in the text?"
+question="What is the special magic number for lonely-castle mentioned in the text?"
 disk=$(mktemp -d "${TMPDIR:-/tmp}/headway-demo.XXXXXX")
 trap 'rm -rf "$disk"' EXIT
 

@@ -1,0 +1,277 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "cli/roofline.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kPrefillExamples =
+    R"(  headway bench prefill models/demo --ctx-size 2048,8192,16384
+  headway bench prefill models/demo --ctx-size 16384 --kv-memory 8MiB
+  headway bench prefill --random-weights bench/shapes/llama-3.2-1b.json \
+      --ctx-size 2048,4096+2048+1024+512 --repetitions 1)";
+
+constexpr const char* kDecodeExamples =
+    R"(  headway bench decode models/demo --ctx-size 2048,8192,16384 --n-predict 32
+  headway bench decode --random-weights bench/shapes/llama-3.2-1b.json \
+      --ctx-size 32768 --synthetic-kv)";
+
+struct BenchFlags {
+  ModelFlags model;
+  OutputFlags output;
+  std::string random_weights;
+  std::string context = "2048";
+  int64_t batch = 1;
+  int64_t repetitions = 3;
+  int64_t steps = 32;
+  bool synthetic = false;
+  bool prefill = true;
+};
+
+// One batch, measured.
+struct Measured {
+  std::vector<int64_t> lengths;
+  int64_t tokens = 0;  // of one repetition
+  std::vector<double> seconds;
+  double floor_seconds = 0.0;
+  std::vector<LaneReport> lanes;  // of all repetitions
+  TierUse tiers;
+
+  double median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  }
+  double total() const {
+    double sum = 0.0;
+    for (double s : seconds) sum += s;
+    return sum;
+  }
+};
+
+void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  app.get_option("--model")->required(false);
+  Add(app, "Model", "--random-weights", &flags->random_weights,
+      "instead of MODEL: a config.json, whose weights are drawn at random")
+      ->type_name("CONFIG");
+  const std::string group = "Benchmark";
+  Add(app, group, "-c,--ctx-size", &flags->context,
+      "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
+      ->type_name("LIST")
+      ->default_str(flags->context);
+  Add(app, group, "--batch", &flags->batch, "that many times the sequences of each context")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}).description(""))
+      ->type_name("N");
+  Add(app, group, "-r,--repetitions", &flags->repetitions, "of which the median is printed")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000}).description(""))
+      ->type_name("N")
+      ->default_str(std::to_string(flags->repetitions));
+  if (!flags->prefill) {
+    Add(app, group, "-n,--n-predict,--max-tokens", &flags->steps, "decode steps")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+        ->type_name("N")
+        ->default_str(std::to_string(flags->steps));
+    Add(app, group, "--synthetic-kv", &flags->synthetic,
+        "fill the cache with random keys and values instead of reading a prompt");
+  }
+  AddOutputFlags(app, &flags->output);
+}
+
+std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
+  const bool random = app.count("--random-weights") > 0;
+  if (random == (app.count("--model") > 0)) return "give either MODEL or --random-weights CONFIG";
+  if (random) {
+    flags->model.model = flags->random_weights;
+    flags->model.engine.random_weights = true;
+  }
+  if (!flags->model.engine.session.empty()) return "--session has no place in a benchmark";
+  Result<std::vector<Workload>> workloads = ParseWorkloads(flags->context, flags->batch);
+  return workloads.ok() ? "" : "--ctx-size: " + workloads.status().message();
+}
+
+Status Cancelled() { return Status(StatusCode::kCancelled, "interrupted"); }
+
+// One repetition: fills the contexts and measures the phase that is asked for.
+Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, uint64_t seed,
+              const Hooks& hooks, Measured* measured) {
+  Random random(seed);
+  std::vector<Request> requests;
+  context.Reset();
+  for (size_t i = 0; i < measured->lengths.size(); ++i) {
+    Request request;
+    const auto length = static_cast<size_t>(measured->lengths[i]);
+    if (flags.synthetic) {
+      if (Status s =
+              context.FillSynthetic(static_cast<int>(i), measured->lengths[i], random.Next());
+          !s.ok()) {
+        return s;
+      }
+      // A prompt of zeros continues a cache that was filled so.
+      request.prompt.assign(length, 0);
+    }
+    while (request.prompt.size() < length + (flags.prefill ? 0 : 1)) {
+      request.prompt.push_back(static_cast<TokenId>(random.Below(engine.info().vocab)));
+    }
+    // The first token comes from the prompt's last logits, each later one takes a step.
+    request.max_tokens = flags.prefill ? 0 : flags.steps + 1;
+    request.ignore_eos = true;
+    requests.push_back(std::move(request));
+  }
+  context.ResetLanes();
+  Result<std::vector<Generation>> made = context.Generate(requests, hooks);
+  if (!made.ok()) return made.status();
+  if (made->front().finish == FinishReason::kCancelled) return Cancelled();
+  const Timings timings = context.timings();
+  measured->tokens = flags.prefill ? timings.prefill_tokens : timings.decode_tokens;
+  measured->seconds.push_back(flags.prefill ? timings.prefill_seconds : timings.decode_seconds);
+  return OkStatus();
+}
+
+Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload& workload,
+                         const MachinePeaks& peaks, const InterruptGuard& interrupt,
+                         Console& console) {
+  Measured measured;
+  measured.lengths = workload.lengths;
+  Workload reached = workload;
+  if (!flags.prefill) {
+    for (int64_t& length : reached.lengths) length += flags.steps + 2;
+  }
+  Result<std::unique_ptr<Context>> context = engine.NewContext(reached);
+  if (!context.ok()) return context.status();
+  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
+  for (int64_t i = 0; i < flags.repetitions; ++i) {
+    if (interrupt.raised()) return Cancelled();
+    if (Status s = Repeat(flags, engine, **context, static_cast<uint64_t>(i), hooks, &measured);
+        !s.ok()) {
+      return s;
+    }
+  }
+  measured.lanes = (*context)->Lanes();
+  measured.tiers = TiersOf(**context);
+  const Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths)
+                                  : DecodeWork(engine.info(), measured.lengths, flags.steps);
+  measured.floor_seconds = FloorSeconds(work, peaks);
+  return measured;
+}
+
+std::string Lengths(const std::vector<int64_t>& lengths) {
+  if (std::equal(lengths.begin() + 1, lengths.end(), lengths.begin())) {
+    return std::to_string(lengths[0]);
+  }
+  std::string text;
+  for (int64_t length : lengths) text += (text.empty() ? "" : "+") + std::to_string(length);
+  return text;
+}
+
+// The lanes' busy time of the last repetition in parts of the wall clock.
+std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
+  std::string text;
+  // A decode's lanes have been busy with its prompt, too.
+  if (!flags.prefill && !flags.synthetic) return text;
+  for (const LaneReport& lane : measured.lanes) {
+    if (lane.busy_seconds <= 0.0) continue;
+    text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
+                        100.0 * lane.busy_seconds / measured.seconds.back());
+  }
+  return text;
+}
+
+double Share(const Measured& measured) {
+  return measured.median() > 0.0 ? measured.floor_seconds / measured.median() : 0.0;
+}
+
+void Print(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
+           const std::vector<Measured>& all, Console& console) {
+  std::string text =
+      fmt::format("{}: {}, {} threads; memory read {:.1f} GB/s, matrix product {:.1f} GFLOP/s\n",
+                  engine.info().folder, engine.kernels(), engine.threads(),
+                  peaks.read_bytes_per_second * 1e-9, peaks.gemm_flops_per_second * 1e-9);
+  std::vector<std::vector<std::string>> rows = {
+      {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
+  for (const Measured& measured : all) {
+    rows.push_back({Lengths(measured.lengths), std::to_string(measured.lengths.size()),
+                    fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
+                    fmt::format("{:.3f}", measured.median()),
+                    fmt::format("{:.3f}", measured.floor_seconds),
+                    fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(flags, measured)});
+  }
+  text += FormatTable(rows, {true, true, true, true, true, true, false});
+  console.Write(text);
+}
+
+Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
+                const std::vector<Measured>& all) {
+  Json json = {{"bench", flags.prefill ? "prefill" : "decode"},
+               {"model", engine.info().folder},
+               {"kernels", engine.kernels()},
+               {"threads", engine.threads()},
+               {"peaks",
+                {{"read_bytes_per_second", peaks.read_bytes_per_second},
+                 {"gemm_flops_per_second", peaks.gemm_flops_per_second}}},
+               {"results", Json::array()}};
+  for (const Measured& measured : all) {
+    json["results"].push_back(
+        {{"lengths", measured.lengths},
+         {"tokens", measured.tokens},
+         {"tokens_per_second", TokensPerSecond(measured.tokens, measured.median())},
+         {"seconds", measured.seconds},
+         {"median_seconds", measured.median()},
+         {"floor_seconds", measured.floor_seconds},
+         {"roofline_share", Share(measured)},
+         {"kv_bytes", TiersJson(measured.tiers)},
+         {"lanes", LanesJson(measured.lanes)}});
+  }
+  return json;
+}
+
+}  // namespace
+
+int BenchCommand(const Args& args, bool prefill, Console& console) {
+  BenchFlags flags;
+  flags.prefill = prefill;
+  const auto app = NewApp(
+      prefill ? "bench prefill" : "bench decode",
+      std::string(prefill ? "Measures how fast prompts are read"
+                          : "Measures how fast tokens are generated behind a context") +
+          ", and compares with the roofline: the time that moving and computing what must be "
+          "would take at the memory bandwidth and matrix speed measured at the start.",
+      prefill ? kPrefillExamples : kDecodeExamples);
+  AddBenchFlags(*app, &flags);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (std::string wrong = CheckBenchFlags(*app, &flags); !wrong.empty()) {
+    return WrongUsage(*app, wrong, console);
+  }
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  Result<MachinePeaks> peaks = MeasurePeaks(flags.model.engine);
+  if (!peaks.ok()) return console.Fail(peaks.status());
+  const std::vector<Workload> workloads = *ParseWorkloads(flags.context, flags.batch);
+  const InterruptGuard interrupt;
+  std::vector<Measured> all;
+  for (const Workload& workload : workloads) {
+    Result<Measured> measured = Measure(flags, **engine, workload, *peaks, interrupt, console);
+    if (!measured.ok()) return console.Fail(measured.status());
+    all.push_back(std::move(*measured));
+  }
+  if (flags.output.json) {
+    console.Write(Dump(ResultJson(flags, **engine, *peaks, all)));
+  } else {
+    Print(flags, **engine, *peaks, all, console);
+  }
+  return kExitDone;
+}
+
+}  // namespace headway::cli

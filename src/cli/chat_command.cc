@@ -1,0 +1,269 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/generate.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+#include "engine/eval/retrieval.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(  headway chat models/demo
+  headway chat models/demo --file book.txt --session book.session
+  printf 'What is the pass key?\nAre you sure?\n' | headway chat models/demo)";
+
+constexpr const char* kCommandsHelp =
+    "/reset forgets the conversation, /save saves the session, /exit ends; a line that ends in \\ "
+    "goes on in the next";
+
+struct ChatFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  OutputFlags output;
+  std::string system;
+  std::string file;
+  int64_t max_tokens = 512;
+  int64_t context = 0;
+};
+
+void AddChatFlags(CLI::App& app, ChatFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  const std::string group = "Conversation";
+  Add(app, group, "--system", &flags->system, "system message")->type_name("TEXT");
+  Add(app, group, "-f,--file", &flags->file, "document put before the first question")
+      ->type_name("FILE");
+  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, "most tokens of an answer")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+      ->type_name("N")
+      ->default_str(std::to_string(flags->max_tokens));
+  Add(app, group, "-c,--ctx-size", &flags->context,
+      "tokens of the whole conversation; 0: as many as the model was trained for")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  AddSamplingFlags(app, &flags->sampling);
+  Add(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
+}
+
+// The conversation so far and the context that holds its cache.
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, Engine& engine, Context& context, int64_t length,
+       std::string document, Console& console)
+      : flags_(flags),
+        engine_(engine),
+        context_(context),
+        length_(length),
+        document_(std::move(document)),
+        console_(console) {
+    Forget();
+  }
+
+  // Reads and answers until /exit, the end of input, or Ctrl-C at the prompt.
+  int Loop();
+
+ private:
+  void Forget();
+  bool ReadTurn(std::string* text);
+  // False when the chat is over.
+  bool Obey(const std::string& command);
+  Status Answer(const std::string& text);
+  Status Save();
+
+  const ChatFlags& flags_;
+  Engine& engine_;
+  Context& context_;
+  const int64_t length_;
+  const std::string document_;
+  Console& console_;
+  InterruptGuard interrupt_;
+  std::vector<ChatMessage> messages_;
+  bool failed_ = false;
+};
+
+void Chat::Forget() {
+  messages_.clear();
+  if (!flags_.system.empty()) messages_.push_back({"system", flags_.system});
+}
+
+bool Chat::ReadTurn(std::string* text) {
+  text->clear();
+  std::string line;
+  const char* prompt = "> ";
+  while (true) {
+    if (console_.in_is_terminal()) console_.Write(prompt);
+    if (!console_.ReadLine(&line)) return false;
+    if (!line.ends_with('\\')) break;
+    line.pop_back();
+    *text += line + "\n";
+    prompt = ". ";
+  }
+  *text += line;
+  return true;
+}
+
+Status Chat::Save() {
+  if (flags_.model.engine.session.empty()) {
+    return Status(StatusCode::kInvalidArgument, "there is no session file; start with --session");
+  }
+  if (Status s = context_.SaveSession(); !s.ok()) {
+    return Status(s.code(), "the session was not saved: " + s.message());
+  }
+  return OkStatus();
+}
+
+bool Chat::Obey(const std::string& command) {
+  if (command == "/exit" || command == "/quit") return false;
+  if (command == "/reset") {
+    Forget();
+  } else if (command == "/save") {
+    if (Status s = Save(); s.ok()) {
+      console_.Say("headway: saved in " + flags_.model.engine.session);
+    } else {
+      failed_ = true;
+      console_.Fail(s);
+    }
+  } else {
+    console_.Say("headway: there is no " + command + "; " + kCommandsHelp);
+  }
+  return true;
+}
+
+Status Chat::Answer(const std::string& text) {
+  if (Status s = CheckText(text, "the message"); !s.ok()) return s;
+  const bool first = messages_.empty() || messages_.back().role == "system";
+  std::vector<ChatMessage> messages = messages_;
+  messages.push_back(
+      {"user", first && !document_.empty() ? eval::AskAbout(document_, text) : text});
+  Result<std::vector<TokenId>> prompt = EncodePrompt(engine_, {.text = "", .messages = messages});
+  if (!prompt.ok()) return prompt.status();
+  const auto tokens = static_cast<int64_t>(prompt->size());
+  if (tokens >= length_) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("with this message the conversation has {} tokens, and the context "
+                              "holds {}; /reset, or start again with a larger --ctx-size",
+                              tokens, length_));
+  }
+  Request request;
+  request.prompt = std::move(*prompt);
+  request.max_tokens = flags_.max_tokens;
+  request.sampling = flags_.sampling.options;
+  request.stop = flags_.sampling.stop;
+  request.ignore_eos = flags_.sampling.ignore_eos;
+  const GenerateView view{.stream_text = true, .progress = !flags_.output.no_progress};
+  Result<Generation> made =
+      GenerateShown(context_, request, view, flags_.model.engine, interrupt_, console_);
+  if (!made.ok()) return made.status();
+  console_.Write("\n");
+  SayNotices(*made, console_);
+  if (made->finish == FinishReason::kCancelled) console_.Say("headway: interrupted");
+  if (made->finish == FinishReason::kLength) {
+    console_.Say("headway: note: the answer was ended at --n-predict tokens");
+  }
+  const Timings timings = context_.timings();
+  if (flags_.model.verbose) {
+    console_.Say(fmt::format(
+        "headway: {} tokens of the conversation were in the cache; prefill {} at {:.1f} tok/s, "
+        "decode {} at {:.1f} tok/s",
+        made->reused_tokens, timings.prefill_tokens,
+        TokensPerSecond(timings.prefill_tokens, timings.prefill_seconds), timings.decode_tokens,
+        TokensPerSecond(timings.decode_tokens, timings.decode_seconds)));
+  }
+  messages_ = std::move(messages);
+  messages_.push_back({"assistant", made->text});
+  return OkStatus();
+}
+
+int Chat::Loop() {
+  if (console_.in_is_terminal()) console_.Say(std::string("headway: ") + kCommandsHelp);
+  std::string text;
+  while (ReadTurn(&text)) {
+    if (text.empty()) continue;
+    if (text.starts_with('/')) {
+      if (!Obey(text)) break;
+      continue;
+    }
+    if (Status s = Answer(text); !s.ok()) {
+      console_.Fail(s);
+      failed_ = true;
+      if (s.code() == StatusCode::kIo) break;  // nobody reads any more, or the disk is gone
+    }
+    const bool stop = interrupt_.raised() && !console_.in_is_terminal();
+    interrupt_.Clear();
+    if (stop) break;
+  }
+  if (console_.in_is_terminal()) console_.Write("\n");
+  if (!flags_.model.engine.session.empty()) {
+    if (Status s = Save(); !s.ok()) return console_.Fail(s);
+  }
+  // Someone who types sees errors and goes on; a script must hear of them.
+  return failed_ && !console_.in_is_terminal() ? kExitFailed : kExitDone;
+}
+
+Result<int64_t> ChatLength(const ChatFlags& flags, const Engine& engine) {
+  if (flags.context > 0) return flags.context;
+  const int64_t trained = engine.info().max_position;
+  Result<int64_t> saved = engine.SessionTokens();
+  if (!saved.ok()) return saved.status();
+  if (trained <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the model does not say how long its context is; give --ctx-size");
+  }
+  return std::max(*saved, trained);
+}
+
+Result<std::string> ReadDocument(const ChatFlags& flags, Console& console) {
+  if (flags.file.empty()) return std::string();
+  if (flags.file == "-") {
+    return Status(StatusCode::kInvalidArgument,
+                  "--file - cannot be used: the conversation comes from standard input");
+  }
+  Result<std::string> document = ReadText(flags.file, console);
+  if (document.ok() && document->ends_with('\n')) document->pop_back();
+  return document;
+}
+
+}  // namespace
+
+int ChatCommand(const Args& args, Console& console) {
+  ChatFlags flags;
+  const auto app =
+      NewApp("chat",
+             std::string("Talks through the model's chat template. A line is a message; the cache "
+                         "of the conversation is kept between them. ") +
+                 kCommandsHelp + ". Ctrl-C ends an answer.",
+             kExamples);
+  AddChatFlags(*app, &flags);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  Result<std::string> document = ReadDocument(flags, console);
+  if (!document.ok()) return console.Fail(document.status());
+  if (Status s = flags.system.empty() ? OkStatus() : CheckText(flags.system, "the system message");
+      !s.ok()) {
+    return console.Fail(s);
+  }
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  if (!(*engine)->info().has_chat_template) {
+    return console.Fail(Status(StatusCode::kNotFound,
+                               flags.model.model + " has no chat template; use headway run"));
+  }
+  Result<int64_t> length = ChatLength(flags, **engine);
+  if (!length.ok()) return console.Fail(length.status());
+  if (std::string warning = LongContextWarning((*engine)->info(), *length); !warning.empty()) {
+    console.Warn(warning);
+  }
+  Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});
+  if (!context.ok()) return console.Fail(context.status());
+  if (const int64_t saved = (*context)->SessionTokens(); saved > 0) {
+    console.Say(
+        fmt::format("headway: note: the session holds the cache of {} tokens; what begins "
+                    "like them is not computed again",
+                    saved));
+  }
+  return Chat(flags, **engine, **context, *length, std::move(*document), console).Loop();
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,107 @@
+#include <signal.h>
+
+#include "base/log.h"
+#include "cli/commands.h"
+
+#ifndef HEADWAY_VERSION
+#error "the build defines HEADWAY_VERSION"
+#endif
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kHelp =
+    R"(Usage: headway COMMAND [ARGUMENTS]
+
+Runs language models over contexts whose KV cache does not fit in fast memory.
+
+Commands:
+  run                 answer or continue a prompt
+  chat                talk, with the cache kept between turns
+  plan                what a context would take, and the smallest budgets that do
+  inspect             what a model folder or a session file holds
+  eval perplexity     perplexity of a text
+  eval retrieval      questions about facts hidden in long documents
+  bench prefill       speed of reading prompts, beside what the machine can do
+  bench decode        speed of generating, likewise
+
+headway COMMAND --help says more about each. headway --version prints the version.
+
+Example:
+  headway run models/demo --file book.txt --ask "Who kept the ledger?" \
+      --kv-memory 8MiB
+)";
+
+struct Command {
+  const char* name;
+  const char* second;  // word of a two-word name, or null
+  int (*run)(const Args& args, Console& console);
+};
+
+int BenchPrefill(const Args& args, Console& console) { return BenchCommand(args, true, console); }
+int BenchDecode(const Args& args, Console& console) { return BenchCommand(args, false, console); }
+
+constexpr Command kCommands[] = {
+    {"run", nullptr, RunCommand},
+    {"chat", nullptr, ChatCommand},
+    {"plan", nullptr, PlanCommand},
+    {"inspect", nullptr, InspectCommand},
+    {"eval", "perplexity", PerplexityCommand},
+    {"eval", "retrieval", RetrievalCommand},
+    {"bench", "prefill", BenchPrefill},
+    {"bench", "decode", BenchDecode},
+};
+
+bool IsHelp(const std::string& arg) { return arg == "--help" || arg == "-h" || arg == "help"; }
+
+// What is wrong with a command line that names no command.
+int UnknownCommand(const Args& args, Console& console) {
+  std::string words;
+  for (const Command& command : kCommands) {
+    if (command.second != nullptr && args[0] == command.name) {
+      words += std::string(words.empty() ? "" : " or ") + command.second;
+    }
+  }
+  if (words.empty()) {
+    console.Say("headway: error: there is no command '" + args[0] + "'; see headway --help");
+    return kExitUsage;
+  }
+  if (args.size() > 1 && IsHelp(args[1])) return console.Write(kHelp) ? kExitDone : kExitFailed;
+  console.Say("headway: error: say headway " + args[0] + " " + words + "; see headway --help");
+  return kExitUsage;
+}
+
+int Dispatch(const Args& args, Console& console) {
+  if (args.empty()) {
+    console.Say("headway: error: no command given; see headway --help");
+    return kExitUsage;
+  }
+  if (IsHelp(args[0])) return console.Write(kHelp) ? kExitDone : kExitFailed;
+  if (args[0] == "--version") {
+    return console.Write("headway " HEADWAY_VERSION "\n") ? kExitDone : kExitFailed;
+  }
+  for (const Command& command : kCommands) {
+    if (args[0] != command.name) continue;
+    if (command.second == nullptr) return command.run(Args(args.begin() + 1, args.end()), console);
+    if (args.size() > 1 && args[1] == command.second) {
+      return command.run(Args(args.begin() + 2, args.end()), console);
+    }
+  }
+  return UnknownCommand(args, console);
+}
+
+}  // namespace
+
+int Main(const Args& args, Console& console) {
+  // A reader of ours that went away ends the run cleanly, its session kept: writing fails instead.
+  signal(SIGPIPE, SIG_IGN);
+  SetLogSink([&console](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) console.Warn(line);
+    if (level == LogLevel::kError) console.Say("headway: error: " + std::string(line));
+  });
+  const int status = Dispatch(args, console);
+  SetLogSink({});
+  return status;
+}
+
+}  // namespace headway::cli

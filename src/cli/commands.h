@@ -1,0 +1,24 @@
+// The commands of `headway`. Each takes the arguments behind its name and returns the exit status.
+#ifndef HEADWAY_CLI_COMMANDS_H_
+#define HEADWAY_CLI_COMMANDS_H_
+
+#include "cli/console.h"
+#include "cli/flags.h"
+
+namespace headway::cli {
+
+int RunCommand(const Args& args, Console& console);
+int ChatCommand(const Args& args, Console& console);
+int PlanCommand(const Args& args, Console& console);
+int InspectCommand(const Args& args, Console& console);
+int PerplexityCommand(const Args& args, Console& console);
+int RetrievalCommand(const Args& args, Console& console);
+// `prefill` or else decode.
+int BenchCommand(const Args& args, bool prefill, Console& console);
+
+// What main does with its arguments behind the program's name.
+int Main(const Args& args, Console& console);
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_COMMANDS_H_

@@ -1,0 +1,320 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/env.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+#include "engine/eval/perplexity.h"
+#include "engine/eval/retrieval_generator.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kPerplexityExamples =
+    R"(  headway eval perplexity models/demo --file book.txt --context 2048
+  headway eval perplexity models/demo --file book.txt --context 16384 \
+      --windows 4 --kv-memory 8MiB --json)";
+
+constexpr const char* kRetrievalExamples =
+    R"(  headway eval retrieval models/demo --generate 100 --context 4096 --seed 1
+  headway eval retrieval models/demo --generate 100 --context 16384 \
+      --kinds needle,place --haystack book.txt --write lines.jsonl
+  headway eval retrieval models/demo --jsonl lines.jsonl --json)";
+
+Status CannotWrite() { return Status(StatusCode::kIo, "cannot write to standard output"); }
+
+struct PerplexityFlags {
+  ModelFlags model;
+  OutputFlags output;
+  std::string file;
+  int64_t context = 0;
+  int64_t windows = 0;
+};
+
+int PrintPerplexity(const PerplexityFlags& flags, const eval::Perplexity& result, double seconds,
+                    const TierUse& tiers, Console& console) {
+  std::string text;
+  if (flags.output.json) {
+    text = Dump({{"perplexity", result.perplexity},
+                 {"tokens", result.tokens},
+                 {"windows", result.windows},
+                 {"context", flags.context},
+                 {"negative_log_likelihood", result.negative_log_likelihood},
+                 {"seconds", seconds},
+                 {"kv_bytes", TiersJson(tiers)}});
+  } else {
+    text = fmt::format("perplexity {:.4f} over {} tokens in {} window{} of {}; {:.1f} tok/s\n",
+                       result.perplexity, FormatCount(result.tokens), result.windows,
+                       result.windows == 1 ? "" : "s", flags.context,
+                       TokensPerSecond(result.tokens, seconds));
+  }
+  return console.Write(text) ? kExitDone : console.Fail(CannotWrite());
+}
+
+double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
+
+}  // namespace
+
+int PerplexityCommand(const Args& args, Console& console) {
+  PerplexityFlags flags;
+  const auto app =
+      NewApp("eval perplexity",
+             "Perplexity of a text over windows that do not overlap, each begun with the model's "
+             "beginning-of-text token where it has one, every prediction counted.",
+             kPerplexityExamples);
+  AddModelFlags(*app, &flags.model);
+  const std::string group = "Evaluation";
+  Add(*app, group, "-f,--file", &flags.file, "the text; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  Add(*app, group, "-c,--context,--ctx-size", &flags.context, "tokens of a window")
+      ->required()
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  Add(*app, group, "--windows", &flags.windows, "most windows; 0: all that the text has")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+      ->type_name("K");
+  AddOutputFlags(*app, &flags.output);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  Result<std::string> text = ReadText(flags.file, console);
+  if (!text.ok()) return console.Fail(text.status());
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  Result<std::vector<TokenId>> tokens =
+      (*engine)->Encode(*text, {.add_special_tokens = false, .parse_special = true});
+  if (!tokens.ok()) return console.Fail(tokens.status());
+  const ModelInfo& info = (*engine)->info();
+  const auto windows = eval::CutWindows(*tokens, info.bos, flags.context, flags.windows);
+  int64_t longest = 1;
+  for (const auto& window : windows) {
+    longest = std::max(longest, static_cast<int64_t>(window.size()));
+  }
+  if (std::string warning = LongContextWarning(info, longest); !warning.empty()) {
+    console.Warn(warning);
+  }
+  Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{longest}});
+  if (!context.ok()) return console.Fail(context.status());
+  const InterruptGuard interrupt;
+  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
+  const double start = Now();
+  Result<eval::Perplexity> result = eval::MeasurePerplexity(**context, windows, hooks);
+  if (!result.ok()) return console.Fail(result.status());
+  return PrintPerplexity(flags, *result, Now() - start, TiersOf(**context), console);
+}
+
+namespace {
+
+struct RetrievalFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  OutputFlags output;
+  std::string jsonl;
+  int64_t generate = 0;
+  int64_t context = 0;
+  std::string kinds = "needle,passkey,place,variables,passage";
+  std::string haystack;
+  std::string write;
+  int64_t max_tokens = 64;
+};
+
+void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  const std::string group = "Evaluation";
+  Add(app, group, "--jsonl", &flags->jsonl,
+      "file of lines with `context`, `question`, `answer` (strings that must all appear) and "
+      "perhaps `id`; - is standard input")
+      ->type_name("FILE");
+  Add(app, group, "--generate", &flags->generate, "make up this many lines instead")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000}).description(""))
+      ->type_name("COUNT");
+  Add(app, group, "-c,--context,--ctx-size", &flags->context,
+      "with --generate: tokens of each prompt, nearly reached and never exceeded")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  Add(app, group, "--kinds", &flags->kinds, "with --generate: kinds of facts, taken in turn")
+      ->type_name("LIST")
+      ->default_str(flags->kinds);
+  Add(app, group, "--haystack", &flags->haystack,
+      "with --generate: text to hide facts in; without it, prose is made up")
+      ->type_name("FILE");
+  Add(app, group, "--write", &flags->write,
+      "with --generate: write the lines to this file and stop; --jsonl runs them")
+      ->type_name("FILE");
+  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, "most tokens of an answer")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+      ->type_name("N")
+      ->default_str(std::to_string(flags->max_tokens));
+  AddSamplingFlags(app, &flags->sampling);
+  AddOutputFlags(app, &flags->output);
+}
+
+std::string CheckRetrievalFlags(const CLI::App& app, const RetrievalFlags& flags) {
+  const bool generate = app.count("--generate") > 0;
+  if (generate == (app.count("--jsonl") > 0)) return "give either --jsonl FILE or --generate COUNT";
+  if (generate && flags.context == 0) return "--generate needs --context N";
+  for (const char* name : {"--haystack", "--write", "--context"}) {
+    if (!generate && app.count(name) > 0) return std::string(name) + " needs --generate";
+  }
+  if (!eval::ParseRetrievalKinds(flags.kinds).ok()) {
+    return "--kinds: " + eval::ParseRetrievalKinds(flags.kinds).status().message();
+  }
+  return "";
+}
+
+Result<std::vector<eval::RetrievalLine>> Lines(const RetrievalFlags& flags, const Engine& engine,
+                                               Console& console) {
+  if (flags.generate == 0) {
+    Result<std::string> text = ReadText(flags.jsonl, console);
+    if (!text.ok()) return text.status();
+    return eval::ParseRetrievalLines(*text, flags.jsonl == "-" ? "standard input" : flags.jsonl);
+  }
+  eval::RetrievalRequest request;
+  request.count = flags.generate;
+  request.length = flags.context;
+  request.seed = flags.sampling.options.seed;
+  request.kinds = *eval::ParseRetrievalKinds(flags.kinds);
+  if (!flags.haystack.empty()) {
+    Result<std::string> haystack = ReadText(flags.haystack, console);
+    if (!haystack.ok()) return haystack.status();
+    request.haystack = std::move(*haystack);
+  }
+  return eval::GenerateRetrieval(request, eval::MeasureOf(engine));
+}
+
+Status WriteLines(const std::vector<eval::RetrievalLine>& lines, const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return Status(StatusCode::kIo, "cannot create " + path);
+  bool written = true;
+  for (const eval::RetrievalLine& line : lines) {
+    const std::string json = eval::RetrievalLineJson(line);
+    written = std::fwrite(json.data(), 1, json.size(), file) == json.size() && written;
+  }
+  written = std::fclose(file) == 0 && written;
+  return written ? OkStatus() : Status(StatusCode::kIo, "cannot write all of " + path);
+}
+
+// Runs the lines one after the other. Shown: the share done and the score so far.
+Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
+                                                    const std::vector<eval::RetrievalLine>& lines,
+                                                    Engine& engine, TierUse* tiers,
+                                                    Console& console) {
+  std::vector<std::vector<TokenId>> prompts;
+  int64_t longest = 0;
+  for (const eval::RetrievalLine& line : lines) {
+    Result<std::vector<TokenId>> prompt = eval::RetrievalPrompt(engine, line);
+    if (!prompt.ok()) return prompt.status();
+    longest = std::max(longest, static_cast<int64_t>(prompt->size()));
+    prompts.push_back(std::move(*prompt));
+  }
+  if (std::string warning = LongContextWarning(engine.info(), longest); !warning.empty()) {
+    console.Warn(warning);
+  }
+  Result<std::unique_ptr<Context>> context = engine.NewContext({{longest + flags.max_tokens}});
+  if (!context.ok()) return context.status();
+  const InterruptGuard interrupt;
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  std::vector<eval::RetrievalResult> results;
+  double sum = 0.0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    Request request;
+    request.prompt = std::move(prompts[i]);
+    request.max_tokens = flags.max_tokens;
+    request.sampling = flags.sampling.options;
+    request.stop = flags.sampling.stop;
+    request.ignore_eos = flags.sampling.ignore_eos;
+    Result<eval::RetrievalResult> result =
+        eval::RunRetrievalLine(**context, lines[i], std::move(request), hooks);
+    if (!result.ok()) return result.status();
+    sum += result->score;
+    results.push_back(std::move(*result));
+    const std::string line = fmt::format("line {} of {}, score so far {:.3f}", i + 1, lines.size(),
+                                         sum / static_cast<double>(i + 1));
+    if (flags.output.no_progress) continue;
+    if (console.err_is_terminal()) {
+      console.SetStatusLine(line);
+    } else if ((i + 1) * 10 / lines.size() != i * 10 / lines.size()) {
+      console.Say("headway: " + line);
+    }
+  }
+  console.ClearStatusLine();
+  *tiers = TiersOf(**context);
+  return results;
+}
+
+int PrintRetrieval(const RetrievalFlags& flags, const std::vector<eval::RetrievalResult>& results,
+                   double seconds, const TierUse& tiers, Console& console) {
+  double score = 0.0;
+  int64_t tokens = 0;
+  for (const eval::RetrievalResult& result : results) {
+    score += result.score;
+    tokens += result.prompt_tokens;
+  }
+  score /= static_cast<double>(results.size());
+  std::string text;
+  if (flags.output.json) {
+    Json list = Json::array();
+    for (const eval::RetrievalResult& result : results) {
+      list.push_back({{"id", result.id},
+                      {"output", result.output},
+                      {"score", result.score},
+                      {"prompt_tokens", result.prompt_tokens}});
+    }
+    text = Dump({{"score", score},
+                 {"results", std::move(list)},
+                 {"prompt_tokens", tokens},
+                 {"seconds", seconds},
+                 {"kv_bytes", TiersJson(tiers)}});
+  } else {
+    for (const eval::RetrievalResult& result : results) {
+      std::string output = result.output;
+      std::replace(output.begin(), output.end(), '\n', ' ');
+      text += fmt::format("{:.2f}  {}  {}\n", result.score, result.id, output);
+    }
+    text += fmt::format("score {:.4f} over {} lines of {} prompt tokens in all, in {:.1f} s\n",
+                        score, results.size(), FormatCount(tokens), seconds);
+  }
+  return console.Write(text) ? kExitDone : console.Fail(CannotWrite());
+}
+
+}  // namespace
+
+int RetrievalCommand(const Args& args, Console& console) {
+  RetrievalFlags flags;
+  const auto app =
+      NewApp("eval retrieval",
+             "Asks about facts hidden in long documents and scores the answers: the share of the "
+             "expected strings that appear. Each line goes through the chat template as document, "
+             "blank line, question, and is decoded greedily unless sampling is asked for.",
+             kRetrievalExamples);
+  AddRetrievalFlags(*app, &flags);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (std::string wrong = CheckRetrievalFlags(*app, flags); !wrong.empty()) {
+    return WrongUsage(*app, wrong, console);
+  }
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  Result<std::vector<eval::RetrievalLine>> lines = Lines(flags, **engine, console);
+  if (!lines.ok()) return console.Fail(lines.status());
+  if (!flags.write.empty()) {
+    if (Status s = WriteLines(*lines, flags.write); !s.ok()) return console.Fail(s);
+    console.Say(fmt::format("headway: wrote {} lines to {}", lines->size(), flags.write));
+    return kExitDone;
+  }
+  TierUse tiers;
+  const double start = Now();
+  Result<std::vector<eval::RetrievalResult>> results =
+      RunLines(flags, *lines, **engine, &tiers, console);
+  if (!results.ok()) return console.Fail(results.status());
+  return PrintRetrieval(flags, *results, Now() - start, tiers, console);
+}
+
+}  // namespace headway::cli

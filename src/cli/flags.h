@@ -1,0 +1,89 @@
+// The flags that commands share, and how a command line is read. Every flag is also an environment
+// variable, HEADWAY_ and its first long name; the command line wins.
+#ifndef HEADWAY_CLI_FLAGS_H_
+#define HEADWAY_CLI_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "headway/engine.h"
+
+namespace headway::cli {
+
+// The arguments behind the command's name.
+using Args = std::vector<std::string>;
+
+// An empty command line of "headway run" or the like, with --help.
+std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
+                                 const std::string& examples);
+
+// Reads `args` and the environment into what the app's options are bound to. The exit status when
+// there is nothing left to do: help was printed, or the usage was wrong and that was said.
+std::optional<int> Parse(CLI::App& app, const Args& args, Console& console);
+
+// "headway: error: MESSAGE; see headway run --help"; kExitUsage.
+int WrongUsage(const CLI::App& app, const std::string& message, Console& console);
+
+// Adds an option (or with a bool a flag) and its environment variable.
+template <typename T>
+CLI::Option* Add(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                 const std::string& help);
+// A size such as 8MiB, or "unlimited".
+CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
+                     int64_t* bytes, const std::string& help);
+
+// "unlimited" or "8.0 MiB".
+std::string FormatLimit(int64_t bytes);
+
+struct ModelFlags {
+  std::string model;
+  EngineOptions engine;
+  bool verbose = false;
+};
+void AddModelFlags(CLI::App& app, ModelFlags* flags);
+
+struct OutputFlags {
+  bool json = false;
+  bool no_progress = false;
+};
+void AddOutputFlags(CLI::App& app, OutputFlags* flags);
+
+struct SamplingFlags {
+  SamplingOptions options;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+void AddSamplingFlags(CLI::App& app, SamplingFlags* flags);
+
+// Batches written as "8192,4096+2048": one sequence of 8192 tokens, then two of unequal lengths.
+// Each is repeated `repeat` times within its batch.
+Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat);
+
+// ---
+
+namespace internal {
+void SetEnvironmentName(CLI::Option* option);
+}
+
+template <typename T>
+CLI::Option* Add(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                 const std::string& help) {
+  CLI::Option* option = nullptr;
+  if constexpr (std::is_same_v<T, bool>) {
+    option = app.add_flag(names, *target, help);
+  } else {
+    option = app.add_option(names, *target, help);
+  }
+  option->group(group);
+  internal::SetEnvironmentName(option);
+  return option;
+}
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_FLAGS_H_

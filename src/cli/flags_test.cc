@@ -1,0 +1,247 @@
+#include "cli/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "cli/commands.h"
+#include "cli/test_console.h"
+
+namespace headway::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+struct AllFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  OutputFlags output;
+};
+
+std::optional<int> ParseAll(const Args& args, AllFlags* flags, TestConsole* test) {
+  const auto app = NewApp("test", "A test.", "  headway test");
+  AddModelFlags(*app, &flags->model);
+  AddSamplingFlags(*app, &flags->sampling);
+  AddOutputFlags(*app, &flags->output);
+  return Parse(*app, args, test->console());
+}
+
+TEST(Flags, AreRead) {
+  AllFlags flags;
+  TestConsole test;
+  const std::optional<int> status = ParseAll({"models/demo",
+                                              "--kv-memory",
+                                              "8MiB",
+                                              "--host-memory=1.5GiB",
+                                              "--disk-memory",
+                                              "unlimited",
+                                              "--disk-path",
+                                              "/d",
+                                              "-b",
+                                              "512",
+                                              "--head-group",
+                                              "2",
+                                              "--segment",
+                                              "1024",
+                                              "--page",
+                                              "16",
+                                              "--placement",
+                                              "lru",
+                                              "--session",
+                                              "s",
+                                              "-t",
+                                              "3",
+                                              "--cpu-isa",
+                                              "avx2",
+                                              "--trace",
+                                              "t.json",
+                                              "--temperature",
+                                              "0.7",
+                                              "--top-k",
+                                              "40",
+                                              "--top-p",
+                                              "0.9",
+                                              "--min-p",
+                                              "0.05",
+                                              "--repetition-penalty",
+                                              "1.1",
+                                              "--presence-penalty",
+                                              "-0.5",
+                                              "--frequency-penalty",
+                                              "0.25",
+                                              "--seed",
+                                              "18446744073709551615",
+                                              "--stop",
+                                              "a b",
+                                              "--stop",
+                                              "",
+                                              "--ignore-eos",
+                                              "--json",
+                                              "--no-progress"},
+                                             &flags, &test);
+  ASSERT_FALSE(status.has_value()) << test.err();
+  const EngineOptions& engine = flags.model.engine;
+  EXPECT_EQ(flags.model.model, "models/demo");
+  EXPECT_EQ(engine.kv_memory, 8 * kMiB);
+  EXPECT_EQ(engine.host_memory, 3 * kGiB / 2);
+  EXPECT_EQ(engine.disk_memory, kNoLimit);
+  EXPECT_EQ(engine.disk_path, "/d");
+  EXPECT_EQ(engine.chunk, 512);
+  EXPECT_EQ(engine.head_group, 2);
+  EXPECT_EQ(engine.segment, 1024);
+  EXPECT_EQ(engine.page_slots, 16);
+  EXPECT_EQ(engine.placement, "lru");
+  EXPECT_EQ(engine.session, "s");
+  EXPECT_EQ(engine.threads, 3);
+  EXPECT_EQ(engine.isa, "avx2");
+  EXPECT_EQ(engine.trace, "t.json");
+  const SamplingOptions& sampling = flags.sampling.options;
+  EXPECT_EQ(sampling.temperature, 0.7);
+  EXPECT_EQ(sampling.top_k, 40);
+  EXPECT_EQ(sampling.top_p, 0.9);
+  EXPECT_EQ(sampling.min_p, 0.05);
+  EXPECT_EQ(sampling.repetition_penalty, 1.1);
+  EXPECT_EQ(sampling.presence_penalty, -0.5);
+  EXPECT_EQ(sampling.frequency_penalty, 0.25);
+  EXPECT_EQ(sampling.seed, UINT64_MAX);
+  EXPECT_EQ(flags.sampling.stop, (std::vector<std::string>{"a b", ""}));
+  EXPECT_TRUE(flags.sampling.ignore_eos);
+  EXPECT_TRUE(flags.output.json);
+  EXPECT_TRUE(flags.output.no_progress);
+}
+
+TEST(Flags, LeaveTheDefaultsOfTheEngine) {
+  AllFlags flags;
+  TestConsole test;
+  ASSERT_FALSE(ParseAll({"-m", "m"}, &flags, &test).has_value()) << test.err();
+  EXPECT_EQ(flags.model.model, "m");
+  EXPECT_EQ(flags.model.engine.kv_memory, kNoLimit);
+  EXPECT_EQ(flags.model.engine.disk_memory, 0);
+  EXPECT_EQ(flags.model.engine.page_slots, 64);
+  EXPECT_EQ(flags.sampling.options.temperature, 0.0);
+  EXPECT_TRUE(flags.sampling.stop.empty());
+  EXPECT_FALSE(flags.output.json);
+}
+
+TEST(Flags, ComeFromTheEnvironment) {
+  const Variable model("HEADWAY_MODEL", "m"), memory("HEADWAY_KV_MEMORY", "2MiB"),
+      temperature("HEADWAY_TEMP", "0.5"), stop("HEADWAY_STOP", "end"), json("HEADWAY_JSON", "1"),
+      threads("HEADWAY_THREADS", "2");
+  AllFlags flags;
+  TestConsole test;
+  ASSERT_FALSE(ParseAll({"--threads", "1"}, &flags, &test).has_value()) << test.err();
+  EXPECT_EQ(flags.model.model, "m");
+  EXPECT_EQ(flags.model.engine.kv_memory, 2 * kMiB);
+  EXPECT_EQ(flags.sampling.options.temperature, 0.5);
+  EXPECT_EQ(flags.sampling.stop, std::vector<std::string>{"end"});
+  EXPECT_TRUE(flags.output.json);
+  EXPECT_EQ(flags.model.engine.threads, 1) << "the command line wins";
+}
+
+TEST(Flags, WrongOnesAreNamedInOneLine) {
+  const std::pair<Args, std::string> cases[] = {
+      {{}, "MODEL"},
+      {{"m", "--kv-memory", "8 apples"}, "--kv-memory: '8 apples' is not a size"},
+      {{"m", "--kv-memory", "-1"}, "--kv-memory"},
+      {{"m", "--threads", "two"}, "--threads"},
+      {{"m", "--threads", "-1"}, "--threads"},
+      {{"m", "--placement", "anywhere"}, "--placement: anywhere not in"},
+      {{"m", "--top-p", "1.5"}, "--top-p"},
+      {{"m", "--temp", "nan"}, "--temp"},
+      {{"m", "--no-such-flag"}, "--no-such-flag"},
+      {{"m", "another"}, "another"},
+      {{"m", "--seed", "-1"}, "--seed"},
+      {{"m", "--chunk"}, "--chunk"},
+  };
+  for (const auto& [args, message] : cases) {
+    AllFlags flags;
+    TestConsole test;
+    EXPECT_EQ(ParseAll(args, &flags, &test), kExitUsage) << message;
+    EXPECT_THAT(test.err(), HasSubstr(message));
+    EXPECT_THAT(test.err(), HasSubstr("headway: error: "));
+    EXPECT_THAT(test.err(), HasSubstr("; see headway test --help\n"));
+    EXPECT_EQ(std::count(test.err().begin(), test.err().end(), '\n'), 1) << test.err();
+    EXPECT_EQ(test.out(), "");
+  }
+  const Variable memory("HEADWAY_KV_MEMORY", "much");
+  AllFlags flags;
+  TestConsole test;
+  EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage);
+  EXPECT_THAT(test.err(), HasSubstr("'much' is not a size"));
+}
+
+TEST(Flags, HelpSaysAllAndFits) {
+  for (const Args& command :
+       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"inspect"}, Args{"eval", "perplexity"},
+        Args{"eval", "retrieval"}, Args{"bench", "prefill"}, Args{"bench", "decode"}}) {
+    TestConsole test;
+    Args args = command;
+    args.push_back("--help");
+    EXPECT_EQ(Main(args, test.console()), kExitDone) << test.err();
+    EXPECT_THAT(test.out(), HasSubstr("Usage: headway " + command[0]));
+    EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
+    size_t begin = 0;
+    for (size_t end = test.out().find('\n'); end != std::string::npos;
+         begin = end + 1, end = test.out().find('\n', begin)) {
+      EXPECT_LE(end - begin, 80u) << test.out().substr(begin, end - begin);
+    }
+    if (command[0] != "inspect") {
+      EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
+      EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
+    }
+  }
+}
+
+TEST(Commands, UnknownOnesAreWrongUsage) {
+  for (const Args& args : {Args{}, Args{"fly"}, Args{"eval"}, Args{"eval", "taste"}, Args{"bench"},
+                           Args{"--flag"}, Args{""}}) {
+    TestConsole test;
+    EXPECT_EQ(Main(args, test.console()), kExitUsage);
+    EXPECT_THAT(test.err(), HasSubstr("headway: error: "));
+    EXPECT_THAT(test.err(), HasSubstr("see headway --help\n"));
+  }
+  for (const Args& args : {Args{"--help"}, Args{"-h"}, Args{"help"}, Args{"eval", "--help"}}) {
+    TestConsole test;
+    EXPECT_EQ(Main(args, test.console()), kExitDone);
+    EXPECT_THAT(test.out(), HasSubstr("eval retrieval"));
+  }
+  TestConsole test;
+  EXPECT_EQ(Main({"--version"}, test.console()), kExitDone);
+  EXPECT_THAT(test.out(), ::testing::StartsWith("headway "));
+}
+
+TEST(Workloads, AreParsed) {
+  const auto one = ParseWorkloads("8192", 1);
+  ASSERT_TRUE(one.ok());
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ((*one)[0].lengths, std::vector<int64_t>{8192});
+  const auto several = ParseWorkloads("16,4+2,8", 2);
+  ASSERT_TRUE(several.ok());
+  ASSERT_EQ(several->size(), 3u);
+  EXPECT_EQ((*several)[0].lengths, (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ((*several)[1].lengths, (std::vector<int64_t>{4, 2, 4, 2}));
+  for (const char* bad : {"", ",", "8,", "8+", "-1", "0", "8k", "9999999999999999999", "1 2"}) {
+    EXPECT_FALSE(ParseWorkloads(bad, 1).ok()) << bad;
+  }
+  EXPECT_FALSE(ParseWorkloads("1+1", 4096).ok());
+}
+
+TEST(Limits, AreFormatted) {
+  EXPECT_EQ(FormatLimit(kNoLimit), "unlimited");
+  EXPECT_EQ(FormatLimit(8 * kMiB), "8.0 MiB");
+  EXPECT_EQ(FormatLimit(0), "0 B");
+}
+
+}  // namespace
+}  // namespace headway::cli

@@ -1,0 +1,41 @@
+#include "cli/generate.h"
+
+#include <utility>
+
+namespace headway::cli {
+
+Result<Generation> GenerateShown(Context& context, const Request& request, const GenerateView& view,
+                                 const EngineOptions& limits, const InterruptGuard& interrupt,
+                                 Console& console) {
+  ProgressMeter meter(console, limits, view.progress);
+  bool written = true;
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  if (view.stream_text) {
+    hooks.on_text = [&](int, std::string_view text) {
+      written = console.Write(text);
+      return written;
+    };
+  }
+  hooks.on_progress = [&](const Progress& progress) {
+    // Text that streams is progress enough, and a status line would be in its way.
+    if (view.stream_text && progress.phase == Progress::Phase::kDecode) return;
+    meter.Show(progress);
+  };
+  Result<std::vector<Generation>> made = context.Generate({&request, 1}, hooks);
+  console.ClearStatusLine();
+  if (!made.ok()) return made.status();
+  if (!written) {
+    return Status(StatusCode::kIo, "cannot write to standard output; the text was cut there");
+  }
+  return std::move(made->front());
+}
+
+void SayNotices(const Generation& generation, Console& console) {
+  for (const std::string& notice : generation.notices) console.Say("headway: note: " + notice);
+  if (generation.finish == FinishReason::kContextFull) {
+    console.Warn("the context is full, so the text ends here; raise --ctx-size for more");
+  }
+}
+
+}  // namespace headway::cli

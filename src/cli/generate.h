@@ -1,0 +1,28 @@
+// What `run` and `chat` share: one generation shown as it is made.
+#ifndef HEADWAY_CLI_GENERATE_H_
+#define HEADWAY_CLI_GENERATE_H_
+
+#include "cli/console.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "headway/engine.h"
+
+namespace headway::cli {
+
+struct GenerateView {
+  bool stream_text = true;  // text to `out` as it comes
+  bool progress = true;
+};
+
+// Runs one request in slot 0. kIo when the text could not be written.
+Result<Generation> GenerateShown(Context& context, const Request& request, const GenerateView& view,
+                                 const EngineOptions& limits, const InterruptGuard& interrupt,
+                                 Console& console);
+
+// What the user must know about how it went: notices, and an end that was not asked for.
+void SayNotices(const Generation& generation, Console& console);
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_GENERATE_H_

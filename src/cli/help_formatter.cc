@@ -1,0 +1,113 @@
+#include "cli/help_formatter.h"
+
+#include <algorithm>
+
+namespace headway::cli {
+namespace {
+
+constexpr size_t kWidth = 80;
+constexpr size_t kColumn = 26;  // where descriptions begin
+
+// "-c, --ctx-size N"
+std::string Names(const CLI::Option& option) {
+  std::string names;
+  const auto add = [&names](const std::string& name) {
+    if (!names.empty()) names += ", ";
+    names += name;
+  };
+  if (option.get_positional()) add(option.get_name(/*positional=*/true, /*all_options=*/false));
+  for (const std::string& name : option.get_snames()) add("-" + name);
+  for (const std::string& name : option.get_lnames()) add("--" + name);
+  const bool flag = option.get_items_expected_max() == 0;
+  const bool only_positional = option.get_snames().empty() && option.get_lnames().empty();
+  if (!flag && !only_positional && !option.get_type_name().empty()) {
+    names += " " + option.get_type_name();
+  }
+  return names;
+}
+
+std::string Describe(const CLI::Option& option) {
+  std::string text = option.get_description();
+  if (!option.get_default_str().empty()) text += " (default: " + option.get_default_str() + ")";
+  if (!option.get_envname().empty()) text += " [" + option.get_envname() + "]";
+  return text;
+}
+
+std::string OptionHelp(const CLI::Option& option) {
+  std::string line = "  " + Names(option);
+  if (line.size() + 2 > kColumn) {
+    line += "\n" + std::string(kColumn, ' ');
+  } else {
+    line.resize(kColumn, ' ');
+  }
+  return line + Wrap(Describe(option), kWidth - kColumn, kColumn) + "\n";
+}
+
+std::string Usage(const CLI::App& app, const std::string& name) {
+  std::string usage = "Usage: " + (name.empty() ? app.get_name() : name);
+  bool options = false;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) {
+      const std::string positional = option->get_name(/*positional=*/true, false);
+      usage += option->get_required() ? " " + positional : " [" + positional + "]";
+    } else {
+      options = true;
+    }
+  }
+  return usage + (options ? " [OPTIONS]" : "") + "\n";
+}
+
+}  // namespace
+
+std::string Wrap(std::string_view text, size_t width, size_t indent) {
+  const std::string break_line = "\n" + std::string(indent, ' ');
+  std::string wrapped;
+  size_t column = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] == '\n') {
+      wrapped += break_line;
+      column = 0;
+      ++at;
+      continue;
+    }
+    const size_t end = std::min(text.find_first_of(" \n", at + 1), text.size());
+    std::string_view word = text.substr(at, end - at);  // with the blank before it
+    if (column > 0 && column + word.size() > width) {
+      wrapped += break_line;
+      column = 0;
+    }
+    if (column == 0 && word.starts_with(' ')) word.remove_prefix(1);
+    wrapped += word;
+    column += word.size();
+    at = end;
+  }
+  return wrapped;
+}
+
+std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
+                                     CLI::AppFormatMode) const {
+  std::string help = Usage(*app, name);
+  if (!app->get_description().empty()) {
+    help += "\n" + Wrap(app->get_description(), kWidth, 0) + "\n";
+  }
+  std::vector<std::string> groups;
+  for (const CLI::Option* option : app->get_options()) {
+    const std::string& group = option->get_group();
+    if (!group.empty() && std::find(groups.begin(), groups.end(), group) == groups.end()) {
+      groups.push_back(group);
+    }
+  }
+  // What asks for help comes last.
+  std::stable_partition(groups.begin(), groups.end(),
+                        [](const std::string& group) { return group != "Help"; });
+  for (const std::string& group : groups) {
+    help += "\n" + group + ":\n";
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_group() == group) help += OptionHelp(*option);
+    }
+  }
+  if (!app->get_footer().empty()) help += "\n" + app->get_footer() + "\n";
+  return help;
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,24 @@
+// Prints --help: usage, options in groups with their defaults and environment variables, examples;
+// wrapped to 80 columns.
+#ifndef HEADWAY_CLI_HELP_FORMATTER_H_
+#define HEADWAY_CLI_HELP_FORMATTER_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+
+namespace headway::cli {
+
+// `text` in lines of at most `width` bytes where its words allow it; each but the first begins with
+// `indent` blanks. Newlines in `text` stay.
+std::string Wrap(std::string_view text, size_t width, size_t indent);
+
+class HelpFormatter : public CLI::FormatterBase {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
+};
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_HELP_FORMATTER_H_

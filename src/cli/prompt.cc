@@ -1,0 +1,123 @@
+#include "cli/prompt.h"
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "base/utf8.h"
+#include "cli/flags.h"
+#include "engine/eval/retrieval.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+bool Given(const CLI::App& app, const std::string& name) { return app.count(name) > 0; }
+
+Result<std::string> ReadBytes(const std::string& path, Console& console) {
+  if (path == "-") return console.ReadAll(kMaxTextBytes);
+  Env* env = Env::Default();
+  if (env->IsDirectory(path)) {
+    return Status(StatusCode::kInvalidArgument, path + " is a directory; give a text file");
+  }
+  return env->ReadFile(path);
+}
+
+}  // namespace
+
+void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
+  const std::string group = "Prompt";
+  Add(app, group, "-p,--prompt", &flags->prompt,
+      "the prompt; without it and without --file, standard input is read")
+      ->type_name("TEXT");
+  Add(app, group, "-f,--file", &flags->file,
+      "file with the prompt or the document; - is standard input. The newline that ends it does "
+      "not count")
+      ->type_name("FILE");
+  Add(app, group, "--ask", &flags->ask,
+      "question about the document: both go through the model's chat template as one turn, the "
+      "document first, then a blank line, then the question")
+      ->type_name("QUESTION");
+  Add(app, group, "--chat", &flags->chat, "put the prompt through the chat template as one turn");
+  Add(app, group, "--system", &flags->system, "system message; needs --ask or --chat")
+      ->type_name("TEXT");
+}
+
+std::string CheckPromptFlags(const CLI::App& app, const Console& console, PromptFlags* flags) {
+  flags->has_prompt = Given(app, "--prompt");
+  flags->has_file = Given(app, "--file");
+  flags->has_ask = Given(app, "--ask");
+  flags->has_system = Given(app, "--system");
+  if (flags->has_prompt && flags->has_file) return "--prompt and --file exclude each other";
+  if (flags->has_system && !flags->has_ask && !flags->chat) {
+    return "--system needs --ask or --chat, which use the chat template";
+  }
+  if (!flags->has_prompt && !flags->has_file && console.in_is_terminal()) {
+    return "there is no prompt; give --prompt TEXT or --file FILE, or pipe text in";
+  }
+  return "";
+}
+
+Status CheckText(std::string_view text, const std::string& what) {
+  if (text.empty()) return Status(StatusCode::kInvalidArgument, what + " is empty");
+  size_t bad = 0;
+  if (!IsValidUtf8(text, &bad)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} is not valid UTF-8: byte {:#04x} at offset {}; convert it first",
+                              what, static_cast<unsigned char>(text[bad]), bad));
+  }
+  return OkStatus();
+}
+
+Result<std::string> ReadText(const std::string& path, Console& console) {
+  Result<std::string> text = ReadBytes(path, console);
+  if (!text.ok()) return text.status();
+  if (Status s = CheckText(*text, path == "-" ? "standard input" : path); !s.ok()) return s;
+  return text;
+}
+
+Result<PromptText> ReadPrompt(const PromptFlags& flags, Console& console) {
+  PromptText prompt;
+  if (flags.has_prompt) {
+    if (Status s = CheckText(flags.prompt, "the prompt"); !s.ok()) return s;
+    prompt.text = flags.prompt;
+  } else {
+    const std::string path = flags.has_file ? flags.file : "-";
+    Result<std::string> text = ReadText(path, console);
+    if (!text.ok()) return text.status();
+    prompt.text = std::move(*text);
+    if (prompt.text.ends_with('\n')) prompt.text.pop_back();
+    if (prompt.text.ends_with('\r')) prompt.text.pop_back();
+    if (Status s = CheckText(prompt.text, path == "-" ? "standard input" : path); !s.ok()) return s;
+  }
+  if (flags.has_ask) {
+    if (Status s = CheckText(flags.ask, "the question"); !s.ok()) return s;
+    prompt.text = eval::AskAbout(prompt.text, flags.ask);
+  }
+  if (flags.has_system) {
+    if (Status s = CheckText(flags.system, "the system message"); !s.ok()) return s;
+    prompt.messages.push_back({"system", flags.system});
+  }
+  if (flags.has_ask || flags.chat) prompt.messages.push_back({"user", prompt.text});
+  return prompt;
+}
+
+Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText& prompt) {
+  if (prompt.messages.empty()) {
+    return engine.Encode(prompt.text, {.add_special_tokens = true, .parse_special = true});
+  }
+  Result<std::string> text = engine.RenderChat(prompt.messages);
+  if (!text.ok()) return text.status();
+  return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
+}
+
+std::string LongContextWarning(const ModelInfo& info, int64_t tokens) {
+  if (info.max_position <= 0 || tokens <= info.max_position) return "";
+  return fmt::format(
+      "a context of {0} tokens is longer than the {1} that this model was trained for; expect "
+      "worse answers beyond token {1}",
+      tokens, info.max_position);
+}
+
+}  // namespace headway::cli

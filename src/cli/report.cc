@@ -1,0 +1,138 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "cli/flags.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kTiers[3] = {"device", "host", "disk"};
+
+std::string SpeedLine(const char* phase, int64_t tokens, double seconds) {
+  return fmt::format("{:<9} {:>9} tokens in {:>8.2f} s  {:>10.1f} tok/s", phase,
+                     FormatCount(tokens), seconds, TokensPerSecond(tokens, seconds));
+}
+
+}  // namespace
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows,
+                        const std::vector<bool>& right) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string table;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string blanks(widths[i] - row[i].size(), ' ');
+      const bool to_right = i < right.size() && right[i];
+      line += (i == 0 ? "" : "  ") + (to_right ? blanks + row[i] : row[i] + blanks);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    table += line + "\n";
+  }
+  return table;
+}
+
+std::string FormatCount(int64_t count) {
+  std::string digits = std::to_string(count);
+  const size_t first = count < 0 ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3;) {
+    at -= 3;
+    digits.insert(at, ",");
+  }
+  return digits;
+}
+
+double TokensPerSecond(int64_t tokens, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+TierUse TiersOf(const Context& context) {
+  TierUse use;
+  for (int tier = 0; tier < 3; ++tier) use.bytes[tier] = context.TierBytes(tier);
+  return use;
+}
+
+std::vector<std::string> RunSummary(const Generation& generation, const Timings& timings,
+                                    const TierUse& tiers, const EngineOptions& limits) {
+  std::vector<std::string> lines;
+  std::string prefill = SpeedLine("prefill", timings.prefill_tokens, timings.prefill_seconds);
+  if (generation.reused_tokens > 0) {
+    prefill += fmt::format("  ({} more were in the cache)", FormatCount(generation.reused_tokens));
+  }
+  lines.push_back(prefill);
+  lines.push_back(SpeedLine("decode", timings.decode_tokens, timings.decode_seconds) +
+                  "  (ended by: " + FinishReasonName(generation.finish) + ")");
+  int64_t total = 0;
+  for (int64_t bytes : tiers.bytes) total += bytes;
+  lines.push_back(fmt::format("KV cache  {:>9}", FormatBytes(total)));
+  const int64_t budgets[3] = {limits.kv_memory, limits.host_memory, limits.disk_memory};
+  for (int tier = 0; tier < 3; ++tier) {
+    const double share =
+        total > 0 ? 100.0 * static_cast<double>(tiers.bytes[tier]) / static_cast<double>(total)
+                  : 0.0;
+    const bool of_session = tier == 2 && budgets[tier] == 0 && !limits.session.empty();
+    lines.push_back(fmt::format("  {:<7} {:>9}  {:5.1f} %  limit {}", kTiers[tier],
+                                FormatBytes(tiers.bytes[tier]), share,
+                                of_session ? "unlimited" : FormatLimit(budgets[tier])));
+  }
+  return lines;
+}
+
+Json TimingsJson(const Timings& timings) {
+  return {
+      {"prefill_tokens", timings.prefill_tokens},
+      {"prefill_seconds", timings.prefill_seconds},
+      {"prefill_tokens_per_second",
+       TokensPerSecond(timings.prefill_tokens, timings.prefill_seconds)},
+      {"decode_tokens", timings.decode_tokens},
+      {"decode_seconds", timings.decode_seconds},
+      {"decode_tokens_per_second", TokensPerSecond(timings.decode_tokens, timings.decode_seconds)},
+  };
+}
+
+Json TiersJson(const TierUse& tiers) {
+  Json json;
+  for (int tier = 0; tier < 3; ++tier) json[kTiers[tier]] = tiers.bytes[tier];
+  return json;
+}
+
+Json PlanJson(const PlanReport& plan) {
+  Json json = {{"chunk", plan.chunk},
+               {"head_group", plan.head_group},
+               {"segment", plan.segment},
+               {"kv_bytes", plan.kv_bytes},
+               {"slab_bytes", plan.slab_bytes}};
+  for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
+  json["memory"] = Json::array();
+  for (const MemoryLine& line : plan.memory) {
+    json["memory"].push_back({{"tier", line.tier}, {"what", line.what}, {"bytes", line.bytes}});
+  }
+  json["memory_bytes"] = plan.memory_bytes;
+  json["reasons"] = plan.reasons;
+  return json;
+}
+
+Json LanesJson(const std::vector<LaneReport>& lanes) {
+  Json json = Json::array();
+  for (const LaneReport& lane : lanes) {
+    json.push_back({{"lane", lane.lane},
+                    {"busy_seconds", lane.busy_seconds},
+                    {"bytes", lane.bytes},
+                    {"flops", lane.flops}});
+  }
+  return json;
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,46 @@
+// What commands print about a run: tables for people, JSON for machines.
+#ifndef HEADWAY_CLI_REPORT_H_
+#define HEADWAY_CLI_REPORT_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "headway/engine.h"
+
+namespace headway::cli {
+
+using Json = nlohmann::ordered_json;
+
+// One line, with its newline; invalid UTF-8 (there should be none) is replaced, never thrown at.
+std::string Dump(const Json& json);
+
+// Columns as wide as their widest cell, two blanks between; the first column to the left, others to
+// the right where `right` says so. Lines end with a newline. Widths count bytes.
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows,
+                        const std::vector<bool>& right);
+
+// "16,102"
+std::string FormatCount(int64_t count);
+
+double TokensPerSecond(int64_t tokens, double seconds);
+
+// What each tier holds.
+struct TierUse {
+  int64_t bytes[3] = {};
+};
+TierUse TiersOf(const Context& context);
+
+// Lines: prefill, decode, tiers.
+std::vector<std::string> RunSummary(const Generation& generation, const Timings& timings,
+                                    const TierUse& tiers, const EngineOptions& limits);
+
+Json TimingsJson(const Timings& timings);
+Json TiersJson(const TierUse& tiers);
+Json PlanJson(const PlanReport& plan);
+Json LanesJson(const std::vector<LaneReport>& lanes);
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_REPORT_H_

@@ -1,0 +1,72 @@
+#include "cli/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+
+namespace headway::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FormatTable, AlignsColumns) {
+  EXPECT_EQ(FormatTable({{"tier", "bytes"}, {"device", "8"}, {"disk", "1024", "x"}}, {false, true}),
+            "tier    bytes\n"
+            "device      8\n"
+            "disk     1024  x\n");
+  EXPECT_EQ(FormatTable({}, {}), "");
+}
+
+TEST(FormatCount, DividesThousands) {
+  EXPECT_EQ(FormatCount(0), "0");
+  EXPECT_EQ(FormatCount(999), "999");
+  EXPECT_EQ(FormatCount(1000), "1,000");
+  EXPECT_EQ(FormatCount(-1234567), "-1,234,567");
+  EXPECT_EQ(FormatCount(123456), "123,456");
+}
+
+TEST(RunSummary, SaysWhatEachTierHeld) {
+  Generation generation;
+  generation.finish = FinishReason::kEos;
+  generation.reused_tokens = 64;
+  Timings timings{16000, 8.0, 47, 0.5};
+  TierUse tiers;
+  tiers.bytes[0] = 6 * kMiB;
+  tiers.bytes[1] = 64 * kMiB;
+  tiers.bytes[2] = 58 * kMiB;
+  EngineOptions limits;
+  limits.kv_memory = 8 * kMiB;
+  std::string text;
+  for (const std::string& line : RunSummary(generation, timings, tiers, limits))
+    text += line + "\n";
+  EXPECT_THAT(text, HasSubstr("16,000 tokens in     8.00 s      2000.0 tok/s  (64 more"));
+  EXPECT_THAT(text, HasSubstr("94.0 tok/s"));
+  EXPECT_THAT(text, HasSubstr("128.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("4.7 %  limit 8.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("50.0 %  limit unlimited"));
+  EXPECT_THAT(text, HasSubstr("45.3 %  limit 0 B"));
+}
+
+TEST(RunSummary, DividesByNothing) {
+  for (const std::string& line : RunSummary({}, {}, {}, {})) {
+    EXPECT_THAT(line, Not(HasSubstr("nan")));
+    EXPECT_THAT(line, Not(HasSubstr("inf")));
+  }
+}
+
+TEST(Json, HasWhatScriptsNeed) {
+  EXPECT_EQ(Dump({{"text", "a\xff"}}), "{\"text\":\"a\xef\xbf\xbd\"}\n");
+  EXPECT_EQ(TimingsJson({100, 2.0, 10, 0.0})["prefill_tokens_per_second"], 50.0);
+  EXPECT_EQ(TimingsJson({100, 2.0, 10, 0.0})["decode_tokens_per_second"], 0.0);
+  PlanReport plan;
+  plan.memory = {{"device", "weights", 7}};
+  plan.slabs[2] = 5;
+  const Json json = PlanJson(plan);
+  EXPECT_EQ(json["memory"][0]["what"], "weights");
+  EXPECT_EQ(json["memory"][0]["bytes"], 7);
+  EXPECT_EQ(json["slabs"]["disk"], 5);
+}
+
+}  // namespace
+}  // namespace headway::cli

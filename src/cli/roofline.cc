@@ -1,0 +1,58 @@
+#include "cli/roofline.h"
+
+#include <algorithm>
+
+namespace headway::cli {
+namespace {
+
+double DTypeBytesOf(const ModelInfo& info) { return info.dtype == "f32" ? 4.0 : 2.0; }
+
+// Weights that multiply each token, the head not among them.
+double BodyWeights(const ModelInfo& info) {
+  return static_cast<double>(info.step_weight_bytes) / DTypeBytesOf(info) -
+         static_cast<double>(info.vocab) * info.d_model;
+}
+
+double HeadFlops(const ModelInfo& info) {
+  return 2.0 * static_cast<double>(info.vocab) * info.d_model;
+}
+
+// Of attention over one key: a product for the logit and one for the value.
+double FlopsPerKey(const ModelInfo& info) {
+  return 4.0 * static_cast<double>(info.layers) * info.query_heads * info.head_dim;
+}
+
+}  // namespace
+
+Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths) {
+  Work work;
+  work.bytes = static_cast<double>(info.step_weight_bytes);
+  for (int64_t length : lengths) {
+    const auto n = static_cast<double>(length);
+    work.bytes += n * static_cast<double>(info.kv_bytes_per_token);
+    work.flops += n * 2.0 * BodyWeights(info) + HeadFlops(info);
+    work.flops += FlopsPerKey(info) * n * (n + 1.0) / 2.0;  // token i sees i + 1 keys
+  }
+  return work;
+}
+
+Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps) {
+  const auto s = static_cast<double>(steps);
+  Work work;
+  work.bytes = s * static_cast<double>(info.step_weight_bytes);
+  for (int64_t length : lengths) {
+    // Step i sees length + i + 1 keys.
+    const double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
+    work.bytes += keys * static_cast<double>(info.kv_bytes_per_token);
+    work.flops += s * (2.0 * BodyWeights(info) + HeadFlops(info)) + keys * FlopsPerKey(info);
+  }
+  return work;
+}
+
+double FloorSeconds(const Work& work, const MachinePeaks& peaks) {
+  if (peaks.read_bytes_per_second <= 0.0 || peaks.gemm_flops_per_second <= 0.0) return 0.0;
+  return std::max(work.bytes / peaks.read_bytes_per_second,
+                  work.flops / peaks.gemm_flops_per_second);
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,31 @@
+// The least that a prefill or a decode must move and compute, and the time that this takes at the
+// speeds which the machine was measured to reach.
+#ifndef HEADWAY_CLI_ROOFLINE_H_
+#define HEADWAY_CLI_ROOFLINE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "headway/engine.h"
+
+namespace headway::cli {
+
+struct Work {
+  double bytes = 0.0;  // read or written in memory
+  double flops = 0.0;  // multiplications and additions
+};
+
+// Prompts of these lengths, all at once: weights are read once, keys and values written once. The
+// head is computed for the last token of each.
+Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths);
+
+// `steps` decode steps of sequences that have these lengths at first: each step reads the weights
+// once and every sequence's keys and values.
+Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps);
+
+// The longer of moving and computing.
+double FloorSeconds(const Work& work, const MachinePeaks& peaks);
+
+}  // namespace headway::cli
+
+#endif  // HEADWAY_CLI_ROOFLINE_H_

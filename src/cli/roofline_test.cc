@@ -1,0 +1,47 @@
+#include "cli/roofline.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace headway::cli {
+namespace {
+
+ModelInfo SmallModel() {
+  ModelInfo info;
+  info.dtype = "bf16";
+  info.layers = 2;
+  info.d_model = 8;
+  info.query_heads = 4;
+  info.head_dim = 3;
+  info.vocab = 10;
+  info.step_weight_bytes = 2 * (100 + 80);  // 100 weights of layers, 80 of the head
+  info.kv_bytes_per_token = 16;
+  return info;
+}
+
+TEST(Roofline, CountsAPrefill) {
+  const std::vector<int64_t> lengths = {1, 3};
+  const Work work = PrefillWork(SmallModel(), lengths);
+  EXPECT_EQ(work.bytes, 360 + 4 * 16);
+  // 4 tokens through 100 weights, 2 through the head, 1 + (1 + 2 + 3) keys of 2 layers, 4 heads.
+  EXPECT_EQ(work.flops, 4 * 200 + 2 * 160 + 7 * (2 * 4 * 3 * 4));
+}
+
+TEST(Roofline, CountsADecode) {
+  const std::vector<int64_t> lengths = {5, 7};
+  const Work work = DecodeWork(SmallModel(), lengths, 2);
+  // Step 1 sees 6 and 8 keys, step 2 sees 7 and 9.
+  EXPECT_EQ(work.bytes, 2 * 360 + 30 * 16);
+  EXPECT_EQ(work.flops, 4 * (200 + 160) + 30 * (2 * 4 * 3 * 4));
+}
+
+TEST(Roofline, TakesTheLonger) {
+  const MachinePeaks peaks{10.0, 100.0};
+  EXPECT_EQ(FloorSeconds({20.0, 100.0}, peaks), 2.0);
+  EXPECT_EQ(FloorSeconds({20.0, 1000.0}, peaks), 10.0);
+  EXPECT_EQ(FloorSeconds({20.0, 1000.0}, {}), 0.0);
+}
+
+}  // namespace
+}  // namespace headway::cli

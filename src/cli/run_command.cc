@@ -1,0 +1,223 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/generate.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(  headway run models/demo --prompt "Once upon a time" --n-predict 64
+  headway run models/demo --file book.txt --ask "Who kept the ledger?" \
+      --kv-memory 8MiB --host-memory 64MiB --disk-memory 1GiB
+  cat notes.txt | headway run models/demo --json
+  headway run models/demo --file book.txt --ask "And who sold it?" \
+      --session book.session)";
+
+struct RunFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  OutputFlags output;
+  int64_t max_tokens = 128;
+  int64_t context = 0;
+  bool compare_resident = false;
+};
+
+void AddRunFlags(CLI::App& app, RunFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  AddPromptFlags(app, &flags->prompt);
+  const std::string group = "Length";
+  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens,
+      "most tokens to generate; 0 only reads the prompt, which fills a --session")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+      ->type_name("N")
+      ->default_str(std::to_string(flags->max_tokens));
+  Add(app, group, "-c,--ctx-size", &flags->context,
+      "tokens of the context; 0: as many as prompt, --n-predict and session need")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  AddSamplingFlags(app, &flags->sampling);
+  AddOutputFlags(app, &flags->output);
+  Add(app, "Output", "--compare-resident", &flags->compare_resident,
+      "then run the same with no memory limit and compare the tokens; fails if they differ");
+}
+
+struct Outcome {
+  Generation generation;
+  Timings timings;
+  TierUse tiers;
+  PlanReport plan;
+  std::vector<LaneReport> lanes;
+  Status saved;
+};
+
+Request RequestOf(const RunFlags& flags, std::vector<TokenId> prompt) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = flags.max_tokens;
+  request.sampling = flags.sampling.options;
+  request.stop = flags.sampling.stop;
+  request.ignore_eos = flags.sampling.ignore_eos;
+  return request;
+}
+
+Result<int64_t> ContextLength(const RunFlags& flags, const Engine& engine, size_t prompt_tokens) {
+  if (flags.context > 0) return flags.context;
+  Result<int64_t> saved = engine.SessionTokens();
+  if (!saved.ok()) return saved.status();
+  return std::max(*saved, static_cast<int64_t>(prompt_tokens) + flags.max_tokens);
+}
+
+Result<Outcome> RunOnce(const RunFlags& flags, Engine& engine, const Request& request,
+                        int64_t length, const GenerateView& view, const InterruptGuard& interrupt,
+                        Console& console) {
+  Result<std::unique_ptr<Context>> context = engine.NewContext({{length}});
+  if (!context.ok()) return context.status();
+  Result<Generation> made =
+      GenerateShown(**context, request, view, flags.model.engine, interrupt, console);
+  Outcome outcome;
+  outcome.timings = (*context)->timings();
+  outcome.tiers = TiersOf(**context);
+  outcome.plan = (*context)->plan();
+  outcome.lanes = (*context)->Lanes();
+  // Also when the text could not be written: the cache is worth keeping.
+  outcome.saved = (*context)->SaveSession();
+  if (!made.ok()) return made.status();
+  outcome.generation = std::move(*made);
+  return outcome;
+}
+
+// The same request on the same cut of the cache with everything in fast memory, which must give
+// the same tokens: where a page lies never changes a bit.
+Result<bool> CompareResident(const RunFlags& flags, const Request& request, int64_t length,
+                             const Outcome& first, const InterruptGuard& interrupt,
+                             Console& console) {
+  RunFlags unlimited = flags;
+  EngineOptions& options = unlimited.model.engine;
+  options.kv_memory = kNoLimit;
+  options.host_memory = kNoLimit;
+  options.disk_memory = 0;
+  options.placement = "first-fit";
+  options.session.clear();
+  options.trace.clear();
+  options.chunk = first.plan.chunk;
+  options.head_group = first.plan.head_group;
+  options.segment = first.plan.segment;
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);
+  if (!engine.ok()) return engine.status();
+  const GenerateView view{.stream_text = false, .progress = !flags.output.no_progress};
+  Result<Outcome> second = RunOnce(unlimited, **engine, request, length, view, interrupt, console);
+  if (!second.ok()) return second.status();
+  if (second->generation.finish == FinishReason::kCancelled) {
+    return Status(StatusCode::kCancelled, "interrupted before the comparison was done");
+  }
+  const bool equal = second->generation.tokens == first.generation.tokens;
+  console.Say(
+      fmt::format("compare   without a limit, {} on the device: {:.1f} tok/s prefill, "
+                  "{:.1f} tok/s decode; the {} tokens are {}",
+                  "everything",
+                  TokensPerSecond(second->timings.prefill_tokens, second->timings.prefill_seconds),
+                  TokensPerSecond(second->timings.decode_tokens, second->timings.decode_seconds),
+                  first.generation.tokens.size(), equal ? "equal" : "DIFFERENT"));
+  return equal;
+}
+
+Json OutcomeJson(const Outcome& outcome, const EngineOptions& options) {
+  const Generation& generation = outcome.generation;
+  Json json = {{"text", generation.text},
+               {"tokens", generation.tokens},
+               {"finish", FinishReasonName(generation.finish)},
+               {"prompt_tokens", generation.prompt_tokens},
+               {"reused_tokens", generation.reused_tokens},
+               {"timings", TimingsJson(outcome.timings)},
+               {"kv_bytes", TiersJson(outcome.tiers)},
+               {"plan", PlanJson(outcome.plan)},
+               {"lanes", LanesJson(outcome.lanes)},
+               {"notices", generation.notices}};
+  if (!options.session.empty()) json["session_saved"] = outcome.saved.ok();
+  return json;
+}
+
+void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) {
+  const std::string& text = outcome.generation.text;
+  if (!text.empty() && !text.ends_with('\n')) console.Write("\n");
+  for (const std::string& line :
+       RunSummary(outcome.generation, outcome.timings, outcome.tiers, flags.model.engine)) {
+    console.Say(line);
+  }
+  if (!flags.model.verbose) return;
+  for (const std::string& reason : outcome.plan.reasons) console.Say("plan      " + reason);
+}
+
+int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> equal,
+           Console& console) {
+  if (flags.output.json) {
+    Json json = OutcomeJson(outcome, flags.model.engine);
+    if (equal.has_value()) json["equals_resident"] = *equal;
+    if (!console.Write(Dump(json))) {
+      return console.Fail(Status(StatusCode::kIo, "cannot write to standard output"));
+    }
+  }
+  int status = kExitDone;
+  const bool cancelled = outcome.generation.finish == FinishReason::kCancelled;
+  if (!outcome.saved.ok()) {
+    status = console.Fail(
+        Status(outcome.saved.code(), "the session was not saved: " + outcome.saved.message()));
+  } else if (cancelled) {
+    const std::string& session = flags.model.engine.session;
+    console.Say("headway: interrupted; " +
+                (session.empty() ? std::string("nothing was kept, for there is no --session")
+                                 : "what was computed is kept in " + session));
+  }
+  if (cancelled || (equal.has_value() && !*equal)) status = kExitFailed;
+  return status;
+}
+
+}  // namespace
+
+int RunCommand(const Args& args, Console& console) {
+  RunFlags flags;
+  const auto app = NewApp("run",
+                          "Continues a prompt, or answers it through the model's chat "
+                          "template. The text goes to standard output, all else to "
+                          "standard error.",
+                          kExamples);
+  AddRunFlags(*app, &flags);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
+    return WrongUsage(*app, wrong, console);
+  }
+  Result<PromptText> text = ReadPrompt(flags.prompt, console);
+  if (!text.ok()) return console.Fail(text.status());
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  Result<std::vector<TokenId>> prompt = EncodePrompt(**engine, *text);
+  if (!prompt.ok()) return console.Fail(prompt.status());
+  Result<int64_t> length = ContextLength(flags, **engine, prompt->size());
+  if (!length.ok()) return console.Fail(length.status());
+  if (std::string warning = LongContextWarning((*engine)->info(), *length); !warning.empty()) {
+    console.Warn(warning);
+  }
+  const Request request = RequestOf(flags, std::move(*prompt));
+  const InterruptGuard interrupt;
+  const GenerateView view{.stream_text = !flags.output.json, .progress = !flags.output.no_progress};
+  Result<Outcome> outcome = RunOnce(flags, **engine, request, *length, view, interrupt, console);
+  if (!outcome.ok()) return console.Fail(outcome.status());
+  SayNotices(outcome->generation, console);
+  if (!flags.output.json) Summarize(flags, *outcome, console);
+  std::optional<bool> equal;
+  if (flags.compare_resident && outcome->generation.finish != FinishReason::kCancelled) {
+    engine->reset();
+    Result<bool> compared = CompareResident(flags, request, *length, *outcome, interrupt, console);
+    if (!compared.ok()) return console.Fail(compared.status());
+    equal = *compared;
+  }
+  return Finish(flags, *outcome, equal, console);
+}
+
+}  // namespace headway::cli
