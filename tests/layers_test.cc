@@ -83,7 +83,8 @@ TEST(Layers, CudaHeadersStayInTheirFolders) {
   for (const auto& entry : fs::recursive_directory_iterator(src)) {
     if (!entry.is_regular_file()) continue;
     const std::string file = fs::relative(entry.path(), src).generic_string();
-    if (file.find("cuda/") != std::string::npos || file.find("nccl/") != std::string::npos) continue;
+    if (file.find("cuda/") != std::string::npos || file.find("nccl/") != std::string::npos)
+      continue;
     std::ifstream in(entry.path());
     std::string line;
     while (std::getline(in, line)) {
