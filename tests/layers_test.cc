@@ -65,8 +65,9 @@ TEST(Layers, IncludesFollowTheTable) {
     std::smatch match;
     while (std::getline(in, line)) {
       if (!std::regex_search(line, match, include)) continue;
-      ++edges;
       const std::string target = match[1];
+      if (target.starts_with("hwy/")) continue;  // Highway wants its headers in quotes
+      ++edges;
       if (target.find('/') == std::string::npos) {
         ADD_FAILURE() << file << ": include \"" << target << "\" without its room";
         continue;
