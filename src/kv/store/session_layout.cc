@@ -58,6 +58,9 @@ Side DecodeSide(std::span<const std::byte> block) {
 }
 
 Status CheckSuperblock(const Superblock& superblock, int64_t file_bytes, const std::string& path) {
+  if (superblock.generation >= uint64_t{1} << 63) {  // so that the next ones stay above it
+    return Damaged(path, fmt::format("generation {} cannot be", superblock.generation));
+  }
   const int64_t slab = superblock.slab_bytes;
   if (slab < 2 * static_cast<int64_t>(kDirectAlignment) || slab > kMaxSlabBytes ||
       slab % static_cast<int64_t>(kDirectAlignment) != 0) {

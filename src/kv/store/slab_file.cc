@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack
 #include <xxhash.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // the same functions with the widest vectors of the machine
+#endif
 
 #include <algorithm>
 #include <mutex>
