@@ -74,13 +74,17 @@ WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& 
 class CpuKernels : public Kernels {
  public:
   CpuKernels(ThreadPool* pool, Trace* trace, Isa isa)
-      : pool_(*pool), trace_(trace), isa_(isa), elementwise_(cpu::ElementwiseFor(isa)) {}
+      : pool_(*pool),
+        trace_(trace),
+        isa_(isa),
+        elementwise_(cpu::ElementwiseFor(isa)),
+        linear_(cpu::LinearCodeFor(isa)) {}
 
   std::string name() const override { return std::string("cpu ") + IsaName(isa_); }
 
   // One call runs at a time, so Linear and Attend use the same memory.
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
-    const int64_t linear = cpu::LinearScratchBytes(isa_, limits, pool_.threads());
+    const int64_t linear = cpu::LinearScratchBytes(linear_, limits, pool_.threads());
     const int64_t attention = cpu::AttentionScratchBytes(limits, pool_.threads());
     return RoundUp(std::max(linear, attention), kDirectAlignment);
   }
@@ -128,7 +132,7 @@ class CpuKernels : public Kernels {
     }
     if (!ops.empty()) bytes += rows * ops.front().weight.in * kFloat;
     const Traced traced(trace_, stream.lane(), "linear", bytes, flops);
-    cpu::Linear(pool_, isa_, x, rows, ops, Scratch());
+    cpu::Linear(pool_, linear_, x, rows, ops, Scratch());
   }
 
   void SwiGlu(Stream& stream, const float* gate, const float* up, int64_t count,
@@ -227,6 +231,7 @@ class CpuKernels : public Kernels {
   Trace* trace_;
   const Isa isa_;
   const cpu::Elementwise& elementwise_;
+  const cpu::LinearCode linear_;
   std::unique_ptr<Buffer> scratch_;
   KernelLimits limits_;
 };

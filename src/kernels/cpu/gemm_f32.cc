@@ -1,7 +1,6 @@
 #include "kernels/cpu/gemm_f32.h"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 #include "base/bytes.h"
@@ -15,6 +14,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/transpose-inl.h"
 
 #ifndef HEADWAY_KERNELS_CPU_GEMM_F32_CONSTANTS
 #define HEADWAY_KERNELS_CPU_GEMM_F32_CONSTANTS
@@ -36,7 +36,6 @@ namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
-constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 
 // A tile of kVecs vectors of tokens × kOuts outputs is held in registers: 24 of 32, or 12 of 16,
 // beside the vectors loaded.
@@ -44,45 +43,6 @@ constexpr int kVecs = HWY_TARGET == HWY_AVX2 ? 3 : 2;
 constexpr int kOuts = HWY_TARGET == HWY_AVX2 ? 4 : 12;
 constexpr int kPanel = kVecs * kLanes;
 static_assert(kGemmBlockOuts % kOuts == 0 && kGemmBlockOuts % kLanes == 0);
-
-// Transposes each 4×4 block: block b of m[i] becomes (m[0], m[1], m[2], m[3])[4 b + i].
-HWY_INLINE void TransposeInBlocks(V* m) {
-  const D d;
-  const hn::RepartitionToWide<D> dw;
-  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, m[0], m[1]));
-  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, m[2], m[3]));
-  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, m[0], m[1]));
-  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, m[2], m[3]));
-  m[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
-  m[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
-  m[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
-  m[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
-}
-
-// Transposes kLanes × kLanes floats: first within blocks of four, then the blocks.
-HWY_INLINE void Transpose(V* m) {
-  const D d;
-  for (int i = 0; i < kLanes; i += 4) TransposeInBlocks(m + i);
-#if HWY_TARGET == HWY_AVX2
-  for (int i = 0; i < 4; ++i) {
-    const V low = m[i];
-    const V high = m[4 + i];
-    m[i] = hn::ConcatLowerLower(d, high, low);
-    m[4 + i] = hn::ConcatUpperUpper(d, high, low);
-  }
-#else
-  for (int i = 0; i < 4; ++i) {
-    const V lower02 = hn::ConcatLowerLower(d, m[8 + i], m[i]);
-    const V lower13 = hn::ConcatLowerLower(d, m[12 + i], m[4 + i]);
-    const V upper02 = hn::ConcatUpperUpper(d, m[8 + i], m[i]);
-    const V upper13 = hn::ConcatUpperUpper(d, m[12 + i], m[4 + i]);
-    m[i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(lower13), lower02);
-    m[4 + i] = hn::OddEvenBlocks(lower13, hn::SwapAdjacentBlocks(lower02));
-    m[8 + i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(upper13), upper02);
-    m[12 + i] = hn::OddEvenBlocks(upper13, hn::SwapAdjacentBlocks(upper02));
-  }
-#endif
-}
 
 void PackPanel(const float* HWY_RESTRICT x, int64_t rows, int64_t in, float* HWY_RESTRICT packed) {
   const D d;
@@ -152,8 +112,9 @@ HWY_INLINE void ConvertRow(const std::byte* HWY_RESTRICT from, int64_t count,
   if (i < count) hn::Store(LoadF32Tail<kDType>(d, from, i, count - i), d, to + i);
 }
 
-// Inputs [k, k + depth) of outputs [begin, end) in f32; rows of zero fill the last tile. The next
-// `depth` inputs are on their way to the cache when this returns.
+// Inputs [k, k + depth) of outputs [begin, end) in f32. The next `depth` inputs are on their way to
+// the cache when this returns. Where the last tile has no such outputs, what lies in `to` is
+// multiplied, and the sums are not stored.
 template <DType kDType>
 void ConvertRows(const WeightView& weight, int64_t begin, int64_t end, int64_t k, int64_t depth,
                  float* to) {
@@ -166,9 +127,6 @@ void ConvertRows(const WeightView& weight, int64_t begin, int64_t end, int64_t k
       hwy::Prefetch(from + depth * kBytes + line);
     }
     ConvertRow<kDType>(from, depth, to);
-  }
-  for (int64_t out = end - begin; out % kOuts != 0; ++out, to += kWeightStride) {
-    std::memset(to, 0, static_cast<size_t>(depth) * sizeof(float));
   }
 }
 

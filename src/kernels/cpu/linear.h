@@ -7,17 +7,27 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
 namespace headway::cpu {
 
-// Scratch memory that Linear needs for `limits` on `threads` threads.
-int64_t LinearScratchBytes(Isa isa, const KernelLimits& limits, int threads);
+// The code that an instruction set runs.
+struct LinearCode {
+  Isa isa = Isa::kAvx2;
+  const TileGemm* tiles = nullptr;  // many rows against bf16 weights, where there are tiles
+};
 
-// As Kernels::Linear. No result depends on the number of threads. `scratch` is aligned to 64.
-void Linear(ThreadPool& pool, Isa isa, const float* x, int64_t rows, std::span<const LinearOp> ops,
-            std::span<std::byte> scratch);
+LinearCode LinearCodeFor(Isa isa);
+
+// Scratch memory that Linear needs for calls within `limits` on `threads` threads.
+int64_t LinearScratchBytes(const LinearCode& code, const KernelLimits& limits, int threads);
+
+// As Kernels::Linear. No result depends on the number of threads, nor on the other ops and rows of
+// the call, but for what kind of product so many rows get. `scratch` is aligned to 64.
+void Linear(ThreadPool& pool, const LinearCode& code, const float* x, int64_t rows,
+            std::span<const LinearOp> ops, std::span<std::byte> scratch);
 
 }  // namespace headway::cpu
 

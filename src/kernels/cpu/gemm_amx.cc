@@ -1,0 +1,258 @@
+// y [tokens, outs] in tiles of 16 × 16: tokens are the left operand, rows as they are; weights are
+// the right one, which wants pairs of inputs interleaved, so that a block of them is transposed in
+// units of two inputs for all tokens. 2 × 2 tiles of y are in registers at a time, and each tile
+// that is loaded serves two products.
+#include "kernels/cpu/gemm_amx.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_amx.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "kernels/cpu/transpose-inl.h"
+
+#ifndef HEADWAY_KERNELS_CPU_GEMM_AMX_CONSTANTS
+#define HEADWAY_KERNELS_CPU_GEMM_AMX_CONSTANTS
+namespace headway::cpu {
+constexpr int64_t kTileInputs = kTileRowBytes / 2;  // bf16 in a row of a tile
+constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
+// Two tiles of tokens, or of weights, for the same 32 inputs.
+constexpr int64_t kPairBytes = 2 * kTileBytes;
+static_assert(kTilePanelRows == 2 * kTileRows && kTileBlockOuts == 2 * kTileRows);
+// Inputs of one pass: the block's weights for them (32 KiB) stay in the level-1 cache of 48 KiB
+// while panels of tokens stream past from the second level.
+constexpr int64_t kPassInputs = 512;
+constexpr int64_t kPassBytes = kPassInputs / kTileInputs * kPairBytes;
+}  // namespace headway::cpu
+#endif
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+// 32 floats as bf16, rounded to nearest even; NaN stays NaN. With AVX512-BF16 an instruction.
+struct ConvertByInstruction {
+  HWY_INLINE static void ToBF16(V low, V high, std::byte* to) {
+    __m512i both;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(high.raw), "v"(low.raw));
+    _mm512_store_si512(to, both);
+  }
+};
+
+struct ConvertByRounding {
+  static __m256i Round(V x) {
+    const __m512i bits = _mm512_castps_si512(x.raw);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x.raw, x.raw, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC0)));
+  }
+  HWY_INLINE static void ToBF16(V low, V high, std::byte* to) {
+    const __m512i both = _mm512_castsi256_si512(Round(low));
+    _mm512_store_si512(to, _mm512_inserti64x4(both, Round(high), 1));
+  }
+};
+
+// [CeilDiv(in, 32)][2 tiles][16 tokens][32 inputs], zero where there is no input or token.
+template <class Convert>
+void PackPanel(const float* HWY_RESTRICT x, int64_t rows, int64_t in, std::byte* HWY_RESTRICT to) {
+  const D d;
+  for (int64_t k = 0; k < in; k += kTileInputs) {
+    const int64_t left = in - k;
+    const auto low_there = hn::FirstN(d, static_cast<size_t>(std::min<int64_t>(left, 16)));
+    const auto high_there =
+        hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(left - 16, 0, 16)));
+    for (int64_t row = 0; row < kTilePanelRows; ++row, to += kTileRowBytes) {
+      if (row >= rows) {
+        std::memset(to, 0, kTileRowBytes);
+        continue;
+      }
+      const float* from = x + row * in + k;
+      Convert::ToBF16(hn::MaskedLoad(low_there, d, from), hn::MaskedLoad(high_there, d, from + 16),
+                      to);
+    }
+  }
+}
+
+// One tile of weights: outputs [out, out + outs) and inputs [k, k + 32), [16 pairs of inputs][16
+// outputs][2], zero where there is none.
+void PackTile(const WeightView& weight, int64_t out, int64_t outs, int64_t k, std::byte* to) {
+  const D d;
+  const int64_t inputs = std::min(kTileInputs, weight.in - k);
+  V m[kTileRows];
+  for (int64_t i = 0; i < kTileRows; ++i) {
+    m[i] = hn::Zero(d);
+    if (i >= outs) continue;
+    const std::byte* from = weight.data + ((out + i) * weight.in + k) * 2;
+    if (inputs == kTileInputs) {
+      m[i] = V{_mm512_loadu_ps(from)};
+    } else {
+      HWY_ALIGN std::byte padded[kTileRowBytes] = {};
+      std::memcpy(padded, from, static_cast<size_t>(inputs) * 2);
+      m[i] = V{_mm512_load_ps(padded)};
+    }
+  }
+  Transpose(m);
+  for (int64_t i = 0; i < kTileRows; ++i) _mm512_store_ps(to + i * kTileRowBytes, m[i].raw);
+}
+
+// [depth / 32][2 tiles] of inputs [k, k + depth) and outputs [begin, end).
+void PackWeights(const WeightView& weight, int64_t begin, int64_t end, int64_t k, int64_t depth,
+                 std::byte* to) {
+  for (int64_t at = 0; at < depth; at += kTileInputs) {
+    for (int64_t tile = 0; tile < 2; ++tile, to += kTileBytes) {
+      const int64_t out = begin + tile * kTileRows;
+      PackTile(weight, out, std::min<int64_t>(kTileRows, end - out), k + at, to);
+    }
+  }
+}
+
+// Where 2 × 2 tiles of sums begin and end up: y, or a buffer where y has no room for whole tiles.
+struct Sums {
+  std::byte* data = nullptr;
+  int64_t stride = 0;  // bytes
+  std::byte* At(int64_t token_tile, int64_t out_tile) const {
+    return data + token_tile * kTileRows * stride + out_tile * kTileRowBytes;
+  }
+};
+
+enum class Start { kZero, kBias, kSums };
+
+// `steps` of 32 inputs; x and w are pairs of tiles a step.
+template <class Tiles>
+void Multiply(Tiles& tiles, const std::byte* x, const std::byte* w, int64_t steps, Start start,
+              const float* bias, const Sums& sums) {
+  if (start == Start::kSums) {
+    tiles.template Load<0>(sums.At(0, 0), sums.stride);
+    tiles.template Load<1>(sums.At(0, 1), sums.stride);
+    tiles.template Load<2>(sums.At(1, 0), sums.stride);
+    tiles.template Load<3>(sums.At(1, 1), sums.stride);
+  } else if (start == Start::kBias) {
+    tiles.template Load<0>(bias, 0);  // the same row sixteen times
+    tiles.template Load<1>(bias + kTileRows, 0);
+    tiles.template Load<2>(bias, 0);
+    tiles.template Load<3>(bias + kTileRows, 0);
+  } else {
+    tiles.template Zero<0>();
+    tiles.template Zero<1>();
+    tiles.template Zero<2>();
+    tiles.template Zero<3>();
+  }
+  for (int64_t step = 0; step < steps; ++step, x += kPairBytes, w += kPairBytes) {
+    tiles.template Load<4>(x, kTileRowBytes);
+    tiles.template Load<6>(w, kTileRowBytes);
+    tiles.template MultiplyAdd<0, 4, 6>();
+    tiles.template Load<7>(w + kTileBytes, kTileRowBytes);
+    tiles.template MultiplyAdd<1, 4, 7>();
+    tiles.template Load<5>(x + kTileBytes, kTileRowBytes);
+    tiles.template MultiplyAdd<2, 5, 6>();
+    tiles.template MultiplyAdd<3, 5, 7>();
+  }
+  tiles.template Store<0>(sums.At(0, 0), sums.stride);
+  tiles.template Store<1>(sums.At(0, 1), sums.stride);
+  tiles.template Store<2>(sums.At(1, 0), sums.stride);
+  tiles.template Store<3>(sums.At(1, 1), sums.stride);
+}
+
+// A panel at the edge of y, or with biases and old values of y to add: `rows` × `outs` of it, by
+// way of a buffer [32, 32].
+template <class Tiles>
+void MultiplyAtEdge(Tiles& tiles, const std::byte* x, const std::byte* w, int64_t steps, bool add,
+                    const float* bias, float* y, int64_t y_stride, int64_t rows, int64_t outs,
+                    float* buffer) {
+  const D d;
+  for (int64_t row = 0; row < kTilePanelRows; ++row) {
+    for (int64_t o = 0; o < kTileBlockOuts; o += 16) {
+      const auto there = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(outs - o, 0, 16)));
+      V value = bias != nullptr ? hn::LoadU(d, bias + o) : hn::Zero(d);
+      if (add && row < rows) {
+        value = hn::Add(value, hn::MaskedLoad(there, d, y + row * y_stride + o));
+      }
+      hn::Store(value, d, buffer + row * kTileBlockOuts + o);
+    }
+  }
+  const Sums sums = {reinterpret_cast<std::byte*>(buffer),
+                     kTileBlockOuts * static_cast<int64_t>(sizeof(float))};
+  Multiply(tiles, x, w, steps, Start::kSums, nullptr, sums);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(y + row * y_stride, buffer + row * kTileBlockOuts,
+                static_cast<size_t>(outs) * sizeof(float));
+  }
+}
+
+template <class Tiles>
+void Block(const LinearOp& op, const std::byte* packed, int64_t rows, int64_t begin, int64_t end,
+           std::byte* scratch) {
+  HEADWAY_CHECK(op.weight.dtype == DType::kBF16 && end - begin <= kTileBlockOuts);
+  const int64_t in = op.weight.in;
+  const int64_t panel_bytes = TilePanelBytes(in);
+  auto* const buffer = reinterpret_cast<float*>(scratch + kPassBytes);
+  HWY_ALIGN float biases[kTileBlockOuts] = {};
+  if (op.bias != nullptr) std::copy(op.bias + begin, op.bias + end, biases);
+  Tiles tiles;
+  for (int64_t k = 0; k < in; k += kPassInputs) {
+    const int64_t depth = std::min(kPassInputs, in - k);
+    const int64_t steps = CeilDiv(depth, kTileInputs);
+    PackWeights(op.weight, begin, end, k, depth, scratch);
+    const bool add = op.accumulate || k > 0;
+    const float* bias = op.bias != nullptr && k == 0 ? biases : nullptr;
+    const Start start = add ? Start::kSums : bias != nullptr ? Start::kBias : Start::kZero;
+    for (int64_t row = 0; row < rows; row += kTilePanelRows) {
+      const std::byte* x =
+          packed + row / kTilePanelRows * panel_bytes + k / kTileInputs * kPairBytes;
+      float* y = op.y + row * op.y_stride + begin;
+      const int64_t there = std::min(kTilePanelRows, rows - row);
+      const bool whole = there == kTilePanelRows && end - begin == kTileBlockOuts;
+      if (whole && !(add && bias != nullptr)) {
+        const Sums sums = {reinterpret_cast<std::byte*>(y),
+                           op.y_stride * static_cast<int64_t>(sizeof(float))};
+        Multiply(tiles, x, scratch, steps, start, bias, sums);
+      } else {
+        MultiplyAtEdge(tiles, x, scratch, steps, add, bias, y, op.y_stride, there, end - begin,
+                       buffer);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern const TileGemm kAmxGemm;
+const TileGemm kAmxGemm = {.pack_panel = PackPanel<ConvertByInstruction>, .block = Block<AmxTiles>};
+extern const TileGemm kEmulatedAmxGemm;
+const TileGemm kEmulatedAmxGemm = {.pack_panel = PackPanel<ConvertByRounding>,
+                                   .block = Block<EmulatedTiles>};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+
+int64_t TilePanelBytes(int64_t in) { return CeilDiv(in, kTileInputs) * kPairBytes; }
+
+int64_t TileScratchBytes() {
+  return kPassBytes + kTilePanelRows * kTileBlockOuts * static_cast<int64_t>(sizeof(float));
+}
+
+const TileGemm& AmxGemm() { return N_AVX3::kAmxGemm; }
+const TileGemm& EmulatedAmxGemm() { return N_AVX3::kEmulatedAmxGemm; }
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE
