@@ -61,28 +61,25 @@ struct Measured {
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   AddModelFlags(app, &flags->model);
   app.get_option("--model")->required(false);
-  Add(app, "Model", "--random-weights", &flags->random_weights,
-      "instead of MODEL: a config.json, whose weights are drawn at random")
+  AddText(app, "Model", "--random-weights", &flags->random_weights,
+          "instead of MODEL: a config.json, whose weights are drawn at random")
       ->type_name("CONFIG");
   const std::string group = "Benchmark";
-  Add(app, group, "-c,--ctx-size", &flags->context,
-      "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
+  AddText(app, group, "-c,--ctx-size", &flags->context,
+          "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
       ->type_name("LIST")
       ->default_str(flags->context);
-  Add(app, group, "--batch", &flags->batch, "that many times the sequences of each context")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}).description(""))
-      ->type_name("N");
-  Add(app, group, "-r,--repetitions", &flags->repetitions, "of which the median is printed")
-      ->check(CLI::Range(int64_t{1}, int64_t{10'000}).description(""))
-      ->type_name("N")
+  AddNumber(app, group, "--batch", &flags->batch, 1, 4096,
+            "that many times the sequences of each context");
+  AddNumber(app, group, "-r,--repetitions", &flags->repetitions, 1, 10'000,
+            "of which the median is printed")
       ->default_str(std::to_string(flags->repetitions));
   if (!flags->prefill) {
-    Add(app, group, "-n,--n-predict,--max-tokens", &flags->steps, "decode steps")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
-        ->type_name("N")
+    AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
+              "decode steps")
         ->default_str(std::to_string(flags->steps));
-    Add(app, group, "--synthetic-kv", &flags->synthetic,
-        "fill the cache with random keys and values instead of reading a prompt");
+    AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,
+              "fill the cache with random keys and values instead of reading a prompt");
   }
   AddOutputFlags(app, &flags->output);
 }

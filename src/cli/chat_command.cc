@@ -33,19 +33,16 @@ struct ChatFlags {
 void AddChatFlags(CLI::App& app, ChatFlags* flags) {
   AddModelFlags(app, &flags->model);
   const std::string group = "Conversation";
-  Add(app, group, "--system", &flags->system, "system message")->type_name("TEXT");
-  Add(app, group, "-f,--file", &flags->file, "document put before the first question")
+  AddText(app, group, "--system", &flags->system, "system message")->type_name("TEXT");
+  AddText(app, group, "-f,--file", &flags->file, "document put before the first question")
       ->type_name("FILE");
-  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, "most tokens of an answer")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
-      ->type_name("N")
+  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
+            "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
-  Add(app, group, "-c,--ctx-size", &flags->context,
-      "tokens of the whole conversation; 0: as many as the model was trained for")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
-      ->type_name("N");
+  AddNumber(app, group, "-c,--ctx-size", &flags->context, 0, kMaxCount,
+            "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
-  Add(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
+  AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
 }
 
 // The conversation so far and the context that holds its cache.

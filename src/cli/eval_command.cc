@@ -69,15 +69,14 @@ int PerplexityCommand(const Args& args, Console& console) {
              kPerplexityExamples);
   AddModelFlags(*app, &flags.model);
   const std::string group = "Evaluation";
-  Add(*app, group, "-f,--file", &flags.file, "the text; - is standard input")
+  AddText(*app, group, "-f,--file", &flags.file, "the text; - is standard input")
       ->required()
       ->type_name("FILE");
-  Add(*app, group, "-c,--context,--ctx-size", &flags.context, "tokens of a window")
-      ->required()
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30).description(""))
-      ->type_name("N");
-  Add(*app, group, "--windows", &flags.windows, "most windows; 0: all that the text has")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+  AddNumber(*app, group, "-c,--context,--ctx-size", &flags.context, 2, kMaxCount,
+            "tokens of a window")
+      ->required();
+  AddNumber(*app, group, "--windows", &flags.windows, 0, kMaxCount,
+            "most windows; 0: all that the text has")
       ->type_name("K");
   AddOutputFlags(*app, &flags.output);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
@@ -128,29 +127,26 @@ struct RetrievalFlags {
 void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
   AddModelFlags(app, &flags->model);
   const std::string group = "Evaluation";
-  Add(app, group, "--jsonl", &flags->jsonl,
-      "file of lines with `context`, `question`, `answer` (strings that must all appear) and "
-      "perhaps `id`; - is standard input")
+  AddText(app, group, "--jsonl", &flags->jsonl,
+          "file of lines with `context`, `question`, `answer` (strings that must all appear) and "
+          "perhaps `id`; - is standard input")
       ->type_name("FILE");
-  Add(app, group, "--generate", &flags->generate, "make up this many lines instead")
-      ->check(CLI::Range(int64_t{1}, int64_t{100'000}).description(""))
+  AddNumber(app, group, "--generate", &flags->generate, 1, 100'000,
+            "make up this many lines instead")
       ->type_name("COUNT");
-  Add(app, group, "-c,--context,--ctx-size", &flags->context,
-      "with --generate: tokens of each prompt, nearly reached and never exceeded")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
-      ->type_name("N");
-  Add(app, group, "--kinds", &flags->kinds, "with --generate: kinds of facts, taken in turn")
+  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, 1, kMaxCount,
+            "with --generate: tokens of each prompt, nearly reached and never exceeded");
+  AddText(app, group, "--kinds", &flags->kinds, "with --generate: kinds of facts, taken in turn")
       ->type_name("LIST")
       ->default_str(flags->kinds);
-  Add(app, group, "--haystack", &flags->haystack,
-      "with --generate: text to hide facts in; without it, prose is made up")
+  AddText(app, group, "--haystack", &flags->haystack,
+          "with --generate: text to hide facts in; without it, prose is made up")
       ->type_name("FILE");
-  Add(app, group, "--write", &flags->write,
-      "with --generate: write the lines to this file and stop; --jsonl runs them")
+  AddText(app, group, "--write", &flags->write,
+          "with --generate: write the lines to this file and stop; --jsonl runs them")
       ->type_name("FILE");
-  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, "most tokens of an answer")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
-      ->type_name("N")
+  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
+            "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);

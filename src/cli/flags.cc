@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <functional>
+#include <limits>
+#include <utility>
 
 #include "base/bytes.h"
 #include "cli/help_formatter.h"
@@ -12,7 +15,6 @@
 namespace headway::cli {
 namespace {
 
-constexpr int64_t kMaxLength = int64_t{1} << 30;
 constexpr int64_t kMaxSequences = 4096;
 
 Result<int64_t> ParseSize(const std::string& text) {
@@ -24,18 +26,17 @@ Result<int64_t> ParseLength(std::string_view text) {
   int64_t length = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, length);
-  if (at != end || error != std::errc() || length < 1 || length > kMaxLength) {
+  if (at != end || error != std::errc() || length < 1 || length > kMaxCount) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' is not a number of tokens from 1 to {}", text, kMaxLength));
+                  fmt::format("'{}' is not a number of tokens from 1 to {}", text, kMaxCount));
   }
   return length;
 }
 
-// Without what it would add to the option's line in --help.
-CLI::Validator Quiet(const CLI::Validator& validator) {
-  CLI::Validator quiet = validator;
-  quiet.description("");
-  return quiet;
+void SetEnvironmentName(CLI::Option* option) {
+  std::string name = "HEADWAY_" + option->get_lnames().front();
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  option->envname(name);
 }
 
 std::vector<std::string_view> Split(std::string_view text, char divider) {
@@ -48,18 +49,99 @@ std::vector<std::string_view> Split(std::string_view text, char divider) {
   return parts;
 }
 
-}  // namespace
-
-namespace internal {
-
-void SetEnvironmentName(CLI::Option* option) {
-  if (option->get_lnames().empty()) return;
-  std::string name = "HEADWAY_" + option->get_lnames().front();
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  option->envname(name);
+// An option whose text goes to `read`.
+CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string& names,
+                     const std::string& help, std::function<Status(const std::string& text)> read) {
+  // CLI11 has only exceptions to say that a value is wrong; Parse catches them.
+  const std::string first =
+      names.substr(names.find("--"), names.find(',', names.find("--")) - names.find("--"));
+  CLI::Option* option = app.add_option_function<std::string>(
+      names,
+      [first, read = std::move(read)](const std::string& text) {
+        if (Status s = read(text); !s.ok()) throw CLI::ValidationError(first, s.message());
+      },
+      help);
+  option->group(group);
+  SetEnvironmentName(option);
+  return option;
 }
 
-}  // namespace internal
+template <typename T>
+Status ReadNumber(const std::string& text, T low, T high, T* target) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  // A NaN is in no range.
+  if (at == end && error == std::errc() && value >= low && value <= high) {
+    *target = value;
+    return OkStatus();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("'{}' is not a {} from {} to {}", text,
+                            std::is_floating_point_v<T> ? "number" : "whole number", low, high));
+}
+
+}  // namespace
+
+CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
+                       bool* target, const std::string& help) {
+  CLI::Option* option = app.add_flag(names, *target, help);
+  option->group(group);
+  SetEnvironmentName(option);
+  return option;
+}
+
+CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string& names,
+                     std::string* target, const std::string& help) {
+  CLI::Option* option = app.add_option(names, *target, help);
+  option->group(group)->type_name("TEXT");
+  SetEnvironmentName(option);
+  return option;
+}
+
+CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::string& names,
+                       std::string* target, const std::vector<std::string>& choices,
+                       const std::string& help) {
+  const auto read = [target, choices](const std::string& text) {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("'{}' is none of {}", text, fmt::join(choices, ", ")));
+    }
+    *target = text;
+    return OkStatus();
+  };
+  return AddRead(app, group, names, help, read)->type_name("NAME")->default_str(*target);
+}
+
+template <typename T>
+CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                       std::type_identity_t<T> low, std::type_identity_t<T> high,
+                       const std::string& help) {
+  const auto read = [target, low, high](const std::string& text) {
+    return ReadNumber<T>(text, low, high, target);
+  };
+  return AddRead(app, group, names, help, read)->type_name("N");
+}
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, int*, int, int,
+                                const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, int64_t*,
+                                int64_t, int64_t, const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, uint64_t*,
+                                uint64_t, uint64_t, const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, float*, float,
+                                float, const std::string&);
+
+CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
+                     int64_t* bytes, const std::string& help) {
+  const auto read = [bytes](const std::string& text) {
+    Result<int64_t> parsed = ParseSize(text);
+    if (parsed.ok()) *bytes = *parsed;
+    return parsed.status();
+  };
+  return AddRead(app, group, names, help, read)
+      ->type_name("SIZE")
+      ->default_str(FormatLimit(*bytes));
+}
 
 std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
                                  const std::string& examples) {
@@ -82,6 +164,15 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     return console.Write(app.help()) ? kExitDone : kExitFailed;
+  } catch (const CLI::RequiredError& error) {
+    // Called as the usage line calls it.
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_required() && option->count() == 0) {
+        const std::string name = option->get_name(/*positional=*/option->get_positional(), false);
+        return WrongUsage(app, name + " is missing", console);
+      }
+    }
+    return WrongUsage(app, error.what(), console);
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
     std::replace(message.begin(), message.end(), '\n', ' ');
@@ -90,30 +181,15 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
   return std::nullopt;
 }
 
-CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
-                     int64_t* bytes, const std::string& help) {
-  CLI::Option* option = app.add_option_function<std::string>(
-      names,
-      [bytes](const std::string& text) {
-        Result<int64_t> parsed = ParseSize(text);
-        if (!parsed.ok()) throw CLI::ValidationError(parsed.status().message());
-        *bytes = *parsed;
-      },
-      help);
-  option->group(group)->type_name("SIZE")->default_str(FormatLimit(*bytes));
-  internal::SetEnvironmentName(option);
-  return option;
-}
-
 std::string FormatLimit(int64_t bytes) {
   return bytes == kNoLimit ? "unlimited" : FormatBytes(bytes);
 }
 
 void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   EngineOptions& engine = flags->engine;
-  Add(app, "Model", "MODEL,-m,--model", &flags->model,
-      "folder of a model as Hugging Face publishes them, or org/name found in the local Hugging "
-      "Face cache")
+  AddText(app, "Model", "MODEL,-m,--model", &flags->model,
+          "folder of a model as Hugging Face publishes them, or org/name found in the local "
+          "Hugging Face cache")
       ->required()
       ->type_name("MODEL");
 
@@ -124,96 +200,77 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "most that host memory may hold of the KV cache behind the fast tier");
   AddSize(app, memory, "--disk-memory", &engine.disk_memory,
           "most that the disk may hold of it behind both");
-  Add(app, memory, "--disk-path", &engine.disk_path,
-      "directory for the disk's share; else TMPDIR, or /tmp")
+  AddText(app, memory, "--disk-path", &engine.disk_path,
+          "directory for the disk's share; else TMPDIR, or /tmp")
       ->type_name("DIR");
-  Add(app, memory, "--placement", &engine.placement,
-      "where parts of the cache go: first-fit, lru, host-only or disk-only")
-      ->check(Quiet(CLI::IsMember({"first-fit", "lru", "host-only", "disk-only"})))
-      ->type_name("NAME")
-      ->default_str(engine.placement);
-  Add(app, memory, "-b,--chunk", &engine.chunk, "tokens of a prefill step; 0: the planner's choice")
-      ->check(Quiet(CLI::Range(int64_t{0}, kMaxLength)))
-      ->type_name("N");
-  Add(app, memory, "--head-group", &engine.head_group,
-      "KV heads that move together; 0: the planner's choice")
-      ->check(Quiet(CLI::Range(0, 1 << 20)))
-      ->type_name("N");
-  Add(app, memory, "--segment", &engine.segment,
-      "tokens that move together; 0: the planner's choice")
-      ->check(Quiet(CLI::Range(int64_t{0}, kMaxLength)))
-      ->type_name("N");
-  Add(app, memory, "--page", &engine.page_slots, "tokens of a page")
-      ->check(Quiet(CLI::Range(1, 4096)))
-      ->type_name("N")
+  AddChoice(app, memory, "--placement", &engine.placement,
+            {"first-fit", "lru", "host-only", "disk-only"},
+            "where parts of the cache go: first-fit, lru, host-only or disk-only");
+  AddNumber(app, memory, "-b,--chunk", &engine.chunk, 0, kMaxCount,
+            "tokens of a prefill step; 0: the planner's choice");
+  AddNumber(app, memory, "--head-group", &engine.head_group, 0, 1 << 20,
+            "KV heads that move together; 0: the planner's choice");
+  AddNumber(app, memory, "--segment", &engine.segment, 0, kMaxCount,
+            "tokens that move together; 0: the planner's choice");
+  AddNumber(app, memory, "--page", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
-  Add(app, memory, "--session", &engine.session,
-      "file that keeps the cache between runs: a prompt that begins like the last one continues "
-      "from there")
+  AddText(app, memory, "--session", &engine.session,
+          "file that keeps the cache between runs: a prompt that begins like the last one "
+          "continues from there")
       ->type_name("FILE");
 
   const std::string compute = "Computing";
-  Add(app, compute, "-t,--threads", &engine.threads, "compute threads; 0: all cores")
-      ->check(Quiet(CLI::Range(0, 1024)))
-      ->type_name("N");
-  Add(app, compute, "--device", &engine.device, "where to compute: cpu")
+  AddNumber(app, compute, "-t,--threads", &engine.threads, 0, 1024,
+            "compute threads; 0: all cores");
+  AddText(app, compute, "--device", &engine.device, "where to compute: cpu")
       ->type_name("NAME")
       ->default_str(engine.device);
-  Add(app, compute, "--cpu-isa", &engine.isa,
-      "instruction set of the CPU kernels: auto, amx, avx512 or avx2")
-      ->check(Quiet(CLI::IsMember({"auto", "amx", "avx512", "avx2"})))
-      ->type_name("NAME")
-      ->default_str(engine.isa);
-  Add(app, compute, "--trace", &engine.trace,
-      "file for a trace of the lanes, to be opened in Perfetto or chrome://tracing")
+  AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
+            "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
+  AddText(app, compute, "--trace", &engine.trace,
+          "file for a trace of the lanes, to be opened in Perfetto or chrome://tracing")
       ->type_name("FILE");
 }
 
 void AddOutputFlags(CLI::App& app, OutputFlags* flags) {
-  Add(app, "Output", "--json", &flags->json, "print the result as one JSON object");
-  Add(app, "Output", "--no-progress", &flags->no_progress, "do not show progress");
+  AddSwitch(app, "Output", "--json", &flags->json, "print the result as one JSON object");
+  AddSwitch(app, "Output", "--no-progress", &flags->no_progress, "do not show progress");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
   const std::string group = "Sampling";
   SamplingOptions& options = flags->options;
-  const CLI::Validator positive = Quiet(CLI::Range(0.0, 1e9));
-  const CLI::Validator share = Quiet(CLI::Range(0.0, 1.0));
-  const CLI::Validator penalty = Quiet(CLI::Range(-100.0, 100.0));
-  Add(app, group, "--temp,--temperature", &options.temperature,
-      "temperature; 0 takes the likeliest token")
-      ->check(positive)
+  AddNumber(app, group, "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
+            "temperature; 0 takes the likeliest token")
       ->type_name("X");
-  Add(app, group, "--top-k", &options.top_k, "keep the K likeliest tokens; 0: all")
-      ->check(Quiet(CLI::Range(int64_t{0}, kMaxLength)))
+  AddNumber(app, group, "--top-k", &options.top_k, 0, 1 << 30,
+            "keep the K likeliest tokens; 0: all")
       ->type_name("K");
-  Add(app, group, "--top-p", &options.top_p, "keep the likeliest tokens that make up this share")
-      ->check(share)
+  AddNumber(app, group, "--top-p", &options.top_p, 1e-6f, 1.0f,
+            "keep the likeliest tokens that make up this share")
       ->type_name("P")
       ->default_str("1");
-  Add(app, group, "--min-p", &options.min_p,
-      "keep tokens at least this share as likely as the likeliest")
-      ->check(share)
+  AddNumber(app, group, "--min-p", &options.min_p, 0.0f, 1.0f,
+            "keep tokens at least this share as likely as the likeliest")
       ->type_name("P");
-  Add(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty,
-      "divides logits of tokens seen before; 1: off")
-      ->check(Quiet(CLI::Range(1e-3, 1e3)))
+  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty, 1e-3f,
+            1e3f, "divides logits of tokens seen before; 1: off")
       ->type_name("X")
       ->default_str("1");
-  Add(app, group, "--presence-penalty", &options.presence_penalty,
-      "subtracted from logits of tokens generated before")
-      ->check(penalty)
+  AddNumber(app, group, "--presence-penalty", &options.presence_penalty, -2.0f, 2.0f,
+            "subtracted from logits of tokens generated before")
       ->type_name("X");
-  Add(app, group, "--frequency-penalty", &options.frequency_penalty,
-      "the same for each time that they were")
-      ->check(penalty)
+  AddNumber(app, group, "--frequency-penalty", &options.frequency_penalty, -2.0f, 2.0f,
+            "the same for each time that they were")
       ->type_name("X");
-  Add(app, group, "-s,--seed", &options.seed, "of the random numbers")->type_name("N");
-  Add(app, group, "--stop", &flags->stop, "text that ends generation; may be given several times")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
-  Add(app, group, "--ignore-eos", &flags->ignore_eos,
-      "go on behind the model's end-of-text tokens");
+  AddNumber(app, group, "-s,--seed", &options.seed, 0, std::numeric_limits<uint64_t>::max(),
+            "of the random numbers");
+  CLI::Option* stop = app.add_option("--stop", flags->stop,
+                                     "text that ends generation; may be given several times");
+  stop->group(group)->type_name("TEXT")->allow_extra_args(false);
+  SetEnvironmentName(stop);
+  AddSwitch(app, group, "--ignore-eos", &flags->ignore_eos,
+            "go on behind the model's end-of-text tokens");
 }
 
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cli/console.h"
@@ -29,10 +30,20 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console);
 // "headway: error: MESSAGE; see headway run --help"; kExitUsage.
 int WrongUsage(const CLI::App& app, const std::string& message, Console& console);
 
-// Adds an option (or with a bool a flag) and its environment variable.
+// Each adds an option of a group of --help, with its environment variable. What cannot be read is
+// wrong usage, and names the flag.
+CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
+                       bool* target, const std::string& help);
+CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string& names,
+                     std::string* target, const std::string& help);
+CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::string& names,
+                       std::string* target, const std::vector<std::string>& choices,
+                       const std::string& help);
+// int, int64_t, uint64_t or float, from `low` to `high`.
 template <typename T>
-CLI::Option* Add(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                 const std::string& help);
+CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                       std::type_identity_t<T> low, std::type_identity_t<T> high,
+                       const std::string& help);
 // A size such as 8MiB, or "unlimited".
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help);
@@ -64,25 +75,8 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags);
 // Each is repeated `repeat` times within its batch.
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat);
 
-// ---
-
-namespace internal {
-void SetEnvironmentName(CLI::Option* option);
-}
-
-template <typename T>
-CLI::Option* Add(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                 const std::string& help) {
-  CLI::Option* option = nullptr;
-  if constexpr (std::is_same_v<T, bool>) {
-    option = app.add_flag(names, *target, help);
-  } else {
-    option = app.add_option(names, *target, help);
-  }
-  option->group(group);
-  internal::SetEnvironmentName(option);
-  return option;
-}
+// The largest number of tokens, or of whatever else, that a flag takes.
+inline constexpr int64_t kMaxCount = int64_t{1} << 30;
 
 }  // namespace headway::cli
 

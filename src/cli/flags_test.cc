@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <sstream>
+
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/test_console.h"
@@ -11,7 +14,9 @@
 namespace headway::cli {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // A variable of the environment while it lives.
 class Variable {
@@ -107,11 +112,11 @@ TEST(Flags, AreRead) {
   EXPECT_EQ(engine.isa, "avx2");
   EXPECT_EQ(engine.trace, "t.json");
   const SamplingOptions& sampling = flags.sampling.options;
-  EXPECT_EQ(sampling.temperature, 0.7);
+  EXPECT_EQ(sampling.temperature, 0.7f);
   EXPECT_EQ(sampling.top_k, 40);
-  EXPECT_EQ(sampling.top_p, 0.9);
-  EXPECT_EQ(sampling.min_p, 0.05);
-  EXPECT_EQ(sampling.repetition_penalty, 1.1);
+  EXPECT_EQ(sampling.top_p, 0.9f);
+  EXPECT_EQ(sampling.min_p, 0.05f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.1f);
   EXPECT_EQ(sampling.presence_penalty, -0.5);
   EXPECT_EQ(sampling.frequency_penalty, 0.25);
   EXPECT_EQ(sampling.seed, UINT64_MAX);
@@ -151,12 +156,12 @@ TEST(Flags, ComeFromTheEnvironment) {
 
 TEST(Flags, WrongOnesAreNamedInOneLine) {
   const std::pair<Args, std::string> cases[] = {
-      {{}, "MODEL"},
+      {{}, "MODEL is missing"},
       {{"m", "--kv-memory", "8 apples"}, "--kv-memory: '8 apples' is not a size"},
       {{"m", "--kv-memory", "-1"}, "--kv-memory"},
-      {{"m", "--threads", "two"}, "--threads"},
+      {{"m", "--threads", "two"}, "--threads: 'two' is not a whole number from 0 to 1024"},
       {{"m", "--threads", "-1"}, "--threads"},
-      {{"m", "--placement", "anywhere"}, "--placement: anywhere not in"},
+      {{"m", "--placement", "anywhere"}, "--placement: 'anywhere' is none of first-fit"},
       {{"m", "--top-p", "1.5"}, "--top-p"},
       {{"m", "--temp", "nan"}, "--temp"},
       {{"m", "--no-such-flag"}, "--no-such-flag"},
@@ -168,10 +173,11 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
     AllFlags flags;
     TestConsole test;
     EXPECT_EQ(ParseAll(args, &flags, &test), kExitUsage) << message;
-    EXPECT_THAT(test.err(), HasSubstr(message));
-    EXPECT_THAT(test.err(), HasSubstr("headway: error: "));
-    EXPECT_THAT(test.err(), HasSubstr("; see headway test --help\n"));
-    EXPECT_EQ(std::count(test.err().begin(), test.err().end(), '\n'), 1) << test.err();
+    const std::string err = test.err();
+    EXPECT_THAT(err, HasSubstr(message));
+    EXPECT_THAT(err, StartsWith("headway: error: "));
+    EXPECT_THAT(err, EndsWith("; see headway test --help\n"));
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
     EXPECT_EQ(test.out(), "");
   }
   const Variable memory("HEADWAY_KV_MEMORY", "much");
@@ -191,11 +197,8 @@ TEST(Flags, HelpSaysAllAndFits) {
     EXPECT_EQ(Main(args, test.console()), kExitDone) << test.err();
     EXPECT_THAT(test.out(), HasSubstr("Usage: headway " + command[0]));
     EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
-    size_t begin = 0;
-    for (size_t end = test.out().find('\n'); end != std::string::npos;
-         begin = end + 1, end = test.out().find('\n', begin)) {
-      EXPECT_LE(end - begin, 80u) << test.out().substr(begin, end - begin);
-    }
+    std::istringstream lines(test.out());
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
     if (command[0] != "inspect") {
       EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
       EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
@@ -218,7 +221,7 @@ TEST(Commands, UnknownOnesAreWrongUsage) {
   }
   TestConsole test;
   EXPECT_EQ(Main({"--version"}, test.console()), kExitDone);
-  EXPECT_THAT(test.out(), ::testing::StartsWith("headway "));
+  EXPECT_THAT(test.out(), StartsWith("headway "));
 }
 
 TEST(Workloads, AreParsed) {

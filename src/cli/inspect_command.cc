@@ -12,7 +12,7 @@ int InspectCommand(const Args& args, Console& console) {
       ->required()
       ->type_name("PATH")
       ->group("Input");
-  Add(*app, "Output", "--json", &output.json, "print the lines as one JSON object");
+  AddSwitch(*app, "Output", "--json", &output.json, "print the lines as one JSON object");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
   Result<std::vector<std::string>> lines = Inspect(path);
   if (!lines.ok()) return console.Fail(lines.status());

@@ -22,6 +22,7 @@ struct PlanFlags {
 
 std::string SmallestBudget(int64_t bytes) {
   if (bytes < 0) return "none would do";
+  if (bytes == 0) return "0";
   // Rounded up to what can be typed: a size printed as 2.1 MiB would be a little too small.
   return bytes % kMiB == 0 ? fmt::format("{}MiB", bytes / kMiB)
                            : fmt::format("{}KiB", CeilDiv(bytes, kKiB));
@@ -93,14 +94,13 @@ int PlanCommand(const Args& args, Console& console) {
                           "Nothing is computed.",
                           kExamples);
   AddModelFlags(*app, &flags.model);
-  Add(*app, "Workload", "-c,--ctx-size", &flags.context,
-      "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
-      "the model was trained for")
+  AddText(*app, "Workload", "-c,--ctx-size", &flags.context,
+          "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
+          "the model was trained for")
       ->type_name("N");
-  Add(*app, "Workload", "--batch", &flags.batch, "that many times the sequences of --ctx-size")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}).description(""))
-      ->type_name("N");
-  Add(*app, "Output", "--json", &flags.output.json, "print the plan as one JSON object");
+  AddNumber(*app, "Workload", "--batch", &flags.batch, 1, 4096,
+            "that many times the sequences of --ctx-size");
+  AddSwitch(*app, "Output", "--json", &flags.output.json, "print the plan as one JSON object");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
   if (!flags.context.empty()) {
     Result<std::vector<Workload>> checked = ParseWorkloads(flags.context, flags.batch);

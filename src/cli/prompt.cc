@@ -28,19 +28,21 @@ Result<std::string> ReadBytes(const std::string& path, Console& console) {
 
 void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
   const std::string group = "Prompt";
-  Add(app, group, "-p,--prompt", &flags->prompt,
-      "the prompt; without it and without --file, standard input is read")
+  AddText(app, group, "-p,--prompt", &flags->prompt,
+          "the prompt; without it and without --file, standard input is read")
       ->type_name("TEXT");
-  Add(app, group, "-f,--file", &flags->file,
+  AddText(
+      app, group, "-f,--file", &flags->file,
       "file with the prompt or the document; - is standard input. The newline that ends it does "
       "not count")
       ->type_name("FILE");
-  Add(app, group, "--ask", &flags->ask,
-      "question about the document: both go through the model's chat template as one turn, the "
-      "document first, then a blank line, then the question")
+  AddText(app, group, "--ask", &flags->ask,
+          "question about the document: both go through the model's chat template as one turn, the "
+          "document first, then a blank line, then the question")
       ->type_name("QUESTION");
-  Add(app, group, "--chat", &flags->chat, "put the prompt through the chat template as one turn");
-  Add(app, group, "--system", &flags->system, "system message; needs --ask or --chat")
+  AddSwitch(app, group, "--chat", &flags->chat,
+            "put the prompt through the chat template as one turn");
+  AddText(app, group, "--system", &flags->system, "system message; needs --ask or --chat")
       ->type_name("TEXT");
 }
 

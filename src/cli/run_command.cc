@@ -32,19 +32,15 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddModelFlags(app, &flags->model);
   AddPromptFlags(app, &flags->prompt);
   const std::string group = "Length";
-  Add(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens,
-      "most tokens to generate; 0 only reads the prompt, which fills a --session")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
-      ->type_name("N")
+  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,
+            "most tokens to generate; 0 only reads the prompt, which fills a --session")
       ->default_str(std::to_string(flags->max_tokens));
-  Add(app, group, "-c,--ctx-size", &flags->context,
-      "tokens of the context; 0: as many as prompt, --n-predict and session need")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
-      ->type_name("N");
+  AddNumber(app, group, "-c,--ctx-size", &flags->context, 0, kMaxCount,
+            "tokens of the context; 0: as many as prompt, --n-predict and session need");
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
-  Add(app, "Output", "--compare-resident", &flags->compare_resident,
-      "then run the same with no memory limit and compare the tokens; fails if they differ");
+  AddSwitch(app, "Output", "--compare-resident", &flags->compare_resident,
+            "then run the same with no memory limit and compare the tokens; fails if they differ");
 }
 
 struct Outcome {

@@ -12,7 +12,7 @@ namespace headway::eval {
 
 class Haystack {
  public:
-  // Of a text. Joined, the pieces are the text; none is longer than some 800 bytes.
+  // Of a text. Joined, the pieces are the text; none is longer than some 320 bytes.
   static Haystack FromText(std::string_view text);
   // Made up, at least `bytes` long.
   static Haystack Generate(int64_t bytes, uint64_t seed);

@@ -32,7 +32,7 @@ TEST(Haystack, CutsWhatHasNoSentences) {
     EXPECT_EQ(Join(haystack), text);
     EXPECT_GT(haystack.pieces().size(), 4u);
     for (const std::string& piece : haystack.pieces()) {
-      EXPECT_LE(piece.size(), 810u);
+      EXPECT_LE(piece.size(), 330u);
       EXPECT_NE(static_cast<unsigned char>(piece[0]) & 0xC0, 0x80) << "cut inside a character";
     }
   }

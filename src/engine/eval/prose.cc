@@ -255,7 +255,10 @@ std::string ProseGenerator::Fill(const std::string& pattern) {
     HEADWAY_CHECK(end != std::string::npos);
     const std::string word = Word(pattern.substr(at + 1, end - at - 1));
     const bool vowel = std::string_view("aeiou").find(word[0]) != std::string_view::npos;
-    if (vowel && (text == "A " || text.ends_with(" a "))) text.insert(text.size() - 1, 1, 'n');
+    if (vowel && (text == "A " || text.ends_with(" a "))) {
+      text.back() = 'n';
+      text += ' ';
+    }
     text += word;
     at = end + 1;
   }

@@ -264,7 +264,7 @@ Result<RetrievalLine> Fit(const Draft& draft, std::span<const std::string> piece
   while (guess + 1 < high && tokens + piece_tokens[static_cast<size_t>(guess)] <= length) {
     tokens += piece_tokens[static_cast<size_t>(guess++)];
   }
-  if (tokens + 64 < length) {
+  if (guess + 1 == high && tokens + 64 < length) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("the haystack has about {} tokens, and {} are needed; take a "
                               "shorter --context or a longer --haystack",

@@ -123,7 +123,8 @@ TEST(RetrievalGenerator, HidesTheAnswerOnce) {
 
 TEST(RetrievalGenerator, UsesTheGivenHaystack) {
   std::string text;
-  for (const std::string& piece : Haystack::Generate(40'000, 9).pieces()) text += piece;
+  const Haystack made_up = Haystack::Generate(40'000, 9);
+  for (const std::string& piece : made_up.pieces()) text += piece;
   RetrievalRequest request = RequestOf(4, 1000, 5);
   request.kinds = {RetrievalKind::kPasskey};
   request.haystack = text;
