@@ -164,7 +164,9 @@ int64_t Rig::Mismatches() {
     Status status = compute_->Synchronize();
     EXPECT_TRUE(status.ok()) << status.message();
   }
-  return mismatches_;
+  int64_t mismatches = 0;
+  for (const auto& step : mismatches_) mismatches += *step;
+  return mismatches;
 }
 
 Result<SequenceId> Rig::NewSequence() {
@@ -202,20 +204,36 @@ Status Rig::Save(SequenceId id) {
   for (const uint64_t tag : tags) tokens.push_back(static_cast<TokenId>(tag & 0xFFFFF));
   Manifest meta;
   meta.weights_hash = 7;
+  const int64_t slots = options_.store.format.page.page_slots;
+  save_attempts_.emplace_back(tags.begin(), tags.end() - static_cast<int64_t>(tags.size()) % slots);
   Status status = store_->Save(id, tokens, meta);
-  if (status.ok()) {
-    const int64_t slots = options_.store.format.page.page_slots;
-    saved_.assign(tags.begin(), tags.end() - static_cast<int64_t>(tags.size()) % slots);
-  }
+  if (status.ok()) last_saved_ = static_cast<int>(save_attempts_.size()) - 1;
   return status;
 }
 
 Result<SequenceId> Rig::Restore() {
   Result<SequenceId> id = store_->Restore();
   if (!id.ok()) return id;
-  model_[*id] = saved_;
-  EXPECT_EQ(store_->Length(*id), static_cast<int64_t>(saved_.size()));
-  return id;
+  model_[*id];
+  if (store_->Length(*id) == 0 && last_saved_ < 0) return id;
+  Result<Manifest> manifest = InspectSession(options_.env, session_path());
+  EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+  if (!manifest.ok()) return manifest.status();
+  for (int i = static_cast<int>(save_attempts_.size()); i-- > std::max(0, last_saved_);) {
+    const std::vector<uint64_t>& tags = save_attempts_[static_cast<size_t>(i)];
+    const auto same = [](uint64_t tag, TokenId token) {
+      return static_cast<TokenId>(tag & 0xFFFFF) == token;
+    };
+    if (!std::equal(tags.begin(), tags.end(), manifest->tokens.begin(), manifest->tokens.end(),
+                    same)) {
+      continue;
+    }
+    model_[*id] = tags;
+    EXPECT_EQ(store_->Length(*id), static_cast<int64_t>(tags.size()));
+    return id;
+  }
+  ADD_FAILURE() << "the session holds what was not saved last";
+  return Status(StatusCode::kInternal, "the session holds what was not saved last");
 }
 
 std::vector<SequenceId> Rig::Live() const {
@@ -244,6 +262,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
     step_tokens_.push_back(model_[entry.sequence]);
     for (int64_t i = 0; i < entry.tokens; ++i) step_tokens_.back().push_back(random_.Next());
   }
+  mismatches_.push_back(std::make_shared<std::atomic<int64_t>>(0));
   order_.clear();
   next_read_ = 0;
   const CacheFormat& format = store_->format();
@@ -262,7 +281,10 @@ Status Rig::Step(std::span<const StepEntry> entries) {
     status = RunLayer(entries, layer);
   }
   if (status.ok()) status = store_->EndStep();
-  if (!status.ok()) store_->AbortStep();
+  if (!status.ok()) {
+    store_->AbortStep();
+    mismatches_.pop_back();
+  }
   const int64_t slots = format.page.page_slots;
   for (size_t i = 0; i < entries.size(); ++i) {
     std::vector<uint64_t>& tags = model_[entries[i].sequence];
@@ -392,12 +414,13 @@ void Rig::Compare(const PageRun& run, int index, int64_t position, int layer, in
   const PageFormat page = store_->format().page;
   const std::vector<uint64_t>& all = step_tokens_[static_cast<size_t>(index)];
   const std::vector<uint64_t> tags(all.begin() + position, all.begin() + position + run.count);
-  compute_->HostWork({}, [this, owned = OwnedRun(run, page.page_slots), page, tags, layer, head] {
+  compute_->HostWork({}, [mismatches = mismatches_.back(), owned = OwnedRun(run, page.page_slots),
+                          page, tags, layer, head] {
     ForEachSlot(owned, page, tags, [&](uint64_t tag, const std::byte* from, bool v) {
       for (int i = 0; i < page.head_dim; ++i) {
         uint16_t value;
         std::memcpy(&value, from + 2 * i, 2);
-        if (value != Element(tag, layer, head, v, i)) ++mismatches_;
+        if (value != Element(tag, layer, head, v, i)) ++*mismatches;
       }
     });
     return OkStatus();

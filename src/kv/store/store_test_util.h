@@ -81,7 +81,9 @@ class Rig {
   void Drop(SequenceId id);
   Result<int64_t> Truncate(SequenceId id, int64_t tokens);
   Status Save(SequenceId id);
+  // The file must hold what was saved last, or what a later save that failed wanted to.
   Result<SequenceId> Restore();
+  bool has_saved() const { return last_saved_ >= 0; }
   std::vector<SequenceId> Live() const;
 
   // One step in which every visible key of every entry is compared with the model, before the
@@ -93,6 +95,8 @@ class Rig {
 
   // Differences found so far; waits for the kernels.
   int64_t Mismatches();
+  // Lets the store finish what is under way, without a check.
+  void Drain() { (void)compute_->Synchronize().ok(); }
 
   Budget& device_budget() { return device_budget_; }
   Budget& host_budget() { return host_budget_; }
@@ -121,11 +125,14 @@ class Rig {
   std::unique_ptr<Store> store_;
   // What a token's K and V are is a function of its tag, layer, head and element.
   std::map<SequenceId, std::vector<uint64_t>> model_;
-  std::vector<uint64_t> saved_;
+  // What Save was asked to save, and the last of them that it said it did.
+  std::vector<std::vector<uint64_t>> save_attempts_;
+  int last_saved_ = -1;
   std::vector<std::vector<uint64_t>> step_tokens_;  // with the new ones, by entry
   std::vector<SlabRead> order_;
   size_t next_read_ = 0;
-  std::atomic<int64_t> mismatches_ = 0;
+  // One a step. The kernels of a step that fails may have seen anything: theirs does not count.
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> mismatches_;
   int64_t reads_from_[kTierCount] = {};
   Random random_{1};
 };
