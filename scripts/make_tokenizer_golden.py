@@ -42,10 +42,11 @@ def train(pre_tokenizer, alphabet, size, normalizer=None, first=()):
     tokenizer.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, limit_alphabet=160, show_progress=False,
-                                  special_tokens=list(first))
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, limit_alphabet=max(160, len(alphabet)),
+                                  show_progress=False, special_tokens=list(first))
     text = MixedText(7)
-    corpus = [text.prose(60) for _ in range(600)] + [text.mixed(40) for _ in range(100)]
+    corpus = ([text.prose(60, ["latin"]) for _ in range(500)] + [text.prose(60) for _ in range(300)]
+              + [text.mixed(40) for _ in range(100)])
     tokenizer.train_from_iterator(corpus, trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]

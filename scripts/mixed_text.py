@@ -102,10 +102,10 @@ class MixedText:
             return "".join(r.choice(MARKS) for _ in range(r.randint(1, 4)))
         return r.choice(SPACES)
 
-    def prose(self, words):
+    def prose(self, words, scripts=None):
         """Words of one or two scripts with spaces and punctuation, as texts mostly are."""
         r = self.random
-        scripts = r.sample(list(WORDS), r.randint(1, 2))
+        scripts = scripts or r.sample(list(WORDS), r.randint(1, 2))
         parts = []
         for _ in range(words):
             parts.append(self.word(scripts) if r.random() < 0.93 else self.number())

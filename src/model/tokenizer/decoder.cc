@@ -118,8 +118,9 @@ void DecodeStream::Finish(std::string* text) {
   text_ = nullptr;
 }
 
-RegexScratch* DecodeStream::regex() {
-  if (regex_ == nullptr) regex_ = std::make_unique<RegexScratch>(0);
+RegexScratch* DecodeStream::regex(size_t token_bytes) {
+  if (regex_ == nullptr) regex_ = std::make_unique<RegexScratch>(token_bytes);
+  regex_->Reset(token_bytes);
   return regex_.get();
 }
 
@@ -238,7 +239,7 @@ void DecodeStream::EndReplace(size_t step, const Decoder::Replace& replace) {
   const std::string& token = states_[step].token;
   std::vector<Stretch> stretches;
   std::string replaced;
-  Status status = replace.pattern.Split(token, regex(), &stretches);
+  Status status = replace.pattern.Split(token, regex(token.size()), &stretches);
   const auto matches = static_cast<size_t>(std::count_if(
       stretches.begin(), stretches.end(), [](const Stretch& stretch) { return stretch.match; }));
   if (!status.ok() || matches * replace.content.size() > kMaxReplacedBytes) {

@@ -84,7 +84,7 @@ class DecodeStream {
   void EndReplace(size_t step, const Decoder::Replace& replace);
   void StripChunk(size_t step, const Decoder::Strip& strip, std::string_view chunk);
   void MetaspaceChunk(size_t step, const Decoder::Metaspace& metaspace, std::string_view chunk);
-  RegexScratch* regex();
+  RegexScratch* regex(size_t token_bytes);
 
   const Decoder* decoder_;
   std::vector<State> states_;

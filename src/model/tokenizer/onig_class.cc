@@ -72,7 +72,9 @@ void CharacterSet::IntersectWith(const CharacterSet& other) {
 
 std::string CharacterSet::Positive() const {
   if (alternatives_.empty()) return "[" + items_ + "]";
-  std::string expression = "(?:";
+  // Atomic: a character that several alternatives match must not be tried once for each, or a run
+  // of them would take exponential time.
+  std::string expression = "(?>";
   if (!items_.empty()) expression += "[" + items_ + "]|";
   for (size_t i = 0; i < alternatives_.size(); ++i) {
     expression += (i == 0 ? "" : "|") + alternatives_[i];

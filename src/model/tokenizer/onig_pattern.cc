@@ -14,6 +14,10 @@
 namespace headway::tok {
 namespace {
 
+// A callout, by which the matcher counts its steps: one behind all that can be matched in several
+// ways. Going back to try another way always passes one.
+constexpr std::string_view kStep = "(?C)";
+
 constexpr int kMaxClassDepth = 8;
 constexpr int kMaxRepeat = 60'000;  // PCRE2 ends at 65535
 
@@ -40,6 +44,8 @@ class Translator {
   struct Scope {
     bool caseless;
     bool assertion;
+    bool atomic;
+    bool alternatives;  // a '|' was seen inside
   };
 
   Status Corrupt(std::string_view what) const {
@@ -228,7 +234,7 @@ Status Translator::Escape() {
 }
 
 Status Translator::OpenGroup() {
-  Scope scope{.caseless = caseless_, .assertion = false};
+  Scope scope{.caseless = caseless_, .assertion = false, .atomic = false, .alternatives = false};
   if (!Take("?")) {
     Anchor("(?:");  // captures are not used: there are no back references
   } else if (Take("=")) {
@@ -245,6 +251,7 @@ Status Translator::OpenGroup() {
     scope.assertion = true;
   } else if (Take(">")) {
     Anchor("(?>");
+    scope.atomic = true;
   } else if (Take("<")) {
     const size_t end = pattern_.find('>', at_);
     if (end == std::string_view::npos) return Corrupt("(?< without >");
@@ -317,6 +324,11 @@ Status Translator::Quantifier() {
   if (!quantifiable_) return Unsupported("a repetition of what cannot be repeated");
   if (Ahead("?")) {
     if (exact) return Unsupported("{n}?");  // Ruby reads it as (?:...{n})?
+    // PCRE2's generated code misses matches of (?>x+?)y.
+    if (std::any_of(scopes_.begin(), scopes_.end(),
+                    [](const Scope& scope) { return scope.atomic; })) {
+      return Unsupported("a lazy repetition in (?>");
+    }
     ++at_;
     text += '?';
   } else if (Ahead("+")) {
@@ -326,6 +338,7 @@ Status Translator::Quantifier() {
   }
   if (Ahead("*") || Ahead("+") || Ahead("?")) return Unsupported("a repetition of a repetition");
   Anchor(text);
+  out_ += kStep;
   return OkStatus();
 }
 
@@ -348,6 +361,7 @@ Status Translator::Item() {
     case ')':
       ++at_;
       if (scopes_.empty()) return Corrupt("a ) without (");
+      if (scopes_.back().alternatives) out_ += kStep;
       out_ += ')';
       caseless_ = scopes_.back().caseless;
       quantifiable_ = !scopes_.back().assertion;
@@ -355,6 +369,13 @@ Status Translator::Item() {
       scopes_.pop_back();
       return OkStatus();
     case '|':
+      if (!scopes_.empty()) {
+        scopes_.back().alternatives = true;
+        out_ += kStep;
+      }
+      ++at_;
+      Anchor("|");
+      return OkStatus();
     case '^':
     case '$':
       ++at_;

@@ -3,12 +3,12 @@
 namespace headway::tok {
 
 Status PieceWork::CheckSize(size_t more_bytes) const {
-  constexpr size_t kAlwaysBytes = size_t{128} << 20;
-  constexpr size_t kPerByte = 256;
+  constexpr size_t kAlwaysBytes = size_t{16} << 20;
+  constexpr size_t kPerByte = 64;
   if (kept_bytes_ + more_bytes <= kAlwaysBytes + kPerByte * text_bytes_) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
-                "the tokenizer's normalizer or pre_tokenizer makes the text too long: above 128 "
-                "MiB and 256 times its length");
+                "the tokenizer's normalizer or pre_tokenizer makes the text too long: above 16 "
+                "MiB and 64 times its length");
 }
 
 Status ReplaceMatches(const std::vector<Stretch>& stretches, std::string_view content, Piece* piece,

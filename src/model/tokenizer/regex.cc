@@ -1,9 +1,8 @@
 #include "model/tokenizer/regex.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
-#include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "model/tokenizer/onig_pattern.h"
@@ -15,36 +14,44 @@
 namespace headway::tok {
 namespace {
 
-// One call of the matcher tries this many bytes as the start of a match before the clock is looked
-// at again: what one start costs is bounded by the other limits.
-constexpr size_t kWindowBytes = 1024;
-// Matches between two looks at the clock.
-constexpr int kMatchesPerClock = 1024;
-constexpr uint32_t kMatchLimit = 20'000'000;
+constexpr size_t kSteps = 1'000'000;
+constexpr size_t kStepsPerByte = 64;
 constexpr uint32_t kHeapLimitKiB = 256 * 1024;  // of the interpreter, where there is no JIT
 constexpr size_t kStackStartBytes = 32 * 1024;
 constexpr size_t kStackMaxBytes = size_t{64} * 1024 * 1024;  // reserved, touched as needed
-constexpr size_t kPatternMaxBytes = 64 * 1024;
-constexpr int64_t kNanosPerSecond = 1'000'000'000;
-
-// CPU time: a machine that was busy or asleep makes no pattern fail.
-int64_t ThreadNanos() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return int64_t{now.tv_sec} * kNanosPerSecond + now.tv_nsec;
-}
+// Bounds what a pattern without repetitions costs for each character of the text.
+constexpr size_t kPatternMaxBytes = 16 * 1024;
 
 }  // namespace
 
 RegexScratch::RegexScratch(size_t text_bytes)
     : data_(pcre2_match_data_create(1, nullptr)),
       context_(pcre2_match_context_create(nullptr)),
-      stack_(pcre2_jit_stack_create(kStackStartBytes, kStackMaxBytes, nullptr)),
-      deadline_nanos_(ThreadNanos() + 5 * kNanosPerSecond + 5'000 * int64_t(text_bytes)) {
+      stack_(pcre2_jit_stack_create(kStackStartBytes, kStackMaxBytes, nullptr)) {
   HEADWAY_CHECK(data_ != nullptr && context_ != nullptr);
-  pcre2_set_match_limit(context_, kMatchLimit);
+  // The steps are the limit: PCRE2's own counts differ between its interpreter and its JIT.
+  pcre2_set_match_limit(context_, std::numeric_limits<uint32_t>::max());
   pcre2_set_heap_limit(context_, kHeapLimitKiB);
   if (stack_ != nullptr) pcre2_jit_stack_assign(context_, nullptr, stack_);
+  pcre2_set_callout(
+      context_,
+      [](pcre2_callout_block* block, void* data) {
+        auto* scratch = static_cast<RegexScratch*>(data);
+        const size_t moved = block->current_position > scratch->position_
+                                 ? block->current_position - scratch->position_
+                                 : scratch->position_ - block->current_position;
+        scratch->position_ = block->current_position;
+        if (moved + 1 > scratch->steps_left_) return PCRE2_ERROR_MATCHLIMIT;
+        scratch->steps_left_ -= moved + 1;
+        return 0;
+      },
+      this);
+  Reset(text_bytes);
+}
+
+void RegexScratch::Reset(size_t text_bytes) {
+  steps_left_ = kSteps + kStepsPerByte * text_bytes;
+  position_ = 0;
 }
 
 RegexScratch::~RegexScratch() {
@@ -52,8 +59,6 @@ RegexScratch::~RegexScratch() {
   pcre2_match_context_free(context_);
   if (stack_ != nullptr) pcre2_jit_stack_free(stack_);
 }
-
-bool RegexScratch::OutOfTime() const { return ThreadNanos() > deadline_nanos_; }
 
 struct Regex::Code {
   explicit Code(pcre2_code* compiled) : code(compiled) {}
@@ -85,9 +90,8 @@ Result<Regex> Regex::Compile(std::string_view translated, std::string_view patte
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE error_offset = 0;
-  pcre2_code* code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    options | PCRE2_USE_OFFSET_LIMIT, &error, &error_offset, context);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
+                                   translated.size(), options, &error, &error_offset, context);
   pcre2_compile_context_free(context);
   if (code == nullptr) {
     PCRE2_UCHAR text[128];
@@ -110,27 +114,17 @@ Status Regex::LimitError(const char* what) const {
 Status Regex::FindFrom(std::string_view text, size_t from, RegexScratch* scratch, Stretch* match,
                        bool* found) const {
   *found = false;
-  while (true) {
-    const size_t last_start = from + kWindowBytes;
-    pcre2_set_offset_limit(scratch->context_, last_start);
-    const int rc = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                               from, PCRE2_NO_UTF_CHECK, scratch->data_, scratch->context_);
-    if (rc >= 0) {
-      const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch->data_);
-      // \K is not translated, so a match does not end before it begins.
-      *match = {.begin = ends[0], .end = ends[1], .match = true};
-      *found = true;
-      return OkStatus();
-    }
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT || rc == PCRE2_ERROR_HEAPLIMIT) {
-      return LimitError("memory");
-    }
-    if (rc != PCRE2_ERROR_NOMATCH) return LimitError("time");
-    if (last_start >= text.size()) return OkStatus();
-    if (scratch->OutOfTime()) return LimitError("time");
-    from = last_start + 1;
-    while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0u) == 0x80u) ++from;
+  const int rc = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                             from, PCRE2_NO_UTF_CHECK, scratch->data_, scratch->context_);
+  if (rc >= 0) {
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch->data_);
+    // \K is not translated, so a match does not end before it begins.
+    *match = {.begin = ends[0], .end = ends[1], .match = true};
+    *found = true;
+    return OkStatus();
   }
+  if (rc == PCRE2_ERROR_NOMATCH) return OkStatus();
+  return LimitError(rc == PCRE2_ERROR_MATCHLIMIT ? "time" : "memory");
 }
 
 Status Regex::Split(std::string_view text, RegexScratch* scratch,
@@ -140,19 +134,15 @@ Status Regex::Split(std::string_view text, RegexScratch* scratch,
     stretches->push_back({});
     return OkStatus();
   }
+  scratch->position_ = 0;
   size_t covered = 0;  // end of the last stretch
   bool any = false;    // a match was taken, ending at `covered`
-  int until_clock = kMatchesPerClock;
   for (size_t from = 0; from <= text.size();) {
     Stretch match;
     bool found = false;
     Status status = FindFrom(text, from, scratch, &match, &found);
     if (!status.ok()) return status;
     if (!found) break;
-    if (--until_clock == 0) {
-      if (scratch->OutOfTime()) return LimitError("time");
-      until_clock = kMatchesPerClock;
-    }
     if (match.begin == match.end && any && match.end == covered) {
       // An empty match right behind a match does not count: go on one character further.
       if (from >= text.size()) break;

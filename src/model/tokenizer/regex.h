@@ -26,8 +26,9 @@ struct Stretch {
 };
 
 // What matching needs besides the pattern; one for each encoding or decoding, used by one thread.
-// It holds the limits too: all matching with one scratch may take 5 seconds of the thread's CPU
-// time and 5 more for each MiB of `text_bytes`, two hundred times what real patterns take.
+// It holds the limits too: all matching with one scratch may look at 64 times `text_bytes` and a
+// million characters, going back and forth included. Published patterns look at each less than ten
+// times; the limit is for those that take quadratic or exponential time.
 class RegexScratch {
  public:
   explicit RegexScratch(size_t text_bytes);
@@ -35,14 +36,17 @@ class RegexScratch {
   RegexScratch(const RegexScratch&) = delete;
   RegexScratch& operator=(const RegexScratch&) = delete;
 
+  // Begins anew with the limit for `text_bytes`.
+  void Reset(size_t text_bytes);
+
  private:
   friend class Regex;
-  bool OutOfTime() const;
 
   pcre2_real_match_data_8* data_;
   pcre2_real_match_context_8* context_;
   pcre2_real_jit_stack_8* stack_;
-  int64_t deadline_nanos_;
+  size_t steps_left_ = 0;
+  size_t position_ = 0;  // of the last step
 };
 
 // A compiled pattern; const methods may be called by several threads, each with its own scratch.

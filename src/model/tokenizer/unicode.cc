@@ -168,9 +168,14 @@ std::string Normalize(std::string_view text, NormalForm form) {
   for (size_t offset = 0; offset < text.size();) {
     const char32_t c = NextCharacter(text, &offset);
     if (c < 0x80) {
-      // ASCII never changes, but what follows may compose with it.
+      // ASCII never changes, but a mark behind it may compose with it.
       normalizer.Flush();
-      normalizer.Add(c);
+      const bool alone = offset == text.size() || static_cast<unsigned char>(text[offset]) < 0x80;
+      if (alone) {
+        result.push_back(static_cast<char>(c));
+      } else {
+        normalizer.Add(c);
+      }
     } else if (IsInert(c)) {
       // Starts no composition and orders no marks.
       normalizer.Flush();
