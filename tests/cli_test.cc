@@ -1,0 +1,415 @@
+// The program as its users run it: the built binary on the demo model.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_dir.h"
+
+namespace headway {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+using Args = std::vector<std::string>;
+
+const std::string kModel = HEADWAY_SOURCE_DIR "/models/demo";
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+struct Outcome {
+  int status = -1;  // the exit status, or 128 + the signal
+  std::string out, err;
+
+  Json json() const {
+    const Json parsed = Json::parse(out, nullptr, false);
+    EXPECT_FALSE(parsed.is_discarded()) << "no JSON: " << out << err;
+    return parsed;
+  }
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  // Starts the program with standard input from a file; output goes to files, or `out` where given.
+  pid_t Start(const Args& args, const std::string& input, const std::string& out = "") {
+    WriteFile(dir_.File("in"), input);
+    std::vector<char*> argv;
+    std::string program = HEADWAY_BINARY;
+    argv.push_back(program.data());
+    Args copy = args;
+    for (std::string& arg : copy) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    const std::string paths[3] = {dir_.File("in"), out.empty() ? dir_.File("out") : out,
+                                  dir_.File("err")};
+    const pid_t child = fork();
+    if (child != 0) return child;
+    for (int fd = 0; fd < 3; ++fd) {
+      const int flags = fd == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC;
+      const int opened = open(paths[fd].c_str(), flags, 0600);
+      if (opened < 0 || dup2(opened, fd) < 0) _exit(126);
+    }
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+
+  Outcome Wait(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    Outcome outcome;
+    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    outcome.out = ReadFile(dir_.File("out"));
+    outcome.err = ReadFile(dir_.File("err"));
+    return outcome;
+  }
+
+  Outcome Run(const Args& args, const std::string& input = "") { return Wait(Start(args, input)); }
+
+  // A command that must work, with --json.
+  Json RunJson(Args args, const std::string& input = "") {
+    args.push_back("--json");
+    const Outcome outcome = Run(args, input);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.json();
+  }
+
+  // A command that must fail with one line that has `message`.
+  void ExpectFailure(const Args& args, int status, const std::string& message,
+                     const std::string& input = "") {
+    const Outcome outcome = Run(args, input);
+    EXPECT_EQ(outcome.status, status) << message << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, StartsWith("headway: error: "));
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+
+  // A document of about `tokens` tokens that says a pass key, as one line of a generated set.
+  Json Document(int tokens) {
+    const Outcome written =
+        Run({"eval", "retrieval", kModel, "--generate", "1", "--context", std::to_string(tokens),
+             "--kinds", "passkey", "--write", dir_.File("lines")});
+    EXPECT_EQ(written.status, 0) << written.err;
+    return Json::parse(ReadFile(dir_.File("lines")), nullptr, false);
+  }
+
+  TestDir dir_;
+};
+
+TEST_F(Cli, RunPrintsTheTextAndASummary) {
+  const Outcome outcome = Run({"run", kModel, "-p", "The old man looked at", "-n", "12"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(outcome.out.size(), 12u);
+  EXPECT_THAT(outcome.err, HasSubstr("prefill"));
+  EXPECT_THAT(outcome.err, HasSubstr("tok/s"));
+  EXPECT_THAT(outcome.err, HasSubstr("limit unlimited"));
+  EXPECT_THAT(outcome.err, HasSubstr("ended by: length"));
+
+  const Json json = RunJson({"run", kModel, "-p", "The old man looked at", "-n", "12"});
+  EXPECT_EQ(json["text"].get<std::string>() + "\n", outcome.out);
+  EXPECT_EQ(json["tokens"].size(), 12u);
+  EXPECT_EQ(json["finish"], "length");
+  EXPECT_EQ(json["timings"]["decode_tokens"], 11);
+  EXPECT_GT(json["prompt_tokens"], 4);
+  EXPECT_TRUE(json["plan"]["memory"].is_array());
+
+  // The same prompt by other ways.
+  for (const Args& args : {Args{"run", kModel, "-n", "12"},
+                           Args{"run", "--model", kModel, "--file", "-", "--max-tokens", "12"}}) {
+    EXPECT_EQ(RunJson(args, "The old man looked at\n")["tokens"], json["tokens"]);
+  }
+}
+
+TEST_F(Cli, SamplingFollowsTheSeed) {
+  const Args args = {"run", kModel, "-p", "She", "-n", "16", "--temp", "1.5", "--seed"};
+  const auto tokens = [&](const char* seed) {
+    Args seeded = args;
+    seeded.push_back(seed);
+    return RunJson(seeded)["tokens"];
+  };
+  EXPECT_EQ(tokens("1"), tokens("1"));
+  EXPECT_NE(tokens("1"), tokens("2"));
+}
+
+TEST_F(Cli, StopsAtText) {
+  const Json all = RunJson({"run", kModel, "-p", "Once upon a time", "-n", "40"});
+  const std::string text = all["text"];
+  const size_t blank = text.find(' ', text.size() / 2);
+  ASSERT_NE(blank, std::string::npos);
+  const std::string stop = text.substr(blank, 6);
+  const Json stopped =
+      RunJson({"run", kModel, "-p", "Once upon a time", "-n", "40", "--stop", stop});
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(stopped["finish"], "stop");
+}
+
+TEST_F(Cli, AnswersAboutADocumentUnderAnyBudget) {
+  const Json line = Document(1400);
+  WriteFile(dir_.File("doc.txt"), line["context"].get<std::string>() + "\n");
+  const Args ask = {"run",   kModel,           "--file", dir_.File("doc.txt"),
+                    "--ask", line["question"], "-n",     "24"};
+  const Json resident = RunJson(ask);
+  EXPECT_THAT(resident["text"].get<std::string>(), HasSubstr(line["answer"][0].get<std::string>()));
+  EXPECT_EQ(resident["finish"], "eos");
+
+  Args limited = ask;
+  for (const char* arg :
+       {"--kv-memory", "2MiB", "--host-memory", "4MiB", "--disk-memory", "64MiB", "--disk-path"}) {
+    limited.push_back(arg);
+  }
+  limited.push_back(dir_.path());
+  limited.push_back("--compare-resident");
+  const Json streamed = RunJson(limited);
+  EXPECT_EQ(streamed["tokens"], resident["tokens"]);
+  EXPECT_EQ(streamed["equals_resident"], true);
+  EXPECT_LE(streamed["kv_bytes"]["device"], 2 << 20);
+  EXPECT_LE(streamed["kv_bytes"]["host"], 4 << 20);
+  EXPECT_GT(streamed["kv_bytes"]["disk"], 0);
+
+  const Outcome text = Run(limited);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("tokens are equal"));
+}
+
+TEST_F(Cli, BadInputIsOneLineAndNeverACrash) {
+  const std::string prompt = "-pHello";
+  ExpectFailure({"run", kModel, prompt, "--no-such-flag"}, 2, "--no-such-flag");
+  ExpectFailure({"run", prompt}, 2, "MODEL is missing");
+  ExpectFailure({"run", kModel, prompt, "-n", "many"}, 2, "--n-predict: 'many'");
+  ExpectFailure({"run", kModel, prompt, "--kv-memory", "8 bananas"}, 2, "--kv-memory: '8 bananas'");
+  ExpectFailure({"fly"}, 2, "no command 'fly'");
+  ExpectFailure({"run", dir_.File("nowhere"), prompt}, 1, "nowhere");
+  ExpectFailure({"run", kModel, "-p", ""}, 1, "the prompt is empty");
+  ExpectFailure({"run", kModel}, 1, "standard input is empty");
+  ExpectFailure({"run", kModel}, 1, "byte 0xe9 at offset 3", "caf\xe9");
+  ExpectFailure({"run", kModel, "-f", dir_.File("none.txt")}, 1, "none.txt");
+  ExpectFailure({"run", kModel, prompt, "-c", "1"}, 1, "--ctx-size");
+  ExpectFailure({"run", kModel, prompt, "--kv-memory", "1KiB"}, 1, "--kv-memory");
+  ExpectFailure({"run", kModel, prompt, "--device", "abacus"}, 1, "abacus");
+  ExpectFailure({"run", kModel, prompt, "--placement", "disk-only", "--disk-memory", "1GiB",
+                 "--disk-path", dir_.File("no/such/dir"), "-c", "4096"},
+                1, "no/such/dir");
+  ExpectFailure({"plan", kModel, "-c", "16384", "--kv-memory", "1MiB", "--host-memory", "1MiB"}, 1,
+                "memory");
+  ExpectFailure({"inspect", dir_.File("nothing")}, 1, "nothing");
+}
+
+TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
+  const Outcome outcome = Run({"run", kModel, "-p", "Hello", "-n", "1", "-c", "20000"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, StartsWith("headway: warning: a context of 20000 tokens"));
+  EXPECT_THAT(outcome.err, HasSubstr("16384"));
+}
+
+TEST_F(Cli, SaysThatTheContextIsFull) {
+  const Outcome outcome = Run({"run", kModel, "-p", "Hello there", "-n", "50", "-c", "16"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("the context is full"));
+}
+
+TEST_F(Cli, SessionsContinue) {
+  const Json line = Document(600);
+  WriteFile(dir_.File("doc.txt"), line["context"]);
+  const std::string session = dir_.File("s.session");
+  const auto ask = [&](const std::string& question, const std::string& file) {
+    Args args = {"run", kModel, "-f", dir_.File("doc.txt"), "--ask", question, "-n", "24"};
+    if (!file.empty()) args.insert(args.end(), {"--session", file});
+    return RunJson(args);
+  };
+  const Json first = ask(line["question"], session);
+  EXPECT_EQ(first["session_saved"], true);
+  EXPECT_EQ(first["reused_tokens"], 0);
+  const Json again = ask(line["question"], session);
+  EXPECT_GT(again["reused_tokens"], 500);
+  EXPECT_EQ(again["tokens"], first["tokens"]);
+  // Another, shorter question about the same document.
+  const Json other = ask("Who?", session);
+  EXPECT_GT(other["reused_tokens"], 400);
+  EXPECT_EQ(other["tokens"], ask("Who?", "")["tokens"]);
+
+  const Outcome inspected = Run({"inspect", session});
+  EXPECT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_THAT(inspected.out, StartsWith("session file"));
+
+  const std::string garbage(10'000, 'x');
+  WriteFile(dir_.File("not-a-session"), garbage);
+  ExpectFailure({"run", kModel, "-p", "Hi", "--session", dir_.File("not-a-session")}, 1,
+                "not-a-session");
+  EXPECT_EQ(ReadFile(dir_.File("not-a-session")), garbage) << "a foreign file was changed";
+}
+
+TEST_F(Cli, InterruptEndsCleanlyAndKeepsTheSession) {
+  const std::string session = dir_.File("s.session");
+  const pid_t child = Start({"run", kModel, "-p", "Once upon a time", "-n", "16000", "--ignore-eos",
+                             "--session", session},
+                            "");
+  // Once text comes, the run is under way.
+  for (int i = 0; i < 3000 && ReadFile(dir_.File("out")).size() < 500; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGINT);
+  const Outcome outcome = Wait(child);
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("interrupted; what was computed is kept in " + session));
+  const Json next = RunJson({"run", kModel, "-n", "1", "--session", session},
+                            "Once upon a time" + outcome.out.substr(0, outcome.out.size() / 2));
+  EXPECT_GE(next["reused_tokens"], 64);
+}
+
+TEST_F(Cli, FailsWhereNobodyReads) {
+  const Outcome outcome = Wait(Start({"run", kModel, "-p", "Hello", "-n", "8"}, "", "/dev/full"));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output"));
+}
+
+TEST_F(Cli, ChatKeepsTheConversation) {
+  const Json line = Document(500);
+  WriteFile(dir_.File("doc.txt"), line["context"]);
+  const std::string question = line["question"];
+  const Outcome outcome =
+      Run({"chat", kModel, "-f", dir_.File("doc.txt"), "-n", "24", "-c", "1024", "-v"},
+          question + "\n\n/what\n" + question + "\n/exit\nnever read\n");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::string key = line["answer"][0];
+  const size_t first = outcome.out.find(key);
+  ASSERT_NE(first, std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(key, first + 1), std::string::npos) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("headway: 0 tokens of the conversation were in the cache"));
+  EXPECT_THAT(outcome.err, HasSubstr("there is no /what"));
+  // The second turn found what whole pages held of the first.
+  EXPECT_EQ(outcome.err.find("headway: 0 tokens"), outcome.err.rfind("headway: 0 tokens"));
+
+  const Outcome too_long = Run({"chat", kModel, "-c", "32"}, std::string(500, 'x') + "\n");
+  EXPECT_EQ(too_long.status, 1);
+  EXPECT_THAT(too_long.err, HasSubstr("larger --ctx-size"));
+}
+
+TEST_F(Cli, ChatContinuesASession) {
+  const std::string session = dir_.File("chat.session");
+  const Args args = {"chat", kModel, "-n", "8", "-c", "512", "--session", session, "-v"};
+  std::string long_turn = "Tell me about";
+  for (int i = 0; i < 60; ++i) long_turn += " the river and the wood,";
+  const Outcome first = Run(args, long_turn + "\n/save\n");
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("saved in " + session));
+  const Outcome second = Run(args, long_turn + "\n");
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("the session holds the cache of"));
+  EXPECT_THAT(second.err, Not(HasSubstr("headway: 0 tokens of")));
+  EXPECT_EQ(second.out, first.out);
+}
+
+TEST_F(Cli, PlanPrintsMemoryAndTheSmallestBudgets) {
+  const Args args = {"plan", kModel, "-c", "16384", "--kv-memory", "8MiB"};
+  const Outcome outcome = Run(args);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* text : {"weights", "RAM in all", "--kv-memory", "smallest budgets"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  }
+  const Json json = RunJson(args);
+  int64_t ram = 0, kv = 0;
+  for (const Json& row : json["memory"]) {
+    if (row["tier"] != "disk") ram += row["bytes"].get<int64_t>();
+    if (row["tier"] == "device" && row["what"].get<std::string>().starts_with("KV")) {
+      kv += row["bytes"].get<int64_t>();
+    }
+  }
+  EXPECT_EQ(json["memory_bytes"], ram);
+  EXPECT_LE(kv, 8 << 20);
+  // The smallest budget does, and one byte less does not.
+  const int64_t smallest = json["smallest"]["kv_memory"];
+  EXPECT_EQ(Run({"plan", kModel, "-c", "16384", "--kv-memory", std::to_string(smallest)}).status,
+            0);
+  ExpectFailure({"plan", kModel, "-c", "16384", "--kv-memory", std::to_string(smallest - 1)}, 1,
+                "--kv-memory");
+  const Json batch = RunJson({"plan", kModel, "-c", "1024+512", "--batch", "2"});
+  EXPECT_EQ(batch["lengths"], (std::vector<int64_t>{1024, 512, 1024, 512}));
+}
+
+TEST_F(Cli, InspectDescribesAModel) {
+  const Outcome outcome = Run({"inspect", kModel});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("LlamaForCausalLM"));
+  EXPECT_TRUE(RunJson({"inspect", kModel})["lines"].is_array());
+}
+
+TEST_F(Cli, PerplexityCountsEveryPrediction) {
+  WriteFile(dir_.File("text"), Document(700)["context"]);
+  const Args args = {"eval", "perplexity", kModel, "--file", dir_.File("text"), "--context", "200"};
+  const Json json = RunJson(args);
+  EXPECT_GT(json["perplexity"], 5.0);
+  EXPECT_LT(json["perplexity"], 500.0);
+  EXPECT_GT(json["tokens"], 600);
+  EXPECT_EQ(json["windows"], 4);
+  Args limited = args;
+  limited.insert(limited.end(), {"--kv-memory", "1MiB", "--windows", "2", "--chunk", "64"});
+  const Json two = RunJson(limited);
+  EXPECT_EQ(two["tokens"], 2 * 199);
+  EXPECT_EQ(two["windows"], 2);
+  ExpectFailure({"eval", "perplexity", kModel, "--context", "9"}, 2, "--file is missing");
+}
+
+TEST_F(Cli, RetrievalScoresGeneratedAndGivenLines) {
+  const Args generate = {
+      "eval",   "retrieval", kModel,    "--generate",          "3", "--context", "400",
+      "--seed", "3",         "--kinds", "needle,passkey,place"};
+  const Json made = RunJson(generate);
+  EXPECT_GE(made["score"], 0.6);
+  ASSERT_EQ(made["results"].size(), 3u);
+  EXPECT_EQ(made["results"][1]["id"], "passkey-1");
+  EXPECT_LE(made["results"][0]["prompt_tokens"], 400);
+  EXPECT_GE(made["results"][0]["prompt_tokens"], 350);
+
+  Args write = generate;
+  write.insert(write.end(), {"--write", dir_.File("lines")});
+  EXPECT_EQ(Run(write).status, 0);
+  const Json read = RunJson({"eval", "retrieval", kModel, "--jsonl", dir_.File("lines")});
+  EXPECT_EQ(read["results"], made["results"]);
+  EXPECT_EQ(read["score"], made["score"]);
+
+  ExpectFailure({"eval", "retrieval", kModel}, 2, "either --jsonl");
+  ExpectFailure({"eval", "retrieval", kModel, "--jsonl", "-"}, 1, "standard input, line 1", "{}\n");
+}
+
+TEST_F(Cli, BenchMeasures) {
+  const Json prefill =
+      RunJson({"bench", "prefill", kModel, "-c", "64,64+32", "--repetitions", "2"});
+  ASSERT_EQ(prefill["results"].size(), 2u);
+  EXPECT_EQ(prefill["results"][1]["tokens"], 96);
+  EXPECT_EQ(prefill["results"][1]["seconds"].size(), 2u);
+  EXPECT_GT(prefill["results"][0]["tokens_per_second"], 0.0);
+  EXPECT_GT(prefill["peaks"]["read_bytes_per_second"], 1e9);
+
+  const std::string config = kModel + "/config.json";
+  const Json decode = RunJson({"bench", "decode", "--random-weights", config, "-c", "256", "-n",
+                               "4", "-r", "1", "--synthetic-kv"});
+  EXPECT_EQ(decode["results"][0]["tokens"], 4);
+  EXPECT_GT(decode["results"][0]["roofline_share"], 0.0);
+  EXPECT_LT(decode["results"][0]["roofline_share"], 1.5);
+  ExpectFailure({"bench", "decode", "-c", "64"}, 2, "either MODEL");
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,309 @@
+// The public API: generation, batches, budgets, sessions, cancelling, several engines at once.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/test_dir.h"
+#include "headway/engine.h"
+
+namespace headway {
+namespace {
+
+const std::string kDemo = std::string(HEADWAY_SOURCE_DIR) + "/models/demo";
+const std::string kGolden = std::string(HEADWAY_SOURCE_DIR) + "/tests/golden/models/";
+
+std::unique_ptr<Engine> Open(const std::string& model, const EngineOptions& options = {}) {
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(model, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(*engine) : nullptr;
+}
+
+std::vector<TokenId> Tokens(int64_t count, int vocab, int seed) {
+  std::vector<TokenId> tokens;
+  uint64_t state = static_cast<uint64_t>(seed) * 7919 + 1;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    tokens.push_back(static_cast<TokenId>((state >> 33) % static_cast<uint64_t>(vocab)));
+  }
+  return tokens;
+}
+
+// Text that quotes itself: `count` tokens of the demo's document, over and over a run of 150. The
+// model continues such text with margins far beyond what another order of additions changes, so
+// greedy tokens are the same on every processor.
+std::vector<TokenId> Quoting(const Engine& engine, int64_t count, size_t from) {
+  std::ifstream in(std::string(HEADWAY_SOURCE_DIR) + "/examples/document.txt");
+  std::string text(8000, ' ');
+  in.read(text.data(), 8000);
+  Result<std::vector<TokenId>> all = engine.Encode(text, {.add_special_tokens = false});
+  EXPECT_TRUE(all.ok() && all->size() > from + 150);
+  std::vector<TokenId> tokens = {engine.info().bos.value_or(0)};
+  while (static_cast<int64_t>(tokens.size()) < count) {
+    tokens.push_back((*all)[from + (tokens.size() - 1) % 150]);
+  }
+  return tokens;
+}
+
+Request RequestOf(std::vector<TokenId> prompt, int64_t n) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = n;
+  request.ignore_eos = true;
+  return request;
+}
+
+Result<Generation> GenerateOne(Context& context, const Request& request) {
+  Result<std::vector<Generation>> result = context.Generate({&request, 1}, {});
+  if (!result.ok()) return result.status();
+  return std::move((*result)[0]);
+}
+
+Generation Fresh(const std::string& model, const EngineOptions& options, const Request& request) {
+  std::unique_ptr<Engine> engine = Open(model, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(request.prompt.size()) + request.max_tokens}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  Result<Generation> result = GenerateOne(**context, request);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return *result;
+}
+
+TEST(EngineApi, ASmallBudgetGivesTheTokensOfNoBudget) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 3000, 1), 24);
+  const Generation expected = Fresh(kDemo, {}, request);
+  EXPECT_EQ(expected.tokens.size(), 24u);
+  EngineOptions small;
+  small.kv_memory = 6 << 20;
+  small.host_memory = 8 << 20;
+  small.disk_memory = 1 << 30;
+  const Generation got = Fresh(kDemo, small, request);
+  EXPECT_EQ(got.tokens, expected.tokens);
+  EXPECT_EQ(got.text, expected.text);
+}
+
+TEST(EngineApi, ABatchEqualsItsRequestsAlone) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  std::vector<Request> requests;
+  std::vector<int64_t> lengths;
+  for (int64_t n : {310, 370, 700, 1500}) {
+    requests.push_back(RequestOf(Quoting(*engine, n, static_cast<size_t>(n)), 12));
+    lengths.push_back(n + 12);
+  }
+  Result<std::unique_ptr<Context>> context = engine->NewContext({lengths});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  Result<std::vector<Generation>> batch = (*context)->Generate(requests, {});
+  ASSERT_TRUE(batch.ok()) << batch.status().message();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ((*batch)[i].tokens, Fresh(kDemo, {}, requests[i]).tokens) << "request " << i;
+  }
+}
+
+TEST(EngineApi, ALaterPromptContinuesFromTheCache) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{2000}});
+  ASSERT_TRUE(context.ok());
+  std::vector<TokenId> prompt = Quoting(*engine, 1000, 3);
+  Result<Generation> first = GenerateOne(**context, RequestOf(prompt, 8));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->reused_tokens, 0);
+  prompt.insert(prompt.end(), first->tokens.begin(), first->tokens.end());
+  const std::vector<TokenId> more = Quoting(*engine, 400, 4);
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  Result<Generation> second = GenerateOne(**context, RequestOf(prompt, 8));
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->reused_tokens, 960);  // 1007 are cached; whole pages of 64 are kept
+  EXPECT_EQ((*context)->timings().prefill_tokens, 1408 - 960);
+  EXPECT_EQ(second->tokens, Fresh(kDemo, {}, RequestOf(prompt, 8)).tokens);
+}
+
+TEST(EngineApi, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  std::vector<TokenId> prompt = Quoting(*Open(kDemo), 900, 5);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{800}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf({prompt.begin(), prompt.begin() + 700}, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  // Another model's session is refused, and untouched.
+  {
+    std::unique_ptr<Engine> other = Open(kGolden + "llama2", options);
+    Result<std::unique_ptr<Context>> context = other->NewContext({{800}});
+    ASSERT_FALSE(context.ok());
+    EXPECT_NE(context.status().message().find("another"), std::string::npos)
+        << context.status().message();
+  }
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 640);  // 703 are cached, ten whole pages
+  Result<Generation> result = GenerateOne(**context, RequestOf(prompt, 6));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->reused_tokens, 640);
+  EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
+}
+
+TEST(EngineApi, ADamagedSessionIsRefused) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("bad.session");
+  std::ofstream(options.session) << "this is a letter, not a session";
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+  ASSERT_FALSE(context.ok());
+  EXPECT_NE(context.status().message().find("bad.session"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(options.session), 31u);
+}
+
+TEST(EngineApi, DynamicRopePrefillsAgainForAnotherLengthAndSaysSo) {
+  std::unique_ptr<Engine> engine = Open(kGolden + "llama-dynamic");
+  const int64_t trained = engine->info().max_position;
+  const int vocab = engine->info().vocab;
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{4 * trained + 300}});
+  ASSERT_TRUE(context.ok());
+  std::vector<TokenId> prompt = Tokens(trained + 70, vocab, 6);
+  ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 2)).ok());
+  prompt.resize(static_cast<size_t>(2 * trained + 140), 5);
+  Result<Generation> longer = GenerateOne(**context, RequestOf(prompt, 4));
+  ASSERT_TRUE(longer.ok()) << longer.status().message();
+  EXPECT_EQ(longer->reused_tokens, 0);
+  ASSERT_EQ(longer->notices.size(), 1u);
+  EXPECT_NE(longer->notices[0].find("dynamic"), std::string::npos);
+  EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
+}
+
+TEST(EngineApi, FreedWindowPagesArePrefilledAgainAndSaidSo) {
+  EngineOptions options;
+  options.page_slots = 8;
+  options.segment = 8;
+  std::unique_ptr<Engine> engine = Open(kGolden + "mistral-window", options);
+  const int vocab = engine->info().vocab;
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{600}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  std::vector<TokenId> prompt = Tokens(500, vocab, 7);
+  ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 2)).ok());
+  prompt.resize(200);  // far behind the window of what the cache holds
+  prompt.push_back(3);
+  Result<Generation> result = GenerateOne(**context, RequestOf(prompt, 4));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->reused_tokens, 0);
+  ASSERT_EQ(result->notices.size(), 1u);
+  EXPECT_NE(result->notices[0].find("window"), std::string::npos);
+  EXPECT_EQ(result->tokens,
+            Fresh(kGolden + "mistral-window", options, RequestOf(prompt, 4)).tokens);
+}
+
+TEST(EngineApi, CancellingKeepsWholePagesForTheNextTry) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{4100}});
+  ASSERT_TRUE(context.ok());
+  const Request request = RequestOf(Quoting(*engine, 4000, 8), 8);
+  std::atomic<bool> cancel = false;
+  Hooks hooks;
+  hooks.cancel = &cancel;
+  hooks.on_progress = [&](const Progress& progress) { cancel = progress.done >= 2048; };
+  Result<std::vector<Generation>> stopped = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(stopped.ok()) << stopped.status().message();
+  EXPECT_EQ((*stopped)[0].finish, FinishReason::kCancelled);
+  Result<Generation> again = GenerateOne(**context, request);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->reused_tokens, 2048);
+  EXPECT_EQ(again->tokens, Fresh(kDemo, {}, request).tokens);
+}
+
+TEST(EngineApi, EnginesLiveSideBySide) {
+  const Request request = RequestOf(Tokens(300, 8000, 9), 16);
+  const Generation expected = Fresh(kDemo, {}, request);
+  std::vector<std::thread> threads;
+  std::vector<Generation> got(3);
+  for (size_t i = 0; i < got.size(); ++i) {
+    threads.emplace_back([&, i] { got[i] = Fresh(kDemo, {}, request); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Generation& generation : got) EXPECT_EQ(generation.tokens, expected.tokens);
+}
+
+TEST(EngineApi, StopsAndLimits) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::vector<TokenId>> prompt = engine->Encode("It was a bright morning, and the", {});
+  ASSERT_TRUE(prompt.ok());
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{60}});
+  ASSERT_TRUE(context.ok());
+  Result<Generation> full = GenerateOne(**context, RequestOf(*prompt, 30));
+  ASSERT_TRUE(full.ok());
+  ASSERT_GT(full->text.size(), 20u);
+  Request request = RequestOf(*prompt, 30);
+  request.stop = {full->text.substr(12, 4)};
+  Result<Generation> stopped = GenerateOne(**context, request);
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped->finish, FinishReason::kStop);
+  EXPECT_EQ(stopped->text, full->text.substr(0, full->text.find(request.stop[0])));
+  Result<Generation> cut = GenerateOne(**context, RequestOf(*prompt, 1000));
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut->finish, FinishReason::kContextFull);
+  EXPECT_EQ(cut->prompt_tokens + static_cast<int64_t>(cut->tokens.size()), 61);
+}
+
+TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{50}});
+  ASSERT_TRUE(context.ok());
+  const auto error = [&](const Request& request) {
+    Result<Generation> result = GenerateOne(**context, request);
+    EXPECT_FALSE(result.ok());
+    EXPECT_EQ(result.status().message().find('\n'), std::string::npos);
+    return result.status().message();
+  };
+  EXPECT_NE(error(RequestOf({}, 5)).find("empty"), std::string::npos);
+  EXPECT_NE(error(RequestOf(Tokens(51, 8000, 1), 5)).find("51 tokens"), std::string::npos);
+  EXPECT_NE(error(RequestOf({9000}, 5)).find("9000"), std::string::npos);
+  Request hot = RequestOf({1}, 5);
+  hot.sampling.temperature = -1.0f;
+  EXPECT_NE(error(hot).find("temperature"), std::string::npos);
+
+  EngineOptions tiny;
+  tiny.kv_memory = 1000;
+  std::unique_ptr<Engine> small = Open(kDemo, tiny);
+  Result<std::unique_ptr<Context>> none = small->NewContext({{5000}});
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.status().message().find("--kv-memory"), std::string::npos);
+  EXPECT_EQ(Engine::Open("/nonexistent", {}).status().code(), StatusCode::kNotFound);
+  tiny.placement = "sideways";
+  EXPECT_EQ(Engine::Open(kDemo, tiny).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {
+  EngineOptions options;
+  options.kv_memory = 100;
+  Result<PlanReport> refused = Open(kDemo, options)->Plan({{2000}});
+  ASSERT_FALSE(refused.ok());
+  options.kv_memory = 8 << 20;
+  Result<PlanReport> plan = Open(kDemo, options)->Plan({{2000}});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const Request request = RequestOf(Quoting(*Open(kDemo), 1990, 2), 10);
+  options.kv_memory = plan->smallest_kv_memory;
+  EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, {}, request).tokens);
+  options.kv_memory -= 4096;
+  EXPECT_FALSE(Open(kDemo, options)->NewContext({{2000}}).ok());
+}
+
+TEST(EngineApi, ScoreSumsEveryPrediction) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1500}});
+  ASSERT_TRUE(context.ok());
+  const std::vector<TokenId> tokens = Tokens(1300, 8000, 12);
+  Result<Context::ScoreResult> score = (*context)->Score(tokens, {});
+  ASSERT_TRUE(score.ok()) << score.status().message();
+  EXPECT_EQ(score->predictions, 1299);
+  EXPECT_GT(score->negative_log_likelihood / 1299, std::log(8192.0));  // random tokens surprise
+}
+
+}  // namespace
+}  // namespace headway
