@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
+#include <initializer_list>
 
 #include "base/check.h"
 #include "model/tokenizer/unicode_tables.h"
@@ -14,20 +14,34 @@ namespace {
 
 std::string CodePoint(char32_t c) { return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(c)); }
 
-// The ranges of `table` whose name begins with `prefix`.
+// The ranges of `table` whose name begins with one of `prefixes`, neighbours joined.
 template <size_t N>
-std::string RangeItems(const NamedRange (&table)[N], std::string_view prefix) {
-  std::string items;
+std::string RangeItems(const NamedRange (&table)[N],
+                       std::initializer_list<std::string_view> prefixes) {
+  std::vector<CodeRange> ranges;
   for (const NamedRange& range : table) {
-    if (!std::string_view(range.name).starts_with(prefix)) continue;
+    const bool wanted = std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
+      return std::string_view(range.name).starts_with(prefix);
+    });
+    if (!wanted) continue;
+    if (!ranges.empty() && ranges.back().last + 1 == range.first) {
+      ranges.back().last = range.last;
+    } else {
+      ranges.push_back({range.first, range.last});
+    }
+  }
+  std::string items;
+  for (const CodeRange& range : ranges) {
     items += CodePoint(range.first);
     if (range.last != range.first) items += "-" + CodePoint(range.last);
   }
   return items;
 }
 
-std::string CategoryItems(std::string_view category) {
-  return fmt::format("\\p{{{}}}", category) + RangeItems(kRecentCategories, category);
+std::string CategoryItems(std::initializer_list<std::string_view> categories) {
+  std::string items;
+  for (std::string_view category : categories) items += fmt::format("\\p{{{}}}", category);
+  return items + RangeItems(kRecentCategories, categories);
 }
 
 constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -96,16 +110,14 @@ CharacterSet ShorthandSet(char letter, bool in_class) {
       set.AddItems("\\x09-\\x0d\\x{85}\\p{Z}");
       break;
     case 'd':
-      set.AddItems(CategoryItems("Nd"));
+      set.AddItems(CategoryItems({"Nd"}));
       break;
     case 'h':
       set.AddItems("0-9a-fA-F");
       break;
     default:
       HEADWAY_CHECK(letter == 'w');
-      for (const char* category : {"L", "M", "Nd", "Nl", "Pc"}) {
-        set.AddItems(CategoryItems(category));
-      }
+      set.AddItems(CategoryItems({"L", "M", "Nd", "Nl", "Pc"}));
       // Circled and squared Latin letters are alphabetic symbols.
       set.AddRange(0x24B6, 0x24E9);
       set.AddRange(0x1F130, 0x1F149);
@@ -120,13 +132,13 @@ std::optional<CharacterSet> PropertySet(std::string_view name) {
   CharacterSet set;
   for (std::string_view category : kCategories) {
     if (!SameName(name, category)) continue;
-    set.AddItems(CategoryItems(category));
+    set.AddItems(CategoryItems({category}));
     return set;
   }
   for (std::string_view script : kScripts) {
     if (!SameName(name, script)) continue;
     // sc: is the script alone; without it PCRE2 takes the script extensions too.
-    set.AddItems(fmt::format("\\p{{sc:{}}}", script) + RangeItems(kRecentScripts, script));
+    set.AddItems(fmt::format("\\p{{sc:{}}}", script) + RangeItems(kRecentScripts, {script}));
     return set;
   }
   return std::nullopt;

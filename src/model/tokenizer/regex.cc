@@ -20,7 +20,8 @@ constexpr uint32_t kHeapLimitKiB = 256 * 1024;  // of the interpreter, where the
 constexpr size_t kStackStartBytes = 32 * 1024;
 constexpr size_t kStackMaxBytes = size_t{64} * 1024 * 1024;  // reserved, touched as needed
 // Bounds what a pattern without repetitions costs for each character of the text.
-constexpr size_t kPatternMaxBytes = 16 * 1024;
+constexpr size_t kPatternMaxBytes = 8 * 1024;
+constexpr size_t kTranslatedMaxBytes = 256 * 1024;
 
 }  // namespace
 
@@ -81,19 +82,24 @@ Result<Regex> Regex::FromLiteral(std::string_view literal) {
 
 Result<Regex> Regex::Compile(std::string_view translated, std::string_view pattern,
                              uint32_t options) {
-  if (translated.size() > kPatternMaxBytes) {
+  if (pattern.size() > kPatternMaxBytes) {
     return Status(StatusCode::kUnsupported, fmt::format("the pattern {} is longer than {} bytes",
                                                         Quoted(pattern), kPatternMaxBytes));
   }
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   HEADWAY_CHECK(context != nullptr);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+  pcre2_set_max_pattern_length(context, kTranslatedMaxBytes);
   int error = 0;
   PCRE2_SIZE error_offset = 0;
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
                                    translated.size(), options, &error, &error_offset, context);
   pcre2_compile_context_free(context);
   if (code == nullptr) {
+    if (error == PCRE2_ERROR_PATTERN_TOO_LARGE || error == PCRE2_ERROR_PATTERN_TOO_COMPLICATED) {
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("the pattern {} is too large", Quoted(pattern)));
+    }
     PCRE2_UCHAR text[128];
     pcre2_get_error_message(error, text, sizeof(text));
     return Status(StatusCode::kCorrupt,

@@ -201,8 +201,8 @@ TEST(TokenizerTest, StopsTextsThatGrowWithoutEnd) {
 }
 
 TEST(TokenizerTest, StopsPatternsThatTakeTooLong) {
-  for (const char* pattern : {"(?:a+)+[bc]", "(?:a|a|aa)+[bc]", "a+[bc]", "a+a+a+[bc]",
-                              "(?:a*)*[bc]", "(?:a|a){50}[bc]", "(?:a?){50}[bc]{50}"}) {
+  for (const char* pattern : {"(?:a+)+[bc]", "(?:a|a|aa)+[bc]", "a+a+a+[bc]", "(?:a*)*[bc]",
+                              "(?:a|a){50}[bc]", "(?:a?){50}[bc]{50}"}) {
     Json json = SmallTokenizer();
     json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern;
     const Result<std::vector<TokenId>> tokens = Make(json)->Encode(std::string(300'000, 'a'), {});
