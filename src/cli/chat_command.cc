@@ -43,6 +43,8 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
   AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
+  AddSwitch(app, "Output", "-v,--verbose", &flags->output.verbose,
+            "also say what each answer took");
 }
 
 // The conversation so far and the context that holds its cache.
@@ -161,7 +163,7 @@ Status Chat::Answer(const std::string& text) {
     console_.Say("headway: note: the answer was ended at --n-predict tokens");
   }
   const Timings timings = context_.timings();
-  if (flags_.model.verbose) {
+  if (flags_.output.verbose) {
     console_.Say(fmt::format(
         "headway: {} tokens of the conversation were in the cache; prefill {} at {:.1f} tok/s, "
         "decode {} at {:.1f} tok/s",

@@ -235,6 +235,8 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
 void AddOutputFlags(CLI::App& app, OutputFlags* flags) {
   AddSwitch(app, "Output", "--json", &flags->json, "print the result as one JSON object");
   AddSwitch(app, "Output", "--no-progress", &flags->no_progress, "do not show progress");
+  AddSwitch(app, "Output", "-v,--verbose", &flags->verbose,
+            "also say how the cache was cut, why, and how busy each lane was");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {

@@ -54,13 +54,13 @@ std::string FormatLimit(int64_t bytes);
 struct ModelFlags {
   std::string model;
   EngineOptions engine;
-  bool verbose = false;
 };
 void AddModelFlags(CLI::App& app, ModelFlags* flags);
 
 struct OutputFlags {
   bool json = false;
   bool no_progress = false;
+  bool verbose = false;
 };
 void AddOutputFlags(CLI::App& app, OutputFlags* flags);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/generate.h"
 #include "cli/prompt.h"
@@ -146,8 +147,16 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
        RunSummary(outcome.generation, outcome.timings, outcome.tiers, flags.model.engine)) {
     console.Say(line);
   }
-  if (!flags.model.verbose) return;
-  for (const std::string& reason : outcome.plan.reasons) console.Say("plan      " + reason);
+  if (!flags.output.verbose) return;
+  const PlanReport& plan = outcome.plan;
+  console.Say(fmt::format(
+      "plan      chunk {}, head group {}, segment {}, slabs of {}; RAM in all {}", plan.chunk,
+      plan.head_group, plan.segment, FormatBytes(plan.slab_bytes), FormatBytes(plan.memory_bytes)));
+  for (const std::string& reason : plan.reasons) console.Say("          " + reason);
+  for (const LaneReport& lane : outcome.lanes) {
+    console.Say(fmt::format("lane      {:<10} busy {:>8.2f} s  {:>10}", lane.lane,
+                            lane.busy_seconds, FormatBytes(lane.bytes)));
+  }
 }
 
 int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> equal,
