@@ -61,14 +61,14 @@ class DiskTier {
   Result<std::shared_ptr<DiskCopy>> Take();
   // The slot is free once `used` is passed.
   void Give(std::shared_ptr<DiskCopy> copy, const Fence& used);
+  // Frees the slots that were given: those whose fence is passed, or with `wait` all.
+  void Reclaim(bool wait);
 
  private:
   struct Retired {
     int64_t slot;
     Fence used;
   };
-  // Frees retired slots: those whose fence is passed, or with `wait` all.
-  void Reclaim(bool wait);
 
   std::unique_ptr<SlabFile> file_;
   Budget* const budget_;

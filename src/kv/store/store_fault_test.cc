@@ -2,6 +2,7 @@
 // crashes, nothing leaks, wrong bytes are never read, and a session that was saved stays.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -137,6 +138,55 @@ TEST(StoreFault, AFullDiskFailsTheSaveAndNothingElse) {
   const SequenceId restored = *rig.Restore();
   EXPECT_EQ(rig.store().Length(restored), 24);
   EXPECT_TRUE(rig.Step(restored, 1).ok());
+}
+
+// Sessions grow, are cut, forked and saved; then the machine stops at some write. What is found is
+// what was saved last, bit by bit, or what was being saved.
+TEST(StoreFault, ACrashAtAnyWriteKeepsTheSession) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    MemoryEnv disk;
+    const auto kind = static_cast<PlacementKind>(seed % 4);
+    Rig rig(FaultRig(&disk, kind, true));
+    rig.Seed(seed);
+    ASSERT_TRUE(rig.Open().ok());
+    SequenceId id = *rig.Restore();
+    std::vector<size_t> saved_at;  // changes to the disk when each save was done
+    for (int i = 0; i < 30; ++i) {
+      const int64_t what = random.Below(8);
+      if (what == 0) {
+        ASSERT_TRUE(rig.Truncate(id, random.Below(rig.store().Length(id) + 1)).ok());
+      } else if (what == 1) {
+        const SequenceId fork = *rig.Fork(id);
+        rig.Drop(id);
+        id = fork;
+      } else if (what <= 3) {
+        ASSERT_TRUE(rig.Save(id).ok());
+        saved_at.push_back(disk.changes());
+      } else if (rig.store().Length(id) < 100) {
+        ASSERT_TRUE(rig.Step(id, 1 + random.Below(20)).ok());
+      }
+    }
+    for (int crash = 0; crash < 25; ++crash) {
+      const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(disk.changes()) + 1));
+      const auto done = std::upper_bound(saved_at.begin(), saved_at.end(), at);
+      SCOPED_TRACE("crash at " + std::to_string(at));
+      MemoryEnv after(disk.AfterCrash(at, &random));
+      Rig found(FaultRig(&after, kind, true));
+      found.AdoptSaves(rig, static_cast<int>(done - saved_at.begin()) - 1);
+      if (!after.Exists(found.session_path())) {
+        EXPECT_EQ(done, saved_at.begin());
+        continue;
+      }
+      const Status status = found.Open();
+      ASSERT_TRUE(status.ok()) << status.message();
+      const SequenceId restored = *found.Restore();
+      ASSERT_TRUE(found.Step(restored, 1).ok());
+      ASSERT_TRUE(found.Step(restored, 9).ok());
+      ASSERT_TRUE(found.Save(restored).ok());
+    }
+  }
 }
 
 }  // namespace

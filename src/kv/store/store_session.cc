@@ -44,6 +44,7 @@ Status Store::Impl::WriteSlabs(const Sequence& sequence) {
   Fence written;
   written.Add(Lane::kDiskWrite, lanes.Soon(Lane::kDiskWrite));
   lanes.HostWait(written);
+  disk.Reclaim(/*wait=*/true);  // the manifest needs slots too
   return status;
 }
 

@@ -84,6 +84,12 @@ class Rig {
   // The file must hold what was saved last, or what a later save that failed wanted to.
   Result<SequenceId> Restore();
   bool has_saved() const { return last_saved_ >= 0; }
+  int last_saved() const { return last_saved_; }
+  // Takes over what another rig asked to be saved, of which number `last` is known to have been.
+  void AdoptSaves(const Rig& other, int last) {
+    save_attempts_ = other.save_attempts_;
+    last_saved_ = last;
+  }
   std::vector<SequenceId> Live() const;
 
   // One step in which every visible key of every entry is compared with the model, before the
@@ -102,7 +108,9 @@ class Rig {
   Budget& host_budget() { return host_budget_; }
   Budget& disk_budget() { return disk_budget_; }
   Trace& trace() { return trace_; }
-  std::string session_path() const { return directory_.path() + "/session"; }
+  std::string session_path() const {
+    return (options_.env == Env::Default() ? directory_.path() : "") + "/session";
+  }
   int64_t reads_from(Tier tier) const { return reads_from_[static_cast<size_t>(tier)]; }
   Random& random() { return random_; }
   void Seed(uint64_t seed) { random_ = Random(seed); }
