@@ -37,10 +37,10 @@ def llama(args, context):
     for gguf in args.gguf.split(","):
         for flash in ("0", "1"):
             rows = run_json([args.llama_bench, "-m", gguf, "-t", str(args.threads), "-fa", flash, "-r",
-                             str(args.repeats), "-o", "json", "-p", str(context), "-n", "0"])
+                             str(args.repeats), "-o", "json", "--no-warmup", "-p", str(context), "-n", "0"])
             best["prefill"] = max(best["prefill"], rows[0]["avg_ts"])
             rows = run_json([args.llama_bench, "-m", gguf, "-t", str(args.threads), "-fa", flash, "-r", "1", "-o",
-                             "json", "-p", "0", "-n", str(args.tokens), "-d", str(context)])
+                             "json", "--no-warmup", "-p", "0", "-n", str(args.tokens), "-d", str(context)])
             best["decode"] = max(best["decode"], rows[0]["avg_ts"])
     return best
 

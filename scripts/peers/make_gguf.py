@@ -83,7 +83,7 @@ def main():
     writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list([f"t{i}".encode() for i in range(config["vocab_size"])])
     writer.add_token_types([gguf.TokenType.NORMAL] * config["vocab_size"])
-    writer.add_token_merges([])
+    writer.add_token_merges(["t0 t1"])  # llama.cpp refuses a vocabulary with none
     for name, tensor in tensors(config, folder):
         if tensor.dim() == 1:
             writer.add_tensor(name, tensor.numpy().astype(np.float32))
