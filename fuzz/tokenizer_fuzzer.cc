@@ -1,5 +1,5 @@
 // tokenizer.json and texts for it. The input is the JSON, a zero byte, and the text; an input
-// without one is both.
+// without one is both. The first part is also tried as a split pattern on the second.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "model/tokenizer/regex.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace {
@@ -47,6 +48,22 @@ void CheckText(const headway::Tokenizer& tokenizer, std::string_view text) {
   CheckDecoding(tokenizer, any);
 }
 
+// Stretches cover the text in order; the limits keep time and memory bounded.
+void CheckPattern(std::string_view pattern, std::string_view text) {
+  const auto regex = headway::tok::Regex::FromOniguruma(pattern);
+  if (!regex.ok() || !headway::IsValidUtf8(text)) return;
+  headway::tok::RegexScratch scratch(text.size());
+  std::vector<headway::tok::Stretch> stretches;
+  if (!regex->Split(text, &scratch, &stretches).ok()) return;
+  size_t end = 0;
+  for (const headway::tok::Stretch& stretch : stretches) {
+    if (stretch.begin != end || stretch.end < stretch.begin) abort();
+    end = stretch.end;
+    if (!headway::IsValidUtf8(text.substr(stretch.begin, stretch.end - stretch.begin))) abort();
+  }
+  if (end != text.size()) abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -54,6 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t zero = input.find('\0');
   const std::string_view json = input.substr(0, zero);
   const std::string_view text = zero == std::string_view::npos ? input : input.substr(zero + 1);
+  CheckPattern(json, text);
   const auto tokenizer = headway::Tokenizer::FromJson(json, "fuzz");
   if (!tokenizer.ok()) {
     if (tokenizer.status().message().find('\n') != std::string::npos) abort();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes fuzz/corpus/tokenizer: tiny tokenizer.json files, each with a text behind a zero byte, that together have
-every part that Headway reads."""
+every part that Headway reads, and split patterns."""
 
 import json
 import pathlib
@@ -75,11 +75,20 @@ SEEDS = {
 }
 
 
+PATTERNS = {
+    "pattern_llama3": (LLAMA3, "Hello  wor's 1234\r\n\n x"),
+    "pattern_classes": (r"[^(\s|[.,!?])]+|[\p{Lu}&&[^\p{Han}]]*+\w{2,}?|[\W\S]|\h\H", "Ab, 中 c1!"),
+    "pattern_groups": (r"(?i:ab|[c-e])|(?>a+)b|(?<!x)(?=\d)\d{,3}|\bx\B|^\t$|\u00e9\x{1F600}|(?m:.)", "abX 123\n\té"),
+}
+
+
 def main():
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name, (tokenizer, text) in SEEDS.items():
         data = json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")) + "\0" + text
         (OUTPUT / name).write_bytes(data.encode())
+    for name, (pattern, text) in PATTERNS.items():
+        (OUTPUT / name).write_bytes((pattern + "\0" + text).encode())
 
 
 if __name__ == "__main__":
