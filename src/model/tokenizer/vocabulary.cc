@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 
 #include "model/tokenizer/text.h"
 
@@ -11,6 +13,10 @@ namespace {
 
 // Ids need not be dense, but a table over them must not be much larger than the file.
 constexpr int64_t kMaxSpareIds = int64_t{1} << 20;
+
+uint32_t HashOf(std::string_view token) {
+  return static_cast<uint32_t>(std::hash<std::string_view>{}(token));
+}
 
 }  // namespace
 
@@ -31,20 +37,32 @@ Status Vocabulary::Finish() {
     max_id = std::max(max_id, entry.id);
   }
   by_id_.assign(static_cast<size_t>(max_id + 1), -1);
-  ids_.reserve(entries_.size());
-  // Keys are views into text_: a short string would move with the object.
-  text_.reserve(64);
+  slots_.assign(std::bit_ceil(2 * entries_.size() + 2), Slot{});
   for (size_t i = 0; i < entries_.size(); ++i) {
     by_id_[static_cast<size_t>(entries_[i].id)] = static_cast<int32_t>(i);
-    ids_[TextOf(entries_[i])] = static_cast<TokenId>(entries_[i].id);
+    const std::string_view token = TextOf(entries_[i]);
+    const uint32_t hash = HashOf(token);
+    Slot& slot = slots_[SlotOf(token, hash)];
+    if (slot.entry < 0) ++distinct_;
+    slot = {hash, static_cast<int32_t>(i)};
   }
   return OkStatus();
 }
 
+size_t Vocabulary::SlotOf(std::string_view token, uint32_t hash) const {
+  size_t slot = hash & (slots_.size() - 1);
+  while (slots_[slot].entry >= 0 &&
+         (slots_[slot].hash != hash ||
+          TextOf(entries_[static_cast<size_t>(slots_[slot].entry)]) != token)) {
+    slot = (slot + 1) & (slots_.size() - 1);
+  }
+  return slot;
+}
+
 std::optional<TokenId> Vocabulary::Find(std::string_view token) const {
-  const auto it = ids_.find(token);
-  if (it == ids_.end()) return std::nullopt;
-  return it->second;
+  const Slot& slot = slots_[SlotOf(token, HashOf(token))];
+  if (slot.entry < 0) return std::nullopt;
+  return static_cast<TokenId>(entries_[static_cast<size_t>(slot.entry)].id);
 }
 
 std::optional<std::string_view> Vocabulary::Token(TokenId id) const {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/types.h"
@@ -16,17 +15,13 @@ namespace headway::tok {
 
 class Vocabulary {
  public:
-  Vocabulary() = default;
-  Vocabulary(Vocabulary&&) = default;
-  Vocabulary& operator=(Vocabulary&&) = default;
-
-  // Tokens are collected first, then made searchable. Of equal tokens the last counts.
+  // Tokens are collected first, then made searchable by Finish. Of equal tokens the last counts.
   void Add(std::string_view token, int64_t id);
   // kCorrupt when an id is negative, or so large that most ids below it have no token.
   Status Finish();
 
   // How many different tokens there are.
-  int size() const { return static_cast<int>(ids_.size()); }
+  int size() const { return distinct_; }
   TokenId max_id() const { return static_cast<TokenId>(by_id_.size()) - 1; }
   std::optional<TokenId> Find(std::string_view token) const;
   // Nothing for an id that no token has.
@@ -38,6 +33,15 @@ class Vocabulary {
     size_t length;
     int64_t id;
   };
+  // Of a table with open addressing, at most half full: a map of strings takes several times as
+  // long to build, and a large vocabulary is searched a million times while its merges are read.
+  struct Slot {
+    uint32_t hash = 0;
+    int32_t entry = -1;  // index into entries_, -1 for none
+  };
+
+  // The token's slot, or the free one where it belongs.
+  size_t SlotOf(std::string_view token, uint32_t hash) const;
   std::string_view TextOf(const Entry& entry) const {
     return std::string_view(text_).substr(entry.offset, entry.length);
   }
@@ -45,7 +49,8 @@ class Vocabulary {
   std::string text_;  // all tokens
   std::vector<Entry> entries_;
   std::vector<int32_t> by_id_;  // index into entries_, -1 for none
-  std::unordered_map<std::string_view, TokenId> ids_;
+  std::vector<Slot> slots_;     // a power of two of them
+  int distinct_ = 0;
 };
 
 }  // namespace headway::tok
