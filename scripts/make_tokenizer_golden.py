@@ -4,8 +4,9 @@ families, and what PyPI's tokenizers makes of texts with them.
 
     python3 scripts/make_tokenizer_golden.py      (needs: pip install tokenizers)
 
-For each family NAME.json is the tokenizer and NAME.cases.json the texts with their tokens. The
-vocabularies are trained on text made by mixed_text.py. tokenizer_golden_test.cc compares.
+For each family NAME.json is the tokenizer and NAME.cases.json the texts with their tokens; demo.cases.json
+belongs to the demo model's tokenizer. The vocabularies are trained on text made by mixed_text.py.
+tokenizer_golden_test.cc compares.
 """
 
 import itertools
@@ -16,7 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from mixed_text import MixedText
 
-OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "tokenizer"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OUTPUT = ROOT / "tests" / "golden" / "tokenizer"
 
 # The split patterns of the families, as their tokenizer.json files have them.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -271,15 +273,20 @@ def decodes(tokenizer, seed, count):
     return result
 
 
+def write_cases(name, text, number):
+    tokenizer = Tokenizer.from_str(text)
+    data = {"cases": cases(tokenizer, 1000 + number, 60), "decodes": decodes(tokenizer, 2000 + number, 40)}
+    (OUTPUT / f"{name}.cases.json").write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    print(f"{name}: {tokenizer.get_vocab_size()} tokens, {len(data['cases'])} texts")
+
+
 def main():
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for number, (name, build) in enumerate(FAMILIES.items()):
         text = to_json(name, build())
-        tokenizer = Tokenizer.from_str(text)
         (OUTPUT / f"{name}.json").write_text(text)
-        data = {"cases": cases(tokenizer, 1000 + number, 60), "decodes": decodes(tokenizer, 2000 + number, 40)}
-        (OUTPUT / f"{name}.cases.json").write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-        print(f"{name}: {tokenizer.get_vocab_size()} tokens, {len(data['cases'])} texts")
+        write_cases(name, text, number)
+    write_cases("demo", (ROOT / "models/demo/tokenizer.json").read_text(), len(FAMILIES))
 
 
 if __name__ == "__main__":

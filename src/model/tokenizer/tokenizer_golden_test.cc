@@ -12,9 +12,8 @@
 namespace headway {
 namespace {
 
-std::string GoldenFile(const std::string& name) {
-  const std::string path = std::string(HEADWAY_SOURCE_DIR) + "/tests/golden/tokenizer/" + name;
-  Result<std::string> text = Env::Default()->ReadFile(path);
+std::string Read(const std::string& path) {
+  Result<std::string> text = Env::Default()->ReadFile(HEADWAY_SOURCE_DIR "/" + path);
   EXPECT_TRUE(text.ok()) << text.status().message();
   return text.ok() ? *text : "";
 }
@@ -23,11 +22,13 @@ class GoldenTokenizerTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string name = GetParam();
+    const std::string golden = "tests/golden/tokenizer/" + name;
+    const bool demo = name == "demo";
     Result<std::unique_ptr<Tokenizer>> tokenizer =
-        Tokenizer::FromJson(GoldenFile(name + ".json"), name);
+        Tokenizer::FromJson(Read(demo ? "models/demo/tokenizer.json" : golden + ".json"), name);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
     tokenizer_ = *std::move(tokenizer);
-    golden_ = nlohmann::json::parse(GoldenFile(name + ".cases.json"));
+    golden_ = nlohmann::json::parse(Read(golden + ".cases.json"));
   }
 
   std::vector<TokenId> Encode(const std::string& text, EncodeOptions options) {
@@ -64,9 +65,9 @@ TEST_P(GoldenTokenizerTest, DecodesAnyTokensAsTokenizersDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizerTest,
-                         testing::Values("gpt2", "llama3", "qwen2", "o200k", "kimi", "bloom",
-                                         "starcoder", "deepseek_v3", "deepseek_llm", "falcon",
-                                         "llama2", "mistral", "gemma", "old_metaspace",
+                         testing::Values("demo", "gpt2", "llama3", "qwen2", "o200k", "kimi",
+                                         "bloom", "starcoder", "deepseek_v3", "deepseek_llm",
+                                         "falcon", "llama2", "mistral", "gemma", "old_metaspace",
                                          "unknown_words", "added_tokens"),
                          [](const auto& family) { return std::string(family.param); });
 
