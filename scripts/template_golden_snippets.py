@@ -164,7 +164,8 @@ range(1, 2, 0)
 range(100001)
 range(0, 1000000, 1000)|length
 range(3) == range(0, 3, 1)
-range(3).start
+range(3).start ~ range(5).count(2) ~ range(0, 9, 3).index(6) ~ range(3).count('a')
+range(3).index(5)
 dict(a=1, b=2) ~ dict({'x': 1}, y=2) ~ dict([('k', 'v')]) ~ dict()
 dict(1)
 dict([1])

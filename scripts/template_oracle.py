@@ -3,7 +3,9 @@
 Used by make_template_golden.py and check_template.py. Needs PyPI `jinja2`, nothing else.
 """
 
+import copy
 import datetime
+import functools
 import json
 
 import jinja2
@@ -84,10 +86,17 @@ def make_environment():
 ENVIRONMENT = make_environment()
 
 
+@functools.lru_cache(maxsize=64)
+def compiled(template):
+    return ENVIRONMENT.from_string(template)
+
+
 def render(template, context):
     """One result: {"output": text}, or {"error": True} with "raised" when the template raised."""
     try:
-        output = ENVIRONMENT.from_string(template).render(**{**DEFAULTS, **context})
+        # A copy: some filters change a list that they are wrongly given (`nums|indent`).
+        output = compiled(template).render(
+            **{**DEFAULTS, **copy.deepcopy(context)})
         output.encode()
         return {"output": output}
     except Raised as error:

@@ -16,8 +16,8 @@
 namespace headway::jinja {
 
 // Deepest nesting of expressions and of statements in a template.
-inline constexpr int kMaxExpressionDepth = 150;
-inline constexpr int kMaxStatementDepth = 60;
+inline constexpr int kMaxExpressionDepth = 200;
+inline constexpr int kMaxStatementDepth = 100;
 
 // A variable: the function `hops` out from the one that is running, and its slot there.
 struct VariableRef {

@@ -24,10 +24,10 @@ struct Template;
 
 struct RenderOptions {
   // The time that strftime_now sees, in seconds since 1970; by default the system's clock.
-  std::optional<int64_t> now_s;
+  std::optional<int64_t> now_s = std::nullopt;
   // Bounds on what a template may do, to which the size of the context is added: steps (about one
   // for each operation, list element and 16 bytes of text made), and bytes of output.
-  int64_t max_steps = 10'000'000;
+  int64_t max_steps = 4'000'000;
   int64_t max_output_bytes = int64_t{16} << 20;
 };
 

@@ -163,7 +163,8 @@ Args Interpreter::EvalArguments(const CallArguments& arguments, const Variables&
     rt_.Fail(fmt::format("** needs a mapping, not '{}'", TypeName(mapping)));
     return args;
   }
-  for (const auto& [key, value] : mapping.entries().entries()) {
+  for (const auto& entry : mapping.entries().entries()) {
+    const Value& key = entry.first;
     const bool repeated = key.string() && std::any_of(args.named.begin(), args.named.end(),
                                                       [&key](const auto& named) {
                                                         return named.first == key.text();
@@ -172,7 +173,7 @@ Args Interpreter::EvalArguments(const CallArguments& arguments, const Variables&
       rt_.Fail("** needs keys that are names, each of them once");
       return args;
     }
-    args.named.emplace_back(key.text(), value);
+    args.named.emplace_back(key.text(), entry.second);
     if (!rt_.Charge(static_cast<int64_t>(args.named.size()))) return args;
   }
   return args;

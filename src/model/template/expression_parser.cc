@@ -4,13 +4,15 @@
 
 #include <algorithm>
 
+#include "model/template/error.h"
+
 namespace headway::jinja {
 
 // Counts how deep the parser's functions call each other.
 class ExpressionParser::Nesting {
  public:
   explicit Nesting(ExpressionParser* parser) : parser_(parser) {
-    if (++parser_->nesting_ > kMaxExpressionDepth) parser_->Fail("nested too deeply");
+    if (++parser_->nesting_ > kMaxParseNesting) parser_->Fail("nested too deeply");
   }
   ~Nesting() { --parser_->nesting_; }
   Nesting(const Nesting&) = delete;
@@ -63,7 +65,7 @@ std::string ExpressionParser::ExpectName() {
 
 std::nullptr_t ExpressionParser::FailAt(int line, std::string_view message, StatusCode code) {
   if (status_.ok()) {
-    status_ = Status(code, fmt::format("chat template {}, line {}: {}", name_, line, message));
+    status_ = TemplateError(code, name_, line, message);
   }
   return nullptr;
 }

@@ -13,6 +13,9 @@
 
 namespace headway::jinja {
 
+// Deepest nesting of the parser's functions; brackets take three.
+inline constexpr int kMaxParseNesting = 240;
+
 // After an error, which status() keeps, every function returns null or false at once.
 class ExpressionParser {
  public:

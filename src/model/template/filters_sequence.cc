@@ -88,6 +88,14 @@ Value ListFilter(Runtime& rt, const Value& self, const Args& args) {
   return rt.List(Drain(rt, self));
 }
 
+// The `reverse` argument of sorted(), which takes no other truth values than ints.
+bool ReverseArgument(Runtime& rt, const Value& value, bool* reverse) {
+  int64_t number = 0;
+  if (!value.missing() && !AsIndex(rt, value, &number)) return false;
+  *reverse = number != 0;
+  return true;
+}
+
 Value DictSortFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "dictsort", {"case_sensitive", "by", "reverse"}, 0);
   if (!bound.ok()) return {};
@@ -96,6 +104,8 @@ Value DictSortFilter(Runtime& rt, const Value& self, const Args& args) {
   if (part != "key" && part != "value") return rt.Fail("dictsort is by 'key' or by 'value'");
   if (self.undefined()) return rt.FailUndefined(self);
   if (!self.dict()) return rt.Fail(fmt::format("dictsort needs a dict, not '{}'", TypeName(self)));
+  bool reverse = false;
+  if (!ReverseArgument(rt, bound[2], &reverse)) return {};
   std::vector<Value> items;
   std::vector<Value> keys;
   for (const auto& [key, value] : self.entries().entries()) {
@@ -104,7 +114,7 @@ Value DictSortFilter(Runtime& rt, const Value& self, const Args& args) {
     keys.push_back(Truthy(bound[0]) ? sort_key : IgnoreCase(rt, sort_key));
     if (rt.failed()) return {};
   }
-  return rt.List(SortByKeys(rt, std::move(items), keys, Truthy(bound[2])));
+  return rt.List(SortByKeys(rt, std::move(items), keys, reverse));
 }
 
 // The sort key of `item`: a list with one part for every path.
@@ -120,7 +130,8 @@ Value SortKey(Runtime& rt, const Value& item, const std::vector<AttributePath>& 
 
 Value SortFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "sort", {"reverse", "case_sensitive", "attribute"}, 0);
-  if (!bound.ok()) return {};
+  bool reverse = false;
+  if (!bound.ok() || !ReverseArgument(rt, bound[0], &reverse)) return {};
   std::vector<AttributePath> paths;
   if (bound[2].string()) {
     std::string_view rest = bound[2].text();
@@ -139,7 +150,7 @@ Value SortFilter(Runtime& rt, const Value& self, const Args& args) {
     keys.push_back(SortKey(rt, item, paths, Truthy(bound[1])));
     if (rt.failed()) return {};
   }
-  return rt.List(SortByKeys(rt, std::move(items), keys, Truthy(bound[0])));
+  return rt.List(SortByKeys(rt, std::move(items), keys, reverse));
 }
 
 template <bool kMax>

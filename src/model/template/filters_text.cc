@@ -196,11 +196,12 @@ Value TruncateFilter(Runtime& rt, const Value& self, const Args& args) {
   if (!bound.ok() || (bound.has(0) && !AsIndex(rt, bound[0], &length))) return {};
   if (bound.has(3) && !bound[3].none() && !AsIndex(rt, bound[3], &leeway)) return {};
   const Value end = bound.Or(2, Value::Constant("..."));
-  if (!self.string() || !end.string()) return rt.Fail("truncate needs strings");
+  int64_t size = 0;
+  if (!Length(rt, self, &size) || !end.string()) return rt.Fail("truncate needs strings");
   const int64_t keep = length - CountChars(end.text());
   if (keep < 0 || leeway < 0) return rt.Fail("truncate to less than its end mark");
-  rt.Charge(static_cast<int64_t>(self.text().size()) / kScanBytesPerStep);
-  if (CountChars(self.text()) - leeway <= length) return self;
+  if (size - leeway <= length) return self;
+  if (!self.string()) return rt.Fail("truncate needs strings");
   std::string kept = self.text().substr(0, CharOffset(self.text(), keep));
   if (!Truthy(bound[1])) kept = kept.substr(0, kept.rfind(' '));
   return rt.Str(kept + end.text(), self.markup());

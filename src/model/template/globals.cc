@@ -45,6 +45,8 @@ std::shared_ptr<Dict> MakeDict(Runtime& rt, const Args& args, std::string_view f
     for (const auto& [key, value] : args.positional[0].entries().entries()) {
       dict->Set(rt, key, value);
     }
+  } else if (!args.positional.empty() && args.positional[0].undefined()) {
+    rt.FailUndefined(args.positional[0]);
   } else if (!args.positional.empty()) {
     for (const Value& pair : Drain(rt, args.positional[0])) {
       const std::vector<Value> parts = Drain(rt, pair);

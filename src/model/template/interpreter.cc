@@ -283,6 +283,16 @@ void Interpreter::ExecSet(const Stmt& stmt, const Frame& frame) {
   Assign(*stmt.targets[0], value, frame.activation);
 }
 
+// What filter and call blocks write, which jinja2 does not turn into text.
+void Interpreter::AppendText(const Value& value, std::string* out) {
+  if (rt_.failed()) return;
+  if (value.string()) {
+    AppendStr(rt_, value, out);
+  } else {
+    rt_.Fail(fmt::format("a block gives '{}', not a string", TypeName(value)));
+  }
+}
+
 // Set and filter blocks.
 Interpreter::Flow Interpreter::ExecCapture(const Stmt& stmt, const Frame& frame) {
   std::string text;
@@ -297,7 +307,7 @@ Interpreter::Flow Interpreter::ExecCapture(const Stmt& stmt, const Frame& frame)
   }
   if (rt_.failed()) return flow;
   if (stmt.kind == StmtKind::kFilterBlock) {
-    AppendStr(rt_, value, frame.out);
+    AppendText(value, frame.out);
   } else {
     Assign(*stmt.targets[0], value, frame.activation);
   }
@@ -310,7 +320,7 @@ void Interpreter::ExecCallBlock(const Stmt& stmt, const Frame& frame) {
     return;
   }
   const auto macro = std::make_shared<Macro>(this, *stmt.macro, frame.activation);
-  AppendStr(rt_, EvalCall(*stmt.value, frame.activation, rt_.Tracked(macro)), frame.out);
+  AppendText(EvalCall(*stmt.value, frame.activation, rt_.Tracked(macro)), frame.out);
   rt_.Untrack(macro);
 }
 

@@ -56,6 +56,7 @@ class Interpreter {
   void ExecSet(const Stmt& stmt, const Frame& frame);
   Flow ExecCapture(const Stmt& stmt, const Frame& frame);
   void ExecCallBlock(const Stmt& stmt, const Frame& frame);
+  void AppendText(const Value& value, std::string* out);
   Flow ExecWith(const Stmt& stmt, const Frame& frame);
 
   void Enter(const ScopeEntry& entry, const std::shared_ptr<Activation>& activation);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/utf8.h"
+#include "model/template/error.h"
 #include "model/template/unicode.h"
 
 namespace headway::jinja {
@@ -49,7 +50,7 @@ class Lexer {
   void Fail(std::string_view message) { Fail(StatusCode::kInvalidArgument, message); }
   void Fail(StatusCode code, std::string_view message) {
     if (!status_.ok()) return;
-    status_ = Status(code, fmt::format("chat template {}, line {}: {}", name_, line_, message));
+    status_ = TemplateError(code, name_, line_, message);
   }
 
   Token* Push(TokenKind kind) {

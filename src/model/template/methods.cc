@@ -41,6 +41,22 @@ Value ListCount(Runtime& rt, const Value& self, const Args& args) {
   return Value::Int(count);
 }
 
+Value RangeCount(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "count", {"/value"}, 1);
+  return bound.ok() ? Value::Int(Contains(rt, self, bound[0]) ? 1 : 0) : Value();
+}
+
+Value RangeIndex(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "index", {"/value"}, 1);
+  if (!bound.ok()) return {};
+  int64_t index = 0;
+  for (const Value& item : Drain(rt, self)) {
+    if (Equal(rt, item, bound[0])) return Value::Int(index);
+    ++index;
+  }
+  return rt.Fail("the value is not in the range");
+}
+
 Value Copy(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "copy", {}, 0);
   return self;  // which nothing can change
@@ -80,6 +96,10 @@ constexpr NamedFunction kDictMethods[] = {
     {"keys", DictParts<DictPart::kKeys>},
     {"values", DictParts<DictPart::kValues>},
 };
+constexpr NamedFunction kRangeMethods[] = {
+    {"count", RangeCount},
+    {"index", RangeIndex},
+};
 constexpr NamedFunction kNumberMethods[] = {
     {"as_integer_ratio", nullptr}, {"bit_count", nullptr},   {"bit_length", nullptr},
     {"conjugate", nullptr},        {"denominator", nullptr}, {"from_bytes", nullptr},
@@ -94,6 +114,7 @@ std::span<const NamedFunction> MethodsOf(const Value& self) {
   if (self.tuple()) return kTupleMethods;
   if (self.dict()) return kDictMethods;
   if (self.number()) return kNumberMethods;
+  if (self.As<Range>() != nullptr) return kRangeMethods;
   return {};
 }
 

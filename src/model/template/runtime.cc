@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/template/error.h"
+
 namespace headway::jinja {
 
 Runtime::~Runtime() {
@@ -13,7 +15,7 @@ Runtime::~Runtime() {
 
 Value Runtime::Fail(StatusCode code, std::string_view message) {
   if (status_.ok()) {
-    status_ = Status(code, fmt::format("chat template {}, line {}: {}", name_, line_, message));
+    status_ = TemplateError(code, name_, line_, message);
   }
   return {};
 }

@@ -17,7 +17,7 @@ namespace headway::jinja {
 
 // Deepest nesting of lists and dicts, and of calls and expressions at work.
 inline constexpr int kMaxDataDepth = 200;
-inline constexpr int kMaxCallDepth = 400;
+inline constexpr int kMaxCallDepth = 1000;
 // As jinja2's sandbox: more elements than this and range() fails.
 inline constexpr int64_t kMaxRange = 100000;
 

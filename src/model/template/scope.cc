@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "model/template/error.h"
+
 namespace headway::jinja {
 namespace {
 
@@ -267,8 +269,7 @@ class Resolver {
  private:
   void Fail(StatusCode code, int line, std::string_view message) {
     if (!status_.ok()) return;
-    status_ =
-        Status(code, fmt::format("chat template {}, line {}: {}", template_->name, line, message));
+    status_ = TemplateError(code, template_->name, line, message);
   }
 
   // --- which names a scope has ---
@@ -332,7 +333,7 @@ class Resolver {
   void AnalyzeIf(const Stmt& stmt, Symbols* symbols) {
     AnalyzeExpr(stmt.test, symbols);
     // Each branch copies the names so far; the sum bounds the time of a hostile template.
-    constexpr size_t kMaxCopied = 4'000'000;
+    constexpr size_t kMaxCopied = 2'000'000;
     copied_ += 3 * symbols->size();
     if (copied_ > kMaxCopied) {
       Fail(StatusCode::kInvalidArgument, stmt.line, "has too many conditions and names");
