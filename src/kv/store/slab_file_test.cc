@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -287,6 +289,43 @@ TEST_F(SlabFileTest, CommitRefusesAManifestThatDoesNotHoldTogether) {
   const Status status = (*file)->Commit(manifest);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("cannot save to " + path));
+}
+
+TEST_F(SlabFileTest, ThreadsWriteAndReadWhileAnotherCommits) {
+  const CacheFormat format = RandomFormat(&random_);
+  const std::string path = dir_.File("session");
+  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  ASSERT_TRUE(file.ok());
+  const std::vector<Written> cache = WriteCache(file->get(), 3 * format.page.page_slots);
+  const Manifest manifest = Describe(format, 3 * format.page.page_slots, cache);
+  std::atomic<int> failures = 0;
+  const auto work = [&](uint64_t seed) {
+    Random random(seed);
+    const AlignedBuffer slab = SlabBuffer(env_, format);
+    const AlignedBuffer back = SlabBuffer(env_, format);
+    for (int i = 0; i < 30; ++i) {
+      FillRandom(&random, slab.data(), slab.size());
+      const Result<int64_t> slot = (*file)->Allocate();
+      if (!slot.ok()) break;
+      const Result<std::vector<uint64_t>> checksums =
+          (*file)->WritePages(*slot, 0, 0, format.segment_pages, slab.data());
+      const bool same = checksums.ok() &&
+                        (*file)->ReadPages(*slot, 0, *checksums, back.data()).ok() &&
+                        SamePages(format, 0, 0, format.segment_pages, slab.data(), back.data());
+      if (!same) ++failures;
+      (*file)->Free(*slot);
+    }
+  };
+  std::thread first(work, 1);
+  std::thread second(work, 2);
+  for (int i = 0; i < 5; ++i) {
+    const Status status = (*file)->Commit(manifest);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  first.join();
+  second.join();
+  EXPECT_EQ(failures, 0);
+  ExpectReads(file->get(), cache);
 }
 
 }  // namespace
