@@ -2,8 +2,8 @@
 """Writes tests/golden/template/{families,snippets}.json: templates, contexts, and what jinja2 gives.
 
 The families are templates in the manner of published model families, written for this test; the
-snippets go through the language construct by construct. template_golden_{families,snippets,statements}.py beside
-this file hold them.
+snippets go through the language construct by construct. They are in
+template_golden_{families,snippets,statements}.py beside this file.
 """
 
 import json

@@ -190,8 +190,8 @@ double Share(const Measured& measured) {
   return measured.median() > 0.0 ? measured.floor_seconds / measured.median() : 0.0;
 }
 
-void Print(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
-           const std::vector<Measured>& all, Console& console) {
+std::string ResultText(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
+                       const std::vector<Measured>& all) {
   std::string text =
       fmt::format("{}: {}, {} threads; memory read {:.1f} GB/s, matrix product {:.1f} GFLOP/s\n",
                   engine.info().folder, engine.kernels(), engine.threads(),
@@ -205,8 +205,7 @@ void Print(const BenchFlags& flags, const Engine& engine, const MachinePeaks& pe
                     fmt::format("{:.3f}", measured.floor_seconds),
                     fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(flags, measured)});
   }
-  text += FormatTable(rows, {true, true, true, true, true, true, false});
-  console.Write(text);
+  return text + FormatTable(rows, {true, true, true, true, true, true, false});
 }
 
 Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
@@ -263,12 +262,8 @@ int BenchCommand(const Args& args, bool prefill, Console& console) {
     if (!measured.ok()) return console.Fail(measured.status());
     all.push_back(std::move(*measured));
   }
-  if (flags.output.json) {
-    console.Write(Dump(ResultJson(flags, **engine, *peaks, all)));
-  } else {
-    Print(flags, **engine, *peaks, all, console);
-  }
-  return kExitDone;
+  return console.WriteResult(flags.output.json ? Dump(ResultJson(flags, **engine, *peaks, all))
+                                               : ResultText(flags, **engine, *peaks, all));
 }
 
 }  // namespace headway::cli

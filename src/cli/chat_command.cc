@@ -17,8 +17,7 @@ constexpr const char* kExamples =
   printf 'What is the pass key?\nAre you sure?\n' | headway chat models/demo)";
 
 constexpr const char* kCommandsHelp =
-    "/reset forgets the conversation, /save saves the session, /exit ends; a line that ends in \\ "
-    "goes on in the next";
+    "/reset forgets, /save keeps the session, /exit ends; a final \\ continues a line";
 
 struct ChatFlags {
   ModelFlags model;
@@ -177,9 +176,13 @@ Status Chat::Answer(const std::string& text) {
 }
 
 int Chat::Loop() {
-  if (console_.in_is_terminal()) console_.Say(std::string("headway: ") + kCommandsHelp);
+  if (console_.in_is_terminal()) console_.Say(kCommandsHelp);
   std::string text;
-  while (ReadTurn(&text)) {
+  while (true) {
+    if (!ReadTurn(&text)) {
+      if (console_.in_is_terminal()) console_.Write("\n");  // behind the prompt
+      break;
+    }
     if (text.empty()) continue;
     if (text.starts_with('/')) {
       if (!Obey(text)) break;
@@ -194,7 +197,6 @@ int Chat::Loop() {
     interrupt_.Clear();
     if (stop) break;
   }
-  if (console_.in_is_terminal()) console_.Write("\n");
   if (!flags_.model.engine.session.empty()) {
     if (Status s = Save(); !s.ok()) return console_.Fail(s);
   }

@@ -66,7 +66,7 @@ int UnknownCommand(const Args& args, Console& console) {
     console.Say("headway: error: there is no command '" + args[0] + "'; see headway --help");
     return kExitUsage;
   }
-  if (args.size() > 1 && IsHelp(args[1])) return console.Write(kHelp) ? kExitDone : kExitFailed;
+  if (args.size() > 1 && IsHelp(args[1])) return console.WriteResult(kHelp);
   console.Say("headway: error: say headway " + args[0] + " " + words + "; see headway --help");
   return kExitUsage;
 }
@@ -76,9 +76,9 @@ int Dispatch(const Args& args, Console& console) {
     console.Say("headway: error: no command given; see headway --help");
     return kExitUsage;
   }
-  if (IsHelp(args[0])) return console.Write(kHelp) ? kExitDone : kExitFailed;
+  if (IsHelp(args[0])) return console.WriteResult(kHelp);
   if (args[0] == "--version") {
-    return console.Write("headway " HEADWAY_VERSION "\n") ? kExitDone : kExitFailed;
+    return console.WriteResult("headway " HEADWAY_VERSION "\n");
   }
   for (const Command& command : kCommands) {
     if (args[0] != command.name) continue;

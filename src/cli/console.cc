@@ -49,6 +49,11 @@ bool Console::Write(std::string_view text) {
   return std::fflush(out_) == 0 && written;
 }
 
+int Console::WriteResult(std::string_view text) {
+  if (Write(text)) return kExitDone;
+  return Fail(Status(StatusCode::kIo, "cannot write to standard output"));
+}
+
 void Console::Say(std::string_view line) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ClearLocked();

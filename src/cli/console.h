@@ -30,6 +30,8 @@ class Console {
 
   // Flushed at once. False when nobody reads `out` any more, or its disk is full.
   bool Write(std::string_view text);
+  // A command's whole result; returns the exit status.
+  int WriteResult(std::string_view text);
   // A line on `err`; the newline is added.
   void Say(std::string_view line);
   void Warn(std::string_view line);  // "headway: warning: ..."

@@ -26,8 +26,6 @@ constexpr const char* kRetrievalExamples =
       --kinds needle,place --haystack book.txt --write lines.jsonl
   headway eval retrieval models/demo --jsonl lines.jsonl --json)";
 
-Status CannotWrite() { return Status(StatusCode::kIo, "cannot write to standard output"); }
-
 struct PerplexityFlags {
   ModelFlags model;
   OutputFlags output;
@@ -53,7 +51,7 @@ int PrintPerplexity(const PerplexityFlags& flags, const eval::Perplexity& result
                        result.windows == 1 ? "" : "s", flags.context,
                        TokensPerSecond(result.tokens, seconds));
   }
-  return console.Write(text) ? kExitDone : console.Fail(CannotWrite());
+  return console.WriteResult(text);
 }
 
 double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
@@ -278,7 +276,7 @@ int PrintRetrieval(const RetrievalFlags& flags, const std::vector<eval::Retrieva
     text += fmt::format("score {:.4f} over {} lines of {} prompt tokens in all, in {:.1f} s\n",
                         score, results.size(), FormatCount(tokens), seconds);
   }
-  return console.Write(text) ? kExitDone : console.Fail(CannotWrite());
+  return console.WriteResult(text);
 }
 
 }  // namespace

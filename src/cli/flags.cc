@@ -163,7 +163,7 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     std::vector<std::string> reversed(args.rbegin(), args.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    return console.Write(app.help()) ? kExitDone : kExitFailed;
+    return console.WriteResult(app.help());
   } catch (const CLI::RequiredError& error) {
     // Called as the usage line calls it.
     for (const CLI::Option* option : app.get_options()) {

@@ -8,18 +8,19 @@ Result<Generation> GenerateShown(Context& context, const Request& request, const
                                  const EngineOptions& limits, const InterruptGuard& interrupt,
                                  Console& console) {
   ProgressMeter meter(console, limits, view.progress);
-  bool written = true;
+  bool written = true, started = false;
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   if (view.stream_text) {
     hooks.on_text = [&](int, std::string_view text) {
+      started = true;
       written = console.Write(text);
       return written;
     };
   }
   hooks.on_progress = [&](const Progress& progress) {
-    // Text that streams is progress enough, and a status line would be in its way.
-    if (view.stream_text && progress.phase == Progress::Phase::kDecode) return;
+    // Text that streams is progress enough, and a status line on its terminal would wipe it away.
+    if (started || (view.stream_text && progress.phase == Progress::Phase::kDecode)) return;
     meter.Show(progress);
   };
   Result<std::vector<Generation>> made = context.Generate({&request, 1}, hooks);

@@ -22,7 +22,7 @@ int InspectCommand(const Args& args, Console& console) {
   } else {
     for (const std::string& line : *lines) text += line + "\n";
   }
-  return console.Write(text) ? kExitDone : kExitFailed;
+  return console.WriteResult(text);
 }
 
 }  // namespace headway::cli

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/help_formatter.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 
@@ -38,19 +39,16 @@ std::string WorkloadName(const Workload& workload) {
                      workload.lengths.size() == 1 ? "" : "s", lengths);
 }
 
-std::string ModelName(const ModelInfo& info) {
-  return fmt::format("{}: {} {}, {} layers, {} KV heads of {}, weights {}, KV {} a token",
-                     info.folder, info.architecture, info.dtype, info.layers, info.kv_heads,
-                     info.head_dim, FormatBytes(info.weight_bytes),
-                     FormatBytes(info.kv_bytes_per_token));
-}
-
-void Print(const Engine& engine, const Workload& workload, const PlanReport& plan,
-           Console& console) {
-  std::string text =
-      fmt::format("model     {}\ncontext   {}; KV cache {}\nkernels   {}, {} threads\n\n",
-                  ModelName(engine.info()), WorkloadName(workload), FormatBytes(plan.kv_bytes),
-                  engine.kernels(), engine.threads());
+std::string ReportText(const Engine& engine, const Workload& workload, const PlanReport& plan) {
+  const ModelInfo& info = engine.info();
+  std::string text = fmt::format(
+      "model     {}: {} {}\n"
+      "shape     {} layers, {} KV heads of {}; weights {}, KV {} a token\n"
+      "context   {}; KV cache {}\n"
+      "kernels   {}, {} threads\n\n",
+      info.folder, info.architecture, info.dtype, info.layers, info.kv_heads, info.head_dim,
+      FormatBytes(info.weight_bytes), FormatBytes(info.kv_bytes_per_token), WorkloadName(workload),
+      FormatBytes(plan.kv_bytes), engine.kernels(), engine.threads());
   std::vector<std::vector<std::string>> rows = {{"tier", "what", "size", "bytes"}};
   for (const MemoryLine& line : plan.memory) {
     rows.push_back({line.tier, line.what, FormatBytes(line.bytes), FormatCount(line.bytes)});
@@ -59,17 +57,17 @@ void Print(const Engine& engine, const Workload& workload, const PlanReport& pla
       {"RAM in all", "", FormatBytes(plan.memory_bytes), FormatCount(plan.memory_bytes)});
   text += FormatTable(rows, {false, false, true, true});
   text += fmt::format(
-      "\nchunk {} tokens, head group {}, segment {} tokens: slabs of {}, {} on the "
-      "device, {} on the host, {} on disk\n",
-      plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes), plan.slabs[0],
-      plan.slabs[1], plan.slabs[2]);
-  for (const std::string& reason : plan.reasons) text += "- " + reason + "\n";
+      "\ncut       chunk {} tokens, head group {}, segment {} tokens\n"
+      "slabs     {} each: {} on the device, {} on the host, {} on disk\n",
+      plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes),
+      FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]));
+  for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   text += fmt::format(
       "\nsmallest budgets, each with the others as they are:\n"
       "  --kv-memory    {}\n  --host-memory  {}\n  --disk-memory  {}\n",
       SmallestBudget(plan.smallest_kv_memory), SmallestBudget(plan.smallest_host_memory),
       SmallestBudget(plan.smallest_disk_memory));
-  console.Write(text);
+  return text;
 }
 
 Json ReportJson(const Engine& engine, const Workload& workload, const PlanReport& plan) {
@@ -124,12 +122,9 @@ int PlanCommand(const Args& args, Console& console) {
   }
   Result<PlanReport> plan = (*engine)->Plan(workload);
   if (!plan.ok()) return console.Fail(plan.status());
-  if (flags.output.json) {
-    console.Write(Dump(ReportJson(**engine, workload, *plan)));
-  } else {
-    Print(**engine, workload, *plan, console);
-  }
-  return kExitDone;
+  const std::string text = flags.output.json ? Dump(ReportJson(**engine, workload, *plan))
+                                             : ReportText(**engine, workload, *plan);
+  return console.WriteResult(text);
 }
 
 }  // namespace headway::cli

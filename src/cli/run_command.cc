@@ -164,9 +164,7 @@ int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> eq
   if (flags.output.json) {
     Json json = OutcomeJson(outcome, flags.model.engine);
     if (equal.has_value()) json["equals_resident"] = *equal;
-    if (!console.Write(Dump(json))) {
-      return console.Fail(Status(StatusCode::kIo, "cannot write to standard output"));
-    }
+    if (const int failed = console.WriteResult(Dump(json)); failed != kExitDone) return failed;
   }
   int status = kExitDone;
   const bool cancelled = outcome.generation.finish == FinishReason::kCancelled;

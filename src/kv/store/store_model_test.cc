@@ -180,7 +180,7 @@ constexpr PlacementKind kKinds[] = {PlacementKind::kFirstFit, PlacementKind::kLr
 TEST(StoreModel, RandomLivesOfEveryPlacement) {
   for (const PlacementKind kind : kKinds) {
     int64_t reads[kTierCount] = {};
-    for (uint64_t seed = 1; seed <= 16; ++seed) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
       Life life(seed * 4 + static_cast<uint64_t>(kind), kind, seed % 2 == 0, std::nullopt);
       life.Run(40);
       if (HasFailure()) return;
@@ -210,7 +210,7 @@ TEST(StoreModel, ASlowLaneChangesNothing) {
   for (const PlacementKind kind : kKinds) {
     for (int lane = 0; lane < kLaneCount; ++lane) {
       Life life(77 + static_cast<uint64_t>(lane), kind, lane % 2 == 0, static_cast<Lane>(lane));
-      life.Run(25);
+      life.Run(15);
       if (HasFailure()) return;
     }
   }

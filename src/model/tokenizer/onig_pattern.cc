@@ -159,7 +159,7 @@ Status Translator::Literal(char32_t c) {
   if (c < 0x20 || c == 0x7F) {
     text = fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(c));
   } else {
-    if (c < 0x80 && !IsAsciiLetter(c) && !IsAsciiDigit(c) && c != ' ') text = "\\";
+    if (c < 0x80 && !IsAsciiLetter(c) && !IsAsciiDigit(c) && c != ' ') text.push_back('\\');
     AppendUtf8(c, &text);
   }
   Atom(text);
@@ -279,11 +279,11 @@ Status Translator::OpenGroup() {
       // At the very beginning an option holds to the end, as in PCRE2; elsewhere Ruby's scope is
       // another.
       if (!out_.empty() || !scopes_.empty()) return Unsupported("an option inside the pattern");
-      Anchor("(?" + flags + ")");
+      Anchor(fmt::format("(?{})", flags));
       return OkStatus();
     }
     if (!Take(":")) return Corrupt("a group is not closed");
-    Anchor("(?" + flags + ":");
+    Anchor(fmt::format("(?{}:", flags));
   }
   scopes_.push_back(scope);
   return OkStatus();
