@@ -235,10 +235,13 @@ class Context {
 };
 
 // What this machine does at best with the threads and kernels of `options`: reading memory that no
-// cache holds, and a matrix product of bf16 weights. Takes about a second and 512 MiB.
+// cache holds, a matrix product of bf16 weights, and, where the options have a budget for the disk,
+// reading files there past the page cache (else 0). Takes a second or two, 512 MiB of memory, and
+// as much of the disk as its budget allows, at most 512 MiB.
 struct MachinePeaks {
   double read_bytes_per_second = 0.0;
   double gemm_flops_per_second = 0.0;
+  double disk_read_bytes_per_second = 0.0;
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 

@@ -158,8 +158,10 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
-  const Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths)
-                                  : DecodeWork(engine.info(), measured.lengths, flags.steps);
+  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths)
+                            : DecodeWork(engine.info(), measured.lengths, flags.steps);
+  // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
+  if (!flags.prefill) work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
   measured.floor_seconds = FloorSeconds(work, peaks);
   return measured;
 }
@@ -193,9 +195,13 @@ double Share(const Measured& measured) {
 std::string ResultText(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
                        const std::vector<Measured>& all) {
   std::string text =
-      fmt::format("{}: {}, {} threads; memory read {:.1f} GB/s, matrix product {:.1f} GFLOP/s\n",
+      fmt::format("{}: {}, {} threads; memory read {:.1f} GB/s, matrix product {:.1f} GFLOP/s",
                   engine.info().folder, engine.kernels(), engine.threads(),
                   peaks.read_bytes_per_second * 1e-9, peaks.gemm_flops_per_second * 1e-9);
+  if (const double disk = peaks.disk_read_bytes_per_second; disk > 0.0) {
+    text += fmt::format(", disk read {:.2f} GB/s", disk * 1e-9);
+  }
+  text += "\n";
   std::vector<std::vector<std::string>> rows = {
       {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
   for (const Measured& measured : all) {
@@ -216,7 +222,8 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
                {"threads", engine.threads()},
                {"peaks",
                 {{"read_bytes_per_second", peaks.read_bytes_per_second},
-                 {"gemm_flops_per_second", peaks.gemm_flops_per_second}}},
+                 {"gemm_flops_per_second", peaks.gemm_flops_per_second},
+                 {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
                {"results", Json::array()}};
   for (const Measured& measured : all) {
     json["results"].push_back(

@@ -50,9 +50,10 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
 }
 
 double FloorSeconds(const Work& work, const MachinePeaks& peaks) {
-  if (peaks.read_bytes_per_second <= 0.0 || peaks.gemm_flops_per_second <= 0.0) return 0.0;
-  return std::max(work.bytes / peaks.read_bytes_per_second,
-                  work.flops / peaks.gemm_flops_per_second);
+  const auto seconds = [](double amount, double rate) { return rate > 0.0 ? amount / rate : 0.0; };
+  return std::max({seconds(work.bytes, peaks.read_bytes_per_second),
+                   seconds(work.flops, peaks.gemm_flops_per_second),
+                   seconds(work.disk_bytes, peaks.disk_read_bytes_per_second)});
 }
 
 }  // namespace headway::cli

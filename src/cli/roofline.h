@@ -11,8 +11,9 @@
 namespace headway::cli {
 
 struct Work {
-  double bytes = 0.0;  // read or written in memory
-  double flops = 0.0;  // multiplications and additions
+  double bytes = 0.0;       // read or written in memory
+  double flops = 0.0;       // multiplications and additions
+  double disk_bytes = 0.0;  // read from the disk
 };
 
 // Prompts of these lengths, all at once: weights are read once, keys and values written once. The
@@ -23,7 +24,8 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths);
 // once and every sequence's keys and values.
 Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps);
 
-// The longer of moving and computing.
+// The longest of moving, computing and reading the disk. A speed that was not measured bounds
+// nothing.
 double FloorSeconds(const Work& work, const MachinePeaks& peaks);
 
 }  // namespace headway::cli

@@ -36,11 +36,12 @@ TEST(Roofline, CountsADecode) {
   EXPECT_EQ(work.flops, 4 * (200 + 160) + 30 * (2 * 4 * 3 * 4));
 }
 
-TEST(Roofline, TakesTheLonger) {
-  const MachinePeaks peaks{10.0, 100.0};
+TEST(Roofline, TakesTheLongest) {
+  const MachinePeaks peaks{10.0, 100.0, 5.0};
   EXPECT_EQ(FloorSeconds({20.0, 100.0}, peaks), 2.0);
   EXPECT_EQ(FloorSeconds({20.0, 1000.0}, peaks), 10.0);
-  EXPECT_EQ(FloorSeconds({20.0, 1000.0}, {}), 0.0);
+  EXPECT_EQ(FloorSeconds({20.0, 100.0, 15.0}, peaks), 3.0);
+  EXPECT_EQ(FloorSeconds({20.0, 1000.0, 15.0}, {}), 0.0);
 }
 
 }  // namespace

@@ -11,17 +11,17 @@
 namespace headway {
 namespace {
 
-std::string DiskDirectory(const EngineOptions& options) {
-  if (!options.disk_path.empty()) return options.disk_path;
-  const char* directory = std::getenv("TMPDIR");
-  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
-}
-
 int64_t DiskLimit(const EngineOptions& options) {
   return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
 }
 
 }  // namespace
+
+std::string DiskDirectory(const EngineOptions& options) {
+  if (!options.disk_path.empty()) return options.disk_path;
+  const char* directory = std::getenv("TMPDIR");
+  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+}
 
 Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
                                             Trace* trace) {

@@ -57,6 +57,9 @@ struct Context::Impl {
 // planning without opening a context.
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
 
+// Where the disk tier's file is made.
+std::string DiskDirectory(const EngineOptions& options);
+
 Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
                                             Trace* trace);
 

@@ -1,9 +1,12 @@
 // What the machine can do, measured with the kernels and the threads of an engine.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 #include "base/bytes.h"
 #include "base/env.h"
+#include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/context.h"
@@ -14,17 +17,16 @@ namespace {
 
 constexpr int64_t kReadBytes = 512 * kMiB;  // more than caches hold
 constexpr int64_t kPieceBytes = kMiB;
-constexpr int kRepeats = 9;
 
 // Reads every byte: memchr for what is not there, which the C library does with the widest vectors.
 bool Scan(const std::byte* data, int64_t bytes) {
   return std::memchr(data, 0xFF, static_cast<size_t>(bytes)) != nullptr;
 }
 
-double BestSeconds(Env& env, const std::function<void()>& work) {
+double BestSeconds(Env& env, int repeats, const std::function<void()>& work) {
   work();  // first touch, caches of the kernels
   int64_t best = kNoLimit;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     const int64_t start = env.NowNanos();
     work();
     best = std::min(best, env.NowNanos() - start);
@@ -41,7 +43,7 @@ Result<double> MeasureRead(Env& env, ThreadPool& pool) {
     std::memset(*memory + begin * kPieceBytes, 1, static_cast<size_t>((end - begin) * kPieceBytes));
   });
   std::atomic<int> found = 0;
-  const double seconds = BestSeconds(env, [&] {
+  const double seconds = BestSeconds(env, 9, [&] {
     pool.Run(pieces, 1, [&](int, int64_t begin, int64_t end) {
       found += Scan(*memory + begin * kPieceBytes, (end - begin) * kPieceBytes) ? 1 : 0;
     });
@@ -70,12 +72,54 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   op.weight = {reinterpret_cast<const std::byte*>(y + kRows * kOut), DType::kBF16, kOut, kIn};
   op.y = y;
   op.y_stride = kOut;
-  const double seconds = BestSeconds(env, [&] {
+  const double seconds = BestSeconds(env, 9, [&] {
     (*kernels)->Linear(*stream, x, kRows, {&op, 1});
     stream->Synchronize().ok();
   });
   if (Status s = stream->status(); !s.ok()) return s;
   return 2.0 * kRows * kIn * kOut / seconds;
+}
+
+// Reads as the disk tier does: large pieces, many in flight, from all threads.
+Result<double> MeasureDiskRead(Env& env, const EngineOptions& options, ThreadPool& pool) {
+  constexpr int64_t kDepth = 16;  // pieces in flight of a thread
+  constexpr int64_t kBatch = kDepth * kPieceBytes;
+  const int64_t batches = std::min(kReadBytes, options.disk_memory) / kBatch;
+  if (batches == 0) return 0.0;
+  Result<std::unique_ptr<File>> file =
+      env.Open(DiskDirectory(options), OpenMode::kTemporary, /*direct=*/true);
+  if (!file.ok()) return file.status();
+  const int64_t bytes = pool.threads() * kBatch;
+  Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(bytes));
+  if (!memory.ok()) return memory.status();
+  Random random(1);
+  for (int64_t i = 0; i < bytes; i += 8) {
+    const uint64_t word = random.Next();
+    std::memcpy(*memory + i, &word, sizeof(word));
+  }
+  std::vector<Status> statuses(static_cast<size_t>(pool.threads()));
+  const auto each = [&](bool write) {
+    pool.Run(batches, 1, [&](int thread, int64_t begin, int64_t end) {
+      for (int64_t batch = begin; batch < end; ++batch) {
+        std::array<IoPiece, kDepth> pieces;
+        for (size_t i = 0; i < kDepth; ++i) {
+          const int64_t at = static_cast<int64_t>(i) * kPieceBytes;
+          pieces[i] = {*memory + thread * kBatch + at, kPieceBytes, batch * kBatch + at};
+        }
+        Status s = write ? (*file)->Write(pieces) : (*file)->Read(pieces);
+        if (!s.ok()) statuses[static_cast<size_t>(thread)] = std::move(s);
+      }
+    });
+  };
+  each(/*write=*/true);
+  Status synced = (*file)->Sync();
+  const double seconds = BestSeconds(env, 3, [&] { each(/*write=*/false); });
+  env.FreeMemory(*memory, static_cast<size_t>(bytes));
+  for (Status& s : statuses) {
+    if (!s.ok()) return std::move(s);
+  }
+  if (!synced.ok()) return synced;
+  return static_cast<double>(batches * kBatch) / seconds;
 }
 
 }  // namespace
@@ -90,7 +134,9 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   if (!read.ok()) return read.status();
   Result<double> gemm = MeasureGemm(*env, options, pool);
   if (!gemm.ok()) return gemm.status();
-  return MachinePeaks{*read, *gemm};
+  Result<double> disk = MeasureDiskRead(*env, options, pool);
+  if (!disk.ok()) return disk.status();
+  return MachinePeaks{*read, *gemm, *disk};
 }
 
 }  // namespace headway
