@@ -45,7 +45,7 @@ struct EngineOptions {
   int head_group = 0;                   // KV heads moved together
   int64_t segment = 0;                  // tokens of a slab
   int page_slots = 64;                  // token slots of a page
-  int staging_slabs = 2;                // buffers that streamed slabs pass through
+  int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
 
   std::string session;          // file that keeps the cache of slot 0 between runs; empty: none
@@ -157,7 +157,7 @@ struct PlanReport {
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
 struct LaneReport {
-  std::string lane;  // "compute", "h2d", "d2h", "disk-read", "disk-write"
+  std::string lane;  // "compute", "h2d", "d2h", "disk-write", "disk-read"
   double busy_seconds = 0.0;
   int64_t bytes = 0;
   int64_t flops = 0;

@@ -45,8 +45,8 @@ def peer(args, script, lengths, *options):
 
 
 def llama(args, lengths):
-    rates = [peer(args, "run_llama_cpp.py", lengths, gguf, *flash)
-             for gguf in args.gguf.split(",") for flash in ([], ["--flash"])]
+    rates = [peer(args, "run_llama_cpp.py", lengths, gguf, *(["--flash"] if flash == "on" else []))
+             for gguf in args.gguf.split(",") for flash in args.flash.split(",")]
     return {"name": "llama.cpp", "prefill": max(r[0] for r in rates), "decode": max(r[1] for r in rates), "all": rates}
 
 
@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3, help="at most; the peers' runs begin none after 20 seconds")
     parser.add_argument("--cpu-isa", default="auto")
     parser.add_argument("--gguf", default="")
+    parser.add_argument("--flash", default="off,on", help="flash attention of llama.cpp")
     parser.add_argument("--dtypes", default="bfloat16,float32", help="of Transformers")
     parser.add_argument("--out", default="")
     args = parser.parse_args()

@@ -10,10 +10,13 @@ const char* LaneName(Lane lane) {
       return "h2d";
     case Lane::kDeviceToHost:
       return "d2h";
-    case Lane::kDiskRead:
-      return "disk-read";
     case Lane::kDiskWrite:
       return "disk-write";
+    case Lane::kDiskRead:
+    case Lane::kDiskRead2:
+    case Lane::kDiskRead3:
+    case Lane::kDiskRead4:
+      return "disk-read";
   }
   return "?";
 }

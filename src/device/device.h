@@ -24,10 +24,21 @@ namespace headway {
 
 class Device;
 
-// The hardware unit that a stream keeps busy.
-enum class Lane : uint8_t { kCompute, kHostToDevice, kDeviceToHost, kDiskRead, kDiskWrite };
-inline constexpr int kLaneCount = 5;
-const char* LaneName(Lane lane);  // "compute", "h2d", "d2h", "disk-read", "disk-write"
+// The hardware unit that a stream keeps busy. Reading the disk has several, taken by turns: a disk
+// gives its bandwidth to many requests at a time, and what was read is checked meanwhile.
+enum class Lane : uint8_t {
+  kCompute,
+  kHostToDevice,
+  kDeviceToHost,
+  kDiskWrite,
+  kDiskRead,
+  kDiskRead2,
+  kDiskRead3,
+  kDiskRead4,
+};
+inline constexpr int kLaneCount = 8;
+// "compute", "h2d", "d2h", "disk-write", or "disk-read" for each lane of that kind.
+const char* LaneName(Lane lane);
 
 // Memory of a device or of the host, freed and its reservation given back when destroyed.
 class Buffer {

@@ -179,10 +179,20 @@ int64_t Context::TierBytes(int tier) const {
 
 std::vector<LaneReport> Context::Lanes() const {
   std::vector<LaneReport> lanes;
+  int of_kind = 0;
   for (int i = 0; i < kLaneCount; ++i) {
+    const char* name = LaneName(static_cast<Lane>(i));
+    if (lanes.empty() || lanes.back().lane != name) {
+      lanes.push_back({name, 0.0, 0, 0});
+      of_kind = 0;
+    }
     const Trace::LaneTotals totals = impl_->trace.totals(static_cast<Lane>(i));
-    lanes.push_back({LaneName(static_cast<Lane>(i)), static_cast<double>(totals.busy_ns) * 1e-9,
-                     totals.bytes, totals.flops});
+    LaneReport& lane = lanes.back();
+    // The mean of lanes of one kind.
+    ++of_kind;
+    lane.busy_seconds += (static_cast<double>(totals.busy_ns) * 1e-9 - lane.busy_seconds) / of_kind;
+    lane.bytes += totals.bytes;
+    lane.flops += totals.flops;
   }
   return lanes;
 }

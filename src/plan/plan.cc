@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kAutoChunk = 1024;
 constexpr int64_t kAutoSegment = 1024;
 constexpr int64_t kMinChunk = 16;
+constexpr int kStaging = 2;        // one is attended while the next is filled
+constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
 
 int64_t Align(int64_t tokens, int page_slots) {
   return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
@@ -107,7 +109,8 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
         choice.group_heads = group;
         choice.chunk = chunk;
         choice.segment_tokens = segment;
-        choice.bounce_slabs = request.budgets.disk > 0 ? 2 : 0;
+        if (choice.staging_slabs == 0) choice.staging_slabs = kStaging;
+        choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
         candidates.push_back(choice);
       }
     }
@@ -126,8 +129,8 @@ Status CheckRequest(const PlanRequest& request) {
                                                     " tokens is not a multiple of the page's " +
                                                     std::to_string(request.page_slots) + " slots");
   }
-  if (fixed.staging_slabs < 1) {
-    return Status(StatusCode::kInvalidArgument, "at least one staging buffer is needed");
+  if (fixed.staging_slabs < 0) {
+    return Status(StatusCode::kInvalidArgument, "staging buffers cannot be fewer than 0");
   }
   for (int64_t length : request.lengths) {
     if (length <= 0) return Status(StatusCode::kInvalidArgument, "a sequence has no tokens");
@@ -150,6 +153,18 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
     if (all_resident || fixed <= request.budgets.kv / 2 || !request.keep_on_device) return &choice;
   }
   return first;
+}
+
+// Where most of the cache is read from disk, more buffers are worth more than resident slabs.
+CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice) {
+  const Fit fit = TryFit(request, choice);
+  if (request.fixed.staging_slabs > 0 || fit.slabs[2] <= fit.slabs[0] + fit.slabs[1]) return choice;
+  CacheChoice deeper = choice;
+  for (int slabs = kStagingOfDisk; slabs > kStaging; --slabs) {
+    deeper.staging_slabs = deeper.bounce_slabs = slabs;
+    if (TryFit(request, deeper).ok) return deeper;
+  }
+  return choice;
 }
 
 bool Fits(PlanRequest request, Budgets budgets) {
@@ -244,6 +259,10 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the append buffer of a larger one does not fit");
   }
+  if (plan->cache.staging_slabs > kStaging) {
+    say(std::to_string(plan->cache.staging_slabs) +
+        " staging buffers: most is read from disk, which is faster with many requests");
+  }
   if (request.fixed.segment_tokens == 0 &&
       plan->cache.segment_tokens < Align(kAutoSegment, request.page_slots)) {
     say("segment " + std::to_string(plan->cache.segment_tokens) +
@@ -265,8 +284,8 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   const CacheChoice* choice = Choose(request, candidates);
   if (choice == nullptr) return DoesNotFit(request);
   Plan plan;
-  plan.cache = *choice;
-  const Fit fit = TryFit(request, *choice);
+  plan.cache = WithReadAhead(request, *choice);
+  const Fit fit = TryFit(request, plan.cache);
   FillTable(request, fit, &plan);
   for (int64_t length : request.lengths) plan.kv_bytes += length * request.shape.KvBytesPerToken();
   Explain(request, fit, &plan);

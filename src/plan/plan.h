@@ -18,7 +18,7 @@ struct CacheChoice {
   int64_t chunk = 0;           // tokens of a prefill step
   int group_heads = 0;         // KV heads moved together
   int64_t segment_tokens = 0;  // tokens of a slab, a multiple of page_slots
-  int staging_slabs = 2;       // device buffers that streamed slabs pass through
+  int staging_slabs = 0;       // device buffers that streamed slabs pass through
   int bounce_slabs = 0;        // host buffers between disk and device
 };
 

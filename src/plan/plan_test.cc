@@ -100,8 +100,21 @@ TEST(Plan, RefusesNonsense) {
   request = Demo(0);
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kInvalidArgument);
   request = Demo(100);
-  request.fixed.staging_slabs = 0;
+  request.fixed.staging_slabs = -1;
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Plan, ReadsFurtherAheadOfADisk) {
+  PlanRequest request = Demo(16384);
+  request.budgets = {16 * kMiB, 100 * kMiB, kGiB};  // most on the host
+  EXPECT_EQ(MakePlan(request)->cache.staging_slabs, 2);
+  request.budgets.host = 10 * kMiB;
+  EXPECT_EQ(MakePlan(request)->cache.staging_slabs, 6);
+  EXPECT_EQ(MakePlan(request)->cache.bounce_slabs, 6);
+  request.budgets.host = 4 * kMiB;  // room for fewer
+  EXPECT_EQ(MakePlan(request)->cache.staging_slabs, 4);
+  request.fixed.staging_slabs = 2;
+  EXPECT_EQ(MakePlan(request)->cache.staging_slabs, 2);
 }
 
 TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {

@@ -20,6 +20,12 @@ Mover::Bounce& Mover::NextBounce() {
   return bounce_[next_bounce_];
 }
 
+Lane Mover::NextReadLane() {
+  constexpr int kLanes = kLaneCount - static_cast<int>(Lane::kDiskRead);
+  next_read_ = (next_read_ + 1) % kLanes;
+  return static_cast<Lane>(static_cast<int>(Lane::kDiskRead) + next_read_);
+}
+
 void Mover::CopyPages(Lane lane, const Pages& pages, const std::byte* from, std::byte* to) {
   Stream& stream = lanes_->stream(lane);
   const auto heads = static_cast<size_t>(format_.HeadsIn(pages.group));
@@ -39,13 +45,13 @@ void Mover::CopyPages(Lane lane, const Pages& pages, const std::byte* from, std:
   }
 }
 
-int64_t Mover::ReadDisk(const Pages& pages, const std::shared_ptr<DiskCopy>& from, std::byte* to,
-                        const std::shared_ptr<DiskRead>& read) {
+int64_t Mover::ReadDisk(Lane lane, const Pages& pages, const std::shared_ptr<DiskCopy>& from,
+                        std::byte* to, const std::shared_ptr<DiskRead>& read) {
   HEADWAY_CHECK(pages.first == 0);
   SlabFile* file = &disk_->file();
   // Errors stay with the read: one that stuck to the lane would end all reading from disk.
-  lanes_->stream(Lane::kDiskRead)
-      .HostWork(WorkCost{"read slab", Bytes(pages), 0}, [file, pages, from, to, read] {
+  lanes_->stream(lane).HostWork(
+      WorkCost{"read slab", Bytes(pages), 0}, [file, pages, from, to, read] {
         Status status = from->Check(pages.count);
         if (status.ok()) {
           const std::span<const uint64_t> sums(from->checksums);
@@ -56,7 +62,7 @@ int64_t Mover::ReadDisk(const Pages& pages, const std::shared_ptr<DiskCopy>& fro
         read->done = true;
         return OkStatus();
       });
-  return lanes_->Mark(Lane::kDiskRead);
+  return lanes_->Mark(lane);
 }
 
 Fence Mover::WriteDisk(const Pages& pages, const std::byte* from, const Fence& written,
@@ -88,9 +94,10 @@ Mover::Copied Mover::CopyFromDisk(const Pages& pages, const Place& from, const F
   copied.read = std::make_shared<DiskRead>();
   Bounce* bounce = to.tier == Tier::kHost ? nullptr : &NextBounce();
   std::byte* host = bounce == nullptr ? to.data : bounce->data;
-  lanes_->Wait(Lane::kDiskRead, written);
-  lanes_->Wait(Lane::kDiskRead, bounce == nullptr ? free : bounce->used);
-  copied.source.Add(Lane::kDiskRead, ReadDisk(pages, from.disk, host, copied.read));
+  const Lane lane = NextReadLane();
+  lanes_->Wait(lane, written);
+  lanes_->Wait(lane, bounce == nullptr ? free : bounce->used);
+  copied.source.Add(lane, ReadDisk(lane, pages, from.disk, host, copied.read));
   copied.ready = copied.source;
   if (to.tier == Tier::kDevice) {
     lanes_->Wait(Lane::kHostToDevice, copied.source);

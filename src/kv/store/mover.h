@@ -73,10 +73,11 @@ class Mover {
     Fence used;
   };
   Bounce& NextBounce();
+  Lane NextReadLane();
   void CopyPages(Lane lane, const Pages& pages, const std::byte* from, std::byte* to);
-  // Reads into the slab at `to`, in host memory; returns its ticket on the disk-read lane.
-  int64_t ReadDisk(const Pages& pages, const std::shared_ptr<DiskCopy>& from, std::byte* to,
-                   const std::shared_ptr<DiskRead>& read);
+  // Reads on `lane` into the slab at `to`, in host memory; returns the ticket.
+  int64_t ReadDisk(Lane lane, const Pages& pages, const std::shared_ptr<DiskCopy>& from,
+                   std::byte* to, const std::shared_ptr<DiskRead>& read);
   // Writes from the slab at `from`, in host memory.
   Fence WriteDisk(const Pages& pages, const std::byte* from, const Fence& written,
                   const std::shared_ptr<DiskCopy>& to);
@@ -91,6 +92,7 @@ class Mover {
   DiskTier* const disk_;
   std::vector<Bounce> bounce_;
   size_t next_bounce_ = 0;
+  int next_read_ = 0;
 };
 
 }  // namespace headway::kv
