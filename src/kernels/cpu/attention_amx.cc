@@ -39,8 +39,11 @@ using VU = hn::Vec<DU>;
 constexpr int kVecs = 2;  // of 16 rows each
 constexpr int kStrip = kVecs * kTileRows;
 constexpr int64_t kStripStride = kStrip * sizeof(float);  // bytes from key to key, or dim to dim
-constexpr int64_t kSub = 32;                              // keys that tiles take at once
-constexpr int64_t kSubs = kKeyBlock / kSub;
+// Keys taken together. K and V of a block, and what the three jobs in flight read and write, are 48
+// KiB at head_dim 64: the L1 cache of processors with AMX.
+constexpr int64_t kBlock = 64;
+constexpr int64_t kSub = 32;  // keys that tiles take at once
+constexpr int64_t kSubs = kBlock / kSub;
 constexpr int64_t kTileElements = 512;  // bf16
 
 // A larger maximum is adopted when a logit exceeds the old one by so much: until then weights are
@@ -65,7 +68,7 @@ struct Dims {
   int64_t QBytes() const { return kVecs * chunks * kTileElements * 2; }
   int64_t OBytes() const { return groups * kTileRows * kStripStride; }
   int64_t StripBytes() const { return QBytes() + OBytes() + 4 * kStrip * int64_t{sizeof(float)}; }
-  int64_t KBytes() const { return kKeyBlock * chunks * 64; }
+  int64_t KBytes() const { return kBlock * chunks * 64; }
   int64_t VBytes() const { return groups * kSubs * kTileElements * 2; }
 };
 
@@ -86,11 +89,11 @@ struct Scratch {
     data += dims.KBytes();
     v = reinterpret_cast<uint16_t*>(data);
     data += dims.VBytes();
-    for (int i = 0; i < 2; ++i) {
-      s[i] = reinterpret_cast<float*>(data);
-      data += kKeyBlock * kStripStride;
-      p[i] = reinterpret_cast<uint32_t*>(data);
-      data += kKeyBlock / 2 * kStripStride;
+    s = reinterpret_cast<float*>(data);
+    data += kBlock * kStripStride;
+    for (uint32_t*& buffer : p) {
+      buffer = reinterpret_cast<uint32_t*>(data);
+      data += kBlock / 2 * kStripStride;
     }
     rows = reinterpret_cast<float*>(data);
     data += kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)};
@@ -99,7 +102,7 @@ struct Scratch {
 
   static int64_t Bytes(int64_t head_dim, int64_t strip_count) {
     const Dims dims(head_dim);
-    return dims.KBytes() + dims.VBytes() + 3 * kKeyBlock * kStripStride +
+    return dims.KBytes() + dims.VBytes() + 2 * kBlock * kStripStride +
            kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)} +
            strip_count * dims.StripBytes();
   }
@@ -113,10 +116,10 @@ struct Scratch {
   }
 
   Dims dims;
-  uint16_t* k;     // [kKeyBlock, chunks * 32]
-  uint16_t* v;     // [groups, kSubs]: tiles [16 dims, 32 keys]
-  float* s[2];     // [kKeyBlock, kStrip]: logits of a strip
-  uint32_t* p[2];  // [kKeyBlock / 2, kStrip]: weights of a strip in bf16, pairs of keys interleaved
+  uint16_t* k;  // [kBlock, chunks * 32]
+  uint16_t* v;  // [groups, kSubs]: tiles [16 dims, 32 keys]
+  float* s;  // [kBlock, kStrip]: logits of a strip; the next strip's take the place of those done
+  uint32_t* p[2];  // [kBlock / 2, kStrip]: weights of a strip in bf16, pairs of keys interleaved
   float* rows;     // [16, groups * 16]: part of a strip's output
   std::byte* strips;
 };
@@ -196,45 +199,60 @@ void PackQueries(const AttentionTask& task, int64_t first_row, int64_t rows, con
   }
 }
 
+// The first `count` of 32 elements.
+__mmask32 FirstElements(int64_t count) {
+  return static_cast<__mmask32>((uint64_t{1} << std::clamp<int64_t>(count, 0, 32)) - 1);
+}
+
 // Keys [first, first + count) of the item, padded with zeros to whole tiles of dims.
 void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  const size_t row_bytes = static_cast<size_t>(scratch.dims.head_dim) * 2;
-  const size_t stride = static_cast<size_t>(scratch.dims.chunks) * 64;
-  auto* to = reinterpret_cast<std::byte*>(scratch.k);
-  RowCursor cursor(*task.format, run.k_pages, run.first_slot + first);
-  for (int64_t key = 0; key < count; ++key, to += stride) {
+  uint16_t* to = scratch.k;
+  RowCursor cursor(*task.format, run, run.k_pages, first);
+  for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
-    std::memcpy(to, cursor.row(), row_bytes);
-    std::memset(to + row_bytes, 0, stride - row_bytes);
+    for (int64_t dim = 0; dim < scratch.dims.chunks * 32; dim += 32, to += 32) {
+      const __mmask32 dims = FirstElements(scratch.dims.head_dim - dim);
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(dims, cursor.row() + dim * 2));
+    }
   }
 }
 
 // Values of the same keys, transposed; those that complete the last kSub are 0.
 void PackValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  alignas(64) static constexpr std::byte kZeros[64] = {};
   const PageRun& run = task.item->keys.pages;
-  const std::byte* rows[kKeyBlock];
-  RowCursor cursor(*task.format, run.v_pages, run.first_slot + first);
+  const std::byte* rows[kBlock];
+  RowCursor cursor(*task.format, run, run.v_pages, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
     rows[key] = cursor.row();
   }
+  for (int64_t key = count; key < RoundUp(count, kSub); ++key) rows[key] = nullptr;
   for (int64_t sub = 0; sub < CeilDiv(count, kSub); ++sub) {
-    for (int64_t group = 0; group < scratch.dims.groups; ++group) {
-      const __mmask16 dims = FirstLanes(scratch.dims.head_dim - group * 16);
+    for (int64_t dim = 0; dim < scratch.dims.groups * 16; dim += 32) {
+      const __mmask32 dims = FirstElements(scratch.dims.head_dim - dim);
       const auto load = [&](int64_t key) HWY_ATTR {
-        if (key >= count) return _mm512_setzero_si512();
-        const std::byte* from = rows[key] + group * 32;
-        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from));
+        const std::byte* row = rows[sub * kSub + key];
+        return _mm512_maskz_loadu_epi16(dims, row == nullptr ? kZeros : row + dim * 2);
       };
-      __m512i m[16];  // [pair of keys][dim]
-      for (int64_t i = 0; i < 16; ++i) {
-        const int64_t key = sub * kSub + 2 * i;
-        m[i] = _mm512_or_si512(load(key), _mm512_slli_epi32(load(key + 1), 16));
+      // Interleaved pairs of keys: the lower and the upper half of each 128 bits, so dims 0 to 3 or
+      // 4 to 7 of each 8.
+      for (int64_t half = 0; half < 2; ++half) {
+        __m512i m[16];  // [pair of keys][dim]
+        for (int64_t i = 0; i < 16; ++i) {
+          const __m512i even = load(2 * i);
+          const __m512i odd = load(2 * i + 1);
+          m[i] = half == 0 ? _mm512_unpacklo_epi16(even, odd) : _mm512_unpackhi_epi16(even, odd);
+        }
+        Transpose(m);
+        for (int64_t i = 0; i < 16; ++i) {
+          const int64_t at = dim + i / 4 * 8 + half * 4 + i % 4;
+          if (at >= scratch.dims.groups * 16) continue;
+          uint16_t* tile = scratch.v + (at / 16 * kSubs + sub) * kTileElements;
+          _mm512_store_si512(tile + at % 16 * 32, m[i]);
+        }
       }
-      Transpose(m);
-      uint16_t* tile = scratch.v + (group * kSubs + sub) * kTileElements;
-      for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 32, m[i]);
     }
   }
 }
@@ -364,30 +382,42 @@ HWY_INLINE V Exp2ForBF16(V x) {
   return V{_mm512_scalef_ps(p.raw, x.raw)};
 }
 
+// sum plus both numbers of each pair of bf16.
+HWY_INLINE V AddPairs(const AmxTiles&, V sum, VU pairs) {
+  const VU ones = hn::Set(DU(), 0x3F803F80u);
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(pairs.raw), "v"(ones.raw));
+  return sum;
+}
+HWY_INLINE V AddPairs(const EmulatedTiles&, V sum, VU pairs) {
+  const D d;
+  const V even = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+  const V odd = hn::BitCast(d, hn::And(pairs, hn::Set(DU(), 0xFFFF0000u)));
+  return hn::Add(sum, hn::Add(even, odd));
+}
+
 // Weights of the keys of one sub, from their logits.
-HWY_INLINE void ExponentiateSub(const Job& job, int64_t sub) {
+template <class Tiles>
+HWY_INLINE void ExponentiateSub(const Tiles& tiles, const Job& job, int64_t sub) {
   if (sub < job.sub_begin || sub >= job.sub_end) return;
   const D d;
   const DU du;
-  const VU upper = hn::Set(du, 0xFFFF0000u);
+  constexpr __mmask32 kOddWords = 0xAAAAAAAAu;
   for (int j = 0; j < kVecs; ++j) {
     const V max = hn::Load(d, job.strip.max + j * 16);
     // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
     const V base = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, -kInfinity)), max);
-    V even_sum = hn::Load(d, job.strip.sum + j * 16);
-    V odd_sum = hn::Zero(d);
+    V sum = hn::Load(d, job.strip.sum + j * 16);
     const float* s = job.s + sub * kSub * kStrip + j * 16;
     uint32_t* p = job.p + sub * (kSub / 2) * kStrip + j * 16;
     for (int64_t i = 0; i < kSub / 2; ++i, s += 2 * kStrip, p += kStrip) {
       const V even = Exp2ForBF16(hn::Sub(hn::Load(d, s), base));
       const V odd = Exp2ForBF16(hn::Sub(hn::Load(d, s + kStrip), base));
-      const VU even_bits = hn::BitCast(du, even);
-      const VU odd_bits = hn::And(hn::BitCast(du, odd), upper);
-      hn::Store(hn::Or(hn::ShiftRight<16>(even_bits), odd_bits), du, p);
-      even_sum = hn::Add(even_sum, hn::BitCast(d, hn::And(even_bits, upper)));
-      odd_sum = hn::Add(odd_sum, hn::BitCast(d, odd_bits));
+      const VU low = hn::ShiftRight<16>(hn::BitCast(du, even));
+      const VU pairs{_mm512_mask_mov_epi16(low.raw, kOddWords, hn::BitCast(du, odd).raw)};
+      hn::Store(pairs, du, p);
+      sum = AddPairs(tiles, sum, pairs);
     }
-    hn::Store(hn::Add(even_sum, odd_sum), d, job.strip.sum + j * 16);
+    hn::Store(sum, d, job.strip.sum + j * 16);
   }
 }
 
@@ -446,7 +476,7 @@ void AttendBlock(Tiles& tiles, const AttentionTask& task, const Scratch& scratch
     const int64_t begin = std::max(strip.keys().begin - first, int64_t{0});
     const int64_t end = std::min(strip.keys().end - first, count);
     if (begin >= end) continue;
-    jobs[n] = {strip, first, begin / kSub, CeilDiv(end, kSub), scratch.s[n % 2], scratch.p[n % 2]};
+    jobs[n] = {strip, first, begin / kSub, CeilDiv(end, kSub), scratch.s, scratch.p[n % 2]};
     ++n;
   }
   const int64_t pairs = CeilDiv(scratch.dims.groups, 2);
@@ -454,8 +484,8 @@ void AttendBlock(Tiles& tiles, const AttentionTask& task, const Scratch& scratch
   for (int64_t j = 0; j <= n && n > 0; ++j) {
     if (j < n) BeginSoftmax(scratch, jobs[j], task.params->softcap);
     for (int64_t sub = 0; sub < kSubs; ++sub) {
+      if (j < n) ExponentiateSub(tiles, jobs[j], sub);
       if (j + 1 < n) ScoreSub(tiles, scratch, jobs[j + 1], sub);
-      if (j < n) ExponentiateSub(jobs[j], sub);
       for (int64_t pair = pairs * sub / kSubs; j > 0 && pair < pairs * (sub + 1) / kSubs; ++pair) {
         AddValues(tiles, scratch, jobs[j - 1], pair);
       }
@@ -478,8 +508,8 @@ void Attend(const AttentionTask& task, std::byte* data) {
     begin = std::min(begin, strip.keys().begin);
     end = std::max(end, strip.keys().end);
   }
-  for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock) {
-    const int64_t count = std::min(kKeyBlock, end - first);
+  for (int64_t first = begin / kBlock * kBlock; first < end; first += kBlock) {
+    const int64_t count = std::min(kBlock, end - first);
     PackKeys(task, first, count, scratch);
     PackValues(task, first, count, scratch);
     AttendBlock(tiles, task, scratch, strips, first, count);

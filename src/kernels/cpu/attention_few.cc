@@ -15,6 +15,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_few.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
@@ -33,7 +34,9 @@ using DU = hn::ScalableTag<uint32_t>;
 using V = hn::Vec<D>;
 
 constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
-constexpr int64_t kBlock = 256;  // keys between two updates of the rows' maxima
+// Keys taken together: K, then V. Alternating between them this often keeps the memory busy with
+// one while the other is computed on.
+constexpr int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // The most rows that still leave the product with V a pair of vectors a row in registers.
 constexpr int kGroupMax = kLanes / 2;
@@ -144,6 +147,25 @@ struct Piece {
   float* s() const { return scratch.s + first_row * kBlock; }
 };
 
+// The rows of the next keys, of which `left` are there; the last repeated for those that are not.
+// Asks the memory for the rows one page on: the processor's own prefetching runs too short a way
+// ahead to hide all of the memory's latency, and ends with each page.
+template <int kKeys>
+HWY_INLINE void NextRows(RowCursor& cursor, int64_t left, const std::byte* (&rows)[kKeys]) {
+  constexpr int64_t kLine = 64;
+  if (cursor.adjacent() >= kKeys && left > kKeys) {
+    const std::byte* next = cursor.row_of_next_page();
+    for (int64_t i = 0; i < kKeys * cursor.row_bytes(); i += kLine) hwy::Prefetch(next + i);
+    for (int k = 0; k < kKeys; ++k) rows[k] = cursor.row() + k * cursor.row_bytes();
+    cursor.Advance(kKeys);
+    return;
+  }
+  for (int k = 0; k < kKeys; ++k) {
+    rows[k] = cursor.row();
+    if (k + 1 < left) cursor.Advance();
+  }
+}
+
 // Products of a group's queries with the piece's keys; lanes beyond the last key repeat it.
 template <DType kDType, int kRows>
 HWY_NOINLINE void Score(const Piece& piece) {
@@ -153,14 +175,11 @@ HWY_NOINLINE void Score(const Piece& piece) {
   const PageRun& run = piece.task.item->keys.pages;
   const int64_t dim = piece.task.format->head_dim;
   const float* q = scratch.q + piece.first_row * scratch.dim;
-  RowCursor cursor(*piece.task.format, run.k_pages, run.first_slot + piece.first_key);
+  RowCursor cursor(*piece.task.format, run, run.k_pages, piece.first_key);
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
     const std::byte* rows[kKeys];
-    for (int k = 0; k < kKeys; ++k) {
-      rows[k] = cursor.row();
-      if (key + k + 1 < piece.keys) cursor.Advance();
-    }
+    NextRows(cursor, piece.keys - key, rows);
     V sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = hn::Zero(d);
@@ -266,25 +285,29 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
       sums[r][v] = hn::Mul(hn::Load(d, o + r * scratch.dim + v * kLanes), alpha);
     }
   }
-  RowCursor cursor(*piece.task.format, run.v_pages, run.first_slot + piece.first_key);
-  for (int64_t key = 0; key < piece.keys; ++key) {
-    const float* p = piece.s() + key / kKeys * kLanes + key % kKeys;
-    V values[kVecs];
-    if constexpr (kVecs == 1) {
-      values[0] = LoadSingle<kDType>(cursor.row(), dim_begin, piece.task.format->head_dim);
-    } else {
+  RowCursor cursor(*piece.task.format, run, run.v_pages, piece.first_key);
+  const float* p = piece.s();
+  for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
+    const std::byte* rows[kKeys];
+    NextRows(cursor, piece.keys - key, rows);
+    const int64_t keys = std::min<int64_t>(kKeys, piece.keys - key);
+    for (int64_t k = 0; k < keys; ++k) {
+      V values[kVecs];
+      if constexpr (kVecs == 1) {
+        values[0] = LoadSingle<kDType>(rows[k], dim_begin, piece.task.format->head_dim);
+      } else {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; v += 2) {
-        LoadPair<kDType>(cursor.row(), dim_begin + v * kLanes, values[v], values[v + 1]);
+        for (int v = 0; v < kVecs; v += 2) {
+          LoadPair<kDType>(rows[k], dim_begin + v * kLanes, values[v], values[v + 1]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const V weight = hn::Set(d, p[r * kKeys + k]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(weight, values[v], sums[r][v]);
       }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const V weight = hn::Set(d, p[r * kKeys]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(weight, values[v], sums[r][v]);
-    }
-    if (key + 1 < piece.keys) cursor.Advance();
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -341,12 +364,13 @@ void AttendGroup(const Piece& piece, int64_t group) {
 void FillRows(const AttentionTask& task, const Scratch& scratch) {
   const LogitScale scale(*task.params);
   const int64_t dim = task.format->head_dim;
-  std::fill_n(scratch.q, kFewRowsMax * scratch.dim, 0.0f);
-  std::fill_n(scratch.o, kFewRowsMax * scratch.dim, 0.0f);
-  std::fill_n(scratch.max, kFewRowsMax, -kInfinity);
-  std::fill_n(scratch.sum, kFewRowsMax, 0.0f);
+  const int64_t rows = RoundUp(task.rows, kGroupMax);
+  std::fill_n(scratch.q, rows * scratch.dim, 0.0f);
+  std::fill_n(scratch.o, rows * scratch.dim, 0.0f);
+  std::fill_n(scratch.max, rows, -kInfinity);
+  std::fill_n(scratch.sum, rows, 0.0f);
   VisibleKeys seen;
-  for (int64_t r = 0; r < kFewRowsMax; ++r) {
+  for (int64_t r = 0; r < rows; ++r) {
     if (r < task.rows) {
       const int64_t token = r / task.group;
       const int64_t head = r % task.group;

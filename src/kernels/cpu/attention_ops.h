@@ -87,18 +87,29 @@ class FlushDenormals {
 // Walks over the rows of K or V of consecutive keys, from one that is there.
 class RowCursor {
  public:
-  RowCursor(const PageFormat& format, std::byte* const* pages, int64_t slot)
-      : pages_(pages + slot / format.page_slots),
-        slot_(static_cast<int>(slot % format.page_slots)),
+  // From key `key` of the run on; `pages` are its k_pages or v_pages.
+  RowCursor(const PageFormat& format, const PageRun& run, std::byte* const* pages, int64_t key)
+      : pages_(pages + (run.first_slot + key) / format.page_slots),
+        last_page_(pages + (run.first_slot + run.count - 1) / format.page_slots),
+        slot_(static_cast<int>((run.first_slot + key) % format.page_slots)),
         page_slots_(format.page_slots),
         row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
         row_(*pages_ + slot_ * row_bytes_) {}
 
   const std::byte* row() const { return row_; }
-  // To the next key's row, which must be there.
-  void Advance() {
-    row_ += row_bytes_;
-    if (++slot_ == page_slots_) {
+  int64_t row_bytes() const { return row_bytes_; }
+  // Rows from this one on that lie next to each other.
+  int64_t adjacent() const { return page_slots_ - slot_; }
+  // The row at the same slot of the next page; of this one where it is the last.
+  const std::byte* row_of_next_page() const {
+    return pages_ == last_page_ ? row_ : pages_[1] + slot_ * row_bytes_;
+  }
+
+  // To the row `count` <= adjacent() keys on, which must be there.
+  void Advance(int64_t count = 1) {
+    row_ += count * row_bytes_;
+    slot_ += static_cast<int>(count);
+    if (slot_ == page_slots_) {
       slot_ = 0;
       row_ = *++pages_;
     }
@@ -106,6 +117,7 @@ class RowCursor {
 
  private:
   std::byte* const* pages_;
+  std::byte* const* last_page_;
   int slot_;
   int page_slots_;
   int64_t row_bytes_;
