@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,6 +44,7 @@ void WriteFile(const std::string& path, const std::string& text) {
 struct Outcome {
   int status = -1;  // the exit status, or 128 + the signal
   std::string out, err;
+  int64_t peak_bytes = 0;  // resident, of the process
 
   Json json() const {
     const Json parsed = Json::parse(out, nullptr, false);
@@ -77,8 +79,10 @@ class Cli : public ::testing::Test {
 
   Outcome Wait(pid_t child) {
     int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
+    rusage usage = {};
+    EXPECT_EQ(wait4(child, &status, 0, &usage), child);
     Outcome outcome;
+    outcome.peak_bytes = int64_t{usage.ru_maxrss} * 1024;
     outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     outcome.out = ReadFile(dir_.File("out"));
     outcome.err = ReadFile(dir_.File("err"));
@@ -139,6 +143,25 @@ TEST_F(Cli, RunPrintsTheTextAndASummary) {
   for (const Args& args : {Args{"run", kModel, "-n", "12"},
                            Args{"run", "--model", kModel, "--file", "-", "--max-tokens", "12"}}) {
     EXPECT_EQ(RunJson(args, "The old man looked at\n")["tokens"], json["tokens"]);
+  }
+}
+
+TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take memory of their own";
+#endif
+  const Json line = Document(6000);
+  WriteFile(dir_.File("document"), line["context"]);
+  for (const Args& limits :
+       {Args{}, Args{"--kv-memory", "8MiB"},
+        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"}}) {
+    Args args = {"run", kModel, "--file", dir_.File("document"), "--ask", line["question"],
+                 "-n",  "4",    "--json", "--no-progress"};
+    args.insert(args.end(), limits.begin(), limits.end());
+    const Outcome outcome = Run(args);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto planned = outcome.json()["plan"]["memory_bytes"].get<double>();
+    EXPECT_NEAR(static_cast<double>(outcome.peak_bytes), planned, 0.1 * planned);
   }
 }
 

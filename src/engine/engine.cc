@@ -15,9 +15,9 @@ namespace headway {
 namespace {
 
 // Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks.
-constexpr int64_t kProgramBytes = int64_t{24} << 20;
+constexpr int64_t kProgramBytes = int64_t{8} << 20;
 // Vocabulary, merges and their tables.
-constexpr int64_t kTokenizerBytesPerToken = 400;
+constexpr int64_t kTokenizerBytesPerToken = 100;
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
                                          const EngineOptions& options, ThreadPool* pool) {

@@ -53,31 +53,32 @@ Result<double> MeasureRead(Env& env, ThreadPool& pool) {
 }
 
 Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& pool) {
-  constexpr int64_t kRows = 1024, kIn = 2048, kOut = 2048;
+  constexpr int64_t kIn = 4096, kOut = 4096;
+  const int64_t rows = int64_t{512} * pool.threads();  // enough that no thread waits for long
   Budget budget("memory", kNoLimit);  // outlives the kernels, whose scratch memory it counts
   Result<std::unique_ptr<Kernels>> kernels = NewKernels(options, &pool, nullptr);
   if (!kernels.ok()) return kernels.status();
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
   const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
-  if (Status s = (*kernels)->Prepare({kRows, kIn, kOut, 64, 1}, *device, budget); !s.ok()) return s;
+  if (Status s = (*kernels)->Prepare({rows, kIn, kOut, 64, 1}, *device, budget); !s.ok()) return s;
   Result<std::unique_ptr<Buffer>> memory =
-      device->Allocate(budget, (kRows * (kIn + kOut)) * sizeof(float) + kOut * kIn * 2, "peaks");
+      device->Allocate(budget, (rows * (kIn + kOut)) * sizeof(float) + kOut * kIn * 2, "peaks");
   if (!memory.ok()) return memory.status();
   auto* x = reinterpret_cast<float*>((*memory)->data());
-  float* y = x + kRows * kIn;
-  for (int64_t i = 0; i < kRows * kIn; ++i) x[i] = static_cast<float>(i % 251) * 0.01f - 1.25f;
-  auto* weight = reinterpret_cast<uint16_t*>(y + kRows * kOut);
+  float* y = x + rows * kIn;
+  for (int64_t i = 0; i < rows * kIn; ++i) x[i] = static_cast<float>(i % 251) * 0.01f - 1.25f;
+  auto* weight = reinterpret_cast<uint16_t*>(y + rows * kOut);
   for (int64_t i = 0; i < kOut * kIn; ++i) weight[i] = static_cast<uint16_t>(0x3d00 + i % 509);
   LinearOp op;
-  op.weight = {reinterpret_cast<const std::byte*>(y + kRows * kOut), DType::kBF16, kOut, kIn};
+  op.weight = {reinterpret_cast<const std::byte*>(y + rows * kOut), DType::kBF16, kOut, kIn};
   op.y = y;
   op.y_stride = kOut;
   const double seconds = BestSeconds(env, 9, [&] {
-    (*kernels)->Linear(*stream, x, kRows, {&op, 1});
+    (*kernels)->Linear(*stream, x, rows, {&op, 1});
     stream->Synchronize().ok();
   });
   if (Status s = stream->status(); !s.ok()) return s;
-  return 2.0 * kRows * kIn * kOut / seconds;
+  return 2.0 * rows * kIn * kOut / seconds;
 }
 
 // Reads as the disk tier does: large pieces, many in flight, from all threads.
