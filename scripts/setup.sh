@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache pkg-config make
   libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-  libdnnl-dev libhwy-dev liburing-dev
+  libhwy-dev liburing-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # With --all also what only the checks need: the fuzzers' compiler and the formatter.
