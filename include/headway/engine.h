@@ -192,6 +192,7 @@ class Engine {
 
  private:
   friend class Context;
+  friend struct EngineOpener;  // for tests, engine/open.h
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

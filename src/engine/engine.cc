@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/context.h"
+#include "engine/open.h"
 #include "engine/setup.h"
 #include "model/locate.h"
 #include "model/model.h"
@@ -77,9 +78,9 @@ const char* FinishReasonName(FinishReason reason) {
 }
 
 struct Engine::Impl {
-  explicit Impl(const EngineOptions& o) : options(o), pool(o.threads) {}
+  Impl(Env* e, const EngineOptions& o) : env(e), options(o), pool(o.threads) {}
 
-  Env* env = Env::Default();
+  Env* const env;
   EngineOptions options;
   ThreadPool pool;  // for loading and planning; a context has its own
   std::unique_ptr<Kernels> kernels;
@@ -120,7 +121,12 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
                                              const EngineOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
+  return EngineOpener::Open(Env::Default(), model, options);
+}
+
+Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
+                                                   const EngineOptions& options) {
+  auto impl = std::make_unique<Engine::Impl>(env, options);
   if (Result<kv::PlacementKind> kind = ParsePlacement(options.placement); !kind.ok()) {
     return kind.status();
   }

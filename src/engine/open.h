@@ -1,0 +1,21 @@
+// Engine::Open over another Env, for tests that make calls fail.
+#ifndef HEADWAY_ENGINE_OPEN_H_
+#define HEADWAY_ENGINE_OPEN_H_
+
+#include <memory>
+#include <string>
+
+#include "base/env.h"
+#include "headway/engine.h"
+
+namespace headway {
+
+struct EngineOpener {
+  // All files and memory of the engine and its contexts go through `env`, which outlives them.
+  static Result<std::unique_ptr<Engine>> Open(Env* env, const std::string& model,
+                                              const EngineOptions& options);
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_OPEN_H_
