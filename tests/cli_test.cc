@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/random.h"
 #include "base/test_dir.h"
 
 namespace headway {
@@ -299,6 +300,37 @@ TEST_F(Cli, InterruptEndsCleanlyAndKeepsTheSession) {
   const Json next = RunJson({"run", kModel, "-n", "1", "--session", session},
                             "Once upon a time" + outcome.out.substr(0, outcome.out.size() / 2));
   EXPECT_GE(next["reused_tokens"], 64);
+}
+
+TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {
+  const std::string session = dir_.File("s.session");
+  const Json line = Document(2000);
+  const std::string text = line["context"];
+  const auto args = [&](size_t length) {
+    WriteFile(dir_.File("doc.txt"), text.substr(0, length));
+    return Args{"run", kModel,        "-f",   dir_.File("doc.txt"), "-n",
+                "8",   "--kv-memory", "8MiB", "--session",          session};
+  };
+  const int seed = static_cast<int>(getpid());
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(static_cast<uint64_t>(seed));
+  int killed = 0;
+  for (int i = 1; i <= 12; ++i) {
+    const pid_t child = Start(args(text.size() * static_cast<size_t>(i) / 13), "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(500)));
+    kill(child, SIGKILL);
+    killed += Wait(child).status == 128 + SIGKILL ? 1 : 0;
+    if (std::ifstream(session).good()) {
+      const Outcome inspected = Run({"inspect", session});
+      ASSERT_EQ(inspected.status, 0) << inspected.err;
+    }
+  }
+  EXPECT_GT(killed, 0);
+  const Json continued = RunJson(args(text.size()));
+  EXPECT_EQ(continued["session_saved"], true);
+  Args fresh = args(text.size());
+  fresh.resize(fresh.size() - 2);
+  EXPECT_EQ(continued["tokens"], RunJson(fresh)["tokens"]);
 }
 
 TEST_F(Cli, FailsWhereNobodyReads) {
