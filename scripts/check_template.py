@@ -31,7 +31,7 @@ def render_all(tool, cases):
 
 
 def same(ours, theirs):
-    if re.search(r"<[^<>]* at 0x|<built-in|<Macro|<class|<function|<bound", theirs.get("output", "")):
+    if re.search(r"(<|&lt;)([^<>]* at 0x|built-in|Macro|class|function|bound)", theirs.get("output", "")):
         return True  # shows addresses
     if "output" in ours or "output" in theirs:
         return ours.get("output") == theirs.get("output")

@@ -1,5 +1,5 @@
-// The kernels for CPUs: Highway code chosen at run time for AVX2 or AVX-512, and AMX tiles where the
-// processor has them.
+// The kernels for CPUs: Highway code chosen at run time for AVX2 or AVX-512, and AMX tiles where
+// the processor has them.
 #ifndef HEADWAY_KERNELS_CPU_CPU_KERNELS_H_
 #define HEADWAY_KERNELS_CPU_CPU_KERNELS_H_
 
