@@ -5,15 +5,14 @@
 Each sequence is read on its own, as llama.cpp's users do; decode takes one token of each sequence a step. Token ids are
 random. `prefill_seconds` and `decode_seconds` are medians.
 """
-import argparse
-import json
 import os
-import statistics
 import sys
 import time
 
 import llama_cpp
 import numpy as np
+
+import runner
 
 BATCH = 2048
 
@@ -71,25 +70,13 @@ def measure(context, batch, vocab, lengths, tokens):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--lengths", required=True)
-    parser.add_argument("--threads", type=int, required=True)
+    parser = runner.arguments(__doc__)
     parser.add_argument("--flash", action="store_true")
-    parser.add_argument("--tokens", type=int, default=32, help="decode steps")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20, help="no repetition begins after so many")
     args = parser.parse_args()
-    lengths = [int(length) for length in args.lengths.split(",")]
-    context = load(args, lengths)
+    context = load(args, args.lengths)
     vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(context)))
     batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
-    measure(context, batch, vocab, [min(length, 256) for length in lengths], 2)  # warms up
-    start, times = time.perf_counter(), []
-    while len(times) < args.repeats and (not times or time.perf_counter() - start < args.seconds):
-        times.append(measure(context, batch, vocab, lengths, args.tokens))
-    prefill, decoding = (statistics.median(column) for column in zip(*times))
-    print(json.dumps({"prefill_seconds": prefill, "decode_seconds": decoding, "repeats": len(times)}))
+    runner.report(args, lambda lengths, tokens: measure(context, batch, vocab, lengths, tokens))
 
 
 if __name__ == "__main__":

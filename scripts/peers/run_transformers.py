@@ -6,14 +6,13 @@ MODEL is a folder or, for random weights, a config.json. Each sequence is read o
 decode takes one token of each sequence a step, with the shorter caches padded on the left, as `generate` does. Token ids
 are random. `prefill_seconds` and `decode_seconds` are medians.
 """
-import argparse
-import json
 import os
-import statistics
 import time
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+import runner
 
 
 def load(args):
@@ -57,25 +56,13 @@ def measure(model, lengths, tokens):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--lengths", required=True)
-    parser.add_argument("--threads", type=int, required=True)
+    parser = runner.arguments(__doc__)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--tokens", type=int, default=32, help="decode steps")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20, help="no repetition begins after so many")
     args = parser.parse_args()
-    lengths = [int(length) for length in args.lengths.split(",")]
     torch.set_num_threads(args.threads)
     model = load(args)
     with torch.inference_mode():
-        measure(model, [min(length, 256) for length in lengths], 2)  # warms up
-        start, times = time.perf_counter(), []
-        while len(times) < args.repeats and (not times or time.perf_counter() - start < args.seconds):
-            times.append(measure(model, lengths, args.tokens))
-    prefill, decoding = (statistics.median(column) for column in zip(*times))
-    print(json.dumps({"prefill_seconds": prefill, "decode_seconds": decoding, "repeats": len(times)}))
+        runner.report(args, lambda lengths, tokens: measure(model, lengths, tokens))
 
 
 if __name__ == "__main__":
