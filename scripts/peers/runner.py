@@ -6,7 +6,7 @@ import time
 
 
 def arguments(doc):
-    """A parser with what every runner takes; parse."""
+    """A parser with what every runner takes."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--lengths", required=True, type=lambda text: [int(length) for length in text.split(",")])
