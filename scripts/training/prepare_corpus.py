@@ -2,7 +2,8 @@
 
     prepare_corpus.py TEXTS OUT [--vocab 8192] [--seed 1]
 
-TEXTS is searched for *.txt. OUT gets tokenizer.json, train.bin and val.bin (uint16, every hundredth file).
+TEXTS is searched for *.txt. OUT gets tokenizer.json, train.bin and val.bin (token ids, uint16), and val_files.txt: the
+files, one of a hundred, that val.bin holds out of training.
 """
 import argparse
 import pathlib
@@ -17,20 +18,22 @@ SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>",
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)"
          r"|\s+")
 SAMPLED_CHARACTERS = 40_000_000
+FEW_FILES = 20
 PIECE = 1 << 20  # characters tokenized at once
 
 
 def read(path):
-    return path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    """The text, with any kind of line end as \\n."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def samples(files, rng):
-    """Passages from all over the corpus: BPE needs a sample, not all of it."""
+    """Passages from all over the corpus, as BPE needs only a sample. Of few files, more of each."""
     total = 0
     for path in files:
         text = read(path)
         for start in range(0, len(text), 200_000):
-            if rng.random() < 0.25 or len(files) < 20:
+            if rng.random() < 0.25 or len(files) < FEW_FILES:
                 passage = text[start:start + 20_000]
                 total += len(passage)
                 yield passage
@@ -72,9 +75,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--vocab", type=int, default=8192, help="tokens, special ones included")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if args.vocab > 1 << 16:
+        parser.error("--vocab: token ids are stored in 16 bits, so at most 65536")
     args.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     files = sorted(args.texts.rglob("*.txt"))
@@ -87,6 +92,7 @@ def main():
     held_out = max(1, len(documents) // 100)
     np.concatenate(documents[:held_out]).tofile(args.out / "val.bin")
     np.concatenate(documents[held_out:]).tofile(args.out / "train.bin")
+    (args.out / "val_files.txt").write_text("".join(f"{path}\n" for path in files[:held_out]))
     print(f"{len(files)} files, vocabulary {tokenizer.get_vocab_size()}, {sum(map(len, documents)):,} tokens")
 
 

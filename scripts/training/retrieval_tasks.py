@@ -4,14 +4,14 @@ A document is a list of token ids and a list of loss weights: 1 for prose, littl
 kinds are those of the model card: needle (one number or several a key), passkey, place, variables, passage.
 """
 WEIGHT_PROSE, WEIGHT_QUESTION, WEIGHT_ANSWER = 1.0, 0.3, 6.0
-ADJECTIVES = """amber brave calm dark eager faint gentle hollow icy jolly keen lively misty noble old pale quiet rapid silver
-    tall upper vivid warm young zesty bright cold deep fair green high kind long mild near open plain red soft thin vast
-    white bitter early golden heavy humble lonely narrow proud royal sharp silent simple steady strange sweet tender
-    wild""".split()
+ADJECTIVES = """amber brave calm dark eager faint gentle hollow icy jolly keen lively misty noble old pale quiet rapid
+    silver tall upper vivid warm young zesty bright cold deep fair green high kind long mild near open plain red soft
+    thin vast white bitter early golden heavy humble lonely narrow proud royal sharp silent simple steady strange sweet
+    tender wild""".split()
 NOUNS = """river garden castle mirror engine forest harbor island jacket kettle ladder market needle ocean pencil quarry
     rabbit shadow temple uncle valley window yard anchor bridge candle dragon eagle falcon gate hammer iron jewel key
-    lantern mountain nest orchard path queen road stone tower umbrella vessel wagon well wheel bell book boat clock cloud
-    crown door field flame horse lamp moon ring ship star tree wolf""".split()
+    lantern mountain nest orchard path queen road stone tower umbrella vessel wagon well wheel bell book boat clock
+    cloud crown door field flame horse lamp moon ring ship star tree wolf""".split()
 LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 VARIABLES = [a + b for a in LETTERS for b in LETTERS]
 KINDS = ["needle", "needle", "needles", "passkey", "place", "variables", "passage"]

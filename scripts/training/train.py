@@ -2,8 +2,8 @@
 
     train.py CORPUS OUT [--short-tokens 573e6] [--long-tokens 225e6] [--seed 1]
 
-CORPUS comes from prepare_corpus.py. The defaults are the demo model's, for one large GPU; smaller sizes run on a CPU, to
-try the scripts: --layers 2 --width 64 --short-length 256 --long-length 512 --batch 4.
+CORPUS comes from prepare_corpus.py. The defaults are the demo model's, for one large GPU; README.md has sizes to try
+on a CPU.
 """
 import argparse
 import json
@@ -64,12 +64,14 @@ class Sequences(IterableDataset):
 
 
 def new_model(args, tokenizer):
-    heads = args.width // 48 if args.width >= 96 else 2
+    """Llama with two query heads a KV head; the demo model's width of 384 gives eight and four."""
+    kv_heads = max(1, args.width // 96)
     special = tokenizer.token_to_id
     model = LlamaForCausalLM(LlamaConfig(
         hidden_size=args.width, intermediate_size=args.width * 8 // 3, num_hidden_layers=args.layers,
-        num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=64, vocab_size=tokenizer.get_vocab_size(),
-        rms_norm_eps=1e-5, rope_theta=500000.0, max_position_embeddings=16384, tie_word_embeddings=True,
+        num_attention_heads=2 * kv_heads, num_key_value_heads=kv_heads, head_dim=64,
+        vocab_size=tokenizer.get_vocab_size(), rms_norm_eps=1e-5, rope_theta=500000.0,
+        max_position_embeddings=args.long_length, tie_word_embeddings=True,
         initializer_range=0.02, bos_token_id=special("<|begin_of_text|>"),
         eos_token_id=[special("<|end_of_text|>"), special("<|eot_id|>")],
         pad_token_id=special("<|finetune_right_pad_id|>")))
@@ -90,9 +92,9 @@ def new_optimizers(model):
 
 
 def weighted_loss(model, ids, targets, weights):
-    logits = model(ids).logits
+    logits = model(ids, use_cache=False).logits
     losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum() / weights.sum(), logits
+    return (losses * weights.flatten()).sum() / weights.sum()
 
 
 @torch.no_grad()
@@ -104,11 +106,11 @@ def evaluate(model, corpus, length, device, count=4):
     losses, right, total = [], 0, 0
     for start in range(0, min(count * length, len(text) - length - 1), length):
         ids = torch.tensor(text[start:start + length + 1].astype(np.int64), device=device)[None]
-        losses.append(weighted_loss(model, ids[:, :-1], ids[:, 1:], torch.ones_like(ids[:, 1:]))[0].item())
+        losses.append(weighted_loss(model, ids[:, :-1], ids[:, 1:], torch.ones_like(ids[:, 1:])).item())
     for _ in range(count * 6):
         ids, weights = tasks.document(rng, length)
         ids, answer = torch.tensor([ids], device=device), torch.tensor(weights[1:], device=device) == WEIGHT_ANSWER
-        best = model(ids[:, :-1]).logits[0].argmax(-1)
+        best = model(ids[:, :-1], use_cache=False).logits[0].argmax(-1)
         right += (best[answer] == ids[0, 1:][answer]).sum().item()
         total += answer.sum().item()
     return f"loss {np.mean(losses):.3f}, answer tokens right {right / max(1, total):.3f}"
@@ -130,16 +132,15 @@ def train_phase(model, optimizers, args, length, batch, tokens, task_share, rate
                 group["lr"] = rate
         ids, targets, weights = (tensor.to(device, non_blocking=True) for tensor in next(data))
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=cuda):
-            loss, _ = weighted_loss(compiled, ids, targets, weights)
+            loss = weighted_loss(compiled, ids, targets, weights)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if step % args.log_every == 0:
-            done = step * batch * length
-            print(f"{length}: step {step} of {steps}, loss {loss.item():.4f}, {done / (time.monotonic() - start):,.0f} tokens/s",
-                  flush=True)
+            speed = step * batch * length / (time.monotonic() - start)
+            print(f"{length}: step {step} of {steps}, loss {loss.item():.4f}, {speed:,.0f} tokens/s", flush=True)
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=cuda):
         print(f"{length}: {evaluate(model, args.corpus, length, device)}", flush=True)
 
@@ -154,6 +155,7 @@ def export(model, args):
         shutil.copy(DEMO / name, args.out)
     config = json.loads((args.out / "tokenizer_config.json").read_text())
     tokenizer = Tokenizer.from_file(str(args.corpus / "tokenizer.json"))
+    config["model_max_length"] = args.long_length
     config["added_tokens_decoder"] = {str(tokenizer.token_to_id(token["content"])): token
                                       for token in config["added_tokens_decoder"].values()}
     (args.out / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
@@ -174,6 +176,10 @@ def main():
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--log-every", type=int, default=50)
     args = parser.parse_args()
+    for name in ("train.bin", "val.bin"):
+        tokens = (args.corpus / name).stat().st_size // np.dtype(np.uint16).itemsize
+        if tokens <= args.long_length + 1:
+            parser.error(f"{args.corpus / name}: {tokens} tokens, fewer than one sequence of --long-length needs")
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     model = new_model(args, Tokenizer.from_file(str(args.corpus / "tokenizer.json")))
