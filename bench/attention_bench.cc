@@ -74,9 +74,6 @@ class Workload {
       std::memcpy(kv_.data() + h * head, kv_.data(), static_cast<size_t>(head));
     }
     for (int64_t i = 0; i < Rows() * shape.head_dim; ++i) q_.floats()[i] = random.Normal();
-    for (int64_t page = 0; page < 2 * layers * shape.kv_heads * pages_; ++page) {
-      page_pointers_.push_back(kv_.data() + page * static_cast<int64_t>(format_.bytes()));
-    }
     params_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   }
 
@@ -115,7 +112,10 @@ class Workload {
   int64_t Splits() const { return CeilDiv(context_, kDecodeSplit); }
 
   AttentionItem Item(int64_t layer, int head, int64_t begin, int64_t end) {
-    std::byte* const* k = page_pointers_.data() + ((layer * shape_.kv_heads + head) * 2) * pages_;
+    const auto page = static_cast<int64_t>(format_.bytes());
+    std::byte* k =
+        kv_.data() +
+        ((layer * shape_.kv_heads + head) * 2 * pages_ + begin / kDefaultPageSlots) * page;
     const int64_t row = shape_.kv_heads * shape_.group * shape_.head_dim;
     const int64_t part = begin / kDecodeSplit;
     const int64_t column = head * shape_.group;
@@ -123,8 +123,9 @@ class Workload {
             .q_stride = row,
             .tokens = tokens_,
             .q_position = context_ - tokens_,
-            .keys = {.pages = {.k_pages = k + begin / kDefaultPageSlots,
-                               .v_pages = k + pages_ + begin / kDefaultPageSlots,
+            .keys = {.pages = {.k = k,
+                               .v = k + pages_ * page,
+                               .page_stride = page,
                                .first_slot = begin % kDefaultPageSlots,
                                .count = end - begin},
                      .position = begin},
@@ -145,7 +146,6 @@ class Workload {
   Memory q_;
   Memory o_;
   Memory lse_;
-  std::vector<std::byte*> page_pointers_;
 };
 
 class Attender {

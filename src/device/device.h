@@ -94,6 +94,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
+  // Whether the host reads and writes what Allocate gives.
+  virtual bool host_reads_memory() const = 0;
 
   // Zeroed memory, aligned to 4096 at least, that kernels and copies reach. Never on the hot path.
   // kOutOfBudget from `budget`, or kIo when the system has none.

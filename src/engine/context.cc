@@ -109,8 +109,10 @@ Status Context::Impl::Build(const Workload& workload) {
       kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
-  Result<std::unique_ptr<Executor>> new_executor = Executor::Create(
-      *parts.model, *kernels, *device, *compute, *store, setup->executor, memory_budget);
+  setup->executor.host_reads_device = device->host_reads_memory();
+  Result<std::unique_ptr<Executor>> new_executor =
+      Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
+                       memory_budget, memory_budget);
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,

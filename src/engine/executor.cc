@@ -2,24 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/half.h"
 #include "base/random.h"
+#include "kernels/items.h"
 
 namespace headway {
 namespace {
 
-// Keys of one decode item: enough work to hide its start, small enough that a short context still
-// feeds every core.
-constexpr int64_t kDecodeSplit = 512;
 // Rows of logits computed at a time.
 constexpr int64_t kLogitRows = 32;
 
 int64_t SplitTokens(const ExecutorLimits& limits) {
-  return RoundUp(kDecodeSplit, limits.page_slots);
+  return RoundUp(limits.decode_split, limits.page_slots);
 }
 
 int64_t MaxParts(const ExecutorLimits& limits) {
@@ -30,19 +28,25 @@ int64_t MaxParts(const ExecutorLimits& limits) {
 
 // The parts of the executor's memory, in order, each aligned to 64 bytes.
 struct Layout {
-  int64_t activations, lse, part_o, part_lse, head_in, logits;
+  int64_t activations, o, lse, part_o, part_lse, head_in, head_normed, logits;
 
   Layout(const ModelShape& shape, const ExecutorLimits& limits) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
-    activations = RoundUp(Activations::Bytes(shape, limits.step_tokens), 64);
-    lse = floats(limits.step_tokens * shape.query_heads);
+    const DType dtype = limits.activation_dtype;
+    activations = RoundUp(Activations::Bytes(shape, dtype, limits.step_tokens), 64);
+    const int64_t rows = limits.step_tokens * shape.query_heads;
+    o = dtype == DType::kF32 ? 0 : floats(rows * shape.head_dim);
+    lse = floats(rows);
     const int64_t states = limits.entries * MaxParts(limits) * shape.query_heads;
     part_o = floats(states * shape.head_dim);
     part_lse = floats(states);
     head_in = floats(kLogitRows * shape.d_model);
+    head_normed = head_in;
     logits = floats(kLogitRows * shape.vocab);
   }
-  int64_t total() const { return activations + lse + part_o + part_lse + head_in + logits; }
+  int64_t total() const {
+    return activations + o + lse + part_o + part_lse + head_in + head_normed + logits;
+  }
 };
 
 }  // namespace
@@ -54,16 +58,24 @@ int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
 Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& kernels,
                                                    Device& device, Stream& compute,
                                                    kv::Store& store, const ExecutorLimits& limits,
-                                                   Budget& budget) {
+                                                   Budget& budget, Budget& host_budget) {
   Result<std::unique_ptr<Buffer>> memory =
       device.Allocate(budget, static_cast<size_t>(Bytes(model.shape(), limits)), "activations");
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<Executor>(
-      new Executor(model, kernels, compute, store, limits, std::move(*memory)));
+  std::unique_ptr<Buffer> host_memory;
+  if (!limits.host_reads_device) {
+    Result<std::unique_ptr<Buffer>> made = device.AllocateHost(
+        host_budget, static_cast<size_t>(Layout(model.shape(), limits).logits), "logits");
+    if (!made.ok()) return made.status();
+    host_memory = std::move(*made);
+  }
+  return std::unique_ptr<Executor>(new Executor(model, kernels, compute, store, limits,
+                                                std::move(*memory), std::move(host_memory)));
 }
 
 Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
-                   const ExecutorLimits& limits, std::unique_ptr<Buffer> memory)
+                   const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
+                   std::unique_ptr<Buffer> host_memory)
     : model_(model),
       shape_(model.shape()),
       kernels_(kernels),
@@ -73,28 +85,23 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       format_(store.format().page),
       split_tokens_(SplitTokens(limits)),
       max_parts_(MaxParts(limits)),
-      memory_(std::move(memory)) {
+      memory_(std::move(memory)),
+      host_memory_(std::move(host_memory)) {
   const Layout layout(shape_, limits_);
   std::byte* at = memory_->data();
   const auto take = [&](int64_t bytes) {
     return reinterpret_cast<float*>(std::exchange(at, at + bytes));
   };
-  act_ = Activations::Place(shape_, limits_.step_tokens,
+  act_ = Activations::Place(shape_, limits_.activation_dtype, limits_.step_tokens,
                             reinterpret_cast<std::byte*>(take(layout.activations)));
+  o_ = layout.o == 0 ? static_cast<float*>(act_.o) : take(layout.o);
   lse_ = take(layout.lse);
   part_o_ = take(layout.part_o);
   part_lse_ = take(layout.part_lse);
   head_in_ = take(layout.head_in);
+  head_normed_ = take(layout.head_normed);
   logits_ = take(layout.logits);
-}
-
-float* Executor::PartO(int entry, int head) const {
-  const int64_t state = (int64_t{entry} * shape_.kv_heads + head) * max_parts_ * shape_.group();
-  return part_o_ + state * shape_.head_dim;
-}
-
-float* Executor::PartLse(int entry, int head) const {
-  return part_lse_ + (int64_t{entry} * shape_.kv_heads + head) * max_parts_ * shape_.group();
+  host_logits_ = host_memory_ == nullptr ? logits_ : reinterpret_cast<float*>(host_memory_->data());
 }
 
 Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
@@ -124,9 +131,17 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
 Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed) {
   Random random(seed);
   const int64_t chunk = std::min(tokens, limits_.step_tokens);
-  for (int64_t i = 0; i < chunk * shape_.kv_heads * shape_.head_dim; ++i) {
-    act_.k[i] = random.Normal();
-    act_.v[i] = random.Normal();
+  const int64_t width = int64_t{shape_.kv_heads} * shape_.head_dim;
+  std::vector<std::byte> rows(static_cast<size_t>(ActivationBytes(chunk * width)));
+  for (void* to : {act_.k, act_.v}) {
+    for (int64_t i = 0; i < chunk * width; ++i) {
+      StoreFloat(rows.data(), i, limits_.activation_dtype, random.Normal());
+    }
+    const auto row_bytes = static_cast<size_t>(ActivationBytes(width));
+    compute_.Copy2D(static_cast<std::byte*>(to),
+                    static_cast<size_t>(ActivationBytes(act_.qkv_stride)), rows.data(), row_bytes,
+                    row_bytes, static_cast<size_t>(chunk));
+    if (Status s = compute_.Synchronize(); !s.ok()) return s;
   }
   const std::vector<TokenId> ids(static_cast<size_t>(chunk), 0);
   for (int64_t at = 0; at < tokens; at += chunk) {
@@ -219,12 +234,17 @@ void Executor::Angles(std::span<const StepInput> inputs) {
 
 void Executor::StoreNew(int layer) {
   store_items_.clear();
-  const int64_t stride = int64_t{shape_.kv_heads} * shape_.head_dim;
+  const kv::CacheFormat& cache = store_.format();
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      const int64_t offset = entries_[static_cast<size_t>(e)].row * stride + head * shape_.head_dim;
-      store_items_.push_back(
-          {act_.k + offset, act_.v + offset, stride, store_.Target(e, layer, head)});
+    for (int group = 0; group < cache.head_groups(); ++group) {
+      const int64_t offset =
+          ActivationBytes(entries_[static_cast<size_t>(e)].row * act_.qkv_stride +
+                          int64_t{group} * cache.group_heads * shape_.head_dim);
+      store_items_.push_back({.k = static_cast<const std::byte*>(act_.k) + offset,
+                              .v = static_cast<const std::byte*>(act_.v) + offset,
+                              .kv_stride = act_.qkv_stride,
+                              .heads = cache.HeadsIn(group),
+                              .to = store_.Target(e, layer, group)});
     }
   }
   kernels_.StoreKv(compute_, format_, store_items_);
@@ -237,17 +257,12 @@ Status Executor::Attention(int layer) {
       entry.started = false;
     }
     if (Status s = AttendSegments(layer, group); !s.ok()) return s;
-    const int first_head = group * store_.format().group_heads;
     for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-      Entry& entry = entries_[static_cast<size_t>(e)];
-      for (int h = 0; h < store_.format().HeadsIn(group); ++h) {
-        AttendRange(entry, e, first_head + h, store_.Tail(e, layer, first_head + h));
-      }
-      ++entry.parts;
+      AttendRange(e, group, store_.Tail(e, layer, group));
     }
     Flush(layer);
-    MergeDecode(group);
   }
+  FinishStates();
   return OkStatus();
 }
 
@@ -257,60 +272,46 @@ Status Executor::AttendSegments(int layer, int group) {
     for (int segment = span.first; segment < span.last; ++segment) {
       Result<kv::SlabView> view = store_.NextRead();
       if (!view.ok()) return view.status();
-      views_.push_back(std::move(*view));
-      AttendSlab(e, group, views_.back());
+      AttendRange(e, group, view->keys);
+      views_.push_back(*view);
       // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
       // decode items of resident slabs wait to be launched together.
-      if (!entries_[static_cast<size_t>(e)].decode || views_.back().tier != Tier::kDevice)
-        Flush(layer);
+      if (!entries_[static_cast<size_t>(e)].decode || view->tier != Tier::kDevice) Flush(layer);
     }
   }
   return OkStatus();
 }
 
-// Items for every head of the group against one slab. Decode cuts the slab at fixed boundaries,
-// each piece with a state of its own.
-void Executor::AttendSlab(int entry_index, int group, const kv::SlabView& view) {
+// The heads of a group against one range of keys. Decode cuts it at fixed boundaries, each piece
+// with a state of its own.
+void Executor::AttendRange(int entry_index, int group, const KeyRun& keys) {
   Entry& entry = entries_[static_cast<size_t>(entry_index)];
-  const int first_head = group * store_.format().group_heads;
-  const int64_t step = entry.decode ? split_tokens_ : view.tokens;
-  for (int64_t begin = 0; begin < view.tokens; begin += step) {
-    const int64_t first_page = begin / format_.page_slots;
-    for (int h = 0; h < store_.format().HeadsIn(group); ++h) {
-      KeyRun keys;
-      keys.pages.k_pages = view.k_pages.data() + int64_t{h} * view.pages + first_page;
-      keys.pages.v_pages = view.v_pages.data() + int64_t{h} * view.pages + first_page;
-      keys.pages.count = std::min(step, view.tokens - begin);
-      keys.position = view.position + begin;
-      AttendRange(entry, entry_index, first_head + h, keys);
-    }
-    ++entry.parts;
-  }
-  entry.started = true;
-}
-
-void Executor::AttendRange(Entry& entry, int entry_index, int head, const KeyRun& keys) {
-  const int group = shape_.group();
   const int64_t width = QWidth();
-  const int64_t column = int64_t{head} * group * shape_.head_dim;
+  const int64_t head = int64_t{group} * store_.format().group_heads * shape_.group();  // query head
   AttentionItem item;
-  item.q = act_.q + entry.row * width + column;
-  item.q_stride = width;
+  item.q = static_cast<const std::byte*>(act_.q) +
+           ActivationBytes(entry.row * act_.qkv_stride + head * shape_.head_dim);
+  item.q_stride = act_.qkv_stride;
   item.tokens = entry.tokens;
   item.q_position = entry.position;
+  item.heads = store_.format().HeadsIn(group);
   item.keys = keys;
+  item.o_stride = width;
+  item.lse_stride = shape_.query_heads;
   if (entry.decode) {
-    HEADWAY_CHECK(entry.parts < max_parts_);
-    item.o = PartO(entry_index, head) + int64_t{entry.parts} * group * shape_.head_dim;
-    item.lse = PartLse(entry_index, head) + int64_t{entry.parts} * group;
-    item.o_stride = int64_t{group} * shape_.head_dim;
-    item.lse_stride = group;
+    const int64_t part = entry_index * max_parts_ + entry.parts;
+    item.split = split_tokens_;
+    item.o = part_o_ + part * width + head * shape_.head_dim;
+    item.o_part_stride = width;
+    item.lse = part_lse_ + part * shape_.query_heads + head;
+    item.lse_part_stride = shape_.query_heads;
+    entry.parts += static_cast<int>(PartsOf(item));
+    HEADWAY_CHECK(entry.parts <= max_parts_);
   } else {
-    item.o = act_.o + entry.row * width + column;
-    item.o_stride = width;
-    item.lse = lse_ + entry.row * shape_.query_heads + int64_t{head} * group;
-    item.lse_stride = shape_.query_heads;
+    item.o = o_ + entry.row * width + head * shape_.head_dim;
+    item.lse = lse_ + entry.row * shape_.query_heads + head;
     item.merge = entry.started;
+    entry.started = true;
   }
   items_.push_back(item);
 }
@@ -328,25 +329,24 @@ void Executor::Flush(int layer) {
   views_.clear();
 }
 
-void Executor::MergeDecode(int group) {
+// From partial states to act_.o: decode's are merged, prefill's converted where o_ is not act_.o.
+void Executor::FinishStates() {
   merge_items_.clear();
-  const int first_head = group * store_.format().group_heads;
-  const int rows = shape_.group();
+  const int64_t width = QWidth();
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
-    if (!entry.decode) continue;
-    for (int h = 0; h < store_.format().HeadsIn(group); ++h) {
-      const int head = first_head + h;
-      MergeItem item;
-      item.part_o = PartO(e, head);
-      item.o_part_stride = int64_t{rows} * shape_.head_dim;
-      item.part_lse = PartLse(e, head);
-      item.lse_part_stride = rows;
-      item.parts = entry.parts;
-      item.rows = rows;
-      item.o = act_.o + entry.row * QWidth() + int64_t{head} * rows * shape_.head_dim;
-      merge_items_.push_back(item);
-    }
+    if (!entry.decode && o_ == act_.o) continue;
+    const int64_t part = e * max_parts_;
+    MergeItem item;
+    item.part_o = entry.decode ? part_o_ + part * width : o_ + entry.row * width;
+    item.o_part_stride = width;
+    item.part_lse = entry.decode ? part_lse_ + part * shape_.query_heads
+                                 : lse_ + entry.row * shape_.query_heads;
+    item.lse_part_stride = shape_.query_heads;
+    item.parts = entry.decode ? entry.parts : 1;
+    item.rows = entry.tokens * shape_.query_heads;
+    item.o = static_cast<std::byte*>(act_.o) + ActivationBytes(entry.row * width);
+    merge_items_.push_back(item);
   }
   if (!merge_items_.empty()) kernels_.Merge(compute_, shape_.head_dim, merge_items_);
 }
@@ -358,9 +358,11 @@ Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sin
     const Entry& entry = entries_[e];
     int64_t token = inputs[e].logits == LogitsMode::kLast ? entry.tokens - 1 : 0;
     for (; token < entry.tokens; ++token) {
-      std::memcpy(head_in_ + static_cast<int64_t>(logit_rows_.size()) * shape_.d_model,
-                  act_.x + (entry.row + token) * shape_.d_model,
-                  static_cast<size_t>(shape_.d_model) * sizeof(float));
+      const auto row = static_cast<int64_t>(logit_rows_.size()) * shape_.d_model;
+      compute_.Copy(
+          reinterpret_cast<std::byte*>(head_in_ + row),
+          reinterpret_cast<const std::byte*>(act_.x + (entry.row + token) * shape_.d_model),
+          static_cast<size_t>(shape_.d_model) * sizeof(float));
       logit_rows_.push_back({static_cast<int>(e), token});
       if (static_cast<int64_t>(logit_rows_.size()) < kLogitRows) continue;
       if (Status s = FlushLogits(sink); !s.ok()) return s;
@@ -371,11 +373,15 @@ Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sin
 
 Status Executor::FlushLogits(const LogitsSink& sink) {
   if (logit_rows_.empty()) return OkStatus();
-  model_.Head(kernels_, compute_, static_cast<int64_t>(logit_rows_.size()), head_in_, head_in_,
-              logits_);
+  const auto rows = static_cast<int64_t>(logit_rows_.size());
+  model_.Head(kernels_, compute_, rows, head_in_, head_normed_, logits_);
+  if (host_logits_ != logits_) {
+    compute_.Copy(reinterpret_cast<std::byte*>(host_logits_), reinterpret_cast<std::byte*>(logits_),
+                  static_cast<size_t>(LogitsBytes(shape_, rows)));
+  }
   if (Status s = compute_.Synchronize(); !s.ok()) return s;
   for (size_t i = 0; i < logit_rows_.size(); ++i) {
-    const std::span<float> logits(logits_ + static_cast<int64_t>(i) * shape_.vocab,
+    const std::span<float> logits(host_logits_ + static_cast<int64_t>(i) * shape_.vocab,
                                   static_cast<size_t>(shape_.vocab));
     if (Status s = sink(logit_rows_[i].entry, logit_rows_[i].token, logits); !s.ok()) return s;
   }

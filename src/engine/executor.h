@@ -45,16 +45,20 @@ struct ExecutorLimits {
   int64_t length = 0;  // of any sequence, the step included
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
+  int64_t decode_split = 0;              // Kernels::DecodeSplit
+  DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
+  bool host_reads_device = true;         // Device::host_reads_memory
 };
 
 class Executor {
  public:
-  // Bytes that Create takes from the budget; pure.
+  // Bytes that Create takes from the device's budget; pure.
   static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits);
   // Everything outlives the executor. `kernels` is prepared.
   static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
                                                   Device& device, Stream& compute, kv::Store& store,
-                                                  const ExecutorLimits& limits, Budget& budget);
+                                                  const ExecutorLimits& limits, Budget& budget,
+                                                  Budget& host_budget);
 
   const ExecutorLimits& limits() const { return limits_; }
 
@@ -79,7 +83,8 @@ class Executor {
   };
 
   Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
-           const ExecutorLimits& limits, std::unique_ptr<Buffer> memory);
+           const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
+           std::unique_ptr<Buffer> host_memory);
 
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginEntries(std::span<const StepInput> inputs);
@@ -88,16 +93,17 @@ class Executor {
   void StoreNew(int layer);
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
-  void AttendRange(Entry& entry, int entry_index, int head, const KeyRun& keys);
-  void AttendSlab(int entry_index, int group, const kv::SlabView& view);
+  void AttendRange(int entry_index, int group, const KeyRun& keys);
   void Flush(int layer);
-  void MergeDecode(int group);
+  void FinishStates();
   Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
   Status FlushLogits(const LogitsSink& sink);
 
   int64_t QWidth() const { return int64_t{shape_.query_heads} * shape_.head_dim; }
-  float* PartO(int entry, int head) const;
-  float* PartLse(int entry, int head) const;
+  // Bytes of `count` activations.
+  int64_t ActivationBytes(int64_t count) const {
+    return count * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+  }
 
   const Model& model_;
   const ModelShape& shape_;
@@ -110,12 +116,16 @@ class Executor {
   const int64_t max_parts_;
 
   std::unique_ptr<Buffer> memory_;
+  std::unique_ptr<Buffer> host_memory_;  // null where the host reads device memory
   Activations act_;
-  float* lse_;       // [step_tokens, query_heads]
-  float* part_o_;    // [entries, kv_heads, max_parts, group, head_dim]
-  float* part_lse_;  // [entries, kv_heads, max_parts, group]
-  float* head_in_;   // [kLogitRows, d_model]
-  float* logits_;    // [kLogitRows, vocab]
+  float* o_;            // [step_tokens, query_heads, head_dim]; act_.o where that is f32
+  float* lse_;          // [step_tokens, query_heads]
+  float* part_o_;       // [entries, max_parts, query_heads, head_dim]
+  float* part_lse_;     // [entries, max_parts, query_heads]
+  float* head_in_;      // [kLogitRows, d_model]
+  void* head_normed_;   // [kLogitRows, d_model] activations
+  float* logits_;       // [kLogitRows, vocab]
+  float* host_logits_;  // the same, where the host reads it
 
   std::vector<Entry> entries_;
   std::vector<TokenId> ids_;

@@ -28,13 +28,16 @@ kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions&
   return store;
 }
 
-ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& workload) {
+ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& workload,
+                                 const Kernels& kernels) {
   ExecutorLimits limits;
   limits.step_tokens = store.max_step_tokens;
   limits.entries = store.max_sequences;
   limits.length = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   limits.segment_tokens = store.format.segment_tokens();
   limits.page_slots = store.format.page.page_slots;
+  limits.decode_split = kernels.DecodeSplit();
+  limits.activation_dtype = kernels.ActivationDType(store.format.page.dtype);
   return limits;
 }
 
@@ -128,9 +131,10 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
     return plan::CacheBytes{footprint.open_pages, footprint.append_buffer, footprint.staging,
                             footprint.bounce, store.format.slab_bytes()};
   };
-  request.costs.activations = [config, options, workload](const plan::CacheChoice& choice) {
+  request.costs.activations = [config, options, workload,
+                               &kernels](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
-    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload));
+    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload, kernels));
   };
   request.costs.workspace = [config, options, workload, &kernels](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
@@ -152,7 +156,7 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   setup.plan = std::move(*plan);
   setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
   setup.store.placement = *ParsePlacement(options.placement);
-  setup.executor = ExecutorLimitsFor(setup.store, workload);
+  setup.executor = ExecutorLimitsFor(setup.store, workload, kernels);
   setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens);
   return setup;
 }

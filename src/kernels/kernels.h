@@ -2,8 +2,10 @@
 // fast implementation for CPUs; an accelerator adds another. All calls enqueue on a compute stream
 // and return; shapes are in brackets, innermost last, rows contiguous unless a stride is given.
 //
-// Activations are f32. Sums, norms, softmax and states are f32. Weights and KV pages keep the dtype
-// of the model.
+// The residual stream, norms, sums, softmax and partial states are f32. Weights and KV pages keep
+// the dtype of the model. What passes between the steps of a layer (normed rows, q, k, v, the MLP's
+// inside) is in the kernels' activation dtype, which ActivationDType names: pointers to it are
+// void*, and their strides count elements.
 #ifndef HEADWAY_KERNELS_KERNELS_H_
 #define HEADWAY_KERNELS_KERNELS_H_
 
@@ -26,13 +28,17 @@ struct WeightView {
   int64_t in = 0;
 };
 
-// y [rows, out] = x [rows, in] · weight^T + bias, or += with `accumulate`.
+// What becomes of a product: an activation, f32 (logits), or f32 added to what is there (the
+// residual stream).
+enum class LinearResult : uint8_t { kActivation, kFloat, kAddFloat };
+
+// y [rows, out] = x [rows, in] · weight^T + bias.
 struct LinearOp {
   WeightView weight;
   const float* bias = nullptr;  // [out] or null
-  float* y = nullptr;
-  int64_t y_stride = 0;  // floats between rows of y
-  bool accumulate = false;
+  void* y = nullptr;
+  int64_t y_stride = 0;  // elements between rows of y
+  LinearResult result = LinearResult::kActivation;
 };
 
 // How the pages of a cache are laid out: page_slots × head_dim elements, slot-major.
@@ -46,20 +52,24 @@ struct PageFormat {
   }
 };
 
-// `count` consecutive slots of one KV head, `first_slot` slots into the first of their pages.
+// `count` consecutive slots of one or more KV heads, `first_slot` slots into the first of their
+// pages. The pages of a head lie page_stride bytes apart, the heads head_stride bytes apart.
 struct PageRun {
-  std::byte* const* k_pages = nullptr;  // [CeilDiv(first_slot + count, page_slots)]
-  std::byte* const* v_pages = nullptr;
+  std::byte* k = nullptr;  // the first page of the first head
+  std::byte* v = nullptr;
+  int64_t page_stride = 0;
+  int64_t head_stride = 0;
   int64_t first_slot = 0;
   int64_t count = 0;
 };
 
-// K and V of one KV head [to.count, head_dim], tokens kv_stride floats apart, to be encoded into
-// its pages.
+// K and V of `heads` KV heads [to.count, heads, head_dim], tokens kv_stride elements apart, to be
+// encoded into their pages.
 struct StoreKvItem {
-  const float* k = nullptr;
-  const float* v = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
   int64_t kv_stride = 0;
+  int heads = 1;
   PageRun to;
 };
 
@@ -70,7 +80,7 @@ struct RopeTable {
   int rotary_dim = 0;  // the first rotary_dim elements of a head rotate, in halves (i, i + dim / 2)
 };
 
-// Keys of one KV head with the logical positions of their slots.
+// Keys with the logical positions of their slots.
 struct KeyRun {
   PageRun pages;
   int64_t position = 0;                // of the first key; key i is at position + i
@@ -90,27 +100,33 @@ struct AttentionParams {
   int64_t window = 0;    // a query at p sees keys at (p - window, p]; 0: all keys up to p
 };
 
-// The queries of one sequence and one KV head (its whole group) against one range of keys: their
-// partial state (o, lse) is written, or merged into what is there.
+// The queries of one sequence and `heads` KV heads (each with its whole group) against one range of
+// keys: their partial states (o, lse) are written, or merged into what is there. With `split`,
+// every `split` keys make a partial state of their own, part p at p * o_part_stride and p *
+// lse_part_stride; such states are not merged.
 struct AttentionItem {
-  const float* q = nullptr;  // [tokens, group, head_dim]; tokens q_stride floats apart, heads dense
+  const void* q = nullptr;  // [tokens, heads, group, head_dim]; tokens q_stride elements apart
   int64_t q_stride = 0;
   int64_t tokens = 0;
   int64_t q_position = 0;  // of the first token; a query at p sees keys at positions <= p
+  int heads = 1;
   KeyRun keys;
   KeyTransform transform;
 
-  float* o = nullptr;  // [tokens, group, head_dim], normalised
-  int64_t o_stride = 0;
-  float* lse = nullptr;  // [tokens, group], natural log; -inf where no key was seen (o is then 0)
+  int64_t split = 0;     // keys of a partial state; 0: one state of all
+  float* o = nullptr;    // [tokens, heads, group, head_dim], normalised
+  int64_t o_stride = 0;  // between tokens
+  int64_t o_part_stride = 0;
+  float* lse = nullptr;  // [tokens, heads, group], natural log; -inf where no key was seen (o is 0)
   int64_t lse_stride = 0;
+  int64_t lse_part_stride = 0;
   bool merge = false;         // merge into (o, lse) instead of writing
-  float* key_mass = nullptr;  // [count], or null: += the sum over queries of exp(logit - lse),
-                              // where lse is the item's own partial lse
+  float* key_mass = nullptr;  // [heads, count], or null: += the sum over queries of exp(logit -
+                              // lse), where lse is the item's own partial lse
 };
 
 // `parts` partial states of the same queries, merged in order into `o`. All [rows, head_dim] and
-// [rows], part i at i * o_part_stride and i * lse_part_stride.
+// [rows], part i at i * o_part_stride and i * lse_part_stride. One part alone is converted.
 struct MergeItem {
   const float* part_o = nullptr;
   int64_t o_part_stride = 0;
@@ -118,7 +134,7 @@ struct MergeItem {
   int64_t lse_part_stride = 0;
   int parts = 0;
   int64_t rows = 0;
-  float* o = nullptr;    // rows head_dim apart
+  void* o = nullptr;     // activations, rows head_dim apart
   float* lse = nullptr;  // [rows] or null
 };
 
@@ -135,6 +151,11 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+  // The activation dtype of a model whose weights are `weights`.
+  virtual DType ActivationDType(DType weights) const = 0;
+  // Keys that one partial state of a decode item best covers: enough to hide the start of the work,
+  // few enough that a short context still feeds the whole processor.
+  virtual int64_t DecodeSplit() const = 0;
 
   // Scratch memory: what Prepare will take from the budget, and taking it. Before the first step.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
@@ -143,22 +164,24 @@ class Kernels {
   // x [n, table.in] = rows of table [vocab, d_model] chosen by ids.
   virtual void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
                      float* x) = 0;
-  // y = x / sqrt(mean(x²) + eps) * weight over the last dimension; y may be x.
+  // y = x / sqrt(mean(x²) + eps) * weight over the last dimension of x [rows, width].
   virtual void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-                       int64_t width, float* y) = 0;
+                       int64_t width, void* y) = 0;
+  // The same in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
+  virtual void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
+                        int head_dim, void* x, int64_t x_stride) = 0;
   // All ops read the same x [rows, in].
-  virtual void Linear(Stream& stream, const float* x, int64_t rows,
+  virtual void Linear(Stream& stream, const void* x, int64_t rows,
                       std::span<const LinearOp> ops) = 0;
   // y = silu(gate) * up; y may be gate.
-  virtual void SwiGlu(Stream& stream, const float* gate, const float* up, int64_t count,
-                      float* y) = 0;
+  virtual void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) = 0;
   // Fills cos and sin [tokens, rotary_dim / 2] with scale * cos and sin of f32(position) *
   // inv_freq, the product rounded to f32 as Transformers does.
   virtual void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
                           int rotary_dim, float scale, float* cos, float* sin) = 0;
-  // Rotates x [tokens, heads, head_dim] in place, tokens x_stride floats apart.
+  // Rotates x [tokens, heads, head_dim] in place, tokens x_stride apart.
   virtual void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-                    float* x, int64_t x_stride) = 0;
+                    void* x, int64_t x_stride) = 0;
   virtual void StoreKv(Stream& stream, const PageFormat& format,
                        std::span<const StoreKvItem> items) = 0;
 

@@ -29,15 +29,13 @@ class PlainRunner {
         stream_(device_->NewStream(Lane::kCompute)),
         kernels_(NewRefKernels()),
         rope_(ComputeRope(model.config().rope, shape_.head_dim, prompt_length)),
-        activations_(static_cast<size_t>(Activations::Bytes(shape_, kChunk) / 4 + 16), NaN()),
+        activations_(static_cast<size_t>(Activations::Bytes(shape_, DType::kF32, kChunk) / 4 + 16),
+                     NaN()),
         lse_(static_cast<size_t>(kChunk * shape_.query_heads), NaN()),
         normed_(static_cast<size_t>(shape_.d_model), NaN()) {
     pages_ = CeilDiv(capacity, format_.page_slots);
     const int64_t planes = int64_t{2} * shape_.layers * shape_.kv_heads;
     memory_.resize(static_cast<size_t>(planes * pages_) * format_.bytes(), std::byte{0xFF});
-    for (int64_t i = 0; i < planes * pages_; ++i) {
-      page_table_.push_back(memory_.data() + static_cast<size_t>(i) * format_.bytes());
-    }
   }
 
   // The logits behind each of `ids`, which follow what ran before.
@@ -52,40 +50,40 @@ class PlainRunner {
  private:
   static float NaN() { return std::numeric_limits<float>::quiet_NaN(); }
 
-  PageRun Pages(int layer, int head, int64_t begin, int64_t count) {
-    const int64_t plane = (int64_t{layer} * shape_.kv_heads + head) * 2;
-    const int64_t first = begin / format_.page_slots;
-    return {.k_pages = page_table_.data() + plane * pages_ + first,
-            .v_pages = page_table_.data() + (plane + 1) * pages_ + first,
+  PageRun Pages(int layer, int64_t begin, int64_t count) {
+    const auto page = static_cast<int64_t>(format_.bytes());
+    std::byte* k = memory_.data() + 2 * layer * shape_.kv_heads * pages_ * page +
+                   begin / format_.page_slots * page;
+    return {.k = k,
+            .v = k + pages_ * page,
+            .page_stride = page,
+            .head_stride = 2 * pages_ * page,
             .first_slot = begin % format_.page_slots,
             .count = count};
   }
 
   void Attention(int layer, int64_t tokens, const Activations& a) {
     const int64_t head_dim = shape_.head_dim;
-    const int64_t group = shape_.group();
-    std::vector<StoreKvItem> stores;
-    std::vector<AttentionItem> items;
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      stores.push_back({.k = a.k + head * head_dim,
-                        .v = a.v + head * head_dim,
-                        .kv_stride = shape_.kv_heads * head_dim,
-                        .to = Pages(layer, head, length_, tokens)});
-      items.push_back({.q = a.q + head * group * head_dim,
-                       .q_stride = shape_.query_heads * head_dim,
-                       .tokens = tokens,
-                       .q_position = length_,
-                       .keys = {.pages = Pages(layer, head, 0, length_ + tokens)},
-                       .transform = {},
-                       .o = a.o + head * group * head_dim,
-                       .o_stride = shape_.query_heads * head_dim,
-                       .lse = lse_.data() + head * group,
-                       .lse_stride = shape_.query_heads});
-    }
-    kernels_->StoreKv(*stream_, format_, stores);
+    const StoreKvItem store = {.k = a.k,
+                               .v = a.v,
+                               .kv_stride = a.qkv_stride,
+                               .heads = shape_.kv_heads,
+                               .to = Pages(layer, length_, tokens)};
+    kernels_->StoreKv(*stream_, format_, {&store, 1});
+    AttentionItem item;
+    item.q = a.q;
+    item.q_stride = a.qkv_stride;
+    item.tokens = tokens;
+    item.q_position = length_;
+    item.heads = shape_.kv_heads;
+    item.keys.pages = Pages(layer, 0, length_ + tokens);
+    item.o = static_cast<float*>(a.o);
+    item.o_stride = shape_.query_heads * head_dim;
+    item.lse = lse_.data();
+    item.lse_stride = shape_.query_heads;
     const AttentionParams params = {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                                     .window = model_.config().windows[static_cast<size_t>(layer)]};
-    kernels_->Attend(*stream_, format_, shape_.group(), params, items);
+    kernels_->Attend(*stream_, format_, shape_.group(), params, {&item, 1});
   }
 
   void Chunk(std::span<const TokenId> ids, std::vector<std::vector<float>>* logits) {
@@ -93,7 +91,8 @@ class PlainRunner {
     void* start = activations_.data();
     size_t space = activations_.size() * sizeof(float);
     ASSERT_NE(std::align(64, space - 64, start, space), nullptr);
-    const Activations a = Activations::Place(shape_, tokens, static_cast<std::byte*>(start));
+    const Activations a =
+        Activations::Place(shape_, DType::kF32, tokens, static_cast<std::byte*>(start));
     std::vector<int32_t> positions;
     for (int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<int32_t>(length_ + i));
     kernels_->RopeAngles(*stream_, positions, rope_.inv_freq.data(), shape_.head_dim, rope_.scale,
@@ -126,8 +125,7 @@ class PlainRunner {
   std::vector<float> activations_;
   std::vector<float> lse_;
   std::vector<float> normed_;
-  std::vector<std::byte> memory_;
-  std::vector<std::byte*> page_table_;  // [layers, kv_heads, K and V, pages_]
+  std::vector<std::byte> memory_;  // [layers, kv_heads, K and V, pages_] pages
   int64_t pages_ = 0;
   int64_t length_ = 0;
 };

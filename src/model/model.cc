@@ -115,32 +115,52 @@ struct Model::Part {
   }
 };
 
-int64_t Activations::Bytes(const ModelShape& shape, int64_t tokens) {
-  const int64_t q = AlignedFloats(tokens * shape.query_heads * shape.head_dim);
-  const int64_t kv = AlignedFloats(tokens * shape.kv_heads * shape.head_dim);
-  const int64_t attention = 2 * q + 2 * kv;
-  const int64_t mlp = 2 * AlignedFloats(tokens * shape.d_ff);
-  const int64_t floats = 2 * AlignedFloats(tokens * shape.d_model) + std::max(attention, mlp) +
-                         2 * AlignedFloats(tokens * shape.head_dim / 2);
-  return floats * static_cast<int64_t>(sizeof(float));
+namespace {
+
+int64_t QkvWidth(const ModelShape& shape) {
+  return (int64_t{shape.query_heads} + 2 * int64_t{shape.kv_heads}) * shape.head_dim;
 }
 
-Activations Activations::Place(const ModelShape& shape, int64_t tokens, std::byte* buffer) {
-  float* next = reinterpret_cast<float*>(buffer);
-  auto take = [&next](int64_t count) { return std::exchange(next, next + AlignedFloats(count)); };
+// Bytes of `count` elements, whole cache lines.
+int64_t LineBytes(int64_t count, DType dtype) {
+  return RoundUp(count * static_cast<int64_t>(DTypeBytes(dtype)), kAlignment);
+}
+
+}  // namespace
+
+int64_t Activations::Bytes(const ModelShape& shape, DType dtype, int64_t tokens) {
+  const int64_t attention = LineBytes(tokens * QkvWidth(shape), dtype) +
+                            LineBytes(tokens * shape.query_heads * shape.head_dim, dtype);
+  const int64_t mlp = 2 * LineBytes(tokens * shape.d_ff, dtype);
+  return LineBytes(tokens * shape.d_model, DType::kF32) + LineBytes(tokens * shape.d_model, dtype) +
+         std::max(attention, mlp) + 2 * LineBytes(tokens * shape.head_dim / 2, DType::kF32);
+}
+
+Activations Activations::Place(const ModelShape& shape, DType dtype, int64_t tokens,
+                               std::byte* buffer) {
+  const auto width = static_cast<int64_t>(DTypeBytes(dtype));
+  std::byte* next = buffer;
+  const auto take = [&next](int64_t count, DType of) {
+    return std::exchange(next, next + LineBytes(count, of));
+  };
+  const auto floats = [&take](int64_t count) {
+    return reinterpret_cast<float*>(take(count, DType::kF32));
+  };
   Activations a;
-  a.x = take(tokens * shape.d_model);
-  a.normed = take(tokens * shape.d_model);
-  a.cos = take(tokens * shape.head_dim / 2);
-  a.sin = take(tokens * shape.head_dim / 2);
-  float* shared = next;
-  a.q = take(tokens * shape.query_heads * shape.head_dim);
-  a.k = take(tokens * shape.kv_heads * shape.head_dim);
-  a.v = take(tokens * shape.kv_heads * shape.head_dim);
-  a.o = take(tokens * shape.query_heads * shape.head_dim);
+  a.x = floats(tokens * shape.d_model);
+  a.normed = take(tokens * shape.d_model, dtype);
+  a.cos = floats(tokens * shape.head_dim / 2);
+  a.sin = floats(tokens * shape.head_dim / 2);
+  std::byte* shared = next;
+  a.qkv_stride = QkvWidth(shape);
+  std::byte* qkv = take(tokens * a.qkv_stride, dtype);
+  a.q = qkv;
+  a.k = qkv + shape.query_heads * shape.head_dim * width;
+  a.v = qkv + (shape.query_heads + shape.kv_heads) * shape.head_dim * width;
+  a.o = take(tokens * shape.query_heads * shape.head_dim, dtype);
   next = shared;
-  a.gate = take(tokens * shape.d_ff);
-  a.up = take(tokens * shape.d_ff);
+  a.gate = take(tokens * shape.d_ff, dtype);
+  a.up = take(tokens * shape.d_ff, dtype);
   return a;
 }
 

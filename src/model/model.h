@@ -29,23 +29,26 @@
 namespace headway {
 
 // Where the activations of one call of `tokens` tokens lie in one buffer. gate and up share their
-// memory with q, k, v and o, which are dead by the time of the MLP.
+// memory with q, k, v and o, which are dead by the time of the MLP. Pointers to void are of the
+// kernels' activation dtype.
 struct Activations {
-  float* x = nullptr;       // [T, d_model], the residual stream
-  float* normed = nullptr;  // [T, d_model]
-  float* q = nullptr;       // [T, query_heads, head_dim]
-  float* k = nullptr;       // [T, kv_heads, head_dim]
-  float* v = nullptr;       // [T, kv_heads, head_dim]
-  float* o = nullptr;       // [T, query_heads, head_dim], attention's output
-  float* gate = nullptr;    // [T, d_ff]
-  float* up = nullptr;      // [T, d_ff]
-  float* cos = nullptr;     // [T, head_dim / 2]
-  float* sin = nullptr;     // [T, head_dim / 2]
+  float* x = nullptr;      // [T, d_model], the residual stream
+  void* normed = nullptr;  // [T, d_model]
+  void* q = nullptr;       // [T, query_heads, head_dim], tokens qkv_stride elements apart, as k, v:
+  void* k = nullptr;       // [T, kv_heads, head_dim], all three columns of one matrix, so that one
+  void* v = nullptr;       // [T, kv_heads, head_dim]  product can make them
+  void* o = nullptr;       // [T, query_heads, head_dim], attention's output
+  void* gate = nullptr;    // [T, d_ff]
+  void* up = nullptr;      // [T, d_ff]
+  float* cos = nullptr;    // [T, head_dim / 2]
+  float* sin = nullptr;    // [T, head_dim / 2]
+  int64_t qkv_stride = 0;
 
-  // Bytes that Place takes; pure, so that a plan can be made without memory.
-  static int64_t Bytes(const ModelShape& shape, int64_t tokens);
+  // Bytes that Place takes; pure, so that a plan can be made without memory. `dtype` is the
+  // kernels' activation dtype.
+  static int64_t Bytes(const ModelShape& shape, DType dtype, int64_t tokens);
   // `buffer` has Bytes() and is aligned to 64, as every part will be.
-  static Activations Place(const ModelShape& shape, int64_t tokens, std::byte* buffer);
+  static Activations Place(const ModelShape& shape, DType dtype, int64_t tokens, std::byte* buffer);
 };
 
 // Bytes of the logits of `rows` tokens.
@@ -95,8 +98,8 @@ class Model {
                     const Activations& a) const;
   // x += the gated MLP of the normed x. Overwrites normed, gate and up (thus q, k, v, o).
   void Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
-  // logits [rows, vocab] of x [rows, d_model], which normed [rows, d_model] may alias.
-  void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, float* normed,
+  // logits [rows, vocab] of x [rows, d_model]; normed [rows, d_model] is overwritten.
+  void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* normed,
             float* logits) const;
 
   // The widest input and output of the steps' Linear calls, Head's output (vocab) left out: for

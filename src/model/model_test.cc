@@ -198,13 +198,16 @@ TEST_F(ModelTest, PlacesActivationsApart) {
   for (int d_ff : {3, 1000}) {
     shape.d_ff = d_ff;
     const int64_t tokens = 7;
-    const int64_t bytes = Activations::Bytes(shape, tokens);
+    const int64_t bytes = Activations::Bytes(shape, DType::kF32, tokens);
     auto* base = reinterpret_cast<std::byte*>(uintptr_t{4096});
-    const Activations a = Activations::Place(shape, tokens, base);
+    const Activations a = Activations::Place(shape, DType::kF32, tokens, base);
     // Parts that are alive together, each with its floats.
-    using Part = std::pair<const float*, int64_t>;
+    using Part = std::pair<const void*, int64_t>;
     const Part always[] = {{a.x, 24}, {a.normed, 24}, {a.cos, 5}, {a.sin, 5}};
-    const Part attention[] = {{a.q, 60}, {a.k, 20}, {a.v, 20}, {a.o, 60}};
+    const Part attention[] = {{a.q, a.qkv_stride}, {a.o, 60}};
+    EXPECT_EQ(a.qkv_stride, 100);
+    EXPECT_EQ(static_cast<float*>(a.q) + 60, a.k);
+    EXPECT_EQ(static_cast<float*>(a.k) + 20, a.v);
     const Part mlp[] = {{a.gate, d_ff}, {a.up, d_ff}};
     for (std::span<const Part> phase :
          {std::span<const Part>(attention), std::span<const Part>(mlp)}) {

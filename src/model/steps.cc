@@ -16,26 +16,29 @@ void Model::Qkv(Kernels& kernels, Stream& stream, int layer, const RopeTable& ro
   const ModelShape& s = config_.shape;
   kernels.RmsNorm(stream, a.x, w.input_norm, config_.norm_eps, tokens, s.d_model, a.normed);
   const std::array<LinearOp, 3> ops = {{
-      {.weight = w.q, .bias = w.q_bias, .y = a.q, .y_stride = w.q.out},
-      {.weight = w.k, .bias = w.k_bias, .y = a.k, .y_stride = w.k.out},
-      {.weight = w.v, .bias = w.v_bias, .y = a.v, .y_stride = w.v.out},
+      {.weight = w.q, .bias = w.q_bias, .y = a.q, .y_stride = a.qkv_stride},
+      {.weight = w.k, .bias = w.k_bias, .y = a.k, .y_stride = a.qkv_stride},
+      {.weight = w.v, .bias = w.v_bias, .y = a.v, .y_stride = a.qkv_stride},
   }};
   kernels.Linear(stream, a.normed, tokens, ops);
   if (config_.qk_norm) {
-    // Each head is a row of its own.
-    kernels.RmsNorm(stream, a.q, w.q_norm, config_.norm_eps, tokens * s.query_heads, s.head_dim,
-                    a.q);
-    kernels.RmsNorm(stream, a.k, w.k_norm, config_.norm_eps, tokens * s.kv_heads, s.head_dim, a.k);
+    kernels.HeadNorm(stream, w.q_norm, config_.norm_eps, tokens, s.query_heads, s.head_dim, a.q,
+                     a.qkv_stride);
+    kernels.HeadNorm(stream, w.k_norm, config_.norm_eps, tokens, s.kv_heads, s.head_dim, a.k,
+                     a.qkv_stride);
   }
-  kernels.Rope(stream, rope, tokens, s.query_heads, s.head_dim, a.q, w.q.out);
-  kernels.Rope(stream, rope, tokens, s.kv_heads, s.head_dim, a.k, w.k.out);
+  kernels.Rope(stream, rope, tokens, s.query_heads, s.head_dim, a.q, a.qkv_stride);
+  kernels.Rope(stream, rope, tokens, s.kv_heads, s.head_dim, a.k, a.qkv_stride);
 }
 
 void Model::AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                          const Activations& a) const {
   const Layer& w = layers_[static_cast<size_t>(layer)];
-  const LinearOp op = {
-      .weight = w.o, .bias = w.o_bias, .y = a.x, .y_stride = w.o.out, .accumulate = true};
+  const LinearOp op = {.weight = w.o,
+                       .bias = w.o_bias,
+                       .y = a.x,
+                       .y_stride = w.o.out,
+                       .result = LinearResult::kAddFloat};
   kernels.Linear(stream, a.o, tokens, {&op, 1});
 }
 
@@ -50,15 +53,19 @@ void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
   }};
   kernels.Linear(stream, a.normed, tokens, ops);
   kernels.SwiGlu(stream, a.gate, a.up, tokens * s.d_ff, a.gate);
-  const LinearOp down = {
-      .weight = w.down, .bias = w.down_bias, .y = a.x, .y_stride = w.down.out, .accumulate = true};
+  const LinearOp down = {.weight = w.down,
+                         .bias = w.down_bias,
+                         .y = a.x,
+                         .y_stride = w.down.out,
+                         .result = LinearResult::kAddFloat};
   kernels.Linear(stream, a.gate, tokens, {&down, 1});
 }
 
-void Model::Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, float* normed,
+void Model::Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* normed,
                  float* logits) const {
   kernels.RmsNorm(stream, x, final_norm_, config_.norm_eps, rows, config_.shape.d_model, normed);
-  const LinearOp op = {.weight = head_, .y = logits, .y_stride = head_.out};
+  const LinearOp op = {
+      .weight = head_, .y = logits, .y_stride = head_.out, .result = LinearResult::kFloat};
   kernels.Linear(stream, normed, rows, {&op, 1});
 }
 

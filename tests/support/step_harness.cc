@@ -92,9 +92,12 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(const Model& model,
   executor_limits.length = max_length;
   executor_limits.segment_tokens = options.format.segment_tokens();
   executor_limits.page_slots = config.page_slots;
+  executor_limits.decode_split = h->kernels_->DecodeSplit();
+  executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
+  executor_limits.host_reads_device = h->device_->host_reads_memory();
   Result<std::unique_ptr<Executor>> executor =
       Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
-                       *h->memory_budget_);
+                       *h->memory_budget_, *h->memory_budget_);
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;

@@ -223,6 +223,7 @@ class CpuDevice final : public Device {
   CpuDevice(Env* env, Trace* trace) : env_(env), trace_(trace) {}
 
   std::string name() const override { return "cpu"; }
+  bool host_reads_memory() const override { return true; }
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
     Result<Reservation> reservation = budget.Reserve(static_cast<int64_t>(bytes), tag);

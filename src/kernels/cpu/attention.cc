@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/items.h"
 
 namespace headway::cpu {
 namespace {
@@ -158,7 +159,7 @@ void MergeRow(const MergeItem& item, int head_dim, int64_t row) {
   for (int part = 0; part < item.parts; ++part) {
     max = MaxOrNan(max, item.part_lse[part * item.lse_part_stride + row]);
   }
-  float* o = item.o + row * head_dim;
+  float* o = static_cast<float*>(item.o) + row * head_dim;
   float sum = 0;
   // The first part is written, not added: `o` may hold anything, or be that part.
   bool first = true;
@@ -235,7 +236,7 @@ AttentionCode AttentionCodeFor(Isa isa) {
 void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
                 const AttentionParams& params, std::span<const AttentionItem> items,
                 const AttentionScratch& scratch) {
-  Attention(code, pool, format, group, params, scratch).Run(items);
+  Attention(code, pool, format, group, params, scratch).Run(SingleStates(format, group, items));
 }
 
 void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
@@ -288,15 +289,19 @@ void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
   const StoreRowFunction store = StoreRowFor(isa);
   const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const StoreKvItem& item : items) {
-    pool.Run(item.to.count, kRowsGrain, [&](int, int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
+    pool.Run(item.to.count * item.heads, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t head = i / item.to.count;
+        const int64_t row = i % item.to.count;
         const int64_t slot = item.to.first_slot + row;
-        const int64_t page = slot / format.page_slots;
-        const int64_t offset = slot % format.page_slots * row_bytes;
-        store(item.k + row * item.kv_stride, format.head_dim, format.dtype,
-              item.to.k_pages[page] + offset);
-        store(item.v + row * item.kv_stride, format.head_dim, format.dtype,
-              item.to.v_pages[page] + offset);
+        const int64_t to = head * item.to.head_stride +
+                           slot / format.page_slots * item.to.page_stride +
+                           slot % format.page_slots * row_bytes;
+        const int64_t from = row * item.kv_stride + head * format.head_dim;
+        store(static_cast<const float*>(item.k) + from, format.head_dim, format.dtype,
+              item.to.k + to);
+        store(static_cast<const float*>(item.v) + from, format.head_dim, format.dtype,
+              item.to.v + to);
       }
     });
   }

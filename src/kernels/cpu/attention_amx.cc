@@ -183,7 +183,8 @@ void PackQueries(const AttentionTask& task, int64_t first_row, int64_t rows, con
         m[r] = _mm512_setzero_si512();
         if (in_strip >= rows) continue;
         const int64_t row = first_row + in_strip;
-        const float* from = task.item->q + row / task.group * task.item->q_stride +
+        const float* from = static_cast<const float*>(task.item->q) +
+                            row / task.group * task.item->q_stride +
                             row % task.group * dims.head_dim + chunk * 32;
         const int64_t left = dims.head_dim - chunk * 32;
         const __m512 low = _mm512_maskz_loadu_ps(FirstLanes(left), from);
@@ -208,7 +209,7 @@ __mmask32 FirstElements(int64_t count) {
 void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
   uint16_t* to = scratch.k;
-  RowCursor cursor(*task.format, run, run.k_pages, first);
+  RowCursor cursor(*task.format, run, run.k, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
     for (int64_t dim = 0; dim < scratch.dims.chunks * 32; dim += 32, to += 32) {
@@ -223,7 +224,7 @@ void PackValues(const AttentionTask& task, int64_t first, int64_t count, const S
   alignas(64) static constexpr std::byte kZeros[64] = {};
   const PageRun& run = task.item->keys.pages;
   const std::byte* rows[kBlock];
-  RowCursor cursor(*task.format, run, run.v_pages, first);
+  RowCursor cursor(*task.format, run, run.v, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
     rows[key] = cursor.row();

@@ -175,7 +175,7 @@ HWY_NOINLINE void Score(const Piece& piece) {
   const PageRun& run = piece.task.item->keys.pages;
   const int64_t dim = piece.task.format->head_dim;
   const float* q = scratch.q + piece.first_row * scratch.dim;
-  RowCursor cursor(*piece.task.format, run, run.k_pages, piece.first_key);
+  RowCursor cursor(*piece.task.format, run, run.k, piece.first_key);
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
     const std::byte* rows[kKeys];
@@ -285,7 +285,7 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
       sums[r][v] = hn::Mul(hn::Load(d, o + r * scratch.dim + v * kLanes), alpha);
     }
   }
-  RowCursor cursor(*piece.task.format, run, run.v_pages, piece.first_key);
+  RowCursor cursor(*piece.task.format, run, run.v, piece.first_key);
   const float* p = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
     const std::byte* rows[kKeys];
@@ -374,7 +374,8 @@ void FillRows(const AttentionTask& task, const Scratch& scratch) {
     if (r < task.rows) {
       const int64_t token = r / task.group;
       const int64_t head = r % task.group;
-      const float* q = task.item->q + token * task.item->q_stride + head * dim;
+      const float* q =
+          static_cast<const float*>(task.item->q) + token * task.item->q_stride + head * dim;
       for (int64_t i = 0; i < dim; ++i) {
         scratch.q[r * scratch.dim + Shuffled(task.format->dtype, dim, i)] = q[i] * scale.q;
       }

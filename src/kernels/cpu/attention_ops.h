@@ -87,14 +87,15 @@ class FlushDenormals {
 // Walks over the rows of K or V of consecutive keys, from one that is there.
 class RowCursor {
  public:
-  // From key `key` of the run on; `pages` are its k_pages or v_pages.
-  RowCursor(const PageFormat& format, const PageRun& run, std::byte* const* pages, int64_t key)
-      : pages_(pages + (run.first_slot + key) / format.page_slots),
-        last_page_(pages + (run.first_slot + run.count - 1) / format.page_slots),
+  // From key `key` of the run on; `pages` is its k or v.
+  RowCursor(const PageFormat& format, const PageRun& run, const std::byte* pages, int64_t key)
+      : page_stride_(run.page_stride),
+        page_(pages + (run.first_slot + key) / format.page_slots * run.page_stride),
+        last_page_(pages + (run.first_slot + run.count - 1) / format.page_slots * run.page_stride),
         slot_(static_cast<int>((run.first_slot + key) % format.page_slots)),
         page_slots_(format.page_slots),
         row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
-        row_(*pages_ + slot_ * row_bytes_) {}
+        row_(page_ + slot_ * row_bytes_) {}
 
   const std::byte* row() const { return row_; }
   int64_t row_bytes() const { return row_bytes_; }
@@ -102,7 +103,7 @@ class RowCursor {
   int64_t adjacent() const { return page_slots_ - slot_; }
   // The row at the same slot of the next page; of this one where it is the last.
   const std::byte* row_of_next_page() const {
-    return pages_ == last_page_ ? row_ : pages_[1] + slot_ * row_bytes_;
+    return page_ == last_page_ ? row_ : row_ + page_stride_;
   }
 
   // To the row `count` <= adjacent() keys on, which must be there.
@@ -111,13 +112,15 @@ class RowCursor {
     slot_ += static_cast<int>(count);
     if (slot_ == page_slots_) {
       slot_ = 0;
-      row_ = *++pages_;
+      page_ += page_stride_;
+      row_ = page_;
     }
   }
 
  private:
-  std::byte* const* pages_;
-  std::byte* const* last_page_;
+  int64_t page_stride_;
+  const std::byte* page_;
+  const std::byte* last_page_;
   int slot_;
   int page_slots_;
   int64_t row_bytes_;

@@ -125,14 +125,15 @@ void ConvertRows(const std::byte* from, int64_t rows, int64_t head_dim, int64_t 
 }
 
 // `count` rows of K or V from key `first` of the item on, padded with zeros to `dim`.
-void LoadRows(const PageFormat& format, std::byte* const* pages, int64_t first_slot, int64_t count,
-              int64_t dim, float* to) {
+void LoadRows(const PageFormat& format, const PageRun& run, const std::byte* pages, int64_t first,
+              int64_t count, int64_t dim, float* to) {
   const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (int64_t done = 0; done < count;) {
-    const int64_t slot = first_slot + done;
+    const int64_t slot = run.first_slot + first + done;
     const int64_t in_page = slot % format.page_slots;
     const int64_t rows = std::min(count - done, format.page_slots - in_page);
-    const std::byte* from = pages[slot / format.page_slots] + in_page * row_bytes;
+    const std::byte* from =
+        pages + slot / format.page_slots * run.page_stride + in_page * row_bytes;
     float* row = to + done * dim;
     switch (format.dtype) {
       case DType::kF32:
@@ -172,7 +173,7 @@ void RotateKeys(const AttentionItem& item, int64_t first, int64_t count, int64_t
 
 void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows(*task.format, run.k_pages, run.first_slot + first, count, scratch.dim, scratch.k);
+  LoadRows(*task.format, run, run.k, first, count, scratch.dim, scratch.k);
   if (task.item->transform.inv_freq != nullptr) {
     RotateKeys(*task.item, first, count, scratch.dim, scratch.k);
   }
@@ -180,7 +181,7 @@ void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scr
 
 void LoadValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows(*task.format, run.v_pages, run.first_slot + first, count, scratch.dim, scratch.v);
+  LoadRows(*task.format, run, run.v, first, count, scratch.dim, scratch.v);
 }
 
 // ---- The two products ----
@@ -303,7 +304,8 @@ void FillRows(const AttentionTask& task, int64_t first_row, int64_t rows, const 
     if (r < rows) {
       const int64_t token = (first_row + r) / task.group;
       const int64_t head = (first_row + r) % task.group;
-      const float* q = task.item->q + token * task.item->q_stride + head * head_dim;
+      const float* q =
+          static_cast<const float*>(task.item->q) + token * task.item->q_stride + head * head_dim;
       for (int64_t i = 0; i < head_dim; ++i) strip.q[i * kStrip + r] = q[i] * scale.q;
       if (r == 0 || head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
     }

@@ -533,18 +533,21 @@ TEST(CpuAttention, StoresTheSameBytesAsTheDefinition) {
         v[i] = random.Normal() * std::ldexp(1.0f, static_cast<int>(random.Below(60)) - 30);
       }
       PagedKv expected(format, 3, count, random);
-      ref::StoreKv(format, std::vector<StoreKvItem>{{k.data(), v.data(), stride, expected.Run()}});
+      ref::StoreKv(format,
+                   std::vector<StoreKvItem>{{k.data(), v.data(), stride, 1, expected.Run()}});
       for (Isa isa : SupportedIsas()) {
         PagedKv actual(format, 3, count, random);
         ThreadPool pool(2);
         cpu::StoreKv(pool, isa, format,
-                     std::vector<StoreKvItem>{{k.data(), v.data(), stride, actual.Run()}});
+                     std::vector<StoreKvItem>{{k.data(), v.data(), stride, 1, actual.Run()}});
         const PageRun run = expected.Run();
         for (int64_t page = 0; page < CeilDiv(run.first_slot + count, 4); ++page) {
           const PageRun to = actual.Run();
-          ASSERT_EQ(0, std::memcmp(run.k_pages[page], to.k_pages[page], format.bytes()))
+          ASSERT_EQ(0, std::memcmp(run.k + page * run.page_stride, to.k + page * to.page_stride,
+                                   format.bytes()))
               << DTypeName(dtype) << " " << head_dim << " " << IsaName(isa) << " page " << page;
-          ASSERT_EQ(0, std::memcmp(run.v_pages[page], to.v_pages[page], format.bytes()))
+          ASSERT_EQ(0, std::memcmp(run.v + page * run.page_stride, to.v + page * to.page_stride,
+                                   format.bytes()))
               << DTypeName(dtype) << " " << head_dim << " " << IsaName(isa) << " page " << page;
         }
       }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "base/bytes.h"
@@ -20,26 +19,27 @@ namespace headway {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
-// K and V of one KV head in pages that lie scattered in memory, every slot but [first_slot,
-// first_slot + count) poisoned with NaN.
+// K and V of one KV head in pages some way apart, in random order with pages of slack between them,
+// every slot but [first_slot, first_slot + count) poisoned with NaN.
 class PagedKv {
  public:
   PagedKv(const PageFormat& format, int64_t first_slot, int64_t count, Random& random)
       : format_(format), first_slot_(first_slot), count_(count) {
     const int64_t pages = CeilDiv(first_slot + count, format.page_slots);
-    const int64_t elements = format.page_slots * format.head_dim;
-    // A page of slack between pages, and the pages in a random order.
-    memory_.resize(static_cast<size_t>(4 * pages + 1) * format.bytes());
-    std::vector<int64_t> order(static_cast<size_t>(2 * pages));
-    std::iota(order.begin(), order.end(), 0);
-    for (size_t i = order.size(); i > 1; --i) {
-      std::swap(order[i - 1], order[static_cast<size_t>(random.Below(static_cast<int64_t>(i)))]);
+    const auto page_bytes = static_cast<int64_t>(format.bytes());
+    // K and V pages take turns, forwards or backwards, a page of slack or more between them.
+    const int64_t apart = (4 + random.Below(3)) * page_bytes;
+    memory_.resize(static_cast<size_t>(pages * apart + 3 * page_bytes));
+    for (size_t at = 0; at + format.bytes() <= memory_.size(); at += format.bytes()) {
+      for (int64_t e = 0; e < format.page_slots * format.head_dim; ++e) {
+        StoreFloat(memory_.data() + at, e, format.dtype, kPoison);
+      }
     }
-    for (size_t i = 0; i < order.size(); ++i) {
-      std::byte* page = memory_.data() + static_cast<size_t>(2 * order[i] + 1) * format.bytes();
-      (i % 2 == 0 ? k_pages_ : v_pages_).push_back(page);
-      for (int64_t e = 0; e < elements; ++e) StoreFloat(page, e, format.dtype, kPoison);
-    }
+    const bool backwards = random.Below(2) == 1;
+    stride_ = backwards ? -apart : apart;
+    k_ = memory_.data() + page_bytes + (backwards ? (pages - 1) * apart : 0);
+    v_ = k_ + 2 * page_bytes;
+    if (random.Below(2) == 1) std::swap(k_, v_);
     for (int64_t key = 0; key < count; ++key) {
       for (int64_t i = 0; i < format.head_dim; ++i) {
         SetK(key, i, random.Normal());
@@ -53,30 +53,31 @@ class PagedKv {
   // Keys [begin, end) of the whole.
   PageRun Run(int64_t begin, int64_t end) const {
     const int64_t slot = first_slot_ + begin;
-    const int64_t page = slot / format_.page_slots;
-    return {.k_pages = k_pages_.data() + page,
-            .v_pages = v_pages_.data() + page,
+    const int64_t offset = slot / format_.page_slots * stride_;
+    return {.k = k_ + offset,
+            .v = v_ + offset,
+            .page_stride = stride_,
             .first_slot = slot % format_.page_slots,
             .count = end - begin};
   }
   PageRun Run() const { return Run(0, count_); }
 
-  void SetK(int64_t key, int64_t i, float value) { Set(k_pages_, key, i, value); }
-  void SetV(int64_t key, int64_t i, float value) { Set(v_pages_, key, i, value); }
-  float K(int64_t key, int64_t i) const { return Get(k_pages_, key, i); }
-  float V(int64_t key, int64_t i) const { return Get(v_pages_, key, i); }
+  void SetK(int64_t key, int64_t i, float value) { Set(k_, key, i, value); }
+  void SetV(int64_t key, int64_t i, float value) { Set(v_, key, i, value); }
+  float K(int64_t key, int64_t i) const { return Get(k_, key, i); }
+  float V(int64_t key, int64_t i) const { return Get(v_, key, i); }
 
  private:
   int64_t Element(int64_t key, int64_t i) const {
     return (first_slot_ + key) % format_.page_slots * format_.head_dim + i;
   }
-  std::byte* Page(const std::vector<std::byte*>& pages, int64_t key) const {
-    return pages[static_cast<size_t>((first_slot_ + key) / format_.page_slots)];
+  std::byte* Page(std::byte* pages, int64_t key) const {
+    return pages + (first_slot_ + key) / format_.page_slots * stride_;
   }
-  void Set(const std::vector<std::byte*>& pages, int64_t key, int64_t i, float value) {
+  void Set(std::byte* pages, int64_t key, int64_t i, float value) {
     StoreFloat(Page(pages, key), Element(key, i), format_.dtype, value);
   }
-  float Get(const std::vector<std::byte*>& pages, int64_t key, int64_t i) const {
+  float Get(std::byte* pages, int64_t key, int64_t i) const {
     return LoadAsFloat(Page(pages, key), Element(key, i), format_.dtype);
   }
 
@@ -84,8 +85,9 @@ class PagedKv {
   int64_t first_slot_;
   int64_t count_;
   std::vector<std::byte> memory_;
-  std::vector<std::byte*> k_pages_;
-  std::vector<std::byte*> v_pages_;
+  int64_t stride_ = 0;
+  std::byte* k_ = nullptr;
+  std::byte* v_ = nullptr;
 };
 
 struct AttentionCase {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/items.h"
 
 namespace headway {
 namespace {
@@ -64,9 +65,11 @@ WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& 
         seen += upto - from;
       }
     }
-    cost.flops += 4 * seen * group * format.head_dim;
-    cost.bytes += 2 * keys * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                  item.tokens * group * (2 * format.head_dim + 1) * kFloat;
+    const int64_t states = item.tokens * group * PartsOf(item);
+    cost.flops += item.heads * 4 * seen * group * format.head_dim;
+    cost.bytes +=
+        item.heads * (2 * keys * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                      (item.tokens * group + states) * format.head_dim * kFloat + states * kFloat);
   }
   return cost;
 }
@@ -81,6 +84,8 @@ class CpuKernels : public Kernels {
         linear_(cpu::LinearCodeFor(isa)) {}
 
   std::string name() const override { return std::string("cpu ") + IsaName(isa_); }
+  DType ActivationDType(DType) const override { return DType::kF32; }
+  int64_t DecodeSplit() const override { return 512; }
 
   // One call runs at a time, so Linear and Attend use the same memory.
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
@@ -114,36 +119,49 @@ class CpuKernels : public Kernels {
   }
 
   void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-               int64_t width, float* y) override {
+               int64_t width, void* y) override {
     const int64_t bytes = 2 * rows * width * kFloat;
     const Traced traced(trace_, stream.lane(), "rmsnorm", bytes, 4 * rows * width);
     OverRows(rows, bytes, [&](int64_t row) {
-      elementwise_.rms_norm(x + row * width, weight, eps, width, y + row * width);
+      elementwise_.rms_norm(x + row * width, weight, eps, width,
+                            static_cast<float*>(y) + row * width);
     });
   }
 
-  void Linear(Stream& stream, const float* x, int64_t rows,
-              std::span<const LinearOp> ops) override {
+  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
+                int head_dim, void* x, int64_t x_stride) override {
+    const int64_t elements = tokens * heads * head_dim;
+    const Traced traced(trace_, stream.lane(), "head norm", 2 * elements * kFloat, 4 * elements);
+    OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
+      float* row = static_cast<float*>(x) + t * x_stride;
+      for (int head = 0; head < heads; ++head, row += head_dim) {
+        elementwise_.rms_norm(row, weight, eps, head_dim, row);
+      }
+    });
+  }
+
+  void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
     int64_t bytes = 0;
     int64_t flops = 0;
     for (const LinearOp& op : ops) {
-      bytes += WeightBytes(op.weight) + rows * op.weight.out * kFloat * (op.accumulate ? 2 : 1);
+      bytes += WeightBytes(op.weight) + rows * op.weight.out * kFloat * (cpu::Adds(op) ? 2 : 1);
       flops += 2 * rows * op.weight.out * op.weight.in;
     }
     if (!ops.empty()) bytes += rows * ops.front().weight.in * kFloat;
     const Traced traced(trace_, stream.lane(), "linear", bytes, flops);
-    cpu::Linear(pool_, linear_, x, rows, ops, Scratch());
+    cpu::Linear(pool_, linear_, static_cast<const float*>(x), rows, ops, Scratch());
   }
 
-  void SwiGlu(Stream& stream, const float* gate, const float* up, int64_t count,
-              float* y) override {
+  void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) override {
     const int64_t bytes = 3 * count * kFloat;
     // The exponential and the division count as about ten.
     const Traced traced(trace_, stream.lane(), "swiglu", bytes, 14 * count);
     constexpr int64_t kPiece = 4096;
     OverRows(CeilDiv(count, kPiece), bytes, [&](int64_t piece) {
       const int64_t first = piece * kPiece;
-      elementwise_.swiglu(gate + first, up + first, std::min(kPiece, count - first), y + first);
+      elementwise_.swiglu(static_cast<const float*>(gate) + first,
+                          static_cast<const float*>(up) + first, std::min(kPiece, count - first),
+                          static_cast<float*>(y) + first);
     });
   }
 
@@ -165,20 +183,22 @@ class CpuKernels : public Kernels {
   }
 
   void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-            float* x, int64_t x_stride) override {
+            void* x, int64_t x_stride) override {
     const int half = table.rotary_dim / 2;
     const int64_t elements = tokens * heads * table.rotary_dim;
     const Traced traced(trace_, stream.lane(), "rope", 2 * elements * kFloat, 3 * elements);
     OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
       elementwise_.rope(table.cos + t * half, table.sin + t * half, half, heads, head_dim,
-                        x + t * x_stride);
+                        static_cast<float*>(x) + t * x_stride);
     });
   }
 
   void StoreKv(Stream& stream, const PageFormat& format,
                std::span<const StoreKvItem> items) override {
     int64_t elements = 0;
-    for (const StoreKvItem& item : items) elements += 2 * item.to.count * format.head_dim;
+    for (const StoreKvItem& item : items) {
+      elements += 2 * item.heads * item.to.count * format.head_dim;
+    }
     const int64_t element_bytes = kFloat + static_cast<int64_t>(DTypeBytes(format.dtype));
     const Traced traced(trace_, stream.lane(), "store kv", elements * element_bytes, 0);
     cpu::StoreKv(pool_, isa_, format, items);

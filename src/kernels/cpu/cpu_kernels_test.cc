@@ -95,6 +95,28 @@ TEST_P(CpuKernelsTest, RmsNorm) {
   }
 }
 
+// Heads are rows, tokens some way apart; nothing between them is touched.
+TEST_P(CpuKernelsTest, HeadNorm) {
+  Random random(27);
+  for (const int head_dim : {1, 16, 80, 128}) {
+    const int64_t tokens = 5;
+    const int heads = 3;
+    const int64_t stride = heads * head_dim + 7;
+    const std::vector<float> x = RandomVector(random, tokens * stride, 3.0f);
+    const std::vector<float> weight = RandomVector(random, head_dim, 1.0f);
+    std::vector<float> expected = x;
+    std::vector<float> actual = x;
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::vector<float> rows(static_cast<size_t>(heads * head_dim));
+      cpu_->RmsNorm(*stream_, x.data() + t * stride, weight.data(), 1e-5f, heads, head_dim,
+                    rows.data());
+      std::copy(rows.begin(), rows.end(), expected.begin() + t * stride);
+    }
+    cpu_->HeadNorm(*stream_, weight.data(), 1e-5f, tokens, heads, head_dim, actual.data(), stride);
+    EXPECT_EQ(actual, expected) << head_dim;
+  }
+}
+
 TEST_P(CpuKernelsTest, SwiGlu) {
   Random random(23);
   for (const int64_t count : {1, 5, 16, 31, 1024, 100003}) {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_amx.cc"
@@ -208,13 +209,13 @@ void Block(const LinearOp& op, const std::byte* packed, int64_t rows, int64_t be
     const int64_t depth = std::min(kPassInputs, in - k);
     const int64_t steps = CeilDiv(depth, kTileInputs);
     PackWeights(op.weight, begin, end, k, depth, scratch);
-    const bool add = op.accumulate || k > 0;
+    const bool add = Adds(op) || k > 0;
     const float* bias = op.bias != nullptr && k == 0 ? biases : nullptr;
     const Start start = add ? Start::kSums : bias != nullptr ? Start::kBias : Start::kZero;
     for (int64_t row = 0; row < rows; row += kTilePanelRows) {
       const std::byte* x =
           packed + row / kTilePanelRows * panel_bytes + k / kTileInputs * kPairBytes;
-      float* y = op.y + row * op.y_stride + begin;
+      float* y = FloatRow(op, row) + begin;
       const int64_t there = std::min(kTilePanelRows, rows - row);
       const bool whole = there == kTilePanelRows && end - begin == kTileBlockOuts;
       if (whole && !(add && bias != nullptr)) {

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_f32.cc"
@@ -252,11 +253,11 @@ void Block(const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
   float* const sums = scratch + kGemmBlockOuts * kWeightStride;
   float init[kGemmBlockOuts] = {};
   if (op.bias != nullptr) std::copy(op.bias + begin, op.bias + end, init);
-  Output to = {.y = op.y + begin,
+  Output to = {.y = FloatRow(op, 0) + begin,
                .stride = op.y_stride,
                .rows = rows,
                .outs = end - begin,
-               .add = op.accumulate};
+               .add = Adds(op)};
   if (rows <= kPanel) {
     WithVectors(rows, [&](auto vecs) { OnlyPanel<vecs()>(op, packed, begin, end, init, w, sums); });
     return StorePanel(sums, to);
@@ -272,7 +273,7 @@ void Block(const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
         PanelPass<vecs()>(x, w, depth, end - begin, init, k == 0, panel_sums);
       });
       if (k + depth < in) continue;
-      to.y = op.y + row * op.y_stride + begin;
+      to.y = FloatRow(op, row) + begin;
       StorePanel(panel_sums, to);
     }
   }

@@ -127,7 +127,7 @@ void F32Chunk(ThreadPool& pool, Isa isa, const float* x, int64_t first, int64_t 
     for (int64_t i = begin; i < end; ++i) {
       const Blocks::Block block = blocks.At(i);
       LinearOp op = *block.op;
-      op.y += first * op.y_stride;
+      op.y = FloatRow(op, first);
       GemmBlock(isa, op, packed, rows, block.begin, block.end,
                 block_scratch + thread * GemmScratchFloats(isa, panels * panel));
     }
@@ -178,7 +178,7 @@ void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const float* x, int64_t 
       const int64_t count = std::min(part_panels * kTilePanelRows, rows - row);
       if (count <= 0) continue;
       LinearOp op = *block.op;
-      op.y += (first + row) * op.y_stride;
+      op.y = FloatRow(op, first + row);
       gemm.block(op, packed + panel * panel_bytes, count, block.begin, block.end,
                  block_scratch + thread * TileScratchBytes());
     }

@@ -24,6 +24,13 @@ LinearCode LinearCodeFor(Isa isa);
 // Scratch memory that Linear needs for calls within `limits` on `threads` threads.
 int64_t LinearScratchBytes(const LinearCode& code, const KernelLimits& limits, int threads);
 
+// Row `row` of what an op writes: activations are f32 here.
+inline float* FloatRow(const LinearOp& op, int64_t row) {
+  return static_cast<float*>(op.y) + row * op.y_stride;
+}
+// Whether it adds to what is there.
+inline bool Adds(const LinearOp& op) { return op.result == LinearResult::kAddFloat; }
+
 // As Kernels::Linear. No result depends on the number of threads, nor on the other ops and rows of
 // the call, but for what kind of product so many rows get. `scratch` is aligned to 64.
 void Linear(ThreadPool& pool, const LinearCode& code, const float* x, int64_t rows,

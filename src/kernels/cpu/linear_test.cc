@@ -63,7 +63,7 @@ class Product {
             .bias = c_.bias ? bias_.data() : nullptr,
             .y = y_.data(),
             .y_stride = Stride(),
-            .accumulate = c_.accumulate};
+            .result = c_.accumulate ? LinearResult::kAddFloat : LinearResult::kActivation};
   }
 
   void Check(bool on_tiles) const {

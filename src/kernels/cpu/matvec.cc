@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matvec.cc"
@@ -49,13 +50,13 @@ template <int kOuts, int kRows>
 HWY_INLINE void Store(const V (&sums)[kOuts][kRows], const LinearOp& op, int64_t out) {
   const D d;
   for (int r = 0; r < kRows; ++r) {
-    float* y = op.y + r * op.y_stride + out;
+    float* y = FloatRow(op, r) + out;
     if constexpr (kOuts % 4 == 0) {
       const D4 d4;
       for (int o = 0; o < kOuts; o += 4) {
         auto sum = SumsOf4(sums[o][r], sums[o + 1][r], sums[o + 2][r], sums[o + 3][r]);
         if (op.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d4, op.bias + out + o));
-        if (op.accumulate) sum = hn::Add(sum, hn::LoadU(d4, y + o));
+        if (Adds(op)) sum = hn::Add(sum, hn::LoadU(d4, y + o));
         hn::StoreU(sum, d4, y + o);
       }
     } else {
@@ -63,7 +64,7 @@ HWY_INLINE void Store(const V (&sums)[kOuts][kRows], const LinearOp& op, int64_t
         const V zero = hn::Zero(d);
         float sum = hn::GetLane(SumsOf4(sums[o][r], zero, zero, zero));
         if (op.bias != nullptr) sum += op.bias[out + o];
-        if (op.accumulate) sum += y[o];
+        if (Adds(op)) sum += y[o];
         y[o] = sum;
       }
     }
@@ -179,7 +180,7 @@ void MatVec(Isa isa, const LinearOp& op, const float* x, int64_t rows, int64_t b
   for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
     const int64_t count = CeilDiv(rows - row, passes - pass);
     LinearOp part = op;
-    part.y += row * op.y_stride;
+    part.y = FloatRow(op, row);
     if (isa == Isa::kAvx2) {
       N_AVX2::MatVec(part, x + row * op.weight.in, count, begin, end);
     } else {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "kernels/items.h"
 
 namespace headway::ref {
 namespace {
@@ -12,10 +13,10 @@ namespace {
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
 // The row of `slot` (counted from the run's first) in K or V pages.
-std::vector<double> LoadRow(const PageFormat& format, std::byte* const* pages, const PageRun& run,
+std::vector<double> LoadRow(const PageFormat& format, const std::byte* pages, const PageRun& run,
                             int64_t slot) {
   const int64_t at = run.first_slot + slot;
-  const std::byte* page = pages[at / format.page_slots];
+  const std::byte* page = pages + at / format.page_slots * run.page_stride;
   std::vector<double> row(static_cast<size_t>(format.head_dim));
   for (size_t i = 0; i < row.size(); ++i) {
     row[i] = LoadAsFloat(page, at % format.page_slots * format.head_dim + static_cast<int64_t>(i),
@@ -117,14 +118,15 @@ void AttendItem(const PageFormat& format, int group, const AttentionParams& para
   std::vector<std::vector<double>> k;
   std::vector<std::vector<double>> v;
   for (int64_t key = 0; key < run.count; ++key) {
-    k.push_back(LoadRow(format, run.k_pages, run, key));
-    v.push_back(LoadRow(format, run.v_pages, run, key));
+    k.push_back(LoadRow(format, run.k, run, key));
+    v.push_back(LoadRow(format, run.v, run, key));
     RotateKey(item, key, k.back());
   }
   for (int64_t token = 0; token < item.tokens; ++token) {
     for (int64_t head = 0; head < group; ++head) {
       const int64_t column = head * format.head_dim;
-      State state = AttendRow(params, item, item.q + token * item.q_stride + column,
+      State state = AttendRow(params, item,
+                              static_cast<const float*>(item.q) + token * item.q_stride + column,
                               item.q_position + token, k, v, head_dim);
       float* o = item.o + token * item.o_stride + column;
       float* lse = item.lse + token * item.lse_stride + head;
@@ -141,12 +143,17 @@ void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
   for (const StoreKvItem& item : items) {
     for (int64_t slot = 0; slot < item.to.count; ++slot) {
       const int64_t at = item.to.first_slot + slot;
-      for (int64_t i = 0; i < format.head_dim; ++i) {
-        const int64_t element = at % format.page_slots * format.head_dim + i;
-        StoreFloat(item.to.k_pages[at / format.page_slots], element, format.dtype,
-                   item.k[slot * item.kv_stride + i]);
-        StoreFloat(item.to.v_pages[at / format.page_slots], element, format.dtype,
-                   item.v[slot * item.kv_stride + i]);
+      for (int head = 0; head < item.heads; ++head) {
+        const int64_t page =
+            head * item.to.head_stride + at / format.page_slots * item.to.page_stride;
+        for (int64_t i = 0; i < format.head_dim; ++i) {
+          const int64_t element = at % format.page_slots * format.head_dim + i;
+          const int64_t from = slot * item.kv_stride + int64_t{head} * format.head_dim + i;
+          StoreFloat(item.to.k + page, element, format.dtype,
+                     static_cast<const float*>(item.k)[from]);
+          StoreFloat(item.to.v + page, element, format.dtype,
+                     static_cast<const float*>(item.v)[from]);
+        }
       }
     }
   }
@@ -154,7 +161,9 @@ void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
 
 void Attend(const PageFormat& format, int group, const AttentionParams& params,
             std::span<const AttentionItem> items) {
-  for (const AttentionItem& item : items) AttendItem(format, group, params, item);
+  for (const AttentionItem& item : SingleStates(format, group, items)) {
+    AttendItem(format, group, params, item);
+  }
 }
 
 void Merge(int head_dim, std::span<const MergeItem> items) {
@@ -166,7 +175,8 @@ void Merge(int head_dim, std::span<const MergeItem> items) {
                   item.part_lse[part * item.lse_part_stride + row]);
       }
       for (int64_t i = 0; i < head_dim; ++i) {
-        item.o[row * head_dim + i] = static_cast<float>(state.o[static_cast<size_t>(i)]);
+        static_cast<float*>(item.o)[row * head_dim + i] =
+            static_cast<float>(state.o[static_cast<size_t>(i)]);
       }
       if (item.lse != nullptr) item.lse[row] = static_cast<float>(state.lse);
     }

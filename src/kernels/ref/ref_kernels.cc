@@ -15,6 +15,8 @@ namespace {
 class RefKernels : public Kernels {
  public:
   std::string name() const override { return "ref"; }
+  DType ActivationDType(DType) const override { return DType::kF32; }
+  int64_t DecodeSplit() const override { return 512; }
 
   int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
   Status Prepare(const KernelLimits&, Device&, Budget&) override { return OkStatus(); }
@@ -30,37 +32,40 @@ class RefKernels : public Kernels {
   }
 
   void RmsNorm(Stream&, const float* x, const float* weight, float eps, int64_t rows, int64_t width,
-               float* y) override {
+               void* y) override {
     for (int64_t row = 0; row < rows; ++row) {
-      double sum = 0;
-      for (int64_t i = 0; i < width; ++i) {
-        const double value = x[row * width + i];
-        sum += value * value;
-      }
-      const double scale = 1.0 / std::sqrt(sum / static_cast<double>(width) + eps);
-      for (int64_t i = 0; i < width; ++i) {
-        y[row * width + i] = static_cast<float>(x[row * width + i] * scale * weight[i]);
+      Norm(x + row * width, weight, eps, width, static_cast<float*>(y) + row * width);
+    }
+  }
+
+  void HeadNorm(Stream&, const float* weight, float eps, int64_t tokens, int heads, int head_dim,
+                void* x, int64_t x_stride) override {
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int head = 0; head < heads; ++head) {
+        float* row = static_cast<float*>(x) + t * x_stride + int64_t{head} * head_dim;
+        Norm(row, weight, eps, head_dim, row);
       }
     }
   }
 
-  void Linear(Stream&, const float* x, int64_t rows, std::span<const LinearOp> ops) override {
+  void Linear(Stream&, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
     for (const LinearOp& op : ops) {
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t out = 0; out < op.weight.out; ++out) {
-          float& y = op.y[row * op.y_stride + out];
-          y = static_cast<float>(Dot(op, x + row * op.weight.in, out) +
+          float& y = static_cast<float*>(op.y)[row * op.y_stride + out];
+          y = static_cast<float>(Dot(op, static_cast<const float*>(x) + row * op.weight.in, out) +
                                  (op.bias != nullptr ? op.bias[out] : 0.0) +
-                                 (op.accumulate ? y : 0.0));
+                                 (op.result == LinearResult::kAddFloat ? y : 0.0));
         }
       }
     }
   }
 
-  void SwiGlu(Stream&, const float* gate, const float* up, int64_t count, float* y) override {
+  void SwiGlu(Stream&, const void* gate, const void* up, int64_t count, void* y) override {
     for (int64_t i = 0; i < count; ++i) {
-      const double g = gate[i];
-      y[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[i]);
+      const double g = static_cast<const float*>(gate)[i];
+      static_cast<float*>(y)[i] =
+          static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<const float*>(up)[i]);
     }
   }
 
@@ -77,12 +82,12 @@ class RefKernels : public Kernels {
     }
   }
 
-  void Rope(Stream&, const RopeTable& table, int64_t tokens, int heads, int head_dim, float* x,
+  void Rope(Stream&, const RopeTable& table, int64_t tokens, int heads, int head_dim, void* x,
             int64_t x_stride) override {
     const int half = table.rotary_dim / 2;
     for (int64_t t = 0; t < tokens; ++t) {
       for (int head = 0; head < heads; ++head) {
-        float* values = x + t * x_stride + int64_t{head} * head_dim;
+        float* values = static_cast<float*>(x) + t * x_stride + int64_t{head} * head_dim;
         for (int i = 0; i < half; ++i) {
           const double c = table.cos[t * half + i];
           const double s = table.sin[t * half + i];
@@ -114,6 +119,13 @@ class RefKernels : public Kernels {
   }
 
  private:
+  static void Norm(const float* x, const float* weight, float eps, int64_t width, float* y) {
+    double sum = 0;
+    for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(x[i]) * x[i];
+    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) y[i] = static_cast<float>(x[i] * scale * weight[i]);
+  }
+
   static double Dot(const LinearOp& op, const float* x, int64_t out) {
     double sum = 0;
     for (int64_t i = 0; i < op.weight.in; ++i) {

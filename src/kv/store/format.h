@@ -34,9 +34,10 @@ struct CacheFormat {
   int64_t page_stride() const {
     return RoundUp(static_cast<int64_t>(page.bytes()), static_cast<int64_t>(kDirectAlignment));
   }
-  int64_t slab_bytes() const { return 2 * int64_t{group_heads} * segment_pages * page_stride(); }
+  int64_t head_stride() const { return segment_pages * page_stride(); }  // in a slab
+  int64_t slab_bytes() const { return 2 * group_heads * head_stride(); }
   int64_t KOffset(int head_in_group, int page_in_segment) const {
-    return (int64_t{head_in_group} * segment_pages + page_in_segment) * page_stride();
+    return head_in_group * head_stride() + page_in_segment * page_stride();
   }
   int64_t VOffset(int head_in_group, int page_in_segment) const {
     return slab_bytes() / 2 + KOffset(head_in_group, page_in_segment);

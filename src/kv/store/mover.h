@@ -32,13 +32,6 @@ struct DiskRead {
 // order. Slabs, open pages and the append buffer have this order in common, so that the pages of a
 // group move in one strided copy.
 inline int FirstRow(const CacheFormat& format, int group) { return 2 * group * format.group_heads; }
-inline int KRow(const CacheFormat& format, int head) {
-  const int group = head / format.group_heads;
-  return FirstRow(format, group) + head % format.group_heads;
-}
-inline int VRow(const CacheFormat& format, int head) {
-  return KRow(format, head) + format.HeadsIn(head / format.group_heads);
-}
 
 class Mover {
  public:

@@ -135,20 +135,14 @@ Result<SlabView> Reader::Next() {
   const Item& item = order_[index];
   SlabView view;
   view.segment = item.segment;
-  view.position = item.segment * format_.segment_tokens();
-  view.tokens = int64_t{item.pages} * format_.page.page_slots;
-  view.pages = item.pages;
+  view.keys.position = item.segment * format_.segment_tokens();
+  view.keys.pages = {.k = flight.data + format_.KOffset(0, 0),
+                     .v = flight.data + format_.VOffset(0, 0),
+                     .page_stride = format_.page_stride(),
+                     .head_stride = format_.head_stride(),
+                     .count = int64_t{item.pages} * format_.page.page_slots};
   view.tier = flight.from;
   view.staging = static_cast<int>(index);
-  const int heads = format_.HeadsIn((*slabs_)[item.slab].group);
-  view.k_pages.reserve(static_cast<size_t>(heads) * static_cast<size_t>(item.pages));
-  view.v_pages.reserve(view.k_pages.capacity());
-  for (int head = 0; head < heads; ++head) {
-    for (int page = 0; page < item.pages; ++page) {
-      view.k_pages.push_back(flight.data + format_.KOffset(head, page));
-      view.v_pages.push_back(flight.data + format_.VOffset(head, page));
-    }
-  }
   return view;
 }
 

@@ -61,11 +61,7 @@ struct StepEntry {
 // Pages of one segment of one head group, readable by kernels: of the heads of the group in order.
 struct SlabView {
   int segment = 0;
-  int64_t position = 0;             // of its first token
-  int64_t tokens = 0;               // closed tokens
-  std::vector<std::byte*> k_pages;  // [heads of the group][pages]
-  std::vector<std::byte*> v_pages;
-  int pages = 0;
+  KeyRun keys;                // closed tokens of the heads of the group
   Tier tier = Tier::kDevice;  // where it came from
   int staging = -1;           // Reader's
 };
@@ -111,10 +107,11 @@ class Store {
   // Reserves every slab that the step will close pages into; when one does not fit, the error names
   // the budget and nothing has changed.
   Status BeginStep(std::span<const StepEntry> entries);
-  // Where the new tokens of an entry go. Valid until CloseLayer of the layer.
-  PageRun Target(int entry, int layer, int head);
-  // The keys behind the last closed page before the step, the new ones included.
-  KeyRun Tail(int entry, int layer, int head);
+  // Where the new tokens of an entry go, for the heads of a group. Valid until CloseLayer of the
+  // layer.
+  PageRun Target(int entry, int layer, int group);
+  // The keys of those heads behind the last closed page before the step, the new ones included.
+  KeyRun Tail(int entry, int layer, int group);
   // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
   // [first, last).
   struct SegmentSpan {

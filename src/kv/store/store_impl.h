@@ -38,7 +38,6 @@ struct Store::Impl {
     bool appends = false;     // through the append buffer, not in the open page
     int64_t append_page = 0;  // its first page there, of every head
     int64_t pages = 0;        // that it writes to, of every head
-    size_t pointers = 0;      // where its pages' pointers begin
   };
 
   // --- sequences (store.cc)
@@ -79,7 +78,6 @@ struct Store::Impl {
   void UndoGrowth();
   void EnterLayer(int next);
   // Of the layer that was entered last:
-  void FillPointers(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
   void CopyOpenPages(const Entry& entry);
   void FinishEntry(const Entry& entry);
@@ -127,8 +125,6 @@ struct Store::Impl {
   };
   std::vector<Change> changes;
   std::vector<SlabId> growing;
-  std::vector<std::byte*> k_pointers;  // per entry: [kv_heads][pages]
-  std::vector<std::byte*> v_pointers;
   std::vector<Reader::Item> order;
 
   bool restored = false;  // or saved anew: the file's slots have an owner

@@ -26,7 +26,6 @@ Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
   entries.clear();
   if (wanted.empty()) return Invalid("a step needs at least one sequence");
   int64_t tokens = 0, append_page = 0;
-  size_t pointers = 0;
   for (const StepEntry& want : wanted) {
     const Sequence* sequence = Find(want.sequence);
     if (sequence == nullptr) return Invalid("no sequence " + std::to_string(want.sequence));
@@ -51,8 +50,6 @@ Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
     entry.before = sequence->length;
     entry.appends = want.tokens > 1;
     entry.pages = CeilDiv(entry.before % math.slots() + entry.tokens, math.slots());
-    entry.pointers = pointers;
-    pointers += static_cast<size_t>(entry.pages * format.kv_heads);
     if (entry.appends) {
       entry.append_page = append_page;
       append_page += entry.pages;
@@ -60,8 +57,6 @@ Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
     entries.push_back(entry);
   }
   HEADWAY_CHECK(append_page <= buffers->append_pages());
-  k_pointers.resize(std::max(k_pointers.size(), pointers));
-  v_pointers.resize(k_pointers.size());
   return OkStatus();
 }
 
@@ -196,44 +191,36 @@ void Store::Impl::EnterLayer(int next) {
           static_cast<size_t>(buffers->open_row_stride()),
           static_cast<size_t>(open_slots * slot_bytes), static_cast<size_t>(buffers->rows()));
     }
-    FillPointers(entry);
   }
 }
 
-void Store::Impl::FillPointers(const Entry& entry) {
-  size_t at = entry.pointers;
-  for (int head = 0; head < format.kv_heads; ++head) {
-    const int k = KRow(format, head), v = VRow(format, head);
-    for (int64_t page = 0; page < entry.pages; ++page, ++at) {
-      if (entry.appends) {
-        k_pointers[at] = buffers->Append(current, k, entry.append_page + page);
-        v_pointers[at] = buffers->Append(current, v, entry.append_page + page);
-      } else {
-        k_pointers[at] = buffers->Open(entry.place, current, k);
-        v_pointers[at] = buffers->Open(entry.place, current, v);
-      }
-    }
-  }
-}
-
-PageRun Store::Target(int entry_index, int layer, int head) {
-  KeyRun tail = Tail(entry_index, layer, head);
+PageRun Store::Target(int entry_index, int layer, int group) {
+  KeyRun tail = Tail(entry_index, layer, group);
   const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
   tail.pages.first_slot = entry.before % impl_->math.slots();
   tail.pages.count = entry.tokens;
   return tail.pages;
 }
 
-KeyRun Store::Tail(int entry_index, int layer, int head) {
+KeyRun Store::Tail(int entry_index, int layer, int group) {
+  const CacheFormat& format = impl_->format;
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
-  HEADWAY_CHECK(head >= 0 && head < impl_->format.kv_heads);
+  HEADWAY_CHECK(group >= 0 && group < format.head_groups());
   impl_->EnterLayer(layer);
   const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
-  const size_t at = entry.pointers + static_cast<size_t>(head * entry.pages);
+  const StepBuffers& buffers = *impl_->buffers;
+  const auto row_at = [&](int row) {
+    return entry.appends ? buffers.Append(layer, row, entry.append_page)
+                         : buffers.Open(entry.place, layer, row);
+  };
+  const int row = FirstRow(format, group);
   KeyRun tail;
-  tail.pages.k_pages = impl_->k_pointers.data() + at;
-  tail.pages.v_pages = impl_->v_pointers.data() + at;
-  tail.pages.count = entry.before % impl_->math.slots() + entry.tokens;
+  tail.pages = {
+      .k = row_at(row),
+      .v = row_at(row + format.HeadsIn(group)),
+      .page_stride = format.page_stride(),
+      .head_stride = entry.appends ? buffers.append_row_stride() : buffers.open_row_stride(),
+      .count = entry.before % impl_->math.slots() + entry.tokens};
   tail.position = impl_->math.ClosedTokens(entry.before);
   return tail;
 }

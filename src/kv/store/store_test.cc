@@ -171,7 +171,7 @@ TEST(Store, CopiesAheadOfUseAndOnlyClosedPages) {
   EXPECT_EQ(rig.trace().totals(Lane::kHostToDevice).bytes, 2 * (page + 3 * page));
   const SlabView first = *rig.store().NextRead();
   const SlabView second = *rig.store().NextRead();
-  EXPECT_EQ(first.pages, 1);
+  EXPECT_EQ(first.keys.pages.count, rig.store().format().page.page_slots);
   EXPECT_EQ(first.tier, Tier::kHost);
   // Both buffers are held: the third slab has nowhere to go.
   EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);

@@ -55,29 +55,18 @@ uint16_t Element(uint64_t tag, int layer, int head, bool v, int64_t i) {
   return static_cast<uint16_t>(x >> 40);
 }
 
-// Pages and slots of a run whose pointers may be gone when the kernels run.
-struct OwnedRun {
-  std::vector<std::byte*> k, v;
-  int64_t first_slot = 0;
-  int64_t count = 0;
-
-  OwnedRun(const PageRun& run, int page_slots) : first_slot(run.first_slot), count(run.count) {
-    const auto pages = static_cast<size_t>(CeilDiv(run.first_slot + run.count, page_slots));
-    k.assign(run.k_pages, run.k_pages + pages);
-    v.assign(run.v_pages, run.v_pages + pages);
-  }
-};
-
-template <typename Visit>  // (tag, bytes of the slot's K or V, is V)
-void ForEachSlot(const OwnedRun& run, const PageFormat& page, std::span<const uint64_t> tags,
-                 const Visit& visit) {
+template <typename Visit>  // (head of the run, tag, bytes of the slot's K or V, is V)
+void ForEachSlot(const PageRun& run, int heads, const PageFormat& page,
+                 std::span<const uint64_t> tags, const Visit& visit) {
   const size_t slot_bytes = page.bytes() / static_cast<size_t>(page.page_slots);
-  for (int64_t i = 0; i < run.count; ++i) {
-    const int64_t slot = run.first_slot + i;
-    const auto at = static_cast<size_t>(slot / page.page_slots);
-    const size_t offset = static_cast<size_t>(slot % page.page_slots) * slot_bytes;
-    visit(tags[static_cast<size_t>(i)], run.k[at] + offset, false);
-    visit(tags[static_cast<size_t>(i)], run.v[at] + offset, true);
+  for (int head = 0; head < heads; ++head) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t slot = run.first_slot + i;
+      const int64_t offset = head * run.head_stride + slot / page.page_slots * run.page_stride +
+                             slot % page.page_slots * static_cast<int64_t>(slot_bytes);
+      visit(head, tags[static_cast<size_t>(i)], run.k + offset, false);
+      visit(head, tags[static_cast<size_t>(i)], run.v + offset, true);
+    }
   }
 }
 
@@ -331,10 +320,10 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
   for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
     const StepEntry& entry = entries[static_cast<size_t>(i)];
     CheckSegments(entries, i, layer);
-    for (int head = 0; head < store_->format().kv_heads; ++head) {
-      const KeyRun tail = store_->Tail(i, layer, head);
+    for (int group = 0; group < store_->format().head_groups(); ++group) {
+      const KeyRun tail = store_->Tail(i, layer, group);
       EXPECT_EQ(tail.position + tail.pages.count, store_->Length(entry.sequence) + entry.tokens);
-      Compare(tail.pages, i, tail.position, layer, head);
+      Compare(tail, i, layer, group);
     }
   }
   store_->CloseLayer(layer);
@@ -357,17 +346,12 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
     if (!view.ok()) return view.status();
     ++reads_from_[static_cast<size_t>(view->tier)];
     EXPECT_EQ(view->segment, read.segment);
-    EXPECT_EQ(view->position, read.segment * format.segment_tokens());
+    EXPECT_EQ(view->keys.position, read.segment * format.segment_tokens());
     const int64_t closed = store_->Length(entries[static_cast<size_t>(read.entry)].sequence) /
                            format.page.page_slots * format.page.page_slots;
-    EXPECT_EQ(view->tokens, std::min(closed - view->position, format.segment_tokens()));
-    for (int head = 0; head < format.HeadsIn(read.group); ++head) {
-      PageRun run;
-      run.k_pages = view->k_pages.data() + head * view->pages;
-      run.v_pages = view->v_pages.data() + head * view->pages;
-      run.count = view->tokens;
-      Compare(run, read.entry, view->position, layer, read.group * format.group_heads + head);
-    }
+    EXPECT_EQ(view->keys.pages.count,
+              std::min(closed - view->keys.position, format.segment_tokens()));
+    Compare(view->keys, read.entry, layer, read.group);
     held.push_back(std::move(*view));
     finish(static_cast<size_t>(random_.Below(options_.store.staging_slabs)));
   }
@@ -395,13 +379,15 @@ void Rig::Write(const StepEntry& entry, int index, int layer) {
   const PageFormat page = store_->format().page;
   const std::vector<uint64_t>& tags = step_tokens_[static_cast<size_t>(index)];
   const std::vector<uint64_t> added(tags.end() - entry.tokens, tags.end());
-  for (int head = 0; head < store_->format().kv_heads; ++head) {
-    const PageRun target = store_->Target(index, layer, head);
+  const CacheFormat& format = store_->format();
+  for (int group = 0; group < format.head_groups(); ++group) {
+    const PageRun target = store_->Target(index, layer, group);
     EXPECT_EQ(target.count, entry.tokens);
-    compute_->HostWork({}, [run = OwnedRun(target, page.page_slots), page, added, layer, head] {
-      ForEachSlot(run, page, added, [&](uint64_t tag, std::byte* to, bool v) {
+    compute_->HostWork({}, [target, page, added, layer, heads = format.HeadsIn(group),
+                            first = group * format.group_heads] {
+      ForEachSlot(target, heads, page, added, [&](int head, uint64_t tag, std::byte* to, bool v) {
         for (int i = 0; i < page.head_dim; ++i) {
-          const uint16_t value = Element(tag, layer, head, v, i);
+          const uint16_t value = Element(tag, layer, first + head, v, i);
           std::memcpy(to + 2 * i, &value, 2);
         }
       });
@@ -410,17 +396,19 @@ void Rig::Write(const StepEntry& entry, int index, int layer) {
   }
 }
 
-void Rig::Compare(const PageRun& run, int index, int64_t position, int layer, int head) {
-  const PageFormat page = store_->format().page;
+void Rig::Compare(const KeyRun& keys, int index, int layer, int group) {
+  const CacheFormat& format = store_->format();
+  const PageFormat page = format.page;
   const std::vector<uint64_t>& all = step_tokens_[static_cast<size_t>(index)];
-  const std::vector<uint64_t> tags(all.begin() + position, all.begin() + position + run.count);
-  compute_->HostWork({}, [mismatches = mismatches_.back(), owned = OwnedRun(run, page.page_slots),
-                          page, tags, layer, head] {
-    ForEachSlot(owned, page, tags, [&](uint64_t tag, const std::byte* from, bool v) {
+  const std::vector<uint64_t> tags(all.begin() + keys.position,
+                                   all.begin() + keys.position + keys.pages.count);
+  compute_->HostWork({}, [mismatches = mismatches_.back(), run = keys.pages, page, tags, layer,
+                          heads = format.HeadsIn(group), first = group * format.group_heads] {
+    ForEachSlot(run, heads, page, tags, [&](int head, uint64_t tag, const std::byte* from, bool v) {
       for (int i = 0; i < page.head_dim; ++i) {
         uint16_t value;
         std::memcpy(&value, from + 2 * i, 2);
-        if (value != Element(tag, layer, head, v, i)) ++*mismatches;
+        if (value != Element(tag, layer, first + head, v, i)) ++*mismatches;
       }
     });
     return OkStatus();

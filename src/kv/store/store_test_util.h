@@ -31,6 +31,7 @@ class SlowDevice : public Device {
       : device_(std::move(device)), slow_lane_(slow_lane), delay_us_(delay_us) {}
 
   std::string name() const override { return device_->name(); }
+  bool host_reads_memory() const override { return device_->host_reads_memory(); }
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
     return device_->Allocate(budget, bytes, tag);
@@ -120,7 +121,7 @@ class Rig {
   Status ReadLayer(std::span<const StepEntry> entries, int layer);
   void Write(const StepEntry& entry, int index, int layer);
   // Compares the run with the tokens of entry `index`, on the compute stream.
-  void Compare(const PageRun& run, int index, int64_t position, int layer, int head);
+  void Compare(const KeyRun& keys, int index, int layer, int group);
   void CheckSegments(std::span<const StepEntry> entries, int index, int layer);
 
   RigOptions options_;

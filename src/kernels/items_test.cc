@@ -1,0 +1,63 @@
+#include "kernels/items.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace headway {
+namespace {
+
+TEST(Items, SeveralHeadsAndStatesAreTakenApart) {
+  const PageFormat format = {DType::kBF16, 4, 8};
+  const int group = 3;
+  std::vector<std::byte> k(1), v(1);
+  std::vector<float> q(1), o(1), lse(1), mass(1);
+  std::vector<int32_t> positions(1);
+  AttentionItem item;
+  item.q = q.data();
+  item.heads = 2;
+  item.keys = {.pages = {.k = k.data(),
+                         .v = v.data(),
+                         .page_stride = 1000,
+                         .head_stride = 77000,
+                         .first_slot = 3,
+                         .count = 13},
+               .position = 100,
+               .positions = positions.data()};
+  item.split = 6;
+  item.o = o.data();
+  item.o_part_stride = 5000;
+  item.lse = lse.data();
+  item.lse_part_stride = 50;
+  item.key_mass = mass.data();
+  EXPECT_EQ(PartsOf(item), 3);
+  const std::vector<AttentionItem> single = SingleStates(format, group, {&item, 1});
+  ASSERT_EQ(single.size(), 6u);
+  for (int part = 0; part < 3; ++part) {
+    for (int head = 0; head < 2; ++head) {
+      const AttentionItem& one = single[static_cast<size_t>(part * 2 + head)];
+      EXPECT_EQ(one.heads, 1);
+      EXPECT_EQ(one.split, 0);
+      EXPECT_EQ(one.q, q.data() + head * group * 8);
+      const int64_t slot = 3 + part * 6;
+      EXPECT_EQ(one.keys.pages.k, k.data() + head * 77000 + slot / 4 * 1000);
+      EXPECT_EQ(one.keys.pages.v, v.data() + head * 77000 + slot / 4 * 1000);
+      EXPECT_EQ(one.keys.pages.first_slot, slot % 4);
+      EXPECT_EQ(one.keys.pages.count, part < 2 ? 6 : 1);
+      EXPECT_EQ(one.keys.position, 100 + part * 6);
+      EXPECT_EQ(one.keys.positions, positions.data() + part * 6);
+      EXPECT_EQ(one.o, o.data() + part * 5000 + head * group * 8);
+      EXPECT_EQ(one.lse, lse.data() + part * 50 + head * group);
+      EXPECT_EQ(one.key_mass, mass.data() + head * 13 + part * 6);
+    }
+  }
+}
+
+TEST(Items, NoKeysAreOneEmptyState) {
+  AttentionItem item;
+  EXPECT_EQ(PartsOf(item), 1);
+  EXPECT_EQ(SingleStates(PageFormat{DType::kF32, 4, 8}, 1, {&item, 1}).size(), 1u);
+}
+
+}  // namespace
+}  // namespace headway
