@@ -4,7 +4,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup build demo test asan tsan fuzz format check-format bench install clean
+.PHONY: all setup build demo test test-cuda asan tsan fuzz format check-format bench install clean
 
 all: build
 
@@ -33,6 +33,12 @@ asan: setup
 tsan: setup
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS)
 	@ctest --test-dir build-tsan --output-on-failure
+
+# The tests that need an NVIDIA GPU; they are skipped where there is none.
+test-cuda: setup
+	@scripts/setup.sh --cuda
+	@cmake --preset cuda && cmake --build --preset cuda -j $(JOBS)
+	@ctest --test-dir build-cuda -L cuda --output-on-failure
 
 # Every fuzzer for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60

@@ -10,15 +10,17 @@ endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 
 add_library(headway_flags INTERFACE)
-target_compile_options(headway_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                                               -Woverloaded-virtual -Werror)
+target_compile_options(headway_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Werror=all-warnings>)
 target_include_directories(headway_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 if(HEADWAY_SANITIZE)
+  # GCC 12 takes its own checks in std::regex for uses of what is not initialised.
   target_compile_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE}
-                                                 -fno-omit-frame-pointer)
+                                                 -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE})
 endif()
 if(HEADWAY_FUZZ)

@@ -30,11 +30,12 @@ namespace headway {
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
-  std::string device = "cpu";
-  std::string isa = "auto";  // instruction set of the CPU kernels: auto, amx, avx512, avx2
-  int threads = 0;           // 0: every core that the process may use
+  std::string device = "cpu";  // or "cuda", or "cuda:N" for GPU N, where the build has it
+  std::string isa = "auto";    // instruction set of the CPU kernels: auto, amx, avx512, avx2
+  int threads = 0;             // 0: every core that the process may use
 
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
+  int64_t gpu_memory = 0;          // all that is on the GPU, the driver's part too; 0: what is free
   int64_t kv_memory = kNoLimit;    // the fast tier's KV pages, append and staging buffers
   int64_t host_memory = kNoLimit;  // KV in host memory, behind the fast tier
   int64_t disk_memory = 0;         // KV on disk, behind host memory
@@ -50,6 +51,7 @@ struct EngineOptions {
 
   std::string session;          // file that keeps the cache of slot 0 between runs; empty: none
   std::string trace;            // file for the lanes' trace; empty: none
+  bool time_kernels = false;    // the compute lane is timed on a GPU, too; a trace does that anyway
   bool random_weights = false;  // `model` names a config.json; weights are drawn, not read
 };
 
@@ -148,8 +150,9 @@ struct PlanReport {
   int64_t slabs[3] = {};  // device, host, disk
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;
-  int64_t memory_bytes = 0;  // RAM in all: device and host lines
+  int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
   // The smallest budgets that would do, each with the others as they are; -1: none would.
+  int64_t smallest_gpu_memory = 0;  // 0 where the device's memory is RAM
   int64_t smallest_kv_memory = 0;
   int64_t smallest_host_memory = 0;
   int64_t smallest_disk_memory = 0;

@@ -194,6 +194,9 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       ->type_name("MODEL");
 
   const std::string memory = "Memory";
+  AddSize(app, memory, "--gpu-memory", &engine.gpu_memory,
+          "most that may be on the GPU in all, weights and driver too, such as 17GiB; 0 takes what "
+          "is free");
   AddSize(app, memory, "--kv-memory", &engine.kv_memory,
           "most that the fast tier may hold of the KV cache and its buffers, such as 8MiB");
   AddSize(app, memory, "--host-memory", &engine.host_memory,
@@ -222,7 +225,8 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   const std::string compute = "Computing";
   AddNumber(app, compute, "-t,--threads", &engine.threads, 0, 1024,
             "compute threads; 0: all cores");
-  AddText(app, compute, "--device", &engine.device, "where to compute: cpu")
+  AddText(app, compute, "--device", &engine.device,
+          "where to compute: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(engine.device);
   AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},

@@ -53,6 +53,13 @@ std::string ReportText(const Engine& engine, const Workload& workload, const Pla
   for (const MemoryLine& line : plan.memory) {
     rows.push_back({line.tier, line.what, FormatBytes(line.bytes), FormatCount(line.bytes)});
   }
+  int64_t device_bytes = 0;
+  for (const MemoryLine& line : plan.memory) {
+    if (line.tier == "device") device_bytes += line.bytes;
+  }
+  if (plan.smallest_gpu_memory != 0) {
+    rows.push_back({"GPU in all", "", FormatBytes(device_bytes), FormatCount(device_bytes)});
+  }
   rows.push_back(
       {"RAM in all", "", FormatBytes(plan.memory_bytes), FormatCount(plan.memory_bytes)});
   text += FormatTable(rows, {false, false, true, true});
@@ -62,11 +69,14 @@ std::string ReportText(const Engine& engine, const Workload& workload, const Pla
       plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes),
       FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]));
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
-  text += fmt::format(
-      "\nsmallest budgets, each with the others as they are:\n"
-      "  --kv-memory    {}\n  --host-memory  {}\n  --disk-memory  {}\n",
-      SmallestBudget(plan.smallest_kv_memory), SmallestBudget(plan.smallest_host_memory),
-      SmallestBudget(plan.smallest_disk_memory));
+  text += "\nsmallest budgets, each with the others as they are:\n";
+  if (plan.smallest_gpu_memory != 0) {
+    text += fmt::format("  --gpu-memory   {}\n", SmallestBudget(plan.smallest_gpu_memory));
+  }
+  text += fmt::format("  --kv-memory    {}\n  --host-memory  {}\n  --disk-memory  {}\n",
+                      SmallestBudget(plan.smallest_kv_memory),
+                      SmallestBudget(plan.smallest_host_memory),
+                      SmallestBudget(plan.smallest_disk_memory));
   return text;
 }
 
@@ -76,7 +86,8 @@ Json ReportJson(const Engine& engine, const Workload& workload, const PlanReport
   json["lengths"] = workload.lengths;
   json["kernels"] = engine.kernels();
   json["threads"] = engine.threads();
-  json["smallest"] = {{"kv_memory", plan.smallest_kv_memory},
+  json["smallest"] = {{"gpu_memory", plan.smallest_gpu_memory},
+                      {"kv_memory", plan.smallest_kv_memory},
                       {"host_memory", plan.smallest_host_memory},
                       {"disk_memory", plan.smallest_disk_memory}};
   return json;

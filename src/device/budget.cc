@@ -25,12 +25,19 @@ void Reservation::Release() {
 
 Result<Reservation> Budget::Reserve(int64_t bytes, const std::string& tag) {
   HEADWAY_CHECK(bytes >= 0);
+  Reservation in_parent;
+  if (parent_ != nullptr) {
+    Result<Reservation> reserved = parent_->Reserve(bytes, tag);
+    if (!reserved.ok()) return reserved.status();
+    in_parent = std::move(*reserved);
+  }
   std::lock_guard lock(mutex_);
   if (bytes > limit_ - used_) {
     return Status(StatusCode::kOutOfBudget, name_ + ": " + tag + " needs " + FormatBytes(bytes) +
                                                 ", " + FormatBytes(limit_ - used_) + " of " +
                                                 FormatBytes(limit_) + " are left");
   }
+  in_parent.budget_ = nullptr;  // given back by Release
   Reservation reservation;
   reservation.tag_ = tag;
   reservation.bytes_ = bytes;
@@ -42,6 +49,7 @@ Result<Reservation> Budget::Reserve(int64_t bytes, const std::string& tag) {
 }
 
 void Budget::Release(const std::string& tag, int64_t bytes) {
+  if (parent_ != nullptr) parent_->Release(tag, bytes);
   std::lock_guard lock(mutex_);
   used_ -= bytes;
   by_tag_[tag] -= bytes;
@@ -59,8 +67,9 @@ int64_t Budget::peak() const {
 }
 
 int64_t Budget::available() const {
+  const int64_t above = parent_ == nullptr ? kUnlimited : parent_->available();
   std::lock_guard lock(mutex_);
-  return limit_ - used_;
+  return std::min(above, limit_ - used_);
 }
 
 std::vector<std::pair<std::string, int64_t>> Budget::Usage() const {

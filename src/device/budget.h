@@ -22,7 +22,10 @@ class Budget;
 class [[nodiscard]] Reservation {
  public:
   Reservation() = default;
-  Reservation(Reservation&& other) noexcept { *this = std::move(other); }
+  Reservation(Reservation&& other) noexcept
+      : budget_(std::exchange(other.budget_, nullptr)),
+        tag_(std::move(other.tag_)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation() { Release(); }
 
@@ -42,7 +45,9 @@ inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 class Budget {
  public:
   // `name` appears in errors and tables: "kv-memory".
-  Budget(std::string name, int64_t limit) : name_(std::move(name)), limit_(limit) {}
+  // What is reserved counts in `parent` (may be null), too.
+  Budget(std::string name, int64_t limit, Budget* parent = nullptr)
+      : name_(std::move(name)), limit_(limit), parent_(parent) {}
 
   // kOutOfBudget, naming budget, tag, bytes asked for and bytes left, when they do not fit.
   Result<Reservation> Reserve(int64_t bytes, const std::string& tag);
@@ -61,6 +66,7 @@ class Budget {
 
   const std::string name_;
   const int64_t limit_;
+  Budget* const parent_;
   mutable std::mutex mutex_;
   int64_t used_ = 0;
   int64_t peak_ = 0;

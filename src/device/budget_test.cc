@@ -56,5 +56,25 @@ TEST(Budget, NeverExceededByThreadsInARace) {
   EXPECT_LE(budget.peak(), 1000);
 }
 
+TEST(Budget, CountsInItsParent) {
+  Budget whole("whole", 100);
+  Budget part("part", 80, &whole);
+  Result<Reservation> other = whole.Reserve(50, "other");
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(part.available(), 50);
+  EXPECT_EQ(part.Reserve(51, "mine").status().code(), StatusCode::kOutOfBudget);
+  EXPECT_EQ(whole.used(), 50);
+  {
+    Result<Reservation> mine = part.Reserve(50, "mine");
+    ASSERT_TRUE(mine.ok());
+    EXPECT_EQ(whole.used(), 100);
+  }
+  EXPECT_EQ(whole.used(), 50);
+  other->Release();
+  // The part's own limit holds, too, and what it refuses is not kept in the parent.
+  EXPECT_EQ(part.Reserve(81, "mine").status().code(), StatusCode::kOutOfBudget);
+  EXPECT_EQ(whole.used(), 0);
+}
+
 }  // namespace
 }  // namespace headway

@@ -5,8 +5,6 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "device/cpu/cpu_device.h"
-#include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {
 namespace {
@@ -23,15 +21,6 @@ std::string DiskDirectory(const EngineOptions& options) {
   return directory != nullptr && *directory != '\0' ? directory : "/tmp";
 }
 
-Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
-                                            Trace* trace) {
-  if (options.device != "cpu") {
-    return Status(StatusCode::kUnsupported,
-                  "unknown device '" + options.device + "'; this build has: cpu");
-  }
-  return NewCpuKernels(pool, trace, options.isa);
-}
-
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
   if (options.session.empty() || !env.Exists(options.session)) return kv::Manifest{};
   return kv::InspectSession(&env, options.session);
@@ -39,7 +28,7 @@ Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
 
 Context::Impl::Impl(const ContextParts& p)
     : parts(p),
-      kv_budget("--kv-memory", p.options->kv_memory),
+      kv_budget("--kv-memory", p.options->kv_memory, p.device_budget),
       host_budget("--host-memory", p.options->host_memory),
       disk_budget("--disk-memory", DiskLimit(*p.options)),
       memory_budget("memory", kNoLimit),
@@ -79,8 +68,11 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
 Status Context::Impl::Build(const Workload& workload) {
   const EngineOptions& options = *parts.options;
   if (!options.trace.empty()) trace.EnableEvents();
-  device = NewCpuDevice(parts.env, &trace);
-  Result<std::unique_ptr<Kernels>> made = NewKernels(options, &pool, &trace);
+  Result<std::unique_ptr<Device>> new_device =
+      parts.backend->NewDevice(parts.env, &trace, options.time_kernels || !options.trace.empty());
+  if (!new_device.ok()) return new_device.status();
+  device = std::move(*new_device);
+  Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
   if (!made.ok()) return made.status();
   kernels = std::move(*made);
   compute = device->NewStream(Lane::kCompute);
@@ -91,9 +83,10 @@ Status Context::Impl::Build(const Workload& workload) {
   const ModelConfig& config = parts.model->config();
   Result<Setup> setup =
       MakeSetup(config, parts.model->weight_bytes().total(), options, workload,
-                session == nullptr ? nullptr : &manifest, *kernels, parts.program_bytes);
+                session == nullptr ? nullptr : &manifest, *kernels,
+                {parts.program_bytes, parts.backend->info(), parts.device_budget});
   if (!setup.ok()) return setup.status();
-  plan = ReportOf(setup->plan, plan::SmallestBudgets{});
+  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
   setup->store.disk_budget = &disk_budget;
@@ -104,7 +97,8 @@ Status Context::Impl::Build(const Workload& workload) {
     if (!created.ok()) return created.status();
     session = std::move(*created);
   }
-  if (Status s = kernels->Prepare(setup->kernels, *device, memory_budget); !s.ok()) return s;
+  Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
+  if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
   Result<std::unique_ptr<kv::Store>> new_store =
       kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
@@ -112,7 +106,7 @@ Status Context::Impl::Build(const Workload& workload) {
   setup->executor.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Executor>> new_executor =
       Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
-                       memory_budget, memory_budget);
+                       fast_budget, memory_budget);
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,

@@ -13,6 +13,7 @@
 #include "engine/generator.h"
 #include "engine/setup.h"
 #include "headway/engine.h"
+#include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
 
@@ -21,6 +22,8 @@ namespace headway {
 // What a context takes from its engine; all outlive it.
 struct ContextParts {
   Env* env = nullptr;
+  Backend* backend = nullptr;
+  Budget* device_budget = nullptr;  // all that is on a device with its own memory; else null
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
   const EngineOptions* options = nullptr;
@@ -41,7 +44,8 @@ struct Context::Impl {
   const ContextParts parts;
   // In the order in which they are built; destroyed in reverse.
   Trace trace;
-  Budget kv_budget, host_budget, disk_budget, memory_budget;
+  Budget kv_budget, host_budget, disk_budget;
+  Budget memory_budget;  // RAM that no other budget counts
   ThreadPool pool;
   std::unique_ptr<Device> device;
   std::unique_ptr<Kernels> kernels;
@@ -59,9 +63,6 @@ Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
 
 // Where the disk tier's file is made.
 std::string DiskDirectory(const EngineOptions& options);
-
-Result<std::unique_ptr<Kernels>> NewKernels(const EngineOptions& options, ThreadPool* pool,
-                                            Trace* trace);
 
 }  // namespace headway
 

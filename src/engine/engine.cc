@@ -1,12 +1,15 @@
 #include "headway/engine.h"
 
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/context.h"
 #include "engine/open.h"
 #include "engine/setup.h"
+#include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"
 #include "model/template/chat_template.h"
@@ -83,7 +86,13 @@ struct Engine::Impl {
   Env* const env;
   EngineOptions options;
   ThreadPool pool;  // for loading and planning; a context has its own
+  std::unique_ptr<Backend> backend;
   std::unique_ptr<Kernels> kernels;
+  // Where the device has its own memory: what is there, the weights once a context needs them.
+  std::optional<Budget> device_budget;
+  Reservation driver_memory;
+  std::unique_ptr<Device> device;
+  std::mutex moving;
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
   std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
@@ -91,7 +100,42 @@ struct Engine::Impl {
   int64_t program_bytes = kProgramBytes;
 
   Status LoadText(const std::string& folder);
+  Status OpenBackend();
+  Status MoveWeights();
+  SetupMemory memory() { return {program_bytes, backend->info(), fast_budget()}; }
+  Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };
+
+Status Engine::Impl::OpenBackend() {
+  Result<std::unique_ptr<Backend>> made = NewBackend(options.device, options.isa);
+  if (!made.ok()) return made.status();
+  backend = std::move(*made);
+  Result<std::unique_ptr<Kernels>> made_kernels = backend->NewKernels(&pool, nullptr);
+  if (!made_kernels.ok()) return made_kernels.status();
+  kernels = std::move(*made_kernels);
+  const BackendInfo& info_of = backend->info();
+  if (!info_of.own_memory) return OkStatus();
+  // The driver has taken its part of what is free already.
+  device_budget.emplace("--gpu-memory", options.gpu_memory > 0
+                                            ? options.gpu_memory
+                                            : info_of.free_memory + info_of.context_memory);
+  Result<Reservation> reserved =
+      device_budget->Reserve(info_of.context_memory, "driver and libraries");
+  if (!reserved.ok()) return reserved.status();
+  driver_memory = std::move(*reserved);
+  return OkStatus();
+}
+
+Status Engine::Impl::MoveWeights() {
+  if (!device_budget.has_value()) return OkStatus();
+  const std::lock_guard lock(moving);
+  if (device != nullptr) return OkStatus();
+  Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
+  if (!made.ok()) return made.status();
+  if (Status s = model->MoveTo(**made, *device_budget); !s.ok()) return s;
+  device = std::move(*made);
+  return OkStatus();
+}
 
 // Tokenizer and template. A folder without them still runs on token ids; one whose files are
 // damaged does not open.
@@ -133,9 +177,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (options.threads < 0 || options.threads > 1024) {
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
   }
-  Result<std::unique_ptr<Kernels>> kernels = NewKernels(options, &impl->pool, nullptr);
-  if (!kernels.ok()) return kernels.status();
-  impl->kernels = std::move(*kernels);
+  if (Status s = impl->OpenBackend(); !s.ok()) return s;
   std::string folder = model;
   if (!options.random_weights) {
     Result<std::string> located = LocateModel(*impl->env, model, ProcessEnvironment());
@@ -193,16 +235,21 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const {
   if (!session.ok()) return session.status();
   Result<plan::PlanRequest> request =
       MakePlanRequest(impl_->model->config(), impl_->model->weight_bytes().total(), impl_->options,
-                      workload, &*session, *impl_->kernels, impl_->program_bytes);
+                      workload, &*session, *impl_->kernels, impl_->memory());
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();
-  return ReportOf(*plan, plan::FindSmallestBudgets(*request));
+  return ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
+  // What does not fit is refused before the weights are moved.
+  if (Result<PlanReport> plan = Plan(workload); !plan.ok()) return plan.status();
+  if (Status s = impl_->MoveWeights(); !s.ok()) return s;
   ContextParts parts;
   parts.env = impl_->env;
+  parts.backend = impl_->backend.get();
+  parts.device_budget = impl_->fast_budget();
   parts.model = impl_->model.get();
   parts.tokenizer = impl_->tokenizer.get();
   parts.options = &impl_->options;

@@ -56,7 +56,9 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   constexpr int64_t kIn = 4096, kOut = 4096;
   const int64_t rows = int64_t{512} * pool.threads();  // enough that no thread waits for long
   Budget budget("memory", kNoLimit);  // outlives the kernels, whose scratch memory it counts
-  Result<std::unique_ptr<Kernels>> kernels = NewKernels(options, &pool, nullptr);
+  Result<std::unique_ptr<Backend>> backend = NewBackend("cpu", options.isa);
+  if (!backend.ok()) return backend.status();
+  Result<std::unique_ptr<Kernels>> kernels = (*backend)->NewKernels(&pool, nullptr);
   if (!kernels.ok()) return kernels.status();
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
   const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);

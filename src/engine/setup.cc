@@ -41,13 +41,15 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   return limits;
 }
 
-KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows) {
+KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernels& kernels) {
   KernelLimits limits;
   limits.rows = rows;
   limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
   limits.max_out = std::max(limits.max_in, static_cast<int64_t>(shape.vocab));
   limits.head_dim = shape.head_dim;
   limits.group = shape.group();
+  limits.query_heads = shape.query_heads;
+  limits.activation = kernels.ActivationDType(shape.dtype);
   return limits;
 }
 
@@ -86,7 +88,7 @@ Result<kv::PlacementKind> ParsePlacement(const std::string& name) {
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::Manifest* session, const Kernels& kernels,
-                                          int64_t program_bytes) {
+                                          const SetupMemory& memory) {
   Result<kv::PlacementKind> placement = ParsePlacement(options.placement);
   if (!placement.ok()) return placement.status();
   if (workload.lengths.empty() || workload.lengths.size() > 4096) {
@@ -108,11 +110,17 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   request.page_slots = options.page_slots;
   request.lengths = workload.lengths;
   request.weight_bytes = weight_bytes;
-  request.other_bytes = program_bytes;
+  request.other_bytes = memory.program_bytes;
+  request.chunk = memory.backend.chunk;
+  request.segment = memory.backend.segment;
   // The session's file is the disk tier, too: as large as it must be unless the user bounds it.
   const bool unbounded_session = !options.session.empty() && options.disk_memory == 0;
   request.budgets = {options.kv_memory, options.host_memory,
                      unbounded_session ? kNoLimit : options.disk_memory};
+  if (memory.device_budget != nullptr) {
+    request.budgets.device = memory.device_budget->limit();
+    request.driver_bytes = memory.backend.context_memory;
+  }
   request.keep_on_device =
       *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
   request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
@@ -138,7 +146,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   };
   request.costs.workspace = [config, options, workload, &kernels](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
-    return kernels.WorkspaceBytes(KernelLimitsFor(config.shape, store.max_step_tokens));
+    return kernels.WorkspaceBytes(KernelLimitsFor(config.shape, store.max_step_tokens, kernels));
   };
   return request;
 }
@@ -146,9 +154,9 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
                         const kv::Manifest* session, const Kernels& kernels,
-                        int64_t program_bytes) {
+                        const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
-      MakePlanRequest(config, weight_bytes, options, workload, session, kernels, program_bytes);
+      MakePlanRequest(config, weight_bytes, options, workload, session, kernels, memory);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();
@@ -156,12 +164,18 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   setup.plan = std::move(*plan);
   setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
   setup.store.placement = *ParsePlacement(options.placement);
+  // Memory of a GPU, and memory that it copies from, takes too long to make once work has begun.
+  if (memory.backend.own_memory) {
+    setup.store.device_slabs = setup.plan.slabs[0];
+    setup.store.host_slabs = setup.plan.slabs[1];
+  }
   setup.executor = ExecutorLimitsFor(setup.store, workload, kernels);
-  setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens);
+  setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens, kernels);
   return setup;
 }
 
-PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest) {
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest,
+                    bool own_memory) {
   PlanReport report;
   report.chunk = plan.cache.chunk;
   report.head_group = plan.cache.group_heads;
@@ -171,9 +185,11 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
   for (const plan::MemoryRow& row : plan.memory) {
     report.memory.push_back({TierName(row.tier), row.tag, row.bytes});
-    if (row.tier != Tier::kDisk) report.memory_bytes += row.bytes;
+    const bool ram = row.tier == Tier::kHost || (row.tier == Tier::kDevice && !own_memory);
+    if (ram) report.memory_bytes += row.bytes;
   }
   report.reasons = plan.reasons;
+  report.smallest_gpu_memory = smallest.device;
   report.smallest_kv_memory = smallest.kv;
   report.smallest_host_memory = smallest.host;
   report.smallest_disk_memory = smallest.disk;

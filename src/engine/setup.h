@@ -5,9 +5,11 @@
 
 #include <string>
 
+#include "device/budget.h"
 #include "engine/executor.h"
 #include "headway/engine.h"
 #include "headway/status.h"
+#include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 #include "kv/store/slab_file.h"
 #include "kv/store/store.h"
@@ -26,19 +28,27 @@ struct Setup {
 // first-fit, lru, host-only, disk-only.
 Result<kv::PlacementKind> ParsePlacement(const std::string& name);
 
+// What a plan must know of the machine and the program.
+struct SetupMemory {
+  int64_t program_bytes = 0;  // beside weights, KV and activations
+  BackendInfo backend;
+  const Budget* device_budget = nullptr;  // null where device memory is the host's
+};
+
 // What the planner is asked. `session` is the manifest of the session file, or null: an existing
-// session fixes how slabs are cut. `program_bytes` is memory beside weights, KV and activations.
+// session fixes how slabs are cut.
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::Manifest* session, const Kernels& kernels,
-                                          int64_t program_bytes);
+                                          const SetupMemory& memory);
 
 // Plans and derives all that is needed to build a context.
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
-                        const kv::Manifest* session, const Kernels& kernels, int64_t program_bytes);
+                        const kv::Manifest* session, const Kernels& kernels,
+                        const SetupMemory& memory);
 
-PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest);
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, bool own_memory);
 
 }  // namespace headway
 

@@ -61,6 +61,8 @@ struct PageRun {
   int64_t head_stride = 0;
   int64_t first_slot = 0;
   int64_t count = 0;
+  int64_t readable = 0;  // slots of a head from its first page on that are memory of the cache,
+                         // whatever it holds; 0: those up to the last of the count
 };
 
 // K and V of `heads` KV heads [to.count, heads, head_dim], tokens kv_stride elements apart, to be
@@ -145,6 +147,8 @@ struct KernelLimits {
   int64_t max_out = 0;  // widest output
   int64_t head_dim = 0;
   int64_t group = 0;
+  int64_t query_heads = 0;
+  DType activation = DType::kF32;  // ActivationDType of the model
 };
 
 class Kernels {

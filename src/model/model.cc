@@ -102,6 +102,7 @@ struct Model::Part {
   int64_t columns = 0;           // 0: a vector of `rows`
   WeightView* matrix = nullptr;  // or
   const float** vector = nullptr;
+  const std::byte* on_host = nullptr;  // once known
 
   int64_t count() const { return columns == 0 ? rows : rows * columns; }
   bool MatchesShape(const std::vector<int64_t>& shape) const {
@@ -110,8 +111,13 @@ struct Model::Part {
   }
   // Of the tensor as the model uses it.
   DType dtype() const { return matrix != nullptr ? matrix->dtype : DType::kF32; }
-  const std::byte* data() const {
-    return matrix != nullptr ? matrix->data : reinterpret_cast<const std::byte*>(*vector);
+  int64_t bytes() const { return count() * static_cast<int64_t>(DTypeBytes(dtype())); }
+  void PointTo(const std::byte* data) const {
+    if (matrix != nullptr) {
+      matrix->data = data;
+    } else {
+      *vector = reinterpret_cast<const float*>(data);
+    }
   }
 };
 
@@ -244,8 +250,12 @@ std::vector<Model::Part> Model::Parts() {
 }
 
 void Model::TieEmbeddings() {
-  if (head_.data == nullptr) head_ = embed_;
-  if (embed_.data == nullptr) embed_ = head_;
+  const auto is_part = [this](const WeightView& view) {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [&](const Part& part) { return part.matrix == &view; });
+  };
+  if (!is_part(head_)) head_ = embed_;
+  if (!is_part(embed_)) embed_ = head_;
 }
 
 Result<std::unique_ptr<Model>> Model::Load(Env* env, const std::string& folder) {
@@ -277,6 +287,7 @@ Status Model::MapParts(const std::string& folder) {
       continue;
     }
     *part.matrix = {view->data.data(), view->dtype, part.rows, part.columns};
+    part.on_host = view->data.data();
     weight_bytes_.matrices += static_cast<int64_t>(view->data.size());
   }
   TieEmbeddings();
@@ -294,8 +305,10 @@ Status Model::MapParts(const std::string& folder) {
     const TensorView& view = vectors[index++];
     for (int64_t i = 0; i < part.rows; ++i) next[i] = LoadAsFloat(view.data.data(), i, view.dtype);
     *part.vector = next;
+    part.on_host = reinterpret_cast<const std::byte*>(next);
     next += AlignedFloats(part.rows);
   }
+  fingerprint_ = ComputeFingerprint();
   return OkStatus();
 }
 
@@ -326,6 +339,7 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   std::byte* next = model->owned_;
   for (Part& part : model->parts_) {
     const uint64_t part_seed = seeds.Next();
+    part.on_host = next;
     if (part.matrix == nullptr) {
       // Norms of one and biases of zero leave activations as a trained model has them.
       auto* values = reinterpret_cast<float*>(next);
@@ -344,15 +358,45 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   }
   model->TieEmbeddings();
   model->weight_bytes_ = CountWeightBytes(config);
+  model->fingerprint_ = model->ComputeFingerprint();
   return model;
+}
+
+Status Model::MoveTo(Device& device, Budget& budget) {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += RoundUp(part.bytes(), kAlignment);
+  Result<std::unique_ptr<Buffer>> memory =
+      device.Allocate(budget, static_cast<size_t>(bytes), "weights");
+  if (!memory.ok()) return memory.status();
+  const std::unique_ptr<Stream> stream = device.NewStream(Lane::kHostToDevice);
+  std::byte* next = (*memory)->data();
+  // Matrices first: biases between them would keep them apart.
+  for (const bool matrices : {true, false}) {
+    for (const Part& part : parts_) {
+      if ((part.matrix != nullptr) != matrices) continue;
+      stream->Copy(next, part.on_host, static_cast<size_t>(part.bytes()));
+      part.PointTo(next);
+      next += RoundUp(part.bytes(), kAlignment);
+    }
+  }
+  TieEmbeddings();
+  Status status = stream->Synchronize();
+  if (!status.ok()) return status;
+  on_device_ = std::move(*memory);
+  if (files_.has_value()) return OkStatus();
+  env_->FreeMemory(owned_, owned_bytes_);
+  owned_ = nullptr;
+  for (Part& part : parts_) part.on_host = nullptr;
+  return OkStatus();
 }
 
 Status Model::CheckFinite(ThreadPool* pool) const {
   for (const Part& part : parts_) {
+    if (part.on_host == nullptr) continue;  // random weights that were moved
     std::atomic<bool> bad = false;
     const auto width = static_cast<int64_t>(DTypeBytes(part.dtype()));
     ForEachChunk(pool, part.count(), kScanChunk, [&](int64_t begin, int64_t end) {
-      if (HasNonFinite(part.data() + begin * width, part.dtype(), end - begin)) bad = true;
+      if (HasNonFinite(part.on_host + begin * width, part.dtype(), end - begin)) bad = true;
     });
     if (bad) {
       return Status(StatusCode::kCorrupt,
@@ -364,7 +408,7 @@ Status Model::CheckFinite(ThreadPool* pool) const {
   return OkStatus();
 }
 
-uint64_t Model::Fingerprint() const {
+uint64_t Model::ComputeFingerprint() const {
   uint64_t hash = 0;
   auto add = [&hash](const void* data, int64_t bytes) {
     hash = XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), hash);
@@ -375,12 +419,12 @@ uint64_t Model::Fingerprint() const {
     add(header.data(), static_cast<int64_t>(header.size()));
     const int64_t bytes = part.count() * static_cast<int64_t>(DTypeBytes(part.dtype()));
     if (bytes <= kSamples * kSampleBytes) {
-      add(part.data(), bytes);
+      add(part.on_host, bytes);
       continue;
     }
     // Evenly apart, the first and the last bytes among them.
     for (int64_t i = 0; i < kSamples; ++i) {
-      add(part.data() + (bytes - kSampleBytes) / (kSamples - 1) * i, kSampleBytes);
+      add(part.on_host + (bytes - kSampleBytes) / (kSamples - 1) * i, kSampleBytes);
     }
   }
   return hash;

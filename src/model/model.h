@@ -77,13 +77,19 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
+  // Copies every weight to memory of `device`, where the kernels read it from then on. Matrices of
+  // a layer lie side by side, so that products of the same rows can be one. Random weights are
+  // given back on the host. Both outlive the model.
+  Status MoveTo(Device& device, Budget& budget);
+  bool on_device() const { return on_device_ != nullptr; }
+
   const ModelConfig& config() const { return config_; }
   const ModelShape& shape() const { return config_.shape; }
   // What the weights in use take, by their real dtypes.
   WeightBytes weight_bytes() const { return weight_bytes_; }
   // A hash of names, shapes, dtypes and samples of every tensor's bytes: equal for equal weights,
   // and cheap. A session file is bound to it.
-  uint64_t Fingerprint() const;
+  uint64_t Fingerprint() const { return fingerprint_; }
   // kCorrupt, naming the first tensor that holds a NaN or an infinity. Reads all weights: for when
   // logits are not finite. `pool` may be null.
   Status CheckFinite(ThreadPool* pool) const;
@@ -135,6 +141,7 @@ class Model {
   std::vector<Part> LayerParts(int layer);
   Status MapParts(const std::string& folder);
   Status Own(int64_t bytes);
+  uint64_t ComputeFingerprint() const;
   void TieEmbeddings();
 
   Env* env_;
@@ -149,6 +156,8 @@ class Model {
   const float* final_norm_ = nullptr;
   WeightView head_;
   std::vector<Part> parts_;
+  uint64_t fingerprint_ = 0;
+  std::unique_ptr<Buffer> on_device_;
 };
 
 }  // namespace headway

@@ -8,8 +8,8 @@
 namespace headway::plan {
 namespace {
 
-constexpr int64_t kAutoChunk = 1024;
-constexpr int64_t kAutoSegment = 1024;
+constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kMinChunk = 16;
 constexpr int kStaging = 2;        // one is attended while the next is filled
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
@@ -36,6 +36,18 @@ int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
   return slabs;
 }
 
+// What is on a device with its own memory beside the cache.
+int64_t BesideCache(const PlanRequest& request, const CacheChoice& choice) {
+  return request.driver_bytes + request.weight_bytes + request.costs.activations(choice) +
+         request.costs.workspace(choice);
+}
+
+// What the cache may take of the fast tier.
+int64_t KvLimit(const PlanRequest& request, const CacheChoice& choice) {
+  if (request.budgets.device == kUnbounded) return request.budgets.kv;
+  return std::min(request.budgets.kv, request.budgets.device - BesideCache(request, choice));
+}
+
 struct Fit {
   bool ok = false;
   int64_t slabs[kTierCount] = {};
@@ -49,13 +61,14 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   Fit fit;
   const CacheBytes bytes = request.costs.cache(choice);
   const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
+  const int64_t limit = KvLimit(request, choice);
   int64_t left = CountSlabs(request, choice);
-  if (fixed > request.budgets.kv) {
+  if (fixed > limit) {
     fit.kv_needed = fixed;
     return fit;
   }
   if (request.keep_on_device) {
-    fit.slabs[0] = std::min(left, (request.budgets.kv - fixed) / bytes.slab);
+    fit.slabs[0] = std::min(left, (limit - fixed) / bytes.slab);
     left -= fit.slabs[0];
   }
   if (left > 0 && bytes.bounce > request.budgets.host) {
@@ -75,6 +88,16 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return fit;
 }
 
+// A slab longer than every sequence would be room that nothing fills.
+int64_t AutoSegment(const PlanRequest& request) {
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  int64_t segment = Align(request.segment, request.page_slots);
+  while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
+    segment = Align(segment / 2, request.page_slots);
+  }
+  return segment;
+}
+
 // Candidates from the largest buffers to the smallest. The segment shrinks last: with the same
 // segment and chunk, runs under different budgets agree to the last bit.
 std::vector<CacheChoice> Candidates(const PlanRequest& request) {
@@ -90,12 +113,12 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   if (request.fixed.chunk > 0) {
     chunks.push_back(request.fixed.chunk);
   } else {
-    for (int64_t c = kAutoChunk; c >= kMinChunk; c /= 2) chunks.push_back(c);
+    for (int64_t c = request.chunk; c >= kMinChunk; c /= 2) chunks.push_back(c);
   }
   if (request.fixed.segment_tokens > 0) {
     segments.push_back(request.fixed.segment_tokens);
   } else {
-    const int64_t largest = Align(kAutoSegment, request.page_slots);
+    const int64_t largest = AutoSegment(request);
     for (int64_t s = largest; s >= request.page_slots; s = Align(s / 2, request.page_slots)) {
       segments.push_back(s);
       if (s == request.page_slots) break;
@@ -150,7 +173,9 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
     const CacheBytes bytes = request.costs.cache(choice);
     const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
     const bool all_resident = fit.slabs[1] == 0 && fit.slabs[2] == 0;
-    if (all_resident || fixed <= request.budgets.kv / 2 || !request.keep_on_device) return &choice;
+    if (all_resident || fixed <= KvLimit(request, choice) / 2 || !request.keep_on_device) {
+      return &choice;
+    }
   }
   return first;
 }
@@ -210,6 +235,9 @@ Status DoesNotFit(const PlanRequest& request) {
                FormatBytes(now) + ")";
     any = true;
   };
+  if (request.budgets.device != kUnbounded) {
+    offer("--gpu-memory", request.budgets.device, smallest.device);
+  }
   offer("--kv-memory", request.budgets.kv, smallest.kv);
   offer("--host-memory", request.budgets.host, smallest.host);
   offer("--disk-memory", request.budgets.disk, smallest.disk);
@@ -224,6 +252,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   };
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
+  add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "weights", request.weight_bytes);
   add(Tier::kDevice, "activations", request.costs.activations(plan->cache));
   add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache));
@@ -255,7 +284,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
         ": larger staging buffers would take over half of "
         "the fast tier or not fit");
   }
-  if (request.fixed.chunk == 0 && plan->cache.chunk < kAutoChunk) {
+  if (request.fixed.chunk == 0 && plan->cache.chunk < request.chunk) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the append buffer of a larger one does not fit");
   }
@@ -263,8 +292,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say(std::to_string(plan->cache.staging_slabs) +
         " staging buffers: most is read from disk, which is faster with many requests");
   }
-  if (request.fixed.segment_tokens == 0 &&
-      plan->cache.segment_tokens < Align(kAutoSegment, request.page_slots)) {
+  if (request.fixed.segment_tokens == 0 && plan->cache.segment_tokens < AutoSegment(request)) {
     say("segment " + std::to_string(plan->cache.segment_tokens) +
         ": staging buffers of longer ones do not fit");
   }
@@ -294,6 +322,7 @@ Result<Plan> MakePlan(const PlanRequest& request) {
 
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request) {
   SmallestBudgets smallest;
+  if (request.budgets.device != kUnbounded) smallest.device = SmallestOf(request, &Budgets::device);
   smallest.kv = SmallestOf(request, &Budgets::kv);
   smallest.host = SmallestOf(request, &Budgets::host);
   smallest.disk = SmallestOf(request, &Budgets::disk);

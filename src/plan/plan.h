@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct Budgets {
   int64_t kv = 0;    // fast tier: pages, append and staging buffers
   int64_t host = 0;  // host slabs and bounce buffers
   int64_t disk = 0;  // slab file; 0: no disk tier
+  // All that is on a device with its own memory.
+  int64_t device = std::numeric_limits<int64_t>::max();
 };
 
 struct PlanRequest {
@@ -48,7 +51,11 @@ struct PlanRequest {
   int page_slots = kDefaultPageSlots;
   std::vector<int64_t> lengths;  // tokens that each sequence of the batch will reach
   int64_t weight_bytes = 0;
-  int64_t other_bytes = 0;  // tokenizer, program
+  int64_t other_bytes = 0;   // tokenizer, program
+  int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
+  // Chunk and segment to prefer where nothing is fixed, in tokens.
+  int64_t chunk = 1024;
+  int64_t segment = 1024;
   Budgets budgets;
   bool keep_on_device = true;  // false: no closed page may stay (placement host-only or disk-only)
   bool keep_on_host = true;    // false: disk-only
@@ -81,6 +88,7 @@ Result<Plan> MakePlan(const PlanRequest& request);
 
 // The smallest budget that would do for each tier, the others as they are; -1 where none would.
 struct SmallestBudgets {
+  int64_t device = 0;
   int64_t kv = 0;
   int64_t host = 0;
   int64_t disk = 0;

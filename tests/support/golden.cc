@@ -45,7 +45,7 @@ Result<Golden> LoadGolden(Env& env, const std::string& name) {
 }
 
 double GoldenTolerance(const ModelShape& shape, int64_t context, DType kv_dtype,
-                       std::span<const float> reference) {
+                       std::span<const float> reference, DType activations) {
   double squares = 0.0;
   for (float logit : reference) squares += double{logit} * logit;
   const double rms = std::sqrt(squares / static_cast<double>(reference.size()));
@@ -58,9 +58,13 @@ double GoldenTolerance(const ModelShape& shape, int64_t context, DType kv_dtype,
                        shape.d_model;
   const double sums = std::numeric_limits<float>::epsilon() * std::sqrt(terms);
   // Rounded keys shift every score, rounded values every output, by half a unit in the last place.
-  const double kv_epsilon =
-      kv_dtype == DType::kBF16 ? 0x1p-8 : (kv_dtype == DType::kF16 ? 0x1p-11 : 0.0);
-  const double storage = kv_epsilon * std::sqrt(static_cast<double>(shape.layers));
+  const auto epsilon = [](DType dtype) {
+    return dtype == DType::kBF16 ? 0x1p-8 : (dtype == DType::kF16 ? 0x1p-11 : 0.0);
+  };
+  const auto layers = static_cast<double>(shape.layers);
+  // Eight activations of a layer follow one another: normed, q or k, o, normed, gate, up, product.
+  const double storage =
+      epsilon(kv_dtype) * std::sqrt(layers) + epsilon(activations) * std::sqrt(8.0 * layers);
   // Attention here is sharp: scores reach 10, by which their relative errors grow before the
   // softmax.
   constexpr double kSharpness = 10.0;

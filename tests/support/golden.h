@@ -30,9 +30,9 @@ std::vector<std::string> GoldenNames();
 Result<Golden> LoadGolden(Env& env, const std::string& name);
 
 // How far logits, with `reference` from Transformers in f32, may be off when the same model runs in
-// f32 sums over another order, and with K and V rounded to `kv_dtype`.
+// f32 sums over another order, with K and V rounded to `kv_dtype` and activations to `activations`.
 double GoldenTolerance(const ModelShape& shape, int64_t context, DType kv_dtype,
-                       std::span<const float> reference);
+                       std::span<const float> reference, DType activations = DType::kF32);
 
 // The largest distance between two rows of logits; infinite for a NaN or unequal lengths.
 double MaxDifference(std::span<const float> a, std::span<const float> b);

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "device/cpu/cpu_device.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/backend/backend.h"
 #include "kernels/ref/ref_kernels.h"
 
 namespace headway::testing {
+
+std::string TestDevice() {
+  const char* value = std::getenv("HEADWAY_TEST_DEVICE");
+  return value == nullptr ? "cpu" : value;
+}
 
 HarnessConfig HarnessConfig::Default() {
   HarnessConfig config;
@@ -33,9 +37,9 @@ HarnessConfig HarnessConfig::Default() {
   return config;
 }
 
-Result<std::unique_ptr<StepHarness>> StepHarness::Create(const Model& model,
-                                                         const HarnessConfig& config, int sequences,
-                                                         int64_t max_length, Env* env) {
+Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const HarnessConfig& config,
+                                                         int sequences, int64_t max_length,
+                                                         Env* env) {
   const ModelShape& shape = model.shape();
   std::unique_ptr<StepHarness> h(new StepHarness());
   h->config_ = config;
@@ -66,11 +70,20 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(const Model& model,
   options.disk_budget = h->disk_budget_.get();
 
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
-  h->device_ = NewCpuDevice(env, nullptr);
+  Result<std::unique_ptr<Backend>> backend =
+      NewBackend(config.use_ref_kernels ? "cpu" : TestDevice(), config.isa);
+  if (!backend.ok()) return backend.status();
+  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, nullptr, false);
+  if (!device.ok()) return device.status();
+  h->device_ = std::move(*device);
+  if ((*backend)->info().own_memory && !model.on_device()) {
+    static Budget weights("weights", kUnlimited);  // outlives every model of the test
+    if (Status s = model.MoveTo(*h->device_, weights); !s.ok()) return s;
+  }
   if (config.use_ref_kernels) {
     h->kernels_ = NewRefKernels();
   } else {
-    Result<std::unique_ptr<Kernels>> made = NewCpuKernels(h->pool_.get(), nullptr, config.isa);
+    Result<std::unique_ptr<Kernels>> made = (*backend)->NewKernels(h->pool_.get(), nullptr);
     if (!made.ok()) return made.status();
     h->kernels_ = std::move(*made);
   }
@@ -80,6 +93,8 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(const Model& model,
   limits.max_out = std::max<int64_t>(model.MaxLinearOut(), shape.vocab);
   limits.head_dim = shape.head_dim;
   limits.group = shape.group();
+  limits.query_heads = shape.query_heads;
+  limits.activation = h->kernels_->ActivationDType(shape.dtype);
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
   h->compute_ = h->device_->NewStream(Lane::kCompute);
   Result<std::unique_ptr<kv::Store>> store =

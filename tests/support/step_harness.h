@@ -1,7 +1,7 @@
 // StepHarness: a model, a store and an executor under a configuration that tests choose, with
 // access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
 // harness of a test program run under another default: force_evict, tiny_page, disk_only,
-// one_head_group.
+// one_head_group. HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
 #ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
@@ -37,20 +37,24 @@ struct HarnessConfig {
   int staging_slabs = 2;
   int threads = 2;
   std::string isa = "auto";
-  bool use_ref_kernels = false;
+  bool use_ref_kernels = false;  // on the CPU, with a model that was not moved
 
   // The default, changed as HEADWAY_TEST_CONFIG says.
   static HarnessConfig Default();
 };
+
+// "cpu", or what HEADWAY_TEST_DEVICE says.
+std::string TestDevice();
 
 // Logits [token][vocab].
 using LogitRows = std::vector<std::vector<float>>;
 
 class StepHarness {
  public:
-  static Result<std::unique_ptr<StepHarness>> Create(const Model& model,
-                                                     const HarnessConfig& config, int sequences,
-                                                     int64_t max_length, Env* env = Env::Default());
+  // Moves the model to the test device unless it is there.
+  static Result<std::unique_ptr<StepHarness>> Create(Model& model, const HarnessConfig& config,
+                                                     int sequences, int64_t max_length,
+                                                     Env* env = Env::Default());
 
   kv::Store& store() { return *store_; }
   Executor& executor() { return *executor_; }

@@ -8,11 +8,11 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/env.h"
+#include "kernels/cost.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/items.h"
 
 namespace headway {
 namespace {
@@ -22,15 +22,12 @@ constexpr int64_t kParallelBytes = 128 * kKiB;
 
 constexpr int64_t kFloat = static_cast<int64_t>(sizeof(float));
 
-int64_t WeightBytes(const WeightView& weight) {
-  return weight.out * weight.in * static_cast<int64_t>(DTypeBytes(weight.dtype));
-}
-
 // Adds what a call cost to the trace when it ends.
 class Traced {
  public:
   Traced(Trace* trace, Lane lane, const char* name, int64_t bytes, int64_t flops)
-      : trace_(trace), lane_(lane), cost_{.name = name, .bytes = bytes, .flops = flops} {
+      : Traced(trace, lane, WorkCost{.name = name, .bytes = bytes, .flops = flops}) {}
+  Traced(Trace* trace, Lane lane, const WorkCost& cost) : trace_(trace), lane_(lane), cost_(cost) {
     if (trace_ != nullptr) start_ns_ = Env::Default()->NowNanos();
   }
   ~Traced() {
@@ -45,34 +42,6 @@ class Traced {
   WorkCost cost_;
   int64_t start_ns_ = 0;
 };
-
-// Two products over the pairs of query and key that are seen; K, V, queries and states once.
-WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
-                    std::span<const AttentionItem> items) {
-  WorkCost cost = {.name = "attend"};
-  for (const AttentionItem& item : items) {
-    const int64_t keys = item.keys.pages.count;
-    // Token t sees the first `first + t` keys, less those before its window.
-    const int64_t first = item.q_position + 1 - item.keys.position;
-    int64_t seen = 0;
-    if (item.keys.positions != nullptr) {
-      seen = item.tokens * keys;
-    } else {
-      for (int64_t t = 0; t < item.tokens; ++t) {
-        const int64_t upto = std::clamp<int64_t>(first + t, 0, keys);
-        const int64_t from =
-            params.window > 0 ? std::clamp<int64_t>(first + t - params.window, 0, keys) : 0;
-        seen += upto - from;
-      }
-    }
-    const int64_t states = item.tokens * group * PartsOf(item);
-    cost.flops += item.heads * 4 * seen * group * format.head_dim;
-    cost.bytes +=
-        item.heads * (2 * keys * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                      (item.tokens * group + states) * format.head_dim * kFloat + states * kFloat);
-  }
-  return cost;
-}
 
 class CpuKernels : public Kernels {
  public:
@@ -141,14 +110,7 @@ class CpuKernels : public Kernels {
   }
 
   void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
-    int64_t bytes = 0;
-    int64_t flops = 0;
-    for (const LinearOp& op : ops) {
-      bytes += WeightBytes(op.weight) + rows * op.weight.out * kFloat * (cpu::Adds(op) ? 2 : 1);
-      flops += 2 * rows * op.weight.out * op.weight.in;
-    }
-    if (!ops.empty()) bytes += rows * ops.front().weight.in * kFloat;
-    const Traced traced(trace_, stream.lane(), "linear", bytes, flops);
+    const Traced traced(trace_, stream.lane(), LinearCost(rows, ops, kFloat));
     cpu::Linear(pool_, linear_, static_cast<const float*>(x), rows, ops, Scratch());
   }
 
@@ -195,29 +157,22 @@ class CpuKernels : public Kernels {
 
   void StoreKv(Stream& stream, const PageFormat& format,
                std::span<const StoreKvItem> items) override {
-    int64_t elements = 0;
-    for (const StoreKvItem& item : items) {
-      elements += 2 * item.heads * item.to.count * format.head_dim;
-    }
-    const int64_t element_bytes = kFloat + static_cast<int64_t>(DTypeBytes(format.dtype));
-    const Traced traced(trace_, stream.lane(), "store kv", elements * element_bytes, 0);
+    const Traced traced(trace_, stream.lane(), StoreKvCost(format, items, kFloat));
     cpu::StoreKv(pool_, isa_, format, items);
   }
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
-    const WorkCost cost = trace_ == nullptr ? WorkCost() : AttendCost(format, group, params, items);
-    const Traced traced(trace_, stream.lane(), cost.name, cost.bytes, cost.flops);
+    const WorkCost cost =
+        trace_ == nullptr ? WorkCost() : AttendCost(format, group, params, items, kFloat);
+    const Traced traced(trace_, stream.lane(), cost);
     const cpu::AttentionScratch scratch = {
         .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
     cpu::Attend(pool_, isa_, format, group, params, items, scratch);
   }
 
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
-    int64_t states = 0;
-    for (const MergeItem& item : items) states += item.rows * (item.parts + 1);
-    const Traced traced(trace_, stream.lane(), "merge", states * (head_dim + 1) * kFloat,
-                        2 * states * head_dim);
+    const Traced traced(trace_, stream.lane(), MergeCost(head_dim, items, kFloat));
     cpu::Merge(pool_, head_dim, items);
   }
 

@@ -37,9 +37,11 @@ int64_t FramePool::Room() const {
   return static_cast<int64_t>(free_.size()) + budget_->available() / frame_bytes_;
 }
 
-Status FramePool::Grow() {
-  const int64_t fit = budget_->available() / frame_bytes_;
-  const int64_t frames = std::max<int64_t>(1, std::min(fit, kBlockBytes / frame_bytes_));
+Status FramePool::Preallocate(int64_t frames) {
+  return frames == 0 ? OkStatus() : Grow(frames);
+}
+
+Status FramePool::Grow(int64_t frames) {
   const auto bytes = static_cast<size_t>(frames * frame_bytes_);
   Result<std::unique_ptr<Buffer>> block = tier_ == Tier::kDevice
                                               ? device_->Allocate(*budget_, bytes, "KV slabs")
@@ -54,7 +56,8 @@ Status FramePool::Grow() {
 
 Result<std::byte*> FramePool::Take(Fence* used) {
   if (free_.empty()) {
-    Status grown = Grow();
+    const int64_t fit = budget_->available() / frame_bytes_;
+    Status grown = Grow(std::max<int64_t>(1, std::min(fit, kBlockBytes / frame_bytes_)));
     if (!grown.ok()) return grown;
   }
   auto [frame, fence] = free_.back();

@@ -41,6 +41,8 @@ class FramePool {
 
   // Frames that Take can still give, as far as the budget says.
   int64_t Room() const;
+  // Makes memory for that many frames now.
+  Status Preallocate(int64_t frames);
   // A frame; the first to write to it waits for `used`.
   Result<std::byte*> Take(Fence* used);
   // Takes the frame back, to be written to once `used` is passed.
@@ -49,7 +51,7 @@ class FramePool {
   const Budget& budget() const { return *budget_; }
 
  private:
-  Status Grow();
+  Status Grow(int64_t frames);
 
   const Tier tier_;
   Device* const device_;

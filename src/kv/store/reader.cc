@@ -140,7 +140,8 @@ Result<SlabView> Reader::Next() {
                      .v = flight.data + format_.VOffset(0, 0),
                      .page_stride = format_.page_stride(),
                      .head_stride = format_.head_stride(),
-                     .count = int64_t{item.pages} * format_.page.page_slots};
+                     .count = int64_t{item.pages} * format_.page.page_slots,
+                     .readable = format_.segment_tokens()};
   view.tier = flight.from;
   view.staging = static_cast<int>(index);
   return view;

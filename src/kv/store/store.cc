@@ -75,6 +75,9 @@ Status Store::Impl::Allocate(Device* device) {
   device_pool.emplace(Tier::kDevice, device, options.device_budget, format.slab_bytes(),
                       poison.get());
   host_pool.emplace(Tier::kHost, device, options.host_budget, format.slab_bytes(), poison.get());
+  Status room = device_pool->Preallocate(options.device_slabs);
+  if (room.ok()) room = host_pool->Preallocate(options.host_slabs);
+  if (!room.ok()) return room;
   mover.emplace(format, &lanes, &disk, Slices(bounce.get(), bounce_slabs, format.slab_bytes()));
   slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool, &disk);
   slabs->set_keep_disk_copies(is_session);

@@ -36,6 +36,8 @@ struct StoreOptions {
   int64_t max_step_tokens = 512;  // tokens of all sequences that one step appends at most
   int staging_slabs = 2;          // device buffers that streamed slabs pass through
   int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
+  int64_t device_slabs = 0;       // for which Create takes memory at once
+  int64_t host_slabs = 0;
   PlacementKind placement = PlacementKind::kFirstFit;
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
   Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers

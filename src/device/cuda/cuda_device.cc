@@ -1,0 +1,215 @@
+#include "device/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/cuda/cuda_stream.h"
+#include "device/host_stream.h"
+
+namespace headway {
+namespace {
+
+using cuda::CudaEvent;
+using cuda::CudaShared;
+using cuda::CudaStream;
+using cuda::StatusOf;
+
+// Memory that is touched by one thread at a time when it is made.
+constexpr size_t kTouchBytes = size_t{64} << 20;
+constexpr int kTouchThreads = 16;
+
+class DeviceBuffer final : public Buffer {
+ public:
+  DeviceBuffer(std::byte* data, size_t size, Reservation reservation)
+      : Buffer(data, size), reservation_(std::move(reservation)) {}
+  ~DeviceBuffer() override { cudaFree(data_); }
+
+ private:
+  Reservation reservation_;
+};
+
+class PinnedBuffer final : public Buffer {
+ public:
+  PinnedBuffer(Env* env, std::byte* data, size_t size, Reservation reservation)
+      : Buffer(data, size), env_(env), reservation_(std::move(reservation)) {}
+  ~PinnedBuffer() override {
+    cudaHostUnregister(data_);
+    env_->FreeMemory(data_, size_);
+  }
+
+ private:
+  Env* env_;
+  Reservation reservation_;
+};
+
+// The first write to a page of memory makes the system find and clear it, which one thread does at
+// a tenth of the machine's speed.
+void Touch(std::byte* data, size_t bytes) {
+  const size_t pieces = CeilDiv(static_cast<int64_t>(bytes), static_cast<int64_t>(kTouchBytes));
+  const auto threads = static_cast<int>(std::min<size_t>(
+      pieces, static_cast<size_t>(std::clamp<int>(
+                  static_cast<int>(std::thread::hardware_concurrency()), 1, kTouchThreads))));
+  const auto touch = [&](int first) {
+    for (size_t piece = static_cast<size_t>(first); piece < pieces;
+         piece += static_cast<size_t>(threads)) {
+      const size_t end = std::min(bytes, (piece + 1) * kTouchBytes);
+      for (size_t at = piece * kTouchBytes; at < end; at += 4096) {
+        *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < threads; ++i) helpers.emplace_back(touch, i);
+  touch(0);
+  for (std::thread& helper : helpers) helper.join();
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::string name, std::shared_ptr<CudaShared> shared)
+      : name_(std::move(name)), shared_(std::move(shared)) {}
+
+  std::string name() const override { return name_; }
+  bool host_reads_memory() const override { return false; }
+
+  Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
+                                           const std::string& tag) override {
+    Result<Reservation> reservation = budget.Reserve(static_cast<int64_t>(bytes), tag);
+    if (!reservation.ok()) return reservation.status();
+    cudaSetDevice(shared_->device);
+    void* data = nullptr;
+    const std::string what = tag + " (" + FormatBytes(static_cast<int64_t>(bytes)) + ") on the GPU";
+    if (Status s = StatusOf(cudaMalloc(&data, bytes), what.c_str()); !s.ok()) {
+      cudaGetLastError();  // it sticks otherwise
+      return s;
+    }
+    auto buffer = std::make_unique<DeviceBuffer>(static_cast<std::byte*>(data), bytes,
+                                                 std::move(*reservation));
+    Status zeroed = StatusOf(cudaMemset(data, 0, bytes), what.c_str());
+    if (zeroed.ok()) zeroed = StatusOf(cudaDeviceSynchronize(), what.c_str());
+    if (!zeroed.ok()) return zeroed;
+    return std::unique_ptr<Buffer>(std::move(buffer));
+  }
+
+  Result<std::unique_ptr<Buffer>> AllocateHost(Budget& budget, size_t bytes,
+                                               const std::string& tag) override {
+    Result<Reservation> reservation = budget.Reserve(static_cast<int64_t>(bytes), tag);
+    if (!reservation.ok()) return reservation.status();
+    Result<std::byte*> data = shared_->env->AllocateMemory(bytes);
+    if (!data.ok()) return data.status();
+    Touch(*data, bytes);
+    cudaSetDevice(shared_->device);
+    const std::string what = "pinning " + FormatBytes(static_cast<int64_t>(bytes)) + " for " + tag;
+    if (Status s = StatusOf(cudaHostRegister(*data, bytes, cudaHostRegisterPortable), what.c_str());
+        !s.ok()) {
+      cudaGetLastError();
+      shared_->env->FreeMemory(*data, bytes);
+      return s;
+    }
+    return std::unique_ptr<Buffer>(
+        std::make_unique<PinnedBuffer>(shared_->env, *data, bytes, std::move(*reservation)));
+  }
+
+  std::unique_ptr<Stream> NewStream(Lane lane) override {
+    switch (lane) {
+      case Lane::kCompute:
+      case Lane::kHostToDevice:
+      case Lane::kDeviceToHost:
+        return std::make_unique<CudaStream>(shared_, lane);
+      default:
+        return std::make_unique<HostStream>(shared_->env, shared_->trace, lane);
+    }
+  }
+
+  std::unique_ptr<Event> NewEvent() override {
+    cudaSetDevice(shared_->device);
+    return std::make_unique<CudaEvent>(shared_);
+  }
+
+ private:
+  const std::string name_;
+  const std::shared_ptr<CudaShared> shared_;
+};
+
+}  // namespace
+
+Result<int> CountCudaDevices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return Status(StatusCode::kUnsupported,
+                  std::string("no NVIDIA GPU can be used: ") +
+                      (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  }
+  return count;
+}
+
+Result<CudaInfo> DescribeCudaDevice(int index) {
+  Result<int> count = CountCudaDevices();
+  if (!count.ok()) return count.status();
+  if (index < 0 || index >= *count) {
+    return Status(StatusCode::kInvalidArgument, "no GPU " + std::to_string(index) +
+                                                    "; this process sees " +
+                                                    std::to_string(*count) + ", counted from 0");
+  }
+  cudaDeviceProp properties;
+  if (Status s =
+          StatusOf(cudaGetDeviceProperties(&properties, index), "reading the GPU's properties");
+      !s.ok()) {
+    return s;
+  }
+  CudaInfo info;
+  info.name = properties.name;
+  info.index = index;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  if (info.major < 8) {
+    return Status(StatusCode::kUnsupported,
+                  info.name + " has compute capability " + std::to_string(info.major) + "." +
+                      std::to_string(info.minor) + "; Headway needs 8.0 or above");
+  }
+  size_t free = 0, total = 0;
+  cudaSetDevice(index);
+  if (Status s = StatusOf(cudaMemGetInfo(&free, &total), "asking the GPU for free memory");
+      !s.ok()) {
+    return s;
+  }
+  info.free_bytes = static_cast<int64_t>(free);
+  return info;
+}
+
+Result<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options, Env* env,
+                                              Trace* trace) {
+  Result<CudaInfo> info = DescribeCudaDevice(options.index);
+  if (!info.ok()) return info.status();
+  auto shared = std::make_shared<CudaShared>();
+  shared->device = options.index;
+  shared->env = env;
+  shared->trace = trace;
+  shared->time_kernels = options.time_kernels;
+  if (Status s = StatusOf(cudaSetDevice(options.index), "choosing the GPU"); !s.ok()) return s;
+  void* wait_value = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &wait_value, 12000, cudaEnableDefault,
+                                       &found) == cudaSuccess &&
+      found == cudaDriverEntryPointSuccess) {
+    shared->wait_value = reinterpret_cast<decltype(shared->wait_value)>(wait_value);
+  }
+  shared->origin = shared->TakeEvent(true);
+  Status s = StatusOf(cudaEventRecord(shared->origin, nullptr), "recording an event");
+  if (s.ok()) s = StatusOf(cudaEventSynchronize(shared->origin), "recording an event");
+  if (!s.ok()) return s;
+  shared->origin_ns = env->NowNanos();
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
+      info->name + " (cuda:" + std::to_string(options.index) + ")", std::move(shared)));
+}
+
+}  // namespace headway

@@ -1,0 +1,118 @@
+#include "device/host_stream.h"
+
+#include <cstring>
+#include <utility>
+
+namespace headway {
+
+int64_t HostPoint::NextRecording() {
+  std::lock_guard lock(mutex_);
+  return ++recorded_;
+}
+
+int64_t HostPoint::LastRecording() {
+  std::lock_guard lock(mutex_);
+  return recorded_;
+}
+
+void HostPoint::Reach(int64_t recording) {
+  {
+    std::lock_guard lock(mutex_);
+    if (recording > reached_) reached_ = recording;
+  }
+  changed_.notify_all();
+}
+
+void HostPoint::WaitFor(int64_t recording) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return reached_ >= recording; });
+}
+
+bool HostPoint::Reached() {
+  std::lock_guard lock(mutex_);
+  return reached_ >= recorded_;
+}
+
+void CopyRows(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
+              size_t row_bytes, size_t rows) {
+  for (size_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * to_stride, from + row * from_stride, row_bytes);
+  }
+}
+
+WorkCost CopyCost(size_t bytes) { return WorkCost{"copy", static_cast<int64_t>(2 * bytes), 0}; }
+
+HostStream::HostStream(Env* env, Trace* trace, Lane lane)
+    : clock_(env, trace, lane), thread_([this] { Loop(); }) {}
+
+HostStream::~HostStream() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void HostStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  Enqueue([this, to, from, bytes] {
+    clock_.Time(CopyCost(bytes), [&] { std::memcpy(to, from, bytes); });
+  });
+}
+
+void HostStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
+                        size_t row_bytes, size_t rows) {
+  Enqueue([=, this] {
+    clock_.Time(CopyCost(row_bytes * rows),
+                [&] { CopyRows(to, to_stride, from, from_stride, row_bytes, rows); });
+  });
+}
+
+void HostStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
+  Enqueue([this, cost, work = std::move(work)] {
+    if (!status().ok()) return;
+    Status result;
+    clock_.Time(cost, [&] { result = work(); });
+    if (result.ok()) return;
+    std::lock_guard lock(mutex_);
+    status_ = std::move(result);
+  });
+}
+
+Status HostStream::Synchronize() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  return status_;
+}
+
+Status HostStream::status() {
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void HostStream::Enqueue(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+  }
+  changed_.notify_one();
+}
+
+void HostStream::Loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    std::function<void()> work = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    work();
+    work = nullptr;
+    lock.lock();
+    busy_ = false;
+    if (queue_.empty()) idle_.notify_all();
+  }
+}
+
+}  // namespace headway

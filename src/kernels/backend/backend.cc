@@ -1,0 +1,87 @@
+#include "kernels/backend/backend.h"
+
+#include <charconv>
+#include <utility>
+
+#include "device/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_kernels.h"
+#ifdef HEADWAY_CUDA
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#endif
+
+namespace headway {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(std::string isa) : isa_(std::move(isa)) {}
+  const BackendInfo& info() const override { return info_; }
+  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool) override {
+    return NewCpuDevice(env, trace);
+  }
+  Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool* pool, Trace* trace) override {
+    return NewCpuKernels(pool, trace, isa_);
+  }
+
+ private:
+  const std::string isa_;
+  const BackendInfo info_;
+};
+
+#ifdef HEADWAY_CUDA
+constexpr const char* kDevices = "cpu, cuda, cuda:N";
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaInfo& gpu) : index_(gpu.index) {
+    info_.own_memory = true;
+    info_.free_memory = gpu.free_bytes;
+    info_.context_memory = kCudaContextBytes;
+    info_.chunk = 8192;
+    info_.segment = 32768;
+  }
+  const BackendInfo& info() const override { return info_; }
+  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) override {
+    return NewCudaDevice({.index = index_, .time_kernels = time_kernels}, env, trace);
+  }
+  Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool*, Trace*) override {
+    return NewCudaKernels(index_);
+  }
+
+ private:
+  const int index_;
+  BackendInfo info_;
+};
+
+Result<std::unique_ptr<Backend>> NewCudaBackend(int index) {
+  Result<CudaInfo> gpu = DescribeCudaDevice(index);
+  if (!gpu.ok()) return gpu.status();
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(*gpu));
+}
+#else
+constexpr const char* kDevices = "cpu";
+
+Result<std::unique_ptr<Backend>> NewCudaBackend(int) {
+  return Status(StatusCode::kUnsupported,
+                "this build has no CUDA; build with `cmake --preset cuda`, or use --device cpu");
+}
+#endif
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> NewBackend(const std::string& device, const std::string& isa) {
+  if (device == "cpu") return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa));
+  int index = 0;
+  bool is_cuda = device == "cuda";
+  if (device.starts_with("cuda:")) {
+    const char* end = device.data() + device.size();
+    const auto [at, error] = std::from_chars(device.data() + 5, end, index);
+    is_cuda = at == end && error == std::errc() && index >= 0;
+  }
+  if (is_cuda) return NewCudaBackend(index);
+  return Status(StatusCode::kUnsupported,
+                "unknown device '" + device + "'; this build has: " + kDevices);
+}
+
+}  // namespace headway

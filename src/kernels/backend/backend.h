@@ -1,0 +1,47 @@
+// Backend: a processor that Headway computes on, as a device and the kernels for it. The one place
+// that knows which there are in this build.
+#ifndef HEADWAY_KERNELS_BACKEND_BACKEND_H_
+#define HEADWAY_KERNELS_BACKEND_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "device/trace.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+
+namespace headway {
+
+struct BackendInfo {
+  // False where device memory is the host's. True: weights are copied there, and pages, activations
+  // and workspace share what a budget for the device leaves.
+  bool own_memory = false;
+  int64_t free_memory = 0;     // of a device with its own memory, when the backend was made
+  int64_t context_memory = 0;  // that the driver and the libraries take of it, about
+  // Prefill chunk and slab length that suit it where memory is ample, in tokens.
+  int64_t chunk = 1024;
+  int64_t segment = 1024;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const BackendInfo& info() const = 0;
+  // `env` and `trace` (may be null) outlive the device. With `time_kernels` the trace learns every
+  // kernel's time, even where measuring it slows small ones down.
+  virtual Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) = 0;
+  // `pool` and `trace` (may be null) outlive the kernels.
+  virtual Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool* pool, Trace* trace) = 0;
+};
+
+// `device` is "cpu", or "cuda" or "cuda:N" where the build has it; `isa` is for the CPU's kernels.
+// kUnsupported names what this build has.
+Result<std::unique_ptr<Backend>> NewBackend(const std::string& device, const std::string& isa);
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_BACKEND_BACKEND_H_

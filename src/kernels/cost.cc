@@ -1,0 +1,78 @@
+#include "kernels/cost.h"
+
+#include <algorithm>
+
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+
+// Pairs of a token and a key that it sees, of one head.
+int64_t SeenPairs(const AttentionParams& params, const AttentionItem& item) {
+  const int64_t keys = item.keys.pages.count;
+  if (item.keys.positions != nullptr) return item.tokens * keys;
+  // Token t sees the first `first + t` keys, less those before its window.
+  const int64_t first = item.q_position + 1 - item.keys.position;
+  int64_t seen = 0;
+  for (int64_t t = 0; t < item.tokens; ++t) {
+    const int64_t upto = std::clamp<int64_t>(first + t, 0, keys);
+    const int64_t from =
+        params.window > 0 ? std::clamp<int64_t>(first + t - params.window, 0, keys) : 0;
+    seen += upto - from;
+  }
+  return seen;
+}
+
+}  // namespace
+
+WorkCost LinearCost(int64_t rows, std::span<const LinearOp> ops, int64_t activation_bytes) {
+  WorkCost cost = {.name = "linear"};
+  for (const LinearOp& op : ops) {
+    const int64_t y = op.result == LinearResult::kActivation ? activation_bytes
+                      : op.result == LinearResult::kFloat    ? kFloat
+                                                             : 2 * kFloat;
+    cost.bytes += op.weight.out * op.weight.in * static_cast<int64_t>(DTypeBytes(op.weight.dtype)) +
+                  rows * op.weight.out * y;
+    cost.flops += 2 * rows * op.weight.out * op.weight.in;
+  }
+  if (!ops.empty()) cost.bytes += rows * ops.front().weight.in * activation_bytes;
+  return cost;
+}
+
+WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
+                    std::span<const AttentionItem> items, int64_t activation_bytes) {
+  WorkCost cost = {.name = "attend"};
+  const auto element = static_cast<int64_t>(DTypeBytes(format.dtype));
+  for (const AttentionItem& item : items) {
+    const int64_t queries = item.heads * item.tokens * group;
+    const int64_t states = queries * PartsOf(item);
+    cost.flops += item.heads * 4 * SeenPairs(params, item) * group * format.head_dim;
+    cost.bytes += item.heads * 2 * item.keys.pages.count * format.head_dim * element +
+                  queries * format.head_dim * activation_bytes +
+                  states * (format.head_dim + 1) * kFloat;
+  }
+  return cost;
+}
+
+WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> items,
+                     int64_t activation_bytes) {
+  WorkCost cost = {.name = "store kv"};
+  for (const StoreKvItem& item : items) {
+    cost.bytes += 2 * item.heads * item.to.count * format.head_dim *
+                  (activation_bytes + static_cast<int64_t>(DTypeBytes(format.dtype)));
+  }
+  return cost;
+}
+
+WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes) {
+  WorkCost cost = {.name = "merge"};
+  for (const MergeItem& item : items) {
+    cost.bytes += item.rows * (item.parts * (head_dim + 1) * kFloat + head_dim * activation_bytes);
+    cost.flops += 2 * item.rows * (item.parts + 1) * head_dim;
+  }
+  return cost;
+}
+
+}  // namespace headway

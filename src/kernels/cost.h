@@ -1,0 +1,25 @@
+// What kernels must move and compute at least, for the trace.
+#ifndef HEADWAY_KERNELS_COST_H_
+#define HEADWAY_KERNELS_COST_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kernels.h"
+
+namespace headway {
+
+// `activation_bytes` is the size of an activation.
+
+// Weights and rows once; results once, those that are added to twice.
+WorkCost LinearCost(int64_t rows, std::span<const LinearOp> ops, int64_t activation_bytes);
+// Two products over the pairs of query and key that are seen; K, V, queries and states once.
+WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
+                    std::span<const AttentionItem> items, int64_t activation_bytes);
+WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> items,
+                     int64_t activation_bytes);
+WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_COST_H_

@@ -1,0 +1,29 @@
+// Attention of few queries: decode, and short runs of tokens such as a draft to be verified. The
+// work is bound by reading K and V, so one block reads a split of one KV head once for its whole
+// group of query heads.
+#ifndef HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_H_
+#define HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <span>
+
+#include "base/types.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// True when AttendDecode can do the item: at most 64 queries a KV head, heads of at most 256
+// elements in multiples of 8, KV and activations of one dtype, pages aligned to 16 bytes, keys
+// neither rotated nor weighed.
+bool CanAttendDecode(const PageFormat& format, DType activation, int group,
+                     const AttentionParams& params, const AttentionItem& item);
+
+// Enqueues Kernels::Attend for such items. The pointers inside the items are the device's; the
+// items themselves are copied into the launches.
+cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
+                         const AttentionParams& params, std::span<const AttentionItem> items);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_H_

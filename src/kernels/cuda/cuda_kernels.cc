@@ -1,0 +1,289 @@
+#include "kernels/cuda/cuda_kernels.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+#include "kernels/cost.h"
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/merge.h"
+#include "kernels/cuda/prefill.h"
+#include "kernels/cuda/sdpa.h"
+
+namespace headway {
+namespace {
+
+using cuda::CudaStream;
+
+// Small host data (token ids, positions) goes through this many pinned buffers in turn.
+constexpr int kUploads = 4;
+
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
+
+// Enqueued work of one call: chooses the GPU, times the call where the trace wants it, and gives
+// the first error to the stream.
+class Call {
+ public:
+  Call(Stream& stream, const WorkCost& cost) : stream_(static_cast<CudaStream&>(stream)) {
+    cudaSetDevice(stream_.device());
+    stream_.Begin(cost);
+  }
+  ~Call() { stream_.End(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  cudaStream_t native() const { return stream_.native(); }
+  void Check(cudaError_t error, const char* what) { stream_.Check(error, what); }
+  void Check(const Status& status) { stream_.Fail(status); }
+
+ private:
+  CudaStream& stream_;
+};
+
+class CudaKernels final : public Kernels {
+ public:
+  CudaKernels(int device, std::string name, std::unique_ptr<cuda::Gemm> gemm,
+              std::unique_ptr<cuda::Sdpa> sdpa)
+      : device_(device), name_(std::move(name)), gemm_(std::move(gemm)), sdpa_(std::move(sdpa)) {}
+  ~CudaKernels() override {
+    for (Upload& upload : uploads_) {
+      if (upload.used != nullptr) cudaEventDestroy(upload.used);
+    }
+  }
+
+  std::string name() const override { return name_; }
+  DType ActivationDType(DType weights) const override { return weights; }
+  int64_t DecodeSplit() const override { return 256; }
+
+  int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
+
+  Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
+    const Layout layout(limits);
+    Result<std::unique_ptr<Buffer>> buffer =
+        device.Allocate(budget, static_cast<size_t>(layout.total), "kernel workspace");
+    if (!buffer.ok()) return buffer.status();
+    workspace_ = std::move(*buffer);
+    std::byte* at = workspace_->data();
+    const auto take = [&at](int64_t bytes) { return std::exchange(at, at + bytes); };
+    gemm_workspace_ = take(cuda::kGemmWorkspaceBytes);
+    upload_bytes_ = layout.upload;
+    for (Upload& upload : uploads_) upload.device = take(layout.upload);
+    prefill_memory_ = take(layout.prefill);
+    Result<std::unique_ptr<Buffer>> pinned =
+        device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
+    if (!pinned.ok()) return pinned.status();
+    pinned_ = std::move(*pinned);
+    cudaSetDevice(device_);
+    for (int i = 0; i < kUploads; ++i) {
+      Upload& upload = uploads_[static_cast<size_t>(i)];
+      upload.host = pinned_->data() + i * layout.upload;
+      if (upload.used != nullptr) continue;
+      const cudaError_t error = cudaEventCreateWithFlags(&upload.used, cudaEventDisableTiming);
+      if (error != cudaSuccess) return cuda::StatusOf(error, "making an event");
+    }
+    limits_ = limits;
+    dtype_ = limits.activation;
+    return OkStatus();
+  }
+
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             float* x) override {
+    const auto tokens = static_cast<int64_t>(ids.size());
+    Call call(stream, {"embed", tokens * table.in * 8, 0});
+    const auto* on_device = static_cast<const TokenId*>(ToDevice(call, std::as_bytes(ids)));
+    call.Check(cuda::Embed(call.native(), table, on_device, tokens, x), "embed");
+  }
+
+  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
+               int64_t width, void* y) override {
+    Call call(stream, {"rmsnorm", rows * width * (4 + Bytes()), 4 * rows * width});
+    call.Check(cuda::RmsNorm(call.native(), dtype_, x, weight, eps, rows, width, y), "rmsnorm");
+  }
+
+  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
+                int head_dim, void* x, int64_t x_stride) override {
+    const int64_t elements = tokens * heads * head_dim;
+    Call call(stream, {"head norm", 2 * elements * Bytes(), 4 * elements});
+    call.Check(
+        cuda::HeadNorm(call.native(), dtype_, weight, eps, tokens, heads, head_dim, x, x_stride),
+        "head norm");
+  }
+
+  void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
+    Call call(stream, LinearCost(rows, ops, Bytes()));
+    if (rows <= cuda::kMatVecRowsMax) {
+      call.Check(cuda::MatVec(call.native(), dtype_, x, rows, ops), "matrix × vector");
+      return;
+    }
+    for (size_t i = 0; i < ops.size();) {
+      LinearOp op = ops[i++];
+      while (i < ops.size() && Follows(op, ops[i])) op.weight.out += ops[i++].weight.out;
+      if (op.weight.dtype == dtype_ && op.bias == nullptr) {
+        call.Check(gemm_->Run(call.native(), x, rows, op, gemm_workspace_));
+      } else {
+        SlowLinear(call, x, rows, op);
+      }
+    }
+  }
+
+  void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) override {
+    Call call(stream, {"swiglu", 3 * count * Bytes(), 14 * count});
+    call.Check(cuda::SwiGlu(call.native(), dtype_, gate, up, count, y), "swiglu");
+  }
+
+  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
+                  int rotary_dim, float scale, float* cos, float* sin) override {
+    const auto tokens = static_cast<int64_t>(positions.size());
+    Call call(stream, {"rope angles", tokens * rotary_dim * 4, 20 * tokens * rotary_dim});
+    const auto* at = static_cast<const int32_t*>(ToDevice(call, std::as_bytes(positions)));
+    const auto* frequencies = static_cast<const float*>(
+        ToDevice(call, std::as_bytes(std::span(inv_freq, static_cast<size_t>(rotary_dim / 2)))));
+    call.Check(
+        cuda::RopeAngles(call.native(), at, tokens, frequencies, rotary_dim, scale, cos, sin),
+        "rope angles");
+  }
+
+  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
+            void* x, int64_t x_stride) override {
+    const int64_t elements = tokens * heads * table.rotary_dim;
+    Call call(stream, {"rope", 2 * elements * Bytes(), 3 * elements});
+    call.Check(cuda::Rope(call.native(), dtype_, table, tokens, heads, head_dim, x, x_stride),
+               "rope");
+  }
+
+  void StoreKv(Stream& stream, const PageFormat& format,
+               std::span<const StoreKvItem> items) override {
+    Call call(stream, StoreKvCost(format, items, Bytes()));
+    call.Check(cuda::StoreKv(call.native(), dtype_, format, items), "store kv");
+  }
+
+  void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    Call call(stream, AttendCost(format, group, params, items, Bytes()));
+    few_.clear();
+    for (const AttentionItem& item : items) {
+      HEADWAY_CHECK(item.transform.inv_freq == nullptr && item.key_mass == nullptr);
+      if (item.tokens * group <= cuda::kFewQueriesMax) {
+        few_.push_back(item);
+      } else {
+        const cuda::PrefillMemory memory = {prefill_memory_, limits_};
+        call.Check(cuda::AttendPrefill(call.native(), sdpa_.get(), memory, format, dtype_, group,
+                                       params, item));
+      }
+    }
+    if (few_.empty()) return;
+    call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, few_),
+               "decode attention");
+  }
+
+  void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
+    Call call(stream, MergeCost(head_dim, items, Bytes()));
+    call.Check(cuda::Merge(call.native(), dtype_, head_dim, items), "merge");
+  }
+
+  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+                float* o, float* lse) override {
+    Call call(stream, {"sinks", 8 * tokens * heads * head_dim, tokens * heads * head_dim});
+    call.Check(cuda::AddSinks(call.native(), sink_logits, tokens, heads, head_dim, o, lse),
+               "sinks");
+  }
+
+ private:
+  struct Layout {
+    explicit Layout(const KernelLimits& limits)
+        : upload(Aligned(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2))),
+          prefill(cuda::PrefillMemory::Bytes(limits)),
+          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill) {}
+    int64_t upload, prefill, total;
+  };
+  struct Upload {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+    cudaEvent_t used = nullptr;  // behind the copy out of `host`
+  };
+
+  int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
+
+  // A copy of small host data for kernels of this call.
+  const void* ToDevice(Call& call, std::span<const std::byte> bytes) {
+    Upload& upload = uploads_[next_upload_];
+    next_upload_ = (next_upload_ + 1) % kUploads;
+    HEADWAY_CHECK(static_cast<int64_t>(bytes.size()) <= upload_bytes_);
+    call.Check(cudaEventSynchronize(upload.used), "waiting for an upload");
+    std::memcpy(upload.host, bytes.data(), bytes.size());
+    call.Check(cudaMemcpyAsync(upload.device, upload.host, bytes.size(), cudaMemcpyHostToDevice,
+                               call.native()),
+               "an upload");
+    call.Check(cudaEventRecord(upload.used, call.native()), "recording an event");
+    return upload.device;
+  }
+
+  // Whether `next` continues the product `op`: rows of one matrix, columns of one result.
+  bool Follows(const LinearOp& op, const LinearOp& next) const {
+    const auto element = static_cast<int64_t>(DTypeBytes(op.weight.dtype));
+    const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+    return op.bias == nullptr && next.bias == nullptr && next.weight.dtype == op.weight.dtype &&
+           next.weight.in == op.weight.in &&
+           next.weight.data == op.weight.data + op.weight.out * op.weight.in * element &&
+           next.result == op.result && next.y_stride == op.y_stride &&
+           next.y == static_cast<std::byte*>(op.y) + op.weight.out * y_element;
+  }
+
+  // Rows a few at a time: for products with a bias, and for weights of another dtype.
+  void SlowLinear(Call& call, const void* x, int64_t rows, const LinearOp& op) {
+    const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+    for (int64_t row = 0; row < rows; row += cuda::kMatVecRowsMax) {
+      LinearOp part = op;
+      part.y = static_cast<std::byte*>(op.y) + row * op.y_stride * y_element;
+      call.Check(cuda::MatVec(call.native(), dtype_,
+                              static_cast<const std::byte*>(x) + row * op.weight.in * Bytes(),
+                              std::min(cuda::kMatVecRowsMax, rows - row), {&part, 1}),
+                 "matrix × vector");
+    }
+  }
+
+  const int device_;
+  const std::string name_;
+  const std::unique_ptr<cuda::Gemm> gemm_;
+  const std::unique_ptr<cuda::Sdpa> sdpa_;  // null without cuDNN
+  DType dtype_ = DType::kBF16;
+  KernelLimits limits_;
+  std::unique_ptr<Buffer> workspace_;
+  Budget host_budget_{"uploads", kUnlimited};  // some KiB of host memory
+  std::unique_ptr<Buffer> pinned_;
+  void* gemm_workspace_ = nullptr;
+  std::byte* prefill_memory_ = nullptr;
+  std::array<Upload, kUploads> uploads_;
+  size_t next_upload_ = 0;
+  int64_t upload_bytes_ = 0;
+  std::vector<AttentionItem> few_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Kernels>> NewCudaKernels(int device) {
+  Result<CudaInfo> info = DescribeCudaDevice(device);
+  if (!info.ok()) return info.status();
+  Result<std::unique_ptr<cuda::Gemm>> gemm = cuda::Gemm::Create();
+  if (!gemm.ok()) return gemm.status();
+  Result<std::unique_ptr<cuda::Sdpa>> sdpa = cuda::Sdpa::Create(device);
+  if (!sdpa.ok()) Log(LogLevel::kWarning, "prefill will be slow: " + sdpa.status().message());
+  return std::unique_ptr<Kernels>(std::make_unique<CudaKernels>(
+      device, "cuda sm_" + std::to_string(info->major) + std::to_string(info->minor),
+      std::move(*gemm), sdpa.ok() ? std::move(*sdpa) : nullptr));
+}
+
+}  // namespace headway

@@ -1,0 +1,58 @@
+// What lies between the products of a step: lookups, norms, rotations, and K and V into their
+// pages. Everything is enqueued on the stream; every pointer is to memory the device reads.
+#ifndef HEADWAY_KERNELS_CUDA_ELEMENTWISE_H_
+#define HEADWAY_KERNELS_CUDA_ELEMENTWISE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "base/types.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// x [tokens, table.in] = rows of table [vocab, d_model], which may lie at any even address.
+cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
+                  float* x);
+
+// y = x / sqrt(mean(x²) + eps) * weight over the last dimension of x [rows, width].
+cudaError_t RmsNorm(cudaStream_t stream, DType activation, const float* x, const float* weight,
+                    float eps, int64_t rows, int64_t width, void* y);
+
+// The same in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
+cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight, float eps,
+                     int64_t tokens, int heads, int head_dim, void* x, int64_t x_stride);
+
+// y = silu(gate) * up; y may be gate.
+cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, const void* up,
+                   int64_t count, void* y);
+
+// cos and sin [tokens, rotary_dim / 2] of f32(position) * inv_freq, the product rounded to f32,
+// times scale.
+cudaError_t RopeAngles(cudaStream_t stream, const int32_t* positions, int64_t tokens,
+                       const float* inv_freq, int rotary_dim, float scale, float* cos, float* sin);
+
+// Rotates x [tokens, heads, head_dim] in place, tokens x_stride apart.
+cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, int64_t tokens,
+                 int heads, int head_dim, void* x, int64_t x_stride);
+
+// K and V into their pages, rounded to nearest, ties to even, if the pages have another dtype.
+cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                    std::span<const StoreKvItem> items);
+
+// Rope of q [item.to.count, q_heads, head_dim] and of item.k, both in place (the item's k must be
+// memory that may be written), then StoreKv of the item, in one launch.
+cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const RopeTable& table, int q_heads,
+                        void* q, int64_t q_stride, const PageFormat& format,
+                        const StoreKvItem& item);
+
+// o [tokens, heads, head_dim] and lse [tokens, heads] of head h are merged with (0,
+// sink_logits[h]).
+cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t tokens, int heads,
+                     int head_dim, float* o, float* lse);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_ELEMENTWISE_H_

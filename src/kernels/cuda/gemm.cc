@@ -1,0 +1,127 @@
+#include "kernels/cuda/gemm.h"
+
+#include <cublasLt.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace headway::cuda {
+namespace {
+
+cudaDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+  }
+  return CUDA_R_32F;
+}
+
+Status Failed(const char* what, cublasStatus_t status) {
+  return Status(StatusCode::kIo,
+                std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
+}
+
+// Rows, outputs, inputs, stride of y, dtype, result.
+using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, LinearResult>;
+
+struct Plan {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
+  cublasLtMatmulAlgo_t algorithm = {};
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    if (product != nullptr) cublasLtMatmulDescDestroy(product);
+    for (cublasLtMatrixLayout_t layout : {weight, x, y}) {
+      if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+    }
+  }
+};
+
+}  // namespace
+
+struct Gemm::Impl {
+  ~Impl() {
+    plans.clear();
+    if (handle != nullptr) cublasLtDestroy(handle);
+  }
+  Status MakePlan(int64_t rows, const LinearOp& op, Plan* plan);
+
+  cublasLtHandle_t handle = nullptr;
+  std::map<Shape, std::unique_ptr<Plan>> plans;
+};
+
+Gemm::Gemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gemm::~Gemm() = default;
+
+Result<std::unique_ptr<Gemm>> Gemm::Create() {
+  auto impl = std::make_unique<Impl>();
+  const cublasStatus_t status = cublasLtCreate(&impl->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) return Failed("starting", status);
+  return std::unique_ptr<Gemm>(new Gemm(std::move(impl)));
+}
+
+// cuBLASLt's matrices are column-major, so y^T [out, rows] = W [out, in] x^T [in, rows].
+Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, Plan* plan) {
+  const cudaDataType_t type = TypeOf(op.weight.dtype);
+  const bool floats = op.result != LinearResult::kActivation;
+  const auto out = static_cast<uint64_t>(op.weight.out);
+  const auto in = static_cast<uint64_t>(op.weight.in);
+  cublasStatus_t s = cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a product", s);
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  s = cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+                                     sizeof(transpose));
+  if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a product", s);
+  s = cublasLtMatrixLayoutCreate(&plan->weight, type, in, out, op.weight.in);
+  if (s == CUBLAS_STATUS_SUCCESS) {
+    s = cublasLtMatrixLayoutCreate(&plan->x, type, in, static_cast<uint64_t>(rows), op.weight.in);
+  }
+  if (s == CUBLAS_STATUS_SUCCESS) {
+    s = cublasLtMatrixLayoutCreate(&plan->y, floats ? CUDA_R_32F : type, out,
+                                   static_cast<uint64_t>(rows), op.y_stride);
+  }
+  if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a matrix", s);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  s = cublasLtMatmulPreferenceCreate(&preference);
+  if (s != CUBLAS_STATUS_SUCCESS) return Failed("choosing an algorithm", s);
+  const auto workspace = static_cast<size_t>(kGemmWorkspaceBytes);
+  cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &workspace, sizeof(workspace));
+  cublasLtMatmulHeuristicResult_t best = {};
+  int found = 0;
+  s = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->weight, plan->x, plan->y, plan->y,
+                                     preference, 1, &best, &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (s != CUBLAS_STATUS_SUCCESS || found == 0) return Failed("choosing an algorithm", s);
+  plan->algorithm = best.algo;
+  return OkStatus();
+}
+
+Status Gemm::Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op,
+                 void* workspace) {
+  const Shape shape(rows, op.weight.out, op.weight.in, op.y_stride, op.weight.dtype, op.result);
+  std::unique_ptr<Plan>& plan = impl_->plans[shape];
+  if (plan == nullptr) {
+    auto made = std::make_unique<Plan>();
+    if (Status s = impl_->MakePlan(rows, op, made.get()); !s.ok()) return s;
+    plan = std::move(made);
+  }
+  const float one = 1.0f;
+  const float beta = op.result == LinearResult::kAddFloat ? 1.0f : 0.0f;
+  const cublasStatus_t s =
+      cublasLtMatmul(impl_->handle, plan->product, &one, op.weight.data, plan->weight, x, plan->x,
+                     &beta, op.y, plan->y, op.y, plan->y, &plan->algorithm, workspace,
+                     static_cast<size_t>(kGemmWorkspaceBytes), stream);
+  return s == CUBLAS_STATUS_SUCCESS ? OkStatus() : Failed("a product", s);
+}
+
+}  // namespace headway::cuda

@@ -1,0 +1,41 @@
+// Matrix products by cuBLASLt: y = x W^T for more rows than matvec.h takes.
+#ifndef HEADWAY_KERNELS_CUDA_GEMM_H_
+#define HEADWAY_KERNELS_CUDA_GEMM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "base/types.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// Device memory that a product may use at most.
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
+
+// Not thread-safe. The GPU of `Create` is current in the thread that calls.
+class Gemm {
+ public:
+  // kIo when cuBLASLt does not start.
+  static Result<std::unique_ptr<Gemm>> Create();
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  // y [rows, op.weight.out] of x [rows, op.weight.in] in the dtype of the weight, which is the
+  // activation dtype; biases are not added. `workspace` has kGemmWorkspaceBytes. Algorithms are
+  // chosen once a shape.
+  Status Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op, void* workspace);
+
+ private:
+  struct Impl;
+  explicit Gemm(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_GEMM_H_

@@ -1,0 +1,31 @@
+// Products of weight matrices with few rows, which run at the speed of reading the weights.
+#ifndef HEADWAY_KERNELS_CUDA_MATVEC_H_
+#define HEADWAY_KERNELS_CUDA_MATVEC_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "base/types.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+inline constexpr int64_t kMatVecRowsMax = 8;
+
+// y = x · weight^T + bias for up to kMatVecRowsMax rows x [rows, in] of `activation`, which is also
+// the dtype of LinearResult::kActivation. Ops whose weights have the same dtype share a launch.
+// Weights may lie at any even address; those not on 16 bytes, and rows of other than a multiple of
+// 8 elements, are read at a fraction of the speed.
+cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t rows,
+                   std::span<const LinearOp> ops);
+
+// The first half of an MLP: y [rows, out] = silu(x · gate^T + bias) * (x · up^T + bias), in
+// `activation`. Of the ops only the weights and biases are used.
+cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, int64_t rows,
+                         const LinearOp& gate, const LinearOp& up, void* y);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_MATVEC_H_

@@ -1,0 +1,309 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "base/bytes.h"
+#include "kernels/cuda/merge.h"
+
+namespace headway::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = 8;  // of a block
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
+// Elements of a row that a lane loads before it uses any of them.
+constexpr int kAtOnce = 4;
+// A warp does a row of so many parts alone; with more parts, a block does 32 elements of a row.
+constexpr int kFewParts = 8;
+
+__device__ float Widen(float value) { return value; }
+__device__ float Widen(__half value) { return __half2float(value); }
+__device__ float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ void Store(float value, float* to) { *to = value; }
+__device__ void Store(float value, __half* to) { *to = __float2half_rn(value); }
+__device__ void Store(float value, __nv_bfloat16* to) { *to = __float2bfloat16_rn(value); }
+
+// What to subtract from logarithms whose maximum is `max`: -inf minus -inf would be NaN.
+__device__ float Finite(float max) { return max == kNoKeys ? 0.0f : max; }
+
+__device__ float WarpMax(float value) {
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, apart));
+  }
+  return value;
+}
+
+__device__ float WarpSum(float value) {
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, apart);
+  }
+  return value;
+}
+
+// The parameters of one launch. Launches take 4 KiB of parameters on every driver.
+constexpr int kItemsPerLaunch = 48;
+struct MergeBatch {
+  int32_t items_count;
+  int32_t head_dim;
+  int64_t first_block[kItemsPerLaunch];
+  MergeItem items[kItemsPerLaunch];
+};
+static_assert(sizeof(MergeBatch) <= 4096);
+
+__device__ int FindItem(const MergeBatch& batch) {
+  int low = 0;
+  int high = batch.items_count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (batch.first_block[middle] <= static_cast<int64_t>(blockIdx.x)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// A warp a row.
+template <typename T>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    MergeFewParts(const __grid_constant__ MergeBatch batch) {
+  const int index = FindItem(batch);
+  const MergeItem& item = batch.items[index];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
+  const int64_t row = block * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= item.rows) return;
+
+  const float own = lane < item.parts ? item.part_lse[lane * item.lse_part_stride + row] : kNoKeys;
+  const float top = Finite(WarpMax(own));
+  const float share = expf(own - top);
+  const float total = WarpSum(share);
+  const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+  if (item.lse != nullptr && lane == 0) {
+    item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
+  }
+  T* to = static_cast<T*>(item.o) + row * batch.head_dim;
+  for (int first = 0; first < batch.head_dim; first += kAtOnce * kWarp) {
+    float sum[kAtOnce] = {};
+    for (int part = 0; part < item.parts; ++part) {
+      const float lse = __shfl_sync(kAllLanes, own, part);
+      if (lse == kNoKeys) continue;
+      const float weight = expf(lse - top) * factor;
+      const float* from = item.part_o + part * item.o_part_stride + row * batch.head_dim;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kWarp + lane;
+        if (at < batch.head_dim) sum[i] += weight * from[at];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kWarp + lane;
+      if (at < batch.head_dim) Store(sum[i], to + at);
+    }
+  }
+}
+
+// A block does 32 elements of a row, its warps take the parts by turns.
+template <typename T>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    MergeManyParts(const __grid_constant__ MergeBatch batch) {
+  __shared__ float tops[kWarps];
+  __shared__ float sums[kWarps][kWarp];
+  __shared__ float totals[kWarps];
+  const int index = FindItem(batch);
+  const MergeItem& item = batch.items[index];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int slices = (batch.head_dim + kWarp - 1) / kWarp;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
+  const int64_t row = block / slices;
+  const int slice = static_cast<int>(block % slices);
+  const int element = slice * kWarp + lane;
+  const float* lse = item.part_lse + row;
+
+  float top = kNoKeys;
+  for (int part = static_cast<int>(threadIdx.x); part < item.parts; part += kWarps * kWarp) {
+    top = fmaxf(top, lse[part * item.lse_part_stride]);
+  }
+  top = WarpMax(top);
+  if (lane == 0) tops[warp] = top;
+  __syncthreads();
+  for (int i = 0; i < kWarps; ++i) top = fmaxf(top, tops[i]);
+  top = Finite(top);
+
+  const bool mine = element < batch.head_dim;
+  const float* from = item.part_o + row * batch.head_dim + element;
+  float sum = 0.0f;
+  float total = 0.0f;
+#pragma unroll 4
+  for (int part = warp; part < item.parts; part += kWarps) {
+    const float part_lse = lse[part * item.lse_part_stride];
+    const float value = mine && part_lse != kNoKeys ? from[part * item.o_part_stride] : 0.0f;
+    const float weight = expf(part_lse - top);
+    sum += weight * value;
+    total += weight;
+  }
+  sums[warp][lane] = sum;
+  if (lane == 0) totals[warp] = total;
+  __syncthreads();
+  if (warp != 0) return;
+  sum = 0.0f;
+  total = 0.0f;
+  for (int i = 0; i < kWarps; ++i) {
+    sum += sums[i][lane];
+    total += totals[i];
+  }
+  if (mine) {
+    Store(total == 0.0f ? 0.0f : sum / total,
+          static_cast<T*>(item.o) + row * batch.head_dim + element);
+  }
+  if (item.lse != nullptr && slice == 0 && lane == 0) {
+    item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
+  }
+}
+
+template <typename T>
+cudaError_t Launch(cudaStream_t stream, const MergeBatch& batch, bool few, int64_t blocks) {
+  const auto grid = static_cast<unsigned>(blocks);
+  if (few) {
+    MergeFewParts<T><<<grid, kWarps * kWarp, 0, stream>>>(batch);
+  } else {
+    MergeManyParts<T><<<grid, kWarps * kWarp, 0, stream>>>(batch);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t Launch(cudaStream_t stream, DType activation, const MergeBatch& batch, bool few,
+                   int64_t blocks) {
+  switch (activation) {
+    case DType::kBF16:
+      return Launch<__nv_bfloat16>(stream, batch, few, blocks);
+    case DType::kF16:
+      return Launch<__half>(stream, batch, few, blocks);
+    case DType::kF32:
+      return Launch<float>(stream, batch, few, blocks);
+  }
+  return cudaErrorInvalidValue;
+}
+
+// The items with few parts, or the others.
+cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
+                      std::span<const MergeItem> items, bool few) {
+  constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+  MergeBatch batch = {};
+  batch.head_dim = head_dim;
+  int64_t blocks = 0;
+  auto flush = [&] {
+    const cudaError_t error =
+        blocks == 0 ? cudaSuccess : Launch(stream, activation, batch, few, blocks);
+    batch.items_count = 0;
+    blocks = 0;
+    return error;
+  };
+  for (const MergeItem& item : items) {
+    if ((item.parts <= kFewParts) != few || item.rows == 0) continue;
+    const int64_t more = few ? CeilDiv(item.rows, kWarps) : item.rows * CeilDiv(head_dim, kWarp);
+    if (more > kMaxBlocks) return cudaErrorInvalidValue;
+    if (batch.items_count == kItemsPerLaunch || blocks + more > kMaxBlocks) {
+      if (const cudaError_t error = flush(); error != cudaSuccess) return error;
+    }
+    batch.first_block[batch.items_count] = blocks;
+    batch.items[batch.items_count] = item;
+    ++batch.items_count;
+    blocks += more;
+  }
+  return flush();
+}
+
+// A warp a row.
+template <typename T>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    MergeStateRows(const __grid_constant__ StateMerge merge, int head_dim) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= merge.tokens * merge.heads) return;
+  const int64_t token = row / merge.heads;
+  const int64_t head = row % merge.heads;
+  float* lse = merge.lse + token * merge.lse_stride + head;
+  const float theirs =
+      merge.part_lse[token * merge.part_lse_token_stride + head * merge.part_lse_head_stride];
+  const float ours = merge.first ? kNoKeys : *lse;
+  // Nothing to add, and what is there stays as it is.
+  if (theirs == kNoKeys && ours != kNoKeys) return;
+  const float top = Finite(fmaxf(ours, theirs));
+  const float our_weight = expf(ours - top);
+  const float their_weight = expf(theirs - top);
+  const float total = our_weight + their_weight;
+  const float our_share = our_weight / total;
+  const float their_share = their_weight / total;
+
+  float* o = merge.o + token * merge.o_stride + head * head_dim;
+  const T* part = static_cast<const T*>(merge.part_o) + token * merge.part_o_token_stride +
+                  head * merge.part_o_head_stride;
+  for (int first = lane; first < head_dim; first += kAtOnce * kWarp) {
+    // The o of a state without keys is not read: it may be anything.
+    float old[kAtOnce] = {};
+    float added[kAtOnce] = {};
+    if (ours != kNoKeys) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kWarp;
+        if (at < head_dim) old[i] = our_share * o[at];
+      }
+    }
+    if (theirs != kNoKeys) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kWarp;
+        if (at < head_dim) added[i] = their_share * Widen(part[at]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kWarp;
+      if (at < head_dim) o[at] = old[i] + added[i];
+    }
+  }
+  // Every lane has read it.
+  __syncwarp();
+  if (lane == 0) *lse = total == 0.0f ? kNoKeys : top + logf(total);
+}
+
+}  // namespace
+
+cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
+                  std::span<const MergeItem> items) {
+  const cudaError_t error = MergeSome(stream, activation, head_dim, items, true);
+  if (error != cudaSuccess) return error;
+  return MergeSome(stream, activation, head_dim, items, false);
+}
+
+cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
+                       const StateMerge& merge) {
+  const int64_t blocks = CeilDiv(merge.tokens * merge.heads, kWarps);
+  if (blocks == 0) return cudaSuccess;
+  if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
+  const auto grid = static_cast<unsigned>(blocks);
+  const unsigned threads = kWarps * kWarp;
+  switch (part_dtype) {
+    case DType::kBF16:
+      MergeStateRows<__nv_bfloat16><<<grid, threads, 0, stream>>>(merge, head_dim);
+      break;
+    case DType::kF16:
+      MergeStateRows<__half><<<grid, threads, 0, stream>>>(merge, head_dim);
+      break;
+    case DType::kF32:
+      MergeStateRows<float><<<grid, threads, 0, stream>>>(merge, head_dim);
+      break;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace headway::cuda

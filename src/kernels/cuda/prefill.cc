@@ -1,0 +1,194 @@
+#include "kernels/cuda/prefill.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/merge.h"
+
+namespace headway::cuda {
+namespace {
+
+// cuDNN's attention asks for some KiB at most; a plan that wants more is not used.
+constexpr int64_t kSdpaWorkspaceBytes = int64_t{16} << 20;
+// Below, a plan for 128 tokens would mostly compute what is thrown away.
+constexpr int64_t kDenseTokensMin = 96;
+
+struct Layout {
+  explicit Layout(const KernelLimits& limits) {
+    const int64_t rows = SdpaBucket(limits.rows) * limits.query_heads;
+    o = RoundUp(rows * limits.head_dim * 2, 256);
+    lse = RoundUp(rows * 4, 256);
+  }
+  int64_t o, lse;
+};
+
+bool Multiple16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+// Splits off what a plan of a fixed size can do without reading beyond `readable` keys.
+int64_t PieceOf(int64_t count, int64_t readable) {
+  if (SdpaBucket(count) <= readable) return count;
+  int64_t piece = SdpaBucket(count);
+  while (piece > count) {
+    // 128, 192, 256, 384, ...: the one below.
+    const bool power = (piece & (piece - 1)) == 0;
+    piece = power ? piece / 4 * 3 : piece / 3 * 2;
+    if (piece < 128) return 0;
+  }
+  return piece;
+}
+
+Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
+                const PageFormat& format, DType activation, int group,
+                const AttentionParams& params, const AttentionItem& item, const DensePiece& piece,
+                bool first) {
+  const auto element = static_cast<int64_t>(DTypeBytes(activation));
+  const int64_t row_bytes = format.head_dim * element;
+  const int query_heads = item.heads * group;
+  const int64_t bucket = SdpaBucket(item.tokens);
+  SdpaShape shape;
+  shape.dtype = activation;
+  shape.query_heads = query_heads;
+  shape.kv_heads = item.heads;
+  shape.head_dim = format.head_dim;
+  shape.tokens = item.tokens;
+  shape.keys = piece.count;
+  shape.causal = piece.causal;
+  shape.scale = params.scale;
+  shape.q_token_stride = item.q_stride;
+  shape.q_head_stride = format.head_dim;
+  shape.kv_token_stride = format.head_dim;
+  shape.kv_head_stride = item.keys.pages.head_stride / element;
+  shape.o_token_stride = int64_t{query_heads} * format.head_dim;
+  shape.o_head_stride = format.head_dim;
+  if (Status s = sdpa.Prepare(shape); !s.ok()) return s;
+  if (sdpa.WorkspaceBytes(shape) > kSdpaWorkspaceBytes) {
+    return Status(StatusCode::kUnsupported, "cuDNN's attention wants too much memory");
+  }
+  const Layout layout(memory.limits);
+  std::byte* part_o = memory.data + kSdpaWorkspaceBytes;
+  auto* part_lse = reinterpret_cast<float*>(part_o + layout.o);
+  const int64_t at = (item.keys.pages.first_slot + piece.begin) * row_bytes;
+  if (Status s = sdpa.Run(stream, shape, item.q, item.keys.pages.k + at, item.keys.pages.v + at,
+                          part_o, part_lse, memory.data, kSdpaWorkspaceBytes);
+      !s.ok()) {
+    return s;
+  }
+  StateMerge merge;
+  merge.o = item.o;
+  merge.o_stride = item.o_stride;
+  merge.lse = item.lse;
+  merge.lse_stride = item.lse_stride;
+  merge.part_o = part_o;
+  merge.part_o_token_stride = shape.o_token_stride;
+  merge.part_o_head_stride = shape.o_head_stride;
+  merge.part_lse = part_lse;
+  merge.part_lse_token_stride = 1;
+  merge.part_lse_head_stride = bucket;
+  merge.tokens = item.tokens;
+  merge.heads = query_heads;
+  merge.first = first;
+  return StatusOf(MergeState(stream, activation, format.head_dim, merge), "merge");
+}
+
+// By the decode kernel, as many tokens at a time as it takes: every slice reads all keys.
+Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation, int group,
+                 const AttentionParams& params, const AttentionItem& item) {
+  const int64_t step = std::max<int64_t>(1, kFewQueriesMax / group);
+  const auto element = static_cast<int64_t>(DTypeBytes(activation));
+  std::vector<AttentionItem> slices;
+  for (int64_t token = 0; token < item.tokens; token += step) {
+    AttentionItem slice = item;
+    slice.q = static_cast<const std::byte*>(item.q) + token * item.q_stride * element;
+    slice.q_position += token;
+    slice.tokens = std::min(step, item.tokens - token);
+    slice.o += token * item.o_stride;
+    slice.lse += token * item.lse_stride;
+    if (!CanAttendDecode(format, activation, group, params, slice)) {
+      return Status(StatusCode::kUnsupported, "the CUDA kernels have no attention for " +
+                                                  std::to_string(group) +
+                                                  " query heads a KV head of " +
+                                                  std::to_string(format.head_dim) + " elements");
+    }
+    slices.push_back(slice);
+  }
+  return StatusOf(AttendDecode(stream, format, activation, group, params, slices), "attention");
+}
+
+}  // namespace
+
+int64_t PrefillMemory::Bytes(const KernelLimits& limits) {
+  const Layout layout(limits);
+  return kSdpaWorkspaceBytes + layout.o + layout.lse;
+}
+
+std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, int group,
+                                    const AttentionParams& params, const AttentionItem& item) {
+  const PageRun& run = item.keys.pages;
+  const auto element = static_cast<int64_t>(DTypeBytes(activation));
+  const int64_t row_bytes = format.head_dim * element;
+  const bool strided = run.page_stride == static_cast<int64_t>(format.bytes()) ||
+                       run.first_slot + run.count <= format.page_slots;
+  if (!strided || format.dtype != activation || element != 2 || row_bytes % 16 != 0 ||
+      params.softcap != 0 || item.keys.positions != nullptr || run.count == 0 ||
+      item.tokens < kDenseTokensMin || item.q_stride * element % 16 != 0 ||
+      run.head_stride % 16 != 0 || !Multiple16(item.q) || !Multiple16(run.k) ||
+      !Multiple16(run.v) || group < 1) {
+    return {};
+  }
+  const int64_t last_token = item.q_position + item.tokens - 1;
+  const int64_t last_key = item.keys.position + run.count - 1;
+  if (params.window > 0 && last_token - params.window >= item.keys.position) return {};
+  const bool all_seen = last_key <= item.q_position;
+  if (!all_seen && (last_key != last_token || item.tokens > run.count)) return {};
+
+  const int64_t readable = std::max(run.readable, run.first_slot + run.count) - run.first_slot;
+  std::vector<DensePiece> pieces;
+  // Keys that every query sees come first; the diagonal is taken with them where a plan fits.
+  int64_t seen = all_seen ? run.count : run.count - item.tokens;
+  const bool whole = !all_seen && SdpaBucket(run.count) <= readable;
+  if (whole) {
+    pieces.push_back({0, run.count, true});
+    return pieces;
+  }
+  for (int64_t begin = 0; begin < seen;) {
+    const int64_t piece = PieceOf(seen - begin, readable - begin);
+    if (piece == 0) return {};
+    pieces.push_back({begin, piece, false});
+    begin += piece;
+  }
+  if (all_seen) return pieces;
+  if (SdpaBucket(item.tokens) > readable - seen) return {};
+  pieces.push_back({seen, item.tokens, true});
+  return pieces;
+}
+
+Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
+                     const PageFormat& format, DType activation, int group,
+                     const AttentionParams& params, const AttentionItem& item) {
+  HEADWAY_CHECK(item.split == 0 && item.tokens <= memory.limits.rows);
+  if (sdpa != nullptr) {
+    bool first = !item.merge;
+    bool supported = true;
+    const std::vector<DensePiece> pieces = DensePieces(format, activation, group, params, item);
+    for (const DensePiece& piece : pieces) {
+      Status status =
+          RunPiece(stream, *sdpa, memory, format, activation, group, params, item, piece, first);
+      supported = status.code() != StatusCode::kUnsupported;
+      if (!supported) break;
+      if (!status.ok()) return status;
+      first = false;
+    }
+    if (supported && !pieces.empty()) return OkStatus();
+    // Pieces before the refused one are overwritten, or else merged twice.
+    if (item.merge && !first) {
+      return Status(StatusCode::kIo, "cuDNN took one part of an attention item and not another");
+    }
+  }
+  return RunSlices(stream, format, activation, group, params, item);
+}
+
+}  // namespace headway::cuda

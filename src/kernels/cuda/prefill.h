@@ -1,0 +1,52 @@
+// Attention of many queries against one range of keys: by cuDNN where the range is dense, and by
+// the decode kernel, some tokens at a time, where it is not.
+#ifndef HEADWAY_KERNELS_CUDA_PREFILL_H_
+#define HEADWAY_KERNELS_CUDA_PREFILL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "headway/status.h"
+#include "kernels/cuda/sdpa.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// Queries a KV head (tokens * group) that AttendDecode takes at once.
+inline constexpr int64_t kFewQueriesMax = 64;
+
+// Memory for cuDNN's partial states, of Bytes(limits).
+struct PrefillMemory {
+  static int64_t Bytes(const KernelLimits& limits);
+
+  std::byte* data = nullptr;
+  KernelLimits limits;
+};
+
+// Kernels::Attend of one item without a split. `sdpa` may be null. An item of more tokens than
+// `limits` has, and one that neither can do, is an error.
+//
+// Reads q up to half as many tokens beyond the last as there are (cuDNN's plans are for few sizes):
+// that must be memory, whatever it holds.
+Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
+                     const PageFormat& format, DType activation, int group,
+                     const AttentionParams& params, const AttentionItem& item);
+
+// How cuDNN does an item: keys [begin, begin + count), each piece after the first merged into the
+// state.
+struct DensePiece {
+  int64_t begin = 0;
+  int64_t count = 0;
+  bool causal = false;
+
+  bool operator==(const DensePiece&) const = default;
+};
+// No pieces: cuDNN cannot.
+std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, int group,
+                                    const AttentionParams& params, const AttentionItem& item);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_PREFILL_H_
