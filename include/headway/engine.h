@@ -238,14 +238,17 @@ class Context {
   std::unique_ptr<Impl> impl_;
 };
 
-// What this machine does at best with the threads and kernels of `options`: reading memory that no
-// cache holds, a matrix product of bf16 weights, and, where the options have a budget for the disk,
-// reading files there past the page cache (else 0). Takes a second or two, 512 MiB of memory, and
-// as much of the disk as its budget allows, at most 512 MiB.
+// What this machine does at best with the device, threads and kernels of `options`. 0: not
+// measured. Takes a second or two, 512 MiB of memory (2 GiB of a GPU's), and as much of the disk as
+// its budget allows, at most 512 MiB.
 struct MachinePeaks {
-  double read_bytes_per_second = 0.0;
-  double gemm_flops_per_second = 0.0;
-  double disk_read_bytes_per_second = 0.0;
+  double read_bytes_per_second = 0.0;  // memory that no cache holds; on a GPU by a large matrix
+                                       // × vector product
+  double gemm_flops_per_second = 0.0;  // of bf16 weights
+  double attention_flops_per_second = 0.0;       // of many queries against many keys; on a GPU only
+  double host_to_device_bytes_per_second = 0.0;  // from pinned memory
+  double device_to_host_bytes_per_second = 0.0;
+  double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 

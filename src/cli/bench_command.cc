@@ -31,6 +31,7 @@ struct BenchFlags {
   std::string context = "2048";
   int64_t batch = 1;
   int64_t repetitions = 3;
+  int64_t warm_up = -1;  // 1 on a device that makes plans for new shapes, else 0
   int64_t steps = 32;
   bool synthetic = false;
   bool prefill = true;
@@ -74,6 +75,8 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   AddNumber(app, group, "-r,--repetitions", &flags->repetitions, 1, 10'000,
             "of which the median is printed")
       ->default_str(std::to_string(flags->repetitions));
+  AddNumber(app, group, "--warm-up", &flags->warm_up, 0, 100,
+            "repetitions before those that count; 1 on a GPU unless given");
   if (!flags->prefill) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
               "decode steps")
@@ -95,6 +98,8 @@ std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
   Result<std::vector<Workload>> workloads = ParseWorkloads(flags->context, flags->batch);
   return workloads.ok() ? "" : "--ctx-size: " + workloads.status().message();
 }
+
+bool OnGpu(const BenchFlags& flags) { return flags.model.engine.device != "cpu"; }
 
 Status Cancelled() { return Status(StatusCode::kCancelled, "interrupted"); }
 
@@ -149,8 +154,10 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
-  for (int64_t i = 0; i < flags.repetitions; ++i) {
+  const int64_t warm_up = flags.warm_up >= 0 ? flags.warm_up : OnGpu(flags) ? 1 : 0;
+  for (int64_t i = 0; i < warm_up + flags.repetitions; ++i) {
     if (interrupt.raised()) return Cancelled();
+    if (i == warm_up) measured.seconds.clear();
     if (Status s = Repeat(flags, engine, **context, static_cast<uint64_t>(i), hooks, &measured);
         !s.ok()) {
       return s;
@@ -161,7 +168,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths)
                             : DecodeWork(engine.info(), measured.lengths, flags.steps);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
-  if (!flags.prefill) work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
+  if (!flags.prefill) {
+    work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
+    work.bus_bytes = static_cast<double>(flags.steps) *
+                     static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
+  }
   measured.floor_seconds = FloorSeconds(work, peaks);
   return measured;
 }
@@ -194,13 +205,18 @@ double Share(const Measured& measured) {
 
 std::string ResultText(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
                        const std::vector<Measured>& all) {
-  std::string text =
-      fmt::format("{}: {}, {} threads; memory read {:.1f} GB/s, matrix product {:.1f} GFLOP/s",
-                  engine.info().folder, engine.kernels(), engine.threads(),
-                  peaks.read_bytes_per_second * 1e-9, peaks.gemm_flops_per_second * 1e-9);
-  if (const double disk = peaks.disk_read_bytes_per_second; disk > 0.0) {
-    text += fmt::format(", disk read {:.2f} GB/s", disk * 1e-9);
-  }
+  std::string text = fmt::format(
+      "{}: {}, {} threads\nmeasured: memory read {:.1f} GB/s, matrix "
+      "product {:.1f} GFLOP/s",
+      engine.info().folder, engine.kernels(), engine.threads(), peaks.read_bytes_per_second * 1e-9,
+      peaks.gemm_flops_per_second * 1e-9);
+  const auto add = [&](const char* what, double rate, const char* unit) {
+    if (rate > 0.0) text += fmt::format(", {} {:.2f} {}", what, rate * 1e-9, unit);
+  };
+  add("attention", peaks.attention_flops_per_second, "GFLOP/s");
+  add("host to device", peaks.host_to_device_bytes_per_second, "GB/s");
+  add("device to host", peaks.device_to_host_bytes_per_second, "GB/s");
+  add("disk read", peaks.disk_read_bytes_per_second, "GB/s");
   text += "\n";
   std::vector<std::vector<std::string>> rows = {
       {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
@@ -223,6 +239,9 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
                {"peaks",
                 {{"read_bytes_per_second", peaks.read_bytes_per_second},
                  {"gemm_flops_per_second", peaks.gemm_flops_per_second},
+                 {"attention_flops_per_second", peaks.attention_flops_per_second},
+                 {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
+                 {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
                  {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
                {"results", Json::array()}};
   for (const Measured& measured : all) {

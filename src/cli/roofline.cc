@@ -31,7 +31,7 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths) {
     const auto n = static_cast<double>(length);
     work.bytes += n * static_cast<double>(info.kv_bytes_per_token);
     work.flops += n * 2.0 * BodyWeights(info) + HeadFlops(info);
-    work.flops += FlopsPerKey(info) * n * (n + 1.0) / 2.0;  // token i sees i + 1 keys
+    work.attention_flops += FlopsPerKey(info) * n * (n + 1.0) / 2.0;  // token i sees i + 1 keys
   }
   return work;
 }
@@ -44,16 +44,21 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
     // Step i sees length + i + 1 keys.
     const double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
     work.bytes += keys * static_cast<double>(info.kv_bytes_per_token);
-    work.flops += s * (2.0 * BodyWeights(info) + HeadFlops(info)) + keys * FlopsPerKey(info);
+    work.flops += s * (2.0 * BodyWeights(info) + HeadFlops(info));
+    work.attention_flops += keys * FlopsPerKey(info);
   }
   return work;
 }
 
 double FloorSeconds(const Work& work, const MachinePeaks& peaks) {
   const auto seconds = [](double amount, double rate) { return rate > 0.0 ? amount / rate : 0.0; };
-  return std::max({seconds(work.bytes, peaks.read_bytes_per_second),
-                   seconds(work.flops, peaks.gemm_flops_per_second),
-                   seconds(work.disk_bytes, peaks.disk_read_bytes_per_second)});
+  const double attention = peaks.attention_flops_per_second > 0.0 ? peaks.attention_flops_per_second
+                                                                  : peaks.gemm_flops_per_second;
+  return std::max(
+      {seconds(work.bytes, peaks.read_bytes_per_second),
+       seconds(work.flops, peaks.gemm_flops_per_second) + seconds(work.attention_flops, attention),
+       seconds(work.bus_bytes, peaks.host_to_device_bytes_per_second),
+       seconds(work.disk_bytes, peaks.disk_read_bytes_per_second)});
 }
 
 }  // namespace headway::cli

@@ -11,9 +11,11 @@
 namespace headway::cli {
 
 struct Work {
-  double bytes = 0.0;       // read or written in memory
-  double flops = 0.0;       // multiplications and additions
-  double disk_bytes = 0.0;  // read from the disk
+  double bytes = 0.0;            // read or written in memory
+  double flops = 0.0;            // multiplications and additions of matrix products
+  double attention_flops = 0.0;  // and of attention
+  double bus_bytes = 0.0;        // from host memory to a device with its own
+  double disk_bytes = 0.0;       // read from the disk
 };
 
 // Prompts of these lengths, all at once: weights are read once, keys and values written once. The
@@ -24,8 +26,9 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths);
 // once and every sequence's keys and values.
 Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps);
 
-// The longest of moving, computing and reading the disk. A speed that was not measured bounds
-// nothing.
+// The longest of moving, computing (products and attention one after the other), crossing the bus
+// and reading the disk. A speed that was not measured bounds nothing, but for attention's:
+// products' stands in for it.
 double FloorSeconds(const Work& work, const MachinePeaks& peaks);
 
 }  // namespace headway::cli

@@ -25,7 +25,8 @@ TEST(Roofline, CountsAPrefill) {
   const Work work = PrefillWork(SmallModel(), lengths);
   EXPECT_EQ(work.bytes, 360 + 4 * 16);
   // 4 tokens through 100 weights, 2 through the head, 1 + (1 + 2 + 3) keys of 2 layers, 4 heads.
-  EXPECT_EQ(work.flops, 4 * 200 + 2 * 160 + 7 * (2 * 4 * 3 * 4));
+  EXPECT_EQ(work.flops, 4 * 200 + 2 * 160);
+  EXPECT_EQ(work.attention_flops, 7 * (2 * 4 * 3 * 4));
 }
 
 TEST(Roofline, CountsADecode) {
@@ -33,15 +34,25 @@ TEST(Roofline, CountsADecode) {
   const Work work = DecodeWork(SmallModel(), lengths, 2);
   // Step 1 sees 6 and 8 keys, step 2 sees 7 and 9.
   EXPECT_EQ(work.bytes, 2 * 360 + 30 * 16);
-  EXPECT_EQ(work.flops, 4 * (200 + 160) + 30 * (2 * 4 * 3 * 4));
+  EXPECT_EQ(work.flops, 4 * (200 + 160));
+  EXPECT_EQ(work.attention_flops, 30 * (2 * 4 * 3 * 4));
 }
 
 TEST(Roofline, TakesTheLongest) {
-  const MachinePeaks peaks{10.0, 100.0, 5.0};
-  EXPECT_EQ(FloorSeconds({20.0, 100.0}, peaks), 2.0);
-  EXPECT_EQ(FloorSeconds({20.0, 1000.0}, peaks), 10.0);
-  EXPECT_EQ(FloorSeconds({20.0, 100.0, 15.0}, peaks), 3.0);
-  EXPECT_EQ(FloorSeconds({20.0, 1000.0, 15.0}, {}), 0.0);
+  MachinePeaks peaks;
+  peaks.read_bytes_per_second = 10.0;
+  peaks.gemm_flops_per_second = 100.0;
+  peaks.host_to_device_bytes_per_second = 4.0;
+  peaks.disk_read_bytes_per_second = 5.0;
+  EXPECT_EQ(FloorSeconds({.bytes = 20.0, .flops = 100.0}, peaks), 2.0);
+  EXPECT_EQ(FloorSeconds({.bytes = 20.0, .flops = 1000.0}, peaks), 10.0);
+  // Products and attention are computed one after the other.
+  EXPECT_EQ(FloorSeconds({.flops = 300.0, .attention_flops = 200.0}, peaks), 5.0);
+  peaks.attention_flops_per_second = 50.0;
+  EXPECT_EQ(FloorSeconds({.flops = 300.0, .attention_flops = 200.0}, peaks), 7.0);
+  EXPECT_EQ(FloorSeconds({.bytes = 20.0, .disk_bytes = 15.0}, peaks), 3.0);
+  EXPECT_EQ(FloorSeconds({.bytes = 20.0, .bus_bytes = 16.0}, peaks), 4.0);
+  EXPECT_EQ(FloorSeconds({.bytes = 20.0, .flops = 1000.0, .disk_bytes = 15.0}, {}), 0.0);
 }
 
 }  // namespace

@@ -70,12 +70,13 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
     host_memory = std::move(*made);
   }
   return std::unique_ptr<Executor>(new Executor(model, kernels, compute, store, limits,
-                                                std::move(*memory), std::move(host_memory)));
+                                                std::move(*memory), std::move(host_memory),
+                                                device.NewEvent()));
 }
 
 Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
                    const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
-                   std::unique_ptr<Buffer> host_memory)
+                   std::unique_ptr<Buffer> host_memory, std::unique_ptr<Event> step_done)
     : model_(model),
       shape_(model.shape()),
       kernels_(kernels),
@@ -86,7 +87,8 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       split_tokens_(SplitTokens(limits)),
       max_parts_(MaxParts(limits)),
       memory_(std::move(memory)),
-      host_memory_(std::move(host_memory)) {
+      host_memory_(std::move(host_memory)),
+      step_done_(std::move(step_done)) {
   const Layout layout(shape_, limits_);
   std::byte* at = memory_->data();
   const auto take = [&](int64_t bytes) {
@@ -125,6 +127,9 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     store_.AbortStep();
     return status;
   }
+  // The lanes stay busy with one step ahead; with more, progress and a wish to stop would lag.
+  step_done_->Wait();
+  compute_.Record(*step_done_);
   return Logits(inputs, sink);
 }
 
@@ -153,7 +158,10 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
     if (Status s = store_.BeginStep({&entry, 1}); !s.ok()) return s;
     Status status = store_.BeginReads({});
     for (int layer = 0; status.ok() && layer < shape_.layers; ++layer) {
-      StoreNew(layer);
+      FindNew(layer);
+      for (const RopeStoreItem& item : store_items_) {
+        kernels_.StoreKv(compute_, format_, {&item.kv, 1});
+      }
       store_.CloseLayer(layer);
     }
     if (status.ok()) status = store_.EndStep();
@@ -167,13 +175,13 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
 
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   const int64_t tokens = static_cast<int64_t>(ids_.size());
-  const RopeTable rope{act_.cos, act_.sin, shape_.head_dim};
   for (int layer = 0; layer < shape_.layers; ++layer) {
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
-    model_.Qkv(kernels_, compute_, layer, rope, tokens, act_);
-    StoreNew(layer);
+    model_.Qkv(kernels_, compute_, layer, tokens, act_);
+    FindNew(layer);
+    kernels_.RopeStoreKv(compute_, format_, store_items_);
     if (Status s = Attention(layer); !s.ok()) return s;
     store_.CloseLayer(layer);
     model_.AttentionOut(kernels_, compute_, layer, tokens, act_);
@@ -232,22 +240,32 @@ void Executor::Angles(std::span<const StepInput> inputs) {
   }
 }
 
-void Executor::StoreNew(int layer) {
+// Where the step's new q, k and v are, and where k and v go.
+void Executor::FindNew(int layer) {
   store_items_.clear();
   const kv::CacheFormat& cache = store_.format();
+  const int64_t half = shape_.head_dim / 2;
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
+    const int64_t row = entries_[static_cast<size_t>(e)].row;
     for (int group = 0; group < cache.head_groups(); ++group) {
-      const int64_t offset =
-          ActivationBytes(entries_[static_cast<size_t>(e)].row * act_.qkv_stride +
-                          int64_t{group} * cache.group_heads * shape_.head_dim);
-      store_items_.push_back({.k = static_cast<const std::byte*>(act_.k) + offset,
-                              .v = static_cast<const std::byte*>(act_.v) + offset,
-                              .kv_stride = act_.qkv_stride,
-                              .heads = cache.HeadsIn(group),
-                              .to = store_.Target(e, layer, group)});
+      const int64_t head = int64_t{group} * cache.group_heads;
+      const auto at = [&](void* data, int64_t first_head) {
+        return static_cast<std::byte*>(data) +
+               ActivationBytes(row * act_.qkv_stride + first_head * shape_.head_dim);
+      };
+      RopeStoreItem item;
+      item.q = at(act_.q, head * shape_.group());
+      item.q_stride = act_.qkv_stride;
+      item.query_heads = cache.HeadsIn(group) * shape_.group();
+      item.table = {act_.cos + row * half, act_.sin + row * half, shape_.head_dim};
+      item.kv = {.k = at(act_.k, head),
+                 .v = at(act_.v, head),
+                 .kv_stride = act_.qkv_stride,
+                 .heads = cache.HeadsIn(group),
+                 .to = store_.Target(e, layer, group)};
+      store_items_.push_back(item);
     }
   }
-  kernels_.StoreKv(compute_, format_, store_items_);
 }
 
 Status Executor::Attention(int layer) {

@@ -62,10 +62,14 @@ class Executor {
 
   const ExecutorLimits& limits() const { return limits_; }
 
-  // kCancelled when *cancel (may be null) turned true: the step was given up, see Store::AbortStep.
-  // After any error the step was given up.
+  // Without logits it may return while the step still runs, but not before the one before it is
+  // done. kCancelled when *cancel (may be null) turned true: the step was given up, see
+  // Store::AbortStep. After any error the step was given up.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
+
+  // Waits for the steps so far.
+  Status Synchronize() { return compute_.Synchronize(); }
 
   // Appends `tokens` keys and values drawn from `seed` to a sequence: for measuring steps over long
   // contexts without computing them.
@@ -84,13 +88,13 @@ class Executor {
 
   Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
            const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
-           std::unique_ptr<Buffer> host_memory);
+           std::unique_ptr<Buffer> host_memory, std::unique_ptr<Event> step_done);
 
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginEntries(std::span<const StepInput> inputs);
   std::vector<kv::SlabRead> ReadOrder() const;
   void Angles(std::span<const StepInput> inputs);
-  void StoreNew(int layer);
+  void FindNew(int layer);
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
   void AttendRange(int entry_index, int group, const KeyRun& keys);
@@ -127,10 +131,12 @@ class Executor {
   float* logits_;       // [kLogitRows, vocab]
   float* host_logits_;  // the same, where the host reads it
 
+  std::unique_ptr<Event> step_done_;  // of the last step without logits
+
   std::vector<Entry> entries_;
   std::vector<TokenId> ids_;
   std::vector<int32_t> positions_;
-  std::vector<StoreKvItem> store_items_;
+  std::vector<RopeStoreItem> store_items_;
   std::vector<AttentionItem> items_;  // enqueued by the next Flush
   std::vector<MergeItem> merge_items_;
   std::deque<kv::SlabView> views_;  // that items_ point into

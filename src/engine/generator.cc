@@ -260,6 +260,7 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
     done += chunk_ - room;
     Report(hooks, Progress::Phase::kPrefill, done, total, start);
   }
+  if (Status s = executor_.Synchronize(); !s.ok()) return s;
   timings_.prefill_tokens = total;
   timings_.prefill_seconds = Seconds(start, env_.NowNanos());
   return OkStatus();

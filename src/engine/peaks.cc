@@ -3,9 +3,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/env.h"
+#include "base/half.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
@@ -62,7 +64,13 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   if (!kernels.ok()) return kernels.status();
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
   const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
-  if (Status s = (*kernels)->Prepare({rows, kIn, kOut, 64, 1}, *device, budget); !s.ok()) return s;
+  KernelLimits limits;
+  limits.rows = rows;
+  limits.max_in = kIn;
+  limits.max_out = kOut;
+  limits.head_dim = 64;
+  limits.group = 1;
+  if (Status s = (*kernels)->Prepare(limits, *device, budget); !s.ok()) return s;
   Result<std::unique_ptr<Buffer>> memory =
       device->Allocate(budget, (rows * (kIn + kOut)) * sizeof(float) + kOut * kIn * 2, "peaks");
   if (!memory.ok()) return memory.status();
@@ -125,6 +133,185 @@ Result<double> MeasureDiskRead(Env& env, const EngineOptions& options, ThreadPoo
   return static_cast<double>(batches * kBatch) / seconds;
 }
 
+// --- A device with its own memory
+
+// Its memory, stream and kernels, and data that is not zeros: those are multiplied faster.
+class Accelerator {
+ public:
+  static Result<std::unique_ptr<Accelerator>> Create(Env& env, const EngineOptions& options);
+
+  Result<double> MatVecBytes();
+  Result<double> GemmFlops();
+  Result<double> AttentionFlops();
+  Result<double> CopyBytes(Lane lane);
+
+ private:
+  explicit Accelerator(Env& env) : env_(env) {}
+
+  static constexpr int64_t kRows = 8192;
+  static constexpr int64_t kIn = 4096;
+  static constexpr int64_t kOut = 28672;
+  static constexpr int64_t kWeights = 4;  // taken by turns, more than caches hold
+  static constexpr int64_t kWeightBytes = kOut * kIn * 2;
+  static constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
+  static constexpr int64_t kKeys = 32768;
+  static constexpr int64_t kCopyBytes = 256 * kMiB;
+
+  // Seconds of one of `count` calls, the best of a few rounds.
+  template <typename Work>
+  Result<double> Seconds(Stream& stream, int count, const Work& work) {
+    double best = 0.0;
+    for (int round = 0; round < 4; ++round) {
+      const int64_t start = env_.NowNanos();
+      for (int i = 0; i < count; ++i) work(i);
+      if (Status s = stream.Synchronize(); !s.ok()) return s;
+      const double seconds = static_cast<double>(env_.NowNanos() - start) * 1e-9 / count;
+      if (round == 1 || (round > 1 && seconds < best)) best = seconds;  // the first warms up
+    }
+    return best;
+  }
+
+  Env& env_;
+  Budget budget_{"peaks", kUnlimited};
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Buffer> memory_;  // weights, x, y; keys and values are among the weights
+  std::unique_ptr<Buffer> pinned_;
+  ThreadPool pool_{1};
+};
+
+Result<std::unique_ptr<Accelerator>> Accelerator::Create(Env& env, const EngineOptions& options) {
+  std::unique_ptr<Accelerator> a(new Accelerator(env));
+  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
+  if (!backend.ok()) return backend.status();
+  a->backend_ = std::move(*backend);
+  Result<std::unique_ptr<Device>> device = a->backend_->NewDevice(&env, nullptr, false);
+  if (!device.ok()) return device.status();
+  a->device_ = std::move(*device);
+  Result<std::unique_ptr<Kernels>> kernels = a->backend_->NewKernels(&a->pool_, nullptr);
+  if (!kernels.ok()) return kernels.status();
+  a->kernels_ = std::move(*kernels);
+  a->compute_ = a->device_->NewStream(Lane::kCompute);
+  KernelLimits limits;
+  limits.rows = kRows;
+  limits.max_in = kIn;
+  limits.max_out = kOut;
+  limits.head_dim = kHeadDim;
+  limits.group = kGroup;
+  limits.query_heads = kHeads * kGroup;
+  limits.activation = DType::kBF16;
+  if (Status s = a->kernels_->Prepare(limits, *a->device_, a->budget_); !s.ok()) return s;
+  const int64_t states = kRows * kHeads * kGroup * (kHeadDim + 1) * 4;
+  const int64_t bytes = kWeights * kWeightBytes + kRows * (kIn + kOut) * 2 + states;
+  Result<std::unique_ptr<Buffer>> memory =
+      a->device_->Allocate(a->budget_, static_cast<size_t>(bytes), "peaks");
+  if (!memory.ok()) return memory.status();
+  a->memory_ = std::move(*memory);
+  Result<std::unique_ptr<Buffer>> pinned =
+      a->device_->AllocateHost(a->budget_, static_cast<size_t>(kCopyBytes), "peaks");
+  if (!pinned.ok()) return pinned.status();
+  a->pinned_ = std::move(*pinned);
+  Random random(1);
+  constexpr int64_t kPattern = int64_t{1} << 20;
+  std::byte* pattern = a->pinned_->data();
+  for (int64_t i = 0; i < kPattern; ++i) StoreFloat(pattern, i, DType::kBF16, random.Normal());
+  for (int64_t at = kPattern * 2; at < kCopyBytes; at += kPattern * 2) {
+    std::memcpy(pattern + at, pattern, kPattern * 2);
+  }
+  for (int64_t at = 0; at < bytes; at += kCopyBytes) {
+    a->compute_->Copy(a->memory_->data() + at, pattern,
+                      static_cast<size_t>(std::min(kCopyBytes, bytes - at)));
+  }
+  if (Status s = a->compute_->Synchronize(); !s.ok()) return s;
+  return a;
+}
+
+Result<double> Accelerator::MatVecBytes() {
+  std::byte* x = memory_->data() + kWeights * kWeightBytes;
+  Result<double> seconds = Seconds(*compute_, 64, [&](int i) {
+    LinearOp op;
+    op.weight = {memory_->data() + i % kWeights * kWeightBytes, DType::kBF16, kOut, kIn};
+    op.y = x + kRows * kIn * 2;
+    op.y_stride = kOut;
+    kernels_->Linear(*compute_, x, 1, {&op, 1});
+  });
+  if (!seconds.ok()) return seconds;
+  return static_cast<double>(kWeightBytes) / *seconds;
+}
+
+Result<double> Accelerator::GemmFlops() {
+  std::byte* x = memory_->data() + kWeights * kWeightBytes;
+  Result<double> seconds = Seconds(*compute_, 16, [&](int i) {
+    LinearOp op;
+    op.weight = {memory_->data() + i % kWeights * kWeightBytes, DType::kBF16, kOut, kIn};
+    op.y = x + kRows * kIn * 2;
+    op.y_stride = kOut;
+    kernels_->Linear(*compute_, x, kRows, {&op, 1});
+  });
+  if (!seconds.ok()) return seconds;
+  return 2.0 * kRows * kIn * kOut / *seconds;
+}
+
+Result<double> Accelerator::AttentionFlops() {
+  const PageFormat format = {DType::kBF16, kDefaultPageSlots, kHeadDim};
+  std::byte* x = memory_->data() + kWeights * kWeightBytes;
+  AttentionItem item;
+  item.q = x;
+  item.q_stride = int64_t{kHeads} * kGroup * kHeadDim;
+  item.tokens = kRows;
+  item.q_position = kKeys;
+  item.heads = kHeads;
+  const int64_t head_bytes = kKeys * kHeadDim * 2;
+  item.keys.pages = {.k = memory_->data(),
+                     .v = memory_->data() + kHeads * head_bytes,
+                     .page_stride = static_cast<int64_t>(format.bytes()),
+                     .head_stride = head_bytes,
+                     .count = kKeys,
+                     .readable = kKeys};
+  item.o = reinterpret_cast<float*>(x + kRows * (kIn + kOut) * 2);
+  item.o_stride = item.q_stride;
+  item.lse = item.o + kRows * item.q_stride;
+  item.lse_stride = int64_t{kHeads} * kGroup;
+  AttentionParams params;
+  params.scale = 0.01f;  // far from a softmax of one key
+  Result<double> seconds = Seconds(*compute_, 4, [&](int) {
+    kernels_->Attend(*compute_, format, kGroup, params, {&item, 1});
+  });
+  if (!seconds.ok()) return seconds;
+  return 4.0 * kRows * kKeys * kHeads * kGroup * kHeadDim / *seconds;
+}
+
+Result<double> Accelerator::CopyBytes(Lane lane) {
+  const std::unique_ptr<Stream> stream = device_->NewStream(lane);
+  Result<double> seconds = Seconds(*stream, 4, [&](int) {
+    const bool up = lane == Lane::kHostToDevice;
+    stream->Copy(up ? memory_->data() : pinned_->data(), up ? pinned_->data() : memory_->data(),
+                 static_cast<size_t>(kCopyBytes));
+  });
+  if (!seconds.ok()) return seconds;
+  return static_cast<double>(kCopyBytes) / *seconds;
+}
+
+Result<MachinePeaks> MeasureAccelerator(Env& env, const EngineOptions& options) {
+  Result<std::unique_ptr<Accelerator>> made = Accelerator::Create(env, options);
+  if (!made.ok()) return made.status();
+  Accelerator& a = **made;
+  MachinePeaks peaks;
+  const std::pair<double*, Result<double>> measured[] = {
+      {&peaks.read_bytes_per_second, a.MatVecBytes()},
+      {&peaks.gemm_flops_per_second, a.GemmFlops()},
+      {&peaks.attention_flops_per_second, a.AttentionFlops()},
+      {&peaks.host_to_device_bytes_per_second, a.CopyBytes(Lane::kHostToDevice)},
+      {&peaks.device_to_host_bytes_per_second, a.CopyBytes(Lane::kDeviceToHost)}};
+  for (const auto& [to, result] : measured) {
+    if (!result.ok()) return result.status();
+    *to = *result;
+  }
+  return peaks;
+}
+
 }  // namespace
 
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
@@ -133,13 +320,25 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   }
   Env* env = Env::Default();
   ThreadPool pool(options.threads);
-  Result<double> read = MeasureRead(*env, pool);
-  if (!read.ok()) return read.status();
-  Result<double> gemm = MeasureGemm(*env, options, pool);
-  if (!gemm.ok()) return gemm.status();
   Result<double> disk = MeasureDiskRead(*env, options, pool);
   if (!disk.ok()) return disk.status();
-  return MachinePeaks{*read, *gemm, *disk};
+  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
+  if (!backend.ok()) return backend.status();
+  MachinePeaks peaks;
+  if ((*backend)->info().own_memory) {
+    Result<MachinePeaks> measured = MeasureAccelerator(*env, options);
+    if (!measured.ok()) return measured;
+    peaks = *measured;
+  } else {
+    Result<double> read = MeasureRead(*env, pool);
+    if (!read.ok()) return read.status();
+    Result<double> gemm = MeasureGemm(*env, options, pool);
+    if (!gemm.ok()) return gemm.status();
+    peaks.read_bytes_per_second = *read;
+    peaks.gemm_flops_per_second = *gemm;
+  }
+  peaks.disk_read_bytes_per_second = *disk;
+  return peaks;
 }
 
 }  // namespace headway

@@ -82,6 +82,15 @@ struct RopeTable {
   int rotary_dim = 0;  // the first rotary_dim elements of a head rotate, in halves (i, i + dim / 2)
 };
 
+// New q, k and v of the heads of a group: q and k are rotated in place, k and v encoded into pages.
+struct RopeStoreItem {
+  void* q = nullptr;  // [kv.to.count, query_heads, head_dim], tokens q_stride elements apart
+  int64_t q_stride = 0;
+  int query_heads = 0;
+  RopeTable table;  // of the item's tokens
+  StoreKvItem kv;   // its k is written to
+};
+
 // Keys with the logical positions of their slots.
 struct KeyRun {
   PageRun pages;
@@ -177,6 +186,10 @@ class Kernels {
   // All ops read the same x [rows, in].
   virtual void Linear(Stream& stream, const void* x, int64_t rows,
                       std::span<const LinearOp> ops) = 0;
+  // The first half of a gated MLP: gate.y [rows, out] = silu(x · gate) * (x · up), rows contiguous.
+  // up.y may be overwritten.
+  virtual void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
+                           const LinearOp& up);
   // y = silu(gate) * up; y may be gate.
   virtual void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) = 0;
   // Fills cos and sin [tokens, rotary_dim / 2] with scale * cos and sin of f32(position) *
@@ -188,6 +201,9 @@ class Kernels {
                     void* x, int64_t x_stride) = 0;
   virtual void StoreKv(Stream& stream, const PageFormat& format,
                        std::span<const StoreKvItem> items) = 0;
+  // Rope and StoreKv, which an implementation may do at once.
+  virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
+                           std::span<const RopeStoreItem> items);
 
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;

@@ -62,14 +62,19 @@ class PlainRunner {
             .count = count};
   }
 
-  void Attention(int layer, int64_t tokens, const Activations& a) {
+  void Attention(int layer, const RopeTable& table, int64_t tokens, const Activations& a) {
     const int64_t head_dim = shape_.head_dim;
     const StoreKvItem store = {.k = a.k,
                                .v = a.v,
                                .kv_stride = a.qkv_stride,
                                .heads = shape_.kv_heads,
                                .to = Pages(layer, length_, tokens)};
-    kernels_->StoreKv(*stream_, format_, {&store, 1});
+    const RopeStoreItem rotated = {.q = a.q,
+                                   .q_stride = a.qkv_stride,
+                                   .query_heads = shape_.query_heads,
+                                   .table = table,
+                                   .kv = store};
+    kernels_->RopeStoreKv(*stream_, format_, {&rotated, 1});
     AttentionItem item;
     item.q = a.q;
     item.q_stride = a.qkv_stride;
@@ -101,8 +106,8 @@ class PlainRunner {
 
     model_.Embed(*kernels_, *stream_, ids, a.x);
     for (int layer = 0; layer < shape_.layers; ++layer) {
-      model_.Qkv(*kernels_, *stream_, layer, table, tokens, a);
-      Attention(layer, tokens, a);
+      model_.Qkv(*kernels_, *stream_, layer, tokens, a);
+      Attention(layer, table, tokens, a);
       model_.AttentionOut(*kernels_, *stream_, layer, tokens, a);
       model_.Mlp(*kernels_, *stream_, layer, tokens, a);
     }

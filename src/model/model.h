@@ -96,9 +96,8 @@ class Model {
 
   // x [T, d_model] = the embeddings of ids [T], each in [0, vocab).
   void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids, float* x) const;
-  // From x: normed; q, k, v, with their norms where the model has them, q and k rotated by `rope`.
-  void Qkv(Kernels& kernels, Stream& stream, int layer, const RopeTable& rope, int64_t tokens,
-           const Activations& a) const;
+  // From x: normed; q, k, v, with their norms where the model has them, not rotated yet.
+  void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
   // x += o · Wo.
   void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                     const Activations& a) const;

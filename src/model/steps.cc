@@ -10,7 +10,7 @@ void Model::Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids
   kernels.Embed(stream, embed_, ids, x);
 }
 
-void Model::Qkv(Kernels& kernels, Stream& stream, int layer, const RopeTable& rope, int64_t tokens,
+void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                 const Activations& a) const {
   const Layer& w = layers_[static_cast<size_t>(layer)];
   const ModelShape& s = config_.shape;
@@ -27,8 +27,6 @@ void Model::Qkv(Kernels& kernels, Stream& stream, int layer, const RopeTable& ro
     kernels.HeadNorm(stream, w.k_norm, config_.norm_eps, tokens, s.kv_heads, s.head_dim, a.k,
                      a.qkv_stride);
   }
-  kernels.Rope(stream, rope, tokens, s.query_heads, s.head_dim, a.q, a.qkv_stride);
-  kernels.Rope(stream, rope, tokens, s.kv_heads, s.head_dim, a.k, a.qkv_stride);
 }
 
 void Model::AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
@@ -47,12 +45,9 @@ void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
   const Layer& w = layers_[static_cast<size_t>(layer)];
   const ModelShape& s = config_.shape;
   kernels.RmsNorm(stream, a.x, w.mlp_norm, config_.norm_eps, tokens, s.d_model, a.normed);
-  const std::array<LinearOp, 2> ops = {{
-      {.weight = w.gate, .bias = w.gate_bias, .y = a.gate, .y_stride = w.gate.out},
-      {.weight = w.up, .bias = w.up_bias, .y = a.up, .y_stride = w.up.out},
-  }};
-  kernels.Linear(stream, a.normed, tokens, ops);
-  kernels.SwiGlu(stream, a.gate, a.up, tokens * s.d_ff, a.gate);
+  kernels.GatedLinear(stream, a.normed, tokens,
+                      {.weight = w.gate, .bias = w.gate_bias, .y = a.gate, .y_stride = w.gate.out},
+                      {.weight = w.up, .bias = w.up_bias, .y = a.up, .y_stride = w.up.out});
   const LinearOp down = {.weight = w.down,
                          .bias = w.down_bias,
                          .y = a.x,

@@ -9,6 +9,8 @@
 #include "base/bytes.h"
 #include "kernels/cuda/attention_decode.h"
 
+#include "kernels/cuda/launch.h"
+
 namespace headway::cuda {
 namespace {
 
@@ -366,6 +368,7 @@ template <typename T, int kDim, int kTiles>
 __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
                                   MmaShape<kDim, kTiles>::kBlocks)
     DecodeMma(const __grid_constant__ DecodeBatch batch) {
+  FollowPrevious();
   using Shape = MmaShape<kDim, kTiles>;
   constexpr int kWarps = Shape::kWarps;
   constexpr int kKeyTiles = Shape::kKeyTiles;
@@ -614,6 +617,7 @@ constexpr int kPlainQueries = 4;
 template <int kDim>
 __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     DecodePlain(const __grid_constant__ DecodeBatch batch) {
+  FollowPrevious();
   constexpr int kLanes = kDim / 8;
   constexpr int kGroups = kWarp / kLanes;
   constexpr int kUnroll = 4;
@@ -780,49 +784,44 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
 }
 
 template <typename T, int kDim, int kTiles>
-void LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
-  const int threads = MmaShape<kDim, kTiles>::kWarps * kWarp;
-  DecodeMma<T, kDim, kTiles><<<blocks, threads, 0, stream>>>(batch);
+cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
+  return LaunchKernel(DecodeMma<T, kDim, kTiles>, blocks, MmaShape<kDim, kTiles>::kWarps * kWarp, 0,
+                      stream, batch);
 }
 
 template <typename T>
-void LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int block_queries, int blocks) {
+cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int block_queries,
+                      int blocks) {
+  const bool one = block_queries == 8;
   if (batch.head_dim <= 64) {
-    if (block_queries == 8) LaunchMma<T, 64, 1>(stream, batch, blocks);
-    if (block_queries == 16) LaunchMma<T, 64, 2>(stream, batch, blocks);
-  } else if (batch.head_dim <= 128) {
-    if (block_queries == 8) LaunchMma<T, 128, 1>(stream, batch, blocks);
-    if (block_queries == 16) LaunchMma<T, 128, 2>(stream, batch, blocks);
-  } else {
-    LaunchMma<T, 256, 1>(stream, batch, blocks);
+    return one ? LaunchMma<T, 64, 1>(stream, batch, blocks)
+               : LaunchMma<T, 64, 2>(stream, batch, blocks);
   }
+  if (batch.head_dim <= 128) {
+    return one ? LaunchMma<T, 128, 1>(stream, batch, blocks)
+               : LaunchMma<T, 128, 2>(stream, batch, blocks);
+  }
+  return LaunchMma<T, 256, 1>(stream, batch, blocks);
 }
 
-void LaunchPlain(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
-  const int threads = kPlainWarps * kWarp;
-  if (batch.head_dim <= 64) {
-    DecodePlain<64><<<blocks, threads, 0, stream>>>(batch);
-  } else if (batch.head_dim <= 128) {
-    DecodePlain<128><<<blocks, threads, 0, stream>>>(batch);
-  } else {
-    DecodePlain<256><<<blocks, threads, 0, stream>>>(batch);
-  }
+cudaError_t LaunchPlain(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
+  const auto kernel = batch.head_dim <= 64    ? DecodePlain<64>
+                      : batch.head_dim <= 128 ? DecodePlain<128>
+                                              : DecodePlain<256>;
+  return LaunchKernel(kernel, blocks, kPlainWarps * kWarp, 0, stream, batch);
 }
 
 cudaError_t Launch(cudaStream_t stream, DType dtype, const DecodeBatch& batch, int block_queries,
                    int blocks) {
   switch (dtype) {
     case DType::kBF16:
-      LaunchMma<__nv_bfloat16>(stream, batch, block_queries, blocks);
-      break;
+      return LaunchMma<__nv_bfloat16>(stream, batch, block_queries, blocks);
     case DType::kF16:
-      LaunchMma<__half>(stream, batch, block_queries, blocks);
-      break;
+      return LaunchMma<__half>(stream, batch, block_queries, blocks);
     case DType::kF32:
-      LaunchPlain(stream, batch, blocks);
-      break;
+      return LaunchPlain(stream, batch, blocks);
   }
-  return cudaGetLastError();
+  return cudaErrorInvalidValue;
 }
 
 // Queries that one block does: as many as the registers hold.

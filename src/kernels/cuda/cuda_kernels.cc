@@ -139,6 +139,15 @@ class CudaKernels final : public Kernels {
     }
   }
 
+  void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
+                   const LinearOp& up) override {
+    if (rows > cuda::kMatVecRowsMax) return Kernels::GatedLinear(stream, x, rows, gate, up);
+    const std::array<LinearOp, 2> ops = {gate, up};
+    Call call(stream, LinearCost(rows, ops, Bytes()));
+    call.Check(cuda::MatVecSwiGlu(call.native(), dtype_, x, rows, gate, up, gate.y),
+               "gated matrix × vector");
+  }
+
   void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) override {
     Call call(stream, {"swiglu", 3 * count * Bytes(), 14 * count});
     call.Check(cuda::SwiGlu(call.native(), dtype_, gate, up, count, y), "swiglu");
@@ -168,6 +177,22 @@ class CudaKernels final : public Kernels {
                std::span<const StoreKvItem> items) override {
     Call call(stream, StoreKvCost(format, items, Bytes()));
     call.Check(cuda::StoreKv(call.native(), dtype_, format, items), "store kv");
+  }
+
+  void RopeStoreKv(Stream& stream, const PageFormat& format,
+                   std::span<const RopeStoreItem> items) override {
+    for (const RopeStoreItem& item : items) {
+      const int64_t elements =
+          item.kv.to.count * item.table.rotary_dim * (item.query_heads + item.kv.heads);
+      WorkCost cost = StoreKvCost(format, {&item.kv, 1}, Bytes());
+      cost.name = "rope, store kv";
+      cost.bytes += 2 * elements * Bytes();
+      cost.flops = 3 * elements;
+      Call call(stream, cost);
+      call.Check(cuda::RopeStoreKv(call.native(), dtype_, item.table, item.query_heads, item.q,
+                                   item.q_stride, format, item.kv),
+                 "rope and store kv");
+    }
   }
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/launch.h"
 
 // Every kernel reads and writes its memory once, 16 bytes at a time where addresses and sizes allow
 // it (kN is 8 elements a thread then) and an element at a time elsewhere (kN is 1).
@@ -113,6 +114,7 @@ __device__ inline float LoadUnaligned(const std::byte* data, int64_t index) {
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, float* x) {
+  FollowPrevious();
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
   if (column >= width) return;
   const int64_t from = int64_t{ids[blockIdx.x]} * width + column;
@@ -159,6 +161,7 @@ template <DType kType, int kItems, bool kWarpRow>
 __global__ void __launch_bounds__(kWarpRow ? kThreads : kWideThreads)
     RmsNormKernel(const float* x, const float* weight, float eps, int64_t rows, int64_t width,
                   void* y) {
+  FollowPrevious();
   const int threads = kWarpRow ? kWarp : static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int64_t row =
@@ -206,6 +209,7 @@ __global__ void __launch_bounds__(kWarpRow ? kThreads : kWideThreads)
 template <DType kType>
 __global__ void __launch_bounds__(kThreads)
     RmsNormAnyKernel(const float* x, const float* weight, float eps, int64_t width, void* y) {
+  FollowPrevious();
   const int64_t start = int64_t{blockIdx.x} * width;
   float sum = 0.0f;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
@@ -224,6 +228,7 @@ template <DType kType>
 __global__ void __launch_bounds__(kThreads)
     HeadNormKernel(const float* weight, float eps, int64_t tokens, int heads, int head_dim,
                    int lanes, void* x, int64_t x_stride) {
+  FollowPrevious();
   const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
   // No lane leaves: the others' shuffles need it.
@@ -254,6 +259,7 @@ template <DType kType>
 __global__ void __launch_bounds__(kThreads)
     HeadNormAnyKernel(const float* weight, float eps, int64_t tokens, int heads, int head_dim,
                       void* x, int64_t x_stride) {
+  FollowPrevious();
   const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   if (index >= tokens * heads) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -288,6 +294,7 @@ __device__ inline float Silu(float value) {
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
     SwiGluKernel(const void* gate, const void* up, int64_t count, void* y) {
+  FollowPrevious();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
   if (at + kN <= count) {
     float gates[kN];
@@ -314,6 +321,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     RopeAnglesKernel(const int32_t* positions, int64_t count, const float* inv_freq, int half,
                      float scale, float* cos, float* sin) {
+  FollowPrevious();
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= count) return;
   const int64_t token = at / half;
@@ -351,6 +359,7 @@ constexpr int kRopeThreads = 128;
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kRopeThreads)
     RopeKernel(RopeTable table, int heads, int head_dim, void* x, int64_t x_stride) {
+  FollowPrevious();
   const int groups = table.rotary_dim / 2 / kN;
   const int unit = static_cast<int>(blockIdx.y * kRopeThreads + threadIdx.x);
   if (unit >= heads * groups) return;
@@ -393,6 +402,7 @@ struct StoreKvItems {
 template <DType kType, DType kPage, int kN>
 __global__ void __launch_bounds__(kThreads)
     StoreKvKernel(PageFormat format, const __grid_constant__ StoreKvItems list) {
+  FollowPrevious();
   const StoreKvItem& item = list.items[blockIdx.y];
   const int groups = format.head_dim / kN;
   const int row_groups = item.heads * groups;
@@ -417,6 +427,7 @@ template <DType kType, DType kPage>
 __global__ void __launch_bounds__(kRopeThreads)
     RopeStoreKvKernel(RopeTable table, int q_heads, void* q, int64_t q_stride, PageFormat format,
                       const __grid_constant__ StoreKvItem item) {
+  FollowPrevious();
   constexpr int kN = 8;
   const int64_t token = blockIdx.x;
   const int head_dim = format.head_dim;
@@ -462,6 +473,7 @@ __global__ void __launch_bounds__(kRopeThreads)
 __global__ void __launch_bounds__(kThreads)
     AddSinksKernel(const float* sink_logits, int64_t rows, int heads, int head_dim, bool quads,
                    float* o, float* lse) {
+  FollowPrevious();
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -533,14 +545,12 @@ cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const float* weig
   const int64_t quads = width / 4;
   if (width % 4 != 0 || !Aligned(x) || !Aligned(weight) || !Aligned(y) ||
       quads > int64_t{kWideThreads} * kNormItemsMax) {
-    RmsNormAnyKernel<kType>
-        <<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, weight, eps, width, y);
-    return cudaGetLastError();
+    return LaunchKernel(RmsNormAnyKernel<kType>, static_cast<unsigned>(rows), kThreads, 0, stream,
+                        x, weight, eps, width, y);
   }
   if (quads <= kWarp * kNormItemsMax && rows >= kFewRows) {
-    RmsNormKernel<kType, kNormItemsMax, true>
-        <<<Blocks(rows, kThreads / kWarp), kThreads, 0, stream>>>(x, weight, eps, rows, width, y);
-    return cudaGetLastError();
+    return LaunchKernel(RmsNormKernel<kType, kNormItemsMax, true>, Blocks(rows, kThreads / kWarp),
+                        kThreads, 0, stream, x, weight, eps, rows, width, y);
   }
   int64_t threads = std::min<int64_t>((quads + kWarp - 1) / kWarp * kWarp,
                                       rows < kFewRows ? kWideThreads : kThreads);
@@ -550,9 +560,8 @@ cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const float* weig
                       : items <= 2 ? RmsNormKernel<kType, 2, false>
                       : items <= 4 ? RmsNormKernel<kType, 4, false>
                                    : RmsNormKernel<kType, kNormItemsMax, false>;
-  kernel<<<static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0, stream>>>(
-      x, weight, eps, rows, width, y);
-  return cudaGetLastError();
+  return LaunchKernel(kernel, static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0,
+                      stream, x, weight, eps, rows, width, y);
 }
 
 bool RopeAligned(const RopeTable& table, int head_dim, const void* x, int64_t x_stride,
@@ -577,8 +586,7 @@ cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* i
     const bool wide = table.in % 8 == 0 && Aligned(table.data) && Aligned(x);
     const dim3 grid(static_cast<unsigned>(tokens), Blocks(table.in, kThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? EmbedKernel<kType, 8> : EmbedKernel<kType, 1>;
-    kernel<<<grid, kThreads, 0, stream>>>(table.data, table.in, ids, x);
-    return cudaGetLastError();
+    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids, x);
   });
 }
 
@@ -599,13 +607,11 @@ cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight,
         Aligned(x, x_stride, activation)) {
       int lanes = 1;
       while (lanes * 8 < head_dim) lanes *= 2;
-      HeadNormKernel<kType><<<Blocks(tokens * heads * lanes, kThreads), kThreads, 0, stream>>>(
-          weight, eps, tokens, heads, head_dim, lanes, x, x_stride);
-    } else {
-      HeadNormAnyKernel<kType><<<Blocks(tokens * heads * kWarp, kThreads), kThreads, 0, stream>>>(
-          weight, eps, tokens, heads, head_dim, x, x_stride);
+      return LaunchKernel(HeadNormKernel<kType>, Blocks(tokens * heads * lanes, kThreads), kThreads,
+                          0, stream, weight, eps, tokens, heads, head_dim, lanes, x, x_stride);
     }
-    return cudaGetLastError();
+    return LaunchKernel(HeadNormAnyKernel<kType>, Blocks(tokens * heads * kWarp, kThreads),
+                        kThreads, 0, stream, weight, eps, tokens, heads, head_dim, x, x_stride);
   });
 }
 
@@ -616,8 +622,8 @@ cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, cons
     constexpr DType kType = decltype(dtype)::kValue;
     const bool wide = Aligned(gate) && Aligned(up) && Aligned(y);
     const auto kernel = wide ? SwiGluKernel<kType, 8> : SwiGluKernel<kType, 1>;
-    kernel<<<Blocks(count, kThreads * (wide ? 8 : 1)), kThreads, 0, stream>>>(gate, up, count, y);
-    return cudaGetLastError();
+    return LaunchKernel(kernel, Blocks(count, kThreads * (wide ? 8 : 1)), kThreads, 0, stream, gate,
+                        up, count, y);
   });
 }
 
@@ -625,9 +631,8 @@ cudaError_t RopeAngles(cudaStream_t stream, const int32_t* positions, int64_t to
                        const float* inv_freq, int rotary_dim, float scale, float* cos, float* sin) {
   const int half = rotary_dim / 2;
   if (tokens == 0 || half == 0) return cudaSuccess;
-  RopeAnglesKernel<<<Blocks(tokens * half, kThreads), kThreads, 0, stream>>>(
-      positions, tokens * half, inv_freq, half, scale, cos, sin);
-  return cudaGetLastError();
+  return LaunchKernel(RopeAnglesKernel, Blocks(tokens * half, kThreads), kThreads, 0, stream,
+                      positions, tokens * half, inv_freq, half, scale, cos, sin);
 }
 
 cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, int64_t tokens,
@@ -640,8 +645,7 @@ cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, 
     const dim3 grid(static_cast<unsigned>(tokens),
                     Blocks(int64_t{heads} * half, kRopeThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? RopeKernel<kType, 8> : RopeKernel<kType, 1>;
-    kernel<<<grid, kRopeThreads, 0, stream>>>(table, heads, head_dim, x, x_stride);
-    return cudaGetLastError();
+    return LaunchKernel(kernel, grid, kRopeThreads, 0, stream, table, heads, head_dim, x, x_stride);
   });
 }
 
@@ -665,8 +669,7 @@ cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& for
         constexpr DType kPage = decltype(to)::kValue;
         const dim3 grid(Blocks(elements, kThreads * (wide ? 8 : 1)), count);
         const auto kernel = wide ? StoreKvKernel<kType, kPage, 8> : StoreKvKernel<kType, kPage, 1>;
-        kernel<<<grid, kThreads, 0, stream>>>(format, list);
-        return cudaGetLastError();
+        return LaunchKernel(kernel, grid, kThreads, 0, stream, format, list);
       });
     });
     if (error != cudaSuccess) return error;
@@ -697,9 +700,8 @@ cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const RopeTable& 
   return WithDType(activation, [&](auto from) {
     return WithDType(format.dtype, [&](auto to) {
       const dim3 grid(static_cast<unsigned>(tokens), Blocks(units, kRopeThreads));
-      RopeStoreKvKernel<decltype(from)::kValue, decltype(to)::kValue>
-          <<<grid, kRopeThreads, 0, stream>>>(table, q_heads, q, q_stride, format, item);
-      return cudaGetLastError();
+      return LaunchKernel(RopeStoreKvKernel<decltype(from)::kValue, decltype(to)::kValue>, grid,
+                          kRopeThreads, 0, stream, table, q_heads, q, q_stride, format, item);
     });
   });
 }
@@ -709,9 +711,8 @@ cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t toke
   const int64_t rows = tokens * heads;
   if (rows == 0) return cudaSuccess;
   const bool quads = head_dim % 4 == 0 && Aligned(o);
-  AddSinksKernel<<<Blocks(rows * kWarp, kThreads), kThreads, 0, stream>>>(sink_logits, rows, heads,
-                                                                          head_dim, quads, o, lse);
-  return cudaGetLastError();
+  return LaunchKernel(AddSinksKernel, Blocks(rows * kWarp, kThreads), kThreads, 0, stream,
+                      sink_logits, rows, heads, head_dim, quads, o, lse);
 }
 
 }  // namespace headway::cuda

@@ -96,6 +96,20 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, Plan* plan) {
   const auto workspace = static_cast<size_t>(kGemmWorkspaceBytes);
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                        &workspace, sizeof(workspace));
+  // Rows of weights and activations lie on 16 bytes, or on their elements where widths are odd.
+  const auto element = static_cast<uint32_t>(DTypeBytes(op.weight.dtype));
+  const uint32_t in_align = op.weight.in * element % 16 == 0 ? 16 : element;
+  const uint32_t y_element = floats ? 4 : element;
+  const uint32_t y_align =
+      op.y_stride * y_element % 16 == 0 && op.weight.out % 8 == 0 ? 16 : y_element;
+  for (const cublasLtMatmulPreferenceAttributes_t operand :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES}) {
+    cublasLtMatmulPreferenceSetAttribute(preference, operand, &in_align, sizeof(in_align));
+  }
+  for (const cublasLtMatmulPreferenceAttributes_t operand :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    cublasLtMatmulPreferenceSetAttribute(preference, operand, &y_align, sizeof(y_align));
+  }
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
   s = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->weight, plan->x, plan->y, plan->y,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/matvec.h"
 
 // Three kernels. One row, and rows whose dtype is not the weights': a warp takes a line (a row of
@@ -265,10 +266,12 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
   uint4 odd[kStepLoads];
   LineCursor next{};
   bool more = warp < units;
+  LetNextStart();
   if (more) {
     open(next, warp);
     load(next, even);
   }
+  WaitForPrevious();
   StageX<kWeight>(problem, kRows, padded, x);
   __syncthreads();
   while (more) {
@@ -348,6 +351,7 @@ struct TileBatch {
 template <DType kType>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     TileKernel(const __grid_constant__ Problem problem) {
+  FollowPrevious();
   __shared__ float sums[2][kTileWarps][kTileRows * kTileRowStride];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -491,6 +495,7 @@ __device__ inline float LoadElement(const void* data, int64_t index, DType dtype
 
 __global__ void __launch_bounds__(kSlowThreads)
     ElementKernel(const __grid_constant__ Problem problem) {
+  FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int output = static_cast<int>((blockIdx.x * kSlowThreads + threadIdx.x) / kWarp);
   if (output >= problem.outputs) return;
@@ -594,14 +599,13 @@ cudaError_t LaunchLines(cudaStream_t stream, const DeviceLimits& limits, Problem
     if (error != cudaSuccess) return error;
   }
   const int blocks = (problem.outputs + problem.per_block - 1) / problem.per_block;
-  kernel<<<blocks, kLineThreads, shared, stream>>>(problem);
-  return cudaGetLastError();
+  return LaunchKernel(kernel, blocks, kLineThreads, shared, stream, problem);
 }
 
 cudaError_t LaunchSlow(cudaStream_t stream, const Problem& problem) {
   const int warps = kSlowThreads / kWarp;
-  ElementKernel<<<(problem.outputs + warps - 1) / warps, kSlowThreads, 0, stream>>>(problem);
-  return cudaGetLastError();
+  return LaunchKernel(ElementKernel, (problem.outputs + warps - 1) / warps, kSlowThreads, 0, stream,
+                      problem);
 }
 
 // As many rows at a time as shared memory holds x for.
@@ -653,9 +657,8 @@ cudaError_t LaunchTiles(cudaStream_t stream, const DeviceLimits& limits, const P
   for (int i = 0; i < (problem.swiglu ? 1 : problem.op_count); ++i) {
     tiles += TilesOf(problem.ops[i].out, problem.swiglu);
   }
-  TileKernel<kType>
-      <<<std::min(tiles, limits.sms * kTileBlocks), kTileThreads, 0, stream>>>(problem);
-  return cudaGetLastError();
+  return LaunchKernel(TileKernel<kType>, std::min(tiles, limits.sms * kTileBlocks), kTileThreads, 0,
+                      stream, problem);
 }
 
 // A problem whose weights all have dtype `weight` and lie on 16 bytes.

@@ -8,6 +8,8 @@
 #include "base/bytes.h"
 #include "kernels/cuda/merge.h"
 
+#include "kernels/cuda/launch.h"
+
 namespace headway::cuda {
 namespace {
 
@@ -72,6 +74,7 @@ __device__ int FindItem(const MergeBatch& batch) {
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp)
     MergeFewParts(const __grid_constant__ MergeBatch batch) {
+  FollowPrevious();
   const int index = FindItem(batch);
   const MergeItem& item = batch.items[index];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -113,6 +116,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp)
     MergeManyParts(const __grid_constant__ MergeBatch batch) {
+  FollowPrevious();
   __shared__ float tops[kWarps];
   __shared__ float sums[kWarps][kWarp];
   __shared__ float totals[kWarps];
@@ -171,12 +175,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 template <typename T>
 cudaError_t Launch(cudaStream_t stream, const MergeBatch& batch, bool few, int64_t blocks) {
   const auto grid = static_cast<unsigned>(blocks);
-  if (few) {
-    MergeFewParts<T><<<grid, kWarps * kWarp, 0, stream>>>(batch);
-  } else {
-    MergeManyParts<T><<<grid, kWarps * kWarp, 0, stream>>>(batch);
-  }
-  return cudaGetLastError();
+  return LaunchKernel(few ? MergeFewParts<T> : MergeManyParts<T>, grid, kWarps * kWarp, 0, stream,
+                      batch);
 }
 
 cudaError_t Launch(cudaStream_t stream, DType activation, const MergeBatch& batch, bool few,
@@ -225,6 +225,7 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp)
     MergeStateRows(const __grid_constant__ StateMerge merge, int head_dim) {
+  FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
@@ -294,16 +295,13 @@ cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
   const unsigned threads = kWarps * kWarp;
   switch (part_dtype) {
     case DType::kBF16:
-      MergeStateRows<__nv_bfloat16><<<grid, threads, 0, stream>>>(merge, head_dim);
-      break;
+      return LaunchKernel(MergeStateRows<__nv_bfloat16>, grid, threads, 0, stream, merge, head_dim);
     case DType::kF16:
-      MergeStateRows<__half><<<grid, threads, 0, stream>>>(merge, head_dim);
-      break;
+      return LaunchKernel(MergeStateRows<__half>, grid, threads, 0, stream, merge, head_dim);
     case DType::kF32:
-      MergeStateRows<float><<<grid, threads, 0, stream>>>(merge, head_dim);
-      break;
+      return LaunchKernel(MergeStateRows<float>, grid, threads, 0, stream, merge, head_dim);
   }
-  return cudaGetLastError();
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace headway::cuda

@@ -171,21 +171,14 @@ Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memor
                      const AttentionParams& params, const AttentionItem& item) {
   HEADWAY_CHECK(item.split == 0 && item.tokens <= memory.limits.rows);
   if (sdpa != nullptr) {
-    bool first = !item.merge;
-    bool supported = true;
     const std::vector<DensePiece> pieces = DensePieces(format, activation, group, params, item);
-    for (const DensePiece& piece : pieces) {
-      Status status =
-          RunPiece(stream, *sdpa, memory, format, activation, group, params, item, piece, first);
-      supported = status.code() != StatusCode::kUnsupported;
-      if (!supported) break;
-      if (!status.ok()) return status;
-      first = false;
-    }
-    if (supported && !pieces.empty()) return OkStatus();
-    // Pieces before the refused one are overwritten, or else merged twice.
-    if (item.merge && !first) {
-      return Status(StatusCode::kIo, "cuDNN took one part of an attention item and not another");
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const bool first = i == 0 && !item.merge;
+      Status status = RunPiece(stream, *sdpa, memory, format, activation, group, params, item,
+                               pieces[i], first);
+      // What it refuses it refuses at once, unless the pieces differ in kind.
+      if (i == 0 && status.code() == StatusCode::kUnsupported) break;
+      if (!status.ok() || i + 1 == pieces.size()) return status;
     }
   }
   return RunSlices(stream, format, activation, group, params, item);
