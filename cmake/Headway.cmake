@@ -22,11 +22,18 @@ if(HEADWAY_SANITIZE)
   target_compile_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE}
                                                  -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(headway_flags INTERFACE -fsanitize=${HEADWAY_SANITIZE})
+  # Sanitizers slow programs down tenfold and more; tests that bound a time take that into account.
+  target_compile_definitions(headway_flags INTERFACE HEADWAY_SANITIZED)
 endif()
 if(HEADWAY_FUZZ)
   # Coverage in the rooms themselves: without it a fuzzer mutates blindly.
   target_compile_options(headway_flags INTERFACE -fsanitize=fuzzer-no-link)
   target_link_options(headway_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+set(HEADWAY_TEST_SECONDS 600)
+if(HEADWAY_SANITIZE)
+  set(HEADWAY_TEST_SECONDS 3600)
 endif()
 
 # headway_library(NAME SOURCES ... DEPS ...): the target of one room or of one folder of a room.
@@ -48,7 +55,7 @@ function(headway_test NAME)
   target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${NAME} PRIVATE HEADWAY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${NAME})
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${HEADWAY_TEST_SECONDS} LABELS "${ARG_LABELS}")
 endfunction()
 
 # headway_fuzzer(NAME SOURCES ... DEPS ...): one libFuzzer program, built by the preset `fuzz` only.

@@ -49,10 +49,11 @@ struct EngineOptions {
   int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
 
-  std::string session;          // file that keeps the cache of slot 0 between runs; empty: none
-  std::string trace;            // file for the lanes' trace; empty: none
-  bool time_kernels = false;    // the compute lane is timed on a GPU, too; a trace does that anyway
-  bool random_weights = false;  // `model` names a config.json; weights are drawn, not read
+  std::string session;        // file that keeps the cache of slot 0 between runs; empty: none
+  std::string trace;          // file for the lanes' trace; empty: none
+  bool time_kernels = false;  // the compute lane is timed on a GPU, too; a trace does that anyway
+  int64_t alias_host_memory = 0;  // for measuring: KV slabs on the host share that much memory
+  bool random_weights = false;    // `model` names a config.json; weights are drawn, not read
 };
 
 // The sequences that a Context will hold, by the number of tokens that each will reach.

@@ -81,9 +81,16 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
               "decode steps")
         ->default_str(std::to_string(flags->steps));
-    AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,
-              "fill the cache with random keys and values instead of reading a prompt");
   }
+  AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,
+            flags->prefill ? "fill the cache with random keys and values but for the last chunk, "
+                             "which alone is measured"
+                           : "fill the cache with random keys and values instead of reading a "
+                             "prompt");
+  AddSize(app, group, "--alias-host-memory", &flags->model.engine.alias_host_memory,
+          "let host KV slabs share that much memory: for contexts larger than the machine's; what "
+          "is computed is then meaningless")
+      ->default_str("0");
   AddOutputFlags(app, &flags->output);
 }
 
@@ -103,6 +110,14 @@ bool OnGpu(const BenchFlags& flags) { return flags.model.engine.device != "cpu";
 
 Status Cancelled() { return Status(StatusCode::kCancelled, "interrupted"); }
 
+// Tokens of a sequence that a prefill reads: all, or the last chunk behind a synthetic prefix.
+int64_t MeasuredTokens(const BenchFlags& flags, const Context& context, size_t sequence,
+                       const Measured& measured) {
+  if (!flags.prefill) return 0;
+  const int64_t length = measured.lengths[sequence];
+  return flags.synthetic ? std::min(length, context.plan().chunk) : length;
+}
+
 // One repetition: fills the contexts and measures the phase that is asked for.
 Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, uint64_t seed,
               const Hooks& hooks, Measured* measured) {
@@ -113,13 +128,12 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
     Request request;
     const auto length = static_cast<size_t>(measured->lengths[i]);
     if (flags.synthetic) {
-      if (Status s =
-              context.FillSynthetic(static_cast<int>(i), measured->lengths[i], random.Next());
-          !s.ok()) {
+      const int64_t filled = measured->lengths[i] - MeasuredTokens(flags, context, i, *measured);
+      if (Status s = context.FillSynthetic(static_cast<int>(i), filled, random.Next()); !s.ok()) {
         return s;
       }
       // A prompt of zeros continues a cache that was filled so.
-      request.prompt.assign(length, 0);
+      request.prompt.assign(static_cast<size_t>(filled), 0);
     }
     while (request.prompt.size() < length + (flags.prefill ? 0 : 1)) {
       request.prompt.push_back(static_cast<TokenId>(random.Below(engine.info().vocab)));
@@ -165,7 +179,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
-  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths)
+  std::vector<int64_t> prefixes;
+  for (size_t i = 0; i < measured.lengths.size(); ++i) {
+    prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
+  }
+  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes)
                             : DecodeWork(engine.info(), measured.lengths, flags.steps);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
   if (!flags.prefill) {

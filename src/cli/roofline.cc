@@ -24,14 +24,17 @@ double FlopsPerKey(const ModelInfo& info) {
 
 }  // namespace
 
-Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths) {
+Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
+                 std::span<const int64_t> prefixes) {
   Work work;
   work.bytes = static_cast<double>(info.step_weight_bytes);
-  for (int64_t length : lengths) {
-    const auto n = static_cast<double>(length);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const auto prefix = static_cast<double>(prefixes[i]);
+    const double n = static_cast<double>(lengths[i]) - prefix;
     work.bytes += n * static_cast<double>(info.kv_bytes_per_token);
     work.flops += n * 2.0 * BodyWeights(info) + HeadFlops(info);
-    work.attention_flops += FlopsPerKey(info) * n * (n + 1.0) / 2.0;  // token i sees i + 1 keys
+    // Token i sees the prefix and i + 1 keys.
+    work.attention_flops += FlopsPerKey(info) * n * (prefix + (n + 1.0) / 2.0);
   }
   return work;
 }

@@ -18,9 +18,10 @@ struct Work {
   double disk_bytes = 0.0;       // read from the disk
 };
 
-// Prompts of these lengths, all at once: weights are read once, keys and values written once. The
-// head is computed for the last token of each.
-Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths);
+// Prompts of these lengths, all at once, of which `prefixes` tokens were read before: weights are
+// read once, keys and values written once. The head is computed for the last token of each.
+Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
+                 std::span<const int64_t> prefixes);
 
 // `steps` decode steps of sequences that have these lengths at first: each step reads the weights
 // once and every sequence's keys and values.

@@ -22,11 +22,21 @@ ModelInfo SmallModel() {
 
 TEST(Roofline, CountsAPrefill) {
   const std::vector<int64_t> lengths = {1, 3};
-  const Work work = PrefillWork(SmallModel(), lengths);
+  const std::vector<int64_t> none = {0, 0};
+  const Work work = PrefillWork(SmallModel(), lengths, none);
   EXPECT_EQ(work.bytes, 360 + 4 * 16);
   // 4 tokens through 100 weights, 2 through the head, 1 + (1 + 2 + 3) keys of 2 layers, 4 heads.
   EXPECT_EQ(work.flops, 4 * 200 + 2 * 160);
   EXPECT_EQ(work.attention_flops, 7 * (2 * 4 * 3 * 4));
+}
+
+TEST(Roofline, CountsWhatFollowsAPrefix) {
+  const std::vector<int64_t> lengths = {5};
+  const std::vector<int64_t> prefixes = {3};
+  const Work work = PrefillWork(SmallModel(), lengths, prefixes);
+  EXPECT_EQ(work.bytes, 360 + 2 * 16);
+  EXPECT_EQ(work.flops, 2 * 200 + 160);
+  EXPECT_EQ(work.attention_flops, (4 + 5) * (2 * 4 * 3 * 4));
 }
 
 TEST(Roofline, CountsADecode) {

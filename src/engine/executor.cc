@@ -16,28 +16,34 @@ namespace {
 // Rows of logits computed at a time.
 constexpr int64_t kLogitRows = 32;
 
-int64_t SplitTokens(const ExecutorLimits& limits) {
-  return RoundUp(limits.decode_split, limits.page_slots);
+// Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
+int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t length) {
+  const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
+  return CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
 }
 
-int64_t MaxParts(const ExecutorLimits& limits) {
-  return CeilDiv(limits.length, limits.segment_tokens) *
-             CeilDiv(limits.segment_tokens, SplitTokens(limits)) +
-         1;
+// The most of any length: longer sequences may be split into fewer parts.
+int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
+  int64_t parts = 0;
+  for (int64_t length = limits.length; length > 0; length /= 2) {
+    parts = std::max(parts, PartsAt(limits, kernels, length));
+  }
+  // Lengths just before a split doubles have up to twice the parts of a sampled one.
+  return 2 * parts;
 }
 
 // The parts of the executor's memory, in order, each aligned to 64 bytes.
 struct Layout {
   int64_t activations, o, lse, part_o, part_lse, head_in, head_normed, logits;
 
-  Layout(const ModelShape& shape, const ExecutorLimits& limits) {
+  Layout(const ModelShape& shape, const ExecutorLimits& limits, const Kernels& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
     const DType dtype = limits.activation_dtype;
     activations = RoundUp(Activations::Bytes(shape, dtype, limits.step_tokens), 64);
     const int64_t rows = limits.step_tokens * shape.query_heads;
     o = dtype == DType::kF32 ? 0 : floats(rows * shape.head_dim);
     lse = floats(rows);
-    const int64_t states = limits.entries * MaxParts(limits) * shape.query_heads;
+    const int64_t states = limits.entries * MaxParts(limits, kernels) * shape.query_heads;
     part_o = floats(states * shape.head_dim);
     part_lse = floats(states);
     head_in = floats(kLogitRows * shape.d_model);
@@ -51,21 +57,22 @@ struct Layout {
 
 }  // namespace
 
-int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
-  return Layout(shape, limits).total();
+int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
+                        const Kernels& kernels) {
+  return Layout(shape, limits, kernels).total();
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& kernels,
                                                    Device& device, Stream& compute,
                                                    kv::Store& store, const ExecutorLimits& limits,
                                                    Budget& budget, Budget& host_budget) {
-  Result<std::unique_ptr<Buffer>> memory =
-      device.Allocate(budget, static_cast<size_t>(Bytes(model.shape(), limits)), "activations");
+  Result<std::unique_ptr<Buffer>> memory = device.Allocate(
+      budget, static_cast<size_t>(Bytes(model.shape(), limits, kernels)), "activations");
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Buffer> host_memory;
   if (!limits.host_reads_device) {
     Result<std::unique_ptr<Buffer>> made = device.AllocateHost(
-        host_budget, static_cast<size_t>(Layout(model.shape(), limits).logits), "logits");
+        host_budget, static_cast<size_t>(Layout(model.shape(), limits, kernels).logits), "logits");
     if (!made.ok()) return made.status();
     host_memory = std::move(*made);
   }
@@ -84,12 +91,11 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       store_(store),
       limits_(limits),
       format_(store.format().page),
-      split_tokens_(SplitTokens(limits)),
-      max_parts_(MaxParts(limits)),
+      max_parts_(MaxParts(limits, kernels)),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
       step_done_(std::move(step_done)) {
-  const Layout layout(shape_, limits_);
+  const Layout layout(shape_, limits_, kernels_);
   std::byte* at = memory_->data();
   const auto take = [&](int64_t bytes) {
     return reinterpret_cast<float*>(std::exchange(at, at + bytes));
@@ -170,6 +176,7 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
       return status;
     }
   }
+  store_.Drain();  // what is measured next starts with idle lanes
   return OkStatus();
 }
 
@@ -200,6 +207,7 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = store_.Length(input.sequence);
     entry.decode = entry.tokens == 1;
+    entry.split = RoundUp(kernels_.DecodeSplit(entry.position + entry.tokens), limits_.page_slots);
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits_.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
     for (int64_t t = 0; t < entry.tokens; ++t) {
@@ -276,7 +284,7 @@ Status Executor::Attention(int layer) {
     }
     if (Status s = AttendSegments(layer, group); !s.ok()) return s;
     for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-      AttendRange(e, group, store_.Tail(e, layer, group));
+      AttendRange(e, group, store_.Tail(e, layer, group), /*last=*/true);
     }
     Flush(layer);
   }
@@ -290,7 +298,7 @@ Status Executor::AttendSegments(int layer, int group) {
     for (int segment = span.first; segment < span.last; ++segment) {
       Result<kv::SlabView> view = store_.NextRead();
       if (!view.ok()) return view.status();
-      AttendRange(e, group, view->keys);
+      AttendRange(e, group, view->keys, /*last=*/false);
       views_.push_back(*view);
       // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
       // decode items of resident slabs wait to be launched together.
@@ -302,7 +310,7 @@ Status Executor::AttendSegments(int layer, int group) {
 
 // The heads of a group against one range of keys. Decode cuts it at fixed boundaries, each piece
 // with a state of its own.
-void Executor::AttendRange(int entry_index, int group, const KeyRun& keys) {
+void Executor::AttendRange(int entry_index, int group, const KeyRun& keys, bool last) {
   Entry& entry = entries_[static_cast<size_t>(entry_index)];
   const int64_t width = QWidth();
   const int64_t head = int64_t{group} * store_.format().group_heads * shape_.group();  // query head
@@ -318,7 +326,7 @@ void Executor::AttendRange(int entry_index, int group, const KeyRun& keys) {
   item.lse_stride = shape_.query_heads;
   if (entry.decode) {
     const int64_t part = entry_index * max_parts_ + entry.parts;
-    item.split = split_tokens_;
+    item.split = entry.split;
     item.o = part_o_ + part * width + head * shape_.head_dim;
     item.o_part_stride = width;
     item.lse = part_lse_ + part * shape_.query_heads + head;
@@ -330,6 +338,11 @@ void Executor::AttendRange(int entry_index, int group, const KeyRun& keys) {
     item.lse = lse_ + entry.row * shape_.query_heads + head;
     item.merge = entry.started;
     entry.started = true;
+    if (last && o_ != act_.o) {
+      item.result = static_cast<std::byte*>(act_.o) +
+                    ActivationBytes(entry.row * width + head * shape_.head_dim);
+      item.result_stride = width;
+    }
   }
   items_.push_back(item);
 }
@@ -347,22 +360,20 @@ void Executor::Flush(int layer) {
   views_.clear();
 }
 
-// From partial states to act_.o: decode's are merged, prefill's converted where o_ is not act_.o.
+// Merges the partial states of decode into act_.o.
 void Executor::FinishStates() {
   merge_items_.clear();
   const int64_t width = QWidth();
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
-    if (!entry.decode && o_ == act_.o) continue;
-    const int64_t part = e * max_parts_;
+    if (!entry.decode) continue;
     MergeItem item;
-    item.part_o = entry.decode ? part_o_ + part * width : o_ + entry.row * width;
+    item.part_o = part_o_ + e * max_parts_ * width;
     item.o_part_stride = width;
-    item.part_lse = entry.decode ? part_lse_ + part * shape_.query_heads
-                                 : lse_ + entry.row * shape_.query_heads;
+    item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads;
     item.lse_part_stride = shape_.query_heads;
-    item.parts = entry.decode ? entry.parts : 1;
-    item.rows = entry.tokens * shape_.query_heads;
+    item.parts = entry.parts;
+    item.rows = shape_.query_heads;
     item.o = static_cast<std::byte*>(act_.o) + ActivationBytes(entry.row * width);
     merge_items_.push_back(item);
   }

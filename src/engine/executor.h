@@ -45,7 +45,6 @@ struct ExecutorLimits {
   int64_t length = 0;  // of any sequence, the step included
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
-  int64_t decode_split = 0;              // Kernels::DecodeSplit
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
 };
@@ -53,7 +52,8 @@ struct ExecutorLimits {
 class Executor {
  public:
   // Bytes that Create takes from the device's budget; pure.
-  static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits);
+  static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits,
+                       const Kernels& kernels);
   // Everything outlives the executor. `kernels` is prepared.
   static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
                                                   Device& device, Stream& compute, kv::Store& store,
@@ -81,6 +81,7 @@ class Executor {
     int64_t row = 0;  // of its first token
     int64_t tokens = 0;
     int64_t position = 0;  // of its first token
+    int64_t split = 0;     // decode: keys of a partial state
     bool decode = false;   // one token: its states are kept apart and merged at the end
     int parts = 0;         // decode: states of the layer and head group so far
     bool started = false;  // prefill: (o, lse) hold a state
@@ -97,7 +98,7 @@ class Executor {
   void FindNew(int layer);
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
-  void AttendRange(int entry_index, int group, const KeyRun& keys);
+  void AttendRange(int entry_index, int group, const KeyRun& keys, bool last);
   void Flush(int layer);
   void FinishStates();
   Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
@@ -116,7 +117,6 @@ class Executor {
   kv::Store& store_;
   const ExecutorLimits limits_;
   const PageFormat format_;
-  const int64_t split_tokens_;  // of a decode item
   const int64_t max_parts_;
 
   std::unique_ptr<Buffer> memory_;

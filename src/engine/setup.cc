@@ -36,7 +36,6 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   limits.length = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   limits.segment_tokens = store.format.segment_tokens();
   limits.page_slots = store.format.page.page_slots;
-  limits.decode_split = kernels.DecodeSplit();
   limits.activation_dtype = kernels.ActivationDType(store.format.page.dtype);
   return limits;
 }
@@ -142,7 +141,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   request.costs.activations = [config, options, workload,
                                &kernels](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
-    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload, kernels));
+    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload, kernels), kernels);
   };
   request.costs.workspace = [config, options, workload, &kernels](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
@@ -164,6 +163,10 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   setup.plan = std::move(*plan);
   setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
   setup.store.placement = *ParsePlacement(options.placement);
+  if (options.alias_host_memory > 0) {
+    setup.store.alias_host_slabs =
+        std::max<int64_t>(1, options.alias_host_memory / setup.store.format.slab_bytes());
+  }
   // Memory of a GPU, and memory that it copies from, takes too long to make once work has begun.
   if (memory.backend.own_memory) {
     setup.store.device_slabs = setup.plan.slabs[0];

@@ -15,6 +15,19 @@ void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
   }
 }
 
+void Kernels::NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+                         void* normed, std::span<const LinearOp> ops) {
+  RmsNorm(stream, x, norm, eps, rows, ops.front().weight.in, normed);
+  Linear(stream, normed, rows, ops);
+}
+
+void Kernels::NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps,
+                              int64_t rows, void* normed, const LinearOp& gate,
+                              const LinearOp& up) {
+  RmsNorm(stream, x, norm, eps, rows, gate.weight.in, normed);
+  GatedLinear(stream, normed, rows, gate, up);
+}
+
 void Kernels::GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                           const LinearOp& up) {
   const std::array<LinearOp, 2> ops = {gate, up};

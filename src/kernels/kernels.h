@@ -131,7 +131,12 @@ struct AttentionItem {
   float* lse = nullptr;  // [tokens, heads, group], natural log; -inf where no key was seen (o is 0)
   int64_t lse_stride = 0;
   int64_t lse_part_stride = 0;
-  bool merge = false;         // merge into (o, lse) instead of writing
+  bool merge = false;  // merge into (o, lse) instead of writing
+  // Not null: this is the last range of a prefill, whose merged output is written here as
+  // activations [tokens, heads, group, head_dim], tokens result_stride apart; (o, lse) hold
+  // anything afterwards. Only where ActivationDType is not f32.
+  void* result = nullptr;
+  int64_t result_stride = 0;
   float* key_mass = nullptr;  // [heads, count], or null: += the sum over queries of exp(logit -
                               // lse), where lse is the item's own partial lse
 };
@@ -168,7 +173,8 @@ class Kernels {
   virtual DType ActivationDType(DType weights) const = 0;
   // Keys that one partial state of a decode item best covers: enough to hide the start of the work,
   // few enough that a short context still feeds the whole processor.
-  virtual int64_t DecodeSplit() const = 0;
+  // Depends on the sequence's length alone, and never falls as that grows.
+  virtual int64_t DecodeSplit(int64_t length) const = 0;
 
   // Scratch memory: what Prepare will take from the budget, and taking it. Before the first step.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
@@ -186,6 +192,14 @@ class Kernels {
   // All ops read the same x [rows, in].
   virtual void Linear(Stream& stream, const void* x, int64_t rows,
                       std::span<const LinearOp> ops) = 0;
+  // Linear of RmsNorm's result: x is the residual stream [rows, in]. normed [rows, in] may be
+  // overwritten.
+  virtual void NormLinear(Stream& stream, const float* x, const float* norm, float eps,
+                          int64_t rows, void* normed, std::span<const LinearOp> ops);
+  // GatedLinear of RmsNorm's result.
+  virtual void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps,
+                               int64_t rows, void* normed, const LinearOp& gate,
+                               const LinearOp& up);
   // The first half of a gated MLP: gate.y [rows, out] = silu(x · gate) * (x · up), rows contiguous.
   // up.y may be overwritten.
   virtual void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,

@@ -14,13 +14,12 @@ void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                 const Activations& a) const {
   const Layer& w = layers_[static_cast<size_t>(layer)];
   const ModelShape& s = config_.shape;
-  kernels.RmsNorm(stream, a.x, w.input_norm, config_.norm_eps, tokens, s.d_model, a.normed);
   const std::array<LinearOp, 3> ops = {{
       {.weight = w.q, .bias = w.q_bias, .y = a.q, .y_stride = a.qkv_stride},
       {.weight = w.k, .bias = w.k_bias, .y = a.k, .y_stride = a.qkv_stride},
       {.weight = w.v, .bias = w.v_bias, .y = a.v, .y_stride = a.qkv_stride},
   }};
-  kernels.Linear(stream, a.normed, tokens, ops);
+  kernels.NormLinear(stream, a.x, w.input_norm, config_.norm_eps, tokens, a.normed, ops);
   if (config_.qk_norm) {
     kernels.HeadNorm(stream, w.q_norm, config_.norm_eps, tokens, s.query_heads, s.head_dim, a.q,
                      a.qkv_stride);
@@ -43,11 +42,10 @@ void Model::AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t to
 void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                 const Activations& a) const {
   const Layer& w = layers_[static_cast<size_t>(layer)];
-  const ModelShape& s = config_.shape;
-  kernels.RmsNorm(stream, a.x, w.mlp_norm, config_.norm_eps, tokens, s.d_model, a.normed);
-  kernels.GatedLinear(stream, a.normed, tokens,
-                      {.weight = w.gate, .bias = w.gate_bias, .y = a.gate, .y_stride = w.gate.out},
-                      {.weight = w.up, .bias = w.up_bias, .y = a.up, .y_stride = w.up.out});
+  kernels.NormGatedLinear(
+      stream, a.x, w.mlp_norm, config_.norm_eps, tokens, a.normed,
+      {.weight = w.gate, .bias = w.gate_bias, .y = a.gate, .y_stride = w.gate.out},
+      {.weight = w.up, .bias = w.up_bias, .y = a.up, .y_stride = w.up.out});
   const LinearOp down = {.weight = w.down,
                          .bias = w.down_bias,
                          .y = a.x,
@@ -58,10 +56,9 @@ void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
 
 void Model::Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* normed,
                  float* logits) const {
-  kernels.RmsNorm(stream, x, final_norm_, config_.norm_eps, rows, config_.shape.d_model, normed);
   const LinearOp op = {
       .weight = head_, .y = logits, .y_stride = head_.out, .result = LinearResult::kFloat};
-  kernels.Linear(stream, normed, rows, {&op, 1});
+  kernels.NormLinear(stream, x, final_norm_, config_.norm_eps, rows, normed, {&op, 1});
 }
 
 }  // namespace headway

@@ -107,7 +107,6 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.length = max_length;
   executor_limits.segment_tokens = options.format.segment_tokens();
   executor_limits.page_slots = config.page_slots;
-  executor_limits.decode_split = h->kernels_->DecodeSplit();
   executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
   executor_limits.host_reads_device = h->device_->host_reads_memory();
   Result<std::unique_ptr<Executor>> executor =

@@ -66,7 +66,10 @@ class CudaKernels final : public Kernels {
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
-  int64_t DecodeSplit() const override { return 256; }
+  // Short sequences need many small parts to fill the GPU, long ones few to be merged.
+  int64_t DecodeSplit(int64_t length) const override {
+    return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
+  }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
 
@@ -139,6 +142,28 @@ class CudaKernels final : public Kernels {
     }
   }
 
+  void NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+                  void* normed, std::span<const LinearOp> ops) override {
+    const cuda::MatVecNorm fused = {x, norm, eps};
+    if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
+      return Kernels::NormLinear(stream, x, norm, eps, rows, normed, ops);
+    }
+    Call call(stream, LinearCost(rows, ops, Bytes()));
+    call.Check(cuda::NormMatVec(call.native(), dtype_, fused, ops), "norm, matrix × vector");
+  }
+
+  void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+                       void* normed, const LinearOp& gate, const LinearOp& up) override {
+    const cuda::MatVecNorm fused = {x, norm, eps};
+    const std::array<LinearOp, 2> ops = {gate, up};
+    if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
+      return Kernels::NormGatedLinear(stream, x, norm, eps, rows, normed, gate, up);
+    }
+    Call call(stream, LinearCost(rows, ops, Bytes()));
+    call.Check(cuda::NormMatVecSwiGlu(call.native(), dtype_, fused, gate, up, gate.y),
+               "norm, gated matrix × vector");
+  }
+
   void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                    const LinearOp& up) override {
     if (rows > cuda::kMatVecRowsMax) return Kernels::GatedLinear(stream, x, rows, gate, up);
@@ -201,7 +226,7 @@ class CudaKernels final : public Kernels {
     few_.clear();
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.transform.inv_freq == nullptr && item.key_mass == nullptr);
-      if (item.tokens * group <= cuda::kFewQueriesMax) {
+      if (item.tokens * group <= cuda::kFewQueriesMax && item.result == nullptr) {
         few_.push_back(item);
       } else {
         const cuda::PrefillMemory memory = {prefill_memory_, limits_};

@@ -39,6 +39,8 @@ struct Problem {
   bool swiglu;  // ops are gate and up, and y is ops[0]'s
   DType activation;
   const void* x;
+  const float* norm;  // not null: x is one row of f32, to be normed first
+  float eps;
   int rows;
   int in;
   int outputs;    // of all ops; of one with swiglu
@@ -178,6 +180,43 @@ __device__ inline void StageX(const Problem& problem, int rows_staged, int padde
   }
 }
 
+// The same of one row of f32 that is normed on the way. Every block does it for itself, while the
+// weights that it asked for are on their way.
+__device__ inline void StageNormed(const Problem& problem, int padded, float* to) {
+  __shared__ float sums[kLineWarps];
+  const auto* x = static_cast<const float4*>(problem.x);
+  const auto* norm = reinterpret_cast<const float4*>(problem.norm);
+  const int thread = static_cast<int>(threadIdx.x);
+  float sum = 0.0f;
+  for (int i = thread; i < problem.in / 4; i += kLineThreads) {
+    const float4 value = x[i];
+    sum += value.x * value.x + value.y * value.y + value.z * value.z + value.w * value.w;
+  }
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  if (thread % kWarp == 0) sums[thread / kWarp] = sum;
+  __syncthreads();
+  sum = 0.0f;
+#pragma unroll
+  for (float part : sums) sum += part;
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(problem.in) + problem.eps);
+  for (int i = thread; i < padded / 4; i += kLineThreads) {
+    float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (i < problem.in / 4) {
+      const float4 from = x[i];
+      const float4 by = norm[i];
+      value = {from.x * scale * by.x, from.y * scale * by.y, from.z * scale * by.z,
+               from.w * scale * by.w};
+    }
+    // Chunk i / 2 of 8 elements, its low or high half: as StageX lays them out.
+    const int chunk = i / 2;
+    float* at = to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128;
+    *reinterpret_cast<float4*>(at) = value;
+  }
+}
+
 // A step of a unit (a part of a line of this block) of a warp.
 struct LineCursor {
   int unit;
@@ -272,7 +311,11 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
     load(next, even);
   }
   WaitForPrevious();
-  StageX<kWeight>(problem, kRows, padded, x);
+  if (kRows == 1 && kWeight != DType::kF32 && problem.norm != nullptr) {
+    StageNormed(problem, padded, x);
+  } else {
+    StageX<kWeight>(problem, kRows, padded, x);
+  }
   __syncthreads();
   while (more) {
     LineCursor current = next;
@@ -558,6 +601,7 @@ cudaError_t GetLimits(DeviceLimits* limits) {
 constexpr int64_t kWaveBytes = int64_t{512} << 10;  // weights of a block, about
 constexpr int kBlockLinesMax = 128;
 constexpr int kSharedDefault = 48 << 10;
+constexpr int64_t kNormedBytesMax = 64 << 10;  // of a normed row in shared memory
 
 // How many outputs a block takes: whole waves of blocks, all of about the same size, none so long
 // that the last ones to finish are waited for.
@@ -666,7 +710,7 @@ cudaError_t LaunchFast(cudaStream_t stream, DType weight, const Problem& problem
   DeviceLimits limits;
   const cudaError_t error = GetLimits(&limits);
   if (error != cudaSuccess) return error;
-  if (problem.rows > 1 && weight == problem.activation) {
+  if (problem.rows > 1 && weight == problem.activation && problem.norm == nullptr) {
     if (weight == DType::kBF16) return LaunchTiles<DType::kBF16>(stream, limits, problem);
     if (weight == DType::kF16) return LaunchTiles<DType::kF16>(stream, limits, problem);
   }
@@ -702,11 +746,59 @@ Problem MakeProblem(DType activation, const void* x, int64_t rows, int64_t in) {
   return problem;
 }
 
+Problem MakeGated(DType activation, const void* x, int64_t rows, const LinearOp& gate,
+                  const LinearOp& up, void* y) {
+  Problem problem = MakeProblem(activation, x, rows, gate.weight.in);
+  problem.swiglu = true;
+  problem.op_count = 2;
+  problem.ops[0] = MakeOp(gate);
+  problem.ops[1] = MakeOp(up);
+  for (Op& op : problem.ops) {
+    op.y = y;
+    op.y_stride = gate.weight.out;
+    op.result = LinearResult::kActivation;
+  }
+  problem.outputs = static_cast<int>(gate.weight.out);
+  return problem;
+}
+
 bool Valid(const LinearOp& op, int64_t in) {
   return op.weight.in == in && Aligned(op.weight.data, 2);
 }
 
 }  // namespace
+
+bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops) {
+  const DType dtype = ops.front().weight.dtype;
+  const int64_t in = ops.front().weight.in;
+  if (dtype == DType::kF32 || ops.size() > kOpsMax || !Aligned(x.norm, 16) ||
+      in * static_cast<int64_t>(sizeof(float)) > kNormedBytesMax) {
+    return false;
+  }
+  return std::all_of(ops.begin(), ops.end(), [&](const LinearOp& op) {
+    return op.weight.dtype == dtype && op.weight.in == in && Fast(x.x, op.weight);
+  });
+}
+
+cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& x,
+                       std::span<const LinearOp> ops) {
+  Problem problem = MakeProblem(activation, x.x, 1, ops.front().weight.in);
+  problem.norm = x.norm;
+  problem.eps = x.eps;
+  for (const LinearOp& op : ops) {
+    problem.ops[problem.op_count++] = MakeOp(op);
+    problem.outputs += static_cast<int>(op.weight.out);
+  }
+  return LaunchFast(stream, ops.front().weight.dtype, problem);
+}
+
+cudaError_t NormMatVecSwiGlu(cudaStream_t stream, DType activation, const MatVecNorm& x,
+                             const LinearOp& gate, const LinearOp& up, void* y) {
+  Problem problem = MakeGated(activation, x.x, 1, gate, up, y);
+  problem.norm = x.norm;
+  problem.eps = x.eps;
+  return LaunchFast(stream, gate.weight.dtype, problem);
+}
 
 cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t rows,
                    std::span<const LinearOp> ops) {
@@ -751,17 +843,7 @@ cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, i
     return cudaErrorInvalidValue;
   }
   if (rows == 0 || gate.weight.out == 0) return cudaSuccess;
-  Problem problem = MakeProblem(activation, x, rows, in);
-  problem.swiglu = true;
-  problem.op_count = 2;
-  problem.ops[0] = MakeOp(gate);
-  problem.ops[1] = MakeOp(up);
-  for (Op& op : problem.ops) {
-    op.y = y;
-    op.y_stride = gate.weight.out;
-    op.result = LinearResult::kActivation;
-  }
-  problem.outputs = static_cast<int>(gate.weight.out);
+  const Problem problem = MakeGated(activation, x, rows, gate, up, y);
   if (gate.weight.dtype == up.weight.dtype && Fast(x, gate.weight) && Fast(x, up.weight)) {
     return LaunchFast(stream, gate.weight.dtype, problem);
   }

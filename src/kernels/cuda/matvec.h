@@ -26,6 +26,20 @@ cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t
 cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, int64_t rows,
                          const LinearOp& gate, const LinearOp& up, void* y);
 
+// One row whose RmsNorm is the operand: x [in] is the residual stream.
+struct MatVecNorm {
+  const float* x = nullptr;
+  const float* norm = nullptr;  // [in]
+  float eps = 0.0f;
+};
+// Whether the two below can do it: all weights of one 16-bit dtype, on 16 bytes.
+bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops);
+// MatVec and MatVecSwiGlu of the normed row, which is not rounded to `activation` in between.
+cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& x,
+                       std::span<const LinearOp> ops);
+cudaError_t NormMatVecSwiGlu(cudaStream_t stream, DType activation, const MatVecNorm& x,
+                             const LinearOp& gate, const LinearOp& up, void* y);
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_MATVEC_H_

@@ -234,10 +234,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t head = row % merge.heads;
   float* lse = merge.lse + token * merge.lse_stride + head;
   const float theirs =
-      merge.part_lse[token * merge.part_lse_token_stride + head * merge.part_lse_head_stride];
+      merge.part_lse == nullptr
+          ? kNoKeys
+          : merge.part_lse[token * merge.part_lse_token_stride + head * merge.part_lse_head_stride];
   const float ours = merge.first ? kNoKeys : *lse;
+  auto* result = merge.result == nullptr ? nullptr
+                                         : static_cast<T*>(merge.result) +
+                                               token * merge.result_stride + head * head_dim;
   // Nothing to add, and what is there stays as it is.
-  if (theirs == kNoKeys && ours != kNoKeys) return;
+  if (theirs == kNoKeys && ours != kNoKeys && result == nullptr) return;
   const float top = Finite(fmaxf(ours, theirs));
   const float our_weight = expf(ours - top);
   const float their_weight = expf(theirs - top);
@@ -269,12 +274,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kWarp;
-      if (at < head_dim) o[at] = old[i] + added[i];
+      if (at >= head_dim) continue;
+      if (result != nullptr) {
+        Store(old[i] + added[i], &result[at]);
+      } else {
+        o[at] = old[i] + added[i];
+      }
     }
   }
   // Every lane has read it.
   __syncwarp();
-  if (lane == 0) *lse = total == 0.0f ? kNoKeys : top + logf(total);
+  if (lane == 0 && result == nullptr) *lse = total == 0.0f ? kNoKeys : top + logf(total);
 }
 
 }  // namespace

@@ -26,12 +26,15 @@ struct StateMerge {
   const void* part_o = nullptr;  // of part_dtype
   int64_t part_o_token_stride = 0;
   int64_t part_o_head_stride = 0;
-  const float* part_lse = nullptr;  // natural log
+  const float* part_lse = nullptr;  // natural log; null: there is no part
   int64_t part_lse_token_stride = 0;
   int64_t part_lse_head_stride = 0;
   int64_t tokens = 0;
   int heads = 0;
   bool first = false;  // write the part instead of merging it
+  // Not null: the merged output goes here, in part_dtype, and neither o nor lse is written.
+  void* result = nullptr;
+  int64_t result_stride = 0;  // between tokens
 };
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
                        const StateMerge& merge);

@@ -44,7 +44,7 @@ int64_t PieceOf(int64_t count, int64_t readable) {
 Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
                 const PageFormat& format, DType activation, int group,
                 const AttentionParams& params, const AttentionItem& item, const DensePiece& piece,
-                bool first) {
+                bool first, bool last) {
   const auto element = static_cast<int64_t>(DTypeBytes(activation));
   const int64_t row_bytes = format.head_dim * element;
   const int query_heads = item.heads * group;
@@ -62,7 +62,11 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   shape.q_head_stride = format.head_dim;
   shape.kv_token_stride = format.head_dim;
   shape.kv_head_stride = item.keys.pages.head_stride / element;
-  shape.o_token_stride = int64_t{query_heads} * format.head_dim;
+  // The only part there is goes where the result is wanted, if a plan for exactly so many tokens
+  // writes nothing behind them.
+  const bool direct = first && last && item.result != nullptr && item.tokens == bucket &&
+                      Multiple16(item.result) && item.result_stride * element % 16 == 0;
+  shape.o_token_stride = direct ? item.result_stride : int64_t{query_heads} * format.head_dim;
   shape.o_head_stride = format.head_dim;
   if (Status s = sdpa.Prepare(shape); !s.ok()) return s;
   if (sdpa.WorkspaceBytes(shape) > kSdpaWorkspaceBytes) {
@@ -72,9 +76,10 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   std::byte* part_o = memory.data + kSdpaWorkspaceBytes;
   auto* part_lse = reinterpret_cast<float*>(part_o + layout.o);
   const int64_t at = (item.keys.pages.first_slot + piece.begin) * row_bytes;
-  if (Status s = sdpa.Run(stream, shape, item.q, item.keys.pages.k + at, item.keys.pages.v + at,
-                          part_o, part_lse, memory.data, kSdpaWorkspaceBytes);
-      !s.ok()) {
+  if (Status s =
+          sdpa.Run(stream, shape, item.q, item.keys.pages.k + at, item.keys.pages.v + at,
+                   direct ? item.result : part_o, part_lse, memory.data, kSdpaWorkspaceBytes);
+      !s.ok() || direct) {
     return s;
   }
   StateMerge merge;
@@ -91,6 +96,10 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   merge.tokens = item.tokens;
   merge.heads = query_heads;
   merge.first = first;
+  if (last) {
+    merge.result = item.result;
+    merge.result_stride = item.result_stride;
+  }
   return StatusOf(MergeState(stream, activation, format.head_dim, merge), "merge");
 }
 
@@ -115,7 +124,18 @@ Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation
     }
     slices.push_back(slice);
   }
-  return StatusOf(AttendDecode(stream, format, activation, group, params, slices), "attention");
+  const cudaError_t error = AttendDecode(stream, format, activation, group, params, slices);
+  if (error != cudaSuccess || item.result == nullptr) return StatusOf(error, "attention");
+  StateMerge convert;
+  convert.o = item.o;
+  convert.o_stride = item.o_stride;
+  convert.lse = item.lse;
+  convert.lse_stride = item.lse_stride;
+  convert.tokens = item.tokens;
+  convert.heads = item.heads * group;
+  convert.result = item.result;
+  convert.result_stride = item.result_stride;
+  return StatusOf(MergeState(stream, activation, format.head_dim, convert), "merge");
 }
 
 }  // namespace
@@ -175,7 +195,7 @@ Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memor
     for (size_t i = 0; i < pieces.size(); ++i) {
       const bool first = i == 0 && !item.merge;
       Status status = RunPiece(stream, *sdpa, memory, format, activation, group, params, item,
-                               pieces[i], first);
+                               pieces[i], first, i + 1 == pieces.size());
       // What it refuses it refuses at once, unless the pieces differ in kind.
       if (i == 0 && status.code() == StatusCode::kUnsupported) break;
       if (!status.ok() || i + 1 == pieces.size()) return status;

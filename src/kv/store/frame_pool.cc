@@ -34,11 +34,15 @@ void Poison::Fill(std::byte* memory, int64_t bytes, Fence* used) {
 
 int64_t FramePool::Room() const {
   if (budget_ == nullptr) return 0;
+  if (aliased_) return int64_t{1} << 40;
   return static_cast<int64_t>(free_.size()) + budget_->available() / frame_bytes_;
 }
 
-Status FramePool::Preallocate(int64_t frames) {
-  return frames == 0 ? OkStatus() : Grow(frames);
+Status FramePool::Preallocate(int64_t frames) { return frames == 0 ? OkStatus() : Grow(frames); }
+
+Status FramePool::PreallocateAliased(int64_t frames) {
+  aliased_ = true;
+  return Grow(frames);
 }
 
 Status FramePool::Grow(int64_t frames) {
@@ -55,6 +59,11 @@ Status FramePool::Grow(int64_t frames) {
 }
 
 Result<std::byte*> FramePool::Take(Fence* used) {
+  if (aliased_) {
+    next_alias_ = (next_alias_ + 1) % free_.size();
+    *used = Fence();
+    return free_[next_alias_].first;
+  }
   if (free_.empty()) {
     const int64_t fit = budget_->available() / frame_bytes_;
     Status grown = Grow(std::max<int64_t>(1, std::min(fit, kBlockBytes / frame_bytes_)));
@@ -67,6 +76,7 @@ Result<std::byte*> FramePool::Take(Fence* used) {
 }
 
 void FramePool::Give(std::byte* frame, Fence used) {
+  if (aliased_) return;
   if (poison_ != nullptr) poison_->Fill(frame, frame_bytes_, &used);
   free_.emplace_back(frame, used);
 }

@@ -43,6 +43,9 @@ class FramePool {
   int64_t Room() const;
   // Makes memory for that many frames now.
   Status Preallocate(int64_t frames);
+  // The same, and from then on Take gives them by turns, whoever has them: for measuring copies of
+  // more data than there is memory. What they hold is meaningless.
+  Status PreallocateAliased(int64_t frames);
   // A frame; the first to write to it waits for `used`.
   Result<std::byte*> Take(Fence* used);
   // Takes the frame back, to be written to once `used` is passed.
@@ -59,6 +62,8 @@ class FramePool {
   const int64_t frame_bytes_;
   Poison* const poison_;
   std::vector<std::unique_ptr<Buffer>> blocks_;
+  bool aliased_ = false;
+  size_t next_alias_ = 0;
   std::vector<std::pair<std::byte*, Fence>> free_;  // the last one given is the next one taken
 };
 

@@ -89,7 +89,7 @@ TEST(SessionKillTest, AKilledProcessLeavesAWholeSession) {
     }
   }
   EXPECT_GT(kills, 10);
-  EXPECT_GT(committed, 10u);
+  EXPECT_GT(committed, 4u);
 }
 
 }  // namespace

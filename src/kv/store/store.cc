@@ -76,7 +76,10 @@ Status Store::Impl::Allocate(Device* device) {
                       poison.get());
   host_pool.emplace(Tier::kHost, device, options.host_budget, format.slab_bytes(), poison.get());
   Status room = device_pool->Preallocate(options.device_slabs);
-  if (room.ok()) room = host_pool->Preallocate(options.host_slabs);
+  if (room.ok()) {
+    room = options.alias_host_slabs > 0 ? host_pool->PreallocateAliased(options.alias_host_slabs)
+                                        : host_pool->Preallocate(options.host_slabs);
+  }
   if (!room.ok()) return room;
   mover.emplace(format, &lanes, &disk, Slices(bounce.get(), bounce_slabs, format.slab_bytes()));
   slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool, &disk);
@@ -119,6 +122,8 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
+
+void Store::Drain() { impl_->lanes.Drain(); }
 
 // --- Sequences
 

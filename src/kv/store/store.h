@@ -38,6 +38,7 @@ struct StoreOptions {
   int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
   int64_t device_slabs = 0;       // for which Create takes memory at once
   int64_t host_slabs = 0;
+  int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
   PlacementKind placement = PlacementKind::kFirstFit;
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
   Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers
@@ -142,6 +143,9 @@ class Store {
   // room above. Empty when the session is new.
   Result<SequenceId> Restore();
   bool has_session() const;
+
+  // Waits for all copies, reads and writes under way.
+  void Drain();
 
   TierUsage Usage(Tier tier) const;
   const CacheFormat& format() const;

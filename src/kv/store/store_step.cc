@@ -221,9 +221,8 @@ KeyRun Store::Tail(int entry_index, int layer, int group) {
       .page_stride = format.page_stride(),
       .head_stride = entry.appends ? buffers.append_row_stride() : buffers.open_row_stride(),
       .count = entry.before % impl_->math.slots() + entry.tokens,
-      .readable = entry.appends
-                      ? (buffers.append_pages() - entry.append_page) * impl_->math.slots()
-                      : impl_->math.slots()};
+      .readable = entry.appends ? (buffers.append_pages() - entry.append_page) * impl_->math.slots()
+                                : impl_->math.slots()};
   tail.position = impl_->math.ClosedTokens(entry.before);
   return tail;
 }

@@ -143,7 +143,12 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
     const std::string shown = source.substr(0, 100);
     EXPECT_FALSE(output.ok()) << shown;
     EXPECT_EQ(output.status().message().find('\n'), std::string::npos) << shown;
-    EXPECT_LT(took.count(), 10.0) << shown;  // well below a second without sanitizers
+#ifdef HEADWAY_SANITIZED
+    const double seconds = 300.0;
+#else
+    const double seconds = 10.0;  // it takes well below one
+#endif
+    EXPECT_LT(took.count(), seconds) << shown;
   }
 }
 
