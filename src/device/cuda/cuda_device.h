@@ -15,7 +15,7 @@ namespace headway {
 
 // Memory of the GPU that the driver's context, its modules and the libraries' handles take, rounded
 // up from what was measured on an NVIDIA H200.
-inline constexpr int64_t kCudaContextBytes = int64_t{640} << 20;
+inline constexpr int64_t kCudaContextBytes = int64_t{768} << 20;
 
 struct CudaInfo {
   std::string name;
