@@ -408,7 +408,11 @@ TEST_F(Cli, InspectDescribesAModel) {
   const Outcome outcome = Run({"inspect", kModel});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, HasSubstr("LlamaForCausalLM"));
-  EXPECT_TRUE(RunJson({"inspect", kModel})["lines"].is_array());
+  const Json json = RunJson({"inspect", kModel});
+  EXPECT_EQ(json["kind"], "model folder");
+  EXPECT_EQ(json["fields"]["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(json["fields"]["tokenizer"], "8192 tokens");
+  EXPECT_EQ(json["fields"]["chat template"], "yes");
 }
 
 TEST_F(Cli, PerplexityCountsEveryPrediction) {

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "headway/status.h"
@@ -249,8 +250,13 @@ struct MachinePeaks {
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 
-// What a session file or a model folder holds, for `headway inspect`: human-readable lines.
-Result<std::vector<std::string>> Inspect(const std::string& path);
+// What a session file or a model folder holds, for `headway inspect`.
+struct Inspection {
+  std::string kind;  // "model folder" or "session file"
+  std::string path;
+  std::vector<std::pair<std::string, std::string>> fields;  // name and value, for people to read
+};
+Result<Inspection> Inspect(const std::string& path);
 
 }  // namespace headway
 
