@@ -67,7 +67,12 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
 
 Status Context::Impl::Build(const Workload& workload) {
   const EngineOptions& options = *parts.options;
-  if (!options.trace.empty()) trace.EnableEvents();
+  if (!options.trace.empty()) {
+    // A path that cannot be written is better known before the work.
+    Result<std::unique_ptr<File>> file = parts.env->Open(options.trace, OpenMode::kCreate, false);
+    if (!file.ok()) return Status(file.status().code(), "--trace: " + file.status().message());
+    trace.EnableEvents();
+  }
   Result<std::unique_ptr<Device>> new_device =
       parts.backend->NewDevice(parts.env, &trace, options.time_kernels || !options.trace.empty());
   if (!new_device.ok()) return new_device.status();
