@@ -138,6 +138,7 @@ TEST_F(Cli, RunPrintsTheTextAndASummary) {
   EXPECT_EQ(json["finish"], "length");
   EXPECT_EQ(json["timings"]["decode_tokens"], 11);
   EXPECT_GT(json["prompt_tokens"], 4);
+  EXPECT_GT(json["kv_bytes"]["device"], 0);  // of the open page
   EXPECT_TRUE(json["plan"]["memory"].is_array());
 
   // The same prompt by other ways.
@@ -234,10 +235,15 @@ TEST_F(Cli, BadInputIsOneLineAndNeverACrash) {
   ExpectFailure({"run", kModel, prompt, "--device", "abacus"}, 1, "abacus");
   ExpectFailure({"run", kModel, prompt, "--placement", "disk-only", "--disk-memory", "1GiB",
                  "--disk-path", dir_.File("no/such/dir"), "-c", "4096"},
-                1, "no/such/dir");
+                1, "give another --disk-path");
+  ExpectFailure({"run", kModel, prompt, "--trace", dir_.File("no/such/dir")}, 1, "--trace: ");
   ExpectFailure({"plan", kModel, "-c", "16384", "--kv-memory", "1MiB", "--host-memory", "1MiB"}, 1,
                 "memory");
+  ExpectFailure({"run", kModel, "-c", "16000", "--kv-memory", "2MiB", "--host-memory", "2MiB",
+                 "--disk-memory", "2MiB", prompt},
+                1, "does not fit; one of these would do: --kv-memory ");
   ExpectFailure({"inspect", dir_.File("nothing")}, 1, "nothing");
+  ExpectFailure({"inspect", kModel + "/config.json"}, 1, "is not a Headway session; a model is");
 }
 
 TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
@@ -364,17 +370,28 @@ TEST_F(Cli, ChatKeepsTheConversation) {
 
 TEST_F(Cli, ChatContinuesASession) {
   const std::string session = dir_.File("chat.session");
-  const Args args = {"chat", kModel, "-n", "8", "-c", "512", "--session", session, "-v"};
-  std::string long_turn = "Tell me about";
-  for (int i = 0; i < 60; ++i) long_turn += " the river and the wood,";
-  const Outcome first = Run(args, long_turn + "\n/save\n");
-  EXPECT_EQ(first.status, 0) << first.err;
-  EXPECT_THAT(first.err, HasSubstr("saved in " + session));
-  const Outcome second = Run(args, long_turn + "\n");
-  EXPECT_EQ(second.status, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("the session holds the cache of"));
+  const auto chat = [&](const std::string& input, const Args& more = {}) {
+    Args args = {"chat", kModel, "-n", "8", "-c", "1024", "--session", session, "-v"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Run(args, input);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome;
+  };
+  std::string turn = "Tell me about";
+  for (int i = 0; i < 60; ++i) turn += " the river and the wood,";
+  EXPECT_THAT(chat(turn + "\n/save\n").err, HasSubstr("saved in " + session));
+  // The second chat answers as the first would have.
+  const Outcome second = chat(" \n\nAnd the wood?\n/help\n");
+  EXPECT_THAT(second.err, HasSubstr("goes on behind its 2 messages"));
   EXPECT_THAT(second.err, Not(HasSubstr("headway: 0 tokens of")));
-  EXPECT_EQ(second.out, first.out);
+  EXPECT_THAT(second.err, HasSubstr("/reset   forget"));
+  Args whole = {"chat", kModel, "-n", "8", "-c", "1024"};
+  EXPECT_THAT(Run(whole, turn + "\nAnd the wood?\n").out, EndsWith(second.out));
+  // One that says nothing changes nothing; one that began otherwise is another conversation.
+  EXPECT_THAT(chat("").err, HasSubstr("goes on behind its 4 messages"));
+  EXPECT_THAT(chat("", {"--system", "Be brief."}).err, HasSubstr("this is a new one"));
+  EXPECT_THAT(chat("/reset\n").err, HasSubstr("goes on behind its 4 messages"));
+  EXPECT_THAT(chat("").err, HasSubstr("what begins like them is not computed again"));
 }
 
 TEST_F(Cli, PlanPrintsMemoryAndTheSmallestBudgets) {
@@ -408,7 +425,11 @@ TEST_F(Cli, InspectDescribesAModel) {
   const Outcome outcome = Run({"inspect", kModel});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, HasSubstr("LlamaForCausalLM"));
-  EXPECT_TRUE(RunJson({"inspect", kModel})["lines"].is_array());
+  const Json json = RunJson({"inspect", kModel});
+  EXPECT_EQ(json["kind"], "model folder");
+  EXPECT_EQ(json["fields"]["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(json["fields"]["tokenizer"], "8192 tokens");
+  EXPECT_EQ(json["fields"]["chat template"], "yes");
 }
 
 TEST_F(Cli, PerplexityCountsEveryPrediction) {

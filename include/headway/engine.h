@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "headway/status.h"
@@ -223,12 +224,16 @@ class Context {
   // For measuring: fills slot `slot` with `tokens` of random keys and values.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
 
-  void Reset();                   // empties every slot
-  Status SaveSession();           // slot 0 into the session file; nothing when there is none
-  int64_t SessionTokens() const;  // tokens that the session file held when it was opened
+  void Reset();  // empties every slot
+  // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept
+  // with it, such as the conversation that the tokens are.
+  Status SaveSession(std::string_view note = {});
+  int64_t SessionTokens() const;           // that the session file held when it was opened
+  const std::string& SessionNote() const;  // that it was saved with; empty without a session
 
   Timings timings() const;
-  int64_t TierBytes(int tier) const;  // of KV pages held: 0 device, 1 host, 2 disk
+  // Of the keys and values held, open pages by what they hold: 0 device, 1 host, 2 disk.
+  int64_t TierBytes(int tier) const;
   std::vector<LaneReport> Lanes() const;
   void ResetLanes();
 
@@ -253,8 +258,13 @@ struct MachinePeaks {
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 
-// What a session file or a model folder holds, for `headway inspect`: human-readable lines.
-Result<std::vector<std::string>> Inspect(const std::string& path);
+// What a session file or a model folder holds, for `headway inspect`.
+struct Inspection {
+  std::string kind;  // "model folder" or "session file"
+  std::string path;
+  std::vector<std::pair<std::string, std::string>> fields;  // name and value, for people to read
+};
+Result<Inspection> Inspect(const std::string& path);
 
 }  // namespace headway
 

@@ -17,7 +17,12 @@ constexpr const char* kExamples =
   printf 'What is the pass key?\nAre you sure?\n' | headway chat models/demo)";
 
 constexpr const char* kCommandsHelp =
-    "/reset forgets, /save keeps the session, /exit ends; a final \\ continues a line";
+    R"(  /reset   forget the conversation
+  /save    keep it in the --session file now; the chat's end does so, too
+  /exit    end; so do Ctrl-D, and Ctrl-C where a message is typed
+  /help    say this
+A line is a message; one that ends in \ goes on in the next line. Ctrl-C ends an
+answer.)";
 
 struct ChatFlags {
   ModelFlags model;
@@ -32,13 +37,14 @@ struct ChatFlags {
 void AddChatFlags(CLI::App& app, ChatFlags* flags) {
   AddModelFlags(app, &flags->model);
   const std::string group = "Conversation";
-  AddText(app, group, "--system", &flags->system, "system message")->type_name("TEXT");
+  AddText(app, group, "--system,--system-prompt", &flags->system, "system message")
+      ->type_name("TEXT");
   AddText(app, group, "-f,--file", &flags->file, "document put before the first question")
       ->type_name("FILE");
-  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
+  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
-  AddNumber(app, group, "-c,--ctx-size", &flags->context, 0, kMaxCount,
+  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
   AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
@@ -60,6 +66,10 @@ class Chat {
     Forget();
   }
 
+  // Goes on with the conversation that the session was saved with, unless --system or --file say
+  // that it began in another way.
+  void Resume();
+
   // Reads and answers until /exit, the end of input, or Ctrl-C at the prompt.
   int Loop();
 
@@ -69,6 +79,8 @@ class Chat {
   // False when the chat is over.
   bool Obey(const std::string& command);
   Status Answer(const std::string& text);
+  // What the session keeps of the conversation beside its cache.
+  std::string Note() const;
   Status Save();
 
   const ChatFlags& flags_;
@@ -79,12 +91,56 @@ class Chat {
   Console& console_;
   InterruptGuard interrupt_;
   std::vector<ChatMessage> messages_;
+  bool changed_ = false;  // something is to be saved
   bool failed_ = false;
 };
 
 void Chat::Forget() {
   messages_.clear();
   if (!flags_.system.empty()) messages_.push_back({"system", flags_.system});
+}
+
+std::string Chat::Note() const {
+  if (messages_.empty() || messages_.back().role == "system") return "";
+  Json list = Json::array();
+  for (const ChatMessage& message : messages_) {
+    list.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  return Dump(list);
+}
+
+void Chat::Resume() {
+  const int64_t tokens = context_.SessionTokens();
+  std::vector<ChatMessage> saved;
+  const Json list = Json::parse(context_.SessionNote(), nullptr, /*allow_exceptions=*/false);
+  for (const Json& item : list.is_array() ? list : Json::array()) {
+    if (!item.is_object() || !item.contains("role") || !item.contains("content")) return;
+    if (!item["role"].is_string() || !item["content"].is_string()) return;
+    saved.push_back({item["role"], item["content"]});
+  }
+  if (saved.empty()) {
+    if (tokens > 0) {
+      console_.Say(
+          fmt::format("headway: note: the session holds the cache of {} tokens; what "
+                      "begins like them is not computed again",
+                      tokens));
+    }
+    return;
+  }
+  const bool with_system = saved.front().role == "system";
+  const std::string& first = saved[with_system && saved.size() > 1 ? 1 : 0].content;
+  const bool other_system =
+      !flags_.system.empty() && !(with_system && saved.front().content == flags_.system);
+  if (other_system || !first.starts_with(document_)) {
+    console_.Say("headway: note: the conversation in " + flags_.model.engine.session +
+                 " began with another --system or --file; this is a new one");
+    return;
+  }
+  messages_ = std::move(saved);
+  console_.Say(
+      fmt::format("headway: note: the conversation in {} goes on behind its {} messages; "
+                  "/reset forgets them",
+                  flags_.model.engine.session, messages_.size() - (with_system ? 1 : 0)));
 }
 
 bool Chat::ReadTurn(std::string* text) {
@@ -107,7 +163,7 @@ Status Chat::Save() {
   if (flags_.model.engine.session.empty()) {
     return Status(StatusCode::kInvalidArgument, "there is no session file; start with --session");
   }
-  if (Status s = context_.SaveSession(); !s.ok()) {
+  if (Status s = context_.SaveSession(Note()); !s.ok()) {
     return Status(s.code(), "the session was not saved: " + s.message());
   }
   return OkStatus();
@@ -115,8 +171,11 @@ Status Chat::Save() {
 
 bool Chat::Obey(const std::string& command) {
   if (command == "/exit" || command == "/quit") return false;
-  if (command == "/reset") {
+  if (command == "/reset" || command == "/clear") {
     Forget();
+    changed_ = true;
+  } else if (command == "/help") {
+    console_.Say(kCommandsHelp);
   } else if (command == "/save") {
     if (Status s = Save(); s.ok()) {
       console_.Say("headway: saved in " + flags_.model.engine.session);
@@ -125,7 +184,7 @@ bool Chat::Obey(const std::string& command) {
       console_.Fail(s);
     }
   } else {
-    console_.Say("headway: there is no " + command + "; " + kCommandsHelp);
+    console_.Say("headway: there is no " + command + "; see /help");
   }
   return true;
 }
@@ -157,7 +216,11 @@ Status Chat::Answer(const std::string& text) {
   if (!made.ok()) return made.status();
   console_.Write("\n");
   SayNotices(*made, console_);
-  if (made->finish == FinishReason::kCancelled) console_.Say("headway: interrupted");
+  changed_ = true;
+  if (made->finish == FinishReason::kCancelled) {
+    console_.Say(made->text.empty() ? "headway: interrupted; the message is forgotten"
+                                    : "headway: interrupted");
+  }
   if (made->finish == FinishReason::kLength) {
     console_.Say("headway: note: the answer was ended at --n-predict tokens");
   }
@@ -170,20 +233,21 @@ Status Chat::Answer(const std::string& text) {
         TokensPerSecond(timings.prefill_tokens, timings.prefill_seconds), timings.decode_tokens,
         TokensPerSecond(timings.decode_tokens, timings.decode_seconds)));
   }
+  if (made->finish == FinishReason::kCancelled && made->text.empty()) return OkStatus();
   messages_ = std::move(messages);
   messages_.push_back({"assistant", made->text});
   return OkStatus();
 }
 
 int Chat::Loop() {
-  if (console_.in_is_terminal()) console_.Say(kCommandsHelp);
+  if (console_.in_is_terminal()) console_.Say("/help says what can be typed");
   std::string text;
   while (true) {
     if (!ReadTurn(&text)) {
       if (console_.in_is_terminal()) console_.Write("\n");  // behind the prompt
       break;
     }
-    if (text.empty()) continue;
+    if (text.find_first_not_of(" \t\n") == std::string::npos) continue;
     if (text.starts_with('/')) {
       if (!Obey(text)) break;
       continue;
@@ -197,7 +261,7 @@ int Chat::Loop() {
     interrupt_.Clear();
     if (stop) break;
   }
-  if (!flags_.model.engine.session.empty()) {
+  if (changed_ && !flags_.model.engine.session.empty()) {
     if (Status s = Save(); !s.ok()) return console_.Fail(s);
   }
   // Someone who types sees errors and goes on; a script must hear of them.
@@ -233,9 +297,10 @@ int ChatCommand(const Args& args, Console& console) {
   ChatFlags flags;
   const auto app =
       NewApp("chat",
-             std::string("Talks through the model's chat template. A line is a message; the cache "
-                         "of the conversation is kept between them. ") +
-                 kCommandsHelp + ". Ctrl-C ends an answer.",
+             std::string("Talks through the model's chat template. The cache of the conversation "
+                         "is kept between messages, and with --session the conversation goes on "
+                         "where the last chat ended.\n") +
+                 kCommandsHelp,
              kExamples);
   AddChatFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
@@ -258,13 +323,9 @@ int ChatCommand(const Args& args, Console& console) {
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});
   if (!context.ok()) return console.Fail(context.status());
-  if (const int64_t saved = (*context)->SessionTokens(); saved > 0) {
-    console.Say(
-        fmt::format("headway: note: the session holds the cache of {} tokens; what begins "
-                    "like them is not computed again",
-                    saved));
-  }
-  return Chat(flags, **engine, **context, *length, std::move(*document), console).Loop();
+  Chat chat(flags, **engine, **context, *length, std::move(*document), console);
+  chat.Resume();
+  return chat.Loop();
 }
 
 }  // namespace headway::cli

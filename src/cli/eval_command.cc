@@ -103,6 +103,9 @@ int PerplexityCommand(const Args& args, Console& console) {
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
   const double start = Now();
   Result<eval::Perplexity> result = eval::MeasurePerplexity(**context, windows, hooks);
+  if (result.status().code() == StatusCode::kCancelled) {
+    return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
+  }
   if (!result.ok()) return console.Fail(result.status());
   return PrintPerplexity(flags, *result, Now() - start, TiersOf(**context), console);
 }
@@ -195,6 +198,15 @@ Status WriteLines(const std::vector<eval::RetrievalLine>& lines, const std::stri
   return written ? OkStatus() : Status(StatusCode::kIo, "cannot write all of " + path);
 }
 
+// "line 3/100  score 0.950  12:40 left  ": `done` lines have summed up to `score`.
+std::string LinePrefix(size_t done, size_t count, double score, double seconds) {
+  std::string prefix = fmt::format("line {}/{}  ", done + 1, count);
+  if (done == 0) return prefix;
+  const auto lines = static_cast<double>(done);
+  return prefix + fmt::format("score {:.3f}  {} left  ", score / lines,
+                              FormatDuration(seconds / lines * static_cast<double>(count - done)));
+}
+
 // Runs the lines one after the other. Shown: the share done and the score so far.
 Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
                                                     const std::vector<eval::RetrievalLine>& lines,
@@ -216,9 +228,15 @@ Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
   const InterruptGuard interrupt;
   Hooks hooks;
   hooks.cancel = interrupt.flag();
+  // Elsewhere than on a terminal, a line now and then is enough.
+  ProgressMeter meter(console, flags.model.engine,
+                      !flags.output.no_progress && console.err_is_terminal());
+  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
   std::vector<eval::RetrievalResult> results;
   double sum = 0.0;
+  const double start = Now();
   for (size_t i = 0; i < lines.size(); ++i) {
+    meter.SetPrefix(LinePrefix(i, lines.size(), sum, Now() - start));
     Request request;
     request.prompt = std::move(prompts[i]);
     request.max_tokens = flags.max_tokens;
@@ -232,12 +250,8 @@ Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
     results.push_back(std::move(*result));
     const std::string line = fmt::format("line {} of {}, score so far {:.3f}", i + 1, lines.size(),
                                          sum / static_cast<double>(i + 1));
-    if (flags.output.no_progress) continue;
-    if (console.err_is_terminal()) {
-      console.SetStatusLine(line);
-    } else if ((i + 1) * 10 / lines.size() != i * 10 / lines.size()) {
-      console.Say("headway: " + line);
-    }
+    if (flags.output.no_progress || console.err_is_terminal()) continue;
+    if ((i + 1) * 10 / lines.size() != i * 10 / lines.size()) console.Say("headway: " + line);
   }
   console.ClearStatusLine();
   *tiers = TiersOf(**context);

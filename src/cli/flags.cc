@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -33,10 +34,51 @@ Result<int64_t> ParseLength(std::string_view text) {
   return length;
 }
 
-void SetEnvironmentName(CLI::Option* option) {
-  std::string name = "HEADWAY_" + option->get_lnames().front();
+std::string EnvironmentName(const std::string& long_name) {
+  std::string name = "HEADWAY_" + long_name;
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  option->envname(name);
+  return name;
+}
+
+void SetEnvironmentName(CLI::Option* option) {
+  option->envname(EnvironmentName(option->get_lnames().front()));
+}
+
+// The variable of the first long name that has one.
+std::string VariableOf(const CLI::Option& option) {
+  if (option.get_envname().empty()) return "";
+  for (const std::string& name : option.get_lnames()) {
+    const char* value = std::getenv(EnvironmentName(name).c_str());
+    if (value != nullptr && *value != '\0') return EnvironmentName(name);
+  }
+  return "";
+}
+
+bool IsOnCommandLine(const CLI::Option& option, const Args& args) {
+  return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
+    for (const std::string& name : option.get_lnames()) {
+      if (arg == "--" + name || arg.starts_with("--" + name + "=")) return true;
+    }
+    for (const std::string& name : option.get_snames()) {
+      if (!arg.starts_with("--") && arg.starts_with("-" + name)) return true;
+    }
+    return false;
+  });
+}
+
+// The message, with the variable in the place of the flag where the wrong value is a variable's.
+std::string NameVariables(const CLI::App& app, const Args& args, std::string message) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string variable = VariableOf(*option);
+    if (variable.empty() || IsOnCommandLine(*option, args)) continue;
+    const std::string flag = "--" + option->get_lnames().front();
+    const size_t at = message.find(flag);
+    if (at == std::string::npos) continue;
+    const size_t end = at + flag.size();
+    if (end < message.size() && (message[end] == '-' || std::isalnum(message[end]) != 0)) continue;
+    message.replace(at, flag.size(), variable);
+  }
+  return message;
 }
 
 std::vector<std::string_view> Split(std::string_view text, char divider) {
@@ -160,6 +202,9 @@ int WrongUsage(const CLI::App& app, const std::string& message, Console& console
 std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
   // CLI11 throws what is wrong; nothing of it leaves this function.
   try {
+    for (CLI::Option* option : app.get_options()) {
+      if (std::string name = VariableOf(*option); !name.empty()) option->envname(name);
+    }
     std::vector<std::string> reversed(args.rbegin(), args.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -176,7 +221,7 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
     std::replace(message.begin(), message.end(), '\n', ' ');
-    return WrongUsage(app, message, console);
+    return WrongUsage(app, NameVariables(app, args, message), console);
   }
   return std::nullopt;
 }
@@ -209,13 +254,13 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddChoice(app, memory, "--placement", &engine.placement,
             {"first-fit", "lru", "host-only", "disk-only"},
             "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddNumber(app, memory, "-b,--chunk", &engine.chunk, 0, kMaxCount,
+  AddNumber(app, memory, "-b,--chunk,--batch-size", &engine.chunk, 0, kMaxCount,
             "tokens of a prefill step; 0: the planner's choice");
   AddNumber(app, memory, "--head-group", &engine.head_group, 0, 1 << 20,
             "KV heads that move together; 0: the planner's choice");
   AddNumber(app, memory, "--segment", &engine.segment, 0, kMaxCount,
             "tokens that move together; 0: the planner's choice");
-  AddNumber(app, memory, "--page", &engine.page_slots, 1, 4096, "tokens of a page")
+  AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
   AddText(app, memory, "--session", &engine.session,
           "file that keeps the cache between runs: a prompt that begins like the last one "

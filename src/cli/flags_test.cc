@@ -184,7 +184,24 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
   AllFlags flags;
   TestConsole test;
   EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage);
-  EXPECT_THAT(test.err(), HasSubstr("'much' is not a size"));
+  EXPECT_THAT(test.err(), HasSubstr("HEADWAY_KV_MEMORY: 'much' is not a size"));
+  // Not where the command line says it.
+  TestConsole given;
+  EXPECT_EQ(ParseAll({"m", "--kv-memory", "more"}, &flags, &given), kExitUsage);
+  EXPECT_THAT(given.err(), HasSubstr("--kv-memory: 'more' is not a size"));
+}
+
+TEST(Flags, EveryNameIsAVariable) {
+  const Variable temperature("HEADWAY_TEMPERATURE", "0.5"), chunk("HEADWAY_BATCH_SIZE", "64");
+  AllFlags flags;
+  TestConsole test;
+  EXPECT_EQ(ParseAll({"m"}, &flags, &test), std::nullopt) << test.err();
+  EXPECT_EQ(flags.sampling.options.temperature, 0.5f);
+  EXPECT_EQ(flags.model.engine.chunk, 64);
+
+  const Variable json("HEADWAY_JSON", "perhaps");
+  EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage);
+  EXPECT_THAT(test.err(), HasSubstr("HEADWAY_JSON"));
 }
 
 TEST(Flags, HelpSaysAllAndFits) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "cli/commands.h"
 #include "cli/report.h"
 
@@ -12,15 +14,20 @@ int InspectCommand(const Args& args, Console& console) {
       ->required()
       ->type_name("PATH")
       ->group("Input");
-  AddSwitch(*app, "Output", "--json", &output.json, "print the lines as one JSON object");
+  AddSwitch(*app, "Output", "--json", &output.json, "print the fields as one JSON object");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
-  Result<std::vector<std::string>> lines = Inspect(path);
-  if (!lines.ok()) return console.Fail(lines.status());
+  Result<Inspection> inspection = Inspect(path);
+  if (!inspection.ok()) return console.Fail(inspection.status());
   std::string text;
   if (output.json) {
-    text = Dump({{"path", path}, {"lines", *lines}});
+    Json fields = Json::object();
+    for (const auto& [name, value] : inspection->fields) fields[name] = value;
+    text = Dump({{"kind", inspection->kind}, {"path", inspection->path}, {"fields", fields}});
   } else {
-    for (const std::string& line : *lines) text += line + "\n";
+    text = inspection->kind + " " + inspection->path + "\n";
+    for (const auto& [name, value] : inspection->fields) {
+      text += fmt::format("  {:<15} {}\n", name, value);
+    }
   }
   return console.WriteResult(text);
 }

@@ -103,7 +103,7 @@ int PlanCommand(const Args& args, Console& console) {
                           "Nothing is computed.",
                           kExamples);
   AddModelFlags(*app, &flags.model);
-  AddText(*app, "Workload", "-c,--ctx-size", &flags.context,
+  AddText(*app, "Workload", "-c,--ctx-size,--max-model-len", &flags.context,
           "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
           "the model was trained for")
       ->type_name("N");

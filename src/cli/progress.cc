@@ -13,7 +13,7 @@ namespace {
 constexpr double kBarSeconds = 0.1;   // between redraws
 constexpr double kLineSeconds = 3.0;  // between lines, at least
 constexpr int kBarColumns = 24;
-constexpr int kMinBarColumns = 8;
+constexpr int kMinBarColumns = 6;
 
 const char* PhaseName(Progress::Phase phase) {
   return phase == Progress::Phase::kPrefill ? "prefill" : "decode";
@@ -52,6 +52,23 @@ std::string Tiers(const Progress& progress, const EngineOptions& limits) {
   return text;
 }
 
+// "dev 75% host 61% disk 192.0 KiB": the same where room is scarce, of a budget the share that is
+// used.
+std::string ShortTiers(const Progress& progress, const EngineOptions& limits) {
+  const int64_t budgets[3] = {limits.kv_memory, limits.host_memory, limits.disk_memory};
+  const char* names[3] = {"dev", "host", "disk"};
+  std::string text;
+  for (int tier = 0; tier < 3; ++tier) {
+    const int64_t bytes = progress.tier_bytes[tier];
+    if (tier > 0 && bytes == 0) continue;
+    const bool limited = budgets[tier] != kNoLimit && budgets[tier] > 0;
+    const double share = static_cast<double>(bytes) / static_cast<double>(budgets[tier]);
+    text += fmt::format("{}{} {}", text.empty() ? "" : " ", names[tier],
+                        limited ? fmt::format("{:.0f}%", 100.0 * share) : FormatBytes(bytes));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string FormatDuration(double seconds) {
@@ -69,12 +86,22 @@ std::string FormatBar(const Progress& progress, const EngineOptions& limits, int
   std::string tail = fmt::format(" {:3.0f}% {}/{}", std::floor(100.0 * Share(progress)),
                                  progress.done, progress.total);
   const double left = SecondsLeft(progress);
-  for (const std::string& part :
-       {fmt::format("  {:.1f} tok/s", Rate(progress)),
-        left < 0.0 ? std::string() : "  " + FormatDuration(left) + " left",
-        "  " + Tiers(progress, limits)}) {
-    if (head.size() + kMinBarColumns + 2 + tail.size() + part.size() > room) break;
-    tail += part;
+  // Where a part does not fit, its second form; the bar is the first to give way.
+  const std::string time = left < 0.0 ? "" : "  " + FormatDuration(left) + " left";
+  const std::string parts[][2] = {
+      {fmt::format("  {:.1f} tok/s", Rate(progress)),
+       fmt::format("  {:.0f} tok/s", Rate(progress))},
+      {time, time},
+      {"  " + Tiers(progress, limits), "  " + ShortTiers(progress, limits)}};
+  for (const auto& [full, brief] : parts) {
+    const size_t used = head.size() + tail.size();
+    if (used + kMinBarColumns + 2 + full.size() <= room) {
+      tail += full;
+    } else if (used + brief.size() <= room) {
+      tail += brief;
+    } else {
+      break;
+    }
   }
   const size_t used = head.size() + 2 + tail.size();
   std::string line = head;
@@ -106,7 +133,8 @@ void ProgressMeter::Show(const Progress& progress) {
   const double since = progress.seconds - shown_seconds_;
   if (console_.err_is_terminal()) {
     if (since < kBarSeconds && progress.done < progress.total) return;
-    console_.SetStatusLine(FormatBar(progress, limits_, console_.columns()));
+    const int columns = console_.columns() - static_cast<int>(prefix_.size());
+    console_.SetStatusLine(prefix_ + FormatBar(progress, limits_, columns));
   } else {
     const double step =
         static_cast<double>(progress.done - shown_done_) / static_cast<double>(progress.total);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "cli/console.h"
 #include "headway/engine.h"
@@ -29,11 +30,14 @@ class ProgressMeter {
   ProgressMeter& operator=(const ProgressMeter&) = delete;
 
   void Show(const Progress& progress);
+  // What stands before the bar on a terminal.
+  void SetPrefix(std::string prefix) { prefix_ = std::move(prefix); }
 
  private:
   Console& console_;
   const EngineOptions& limits_;
   const bool enabled_;
+  std::string prefix_;
   Progress::Phase phase_ = Progress::Phase::kPrefill;
   int64_t done_ = -1;           // when it was last called
   double shown_seconds_ = 0.0;  // when it was last shown

@@ -53,6 +53,16 @@ TEST(FormatBar, FitsAnyTerminal) {
   EXPECT_THAT(FormatBar(At(8192, 16384, 4.0), Limits(), 80), HasSubstr("left"));
 }
 
+TEST(FormatBar, ShowsTheTiersAt80Columns) {
+  Progress progress = At(16384, 16384, 3000.0);
+  EngineOptions limits = Limits();
+  EXPECT_THAT(FormatBar(progress, limits, 80), HasSubstr("left  dev 100% host 60.0 MiB"));
+  limits.host_memory = 64 * kMiB;
+  limits.disk_memory = kGiB;
+  progress.tier_bytes[2] = 300 * kMiB;
+  EXPECT_THAT(FormatBar(progress, limits, 80), HasSubstr("left  dev 100% host 94% disk 29%"));
+}
+
 TEST(FormatProgressLine, SaysItInWords) {
   EXPECT_EQ(FormatProgressLine(At(8192, 16384, 4.0), Limits()),
             "prefill: 8192 of 16384 tokens (50%), 2048.0 tok/s, 0:04 left; KV on device 8.0 "

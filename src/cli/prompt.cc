@@ -42,7 +42,8 @@ void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
       ->type_name("QUESTION");
   AddSwitch(app, group, "--chat", &flags->chat,
             "put the prompt through the chat template as one turn");
-  AddText(app, group, "--system", &flags->system, "system message; needs --ask or --chat")
+  AddText(app, group, "--system,--system-prompt", &flags->system,
+          "system message; needs --ask or --chat")
       ->type_name("TEXT");
 }
 

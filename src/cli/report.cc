@@ -13,8 +13,8 @@ namespace {
 constexpr const char* kTiers[3] = {"device", "host", "disk"};
 
 std::string SpeedLine(const char* phase, int64_t tokens, double seconds) {
-  return fmt::format("{:<9} {:>9} tokens in {:>8.2f} s  {:>10.1f} tok/s", phase,
-                     FormatCount(tokens), seconds, TokensPerSecond(tokens, seconds));
+  return fmt::format("{:<8} {:>9} tokens in {:>8.2f} s {:>8.1f} tok/s", phase, FormatCount(tokens),
+                     seconds, TokensPerSecond(tokens, seconds));
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   std::vector<std::string> lines;
   std::string prefill = SpeedLine("prefill", timings.prefill_tokens, timings.prefill_seconds);
   if (generation.reused_tokens > 0) {
-    prefill += fmt::format("  ({} more were in the cache)", FormatCount(generation.reused_tokens));
+    prefill += fmt::format("  ({} in the cache)", FormatCount(generation.reused_tokens));
   }
   lines.push_back(prefill);
   lines.push_back(SpeedLine("decode", timings.decode_tokens, timings.decode_seconds) +

@@ -40,12 +40,19 @@ TEST(RunSummary, SaysWhatEachTierHeld) {
   std::string text;
   for (const std::string& line : RunSummary(generation, timings, tiers, limits))
     text += line + "\n";
-  EXPECT_THAT(text, HasSubstr("16,000 tokens in     8.00 s      2000.0 tok/s  (64 more"));
+  EXPECT_THAT(text, HasSubstr("16,000 tokens in     8.00 s   2000.0 tok/s  (64 in the cache)"));
   EXPECT_THAT(text, HasSubstr("94.0 tok/s"));
   EXPECT_THAT(text, HasSubstr("128.0 MiB"));
   EXPECT_THAT(text, HasSubstr("4.7 %  limit 8.0 MiB"));
   EXPECT_THAT(text, HasSubstr("50.0 %  limit unlimited"));
   EXPECT_THAT(text, HasSubstr("45.3 %  limit 0 B"));
+
+  generation.finish = FinishReason::kCancelled;
+  generation.reused_tokens = 1'000'000;
+  timings = {9'000'000, 90000.0, 9'000'000, 90000.0};
+  for (const std::string& line : RunSummary(generation, timings, tiers, limits)) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
 }
 
 TEST(RunSummary, DividesByNothing) {

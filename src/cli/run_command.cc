@@ -33,10 +33,10 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddModelFlags(app, &flags->model);
   AddPromptFlags(app, &flags->prompt);
   const std::string group = "Length";
-  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,
+  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,
             "most tokens to generate; 0 only reads the prompt, which fills a --session")
       ->default_str(std::to_string(flags->max_tokens));
-  AddNumber(app, group, "-c,--ctx-size", &flags->context, 0, kMaxCount,
+  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the context; 0: as many as prompt, --n-predict and session need");
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);

@@ -67,7 +67,12 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
 
 Status Context::Impl::Build(const Workload& workload) {
   const EngineOptions& options = *parts.options;
-  if (!options.trace.empty()) trace.EnableEvents();
+  if (!options.trace.empty()) {
+    // A path that cannot be written is better known before the work.
+    Result<std::unique_ptr<File>> file = parts.env->Open(options.trace, OpenMode::kCreate, false);
+    if (!file.ok()) return Status(file.status().code(), "--trace: " + file.status().message());
+    trace.EnableEvents();
+  }
   Result<std::unique_ptr<Device>> new_device =
       parts.backend->NewDevice(parts.env, &trace, options.time_kernels || !options.trace.empty());
   if (!new_device.ok()) return new_device.status();
@@ -115,6 +120,7 @@ Status Context::Impl::Build(const Workload& workload) {
 }
 
 Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
+  session_note = manifest.note;
   if (manifest.tokens.empty()) return OkStatus();
   if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
     return Status(StatusCode::kInvalidArgument,
@@ -132,8 +138,9 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   return OkStatus();
 }
 
-kv::Manifest Context::Impl::SessionMeta() const {
+kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   kv::Manifest meta;
+  meta.note = note;
   meta.weights_hash = parts.model->Fingerprint();
   meta.tokenizer_hash = parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
   meta.rope_hash = generator->slots()[0].rope_hash;
@@ -160,17 +167,26 @@ Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
 
 void Context::Reset() { impl_->generator->Reset(); }
 
-Status Context::SaveSession() {
+Status Context::SaveSession(std::string_view note) {
   const Slot& slot = impl_->generator->slots()[0];
   if (!impl_->store->has_session() || !slot.sequence.has_value()) return OkStatus();
-  return impl_->store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta());
+  return impl_->store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
 }
 
 int64_t Context::SessionTokens() const { return impl_->session_tokens; }
+const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const { return impl_->generator->timings(); }
 
 int64_t Context::TierBytes(int tier) const {
-  return impl_->store->Usage(static_cast<Tier>(tier)).tokens_bytes;
+  const kv::Store& store = *impl_->store;
+  int64_t bytes = store.Usage(static_cast<Tier>(tier)).tokens_bytes;
+  if (static_cast<Tier>(tier) != Tier::kDevice) return bytes;
+  for (const Slot& slot : impl_->generator->slots()) {
+    if (!slot.sequence.has_value()) continue;
+    const int64_t open = store.Length(*slot.sequence) % store.format().page.page_slots;
+    bytes += open * impl_->parts.model->shape().KvBytesPerToken();
+  }
+  return bytes;
 }
 
 std::vector<LaneReport> Context::Lanes() const {

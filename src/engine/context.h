@@ -37,7 +37,7 @@ struct Context::Impl {
   Status OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest);
   Status Build(const Workload& workload);
   Status RestoreSession(const kv::Manifest& manifest);
-  kv::Manifest SessionMeta() const;
+  kv::Manifest SessionMeta(std::string_view note) const;
 
   explicit Impl(const ContextParts& p);
 
@@ -55,6 +55,7 @@ struct Context::Impl {
   std::unique_ptr<Generator> generator;
   PlanReport plan;
   int64_t session_tokens = 0;
+  std::string session_note;
 };
 
 // The session of `options`, if there is one: its manifest; empty slabs when there is none. For

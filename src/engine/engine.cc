@@ -221,7 +221,12 @@ Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages) co
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
   context["add_generation_prompt"] = true;
-  return impl_->chat->Render(context);
+  Result<std::string> text = impl_->chat->Render(context);
+  if (!text.ok()) {
+    return Status(text.status().code(),
+                  "the chat template of " + impl_->info.folder + ": " + text.status().message());
+  }
+  return text;
 }
 
 Result<int64_t> Engine::SessionTokens() const {

@@ -256,12 +256,13 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
           return SampleInto(runs, slot_of[static_cast<size_t>(entry)], logits, hooks);
         },
         hooks.cancel);
+    timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
     done += chunk_ - room;
+    timings_.prefill_tokens = done;
     Report(hooks, Progress::Phase::kPrefill, done, total, start);
   }
   if (Status s = executor_.Synchronize(); !s.ok()) return s;
-  timings_.prefill_tokens = total;
   timings_.prefill_seconds = Seconds(start, env_.NowNanos());
   return OkStatus();
 }

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/bytes.h"
 #include "base/env.h"
 #include "headway/engine.h"
@@ -8,71 +11,99 @@
 #include "model/locate.h"
 #include "model/rope.h"
 #include "model/safetensors.h"
+#include "model/template/chat_template.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace headway {
 namespace {
 
-std::vector<std::string> DescribeSession(const kv::Manifest& manifest) {
+Inspection DescribeSession(const std::string& path, const kv::Manifest& manifest) {
   const kv::CacheFormat& format = manifest.format;
-  std::vector<std::string> lines;
-  lines.push_back("session file");
-  lines.push_back(fmt::format("  tokens          {}", manifest.tokens.size()));
-  lines.push_back(fmt::format("  layers          {}", format.layers));
-  lines.push_back(
-      fmt::format("  KV heads        {} (head group {})", format.kv_heads, format.group_heads));
-  lines.push_back(
-      fmt::format("  head dimension  {}, {}", format.page.head_dim, DTypeName(format.page.dtype)));
-  lines.push_back(fmt::format("  page            {} slots", format.page.page_slots));
-  lines.push_back(fmt::format("  segment         {} tokens", format.segment_tokens()));
-  lines.push_back(fmt::format("  slabs           {} of {}", manifest.slabs.size(),
-                              FormatBytes(format.slab_bytes())));
-  lines.push_back(
-      fmt::format("  keys            {}", manifest.keys_rotated ? "after RoPE" : "before RoPE"));
-  lines.push_back(fmt::format("  weights hash    {:016x}", manifest.weights_hash));
-  lines.push_back(fmt::format("  tokenizer hash  {:016x}", manifest.tokenizer_hash));
-  lines.push_back(fmt::format("  RoPE hash       {:016x}", manifest.rope_hash));
-  return lines;
+  const auto& page = format.page;
+  return {
+      "session file",
+      path,
+      {{"tokens", std::to_string(manifest.tokens.size())},
+       {"layers", std::to_string(format.layers)},
+       {"KV heads", fmt::format("{} (head group {})", format.kv_heads, format.group_heads)},
+       {"head dimension", fmt::format("{}, {}", page.head_dim, DTypeName(page.dtype))},
+       {"page", fmt::format("{} slots", page.page_slots)},
+       {"segment", fmt::format("{} tokens", format.segment_tokens())},
+       {"slabs", fmt::format("{} of {}", manifest.slabs.size(), FormatBytes(format.slab_bytes()))},
+       {"keys", manifest.keys_rotated ? "after RoPE" : "before RoPE"},
+       {"weights hash", fmt::format("{:016x}", manifest.weights_hash)},
+       {"tokenizer hash", fmt::format("{:016x}", manifest.tokenizer_hash)},
+       {"RoPE hash", fmt::format("{:016x}", manifest.rope_hash)}}};
 }
 
-std::vector<std::string> DescribeModel(const std::string& folder, const ModelConfig& config,
-                                       const Weights& weights) {
+// What generation_config.json proposes for sampling. Headway decodes greedily unless asked.
+std::string DescribeSampling(const GenerationDefaults& defaults) {
+  std::string text = defaults.do_sample.value_or(false) ? "sampled" : "greedy";
+  const auto add = [&](const char* name, const auto& value) {
+    if (value.has_value()) text += fmt::format(", {} {}", name, *value);
+  };
+  add("temperature", defaults.temperature);
+  add("top-k", defaults.top_k);
+  add("top-p", defaults.top_p);
+  add("min-p", defaults.min_p);
+  add("repetition penalty", defaults.repetition_penalty);
+  return text;
+}
+
+Inspection DescribeModel(const std::string& folder, const ModelConfig& config,
+                         const Weights& weights) {
   const ModelShape& shape = config.shape;
-  std::vector<std::string> lines;
-  lines.push_back("model folder " + folder);
-  lines.push_back(fmt::format("  architecture    {}", config.architecture));
-  lines.push_back(fmt::format("  layers          {}", shape.layers));
-  lines.push_back(fmt::format("  d_model         {}, d_ff {}", shape.d_model, shape.d_ff));
-  lines.push_back(fmt::format("  query heads     {}, KV heads {} (group {})", shape.query_heads,
-                              shape.kv_heads, shape.group()));
-  lines.push_back(fmt::format("  head dimension  {}", shape.head_dim));
-  lines.push_back(fmt::format("  vocabulary      {}{}", shape.vocab,
-                              config.tied_embeddings ? ", tied embeddings" : ""));
-  lines.push_back(fmt::format("  trained length  {} tokens, RoPE {} (theta {})",
-                              config.max_position, RopeTypeName(config.rope.type),
-                              config.rope.theta));
+  Inspection inspection{
+      "model folder",
+      folder,
+      {{"architecture", config.architecture},
+       {"layers", std::to_string(shape.layers)},
+       {"d_model", fmt::format("{}, d_ff {}", shape.d_model, shape.d_ff)},
+       {"query heads", fmt::format("{}, KV heads {} (group {})", shape.query_heads, shape.kv_heads,
+                                   shape.group())},
+       {"head dimension", std::to_string(shape.head_dim)},
+       {"vocabulary",
+        fmt::format("{}{}", shape.vocab, config.tied_embeddings ? ", tied embeddings" : "")},
+       {"trained length", fmt::format("{} tokens, RoPE {} (theta {})", config.max_position,
+                                      RopeTypeName(config.rope.type), config.rope.theta)}}};
+  const auto add = [&](const char* name, std::string value) {
+    inspection.fields.emplace_back(name, std::move(value));
+  };
   int64_t windowed = 0, window = 0;
   for (int64_t w : config.windows) {
     windowed += w > 0 ? 1 : 0;
     window = std::max(window, w);
   }
   if (windowed > 0) {
-    lines.push_back(fmt::format("  sliding window  {} tokens in {} layers", window, windowed));
+    add("sliding window", fmt::format("{} tokens in {} layers", window, windowed));
   }
-  lines.push_back(fmt::format("  weights         {} tensors, {}", weights.Names().size(),
-                              FormatBytes(weights.file_bytes())));
-  lines.push_back(fmt::format("  KV cache        {} a token ({})",
-                              FormatBytes(shape.KvBytesPerToken()), DTypeName(shape.dtype)));
-  return lines;
+  add("proposes", DescribeSampling(config.generation) + " (generation_config.json)");
+  add("weights",
+      fmt::format("{} tensors, {}", weights.Names().size(), FormatBytes(weights.file_bytes())));
+  add("KV cache",
+      fmt::format("{} a token ({})", FormatBytes(shape.KvBytesPerToken()), DTypeName(shape.dtype)));
+  return inspection;
+}
+
+// What stands in the folder, or why it cannot be used.
+template <typename Loaded>
+std::string Availability(const Result<Loaded>& loaded, const std::string& found) {
+  if (loaded.ok()) return found;
+  return loaded.status().code() == StatusCode::kNotFound ? "none" : loaded.status().message();
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> Inspect(const std::string& path) {
+Result<Inspection> Inspect(const std::string& path) {
   Env* env = Env::Default();
   if (env->Exists(path) && !env->IsDirectory(path)) {
     Result<kv::Manifest> manifest = kv::InspectSession(env, path);
+    if (manifest.status().code() == StatusCode::kInvalidArgument) {
+      return Status(StatusCode::kInvalidArgument,
+                    path + " is not a Headway session; a model is inspected by its folder");
+    }
     if (!manifest.ok()) return manifest.status();
-    return DescribeSession(*manifest);
+    return DescribeSession(path, *manifest);
   }
   Result<std::string> folder = LocateModel(*env, path, ProcessEnvironment());
   if (!folder.ok()) return folder.status();
@@ -80,7 +111,14 @@ Result<std::vector<std::string>> Inspect(const std::string& path) {
   if (!config.ok()) return config.status();
   Result<Weights> weights = Weights::Open(*env, *folder);
   if (!weights.ok()) return weights.status();
-  return DescribeModel(*folder, *config, *weights);
+  Inspection inspection = DescribeModel(*folder, *config, *weights);
+  const Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(env, *folder);
+  const std::string tokens =
+      tokenizer.ok() ? fmt::format("{} tokens", (*tokenizer)->vocab_size()) : "";
+  inspection.fields.emplace_back("tokenizer", Availability(tokenizer, tokens));
+  inspection.fields.emplace_back("chat template",
+                                 Availability(ChatTemplate::Load(env, *folder), "yes"));
+  return inspection;
 }
 
 }  // namespace headway

@@ -216,7 +216,7 @@ Status CheckManifest(const Manifest& manifest, int64_t slots) {
 std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   WireWriter out;
   size_t bytes = 128 + manifest.format.window.size() * sizeof(int64_t) +
-                 manifest.tokens.size() * sizeof(TokenId);
+                 manifest.tokens.size() * sizeof(TokenId) + manifest.note.size();
   for (const SavedSlab& slab : manifest.slabs) {
     bytes += kSlabEntryBytes + slab.checksums.size() * sizeof(uint64_t);
   }
@@ -237,6 +237,8 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
     out.Put(slab.slot);
     for (const uint64_t checksum : slab.checksums) out.Put(checksum);
   }
+  out.Put(static_cast<uint64_t>(manifest.note.size()));
+  for (const char byte : manifest.note) out.Put(byte);
   return out.Take();
 }
 
@@ -265,6 +267,10 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes, int64_t slots)
     Status status = GetSlab(&in, &slab);
     if (!status.ok()) return status;
   }
+  const auto note = in.Get<uint64_t>();
+  if (note > in.left()) return Corrupt("the note is cut short");
+  manifest.note.resize(note);
+  for (char& byte : manifest.note) byte = in.Get<char>();
   if (!in.ok()) return Corrupt("the manifest is cut short");
   if (in.left() != 0) return Corrupt(fmt::format("{} bytes are left over", in.left()));
   Status status = CheckManifest(manifest, slots);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/types.h"
@@ -34,6 +35,7 @@ struct Manifest {
   CacheFormat format;
   std::vector<TokenId> tokens;  // those that the closed pages hold, a multiple of page_slots
   std::vector<SavedSlab> slabs;
+  std::string note;  // the saver's own: bytes that mean nothing here
 };
 
 // Bounds on what a file may claim, so that no product of them overflows and no table built from

@@ -48,6 +48,7 @@ Manifest RandomManifest(Random* random) {
       }
     }
   }
+  manifest.note.assign(static_cast<size_t>(random->Below(100)), '\xff');
   for (size_t i = manifest.slabs.size(); i > 1; --i) {
     std::swap(manifest.slabs[i - 1],
               manifest.slabs[static_cast<size_t>(random->Below(static_cast<int64_t>(i)))]);
@@ -68,6 +69,7 @@ Manifest PlainManifest() {
   format.page.head_dim = 16;
   format.window = {0, 24};
   manifest.tokens.assign(80, 5);
+  manifest.note = "a note";
   int64_t slot = 0;
   for (int layer = 0; layer < 2; ++layer) {
     for (int group = 0; group < 2; ++group) {
@@ -93,6 +95,7 @@ TEST(ManifestTest, ComesBackFromItsBytes) {
     EXPECT_EQ(decoded->format.slab_bytes(), manifest.format.slab_bytes());
     EXPECT_EQ(decoded->format.window, manifest.format.window);
     EXPECT_EQ(decoded->tokens, manifest.tokens);
+    EXPECT_EQ(decoded->note, manifest.note);
     ASSERT_EQ(decoded->slabs.size(), manifest.slabs.size());
     for (size_t i = 0; i < manifest.slabs.size(); ++i) {
       EXPECT_EQ(decoded->slabs[i].slot, manifest.slabs[i].slot);

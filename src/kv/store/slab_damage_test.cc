@@ -202,7 +202,8 @@ TEST_F(SlabDamageTest, LyingSuperblocksAreRefused) {
   const Bytes good = MakeSession(&random, &last, &before);
   Manifest found;
   ASSERT_TRUE(Use(good, &found).ok());
-  ExpectRefused(WithField(good, 8, uint32_t{2}), StatusCode::kUnsupported, "session format 2");
+  ExpectRefused(WithField(good, 8, kSessionVersion + 1), StatusCode::kUnsupported,
+                "session format " + std::to_string(kSessionVersion + 1));
   ExpectRefused(WithField(good, 12, ~uint64_t{0}), StatusCode::kCorrupt, "generation");
   for (const int64_t slab : {int64_t{-1}, int64_t{0}, int64_t{4096}, int64_t{10000},
                              int64_t{1} << 62, last.format.slab_bytes() * 2}) {

@@ -348,7 +348,9 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
   if (!status.ok()) return status;
   auto impl = std::make_unique<Impl>(env, directory, format, budget, /*is_session=*/false);
   Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, true);
-  if (!file.ok()) return file.status();
+  if (!file.ok()) {
+    return Status(file.status().code(), file.status().message() + "; give another --disk-path");
+  }
   impl->file = std::move(*file);
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
 }
