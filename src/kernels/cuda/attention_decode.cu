@@ -287,15 +287,16 @@ struct WarpStates {
 
   // Counts the block as done. The one that is last of those whose states go into a KV head's result
   // merges them, as Merge does and in its order, whatever the order in which blocks finish.
+  // Not inlined: it would take registers from the loop over the keys.
   template <typename T>
-  __device__ void MergeIfLast(const DecodeBatch& batch, const DecodeItem& item,
-                              const BlockWork& work) {
+  __device__ __noinline__ void MergeIfLast(const DecodeBatch& batch, const DecodeItem& item,
+                                           int head) {
     if (item.merge_o == nullptr) return;
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      uint32_t* done = item.blocks_done + work.head;
+      uint32_t* done = item.blocks_done + head;
       last = atomicAdd(done, 1u) + 1 == static_cast<uint32_t>(item.merge_blocks);
       if (last) *done = 0;
     }
@@ -304,7 +305,7 @@ struct WarpStates {
     __threadfence();
     const int group = static_cast<int>(batch.group.divisor);
     for (int first = 0; first < group; first += kMergeRows) {
-      MergeRows<T>(batch, item, work.head * group + first, min(kMergeRows, group - first));
+      MergeRows<T>(batch, item, head * group + first, min(kMergeRows, group - first));
     }
   }
 
@@ -733,7 +734,7 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
     }
     states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
-  states.template MergeIfLast<T>(batch, item, work);
+  states.template MergeIfLast<T>(batch, item, work.head);
 }
 
 // f32 K and V in f32 throughout: kDim / 8 lanes share a key, each with 8 of its dimensions, and the
@@ -910,7 +911,7 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     }
   }
   states.Write(batch, item, work, work.first_query, work.queries);
-  states.template MergeIfLast<float>(batch, item, work);
+  states.template MergeIfLast<float>(batch, item, work.head);
 }
 
 template <typename T, int kDim, int kTiles>
