@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "base/random.h"
+#include "kernels/ref/ref_sampling.h"
+#include "kernels/sampler.h"
 #include "model/rope.h"
 #include "support/step_harness.h"
 
@@ -227,6 +229,61 @@ TEST_P(Grid, ABatchOfUnequalLengthsEqualsItsSequencesAlone) {
     const LogitRows alone = RunTokens(*model, config, tokens[i], 8);
     const LogitRows tail(alone.end() - 8, alone.end());
     ExpectNear(*model, tail, got[i], "sequence " + std::to_string(i));
+  }
+}
+
+TEST_P(Grid, SampledTokensAreThoseOfTheLogits) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  Result<std::unique_ptr<StepHarness>> h =
+      StepHarness::Create(*model, HarnessConfig::Default(), 3, 40);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const RopeFrequencies rope = RopeOf(*model, 40);
+  const std::vector<TokenId> tokens = RandomTokens(30, 96, 12);
+  SamplingOptions options;
+  options.temperature = 0.9f;
+  options.top_k = 40;
+  options.top_p = 0.9f;
+  options.min_p = 0.01f;
+  options.repetition_penalty = 1.2f;
+  options.frequency_penalty = 0.3f;
+  std::vector<Sampler> samplers = {Sampler(SamplingOptions{}), Sampler(options)};
+  samplers[1].AcceptPrompt(tokens);
+  std::vector<kv::SequenceId> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(*(*h)->NewSequence());
+    ASSERT_TRUE((*h)->Append(ids.back(), std::span(tokens).first(20), rope).ok());
+  }
+  // The same tokens in three sequences: one gives logits, the others a token each. Rows of the
+  // residual stream that are wanted lie apart in the first step and side by side in the others.
+  size_t at = 20;
+  for (const size_t n : {3u, 1u, 1u}) {
+    std::vector<StepInput> inputs;
+    std::vector<TokenId> sampled(2, -1);
+    const std::vector<Sampler> copies = samplers;
+    for (size_t i = 0; i < 3; ++i) {
+      StepInput input{ids[i], std::span(tokens).subspan(at, n), &rope};
+      if (i == 0) {
+        input.logits = LogitsMode::kAll;
+      } else {
+        input.sampler = &samplers[i - 1];
+        input.sampled = &sampled[i - 1];
+      }
+      inputs.push_back(input);
+    }
+    at += n;
+    Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
+    ASSERT_TRUE(rows.ok()) << rows.status().message();
+    ASSERT_EQ((*rows)[0].size(), n);
+    EXPECT_TRUE((*rows)[1].empty() && (*rows)[2].empty());
+    for (size_t i = 0; i < 2; ++i) {
+      Sampler copy = copies[i];
+      std::vector<float> logits = (*rows)[0].back();
+      SampleItem item = copy.Next();
+      item.logits = logits.data();
+      item.vocab = static_cast<int64_t>(logits.size());
+      EXPECT_EQ(ref::Sample(item).token, sampled[i]);
+      samplers[i].Accept(sampled[i]);
+    }
   }
 }
 

@@ -34,7 +34,7 @@ int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
 
 // The parts of the executor's memory, in order, each aligned to 64 bytes.
 struct Layout {
-  int64_t activations, o, lse, part_o, part_lse, head_in, head_normed, logits;
+  int64_t activations, o, lse, part_o, part_lse, head_in, head_normed, logits, sampled;
 
   Layout(const ModelShape& shape, const ExecutorLimits& limits, const Kernels& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
@@ -49,9 +49,10 @@ struct Layout {
     head_in = floats(kLogitRows * shape.d_model);
     head_normed = head_in;
     logits = floats(kLogitRows * shape.vocab);
+    sampled = RoundUp(kLogitRows * int64_t{sizeof(Sampled)}, 64);
   }
   int64_t total() const {
-    return activations + o + lse + part_o + part_lse + head_in + head_normed + logits;
+    return activations + o + lse + part_o + part_lse + head_in + head_normed + logits + sampled;
   }
 };
 
@@ -71,8 +72,9 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Buffer> host_memory;
   if (!limits.host_reads_device) {
+    const Layout layout(model.shape(), limits, kernels);
     Result<std::unique_ptr<Buffer>> made = device.AllocateHost(
-        host_budget, static_cast<size_t>(Layout(model.shape(), limits, kernels).logits), "logits");
+        host_budget, static_cast<size_t>(layout.logits + layout.sampled), "logits");
     if (!made.ok()) return made.status();
     host_memory = std::move(*made);
   }
@@ -109,7 +111,13 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
   head_in_ = take(layout.head_in);
   head_normed_ = take(layout.head_normed);
   logits_ = take(layout.logits);
-  host_logits_ = host_memory_ == nullptr ? logits_ : reinterpret_cast<float*>(host_memory_->data());
+  sampled_ = reinterpret_cast<Sampled*>(take(layout.sampled));
+  host_logits_ = logits_;
+  host_sampled_ = sampled_;
+  if (host_memory_ != nullptr) {
+    host_logits_ = reinterpret_cast<float*>(host_memory_->data());
+    host_sampled_ = reinterpret_cast<Sampled*>(host_memory_->data() + layout.logits);
+  }
 }
 
 Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
@@ -201,12 +209,14 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
   entries_.clear();
   ids_.clear();
   positions_.clear();
+  int decode_entries = 0;
   for (const StepInput& input : inputs) {
     Entry entry;
     entry.row = static_cast<int64_t>(ids_.size());
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = store_.Length(input.sequence);
     entry.decode = entry.tokens == 1;
+    if (entry.decode) entry.into = decode_entries++;
     entry.split = RoundUp(kernels_.DecodeSplit(entry.position + entry.tokens), limits_.page_slots);
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits_.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
@@ -277,18 +287,20 @@ void Executor::FindNew(int layer) {
 }
 
 Status Executor::Attention(int layer) {
+  layer_merges_.clear();
   for (int group = 0; group < store_.format().head_groups(); ++group) {
     for (Entry& entry : entries_) {
       entry.parts = 0;
       entry.started = false;
     }
+    flushed_ = false;
     if (Status s = AttendSegments(layer, group); !s.ok()) return s;
     for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
       AttendRange(e, group, store_.Tail(e, layer, group), /*last=*/true);
     }
-    Flush(layer);
+    FinishGroup(layer, group);
   }
-  FinishStates();
+  if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
   return OkStatus();
 }
 
@@ -302,7 +314,9 @@ Status Executor::AttendSegments(int layer, int group) {
       views_.push_back(*view);
       // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
       // decode items of resident slabs wait to be launched together.
-      if (!entries_[static_cast<size_t>(e)].decode || view->tier != Tier::kDevice) Flush(layer);
+      if (entries_[static_cast<size_t>(e)].decode && view->tier == Tier::kDevice) continue;
+      Flush(layer);
+      flushed_ = true;
     }
   }
   return OkStatus();
@@ -327,6 +341,7 @@ void Executor::AttendRange(int entry_index, int group, const KeyRun& keys, bool 
   if (entry.decode) {
     const int64_t part = entry_index * max_parts_ + entry.parts;
     item.split = entry.split;
+    item.into = entry.into;
     item.o = part_o_ + part * width + head * shape_.head_dim;
     item.o_part_stride = width;
     item.lse = part_lse_ + part * shape_.query_heads + head;
@@ -347,72 +362,118 @@ void Executor::AttendRange(int entry_index, int group, const KeyRun& keys, bool 
   items_.push_back(item);
 }
 
-void Executor::Flush(int layer) {
+void Executor::Flush(int layer, std::span<const MergeItem> merges) {
   if (!items_.empty()) {
     AttentionParams params;
     params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
     params.window =
         model_.config().windows.empty() ? 0 : model_.config().windows[static_cast<size_t>(layer)];
-    kernels_.Attend(compute_, format_, shape_.group(), params, items_);
+    if (merges.empty()) {
+      kernels_.Attend(compute_, format_, shape_.group(), params, items_);
+    } else {
+      kernels_.AttendMerge(compute_, format_, shape_.group(), params, items_, merges);
+    }
     items_.clear();
   }
   for (const kv::SlabView& view : views_) store_.FinishRead(view);
   views_.clear();
 }
 
-// Merges the partial states of decode into act_.o.
-void Executor::FinishStates() {
-  merge_items_.clear();
+// Enqueues what is left of a head group, and has the partial states of its decode entries merged
+// into act_.o: at once if all of them come from the same call, with the layer's others if not.
+void Executor::FinishGroup(int layer, int group) {
+  group_merges_.clear();
   const int64_t width = QWidth();
+  const int64_t head = int64_t{group} * store_.format().group_heads * shape_.group();  // query head
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
     if (!entry.decode) continue;
     MergeItem item;
-    item.part_o = part_o_ + e * max_parts_ * width;
+    item.part_o = part_o_ + e * max_parts_ * width + head * shape_.head_dim;
     item.o_part_stride = width;
-    item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads;
+    item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads + head;
     item.lse_part_stride = shape_.query_heads;
     item.parts = entry.parts;
-    item.rows = shape_.query_heads;
-    item.o = static_cast<std::byte*>(act_.o) + ActivationBytes(entry.row * width);
-    merge_items_.push_back(item);
+    item.rows = int64_t{store_.format().HeadsIn(group)} * shape_.group();
+    item.o = static_cast<std::byte*>(act_.o) +
+             ActivationBytes(entry.row * width + head * shape_.head_dim);
+    group_merges_.push_back(item);
   }
-  if (!merge_items_.empty()) kernels_.Merge(compute_, shape_.head_dim, merge_items_);
+  if (!flushed_) return Flush(layer, group_merges_);
+  Flush(layer);
+  layer_merges_.insert(layer_merges_.end(), group_merges_.begin(), group_merges_.end());
 }
 
 Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sink) {
   logit_rows_.clear();
   for (size_t e = 0; e < entries_.size(); ++e) {
-    if (inputs[e].logits == LogitsMode::kNone) continue;
-    const Entry& entry = entries_[e];
-    int64_t token = inputs[e].logits == LogitsMode::kLast ? entry.tokens - 1 : 0;
-    for (; token < entry.tokens; ++token) {
-      const auto row = static_cast<int64_t>(logit_rows_.size()) * shape_.d_model;
-      compute_.Copy(
-          reinterpret_cast<std::byte*>(head_in_ + row),
-          reinterpret_cast<const std::byte*>(act_.x + (entry.row + token) * shape_.d_model),
-          static_cast<size_t>(shape_.d_model) * sizeof(float));
+    const StepInput& input = inputs[e];
+    if (input.logits == LogitsMode::kNone && input.sampler == nullptr) continue;
+    const int64_t tokens = entries_[e].tokens;
+    for (int64_t token = input.sampler == nullptr ? 0 : tokens - 1; token < tokens; ++token) {
       logit_rows_.push_back({static_cast<int>(e), token});
       if (static_cast<int64_t>(logit_rows_.size()) < kLogitRows) continue;
-      if (Status s = FlushLogits(sink); !s.ok()) return s;
+      if (Status s = FlushLogits(inputs, sink); !s.ok()) return s;
     }
   }
-  return FlushLogits(sink);
+  return FlushLogits(inputs, sink);
 }
 
-Status Executor::FlushLogits(const LogitsSink& sink) {
+// The rows of the residual stream that logits are wanted of: in place where they lie side by side,
+// as in decode.
+const float* Executor::HeadRows() {
+  const int64_t width = shape_.d_model;
+  const auto at = [&](const LogitRow& row) {
+    return act_.x + (entries_[static_cast<size_t>(row.entry)].row + row.token) * width;
+  };
+  const float* first = at(logit_rows_.front());
+  const auto rows = static_cast<int64_t>(logit_rows_.size());
+  if (at(logit_rows_.back()) == first + (rows - 1) * width) return first;
+  for (int64_t i = 0; i < rows; ++i) {
+    compute_.Copy(reinterpret_cast<std::byte*>(head_in_ + i * width),
+                  reinterpret_cast<const std::byte*>(at(logit_rows_[static_cast<size_t>(i)])),
+                  static_cast<size_t>(width) * sizeof(float));
+  }
+  return head_in_;
+}
+
+// Logits of the rows, and the tokens of those with a sampler: only tokens cross the bus for these.
+Status Executor::FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink) {
   if (logit_rows_.empty()) return OkStatus();
   const auto rows = static_cast<int64_t>(logit_rows_.size());
-  model_.Head(kernels_, compute_, rows, head_in_, head_normed_, logits_);
-  if (host_logits_ != logits_) {
-    compute_.Copy(reinterpret_cast<std::byte*>(host_logits_), reinterpret_cast<std::byte*>(logits_),
-                  static_cast<size_t>(LogitsBytes(shape_, rows)));
+  model_.Head(kernels_, compute_, rows, HeadRows(), head_normed_, logits_);
+  sample_items_.clear();
+  for (int64_t i = 0; i < rows; ++i) {
+    Sampler* sampler = inputs[static_cast<size_t>(RowEntry(i))].sampler;
+    if (sampler == nullptr) continue;
+    SampleItem item = sampler->Next();
+    item.logits = logits_ + i * shape_.vocab;
+    item.vocab = shape_.vocab;
+    item.result = sampled_ + i;
+    sample_items_.push_back(item);
   }
+  if (!sample_items_.empty()) kernels_.Sample(compute_, sample_items_);
+  const auto to_host = [&](void* host, const void* device, int64_t bytes) {
+    if (host_memory_ == nullptr || bytes == 0) return;
+    compute_.Copy(static_cast<std::byte*>(host), static_cast<const std::byte*>(device),
+                  static_cast<size_t>(bytes));
+  };
+  const auto sampled = static_cast<int64_t>(sample_items_.size());
+  to_host(host_sampled_, sampled_, sampled == 0 ? 0 : rows * int64_t{sizeof(Sampled)});
+  to_host(host_logits_, logits_, sampled == rows ? 0 : LogitsBytes(shape_, rows));
   if (Status s = compute_.Synchronize(); !s.ok()) return s;
-  for (size_t i = 0; i < logit_rows_.size(); ++i) {
-    const std::span<float> logits(host_logits_ + static_cast<int64_t>(i) * shape_.vocab,
+  for (int64_t i = 0; i < rows; ++i) {
+    const StepInput& input = inputs[static_cast<size_t>(RowEntry(i))];
+    if (input.sampler != nullptr) {
+      const Result<TokenId> token = TokenOf(host_sampled_[i]);
+      if (!token.ok()) return token.status();
+      *input.sampled = *token;
+      continue;
+    }
+    const std::span<float> logits(host_logits_ + i * shape_.vocab,
                                   static_cast<size_t>(shape_.vocab));
-    if (Status s = sink(logit_rows_[i].entry, logit_rows_[i].token, logits); !s.ok()) return s;
+    const int64_t token = logit_rows_[static_cast<size_t>(i)].token;
+    if (Status s = sink(RowEntry(i), token, logits); !s.ok()) return s;
   }
   logit_rows_.clear();
   return OkStatus();

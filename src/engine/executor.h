@@ -20,23 +20,29 @@
 #include "device/device.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
+#include "kernels/sampler.h"
 #include "kv/store/store.h"
 #include "model/model.h"
 #include "model/rope.h"
 
 namespace headway {
 
-enum class LogitsMode : uint8_t { kNone, kLast, kAll };
+// The tokens of an entry whose logits the sink gets.
+enum class LogitsMode : uint8_t { kNone, kAll };
 
 struct StepInput {
   kv::SequenceId sequence = 0;
   std::span<const TokenId> tokens;        // new ones, >= 1
   const RopeFrequencies* rope = nullptr;  // of this sequence
-  LogitsMode logits = LogitsMode::kLast;
+  LogitsMode logits = LogitsMode::kNone;
+  // Not null: the token behind the last one is picked on the device and put into *sampled; logits
+  // is kNone.
+  Sampler* sampler = nullptr;
+  TokenId* sampled = nullptr;
 };
 
-// Gets the logits [vocab] behind token `token` (an index into the entry's tokens); may change them.
-// Within an entry in ascending order.
+// Gets the logits [vocab] behind token `token` (an index into the entry's tokens). Within an entry
+// in ascending order.
 using LogitsSink = std::function<Status(int entry, int64_t token, std::span<float> logits)>;
 
 struct ExecutorLimits {
@@ -62,9 +68,10 @@ class Executor {
 
   const ExecutorLimits& limits() const { return limits_; }
 
-  // Without logits it may return while the step still runs, but not before the one before it is
-  // done. kCancelled when *cancel (may be null) turned true: the step was given up, see
-  // Store::AbortStep. After any error the step was given up.
+  // Without logits and samplers it may return while the step still runs, but not before the one
+  // before it is done. kCancelled when *cancel (may be null) turned true: the step was given up,
+  // see Store::AbortStep. After any error the step was given up, unless it is kCorrupt: a sampler
+  // found no finite logit.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
@@ -83,6 +90,7 @@ class Executor {
     int64_t position = 0;  // of its first token
     int64_t split = 0;     // decode: keys of a partial state
     bool decode = false;   // one token: its states are kept apart and merged at the end
+    int into = -1;         // decode: which of group_merges_ its states go into
     int parts = 0;         // decode: states of the layer and head group so far
     bool started = false;  // prefill: (o, lse) hold a state
   };
@@ -99,10 +107,12 @@ class Executor {
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
   void AttendRange(int entry_index, int group, const KeyRun& keys, bool last);
-  void Flush(int layer);
-  void FinishStates();
+  void Flush(int layer, std::span<const MergeItem> merges = {});
+  void FinishGroup(int layer, int group);
   Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
-  Status FlushLogits(const LogitsSink& sink);
+  const float* HeadRows();
+  Status FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink);
+  int RowEntry(int64_t row) const { return logit_rows_[static_cast<size_t>(row)].entry; }
 
   int64_t QWidth() const { return int64_t{shape_.query_heads} * shape_.head_dim; }
   // Bytes of `count` activations.
@@ -129,7 +139,9 @@ class Executor {
   float* head_in_;      // [kLogitRows, d_model]
   void* head_normed_;   // [kLogitRows, d_model] activations
   float* logits_;       // [kLogitRows, vocab]
-  float* host_logits_;  // the same, where the host reads it
+  Sampled* sampled_;    // [kLogitRows]
+  float* host_logits_;  // the same two, where the host reads them
+  Sampled* host_sampled_;
 
   std::unique_ptr<Event> step_done_;  // of the last step without logits
 
@@ -137,14 +149,17 @@ class Executor {
   std::vector<TokenId> ids_;
   std::vector<int32_t> positions_;
   std::vector<RopeStoreItem> store_items_;
-  std::vector<AttentionItem> items_;  // enqueued by the next Flush
-  std::vector<MergeItem> merge_items_;
-  std::deque<kv::SlabView> views_;  // that items_ point into
+  std::vector<AttentionItem> items_;     // enqueued by the next Flush
+  bool flushed_ = false;                 // some states of the head group are enqueued already
+  std::vector<MergeItem> group_merges_;  // of the head group's decode entries
+  std::vector<MergeItem> layer_merges_;  // that the layer's Merge does
+  std::deque<kv::SlabView> views_;       // that items_ point into
   struct LogitRow {
     int entry;
     int64_t token;
   };
-  std::vector<LogitRow> logit_rows_;  // gathered in head_in_
+  std::vector<LogitRow> logit_rows_;  // of the next FlushLogits
+  std::vector<SampleItem> sample_items_;
 };
 
 }  // namespace headway

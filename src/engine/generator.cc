@@ -143,7 +143,7 @@ Status Generator::Start(int index, const Request& request, Run* run) {
 
 Status Generator::Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
                        const LogitsSink& sink, const std::atomic<bool>* cancel) {
-  // Before the step: the sink changes the run's next token, to which the input points.
+  // Before the step, which changes the run's next token: the input points to it.
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::vector<TokenId>& tokens = slots_[static_cast<size_t>(slot_of[i])].tokens;
     tokens.insert(tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
@@ -175,15 +175,6 @@ void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, 
   hooks.on_progress(progress);
 }
 
-Status Generator::SampleInto(std::vector<Run>& runs, int index, std::span<float> logits,
-                             const Hooks& hooks) {
-  Run& run = runs[static_cast<size_t>(index)];
-  Result<TokenId> token = run.sampler->Sample(logits);
-  if (!token.ok()) return token.status();
-  Accept(index, *token, &run, hooks);
-  return OkStatus();
-}
-
 void Generator::Emit(int index, const std::string& text, Run* run, const Hooks& hooks) {
   const std::string shown = run->stop->Feed(text);
   run->out.text += shown;
@@ -211,7 +202,6 @@ void Generator::Accept(int index, TokenId token, Run* run, const Hooks& hooks) {
   }
   run->sampler->Accept(token);
   run->out.tokens.push_back(token);
-  run->next = token;
   run->active = true;
   if (run->decoder.has_value()) {
     Emit(index, run->decoder->Push(token), run, hooks);
@@ -224,6 +214,20 @@ void Generator::Accept(int index, TokenId token, Run* run, const Hooks& hooks) {
   const int64_t length = run->out.prompt_tokens + static_cast<int64_t>(run->out.tokens.size());
   if (length > lengths_[static_cast<size_t>(index)]) {
     return Finish(index, FinishReason::kContextFull, run, hooks);
+  }
+}
+
+void Generator::SampleNext(Run* run, StepInput* input) {
+  input->sampler = &*run->sampler;
+  input->sampled = &run->next;
+}
+
+void Generator::AcceptSampled(std::span<const StepInput> inputs, std::span<const int> slot_of,
+                              std::vector<Run>& runs, const Hooks& hooks) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].sampler == nullptr) continue;
+    Run& run = runs[static_cast<size_t>(slot_of[i])];
+    Accept(slot_of[i], run.next, &run, hooks);
   }
 }
 
@@ -244,20 +248,16 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
       if (at >= prompt.size()) continue;
       const size_t count = std::min(prompt.size() - at, static_cast<size_t>(room));
       const bool last = at + count == prompt.size();
-      const LogitsMode logits =
-          last && runs[i].request->max_tokens > 0 ? LogitsMode::kLast : LogitsMode::kNone;
-      inputs.push_back({*slots_[i].sequence, prompt.subspan(at, count), &runs[i].rope, logits});
+      StepInput input{*slots_[i].sequence, prompt.subspan(at, count), &runs[i].rope};
+      if (last && runs[i].request->max_tokens > 0) SampleNext(&runs[i], &input);
+      inputs.push_back(input);
       slot_of.push_back(static_cast<int>(i));
       room -= static_cast<int64_t>(count);
     }
-    const Status status = Step(
-        inputs, slot_of,
-        [&](int entry, int64_t, std::span<float> logits) {
-          return SampleInto(runs, slot_of[static_cast<size_t>(entry)], logits, hooks);
-        },
-        hooks.cancel);
+    const Status status = Step(inputs, slot_of, nullptr, hooks.cancel);
     timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
+    AcceptSampled(inputs, slot_of, runs, hooks);
     done += chunk_ - room;
     timings_.prefill_tokens = done;
     Report(hooks, Progress::Phase::kPrefill, done, total, start);
@@ -278,19 +278,17 @@ Status Generator::Decode(std::vector<Run>& runs, const Hooks& hooks) {
     slot_of.clear();
     for (size_t i = 0; i < runs.size(); ++i) {
       if (!runs[i].active) continue;
-      inputs.push_back({*slots_[i].sequence, {&runs[i].next, 1}, &runs[i].rope, LogitsMode::kLast});
+      StepInput input{*slots_[i].sequence, {&runs[i].next, 1}, &runs[i].rope};
+      SampleNext(&runs[i], &input);
+      inputs.push_back(input);
       slot_of.push_back(static_cast<int>(i));
     }
     if (inputs.empty()) break;
-    const Status status = Step(
-        inputs, slot_of,
-        [&](int entry, int64_t, std::span<float> logits) {
-          return SampleInto(runs, slot_of[static_cast<size_t>(entry)], logits, hooks);
-        },
-        hooks.cancel);
+    const Status status = Step(inputs, slot_of, nullptr, hooks.cancel);
     timings_.decode_tokens += static_cast<int64_t>(inputs.size());
     timings_.decode_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
+    AcceptSampled(inputs, slot_of, runs, hooks);
     Report(hooks, Progress::Phase::kDecode, timings_.decode_tokens, total, start);
   }
   return OkStatus();

@@ -68,13 +68,16 @@ class Generator {
   Status Decode(std::vector<Run>& runs, const Hooks& hooks);
   // A token was sampled: ends the run or appends it to the output.
   void Accept(int index, TokenId token, Run* run, const Hooks& hooks);
+  // Has a step pick the run's next token; takes the tokens that a step picked.
+  static void SampleNext(Run* run, StepInput* input);
+  void AcceptSampled(std::span<const StepInput> inputs, std::span<const int> slot_of,
+                     std::vector<Run>& runs, const Hooks& hooks);
   void Emit(int index, const std::string& text, Run* run, const Hooks& hooks);
   void Finish(int index, FinishReason reason, Run* run, const Hooks& hooks);
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
   void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
               int64_t start_ns) const;
-  Status SampleInto(std::vector<Run>& runs, int index, std::span<float> logits, const Hooks& hooks);
 
   const Model& model_;
   const Tokenizer* tokenizer_;

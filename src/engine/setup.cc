@@ -48,6 +48,7 @@ KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernel
   limits.head_dim = shape.head_dim;
   limits.group = shape.group();
   limits.query_heads = shape.query_heads;
+  limits.vocab = shape.vocab;
   limits.activation = kernels.ActivationDType(shape.dtype);
   return limits;
 }

@@ -75,4 +75,13 @@ WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activ
   return cost;
 }
 
+WorkCost SampleCost(std::span<const SampleItem> items) {
+  WorkCost cost{.name = "sample"};
+  for (const SampleItem& item : items) {
+    cost.bytes += item.vocab * static_cast<int64_t>(sizeof(float));
+    cost.flops += item.vocab;
+  }
+  return cost;
+}
+
 }  // namespace headway

@@ -19,6 +19,8 @@ WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& 
 WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> items,
                      int64_t activation_bytes);
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
+// Logits once, compared with the largest.
+WorkCost SampleCost(std::span<const SampleItem> items);
 
 }  // namespace headway
 

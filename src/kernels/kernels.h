@@ -137,6 +137,7 @@ struct AttentionItem {
   // anything afterwards. Only where ActivationDType is not f32.
   void* result = nullptr;
   int64_t result_stride = 0;
+  int into = -1;              // of AttendMerge: the MergeItem that the states go into
   float* key_mass = nullptr;  // [heads, count], or null: += the sum over queries of exp(logit -
                               // lse), where lse is the item's own partial lse
 };
@@ -154,6 +155,34 @@ struct MergeItem {
   float* lse = nullptr;  // [rows] or null
 };
 
+// A token that penalties count: after the repetition penalty, `subtract` comes off its logit.
+struct TokenPenalty {
+  TokenId token = 0;
+  float subtract = 0.0f;
+};
+
+// What was picked, and its logit after the penalties. A model that is broken shows in the logit:
+// the first that is NaN or +infinity, with its token, or -infinity, where none is finite.
+struct Sampled {
+  TokenId token = 0;
+  float logit = 0.0f;
+};
+
+// The next token of one sequence from its logits; Sampler (sampler.h) fills in the options and says
+// what they do.
+struct SampleItem {
+  float* logits = nullptr;  // [vocab], changed by the penalties
+  int64_t vocab = 0;
+  float temperature = 0.0f;  // 0: greedy
+  int top_k = 0;             // 0: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  std::span<const TokenPenalty> penalties;  // each token once; read before the call returns
+  uint64_t draw = 0;                        // random bits
+  Sampled* result = nullptr;
+};
+
 // What one engine will ask of its kernels at most; their scratch memory is sized by it.
 struct KernelLimits {
   int64_t rows = 0;     // of activations in one call
@@ -162,6 +191,7 @@ struct KernelLimits {
   int64_t head_dim = 0;
   int64_t group = 0;
   int64_t query_heads = 0;
+  int64_t vocab = 0;               // of logits that are sampled from
   DType activation = DType::kF32;  // ActivationDType of the model
 };
 
@@ -222,10 +252,19 @@ class Kernels {
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
   virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;
+  // Attend, then Merge, which an implementation may do at once, and gets the same bits. Every part
+  // of merges[i] is a state of an item with into == i, which has one token, i's rows as its heads
+  // and i's strides between parts. The states hold anything afterwards.
+  virtual void AttendMerge(Stream& stream, const PageFormat& format, int group,
+                           const AttentionParams& params, std::span<const AttentionItem> items,
+                           std::span<const MergeItem> merges);
   // Lets a logit that no key owns take its share of the softmax: o and lse of head h [tokens,
   // heads] are merged with (0, sink_logits[h]).
   virtual void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads,
                         int head_dim, float* o, float* lse) = 0;
+
+  // Picks tokens. Every implementation picks the same one from the same bits.
+  virtual void Sample(Stream& stream, std::span<const SampleItem> items) = 0;
 };
 
 }  // namespace headway

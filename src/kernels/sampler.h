@@ -1,4 +1,5 @@
-// Sampler: picks the next token of one sequence from its logits. Runs on the host.
+// Sampler: what the next tokens of one sequence are picked by: its options, its random numbers, and
+// how often it has which token. Kernels::Sample does the picking.
 //
 // The steps and their order are those of Transformers and vLLM:
 //   1. repetition penalty over the tokens of prompt and answer (Keskar et al., CTRL, 2019): a
@@ -7,10 +8,13 @@
 //      logit -= presence + frequency * count;
 //   3. temperature; 0 takes the largest logit, the lowest token of equals, and ends here;
 //   4. top-k: tokens whose logit is below the k-th largest are dropped (equals of it stay);
-//   5. top-p: the fewest most likely tokens whose probabilities sum to top_p stay (of equals, the
-//      lower tokens);
+//   5. top-p: the fewest most likely tokens whose probabilities sum to top_p stay (of equal logits,
+//      the lower tokens);
 //   6. min-p: tokens less likely than min_p times the likeliest are dropped;
-//   7. one draw from what stays.
+//   7. one draw from what stays: the first token at which the sum of probabilities, in the order of
+//      tokens, passes the drawn share of all. In that order the same draw means the same token
+//      whatever was dropped behind it, and rounding in the logits cannot permute the answer.
+// Probabilities are the integers of sampling.h.
 #ifndef HEADWAY_KERNELS_SAMPLER_H_
 #define HEADWAY_KERNELS_SAMPLER_H_
 
@@ -23,6 +27,7 @@
 #include "base/types.h"
 #include "headway/status.h"
 #include "headway/types.h"
+#include "kernels/kernels.h"
 
 namespace headway {
 
@@ -37,30 +42,20 @@ class Sampler {
   // A token of the answer: what Sample returned, or what a caller forced instead.
   void Accept(TokenId token);
 
-  // The next token; changes `logits` [vocab]. kCorrupt when a logit is NaN or +infinity, or all are
-  // -infinity. Draws one random number, or none with temperature 0.
-  Result<TokenId> Sample(std::span<float> logits);
+  // What Kernels::Sample needs for the next token, but for logits, vocab and result. Draws one
+  // random number, or none with temperature 0. The penalties are valid until the next call.
+  SampleItem Next();
 
  private:
-  struct Candidate {
-    float weight;
-    TokenId token;
-  };
-
-  void ApplyPenalties(std::span<float> logits) const;
-  void KeepTopK(std::span<const float> logits);
-  void KeepTopP();
-  TokenId Draw();
-
   SamplingOptions params_;
   Random random_;
   std::unordered_map<TokenId, int64_t>
-      counts_;  // in the answer, of each token seen; 0: prompt only
-  // Of the call in progress.
-  std::vector<float> weights_;  // [vocab], exp((logit - largest) / temperature), 0 when dropped
-  std::vector<float> largest_;  // a heap of the top_k largest logits
-  std::vector<Candidate> candidates_;
+      counts_;                           // in the answer, of each token seen; 0: prompt only
+  std::vector<TokenPenalty> penalties_;  // of the last Next
 };
+
+// The token, or kCorrupt: a logit is NaN or +infinity, or none is finite.
+Result<TokenId> TokenOf(const Sampled& sampled);
 
 }  // namespace headway
 

@@ -8,8 +8,12 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "kernels/host_sampler.h"
+#include "kernels/sampling.h"
 
 namespace headway {
 namespace {
@@ -25,8 +29,17 @@ std::vector<float> RandomLogits(Random& random, int vocab) {
   return logits;
 }
 
+// What the host picks; `logits` are penalised.
+Result<TokenId> Pick(Sampler& sampler, std::span<float> logits) {
+  static HostSampler host;
+  SampleItem item = sampler.Next();
+  item.logits = logits.data();
+  item.vocab = static_cast<int64_t>(logits.size());
+  return TokenOf(host.Sample(item));
+}
+
 TokenId SampleOf(Sampler& sampler, std::vector<float> logits) {
-  const Result<TokenId> token = sampler.Sample(logits);
+  const Result<TokenId> token = Pick(sampler, logits);
   EXPECT_TRUE(token.ok()) << token.status().message();
   return token.ok() ? *token : -1;
 }
@@ -185,7 +198,7 @@ TEST(SamplerTest, RepetitionPenaltyCountsPromptAndAnswer) {
   sampler.AcceptPrompt(prompt);
   sampler.Accept(3);
   std::vector<float> logits = {4.0f, 1.0f, -1.0f, 3.0f, -3.0f};
-  const Result<TokenId> token = sampler.Sample(logits);
+  const Result<TokenId> token = Pick(sampler, logits);
   ASSERT_TRUE(token.ok());
   EXPECT_EQ(logits, (std::vector<float>{2.0f, 1.0f, -2.0f, 1.5f, -3.0f}));
   EXPECT_EQ(*token, 0);
@@ -202,7 +215,7 @@ TEST(SamplerTest, PresenceAndFrequencyPenaltiesCountTheAnswerAlone) {
   sampler.Accept(1);
   sampler.Accept(2);
   std::vector<float> logits = {1.0f, 1.0f, 1.0f, 1.0f};
-  ASSERT_TRUE(sampler.Sample(logits).ok());
+  ASSERT_TRUE(Pick(sampler, logits).ok());
   EXPECT_EQ(logits, (std::vector<float>{1.0f, 0.0f, 0.25f, 1.0f}));
 }
 
@@ -242,6 +255,23 @@ TEST(SamplerTest, ExtremeTemperaturesAreDefined) {
   EXPECT_EQ(seen, (std::set<TokenId>{0, 1, 3}));
 }
 
+// sampling.h promises 6e-9; rounding `below` * scale to a float moves the exponent, up to 41, by
+// 2^-24 of itself twice over, its step is 2^-26, and the weight is rounded down to an integer.
+TEST(SamplerTest, WeightsAreExponentials) {
+  Random random(8);
+  for (int i = 0; i < 20000; ++i) {
+    const float temperature = std::exp(2.0f * random.Normal());
+    const auto below = static_cast<float>(random.Uniform()) * 30.0f * temperature;
+    const double exact =
+        std::exp(-double{below} / double{temperature}) * static_cast<double>(kWeightOne);
+    const auto weight = static_cast<double>(SampleWeight(below, WeightScale(temperature)));
+    EXPECT_NEAR(weight, exact, exact * (6e-9 + 41.0 * 0x1p-23 + 0x1p-26) + 1.0);
+  }
+  EXPECT_EQ(SampleWeight(0.0f, WeightScale(1.0f)), kWeightOne);
+  EXPECT_EQ(SampleWeight(0.0f, WeightScale(std::numeric_limits<float>::denorm_min())), kWeightOne);
+  EXPECT_EQ(SampleWeight(kInf, WeightScale(std::numeric_limits<float>::max())), 0u);
+}
+
 TEST(SamplerTest, LogitsThatAreNoNumbersAreAnError) {
   for (const float temperature : {0.0f, 1.0f}) {
     SamplingOptions params;
@@ -250,14 +280,14 @@ TEST(SamplerTest, LogitsThatAreNoNumbersAreAnError) {
     std::vector<float> with_nan = {1.0f, 2.0f, kNan, 3.0f};
     std::vector<float> with_inf = {1.0f, kInf};
     std::vector<float> masked = {-kInf, -kInf};
-    const Result<TokenId> nan = sampler.Sample(with_nan);
+    const Result<TokenId> nan = Pick(sampler, with_nan);
     EXPECT_EQ(nan.status().code(), StatusCode::kCorrupt);
     EXPECT_THAT(nan.status().message(), HasSubstr("nan as the logit of token 2"));
-    const Result<TokenId> inf = sampler.Sample(with_inf);
+    const Result<TokenId> inf = Pick(sampler, with_inf);
     EXPECT_EQ(inf.status().code(), StatusCode::kCorrupt);
     EXPECT_THAT(inf.status().message(), HasSubstr("inf as the logit of token 1"));
-    EXPECT_EQ(sampler.Sample(masked).status().code(), StatusCode::kCorrupt);
-    EXPECT_EQ(sampler.Sample({}).status().code(), StatusCode::kCorrupt);
+    EXPECT_EQ(Pick(sampler, masked).status().code(), StatusCode::kCorrupt);
+    EXPECT_EQ(Pick(sampler, {}).status().code(), StatusCode::kCorrupt);
   }
 }
 

@@ -94,6 +94,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   limits.head_dim = shape.head_dim;
   limits.group = shape.group();
   limits.query_heads = shape.query_heads;
+  limits.vocab = shape.vocab;
   limits.activation = h->kernels_->ActivationDType(shape.dtype);
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
   h->compute_ = h->device_->NewStream(Lane::kCompute);

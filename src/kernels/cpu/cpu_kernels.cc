@@ -13,6 +13,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/host_sampler.h"
 
 namespace headway {
 namespace {
@@ -183,6 +184,11 @@ class CpuKernels : public Kernels {
     cpu::AddSinks(pool_, sink_logits, tokens, heads, head_dim, o, lse);
   }
 
+  void Sample(Stream& stream, std::span<const SampleItem> items) override {
+    const Traced traced(trace_, stream.lane(), SampleCost(items));
+    for (const SampleItem& item : items) *item.result = sampler_.Sample(item);
+  }
+
  private:
   // fn(row) for each row, over the pool where `bytes` in all are worth it.
   template <typename Fn>
@@ -209,6 +215,7 @@ class CpuKernels : public Kernels {
   const cpu::LinearCode linear_;
   std::unique_ptr<Buffer> scratch_;
   KernelLimits limits_;
+  HostSampler sampler_;
 };
 
 }  // namespace

@@ -5,16 +5,18 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "base/bytes.h"
 #include "kernels/cuda/attention_decode.h"
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/merge.h"
+#include "kernels/items.h"
 
 namespace headway::cuda {
 namespace {
 
-constexpr int kMaxQueries = 64;  // of a KV head in one item
 constexpr int kMaxHeadDim = 256;
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
@@ -69,10 +71,17 @@ struct DecodeItem {
   int32_t merge;
   Divisor parts;
   Divisor tiles;  // blocks that share the queries of a KV head
+  // Where the states are merged at once: those of all items that go into the same result.
+  const float* merge_o = nullptr;  // null: they are not
+  const float* merge_lse = nullptr;
+  void* result = nullptr;
+  uint32_t* blocks_done = nullptr;  // [heads], 0 before and after
+  int32_t merge_blocks = 0;         // of a KV head, of all items
+  int32_t merge_parts = 0;
 };
 
 // The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-constexpr int kItemsPerLaunch = 23;
+constexpr int kItemsPerLaunch = 19;
 struct DecodeBatch {
   int32_t items_count;
   int32_t head_dim;
@@ -161,6 +170,26 @@ struct KeyRange {
   int end;
 };
 
+// Asks for the block's keys and values ahead of their use.
+__device__ void PrefetchPages(const DecodeBatch& batch, const DecodeItem& item,
+                              const BlockWork& work, int slot_bytes) {
+  // With a window, much of it may not be wanted. Blocks of the same keys need not ask twice.
+  if (batch.window != 0 || work.first_query != 0) return;
+  const int first = item.first_slot + work.begin;
+  const int last = item.first_slot + work.end - 1;
+  const int page_slots = static_cast<int>(batch.page_slots.divisor);
+  const int pages = batch.page_slots.Divide(last) - batch.page_slots.Divide(first) + 1;
+  const std::byte* k = item.k + work.head * item.head_stride;
+  const std::byte* v = item.v + work.head * item.head_stride;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * pages; i += static_cast<int>(blockDim.x)) {
+    const int begin = (batch.page_slots.Divide(first) + i / 2) * page_slots;
+    const int slot = max(begin, first);
+    const int64_t at = SlotOffset(batch, item, slot, slot_bytes);
+    const int slots = min(begin + page_slots - 1, last) - slot + 1;
+    PrefetchToL2((i % 2 == 0 ? k : v) + at, static_cast<uint32_t>(slots * slot_bytes));
+  }
+}
+
 // Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier.
 __device__ void FindRanges(const DecodeBatch& batch, const DecodeItem& item, const BlockWork& work,
                            KeyRange* ranges) {
@@ -203,6 +232,23 @@ __device__ void FindRanges(const DecodeBatch& batch, const DecodeItem& item, con
 // What to subtract from logits whose maximum is `max`: -inf minus -inf would be NaN.
 __device__ float Finite(float max) { return max == kNoKeys ? 0.0f : max; }
 
+template <typename T>
+__device__ T Round(float value);
+template <>
+__device__ __nv_bfloat16 Round<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __half Round<__half>(float value) {
+  return __float2half_rn(value);
+}
+__device__ float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ float Widen(__half value) { return __half2float(value); }
+template <>
+__device__ float Round<float>(float value) {
+  return value;
+}
+
 // The states of a block's warps for kQueries queries, in shared memory, and how they are combined.
 template <int kDim, int kWarps, int kQueries>
 struct WarpStates {
@@ -239,7 +285,99 @@ struct WarpStates {
     }
   }
 
+  // Counts the block as done. The one that is last of those whose states go into a KV head's result
+  // merges them, as Merge does and in its order, whatever the order in which blocks finish.
+  // Not inlined: it would take registers from the loop over the keys.
+  template <typename T>
+  __device__ __noinline__ void MergeIfLast(const DecodeBatch& batch, const DecodeItem& item,
+                                           int head) {
+    if (item.merge_o == nullptr) return;
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t* done = item.blocks_done + head;
+      last = atomicAdd(done, 1u) + 1 == static_cast<uint32_t>(item.merge_blocks);
+      if (last) *done = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    const int group = static_cast<int>(batch.group.divisor);
+    for (int first = 0; first < group; first += kMergeRows) {
+      MergeRows<T>(batch, item, head * group + first, min(kMergeRows, group - first));
+    }
+  }
+
  private:
+  // Rows that are merged at a time: their chains' sums fit where the warps' outputs were.
+  static constexpr int kMergeRows = kWarps * kQueries / kMergeChains / 2;
+
+  template <typename T>
+  __device__ void MergeRows(const DecodeBatch& batch, const DecodeItem& item, int first_row,
+                            int rows) {
+    constexpr int kEach = kDim / kWarp;  // elements of a row that a lane has
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % kWarp;
+    auto* sums = reinterpret_cast<float(*)[kMergeRows][kDim + 4]>(o);
+    auto* totals = reinterpret_cast<float(*)[kMergeRows]>(max);
+    float tops[kMergeRows];
+#pragma unroll
+    for (int row = 0; row < kMergeRows; ++row) {
+      float top = kNoKeys;
+      for (int part = lane; row < rows && part < item.merge_parts; part += kWarp) {
+        top = fmaxf(top, __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row));
+      }
+#pragma unroll
+      for (int apart = 1; apart < kWarp; apart *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+      }
+      tops[row] = Finite(top);
+    }
+    for (int chain = thread / kWarp; chain < kMergeChains; chain += kWarps) {
+      float sum[kMergeRows][kEach] = {};
+      float total[kMergeRows] = {};
+      for (int part = chain; part < item.merge_parts; part += kMergeChains) {
+#pragma unroll
+        for (int row = 0; row < kMergeRows; ++row) {
+          if (row >= rows) break;
+          const float lse = __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row);
+          const float weight = expf(lse - tops[row]);
+          const float* from = item.merge_o + part * item.o_part_stride +
+                              static_cast<int64_t>(first_row + row) * batch.head_dim;
+          total[row] += weight;
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) {
+            const int at = i * kWarp + lane;
+            const bool there = at < batch.head_dim && lse != kNoKeys;
+            sum[row][i] = fmaf(weight, there ? __ldcg(from + at) : 0.0f, sum[row][i]);
+          }
+        }
+      }
+#pragma unroll
+      for (int row = 0; row < kMergeRows; ++row) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) sums[chain][row][i * kWarp + lane] = sum[row][i];
+        if (lane == 0) totals[chain][row] = total[row];
+      }
+    }
+    __syncthreads();
+    for (int row = thread / kWarp; row < rows; row += kWarps) {
+      T* to = static_cast<T*>(item.result) + static_cast<int64_t>(first_row + row) * batch.head_dim;
+      for (int at = lane; at < batch.head_dim; at += kWarp) {
+        float value = 0.0f;
+        float total = 0.0f;
+#pragma unroll
+        for (int chain = 0; chain < kMergeChains; ++chain) {
+          value += sums[chain][row][at];
+          total += totals[chain][row];
+        }
+        to[at] = Round<T>(total == 0.0f ? 0.0f : value / total);
+      }
+    }
+    __syncthreads();
+  }
+
   // The weights of the warps' outputs, and of the one that is there.
   __device__ void Combine(int query, float* lse, bool merge) {
     float top = kNoKeys;
@@ -313,19 +451,6 @@ __device__ uint32_t Pack(__half low, __half high) {
          static_cast<uint32_t>(__half_as_ushort(high)) << 16;
 }
 
-template <typename T>
-__device__ T Round(float value);
-template <>
-__device__ __nv_bfloat16 Round<__nv_bfloat16>(float value) {
-  return __float2bfloat16_rn(value);
-}
-template <>
-__device__ __half Round<__half>(float value) {
-  return __float2half_rn(value);
-}
-__device__ float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ float Widen(__half value) { return __half2float(value); }
-
 // Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
 struct SplitPair {
   uint32_t rounded;
@@ -368,7 +493,7 @@ template <typename T, int kDim, int kTiles>
 __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
                                   MmaShape<kDim, kTiles>::kBlocks)
     DecodeMma(const __grid_constant__ DecodeBatch batch) {
-  FollowPrevious();
+  LetNextStart();
   using Shape = MmaShape<kDim, kTiles>;
   constexpr int kWarps = Shape::kWarps;
   constexpr int kKeyTiles = Shape::kKeyTiles;
@@ -383,6 +508,8 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
 
   const BlockWork work = FindWork(batch, kQueries);
   const DecodeItem& item = batch.items[work.item];
+  PrefetchPages(batch, item, work, batch.head_dim * static_cast<int>(sizeof(T)));
+  WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -607,6 +734,7 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
     }
     states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
+  states.template MergeIfLast<T>(batch, item, work.head);
 }
 
 // f32 K and V in f32 throughout: kDim / 8 lanes share a key, each with 8 of its dimensions, and the
@@ -617,7 +745,7 @@ constexpr int kPlainQueries = 4;
 template <int kDim>
 __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     DecodePlain(const __grid_constant__ DecodeBatch batch) {
-  FollowPrevious();
+  LetNextStart();
   constexpr int kLanes = kDim / 8;
   constexpr int kGroups = kWarp / kLanes;
   constexpr int kUnroll = 4;
@@ -629,6 +757,8 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
 
   const BlockWork work = FindWork(batch, kPlainQueries);
   const DecodeItem& item = batch.items[work.item];
+  PrefetchPages(batch, item, work, batch.head_dim * static_cast<int>(sizeof(float)));
+  WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -781,6 +911,7 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     }
   }
   states.Write(batch, item, work, work.first_query, work.queries);
+  states.template MergeIfLast<float>(batch, item, work.head);
 }
 
 template <typename T, int kDim, int kTiles>
@@ -830,10 +961,6 @@ int BlockQueries(DType dtype, int head_dim, int64_t queries) {
   return queries > 8 && head_dim <= 128 ? 16 : 8;
 }
 
-int64_t PartsOf(const AttentionItem& item) {
-  return item.split == 0 ? 1 : CeilDiv(item.keys.pages.count, item.split);
-}
-
 DecodeItem ToDecodeItem(const AttentionItem& item, int group, int block_queries) {
   const int64_t count = item.keys.pages.count;
   const int64_t split = item.split == 0 ? count : std::min(item.split, count);
@@ -863,6 +990,34 @@ DecodeItem ToDecodeItem(const AttentionItem& item, int group, int block_queries)
   };
 }
 
+// Has the states of the items that go into each of `merges` merged by the last block of each head.
+void AddMerges(std::span<const AttentionItem> items, std::span<const MergeItem> merges,
+               uint32_t* blocks_done, int group, int block_queries,
+               std::vector<DecodeItem>* decode) {
+  std::vector<int64_t> blocks(merges.size(), 0);  // of a head
+  std::vector<uint32_t*> done(merges.size(), nullptr);
+  for (const AttentionItem& item : items) {
+    if (item.into < 0) continue;
+    const auto into = static_cast<size_t>(item.into);
+    if (done[into] == nullptr) {
+      done[into] = blocks_done;
+      blocks_done += item.heads;
+    }
+    blocks[into] += PartsOf(item) * CeilDiv(item.tokens * group, block_queries);
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].into < 0) continue;
+    const auto into = static_cast<size_t>(items[i].into);
+    DecodeItem& item = (*decode)[i];
+    item.merge_o = merges[into].part_o;
+    item.merge_lse = merges[into].part_lse;
+    item.result = merges[into].o;
+    item.blocks_done = done[into];
+    item.merge_blocks = static_cast<int32_t>(blocks[into]);
+    item.merge_parts = merges[into].parts;
+  }
+}
+
 bool Aligned(const void* pointer) { return std::bit_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
@@ -873,14 +1028,37 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
   const PageRun& pages = item.keys.pages;
   return format.dtype == activation && format.head_dim >= 8 && format.head_dim <= kMaxHeadDim &&
          format.head_dim % 8 == 0 && format.page_slots > 0 && params.window >= 0 && group > 0 &&
-         item.tokens * group <= kMaxQueries && item.key_mass == nullptr &&
+         item.tokens * group <= kMaxSlots && item.key_mass == nullptr &&
          item.transform.inv_freq == nullptr && !(item.merge && item.split != 0) &&
          Aligned(pages.k) && Aligned(pages.v) && pages.page_stride % 16 == 0 &&
          pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots;
 }
 
+bool CanMergeDecode(int group, std::span<const AttentionItem> items,
+                    std::span<const MergeItem> merges) {
+  int64_t heads = 0;
+  std::vector<int64_t> parts(merges.size(), 0);
+  for (const AttentionItem& item : items) {
+    if (item.into < 0) continue;
+    const MergeItem& merge = merges[static_cast<size_t>(item.into)];
+    if (item.tokens != 1 || int64_t{item.heads} * group != merge.rows || merge.lse != nullptr ||
+        item.o_part_stride != merge.o_part_stride ||
+        item.lse_part_stride != merge.lse_part_stride) {
+      return false;
+    }
+    int64_t& seen = parts[static_cast<size_t>(item.into)];
+    if (seen == 0) heads += item.heads;
+    seen += PartsOf(item);
+  }
+  for (size_t i = 0; i < merges.size(); ++i) {
+    if (parts[i] != merges[i].parts || parts[i] == 0 || parts[i] > kMergedPartsMax) return false;
+  }
+  return heads <= kMergedHeadsMax;
+}
+
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items) {
+                         const AttentionParams& params, std::span<const AttentionItem> items,
+                         std::span<const MergeItem> merges, uint32_t* blocks_done) {
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
     if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
@@ -897,6 +1075,16 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
   batch.cap_scale = batch.capped != 0 ? params.scale / params.softcap : 0.0f;
   batch.window = params.window;
 
+  const auto blocks_of = [&](const AttentionItem& item) {
+    return CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
+  };
+  std::vector<DecodeItem> decode;
+  for (const AttentionItem& item : items) {
+    decode.push_back(blocks_of(item) == 0 ? DecodeItem{}
+                                          : ToDecodeItem(item, group, block_queries));
+  }
+  if (!merges.empty()) AddMerges(items, merges, blocks_done, group, block_queries, &decode);
+
   int64_t blocks = 0;
   auto flush = [&] {
     const cudaError_t error =
@@ -906,9 +1094,8 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
     blocks = 0;
     return error;
   };
-  for (const AttentionItem& item : items) {
-    const int64_t more =
-        CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int64_t more = blocks_of(items[i]);
     if (more == 0) continue;
     if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
     if (batch.items_count == kItemsPerLaunch ||
@@ -916,7 +1103,7 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.items[batch.items_count] = ToDecodeItem(item, group, block_queries);
+    batch.items[batch.items_count] = decode[i];
     ++batch.items_count;
     blocks += more;
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -363,7 +364,7 @@ Case RandomCase(DType dtype, int head_dim, int group, const AttentionParams& par
   c.format = {.dtype = dtype, .page_slots = slots, .head_dim = head_dim};
   c.group = group;
   c.params = params;
-  c.tokens = random.Below(2) == 0 ? 1 : 1 + random.Below(64 / group);
+  c.tokens = random.Below(2) == 0 ? 1 : 1 + random.Below(std::max(1, 64 / group));
   c.heads = 1 + static_cast<int>(random.Below(3));
   c.count = Pick<int64_t>(random, {0, 1, random.Below(20), random.Below(300), random.Below(700)});
   c.first_slot = random.Below(2 * slots);
@@ -409,7 +410,9 @@ TEST_P(AttentionDecodeTest, AgreesWithTheDefinition) {
   for (int head_dim : {64, 80, 96, 128, 256, 8, 40, 136}) {
     for (int round = 0; round < 12 && !HasFatalFailure(); ++round) {
       const AttentionParams params = RandomParams(head_dim, random);
-      const int group = 1 + static_cast<int>(random.Below(16));
+      // More than a block takes at a time now and then.
+      const auto group =
+          static_cast<int>(round == 5 ? 65 + random.Below(64) : 1 + random.Below(16));
       const int slots = Pick(random, {1, 5, 16, 64});
       std::vector<std::unique_ptr<Problem>> problems;
       Case c;
@@ -462,7 +465,6 @@ TEST_P(AttentionDecodeTest, RefusesWhatItCannotDo) {
   const DType other = GetParam() == DType::kF16 ? DType::kBF16 : DType::kF16;
   EXPECT_TRUE(CanAttendDecode(format, GetParam(), 4, params, item));
   EXPECT_FALSE(CanAttendDecode(format, other, 4, params, item));
-  EXPECT_FALSE(CanAttendDecode(format, GetParam(), 5, params, item));
   PageFormat odd = format;
   odd.head_dim = 68;
   EXPECT_FALSE(CanAttendDecode(odd, GetParam(), 4, params, item));
@@ -485,6 +487,157 @@ TEST_P(AttentionDecodeTest, RefusesWhatItCannotDo) {
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionDecodeTest,
                          testing::Values(DType::kBF16, DType::kF16, DType::kF32),
                          [](const auto& which) { return std::string(DTypeName(which.param)); });
+
+// Decode items that share results, as the executor makes them: parts of one sequence lie behind one
+// another, and its items are anywhere among the others.
+class Decode {
+ public:
+  Decode(DType dtype, int head_dim, int group, int heads, std::vector<std::vector<int64_t>> counts,
+         int64_t split, Random& random)
+      : format_{.dtype = dtype, .page_slots = 16, .head_dim = head_dim}, group_(group) {
+    const int64_t rows = int64_t{heads} * group;
+    std::vector<float> q;
+    for (int64_t i = 0; i < rows * head_dim; ++i) q.push_back(random.Normal());
+    memory_.push_back(std::make_unique<DeviceBytes>(Encode(q, dtype)));
+    const void* d_q = memory_.back()->as<void>();
+    for (size_t sequence = 0; sequence < counts.size(); ++sequence) {
+      int64_t parts = 0;
+      for (const int64_t count : counts[sequence]) parts += CeilDiv(count, split);
+      memory_.push_back(std::make_unique<DeviceBytes>(
+          std::vector<float>(static_cast<size_t>(parts * rows * (head_dim + 1)), kPoison)));
+      auto* o = memory_.back()->as<float>();
+      MergeItem merge = {.part_o = o,
+                         .o_part_stride = rows * head_dim,
+                         .part_lse = o + parts * rows * head_dim,
+                         .lse_part_stride = rows,
+                         .parts = static_cast<int>(parts),
+                         .rows = rows};
+      for (int kind = 0; kind < 3; ++kind) {
+        results_.push_back(std::make_unique<DeviceBytes>(
+            Encode(std::vector<float>(static_cast<size_t>(rows * head_dim), kPoison), dtype)));
+      }
+      int64_t part = 0;
+      int64_t position = 0;
+      int64_t total = 0;
+      for (const int64_t count : counts[sequence]) total += count;
+      const int64_t unseen = random.Below(4) == 0 ? random.Below(total) : 0;
+      for (const int64_t count : counts[sequence]) {
+        const int64_t pages = CeilDiv(count, format_.page_slots);
+        const auto head_stride = pages * static_cast<int64_t>(format_.bytes());
+        std::vector<float> kv;
+        for (int64_t i = 0; i < 2 * heads * pages * format_.page_slots * head_dim; ++i) {
+          kv.push_back(random.Normal());
+        }
+        memory_.push_back(std::make_unique<DeviceBytes>(Encode(kv, dtype)));
+        auto* k = memory_.back()->as<std::byte>();
+        AttentionItem item = {
+            .q = d_q,
+            .q_stride = rows * head_dim,
+            .tokens = 1,
+            .q_position = total - 1 - unseen,
+            .heads = heads,
+            .keys = {.pages = {.k = k,
+                               .v = k + heads * head_stride,
+                               .page_stride = static_cast<int64_t>(format_.bytes()),
+                               .head_stride = head_stride,
+                               .count = count},
+                     .position = position},
+            .transform = {}};
+        item.split = split;
+        item.o = o + part * merge.o_part_stride;
+        item.o_stride = rows * head_dim;
+        item.o_part_stride = merge.o_part_stride;
+        item.lse = o + parts * rows * head_dim + part * rows;
+        item.lse_stride = rows;
+        item.lse_part_stride = rows;
+        item.into = static_cast<int>(sequence);
+        items_.push_back(item);
+        part += CeilDiv(count, split);
+        position += count;
+      }
+      merges_.push_back(merge);
+    }
+    std::shuffle(items_.begin(), items_.end(), std::mt19937(random.Next()));
+    counters_ = std::make_unique<DeviceBytes>(std::vector<uint32_t>(kMergedHeadsMax, 0));
+  }
+
+  // Merged apart, at once, and at once again: the same bits.
+  void Check() {
+    ASSERT_TRUE(CanMergeDecode(group_, items_, merges_));
+    const AttentionParams params = {.scale = 0.1f};
+    for (int kind = 0; kind < 3; ++kind) {
+      for (size_t i = 0; i < merges_.size(); ++i) {
+        merges_[i].o = results_[i * 3 + static_cast<size_t>(kind)]->as<void>();
+      }
+      if (kind == 0) {
+        ASSERT_EQ(AttendDecode(nullptr, format_, format_.dtype, group_, params, items_),
+                  cudaSuccess);
+        ASSERT_EQ(Merge(nullptr, format_.dtype, format_.head_dim, merges_), cudaSuccess);
+      } else {
+        ASSERT_EQ(AttendDecode(nullptr, format_, format_.dtype, group_, params, items_, merges_,
+                               counters_->as<uint32_t>()),
+                  cudaSuccess);
+      }
+    }
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    for (size_t i = 0; i < merges_.size(); ++i) {
+      const std::vector<std::byte> apart = results_[i * 3]->Read<std::byte>();
+      ASSERT_EQ(apart, results_[i * 3 + 1]->Read<std::byte>());
+      ASSERT_EQ(apart, results_[i * 3 + 2]->Read<std::byte>());
+      for (int64_t e = 0; e < merges_[i].rows * format_.head_dim; ++e) {
+        ASSERT_TRUE(std::isfinite(LoadAsFloat(apart.data(), e, format_.dtype)));
+      }
+    }
+    for (const uint32_t count : counters_->Read<uint32_t>()) ASSERT_EQ(count, 0u);
+  }
+
+ private:
+  const PageFormat format_;
+  const int group_;
+  std::vector<std::unique_ptr<DeviceBytes>> memory_;
+  std::vector<std::unique_ptr<DeviceBytes>> results_;
+  std::unique_ptr<DeviceBytes> counters_;
+  std::vector<AttentionItem> items_;
+  std::vector<MergeItem> merges_;
+};
+
+TEST_P(AttentionDecodeTest, MergingAtOnceGivesTheBitsOfMerge) {
+  Random random(9);
+  for (const int head_dim : {64, 128, 256, 40}) {
+    for (int round = 0; round < 8 && !HasFatalFailure(); ++round) {
+      const auto group = static_cast<int>(round == 3 ? 70 : 1 + random.Below(9));
+      std::vector<std::vector<int64_t>> counts(static_cast<size_t>(1 + random.Below(3)));
+      for (std::vector<int64_t>& items : counts) {
+        // Now and then more items than a launch takes.
+        const int64_t ranges = round == 5 ? 21 : 1 + random.Below(3);
+        for (int64_t i = 0; i < ranges; ++i) items.push_back(1 + random.Below(100));
+      }
+      const int64_t split = Pick<int64_t>(random, {3, 16, 64, 5000});
+      Decode decode(GetParam(), head_dim, group, 1 + static_cast<int>(random.Below(3)), counts,
+                    std::max<int64_t>(split, round == 5 ? 32 : 3), random);
+      SCOPED_TRACE("dim " + std::to_string(head_dim) + " group " + std::to_string(group) +
+                   " round " + std::to_string(round) + " split " + std::to_string(split));
+      decode.Check();
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, MergesAtOnceOnlyWhatIsWhole) {
+  AttentionItem item = {.tokens = 1, .heads = 2, .keys = {.pages = {.count = 64}}, .transform = {}};
+  item.split = 32;
+  item.into = 0;
+  MergeItem merge = {.parts = 2, .rows = 8};
+  EXPECT_TRUE(CanMergeDecode(4, {&item, 1}, {&merge, 1}));
+  EXPECT_FALSE(CanMergeDecode(3, {&item, 1}, {&merge, 1}));
+  merge.parts = 3;
+  EXPECT_FALSE(CanMergeDecode(4, {&item, 1}, {&merge, 1}));
+  merge.parts = 2;
+  item.tokens = 2;
+  EXPECT_FALSE(CanMergeDecode(4, {&item, 1}, {&merge, 1}));
+  item.tokens = 1;
+  item.o_part_stride = 7;
+  EXPECT_FALSE(CanMergeDecode(4, {&item, 1}, {&merge, 1}));
+}
 
 class MergeTest : public testing::TestWithParam<DType> {};
 

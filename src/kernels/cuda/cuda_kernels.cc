@@ -21,6 +21,7 @@
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/merge.h"
 #include "kernels/cuda/prefill.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/cuda/sdpa.h"
 
 namespace headway {
@@ -30,6 +31,7 @@ using cuda::CudaStream;
 
 // Small host data (token ids, positions) goes through this many pinned buffers in turn.
 constexpr int kUploads = 4;
+constexpr int64_t kMergeCounterBytes = cuda::kMergedHeadsMax * int64_t{sizeof(uint32_t)};
 
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
@@ -85,6 +87,8 @@ class CudaKernels final : public Kernels {
     upload_bytes_ = layout.upload;
     for (Upload& upload : uploads_) upload.device = take(layout.upload);
     prefill_memory_ = take(layout.prefill);
+    sample_memory_ = take(layout.sample);
+    merge_counters_ = reinterpret_cast<uint32_t*>(take(kMergeCounterBytes));
     Result<std::unique_ptr<Buffer>> pinned =
         device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
@@ -226,7 +230,7 @@ class CudaKernels final : public Kernels {
     few_.clear();
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.transform.inv_freq == nullptr && item.key_mass == nullptr);
-      if (item.tokens * group <= cuda::kFewQueriesMax && item.result == nullptr) {
+      if (IsFew(group, item)) {
         few_.push_back(item);
       } else {
         const cuda::PrefillMemory memory = {prefill_memory_, limits_};
@@ -236,6 +240,20 @@ class CudaKernels final : public Kernels {
     }
     if (few_.empty()) return;
     call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, few_),
+               "decode attention");
+  }
+
+  void AttendMerge(Stream& stream, const PageFormat& format, int group,
+                   const AttentionParams& params, std::span<const AttentionItem> items,
+                   std::span<const MergeItem> merges) override {
+    const auto few = [&](const AttentionItem& item) { return IsFew(group, item); };
+    if (!std::all_of(items.begin(), items.end(), few) ||
+        !cuda::CanMergeDecode(group, items, merges)) {
+      return Kernels::AttendMerge(stream, format, group, params, items, merges);
+    }
+    Call call(stream, AttendCost(format, group, params, items, Bytes()));
+    call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, items, merges,
+                                  merge_counters_),
                "decode attention");
   }
 
@@ -251,19 +269,47 @@ class CudaKernels final : public Kernels {
                "sinks");
   }
 
+  void Sample(Stream& stream, std::span<const SampleItem> items) override {
+    Call call(stream, SampleCost(items));
+    for (const SampleItem& item : items) {
+      HEADWAY_CHECK(item.vocab <= limits_.vocab);
+      const auto at_once = static_cast<size_t>(upload_bytes_) / sizeof(TokenPenalty);
+      for (std::span<const TokenPenalty> rest = item.penalties; !rest.empty();) {
+        const std::span<const TokenPenalty> some = rest.first(std::min(rest.size(), at_once));
+        rest = rest.subspan(some.size());
+        const void* on_device = ToDevice(call, std::as_bytes(some));
+        call.Check(cuda::Penalise(call.native(), item, static_cast<const TokenPenalty*>(on_device),
+                                  static_cast<int64_t>(some.size())),
+                   "penalties");
+      }
+    }
+    for (size_t at = 0; at < items.size(); at += cuda::kSampleRowsMax) {
+      const auto rows = std::min<size_t>(items.size() - at, cuda::kSampleRowsMax);
+      call.Check(cuda::Sample(call.native(), items.subspan(at, rows), sample_memory_), "sampling");
+    }
+  }
+
  private:
   struct Layout {
     explicit Layout(const KernelLimits& limits)
         : upload(Aligned(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2))),
-          prefill(cuda::PrefillMemory::Bytes(limits)),
-          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill) {}
-    int64_t upload, prefill, total;
+          prefill(Aligned(cuda::PrefillMemory::Bytes(limits))),
+          sample(Aligned(cuda::SampleMemoryBytes(limits.vocab))),
+          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + sample +
+                kMergeCounterBytes) {}
+    int64_t upload, prefill, sample, total;
   };
   struct Upload {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
     cudaEvent_t used = nullptr;  // behind the copy out of `host`
   };
+
+  // What the decode kernel does: decode steps, and other items that are too few for cuDNN.
+  static bool IsFew(int group, const AttentionItem& item) {
+    return item.result == nullptr &&
+           (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax);
+  }
 
   int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
 
@@ -316,6 +362,8 @@ class CudaKernels final : public Kernels {
   std::unique_ptr<Buffer> pinned_;
   void* gemm_workspace_ = nullptr;
   std::byte* prefill_memory_ = nullptr;
+  std::byte* sample_memory_ = nullptr;
+  uint32_t* merge_counters_ = nullptr;
   std::array<Upload, kUploads> uploads_;
   size_t next_upload_ = 0;
   int64_t upload_bytes_ = 0;

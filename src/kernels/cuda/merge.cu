@@ -20,7 +20,8 @@ constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 // Elements of a row that a lane loads before it uses any of them.
 constexpr int kAtOnce = 4;
 // A warp does a row of so many parts alone; with more parts, a block does 32 elements of a row.
-constexpr int kFewParts = 8;
+constexpr int kFewParts = kMergeChains;
+static_assert(kWarps == kMergeChains);
 
 __device__ float Widen(float value) { return value; }
 __device__ float Widen(__half value) { return __half2float(value); }
@@ -35,13 +36,6 @@ __device__ float Finite(float max) { return max == kNoKeys ? 0.0f : max; }
 __device__ float WarpMax(float value) {
   for (int apart = 1; apart < kWarp; apart *= 2) {
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, apart));
-  }
-  return value;
-}
-
-__device__ float WarpSum(float value) {
-  for (int apart = 1; apart < kWarp; apart *= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, apart);
   }
   return value;
 }
@@ -70,6 +64,10 @@ __device__ int FindItem(const MergeBatch& batch) {
   return low;
 }
 
+// The order of additions, here and where AttendDecode merges: parts i, i + kMergeChains, ... are
+// added up in order as chain i, then the chains in order; few parts are chains of one. So whichever
+// kernel merges gives the same bits.
+
 // A warp a row.
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp)
@@ -85,8 +83,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const float own = lane < item.parts ? item.part_lse[lane * item.lse_part_stride + row] : kNoKeys;
   const float top = Finite(WarpMax(own));
   const float share = expf(own - top);
-  const float total = WarpSum(share);
-  const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+  float total = 0.0f;
+  for (int part = 0; part < item.parts; ++part) total += __shfl_sync(kAllLanes, share, part);
   if (item.lse != nullptr && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
   }
@@ -96,18 +94,18 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int part = 0; part < item.parts; ++part) {
       const float lse = __shfl_sync(kAllLanes, own, part);
       if (lse == kNoKeys) continue;
-      const float weight = expf(lse - top) * factor;
+      const float weight = expf(lse - top);
       const float* from = item.part_o + part * item.o_part_stride + row * batch.head_dim;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kWarp + lane;
-        if (at < batch.head_dim) sum[i] += weight * from[at];
+        if (at < batch.head_dim) sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, from[at]));
       }
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kWarp + lane;
-      if (at < batch.head_dim) Store(sum[i], to + at);
+      if (at < batch.head_dim) Store(total == 0.0f ? 0.0f : sum[i] / total, to + at);
     }
   }
 }
@@ -150,7 +148,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     const float part_lse = lse[part * item.lse_part_stride];
     const float value = mine && part_lse != kNoKeys ? from[part * item.o_part_stride] : 0.0f;
     const float weight = expf(part_lse - top);
-    sum += weight * value;
+    sum = fmaf(weight, value, sum);
     total += weight;
   }
   sums[warp][lane] = sum;

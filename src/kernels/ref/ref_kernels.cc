@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/ref/ref_attention.h"
+#include "kernels/ref/ref_sampling.h"
 
 namespace headway {
 namespace {
@@ -116,6 +117,10 @@ class RefKernels : public Kernels {
   void AddSinks(Stream&, const float* sink_logits, int64_t tokens, int heads, int head_dim,
                 float* o, float* lse) override {
     ref::AddSinks(sink_logits, tokens, heads, head_dim, o, lse);
+  }
+
+  void Sample(Stream&, std::span<const SampleItem> items) override {
+    for (const SampleItem& item : items) *item.result = ref::Sample(item);
   }
 
  private:
