@@ -330,7 +330,9 @@ Result<std::unique_ptr<Kernels>> NewCudaKernels(int device) {
   Result<std::unique_ptr<cuda::Gemm>> gemm = cuda::Gemm::Create();
   if (!gemm.ok()) return gemm.status();
   Result<std::unique_ptr<cuda::Sdpa>> sdpa = cuda::Sdpa::Create(device);
-  if (!sdpa.ok()) Log(LogLevel::kWarning, "prefill will be slow: " + sdpa.status().message());
+  if (!sdpa.ok())
+    Log(LogLevel::kWarning,
+        "attention of prefill is slower than it could be: " + sdpa.status().message());
   return std::unique_ptr<Kernels>(std::make_unique<CudaKernels>(
       device, "cuda sm_" + std::to_string(info->major) + std::to_string(info->minor),
       std::move(*gemm), sdpa.ok() ? std::move(*sdpa) : nullptr));
