@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace headway::cuda {
 namespace {
@@ -70,6 +71,7 @@ struct Gemm::Impl {
   }
   Status MakePlan(int64_t rows, const LinearOp& op, const void* bias, Plan* plan);
 
+  int choice = 0;
   cublasLtHandle_t handle = nullptr;
   std::map<Shape, std::unique_ptr<Plan>> plans;
 };
@@ -77,8 +79,9 @@ struct Gemm::Impl {
 Gemm::Gemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Gemm::~Gemm() = default;
 
-Result<std::unique_ptr<Gemm>> Gemm::Create() {
+Result<std::unique_ptr<Gemm>> Gemm::Create(int choice) {
   auto impl = std::make_unique<Impl>();
+  impl->choice = choice;
   const cublasStatus_t status = cublasLtCreate(&impl->handle);
   if (status != CUBLAS_STATUS_SUCCESS) return Failed("starting", status);
   return std::unique_ptr<Gemm>(new Gemm(std::move(impl)));
@@ -128,13 +131,13 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, 
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     cublasLtMatmulPreferenceSetAttribute(preference, operand, &y_align, sizeof(y_align));
   }
-  cublasLtMatmulHeuristicResult_t best = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(static_cast<size_t>(choice) + 1);
   int found = 0;
   s = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->weight, plan->x, plan->y, plan->y,
-                                     preference, 1, &best, &found);
+                                     preference, choice + 1, proposals.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
   if (s != CUBLAS_STATUS_SUCCESS || found == 0) return Failed("choosing an algorithm", s);
-  plan->algorithm = best.algo;
+  plan->algorithm = proposals[static_cast<size_t>(found - 1)].algo;
   return OkStatus();
 }
 

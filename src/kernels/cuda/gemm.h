@@ -19,8 +19,9 @@ inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 // Not thread-safe. The GPU of `Create` is current in the thread that calls.
 class Gemm {
  public:
-  // kIo when cuBLASLt does not start.
-  static Result<std::unique_ptr<Gemm>> Create();
+  // kIo when cuBLASLt does not start. `choice` is which of its proposals for a shape is taken, the
+  // best expected first; the last where there are fewer.
+  static Result<std::unique_ptr<Gemm>> Create(int choice = 0);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
