@@ -33,6 +33,9 @@ using cuda::CudaStream;
 constexpr int kUploads = 4;
 constexpr int64_t kMergeCounterBytes = cuda::kMergedHeadsMax * int64_t{sizeof(uint32_t)};
 
+// Products of the same rows that become one at most: q, k and v.
+constexpr int64_t kJoinedMax = 3;
+
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
 // Enqueued work of one call: chooses the GPU, times the call where the trace wants it, and gives
@@ -87,6 +90,7 @@ class CudaKernels final : public Kernels {
     upload_bytes_ = layout.upload;
     for (Upload& upload : uploads_) upload.device = take(layout.upload);
     prefill_memory_ = take(layout.prefill);
+    bias_ = take(layout.bias);
     sample_memory_ = take(layout.sample);
     merge_counters_ = reinterpret_cast<uint32_t*>(take(kMergeCounterBytes));
     Result<std::unique_ptr<Buffer>> pinned =
@@ -135,13 +139,18 @@ class CudaKernels final : public Kernels {
       call.Check(cuda::MatVec(call.native(), dtype_, x, rows, ops), "matrix × vector");
       return;
     }
-    for (size_t i = 0; i < ops.size();) {
-      LinearOp op = ops[i++];
-      while (i < ops.size() && Follows(op, ops[i])) op.weight.out += ops[i++].weight.out;
-      if (op.weight.dtype == dtype_ && op.bias == nullptr) {
-        call.Check(gemm_->Run(call.native(), x, rows, op, gemm_workspace_));
+    while (!ops.empty()) {
+      LinearOp joined = ops.front();
+      size_t count = 1;
+      while (count < std::min<size_t>(ops.size(), kJoinedMax) && Follows(joined, ops[count])) {
+        joined.weight.out += ops[count++].weight.out;
+      }
+      const std::span<const LinearOp> same = ops.first(count);
+      ops = ops.subspan(count);
+      if (joined.weight.dtype == dtype_) {
+        call.Check(gemm_->Run(call.native(), x, rows, joined, Bias(call, same), gemm_workspace_));
       } else {
-        SlowLinear(call, x, rows, op);
+        SlowLinear(call, x, rows, same);
       }
     }
   }
@@ -294,10 +303,11 @@ class CudaKernels final : public Kernels {
     explicit Layout(const KernelLimits& limits)
         : upload(Aligned(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2))),
           prefill(Aligned(cuda::PrefillMemory::Bytes(limits))),
+          bias(Aligned(kJoinedMax * limits.max_out * 4)),
           sample(Aligned(cuda::SampleMemoryBytes(limits.vocab))),
-          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + sample +
+          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample +
                 kMergeCounterBytes) {}
-    int64_t upload, prefill, sample, total;
+    int64_t upload, prefill, bias, sample, total;
   };
   struct Upload {
     std::byte* host = nullptr;
@@ -331,23 +341,39 @@ class CudaKernels final : public Kernels {
   bool Follows(const LinearOp& op, const LinearOp& next) const {
     const auto element = static_cast<int64_t>(DTypeBytes(op.weight.dtype));
     const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
-    return op.bias == nullptr && next.bias == nullptr && next.weight.dtype == op.weight.dtype &&
-           next.weight.in == op.weight.in &&
+    return next.weight.dtype == op.weight.dtype && next.weight.in == op.weight.in &&
            next.weight.data == op.weight.data + op.weight.out * op.weight.in * element &&
            next.result == op.result && next.y_stride == op.y_stride &&
            next.y == static_cast<std::byte*>(op.y) + op.weight.out * y_element;
   }
 
-  // Rows a few at a time: for products with a bias, and for weights of another dtype.
-  void SlowLinear(Call& call, const void* x, int64_t rows, const LinearOp& op) {
-    const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+  // What joined ops add to their product, as Gemm takes it; null: nothing.
+  const void* Bias(Call& call, std::span<const LinearOp> ops) {
+    if (std::all_of(ops.begin(), ops.end(),
+                    [](const LinearOp& op) { return op.bias == nullptr; })) {
+      return nullptr;
+    }
+    int64_t out = 0;
+    for (const LinearOp& op : ops) out += op.weight.out;
+    HEADWAY_CHECK(out <= kJoinedMax * limits_.max_out);
+    const DType dtype = ops.front().result == LinearResult::kActivation ? dtype_ : DType::kF32;
+    call.Check(cuda::JoinBiases(call.native(), dtype, ops, bias_), "biases");
+    return bias_;
+  }
+
+  // Rows a few at a time, for weights whose dtype is not the activations'.
+  void SlowLinear(Call& call, const void* x, int64_t rows, std::span<const LinearOp> ops) {
     for (int64_t row = 0; row < rows; row += cuda::kMatVecRowsMax) {
-      LinearOp part = op;
-      part.y = static_cast<std::byte*>(op.y) + row * op.y_stride * y_element;
-      call.Check(cuda::MatVec(call.native(), dtype_,
-                              static_cast<const std::byte*>(x) + row * op.weight.in * Bytes(),
-                              std::min(cuda::kMatVecRowsMax, rows - row), {&part, 1}),
-                 "matrix × vector");
+      std::vector<LinearOp> part(ops.begin(), ops.end());
+      for (LinearOp& op : part) {
+        const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+        op.y = static_cast<std::byte*>(op.y) + row * op.y_stride * y_element;
+      }
+      call.Check(
+          cuda::MatVec(call.native(), dtype_,
+                       static_cast<const std::byte*>(x) + row * ops.front().weight.in * Bytes(),
+                       std::min(cuda::kMatVecRowsMax, rows - row), part),
+          "matrix × vector");
     }
   }
 
@@ -361,6 +387,7 @@ class CudaKernels final : public Kernels {
   Budget host_budget_{"uploads", kUnlimited};  // some KiB of host memory
   std::unique_ptr<Buffer> pinned_;
   void* gemm_workspace_ = nullptr;
+  void* bias_ = nullptr;  // of the product at hand
   std::byte* prefill_memory_ = nullptr;
   std::byte* sample_memory_ = nullptr;
   uint32_t* merge_counters_ = nullptr;
@@ -378,7 +405,9 @@ Result<std::unique_ptr<Kernels>> NewCudaKernels(int device) {
   Result<std::unique_ptr<cuda::Gemm>> gemm = cuda::Gemm::Create();
   if (!gemm.ok()) return gemm.status();
   Result<std::unique_ptr<cuda::Sdpa>> sdpa = cuda::Sdpa::Create(device);
-  if (!sdpa.ok()) Log(LogLevel::kWarning, "prefill will be slow: " + sdpa.status().message());
+  if (!sdpa.ok())
+    Log(LogLevel::kWarning,
+        "attention of prefill is slower than it could be: " + sdpa.status().message());
   return std::unique_ptr<Kernels>(std::make_unique<CudaKernels>(
       device, "cuda sm_" + std::to_string(info->major) + std::to_string(info->minor),
       std::move(*gemm), sdpa.ok() ? std::move(*sdpa) : nullptr));

@@ -96,6 +96,29 @@ __device__ inline float WarpSum(float value) {
   return value;
 }
 
+// ---- Biases.
+
+constexpr int kBiasesMax = 4;
+
+struct Biases {
+  const float* from[kBiasesMax];
+  int64_t out[kBiasesMax];
+};
+
+template <DType kType>
+__global__ void __launch_bounds__(kThreads) JoinBiasesKernel(Biases biases, void* to) {
+  FollowPrevious();
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  int64_t out = at;
+#pragma unroll
+  for (int i = 0; i < kBiasesMax; ++i) {
+    if (out >= 0 && out < biases.out[i]) {
+      Store<kType, 1>(to, at, {biases.from[i] == nullptr ? 0.0f : biases.from[i][out]});
+    }
+    out -= biases.out[i];
+  }
+}
+
 // ---- Embed.
 
 // Rows of tables in files may lie at any even address.
@@ -577,6 +600,28 @@ bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem&
 }
 
 }  // namespace
+
+cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to) {
+  while (!ops.empty()) {
+    Biases biases = {};
+    int64_t total = 0;
+    const size_t count = std::min<size_t>(ops.size(), kBiasesMax);
+    for (size_t i = 0; i < count; ++i) {
+      biases.from[i] = ops[i].bias;
+      biases.out[i] = ops[i].weight.out;
+      total += ops[i].weight.out;
+    }
+    ops = ops.subspan(count);
+    if (total == 0) continue;
+    const cudaError_t error = WithDType(dtype, [&](auto type) {
+      return LaunchKernel(JoinBiasesKernel<decltype(type)::kValue>, Blocks(total, kThreads),
+                          kThreads, 0, stream, biases, to);
+    });
+    if (error != cudaSuccess) return error;
+    to = static_cast<std::byte*>(to) + total * static_cast<int64_t>(DTypeBytes(dtype));
+  }
+  return cudaSuccess;
+}
 
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
                   float* x) {

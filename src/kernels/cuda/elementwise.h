@@ -13,6 +13,10 @@
 
 namespace headway::cuda {
 
+// to [sum of out] = the biases of the ops, one op's behind the other's, as `dtype`; zeros for an op
+// without.
+cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to);
+
 // x [tokens, table.in] = rows of table [vocab, d_model], which may lie at any even address.
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
                   float* x);

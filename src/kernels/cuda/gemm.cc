@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace headway::cuda {
 namespace {
@@ -26,8 +27,8 @@ Status Failed(const char* what, cublasStatus_t status) {
                 std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
 }
 
-// Rows, outputs, inputs, stride of y, dtype, result.
-using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, LinearResult>;
+// Rows, outputs, inputs, stride of y, dtype, result, whether there is a bias.
+using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, LinearResult, bool>;
 
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
@@ -45,6 +46,22 @@ struct Plan {
   }
 };
 
+cublasStatus_t SetBias(const void* bias, cublasLtMatmulDesc_t product) {
+  return cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                        sizeof(bias));
+}
+
+// A row of y^T, which is a column of y, has one number of the bias.
+cublasStatus_t AddBias(cudaDataType_t type, const void* bias, cublasLtMatmulDesc_t product) {
+  const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  cublasStatus_t s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                    &epilogue, sizeof(epilogue));
+  if (s != CUBLAS_STATUS_SUCCESS) return s;
+  s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                     sizeof(type));
+  return s == CUBLAS_STATUS_SUCCESS ? SetBias(bias, product) : s;
+}
+
 }  // namespace
 
 struct Gemm::Impl {
@@ -52,8 +69,9 @@ struct Gemm::Impl {
     plans.clear();
     if (handle != nullptr) cublasLtDestroy(handle);
   }
-  Status MakePlan(int64_t rows, const LinearOp& op, Plan* plan);
+  Status MakePlan(int64_t rows, const LinearOp& op, const void* bias, Plan* plan);
 
+  int choice = 0;
   cublasLtHandle_t handle = nullptr;
   std::map<Shape, std::unique_ptr<Plan>> plans;
 };
@@ -61,17 +79,19 @@ struct Gemm::Impl {
 Gemm::Gemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Gemm::~Gemm() = default;
 
-Result<std::unique_ptr<Gemm>> Gemm::Create() {
+Result<std::unique_ptr<Gemm>> Gemm::Create(int choice) {
   auto impl = std::make_unique<Impl>();
+  impl->choice = choice;
   const cublasStatus_t status = cublasLtCreate(&impl->handle);
   if (status != CUBLAS_STATUS_SUCCESS) return Failed("starting", status);
   return std::unique_ptr<Gemm>(new Gemm(std::move(impl)));
 }
 
 // cuBLASLt's matrices are column-major, so y^T [out, rows] = W [out, in] x^T [in, rows].
-Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, Plan* plan) {
+Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, Plan* plan) {
   const cudaDataType_t type = TypeOf(op.weight.dtype);
   const bool floats = op.result != LinearResult::kActivation;
+  const cudaDataType_t type_of_y = floats ? CUDA_R_32F : type;
   const auto out = static_cast<uint64_t>(op.weight.out);
   const auto in = static_cast<uint64_t>(op.weight.in);
   cublasStatus_t s = cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -79,14 +99,15 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, Plan* plan) {
   const cublasOperation_t transpose = CUBLAS_OP_T;
   s = cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
                                      sizeof(transpose));
+  if (s == CUBLAS_STATUS_SUCCESS && bias != nullptr) s = AddBias(type_of_y, bias, plan->product);
   if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a product", s);
   s = cublasLtMatrixLayoutCreate(&plan->weight, type, in, out, op.weight.in);
   if (s == CUBLAS_STATUS_SUCCESS) {
     s = cublasLtMatrixLayoutCreate(&plan->x, type, in, static_cast<uint64_t>(rows), op.weight.in);
   }
   if (s == CUBLAS_STATUS_SUCCESS) {
-    s = cublasLtMatrixLayoutCreate(&plan->y, floats ? CUDA_R_32F : type, out,
-                                   static_cast<uint64_t>(rows), op.y_stride);
+    s = cublasLtMatrixLayoutCreate(&plan->y, type_of_y, out, static_cast<uint64_t>(rows),
+                                   op.y_stride);
   }
   if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a matrix", s);
 
@@ -110,24 +131,29 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, Plan* plan) {
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     cublasLtMatmulPreferenceSetAttribute(preference, operand, &y_align, sizeof(y_align));
   }
-  cublasLtMatmulHeuristicResult_t best = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(static_cast<size_t>(choice) + 1);
   int found = 0;
   s = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->weight, plan->x, plan->y, plan->y,
-                                     preference, 1, &best, &found);
+                                     preference, choice + 1, proposals.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
   if (s != CUBLAS_STATUS_SUCCESS || found == 0) return Failed("choosing an algorithm", s);
-  plan->algorithm = best.algo;
+  plan->algorithm = proposals[static_cast<size_t>(found - 1)].algo;
   return OkStatus();
 }
 
 Status Gemm::Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op,
-                 void* workspace) {
-  const Shape shape(rows, op.weight.out, op.weight.in, op.y_stride, op.weight.dtype, op.result);
+                 const void* bias, void* workspace) {
+  const Shape shape(rows, op.weight.out, op.weight.in, op.y_stride, op.weight.dtype, op.result,
+                    bias != nullptr);
   std::unique_ptr<Plan>& plan = impl_->plans[shape];
   if (plan == nullptr) {
     auto made = std::make_unique<Plan>();
-    if (Status s = impl_->MakePlan(rows, op, made.get()); !s.ok()) return s;
+    if (Status s = impl_->MakePlan(rows, op, bias, made.get()); !s.ok()) return s;
     plan = std::move(made);
+  }
+  if (bias != nullptr) {
+    const cublasStatus_t s = SetBias(bias, plan->product);
+    if (s != CUBLAS_STATUS_SUCCESS) return Failed("setting a bias", s);
   }
   const float one = 1.0f;
   const float beta = op.result == LinearResult::kAddFloat ? 1.0f : 0.0f;

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt: y = x W^T for more rows than matvec.h takes.
+// Matrix products by cuBLASLt: y = x W^T + bias for more rows than matvec.h takes.
 #ifndef HEADWAY_KERNELS_CUDA_GEMM_H_
 #define HEADWAY_KERNELS_CUDA_GEMM_H_
 
@@ -19,16 +19,18 @@ inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 // Not thread-safe. The GPU of `Create` is current in the thread that calls.
 class Gemm {
  public:
-  // kIo when cuBLASLt does not start.
-  static Result<std::unique_ptr<Gemm>> Create();
+  // kIo when cuBLASLt does not start. `choice` is which of its proposals for a shape is taken, the
+  // best expected first; the last where there are fewer.
+  static Result<std::unique_ptr<Gemm>> Create(int choice = 0);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
   // y [rows, op.weight.out] of x [rows, op.weight.in] in the dtype of the weight, which is the
-  // activation dtype; biases are not added. `workspace` has kGemmWorkspaceBytes. Algorithms are
-  // chosen once a shape.
-  Status Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op, void* workspace);
+  // activation dtype. `bias` [op.weight.out] or null stands for op.bias: it has the dtype of y and
+  // lies on 16 bytes. `workspace` has kGemmWorkspaceBytes. Algorithms are chosen once a shape.
+  Status Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op, const void* bias,
+             void* workspace);
 
  private:
   struct Impl;

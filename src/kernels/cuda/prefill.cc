@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/merge.h"
 
 namespace headway::cuda {
@@ -103,7 +104,8 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   return StatusOf(MergeState(stream, activation, format.head_dim, merge), "merge");
 }
 
-// By the decode kernel, as many tokens at a time as it takes: every slice reads all keys.
+// By the decode kernel, as many tokens at a time as it takes: every slice reads all keys. For f32,
+// which tensor cores do not take.
 Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                  const AttentionParams& params, const AttentionItem& item) {
   const int64_t step = std::max<int64_t>(1, kFewQueriesMax / group);
@@ -200,6 +202,9 @@ Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memor
       if (i == 0 && status.code() == StatusCode::kUnsupported) break;
       if (!status.ok() || i + 1 == pieces.size()) return status;
     }
+  }
+  if (CanAttendTiles(format, activation, group, params, item)) {
+    return StatusOf(AttendTiles(stream, format, activation, group, params, item), "attention");
   }
   return RunSlices(stream, format, activation, group, params, item);
 }

@@ -1,5 +1,6 @@
-// Attention of many queries against one range of keys: by cuDNN where the range is dense, and by
-// the decode kernel, some tokens at a time, where it is not.
+// Attention of many queries against one range of keys: by cuDNN where the range is dense and every
+// query sees all of it up to its own position, by the tile kernel (attention_prefill.h) elsewhere,
+// and by the decode kernel, some tokens at a time, for what has no tensor cores.
 #ifndef HEADWAY_KERNELS_CUDA_PREFILL_H_
 #define HEADWAY_KERNELS_CUDA_PREFILL_H_
 
