@@ -42,7 +42,7 @@ std::vector<NamedPlan> Plans() {
   base.group_heads = 2;
   base.threads = 1;
   HarnessConfig first_fit = base, lru = base, disk = base;
-  first_fit.device_slabs = 4;
+  first_fit.device_slabs = 20;
   first_fit.host_slabs = 12;
   lru.placement = kv::PlacementKind::kLru;
   lru.group_heads = 3;
@@ -86,7 +86,8 @@ class Life {
     }
     std::vector<StepInput> inputs;
     std::vector<TokenId> tokens[2];
-    const bool chunk = random_.Below(4) == 0;
+    const int64_t kind = random_.Below(4);
+    const bool chunk = kind == 0;
     const int64_t which = random_.Below(3);  // 2: both
     for (int64_t i = 0; i < 2; ++i) {
       if (which == 1 - i) continue;
@@ -97,7 +98,8 @@ class Life {
         tokens[i].push_back(static_cast<TokenId>(random_.Below(kVocab)));
       }
       // Without logits, steps run one into the other.
-      inputs.push_back({*ids_[i], tokens[i], &rope_, chunk ? LogitsMode::kNone : LogitsMode::kAll});
+      inputs.push_back(
+          {*ids_[i], tokens[i], &rope_, kind < 2 ? LogitsMode::kNone : LogitsMode::kAll});
     }
     Result<std::vector<LogitRows>> rows = harness_->Step(inputs);
     if (!rows.ok()) return rows.status();

@@ -148,7 +148,8 @@ Status Rig::Open() {
   const bool slow = options_.slow_lane == Lane::kCompute;
   if (options_.asynchronous) {
     SlowDevice device(NewCpuDevice(options_.env, nullptr),
-                      slow ? std::optional(Lane::kDiskRead) : std::nullopt, options_.delay_us);
+                      slow ? std::optional(Lane::kDiskRead) : std::nullopt, options_.delay_us,
+                      &broken_);
     compute_ = device.NewStream(Lane::kDiskRead);
   } else {
     compute_ = device_->NewStream(Lane::kCompute);
