@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "engine/context.h"
+#include "engine/device_memory.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "kernels/backend/backend.h"
@@ -101,6 +102,9 @@ struct Engine::Impl {
 
   Status LoadText(const std::string& folder);
   Status OpenBackend();
+  // What a plan's error means, and whether what it takes of a device with its own memory is free.
+  Status Explain(const Status& error) const;
+  Status CheckRoom(const PlanReport& plan);
   Status MoveWeights();
   SetupMemory memory() { return {program_bytes, backend->info(), fast_budget()}; }
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
@@ -124,6 +128,27 @@ Status Engine::Impl::OpenBackend() {
   if (!reserved.ok()) return reserved.status();
   driver_memory = std::move(*reserved);
   return OkStatus();
+}
+
+Status Engine::Impl::Explain(const Status& error) const {
+  if (!device_budget.has_value() || options.gpu_memory > 0) return error;
+  return ExplainFreeMemory(error, backend->info().free_memory, backend->info().memory);
+}
+
+Status Engine::Impl::CheckRoom(const PlanReport& plan) {
+  if (!device_budget.has_value()) return OkStatus();
+  Result<int64_t> free = backend->FreeMemory();
+  if (!free.ok()) return free.status();
+  DeviceMemory memory;
+  memory.free = *free;
+  memory.smallest = plan.smallest_gpu_memory;
+  for (const MemoryLine& line : plan.memory) {
+    if (line.tier == TierName(Tier::kDevice)) memory.planned += line.bytes;
+  }
+  memory.taken = backend->info().context_memory;
+  const std::lock_guard lock(moving);
+  if (device != nullptr) memory.taken += model->weight_bytes().total();
+  return CheckDeviceMemory(memory);
 }
 
 Status Engine::Impl::MoveWeights() {
@@ -243,13 +268,15 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const {
                       workload, &*session, *impl_->kernels, impl_->memory());
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return impl_->Explain(plan.status());
   return ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   // What does not fit is refused before the weights are moved.
-  if (Result<PlanReport> plan = Plan(workload); !plan.ok()) return plan.status();
+  Result<PlanReport> plan = Plan(workload);
+  if (!plan.ok()) return plan.status();
+  if (Status s = impl_->CheckRoom(*plan); !s.ok()) return s;
   if (Status s = impl_->MoveWeights(); !s.ok()) return s;
   ContextParts parts;
   parts.env = impl_->env;

@@ -78,14 +78,19 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
     if (!made.ok()) return made.status();
     host_memory = std::move(*made);
   }
+  std::vector<std::unique_ptr<Event>> layer_done;
+  for (int layer = 0; layer < model.shape().layers; ++layer) {
+    layer_done.push_back(device.NewEvent());
+  }
   return std::unique_ptr<Executor>(new Executor(model, kernels, compute, store, limits,
                                                 std::move(*memory), std::move(host_memory),
-                                                device.NewEvent()));
+                                                std::move(layer_done)));
 }
 
 Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
                    const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
-                   std::unique_ptr<Buffer> host_memory, std::unique_ptr<Event> step_done)
+                   std::unique_ptr<Buffer> host_memory,
+                   std::vector<std::unique_ptr<Event>> layer_done)
     : model_(model),
       shape_(model.shape()),
       kernels_(kernels),
@@ -96,7 +101,7 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       max_parts_(MaxParts(limits, kernels)),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
-      step_done_(std::move(step_done)) {
+      layer_done_(std::move(layer_done)) {
   const Layout layout(shape_, limits_, kernels_);
   std::byte* at = memory_->data();
   const auto take = [&](int64_t bytes) {
@@ -127,6 +132,8 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     step.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
   }
   BeginEntries(inputs);
+  ahead_ = std::all_of(inputs.begin(), inputs.end(),
+                       [](const StepInput& in) { return in.logits == LogitsMode::kNone; });
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
   Status status = store_.BeginReads(ReadOrder());
   if (status.ok()) {
@@ -141,9 +148,6 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     store_.AbortStep();
     return status;
   }
-  // The lanes stay busy with one step ahead; with more, progress and a wish to stop would lag.
-  step_done_->Wait();
-  compute_.Record(*step_done_);
   return Logits(inputs, sink);
 }
 
@@ -191,6 +195,10 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   const int64_t tokens = static_cast<int64_t>(ids_.size());
   for (int layer = 0; layer < shape_.layers; ++layer) {
+    // The lanes stay busy with one step's layers ahead; with more, progress and a wish to stop
+    // would lag.
+    Event& done = *layer_done_[static_cast<size_t>(layer)];
+    done.Wait();
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
@@ -201,6 +209,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     store_.CloseLayer(layer);
     model_.AttentionOut(kernels_, compute_, layer, tokens, act_);
     model_.Mlp(kernels_, compute_, layer, tokens, act_);
+    if (ahead_) compute_.Record(done);
   }
   return OkStatus();
 }

@@ -66,12 +66,14 @@ class Executor {
                                                   const ExecutorLimits& limits, Budget& budget,
                                                   Budget& host_budget);
 
+  ~Executor() { Synchronize().ok(); }  // work under way uses its memory
+
   const ExecutorLimits& limits() const { return limits_; }
 
-  // Without logits and samplers it may return while the step still runs, but not before the one
-  // before it is done. kCancelled when *cancel (may be null) turned true: the step was given up,
-  // see Store::AbortStep. After any error the step was given up, unless it is kCorrupt: a sampler
-  // found no finite logit.
+  // Without logits and samplers it may return while the step still runs; what is enqueued is never
+  // more than as many layers as a step has, so that a wish to stop is met within a chunk.
+  // kCancelled when *cancel (may be null) turned true: the step was given up, see Store::AbortStep.
+  // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
@@ -97,7 +99,7 @@ class Executor {
 
   Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
            const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
-           std::unique_ptr<Buffer> host_memory, std::unique_ptr<Event> step_done);
+           std::unique_ptr<Buffer> host_memory, std::vector<std::unique_ptr<Event>> layer_done);
 
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginEntries(std::span<const StepInput> inputs);
@@ -143,7 +145,9 @@ class Executor {
   float* host_logits_;  // the same two, where the host reads them
   Sampled* host_sampled_;
 
-  std::unique_ptr<Event> step_done_;  // of the last step without logits
+  // [layers], behind each layer of the last step that came to it without logits.
+  std::vector<std::unique_ptr<Event>> layer_done_;
+  bool ahead_ = false;  // the step may return while it still runs
 
   std::vector<Entry> entries_;
   std::vector<TokenId> ids_;

@@ -55,6 +55,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   options.staging_slabs = config.staging_slabs;
   options.bounce_slabs = 2;
   options.placement = config.placement;
+  options.wait_filter = config.wait_filter;
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
   options.disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   const kv::StoreFootprint fixed = kv::FootprintOf(options);
@@ -86,6 +87,10 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     Result<std::unique_ptr<Kernels>> made = (*backend)->NewKernels(h->pool_.get(), nullptr);
     if (!made.ok()) return made.status();
     h->kernels_ = std::move(*made);
+  }
+  if (config.delays != nullptr) {
+    h->kernels_ = NewDelayingKernels(std::move(h->kernels_), *h->device_, config.delays);
+    h->device_ = NewDelayingDevice(std::move(h->device_), env, config.delays);
   }
   KernelLimits limits;
   limits.rows = std::max<int64_t>(options.max_step_tokens, 32);

@@ -22,6 +22,7 @@
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
 #include "model/model.h"
+#include "support/delaying_device.h"
 
 namespace headway::testing {
 
@@ -38,6 +39,10 @@ struct HarnessConfig {
   int threads = 2;
   std::string isa = "auto";
   bool use_ref_kernels = false;  // on the CPU, with a model that was not moved
+  // Not null: lanes are delayed as it says, and kernels run behind the caller's back on the CPU,
+  // too. Outlives the harness.
+  Delays* delays = nullptr;
+  kv::LaneWaitFilter wait_filter;
 
   // The default, changed as HEADWAY_TEST_CONFIG says.
   static HarnessConfig Default();

@@ -3,11 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/host_stream.h"
 
@@ -22,6 +24,8 @@ using cuda::StatusOf;
 // Memory that is touched by one thread at a time when it is made.
 constexpr size_t kTouchBytes = size_t{64} << 20;
 constexpr int kTouchThreads = 16;
+// Copied to see how fast copies from pageable memory are.
+constexpr size_t kSampleBytes = size_t{32} << 20;
 
 class DeviceBuffer final : public Buffer {
  public:
@@ -33,17 +37,18 @@ class DeviceBuffer final : public Buffer {
   Reservation reservation_;
 };
 
-class PinnedBuffer final : public Buffer {
+class HostBuffer final : public Buffer {
  public:
-  PinnedBuffer(Env* env, std::byte* data, size_t size, Reservation reservation)
-      : Buffer(data, size), env_(env), reservation_(std::move(reservation)) {}
-  ~PinnedBuffer() override {
-    cudaHostUnregister(data_);
+  HostBuffer(Env* env, std::byte* data, size_t size, bool pinned, Reservation reservation)
+      : Buffer(data, size), env_(env), pinned_(pinned), reservation_(std::move(reservation)) {}
+  ~HostBuffer() override {
+    if (pinned_) cudaHostUnregister(data_);
     env_->FreeMemory(data_, size_);
   }
 
  private:
   Env* env_;
+  const bool pinned_;
   Reservation reservation_;
 };
 
@@ -69,10 +74,39 @@ void Touch(std::byte* data, size_t bytes) {
   for (std::thread& helper : helpers) helper.join();
 }
 
+// Bytes per second of the second of two copies from `host` to the GPU, 0 when it cannot be known.
+// Their target is memory of the GPU for a moment, out of what is counted for the driver.
+double CopyRate(Env* env, const std::byte* host, size_t bytes) {
+  void* target = nullptr;
+  double rate = 0.0;
+  if (cudaMalloc(&target, bytes) == cudaSuccess) {
+    for (int i = 0; i < 2; ++i) {
+      const int64_t start = env->NowNanos();
+      if (cudaMemcpy(target, host, bytes, cudaMemcpyHostToDevice) != cudaSuccess) break;
+      const int64_t nanos = std::max<int64_t>(1, env->NowNanos() - start);
+      if (i == 1) rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(nanos);
+    }
+    cudaFree(target);
+  }
+  cudaGetLastError();
+  return rate;
+}
+
+double PinnedCopyRate(Env* env, size_t bytes) {
+  void* host = nullptr;
+  double rate = 0.0;
+  if (cudaHostAlloc(&host, bytes, cudaHostAllocDefault) == cudaSuccess) {
+    rate = CopyRate(env, static_cast<const std::byte*>(host), bytes);
+    cudaFreeHost(host);
+  }
+  cudaGetLastError();
+  return rate;
+}
+
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::string name, std::shared_ptr<CudaShared> shared)
-      : name_(std::move(name)), shared_(std::move(shared)) {}
+  CudaDevice(std::string name, std::shared_ptr<CudaShared> shared, bool pin)
+      : name_(std::move(name)), shared_(std::move(shared)), pin_(pin) {}
 
   std::string name() const override { return name_; }
   bool host_reads_memory() const override { return false; }
@@ -84,9 +118,11 @@ class CudaDevice final : public Device {
     cudaSetDevice(shared_->device);
     void* data = nullptr;
     const std::string what = tag + " (" + FormatBytes(static_cast<int64_t>(bytes)) + ") on the GPU";
-    if (Status s = StatusOf(cudaMalloc(&data, bytes), what.c_str()); !s.ok()) {
+    if (const cudaError_t error = cudaMalloc(&data, bytes); error != cudaSuccess) {
       cudaGetLastError();  // it sticks otherwise
-      return s;
+      if (error != cudaErrorMemoryAllocation) return StatusOf(error, what.c_str());
+      const Result<int64_t> free = FreeCudaMemory(shared_->device);
+      return cuda::OutOfGpuMemory(tag, static_cast<int64_t>(bytes), free.ok() ? *free : -1);
     }
     auto buffer = std::make_unique<DeviceBuffer>(static_cast<std::byte*>(data), bytes,
                                                  std::move(*reservation));
@@ -104,15 +140,12 @@ class CudaDevice final : public Device {
     if (!data.ok()) return data.status();
     Touch(*data, bytes);
     cudaSetDevice(shared_->device);
-    const std::string what = "pinning " + FormatBytes(static_cast<int64_t>(bytes)) + " for " + tag;
-    if (Status s = StatusOf(cudaHostRegister(*data, bytes, cudaHostRegisterPortable), what.c_str());
-        !s.ok()) {
-      cudaGetLastError();
-      shared_->env->FreeMemory(*data, bytes);
-      return s;
-    }
-    return std::unique_ptr<Buffer>(
-        std::make_unique<PinnedBuffer>(shared_->env, *data, bytes, std::move(*reservation)));
+    const cudaError_t error =
+        pin_ ? cudaHostRegister(*data, bytes, cudaHostRegisterPortable) : cudaErrorMemoryAllocation;
+    cudaGetLastError();
+    if (error != cudaSuccess) FallBack(*data, bytes, tag, error);
+    return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(
+        shared_->env, *data, bytes, error == cudaSuccess, std::move(*reservation)));
   }
 
   std::unique_ptr<Stream> NewStream(Lane lane) override {
@@ -132,22 +165,45 @@ class CudaDevice final : public Device {
   }
 
  private:
+  // Lives with memory that is not pinned. One warning is enough.
+  void FallBack(const std::byte* data, size_t bytes, const std::string& tag, cudaError_t why) {
+    if (shared_->pageable.exchange(true)) return;
+    const size_t sample = std::min(bytes, kSampleBytes);
+    Log(LogLevel::kWarning,
+        cuda::PageableWarning(tag, static_cast<int64_t>(bytes), why,
+                              CopyRate(shared_->env, data, sample),
+                              pin_ ? PinnedCopyRate(shared_->env, sample) : 0.0));
+  }
+
   const std::string name_;
   const std::shared_ptr<CudaShared> shared_;
+  const bool pin_;
 };
 
 }  // namespace
 
 Result<int> CountCudaDevices() {
   int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || count == 0) {
+  cuda::NoGpu found;
+  found.error = cudaGetDeviceCount(&count);
+  if (found.error == cudaSuccess && count > 0) return count;
+  cudaGetLastError();
+  cudaDriverGetVersion(&found.driver);
+  cudaRuntimeGetVersion(&found.runtime);
+  found.visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return StatusOf(found);
+}
+
+Result<int64_t> FreeCudaMemory(int index) {
+  size_t free = 0, total = 0;
+  cudaSetDevice(index);
+  const cudaError_t error = cudaMemGetInfo(&free, &total);
+  if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    return Status(StatusCode::kUnsupported,
-                  std::string("no NVIDIA GPU can be used: ") +
-                      (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+    return cuda::OutOfGpuMemory("driver and libraries", kCudaContextBytes, -1);
   }
-  return count;
+  if (error != cudaSuccess) return StatusOf(error, "asking the GPU for free memory");
+  return static_cast<int64_t>(free);
 }
 
 Result<CudaInfo> DescribeCudaDevice(int index) {
@@ -176,13 +232,9 @@ Result<CudaInfo> DescribeCudaDevice(int index) {
                   info.name + " has compute capability " + std::to_string(info.major) + "." +
                       std::to_string(info.minor) + "; Headway needs 8.0 or above");
   }
-  size_t free = 0, total = 0;
-  cudaSetDevice(index);
-  if (Status s = StatusOf(cudaMemGetInfo(&free, &total), "asking the GPU for free memory");
-      !s.ok()) {
-    return s;
-  }
-  info.free_bytes = static_cast<int64_t>(free);
+  Result<int64_t> free = FreeCudaMemory(index);
+  if (!free.ok()) return free.status();
+  info.free_bytes = *free;
   return info;
 }
 
@@ -208,8 +260,9 @@ Result<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options, 
   if (s.ok()) s = StatusOf(cudaEventSynchronize(shared->origin), "recording an event");
   if (!s.ok()) return s;
   shared->origin_ns = env->NowNanos();
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
-      info->name + " (cuda:" + std::to_string(options.index) + ")", std::move(shared)));
+  return std::unique_ptr<Device>(
+      std::make_unique<CudaDevice>(info->name + " (cuda:" + std::to_string(options.index) + ")",
+                                   std::move(shared), options.pin_host_memory));
 }
 
 }  // namespace headway

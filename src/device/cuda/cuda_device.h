@@ -26,18 +26,25 @@ struct CudaInfo {
   int64_t free_bytes = 0;  // now
 };
 
-// GPUs that the process sees. kUnsupported when there is no driver, or no GPU of compute capability
-// 8.0 or above.
+// GPUs that the process sees. kUnsupported, saying which versions there are and are needed, when
+// there is no driver, too old a one, or no GPU of compute capability 8.0 or above.
 Result<int> CountCudaDevices();
+// kOutOfBudget when other programs have left no memory for as much as this process's context.
 Result<CudaInfo> DescribeCudaDevice(int index);
+// Free bytes of the GPU now.
+Result<int64_t> FreeCudaMemory(int index);
 
 struct CudaDeviceOptions {
   int index = 0;
-  bool time_kernels = false;  // every kernel is timed for the trace; slows small ones down
+  bool time_kernels = false;    // every kernel is timed for the trace; slows small ones down
+  bool pin_host_memory = true;  // false in tests: as if the system refused
 };
 
 // `env` gives host memory and time, `trace` (may be null) learns what each lane did; both outlive
 // the device. kInvalidArgument for an index that is not there.
+//
+// Host memory that the system does not pin is pageable instead: copies are ordered by the same
+// events, one after the other, and a warning says what that costs.
 Result<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options, Env* env,
                                               Trace* trace);
 

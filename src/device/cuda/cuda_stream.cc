@@ -10,13 +10,6 @@ constexpr size_t kWordBlock = 4096;  // bytes of pinned memory made at a time
 
 }  // namespace
 
-Status StatusOf(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return OkStatus();
-  const StatusCode code =
-      error == cudaErrorMemoryAllocation ? StatusCode::kOutOfBudget : StatusCode::kIo;
-  return Status(code, std::string(what) + ": " + cudaGetErrorString(error));
-}
-
 // --- CudaShared
 
 CudaShared::~CudaShared() {
@@ -32,7 +25,10 @@ volatile uint32_t* CudaShared::TakeWord() {
   std::lock_guard lock(mutex_);
   if (words_.empty()) {
     void* block = nullptr;
-    if (cudaHostAlloc(&block, kWordBlock, cudaHostAllocPortable) != cudaSuccess) return nullptr;
+    if (cudaHostAlloc(&block, kWordBlock, cudaHostAllocPortable) != cudaSuccess) {
+      cudaGetLastError();  // it is handled: the host waits instead
+      return nullptr;
+    }
     blocks_.push_back(block);
     for (size_t i = 0; i < kWordBlock / sizeof(uint32_t); ++i) {
       words_.push_back(static_cast<volatile uint32_t*>(block) + i);
@@ -103,7 +99,12 @@ void CudaEvent::Wait() {
 }
 
 bool CudaEvent::Reached() {
-  if (stream_ != nullptr) return cudaEventQuery(event_) != cudaErrorNotReady;
+  if (stream_ != nullptr) {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    stream_->Check(error, "work on the GPU");
+    return true;
+  }
   return word_ == nullptr || word_->point.Reached();
 }
 
@@ -175,15 +176,24 @@ void CudaStream::Fail(const Status& status) {
 
 void CudaStream::Check(cudaError_t error, const char* what) { Fail(StatusOf(error, what)); }
 
-void CudaStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+void CudaStream::BeginCopy(size_t bytes) {
+  // A copy out of pageable memory may read it when it is enqueued, before the events that the
+  // stream waits for.
+  if (lane_ == Lane::kHostToDevice && shared_->pageable) {
+    Check(cudaStreamSynchronize(stream_), "work on the GPU");
+  }
   if (lane_ != Lane::kCompute) BeginTimed(CopyCost(bytes));
+}
+
+void CudaStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  BeginCopy(bytes);
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "a copy");
   End();
 }
 
 void CudaStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
                         size_t row_bytes, size_t rows) {
-  if (lane_ != Lane::kCompute) BeginTimed(CopyCost(row_bytes * rows));
+  BeginCopy(row_bytes * rows);
   Check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, rows, cudaMemcpyDefault,
                           stream_),
         "a copy");
@@ -199,7 +209,7 @@ void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
   auto* call = new Call{this, std::move(work)};
   const auto run = [](void* data) {
     const std::unique_ptr<Call> mine(static_cast<Call*>(data));
-    if (mine->stream->status().ok()) mine->stream->Fail(mine->work());
+    if (mine->stream->first_error().ok()) mine->stream->Fail(mine->work());
   };
   const cudaError_t error = cudaLaunchHostFunc(stream_, run, call);
   if (error != cudaSuccess) delete call;
@@ -218,10 +228,17 @@ void CudaStream::Wait(Event& event) {
 Status CudaStream::Synchronize() {
   Check(cudaStreamSynchronize(stream_), "work on the GPU");
   Report(false);
-  return status();
+  return first_error();
 }
 
 Status CudaStream::status() {
+  // Work that the GPU has come to by now may have failed.
+  const cudaError_t error = cudaStreamQuery(stream_);
+  if (error != cudaErrorNotReady) Check(error, "work on the GPU");
+  return first_error();
+}
+
+Status CudaStream::first_error() {
   std::lock_guard lock(mutex_);
   return status_;
 }

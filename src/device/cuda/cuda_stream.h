@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,14 +15,12 @@
 #include <mutex>
 #include <vector>
 
+#include "device/cuda/cuda_errors.h"
 #include "device/device.h"
 #include "device/host_stream.h"
 #include "device/trace.h"
 
 namespace headway::cuda {
-
-// "<what>: <CUDA's words>"; ok for cudaSuccess.
-Status StatusOf(cudaError_t error, const char* what);
 
 class CudaStream;
 
@@ -35,6 +34,7 @@ struct CudaShared {
   bool time_kernels = false;     // kernels are timed one by one, which costs time itself
   cudaEvent_t origin = nullptr;  // when the device's clock was read at origin_ns
   int64_t origin_ns = 0;
+  std::atomic<bool> pageable = false;  // host memory that was asked for could not be pinned
   CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
 
   // Words in pinned memory that host threads write and GPU streams wait for.
@@ -106,7 +106,9 @@ class CudaStream final : public Stream {
     cudaEvent_t start = nullptr;
     cudaEvent_t end = nullptr;
   };
+  void BeginCopy(size_t bytes);
   void BeginTimed(const WorkCost& cost);
+  Status first_error();
   void Report(bool wait);
 
   std::shared_ptr<CudaShared> shared_;

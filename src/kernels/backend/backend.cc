@@ -17,6 +17,7 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(std::string isa) : isa_(std::move(isa)) {}
   const BackendInfo& info() const override { return info_; }
+  Result<int64_t> FreeMemory() const override { return 0; }
   Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool) override {
     return NewCpuDevice(env, trace);
   }
@@ -36,12 +37,14 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaInfo& gpu) : index_(gpu.index) {
     info_.own_memory = true;
+    info_.memory = gpu.memory_bytes;
     info_.free_memory = gpu.free_bytes;
     info_.context_memory = kCudaContextBytes;
     info_.chunk = 8192;
     info_.segment = 32768;
   }
   const BackendInfo& info() const override { return info_; }
+  Result<int64_t> FreeMemory() const override { return FreeCudaMemory(index_); }
   Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) override {
     return NewCudaDevice({.index = index_, .time_kernels = time_kernels}, env, trace);
   }

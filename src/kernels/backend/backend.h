@@ -20,7 +20,8 @@ struct BackendInfo {
   // False where device memory is the host's. True: weights are copied there, and pages, activations
   // and workspace share what a budget for the device leaves.
   bool own_memory = false;
-  int64_t free_memory = 0;     // of a device with its own memory, when the backend was made
+  int64_t memory = 0;          // of a device with its own memory, in all
+  int64_t free_memory = 0;     // of it, when the backend was made
   int64_t context_memory = 0;  // that the driver and the libraries take of it, about
   // Prefill chunk and slab length that suit it where memory is ample, in tokens.
   int64_t chunk = 1024;
@@ -31,6 +32,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
+  // Of a device with its own memory, now.
+  virtual Result<int64_t> FreeMemory() const = 0;
   // `env` and `trace` (may be null) outlive the device. With `time_kernels` the trace learns every
   // kernel's time, even where measuring it slows small ones down.
   virtual Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) = 0;

@@ -1,8 +1,10 @@
 #include "kv/store/lanes.h"
 
+#include <utility>
+
 namespace headway::kv {
 
-Lanes::Lanes(Device* device, Stream* compute) {
+Lanes::Lanes(Device* device, Stream* compute, LaneWaitFilter filter) : filter_(std::move(filter)) {
   for (int i = 0; i < kLaneCount; ++i) {
     const Lane lane = static_cast<Lane>(i);
     OneLane& one = of(lane);
@@ -23,6 +25,7 @@ int64_t Lanes::Mark(Lane lane) {
   OneLane& one = of(lane);
   const int64_t ticket = ++one.recorded;
   one.stream->Record(*one.events[static_cast<size_t>(ticket % kEvents)]);
+  one.event_behind[static_cast<size_t>(ticket % kEvents)] = one.behind;
   return ticket;
 }
 
@@ -30,20 +33,30 @@ Event* Lanes::EventFor(Lane lane, int64_t ticket) {
   OneLane& one = of(lane);
   if (ticket <= one.reached) return nullptr;
   if (ticket > one.recorded) Mark(lane);
-  // The oldest event that still stands for this ticket or a later one.
-  const int64_t at = std::max(ticket, one.recorded - kEvents + 1);
+  const int64_t at = Standing(lane, ticket);
   Event* event = one.events[static_cast<size_t>(at % kEvents)].get();
   if (!event->Reached()) return event;
   one.reached = std::max(one.reached, at);
   return nullptr;
 }
 
-void Lanes::Wait(Lane lane, const Fence& fence) {
-  for (int i = 0; i < kLaneCount; ++i) {
+void Lanes::Wait(Lane lane, const Fence& fence, std::source_location from) {
+  OneLane& waiter = of(lane);
+  // Copies and disk lanes first: they have often waited for the others themselves.
+  for (int i = kLaneCount; i-- > 0;) {
     const Lane other = static_cast<Lane>(i);
     if (other == lane) continue;  // a lane's own work is in order
-    Event* event = EventFor(other, fence.tickets[static_cast<size_t>(i)]);
-    if (event != nullptr) stream(lane).Wait(*event);
+    const int64_t ticket = fence.tickets[static_cast<size_t>(i)];
+    if (ticket <= waiter.behind[static_cast<size_t>(i)]) continue;
+    Event* event = EventFor(other, ticket);
+    if (event == nullptr || (filter_ && !filter_({lane, other, from}))) continue;
+    stream(lane).Wait(*event);
+    const int64_t at = Standing(other, ticket);
+    waiter.behind[static_cast<size_t>(i)] = at;
+    const Tickets& through = of(other).event_behind[static_cast<size_t>(at % kEvents)];
+    for (size_t j = 0; j < waiter.behind.size(); ++j) {
+      waiter.behind[j] = std::max(waiter.behind[j], through[j]);
+    }
   }
 }
 
@@ -73,7 +86,7 @@ void Lanes::Drain() {
 }
 
 Status Lanes::status() {
-  for (const Lane lane : {Lane::kHostToDevice, Lane::kDeviceToHost}) {
+  for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost}) {
     Status status = stream(lane).status();
     if (!status.ok()) return status;
   }

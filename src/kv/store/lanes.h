@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <source_location>
 #include <vector>
 
 #include "device/device.h"
@@ -30,10 +32,20 @@ struct Fence {
   }
 };
 
+// A lane of the store is about to wait for what another was given, at a place in the code.
+struct LaneWait {
+  Lane waiter = Lane::kCompute;
+  Lane awaited = Lane::kCompute;
+  std::source_location from;
+};
+// False leaves the wait out.
+using LaneWaitFilter = std::function<bool(const LaneWait&)>;
+
 class Lanes {
  public:
-  // Makes a stream for every lane but compute.
-  Lanes(Device* device, Stream* compute);
+  // Makes a stream for every lane but compute. `filter` (may be empty) is asked before each wait of
+  // a lane.
+  Lanes(Device* device, Stream* compute, LaneWaitFilter filter);
   ~Lanes();
 
   Stream& stream(Lane lane) { return *of(lane).stream; }
@@ -44,14 +56,15 @@ class Lanes {
   // Records that point now. Worth doing where another lane would otherwise wait for too much.
   int64_t Mark(Lane lane);
 
-  // Later work of `lane` waits for the fence.
-  void Wait(Lane lane, const Fence& fence);
+  // Later work of `lane` waits for the fence. What it waits for already costs nothing.
+  void Wait(Lane lane, const Fence& fence,
+            std::source_location from = std::source_location::current());
   // The calling thread waits.
   void HostWait(const Fence& fence);
   bool Reached(const Fence& fence);
   // The calling thread waits for all work of all lanes.
   void Drain();
-  // The first error of the copy lanes, whose work cannot be trusted from there on.
+  // An error of the kernels or the copies, whose work cannot be trusted from there on.
   Status status();
 
  private:
@@ -59,20 +72,31 @@ class Lanes {
   // than it needs, never less, and no cycle can come of it, since that point was enqueued before.
   static constexpr int kEvents = 64;
 
+  using Tickets = std::array<int64_t, kLaneCount>;
+
   struct OneLane {
     Stream* stream = nullptr;
     std::unique_ptr<Stream> owned;
     std::vector<std::unique_ptr<Event>> events;  // ticket t uses events[t % kEvents]
+    // Tickets of the other lanes that its next work waits for already, itself or through others;
+    // and the same for each event, when it was recorded.
+    Tickets behind = {};
+    std::array<Tickets, kEvents> event_behind = {};
     int64_t recorded = 0;
     int64_t reached = 0;  // known to be reached
   };
 
   OneLane& of(Lane lane) { return lanes_[static_cast<size_t>(lane)]; }
   const OneLane& of(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
+  // The oldest ticket from `ticket` on whose event still stands for it.
+  int64_t Standing(Lane lane, int64_t ticket) const {
+    return std::max(ticket, of(lane).recorded - kEvents + 1);
+  }
   // The event to wait for, null when the ticket is known to be reached. Records it if need be.
   Event* EventFor(Lane lane, int64_t ticket);
 
   std::array<OneLane, kLaneCount> lanes_;
+  const LaneWaitFilter filter_;
 };
 
 }  // namespace headway::kv

@@ -161,7 +161,7 @@ Fence Mover::Append(const Pages& pages, const std::byte* from, int64_t row_strid
   Fence ready;
   ready.Add(Lane::kDeviceToHost, lanes_->Soon(Lane::kDeviceToHost));
   if (bounce == nullptr) return ready;
-  ready.Join(used);
+  // What still reads the slab reads other pages, so that only the rows are waited for.
   ready = WriteDisk(pages, bounce->data, ready, to.disk);
   bounce->used = ready;
   return ready;

@@ -87,7 +87,7 @@ void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlig
   if (copied.read == nullptr) {
     slabs_->Rehome(slab, vacancy.place);
     slab.written.Join(copied.ready);
-    slab.used.Join(vacancy.free);
+    slab.used = vacancy.free;
     return;
   }
   // Until the read turns out well, the slot on disk is all there is.

@@ -213,7 +213,7 @@ bool Slabs::Demote(Tier tier) {
       slab.used.Join(copied.source);
       Rehome(slab, vacancy->place);
       slab.written.Join(copied.ready);
-      slab.used.Join(vacancy->free);
+      slab.used = vacancy->free;
       return true;
     }
   }
@@ -221,6 +221,7 @@ bool Slabs::Demote(Tier tier) {
   if (RoomOn(Tier::kDisk) == 0 && NeedsSlot(slab, slab.pages)) return false;
   if (!KeepOnDisk(slab, slab.pages).ok()) return false;
   Rehome(slab, Place{Tier::kDisk, nullptr, slab.disk});
+  slab.used = Fence();
   return true;
 }
 

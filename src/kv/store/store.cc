@@ -40,7 +40,7 @@ Store::Impl::Impl(const StoreOptions& store_options, Device* device, Stream* com
       math(format),
       is_session(session),
       compute(compute_stream),
-      lanes(device, compute_stream),
+      lanes(device, compute_stream, options.wait_filter),
       disk(std::move(file), options.disk_budget, &lanes, format) {
   sequences.resize(static_cast<size_t>(options.max_sequences));
 }

@@ -24,6 +24,7 @@
 #include "kernels/kernels.h"
 #include "kv/policy/placement.h"
 #include "kv/store/format.h"
+#include "kv/store/lanes.h"
 #include "kv/store/slab_file.h"
 
 namespace headway::kv {
@@ -45,6 +46,7 @@ struct StoreOptions {
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
   bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
+  LaneWaitFilter wait_filter;  // empty but in tests, which show that each wait is needed
 };
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
@@ -137,7 +139,8 @@ class Store {
 
   // --- Sessions
   // Writes what is not on disk yet and commits. `tokens` are those of the sequence; hashes and rope
-  // state come with `meta` (its format, tokens and slabs are filled in here).
+  // state come with `meta` (its format, tokens and slabs are filled in here). After any error the
+  // file holds what was saved before.
   Status Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta);
   // The sequence that the session's file holds, its slabs on disk until they are read and there is
   // room above. Empty when the session is new.

@@ -115,6 +115,35 @@ TEST(StoreFault, AReadErrorComesOutOnceAndTheNextReadIsGood) {
   EXPECT_TRUE(rig.Step(id, 1).ok());
 }
 
+TEST(StoreFault, AFailedCopyEndsTheStoreAndKeepsTheSession) {
+  for (const Lane lane : {Lane::kHostToDevice, Lane::kDeviceToHost}) {
+    SCOPED_TRACE(LaneName(lane));
+    RigOptions options = FaultRig(nullptr, PlacementKind::kHostOnly, /*session=*/true);
+    options.slow_lane = lane;
+    options.store.poison_freed = false;  // it copies, too
+    Rig rig(options);
+    ASSERT_TRUE(rig.Open().ok());
+    Result<SequenceId> id = rig.NewSequence();
+    ASSERT_TRUE(id.ok());
+    ASSERT_TRUE(rig.Step(*id, 22).ok());
+    ASSERT_TRUE(rig.Save(*id).ok());
+    rig.Break();
+    const Status failed = rig.Step(*id, 9);
+    EXPECT_EQ(failed.message(), "a copy: the bus is gone");
+    EXPECT_EQ(rig.store().Length(*id), 20);  // the step was given up
+    for (const Status& later : {rig.Step(*id, 1), rig.Save(*id)}) {
+      EXPECT_EQ(later.message(),
+                "an earlier error has ended this context; open it again (what its session saved "
+                "before is kept): a copy: the bus is gone");
+    }
+    ASSERT_TRUE(rig.Open().ok());
+    id = rig.Restore();
+    ASSERT_TRUE(id.ok()) << id.status().message();
+    EXPECT_EQ(rig.store().Length(*id), 20);
+    EXPECT_TRUE(rig.Step(*id, 30).ok());
+  }
+}
+
 TEST(StoreFault, AFullDiskFailsTheSaveAndNothingElse) {
   MemoryEnv disk;
   FaultEnv env(&disk);

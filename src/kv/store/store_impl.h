@@ -62,6 +62,8 @@ struct Store::Impl {
   Status RefuseInStep(const char* what) const;
 
   // --- steps (store_step.cc)
+  // Whether the lanes can still be trusted.
+  Status LaneStatus();
   Status PlanStep(std::span<const StepEntry> wanted);
   // Slabs that the entry's new pages need in a layer: segments [first, last), of which the first
   // may be one that is there.

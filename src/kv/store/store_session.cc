@@ -45,7 +45,8 @@ Status Store::Impl::WriteSlabs(const Sequence& sequence) {
   written.Add(Lane::kDiskWrite, lanes.Soon(Lane::kDiskWrite));
   lanes.HostWait(written);
   disk.Reclaim(/*wait=*/true);  // the manifest needs slots too
-  return status;
+  // What a lane that failed has copied, now or before, is not what the manifest would say.
+  return status.ok() ? LaneStatus() : status;
 }
 
 Status Store::Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta) {

@@ -150,9 +150,19 @@ void Store::Impl::UndoGrowth() {
   }
 }
 
+Status Store::Impl::LaneStatus() {
+  const Status status = lanes.status();
+  if (status.ok()) return status;
+  return Status(status.code(),
+                "an earlier error has ended this context; open it again (what its session saved "
+                "before is kept): " +
+                    status.message());
+}
+
 Status Store::BeginStep(std::span<const StepEntry> wanted) {
   Impl& impl = *impl_;
   Status status = impl.RefuseInStep("a step cannot begin");
+  if (status.ok()) status = impl.LaneStatus();
   if (status.ok()) status = impl.PlanStep(wanted);
   if (!status.ok()) return status;
   impl.changes.clear();

@@ -13,18 +13,18 @@ namespace {
 
 class SlowStream : public Stream {
  public:
-  SlowStream(std::unique_ptr<Stream> stream, int delay_us)
-      : stream_(std::move(stream)), delay_us_(delay_us) {}
+  SlowStream(std::unique_ptr<Stream> stream, int delay_us, const std::atomic<bool>* broken)
+      : stream_(std::move(stream)), delay_us_(delay_us), broken_(broken) {}
 
   Lane lane() const override { return stream_->lane(); }
   void Copy(std::byte* to, const std::byte* from, size_t bytes) override {
     Delay();
-    stream_->Copy(to, from, bytes);
+    if (Works()) stream_->Copy(to, from, bytes);
   }
   void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
               size_t row_bytes, size_t rows) override {
     Delay();
-    stream_->Copy2D(to, to_stride, from, from_stride, row_bytes, rows);
+    if (Works()) stream_->Copy2D(to, to_stride, from, from_stride, row_bytes, rows);
   }
   void HostWork(const WorkCost& cost, std::function<Status()> work) override {
     Delay();
@@ -32,10 +32,19 @@ class SlowStream : public Stream {
   }
   void Record(Event& event) override { stream_->Record(event); }
   void Wait(Event& event) override { stream_->Wait(event); }
-  Status Synchronize() override { return stream_->Synchronize(); }
-  Status status() override { return stream_->status(); }
+  Status Synchronize() override {
+    Status status = stream_->Synchronize();
+    return failed_ ? this->status() : status;
+  }
+  Status status() override {
+    return failed_ ? Status(StatusCode::kIo, "a copy: the bus is gone") : stream_->status();
+  }
 
  private:
+  bool Works() {
+    failed_ = failed_ || *broken_;
+    return !failed_;
+  }
   void Delay() {
     stream_->HostWork(WorkCost{"delay", 0, 0}, [delay = delay_us_] {
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
@@ -45,6 +54,8 @@ class SlowStream : public Stream {
 
   std::unique_ptr<Stream> stream_;
   int delay_us_;
+  const std::atomic<bool>* broken_;
+  bool failed_ = false;
 };
 
 uint16_t Element(uint64_t tag, int layer, int head, bool v, int64_t i) {
@@ -75,7 +86,7 @@ void ForEachSlot(const PageRun& run, int heads, const PageFormat& page,
 std::unique_ptr<Stream> SlowDevice::NewStream(Lane lane) {
   std::unique_ptr<Stream> stream = device_->NewStream(lane);
   if (lane != slow_lane_) return stream;
-  return std::make_unique<SlowStream>(std::move(stream), delay_us_);
+  return std::make_unique<SlowStream>(std::move(stream), delay_us_, broken_);
 }
 
 StoreOptions SmallStore() {
@@ -105,7 +116,7 @@ Rig::Rig(const RigOptions& options)
   options_.store.disk_budget = &disk_budget_;
   options_.store.disk_directory = options.disk && !options.session ? directory_.path() : "";
   device_ = std::make_unique<SlowDevice>(NewCpuDevice(options_.env, &trace_), options_.slow_lane,
-                                         options_.delay_us);
+                                         options_.delay_us, &broken_);
 }
 
 Rig::~Rig() { Close(); }
@@ -122,6 +133,7 @@ void Rig::Close() {
 
 Status Rig::Open() {
   Close();
+  broken_ = false;
   std::unique_ptr<SlabFile> session;
   if (options_.session) {
     Result<std::unique_ptr<SlabFile>> file =
@@ -136,7 +148,8 @@ Status Rig::Open() {
   const bool slow = options_.slow_lane == Lane::kCompute;
   if (options_.asynchronous) {
     SlowDevice device(NewCpuDevice(options_.env, nullptr),
-                      slow ? std::optional(Lane::kDiskRead) : std::nullopt, options_.delay_us);
+                      slow ? std::optional(Lane::kDiskRead) : std::nullopt, options_.delay_us,
+                      &broken_);
     compute_ = device.NewStream(Lane::kDiskRead);
   } else {
     compute_ = device_->NewStream(Lane::kCompute);

@@ -24,11 +24,12 @@
 
 namespace headway::kv {
 
-// A device of which one lane takes a while for everything it does.
+// A device of which one lane takes a while for everything it does, and fails to copy while *broken.
 class SlowDevice : public Device {
  public:
-  SlowDevice(std::unique_ptr<Device> device, std::optional<Lane> slow_lane, int delay_us)
-      : device_(std::move(device)), slow_lane_(slow_lane), delay_us_(delay_us) {}
+  SlowDevice(std::unique_ptr<Device> device, std::optional<Lane> slow_lane, int delay_us,
+             const std::atomic<bool>* broken)
+      : device_(std::move(device)), slow_lane_(slow_lane), delay_us_(delay_us), broken_(broken) {}
 
   std::string name() const override { return device_->name(); }
   bool host_reads_memory() const override { return device_->host_reads_memory(); }
@@ -47,6 +48,7 @@ class SlowDevice : public Device {
   std::unique_ptr<Device> device_;
   std::optional<Lane> slow_lane_;
   int delay_us_;
+  const std::atomic<bool>* broken_;
 };
 
 struct RigOptions {
@@ -92,6 +94,8 @@ class Rig {
     last_saved_ = last;
   }
   std::vector<SequenceId> Live() const;
+  // Copies of the slow lane fail from now on, for as long as its stream is there.
+  void Break() { broken_ = true; }
 
   // One step in which every visible key of every entry is compared with the model, before the
   // entries' new tokens join it.
@@ -129,6 +133,7 @@ class Rig {
   TestDir directory_;
   Budget device_budget_, host_budget_, disk_budget_;
   Trace trace_;
+  std::atomic<bool> broken_ = false;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Store> store_;

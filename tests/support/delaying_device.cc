@@ -1,0 +1,237 @@
+#include "support/delaying_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/host_stream.h"
+
+namespace headway::testing {
+namespace {
+
+// Makes the stream itself sleep.
+void Delay(Stream& stream, Delays* delays) {
+  const int64_t us = delays->Draw(stream.lane());
+  if (us == 0) return;
+  stream.HostWork({"delay", 0, 0}, [us, delays] {
+    delays->Sleep(us);
+    return OkStatus();
+  });
+}
+
+class DelayingStream final : public Stream {
+ public:
+  DelayingStream(std::unique_ptr<Stream> inner, Delays* delays)
+      : inner_(std::move(inner)), delays_(delays) {}
+
+  Lane lane() const override { return inner_->lane(); }
+  void Copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    Delay(*inner_, delays_);
+    inner_->Copy(to, from, bytes);
+  }
+  void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
+              size_t row_bytes, size_t rows) override {
+    Delay(*inner_, delays_);
+    inner_->Copy2D(to, to_stride, from, from_stride, row_bytes, rows);
+  }
+  void HostWork(const WorkCost& cost, std::function<Status()> work) override {
+    Delay(*inner_, delays_);
+    inner_->HostWork(cost, std::move(work));
+  }
+  void Record(Event& event) override { inner_->Record(event); }
+  void Wait(Event& event) override { inner_->Wait(event); }
+  Status Synchronize() override { return inner_->Synchronize(); }
+  Status status() override { return inner_->status(); }
+
+ private:
+  const std::unique_ptr<Stream> inner_;
+  Delays* const delays_;
+};
+
+class DelayingDevice final : public Device {
+ public:
+  DelayingDevice(std::unique_ptr<Device> inner, Env* env, Delays* delays)
+      : inner_(std::move(inner)), env_(env), delays_(delays) {}
+
+  std::string name() const override { return "delaying " + inner_->name(); }
+  bool host_reads_memory() const override { return inner_->host_reads_memory(); }
+  Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
+                                           const std::string& tag) override {
+    return inner_->Allocate(budget, bytes, tag);
+  }
+  Result<std::unique_ptr<Buffer>> AllocateHost(Budget& budget, size_t bytes,
+                                               const std::string& tag) override {
+    return inner_->AllocateHost(budget, bytes, tag);
+  }
+  std::unique_ptr<Stream> NewStream(Lane lane) override {
+    std::unique_ptr<Stream> stream;
+    if (lane != Lane::kCompute) {
+      stream = inner_->NewStream(lane);
+    } else if (host_reads_memory()) {
+      stream = std::make_unique<HostStream>(env_, nullptr, lane);
+    } else {
+      return inner_->NewStream(lane);
+    }
+    return std::make_unique<DelayingStream>(std::move(stream), delays_);
+  }
+  std::unique_ptr<Event> NewEvent() override { return inner_->NewEvent(); }
+
+ private:
+  const std::unique_ptr<Device> inner_;
+  Env* const env_;
+  Delays* const delays_;
+};
+
+template <typename T>
+std::vector<std::remove_const_t<T>> CopyOf(std::span<T> items) {
+  return {items.begin(), items.end()};
+}
+
+class DelayingKernels final : public Kernels {
+ public:
+  DelayingKernels(std::unique_ptr<Kernels> inner, Device& device, Delays* delays)
+      : inner_(std::move(inner)), delays_(delays) {
+    if (device.host_reads_memory()) at_once_ = device.NewStream(Lane::kCompute);
+  }
+
+  std::string name() const override { return inner_->name(); }
+  DType ActivationDType(DType weights) const override { return inner_->ActivationDType(weights); }
+  int64_t DecodeSplit(int64_t length) const override { return inner_->DecodeSplit(length); }
+  int64_t WorkspaceBytes(const KernelLimits& limits) const override {
+    return inner_->WorkspaceBytes(limits);
+  }
+  Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
+    return inner_->Prepare(limits, device, budget);
+  }
+
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             float* x) override {
+    Run(stream,
+        [this, table, copy = CopyOf(ids), x](Stream& s) { inner_->Embed(s, table, copy, x); });
+  }
+  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
+               int64_t width, void* y) override {
+    Run(stream, [=, this](Stream& s) { inner_->RmsNorm(s, x, weight, eps, rows, width, y); });
+  }
+  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
+                int head_dim, void* x, int64_t x_stride) override {
+    Run(stream, [=, this](Stream& s) {
+      inner_->HeadNorm(s, weight, eps, tokens, heads, head_dim, x, x_stride);
+    });
+  }
+  void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
+    Run(stream,
+        [this, x, rows, copy = CopyOf(ops)](Stream& s) { inner_->Linear(s, x, rows, copy); });
+  }
+  void NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+                  void* normed, std::span<const LinearOp> ops) override {
+    Run(stream, [this, x, norm, eps, rows, normed, copy = CopyOf(ops)](Stream& s) {
+      inner_->NormLinear(s, x, norm, eps, rows, normed, copy);
+    });
+  }
+  void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+                       void* normed, const LinearOp& gate, const LinearOp& up) override {
+    Run(stream,
+        [=, this](Stream& s) { inner_->NormGatedLinear(s, x, norm, eps, rows, normed, gate, up); });
+  }
+  void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
+                   const LinearOp& up) override {
+    Run(stream, [=, this](Stream& s) { inner_->GatedLinear(s, x, rows, gate, up); });
+  }
+  void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) override {
+    Run(stream, [=, this](Stream& s) { inner_->SwiGlu(s, gate, up, count, y); });
+  }
+  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
+                  int rotary_dim, float scale, float* cos, float* sin) override {
+    std::vector<float> frequencies(inv_freq, inv_freq + rotary_dim / 2);
+    Run(stream,
+        [=, this, copy = CopyOf(positions), frequencies = std::move(frequencies)](Stream& s) {
+          inner_->RopeAngles(s, copy, frequencies.data(), rotary_dim, scale, cos, sin);
+        });
+  }
+  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
+            void* x, int64_t x_stride) override {
+    Run(stream,
+        [=, this](Stream& s) { inner_->Rope(s, table, tokens, heads, head_dim, x, x_stride); });
+  }
+  void StoreKv(Stream& stream, const PageFormat& format,
+               std::span<const StoreKvItem> items) override {
+    Run(stream,
+        [this, format, copy = CopyOf(items)](Stream& s) { inner_->StoreKv(s, format, copy); });
+  }
+  void RopeStoreKv(Stream& stream, const PageFormat& format,
+                   std::span<const RopeStoreItem> items) override {
+    Run(stream,
+        [this, format, copy = CopyOf(items)](Stream& s) { inner_->RopeStoreKv(s, format, copy); });
+  }
+  void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    Run(stream, [this, format, group, params, copy = CopyOf(items)](Stream& s) {
+      inner_->Attend(s, format, group, params, copy);
+    });
+  }
+  void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
+    Run(stream,
+        [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });
+  }
+  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
+                float* o, float* lse) override {
+    Run(stream, [=, this](Stream& s) {
+      inner_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
+    });
+  }
+
+ private:
+  template <typename Call>
+  void Run(Stream& stream, Call call) {
+    if (at_once_ == nullptr) {
+      Delay(stream, delays_);
+      call(stream);
+      return;
+    }
+    stream.HostWork({"kernel", 0, 0}, [this, call = std::move(call)] {
+      call(*at_once_);
+      return OkStatus();
+    });
+  }
+
+  const std::unique_ptr<Kernels> inner_;
+  Delays* const delays_;
+  std::unique_ptr<Stream> at_once_;  // null where the inner kernels only enqueue
+};
+
+}  // namespace
+
+void Delays::Set(std::optional<Lane> lane, int every, int least_us, int most_us) {
+  std::lock_guard lock(mutex_);
+  lane_ = lane;
+  every_ = every;
+  least_us_ = least_us;
+  most_us_ = most_us;
+}
+
+int64_t Delays::Draw(Lane lane) {
+  std::lock_guard lock(mutex_);
+  if (!lane_.has_value() || std::strcmp(LaneName(*lane_), LaneName(lane)) != 0) return 0;
+  if (random_.Below(every_) != 0) return 0;
+  return least_us_ + random_.Below(most_us_ - least_us_ + 1);
+}
+
+void Delays::Sleep(int64_t us) {
+  std::this_thread::sleep_for(std::chrono::microseconds(us));
+  ++slept_;
+}
+
+std::unique_ptr<Device> NewDelayingDevice(std::unique_ptr<Device> inner, Env* env, Delays* delays) {
+  return std::make_unique<DelayingDevice>(std::move(inner), env, delays);
+}
+
+std::unique_ptr<Kernels> NewDelayingKernels(std::unique_ptr<Kernels> inner, Device& device,
+                                            Delays* delays) {
+  return std::make_unique<DelayingKernels>(std::move(inner), device, delays);
+}
+
+}  // namespace headway::testing
