@@ -3,8 +3,10 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# 0 makes a package for CPUs alone.
+CUDA ?= 1
 
-.PHONY: all setup build demo test test-cuda asan tsan fuzz format check-format bench install clean
+.PHONY: all setup build demo test test-cuda asan tsan fuzz format check-format bench install package clean
 
 all: build
 
@@ -35,7 +37,7 @@ tsan: setup
 	@ctest --test-dir build-tsan --output-on-failure
 
 # The tests that need an NVIDIA GPU; they are skipped where there is none.
-test-cuda: setup
+test-cuda:
 	@scripts/setup.sh --cuda
 	@cmake --preset cuda && cmake --build --preset cuda -j $(JOBS)
 	@ctest --test-dir build-cuda -L cuda --output-on-failure
@@ -60,6 +62,14 @@ install: setup
 	@cmake --preset cpu -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > $(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# An archive that runs where it is unpacked, with the demo model and, unless CUDA=0, NVIDIA's libraries.
+PACKAGE = build-package$(if $(filter 0,$(CUDA)),-cpu,)
+package:
+	@scripts/setup.sh $(if $(filter 0,$(CUDA)),,--cuda-runtime)
+	@cmake --preset package -B $(PACKAGE) -DHEADWAY_CUDA=$(CUDA) > $(PACKAGE).log 2>&1 || (cat $(PACKAGE).log; exit 1)
+	@cmake --build $(PACKAGE) -j $(JOBS) --target headway
+	@scripts/package.sh $(PACKAGE)
 
 clean:
 	rm -rf $(BUILD) build-*

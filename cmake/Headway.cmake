@@ -46,17 +46,25 @@ function(headway_library NAME)
 endfunction()
 
 # headway_test(NAME SOURCES ... DEPS ...): one GoogleTest program, registered with ctest. LABELS as
-# ctest takes them.
+# ctest takes them; with `cuda` among them it needs a GPU, and the target cuda_tests builds it, too.
 function(headway_test NAME)
   if(NOT HEADWAY_TESTS)
     return()
   endif()
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
-  target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS} GTest::gtest GTest::gmock)
   target_compile_definitions(${NAME} PRIVATE HEADWAY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${HEADWAY_TEST_SECONDS} LABELS "${ARG_LABELS}")
+  if("cuda" IN_LIST ARG_LABELS)
+    target_sources(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/src/device/cuda/cuda_test_main.cc)
+    target_link_libraries(${NAME} PRIVATE CUDA::cudart_static)
+    set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77)
+    add_dependencies(cuda_tests ${NAME})
+  else()
+    target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
+  endif()
 endfunction()
 
 # headway_fuzzer(NAME SOURCES ... DEPS ...): one libFuzzer program, built by the preset `fuzz` only.

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that Headway is built with, those that are missing only.
+#   --all            also what only the checks need: the fuzzers' compiler and the formatter
+#   --cuda           also what a build for NVIDIA GPUs needs (see setup_cuda.sh)
+#   --cuda-runtime   and the libraries that its package ships
 set -euo pipefail
 
 packages=(
@@ -8,10 +11,15 @@ packages=(
   libhwy-dev liburing-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-# With --all also what only the checks need: the fuzzers' compiler and the formatter.
-if [ "${1:-}" = "--all" ]; then
-  packages+=(clang clang-format git)
-fi
+case "${1:-}" in
+  "") ;;
+  --all) packages+=(clang clang-format git) ;;
+  --cuda | --cuda-runtime) packages+=(python3-venv) ;;
+  *)
+    echo "setup: unknown option '$1'; there are --all, --cuda and --cuda-runtime" >&2
+    exit 2
+    ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do
@@ -43,3 +51,8 @@ if [ "${1:-}" = "--all" ]; then
   dpkg-query -W -f '${Status}' "$runtime" 2>/dev/null | grep -q '^install ok installed$' ||
     { apt-cache show "$runtime" > /dev/null 2>&1 || "${sudo[@]}" apt-get update -qq; install "$runtime"; }
 fi
+
+case "${1:-}" in
+  --cuda) "$(dirname "$0")/setup_cuda.sh" ;;
+  --cuda-runtime) "$(dirname "$0")/setup_cuda.sh" --runtime ;;
+esac
