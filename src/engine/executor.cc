@@ -132,8 +132,9 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     step.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
   }
   BeginEntries(inputs);
-  ahead_ = std::all_of(inputs.begin(), inputs.end(),
-                       [](const StepInput& in) { return in.logits == LogitsMode::kNone; });
+  ahead_ = std::all_of(inputs.begin(), inputs.end(), [](const StepInput& in) {
+    return in.logits == LogitsMode::kNone && in.sampler == nullptr;
+  });
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
   Status status = store_.BeginReads(ReadOrder());
   if (status.ok()) {

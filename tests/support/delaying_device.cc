@@ -177,10 +177,26 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });
   }
+  void AttendMerge(Stream& stream, const PageFormat& format, int group,
+                   const AttentionParams& params, std::span<const AttentionItem> items,
+                   std::span<const MergeItem> merges) override {
+    Run(stream, [=, this, copy = CopyOf(items), into = CopyOf(merges)](Stream& s) {
+      inner_->AttendMerge(s, format, group, params, copy, into);
+    });
+  }
   void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
                 float* o, float* lse) override {
     Run(stream, [=, this](Stream& s) {
       inner_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
+    });
+  }
+  void Sample(Stream& stream, std::span<const SampleItem> items) override {
+    std::vector<std::vector<TokenPenalty>> penalties;
+    for (const SampleItem& item : items) penalties.push_back(CopyOf(item.penalties));
+    Run(stream, [this, copy = CopyOf(items), penalties = std::move(penalties)](Stream& s) {
+      std::vector<SampleItem> whole = copy;
+      for (size_t i = 0; i < whole.size(); ++i) whole[i].penalties = penalties[i];
+      inner_->Sample(s, whole);
     });
   }
 
