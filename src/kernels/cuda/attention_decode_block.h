@@ -1,0 +1,410 @@
+// What a block of AttendDecode does: which keys for which queries, and how the states of its warps
+// become the block's, and those of blocks a result.
+#ifndef HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_BLOCK_H_
+#define HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_BLOCK_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/merge.h"
+
+namespace headway::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+inline constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
+
+// Division by a number that the host knows, of numbers below 2^31.
+struct Divisor {
+  uint32_t divisor;
+  uint32_t multiplier;
+  int32_t shift;
+
+  // With 2^s >= divisor, ceil(2^(31 + s) / divisor) is too large by less than one part in 2^31,
+  // which no quotient notices.
+  static Divisor Of(int64_t divisor) {
+    const auto narrow = static_cast<uint32_t>(divisor);
+    const int shift = 31 + std::bit_width(narrow - 1);
+    return {narrow, static_cast<uint32_t>(((uint64_t{1} << shift) + narrow - 1) / narrow), shift};
+  }
+  __device__ int Divide(int number) const {
+    return static_cast<int>((static_cast<uint64_t>(static_cast<uint32_t>(number)) * multiplier) >>
+                            shift);
+  }
+  // What is left of `number` when it was divided with this quotient.
+  __device__ int Rest(int number, int quotient) const {
+    return number - quotient * static_cast<int>(divisor);
+  }
+};
+
+// An AttentionItem as the kernels need it.
+struct DecodeItem {
+  const void* q;
+  int64_t q_stride;
+  int64_t q_position;
+  const std::byte* k;
+  const std::byte* v;
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t position;
+  const int32_t* positions;
+  float* o;
+  int64_t o_stride;
+  int64_t o_part_stride;
+  float* lse;
+  int64_t lse_stride;
+  int64_t lse_part_stride;
+  int32_t tokens;
+  int32_t first_slot;
+  int32_t count;
+  int32_t split;  // count, where the item is not split
+  int32_t merge;
+  Divisor parts;
+  Divisor tiles;  // blocks that share the queries of a KV head
+  // Where the states are merged at once: those of all items that go into the same result.
+  const float* merge_o = nullptr;  // null: they are not
+  const float* merge_lse = nullptr;
+  void* result = nullptr;
+  uint32_t* blocks_done = nullptr;  // [heads], 0 before and after
+  int32_t merge_blocks = 0;         // of a KV head, of all items
+  int32_t merge_parts = 0;
+};
+
+// The parameters of one launch. Launches take 4 KiB of parameters on every driver.
+inline constexpr int kItemsPerLaunch = 19;
+struct DecodeBatch {
+  int32_t items_count;
+  int32_t head_dim;
+  Divisor group;
+  Divisor page_slots;
+  // A logit, in powers of two, is logit_scale times the product of query and key, or times
+  // tanh(cap_scale times the product) if capped.
+  float logit_scale;
+  float cap_scale;
+  int32_t capped;
+  int64_t window;
+  int32_t first_block[kItemsPerLaunch];
+  DecodeItem items[kItemsPerLaunch];
+};
+static_assert(sizeof(DecodeBatch) <= 4096);
+
+// What one block does: keys [begin, end) of a KV head for some of its queries. Query i of a head is
+// query head i % group of token i / group.
+struct BlockWork {
+  int item;
+  int head;
+  int part;
+  int first_query;
+  int queries;
+  int begin;
+  int end;
+};
+
+__device__ inline BlockWork FindWork(const DecodeBatch& batch, int block_queries) {
+  int low = 0;
+  int high = batch.items_count - 1;
+  const int block = static_cast<int>(blockIdx.x);
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (batch.first_block[middle] <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const DecodeItem& item = batch.items[low];
+  // Blocks that share keys are neighbours, so that only one of them reads from memory.
+  const int tile_index = block - batch.first_block[low];
+  const int part_index = item.tiles.Divide(tile_index);
+  BlockWork work;
+  work.item = low;
+  work.first_query = item.tiles.Rest(tile_index, part_index) * block_queries;
+  work.head = item.parts.Divide(part_index);
+  work.part = item.parts.Rest(part_index, work.head);
+  const int queries = item.tokens * static_cast<int>(batch.group.divisor);
+  work.queries = min(block_queries, queries - work.first_query);
+  work.begin = work.part * item.split;
+  work.end = min(item.split, item.count - work.begin) + work.begin;
+  return work;
+}
+
+// Where query i of a block's head lies in rows of `stride` elements a token.
+__device__ inline int64_t QueryOffset(const DecodeBatch& batch, const BlockWork& work, int query,
+                                      int64_t stride, int head_elements) {
+  const int token = batch.group.Divide(query);
+  const int64_t row =
+      static_cast<int64_t>(work.head) * batch.group.divisor + batch.group.Rest(query, token);
+  return token * stride + row * head_elements;
+}
+
+// Where a slot lies in the pages of a head.
+__device__ inline int64_t SlotOffset(const DecodeBatch& batch, const DecodeItem& item, int slot,
+                                     int slot_bytes) {
+  const int page = batch.page_slots.Divide(slot);
+  const int in_page = batch.page_slots.Rest(slot, page);
+  return page * item.page_stride + static_cast<int64_t>(in_page) * slot_bytes;
+}
+
+// Every byte of K and V is read once: it need not displace anything in the L1 cache.
+__device__ inline uint4 LoadStreaming(const std::byte* at) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(at));
+  return value;
+}
+
+// Keys that a token sees, as indices. Positions ascend, so they are a range.
+struct KeyRange {
+  int begin;
+  int end;
+};
+
+// Asks for the block's keys and values ahead of their use.
+__device__ inline void PrefetchPages(const DecodeBatch& batch, const DecodeItem& item,
+                                     const BlockWork& work, int slot_bytes) {
+  // With a window, much of it may not be wanted. Blocks of the same keys need not ask twice.
+  if (batch.window != 0 || work.first_query != 0) return;
+  const int first = item.first_slot + work.begin;
+  const int last = item.first_slot + work.end - 1;
+  const int page_slots = static_cast<int>(batch.page_slots.divisor);
+  const int pages = batch.page_slots.Divide(last) - batch.page_slots.Divide(first) + 1;
+  const std::byte* k = item.k + work.head * item.head_stride;
+  const std::byte* v = item.v + work.head * item.head_stride;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * pages; i += static_cast<int>(blockDim.x)) {
+    const int begin = (batch.page_slots.Divide(first) + i / 2) * page_slots;
+    const int slot = max(begin, first);
+    const int64_t at = SlotOffset(batch, item, slot, slot_bytes);
+    const int slots = min(begin + page_slots - 1, last) - slot + 1;
+    PrefetchToL2((i % 2 == 0 ? k : v) + at, static_cast<uint32_t>(slots * slot_bytes));
+  }
+}
+
+// Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier.
+__device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& item,
+                                  const BlockWork& work, KeyRange* ranges) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first_token = batch.group.Divide(work.first_query);
+  const int tokens = batch.group.Divide(work.first_query + work.queries - 1) - first_token + 1;
+  if (item.positions == nullptr) {
+    if (thread < tokens) {
+      const int64_t newest = item.q_position + first_token + thread - item.position;
+      const int64_t begin = work.begin;
+      const int64_t end = min(max(newest + 1, begin), static_cast<int64_t>(work.end));
+      const int64_t oldest = batch.window == 0 ? begin : newest - batch.window + 1;
+      ranges[thread].begin = static_cast<int>(min(max(oldest, begin), end));
+      ranges[thread].end = static_cast<int>(end);
+    }
+    __syncthreads();
+    return;
+  }
+  if (thread < tokens) ranges[thread] = {work.begin, work.begin};
+  __syncthreads();
+  for (int token = 0; token < tokens; ++token) {
+    const int64_t q_position = item.q_position + first_token + token;
+    int past = 0;
+    int expired = 0;
+    for (int key = work.begin + thread; key < work.end; key += static_cast<int>(blockDim.x)) {
+      const int64_t position = item.positions[key];
+      if (position <= q_position) ++past;
+      if (batch.window != 0 && position <= q_position - batch.window) ++expired;
+    }
+    past = __reduce_add_sync(kAllLanes, past);
+    expired = __reduce_add_sync(kAllLanes, expired);
+    if (thread % kWarp == 0) {
+      atomicAdd(&ranges[token].end, past);
+      atomicAdd(&ranges[token].begin, expired);
+    }
+  }
+  __syncthreads();
+}
+
+// What to subtract from logits whose maximum is `max`: -inf minus -inf would be NaN.
+__device__ inline float Finite(float max) { return max == kNoKeys ? 0.0f : max; }
+
+template <typename T>
+__device__ inline T Round(float value);
+template <>
+__device__ inline __nv_bfloat16 Round<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ inline __half Round<__half>(float value) {
+  return __float2half_rn(value);
+}
+__device__ inline float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float Widen(__half value) { return __half2float(value); }
+template <>
+__device__ inline float Round<float>(float value) {
+  return value;
+}
+
+// The states of a block's warps for kQueries queries, in shared memory, and how they are combined.
+template <int kDim, int kWarps, int kQueries>
+struct WarpStates {
+  float o[kWarps][kQueries][kDim + 4];  // not normalised
+  float max[kWarps][kQueries];          // of the logits in powers of two
+  float sum[kWarps][kQueries];          // of 2^(logit - max)
+  float weight[kWarps][kQueries];
+  float old_weight[kQueries];
+
+  // Writes the state of the block, or merges it into what is there, for queries [first_query,
+  // first_query + queries) of the head. Begins with a barrier.
+  __device__ void Write(const DecodeBatch& batch, const DecodeItem& item, const BlockWork& work,
+                        int first_query, int queries) {
+    __syncthreads();
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < queries) {
+      float* lse = item.lse + work.part * item.lse_part_stride +
+                   QueryOffset(batch, work, first_query + thread, item.lse_stride, 1);
+      Combine(thread, lse, item.merge != 0);
+    }
+    __syncthreads();
+    for (int query = thread / kWarp; query < queries; query += kWarps) {
+      float* row = item.o + work.part * item.o_part_stride +
+                   QueryOffset(batch, work, first_query + query, item.o_stride, batch.head_dim);
+      for (int i = thread % kWarp; i < batch.head_dim; i += kWarp) {
+        // Nothing is read from a state that is not there.
+        float value = old_weight[query] == 0.0f ? 0.0f : old_weight[query] * row[i];
+#pragma unroll
+        for (int warp = 0; warp < kWarps; ++warp) {
+          value += weight[warp][query] * o[warp][query][i];
+        }
+        row[i] = value;
+      }
+    }
+  }
+
+  // Counts the block as done. The one that is last of those whose states go into a KV head's result
+  // merges them, as Merge does and in its order, whatever the order in which blocks finish.
+  // Not inlined: it would take registers from the loop over the keys.
+  template <typename T>
+  __device__ __noinline__ void MergeIfLast(const DecodeBatch& batch, const DecodeItem& item,
+                                           int head) {
+    if (item.merge_o == nullptr) return;
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t* done = item.blocks_done + head;
+      last = atomicAdd(done, 1u) + 1 == static_cast<uint32_t>(item.merge_blocks);
+      if (last) *done = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    const int group = static_cast<int>(batch.group.divisor);
+    for (int first = 0; first < group; first += kMergeRows) {
+      MergeRows<T>(batch, item, head * group + first, min(kMergeRows, group - first));
+    }
+  }
+
+ private:
+  // Rows that are merged at a time: their chains' sums fit where the warps' outputs were.
+  static constexpr int kMergeRows = kWarps * kQueries / kMergeChains / 2;
+
+  template <typename T>
+  __device__ void MergeRows(const DecodeBatch& batch, const DecodeItem& item, int first_row,
+                            int rows) {
+    constexpr int kEach = kDim / kWarp;  // elements of a row that a lane has
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % kWarp;
+    auto* sums = reinterpret_cast<float(*)[kMergeRows][kDim + 4]>(o);
+    auto* totals = reinterpret_cast<float(*)[kMergeRows]>(max);
+    float tops[kMergeRows];
+#pragma unroll
+    for (int row = 0; row < kMergeRows; ++row) {
+      float top = kNoKeys;
+      for (int part = lane; row < rows && part < item.merge_parts; part += kWarp) {
+        top = fmaxf(top, __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row));
+      }
+#pragma unroll
+      for (int apart = 1; apart < kWarp; apart *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+      }
+      tops[row] = Finite(top);
+    }
+    for (int chain = thread / kWarp; chain < kMergeChains; chain += kWarps) {
+      float sum[kMergeRows][kEach] = {};
+      float total[kMergeRows] = {};
+      for (int part = chain; part < item.merge_parts; part += kMergeChains) {
+#pragma unroll
+        for (int row = 0; row < kMergeRows; ++row) {
+          if (row >= rows) break;
+          const float lse = __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row);
+          const float weight = expf(lse - tops[row]);
+          const float* from = item.merge_o + part * item.o_part_stride +
+                              static_cast<int64_t>(first_row + row) * batch.head_dim;
+          total[row] += weight;
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) {
+            const int at = i * kWarp + lane;
+            const bool there = at < batch.head_dim && lse != kNoKeys;
+            sum[row][i] = fmaf(weight, there ? __ldcg(from + at) : 0.0f, sum[row][i]);
+          }
+        }
+      }
+#pragma unroll
+      for (int row = 0; row < kMergeRows; ++row) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) sums[chain][row][i * kWarp + lane] = sum[row][i];
+        if (lane == 0) totals[chain][row] = total[row];
+      }
+    }
+    __syncthreads();
+    for (int row = thread / kWarp; row < rows; row += kWarps) {
+      T* to = static_cast<T*>(item.result) + static_cast<int64_t>(first_row + row) * batch.head_dim;
+      for (int at = lane; at < batch.head_dim; at += kWarp) {
+        float value = 0.0f;
+        float total = 0.0f;
+#pragma unroll
+        for (int chain = 0; chain < kMergeChains; ++chain) {
+          value += sums[chain][row][at];
+          total += totals[chain][row];
+        }
+        to[at] = Round<T>(total == 0.0f ? 0.0f : value / total);
+      }
+    }
+    __syncthreads();
+  }
+
+  // The weights of the warps' outputs, and of the one that is there.
+  __device__ void Combine(int query, float* lse, bool merge) {
+    float top = kNoKeys;
+    for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, max[warp][query]);
+    top = Finite(top);
+    float total = 0.0f;
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float share = exp2f(max[warp][query] - top);
+      weight[warp][query] = share;
+      total += share * sum[warp][query];
+    }
+    float factor = total == 0.0f ? 0.0f : 1.0f / total;
+    float state = total == 0.0f ? kNoKeys : top * kLn2 + logf(total);
+    float kept = 0.0f;
+    const float old = merge ? *lse : kNoKeys;
+    if (old != kNoKeys) {
+      const float larger = fmaxf(old, state);
+      const float mine = expf(state - larger);
+      const float theirs = expf(old - larger);
+      factor *= mine / (mine + theirs);
+      kept = theirs / (mine + theirs);
+      state = larger + logf(mine + theirs);
+    }
+    for (int warp = 0; warp < kWarps; ++warp) weight[warp][query] *= factor;
+    old_weight[query] = kept;
+    *lse = state;
+  }
+};
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_BLOCK_H_
