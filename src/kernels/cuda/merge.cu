@@ -2,8 +2,12 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "kernels/cuda/merge.h"
@@ -219,26 +223,66 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
   return flush();
 }
 
-// A warp a row.
-template <typename T>
+// kN elements: 4 are one load.
+template <int kN, typename T>
+__device__ void LoadSome(const T* from, float (&values)[kN]) {
+  if constexpr (kN == 1) {
+    values[0] = Widen(*from);
+  } else {
+    using Vector = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    const Vector vector = *reinterpret_cast<const Vector*>(from);
+    T raw[kN];
+    memcpy(raw, &vector, sizeof(raw));
+#pragma unroll
+    for (int i = 0; i < kN; ++i) values[i] = Widen(raw[i]);
+  }
+}
+
+template <int kN, typename T>
+__device__ void StoreSome(const float (&values)[kN], T* to) {
+  T raw[kN];
+#pragma unroll
+  for (int i = 0; i < kN; ++i) Store(values[i], &raw[i]);
+  if constexpr (kN == 1) {
+    *to = raw[0];
+  } else {
+    using Vector = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    Vector vector;
+    memcpy(&vector, raw, sizeof(raw));
+    *reinterpret_cast<Vector*>(to) = vector;
+  }
+}
+
+// A warp a row, kN elements a lane at a time. Blocks take a token and up to kWarps of its heads.
+template <typename T, int kN>
 __global__ void __launch_bounds__(kWarps* kWarp)
     MergeStateRows(const __grid_constant__ StateMerge merge, int head_dim) {
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t row =
-      static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  if (row >= merge.tokens * merge.heads) return;
-  const int64_t token = row / merge.heads;
-  const int64_t head = row % merge.heads;
+  const int64_t token = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (head >= merge.heads) return;
   float* lse = merge.lse + token * merge.lse_stride + head;
+  float* o = merge.o + token * merge.o_stride + int64_t{head} * head_dim;
+  const T* part = static_cast<const T*>(merge.part_o) + token * merge.part_o_token_stride +
+                  head * merge.part_o_head_stride;
+  float old[kN];
+  float added[kN];
+  const auto load = [&](int at) {
+    if (at >= head_dim) return;
+    if (!merge.first) LoadSome(o + at, old);
+    if (merge.part_lse != nullptr) LoadSome(part + at, added);
+  };
+  load(lane * kN);  // before the logarithms are there
   const float theirs =
       merge.part_lse == nullptr
           ? kNoKeys
           : merge.part_lse[token * merge.part_lse_token_stride + head * merge.part_lse_head_stride];
   const float ours = merge.first ? kNoKeys : *lse;
-  auto* result = merge.result == nullptr ? nullptr
-                                         : static_cast<T*>(merge.result) +
-                                               token * merge.result_stride + head * head_dim;
+  auto* result =
+      merge.result == nullptr
+          ? nullptr
+          : static_cast<T*>(merge.result) + token * merge.result_stride + int64_t{head} * head_dim;
   // Nothing to add, and what is there stays as it is.
   if (theirs == kNoKeys && ours != kNoKeys && result == nullptr) return;
   const float top = Finite(fmaxf(ours, theirs));
@@ -248,41 +292,43 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const float our_share = our_weight / total;
   const float their_share = their_weight / total;
 
-  float* o = merge.o + token * merge.o_stride + head * head_dim;
-  const T* part = static_cast<const T*>(merge.part_o) + token * merge.part_o_token_stride +
-                  head * merge.part_o_head_stride;
-  for (int first = lane; first < head_dim; first += kAtOnce * kWarp) {
-    // The o of a state without keys is not read: it may be anything.
-    float old[kAtOnce] = {};
-    float added[kAtOnce] = {};
-    if (ours != kNoKeys) {
+  for (int at = lane * kN; at < head_dim; at += kWarp * kN) {
+    float value[kN];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kWarp;
-        if (at < head_dim) old[i] = our_share * o[at];
-      }
+    for (int i = 0; i < kN; ++i) {
+      // The o of a state without keys may be anything: it takes no part.
+      value[i] = ours != kNoKeys ? our_share * old[i] : 0.0f;
+      if (theirs != kNoKeys) value[i] += their_share * added[i];
     }
-    if (theirs != kNoKeys) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kWarp;
-        if (at < head_dim) added[i] = their_share * Widen(part[at]);
-      }
+    if (result != nullptr) {
+      StoreSome(value, result + at);
+    } else {
+      StoreSome(value, o + at);
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = first + i * kWarp;
-      if (at >= head_dim) continue;
-      if (result != nullptr) {
-        Store(old[i] + added[i], &result[at]);
-      } else {
-        o[at] = old[i] + added[i];
-      }
-    }
+    load(at + kWarp * kN);
   }
   // Every lane has read it.
   __syncwarp();
   if (lane == 0 && result == nullptr) *lse = total == 0.0f ? kNoKeys : top + logf(total);
+}
+
+// Whether rows that start at `pointer` and lie `strides` elements apart can be read 4 elements at a
+// time.
+bool Quads(const void* pointer, size_t element, std::initializer_list<int64_t> strides) {
+  return reinterpret_cast<uintptr_t>(pointer) % (4 * element) == 0 &&
+         std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s % 4 == 0; });
+}
+
+template <typename T>
+cudaError_t LaunchMergeState(cudaStream_t stream, int head_dim, const StateMerge& merge) {
+  const bool quads =
+      Quads(merge.o, sizeof(float), {head_dim, merge.o_stride}) &&
+      Quads(merge.part_o, sizeof(T), {merge.part_o_token_stride, merge.part_o_head_stride}) &&
+      Quads(merge.result, sizeof(T), {merge.result_stride});
+  const dim3 grid(static_cast<unsigned>(merge.tokens),
+                  static_cast<unsigned>(CeilDiv(merge.heads, kWarps)));
+  return LaunchKernel(quads ? MergeStateRows<T, 4> : MergeStateRows<T, 1>, grid, kWarps * kWarp, 0,
+                      stream, merge, head_dim);
 }
 
 }  // namespace
@@ -296,18 +342,15 @@ cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
 
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
                        const StateMerge& merge) {
-  const int64_t blocks = CeilDiv(merge.tokens * merge.heads, kWarps);
-  if (blocks == 0) return cudaSuccess;
-  if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-  const auto grid = static_cast<unsigned>(blocks);
-  const unsigned threads = kWarps * kWarp;
+  if (merge.tokens == 0 || merge.heads == 0) return cudaSuccess;
+  if (merge.tokens > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
   switch (part_dtype) {
     case DType::kBF16:
-      return LaunchKernel(MergeStateRows<__nv_bfloat16>, grid, threads, 0, stream, merge, head_dim);
+      return LaunchMergeState<__nv_bfloat16>(stream, head_dim, merge);
     case DType::kF16:
-      return LaunchKernel(MergeStateRows<__half>, grid, threads, 0, stream, merge, head_dim);
+      return LaunchMergeState<__half>(stream, head_dim, merge);
     case DType::kF32:
-      return LaunchKernel(MergeStateRows<float>, grid, threads, 0, stream, merge, head_dim);
+      return LaunchMergeState<float>(stream, head_dim, merge);
   }
   return cudaErrorInvalidValue;
 }

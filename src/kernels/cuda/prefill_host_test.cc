@@ -1,0 +1,226 @@
+// What is decided on the host, before anything is launched: needs no GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/cuda/key_span.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/prefill.h"
+
+namespace headway::cuda {
+namespace {
+
+alignas(16) std::byte memory[64] = {};
+
+constexpr PageFormat kFormat = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};
+
+// 256 queries at the end of 256 keys, which lie side by side.
+AttentionItem OwnKeys() {
+  AttentionItem item;
+  item.q = memory;
+  item.q_stride = 512;
+  item.tokens = 256;
+  item.keys.pages = {.k = memory,
+                     .v = memory,
+                     .page_stride = static_cast<int64_t>(kFormat.bytes()),
+                     .head_stride = 4096,
+                     .count = 256};
+  return item;
+}
+
+// The same against 256 keys before them.
+AttentionItem EarlierKeys() {
+  AttentionItem item = OwnKeys();
+  item.q_position = 256;
+  return item;
+}
+
+std::vector<DensePiece> Pieces(const AttentionItem& item, const AttentionParams& params = {}) {
+  return DensePieces(kFormat, DType::kBF16, 4, params, item);
+}
+
+TEST(DensePiecesTest, OnePieceWhereAPlanFits) {
+  EXPECT_EQ(Pieces(OwnKeys()), (std::vector<DensePiece>{{0, 256, true}}));
+  EXPECT_EQ(Pieces(EarlierKeys()), (std::vector<DensePiece>{{0, 256, false}}));
+  // Keys before the queries' own are taken with them.
+  AttentionItem item = OwnKeys();
+  item.keys.pages.count = 512;
+  item.q_position = 256;
+  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 512, true}}));
+  // A plan for 384 keys may read what lies behind 300.
+  item = EarlierKeys();
+  item.q_position = 300;
+  item.keys.pages.count = 300;
+  item.keys.pages.readable = 384;
+  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 300, false}}));
+}
+
+TEST(DensePiecesTest, CutsWhereAPlanWouldReadTooFar) {
+  AttentionItem item = EarlierKeys();
+  item.q_position = 640;
+  item.keys.pages.count = 640;
+  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 512, false}, {512, 128, false}}));
+  // Nothing fits 44 keys.
+  item.q_position = 300;
+  item.keys.pages.count = 300;
+  EXPECT_TRUE(Pieces(item).empty());
+  // The diagonal is the last piece, behind what a plan for 768 keys does.
+  item = OwnKeys();
+  item.q_position = 640;
+  item.keys.pages.count = 896;
+  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 640, false}, {640, 256, true}}));
+}
+
+TEST(DensePiecesTest, CoversTheKeysAndReadsNoFurther) {
+  Random random(21);
+  int cut = 0;
+  for (int round = 0; round < 2000; ++round) {
+    AttentionItem item = OwnKeys();
+    item.tokens = 1 + random.Below(500);
+    item.keys.position = random.Below(100);
+    PageRun& run = item.keys.pages;
+    run.first_slot = random.Below(100);
+    run.count = 1 + random.Below(3000);
+    run.readable = random.Below(2) == 0 ? 0 : run.first_slot + run.count + random.Below(1000);
+    const int64_t end = item.keys.position + run.count;
+    item.q_position = random.Below(2) == 0 ? end - item.tokens : end - 1 + random.Below(5);
+    if (item.q_position < 0) continue;
+    const std::vector<DensePiece> pieces = Pieces(item);
+    if (pieces.empty()) continue;
+    cut += pieces.size() > 1 ? 1 : 0;
+    const int64_t readable = std::max(run.readable, run.first_slot + run.count) - run.first_slot;
+    int64_t begin = 0;
+    for (const DensePiece& piece : pieces) {
+      ASSERT_EQ(piece.begin, begin);
+      ASSERT_LE(begin + SdpaBucket(piece.count), readable);
+      begin += piece.count;
+      const bool all_seen = item.keys.position + begin - 1 <= item.q_position;
+      ASSERT_EQ(piece.causal, !all_seen);
+      if (piece.causal) {
+        ASSERT_EQ(begin, run.count);
+        ASSERT_LE(item.tokens, piece.count);
+        // The last query sees the last key and no more.
+        ASSERT_EQ(item.q_position + item.tokens, end);
+      }
+    }
+    ASSERT_EQ(begin, run.count);
+  }
+  EXPECT_GT(cut, 100);
+}
+
+TEST(DensePiecesTest, LeavesTheRest) {
+  AttentionParams params;
+  params.softcap = 30.0f;
+  EXPECT_TRUE(Pieces(OwnKeys(), params).empty());
+  params = {};
+  params.window = 256;  // the last query sees just all
+  EXPECT_FALSE(Pieces(OwnKeys(), params).empty());
+  EXPECT_TRUE(Pieces(EarlierKeys(), params).empty());
+  params.window = 255;
+  EXPECT_TRUE(Pieces(OwnKeys(), params).empty());
+  params.window = 512;
+  EXPECT_FALSE(Pieces(EarlierKeys(), params).empty());
+
+  AttentionItem item = OwnKeys();
+  item.tokens = 64;
+  item.q_position = 192;
+  EXPECT_TRUE(Pieces(item).empty()) << "few tokens";
+  item = OwnKeys();
+  item.q_position = 100;
+  EXPECT_TRUE(Pieces(item).empty()) << "the last key is not the last query's";
+  item = OwnKeys();
+  item.keys.pages.page_stride += 4096;
+  EXPECT_TRUE(Pieces(item).empty()) << "gaps between pages";
+  item = OwnKeys();
+  const int32_t position = 0;
+  item.keys.positions = &position;
+  EXPECT_TRUE(Pieces(item).empty()) << "keys at any positions";
+  item = OwnKeys();
+  item.q = memory + 2;
+  EXPECT_TRUE(Pieces(item).empty()) << "not on 16 bytes";
+  item = OwnKeys();
+  item.keys.pages.count = 0;
+  EXPECT_TRUE(Pieces(item).empty()) << "no keys";
+  EXPECT_TRUE(DensePieces(kFormat, DType::kF16, 4, {}, OwnKeys()).empty());
+  PageFormat odd = kFormat;
+  odd.head_dim = 68;
+  EXPECT_TRUE(DensePieces(odd, DType::kBF16, 4, {}, OwnKeys()).empty());
+}
+
+// By the definition, key by key.
+bool Sees(int64_t query, int64_t key, int64_t window) {
+  return key <= query && (window == 0 || key > query - window);
+}
+
+TEST(KeySpanTest, AgreesWithTheDefinition) {
+  Random random(22);
+  for (int round = 0; round < 20000; ++round) {
+    const auto first = static_cast<int32_t>(random.Below(40));
+    const auto count = static_cast<int32_t>(random.Below(30));
+    std::vector<int32_t> positions;
+    int32_t next = first;
+    const bool gaps = random.Below(2) == 0;
+    for (int32_t i = 0; i < count; ++i) {
+      positions.push_back(next);
+      next += gaps ? 1 + static_cast<int32_t>(random.Below(4)) : 1;
+    }
+    const KeyPositions keys = {gaps ? -7 : first, count, gaps ? positions.data() : nullptr};
+    const int64_t first_query = random.Below(120);
+    const int64_t last_query = first_query + random.Below(20);
+    const int64_t window = random.Below(3) == 0 ? 0 : 1 + random.Below(60);
+    const KeySpan any = SeenByAny(keys, first_query, last_query, window);
+    const KeySpan all = SeenByAll(keys, first_query, last_query, window);
+    ASSERT_LE(0, any.begin);
+    ASSERT_LE(any.begin, any.end);
+    ASSERT_LE(any.end, count);
+    for (int32_t key = 0; key < count; ++key) {
+      const int32_t at = positions[static_cast<size_t>(key)];
+      ASSERT_EQ(keys.At(key), at);
+      bool by_any = false;
+      bool by_all = true;
+      for (int64_t query = first_query; query <= last_query; ++query) {
+        by_any = by_any || Sees(query, at, window);
+        by_all = by_all && Sees(query, at, window);
+      }
+      if (by_any) {
+        ASSERT_TRUE(any.begin <= key && key < any.end);
+      }
+      ASSERT_EQ(all.begin <= key && key < all.end, by_all);
+    }
+    const bool some = any.begin < any.end;
+    if (some) {
+      ASSERT_LE(keys.At(any.end - 1), last_query);
+      ASSERT_TRUE(window == 0 || keys.At(any.begin) > first_query - window);
+    }
+  }
+}
+
+TEST(CanNormMatVecTest, AsksForOneDtypeOnSixteenBytes) {
+  alignas(16) static float numbers[8] = {};
+  const MatVecNorm x = {numbers, numbers, 1e-5f};
+  LinearOp op;
+  op.weight = {memory, DType::kBF16, 4, 8};
+  LinearOp other = op;
+  const auto can = [&] { return CanNormMatVec(x, std::vector<LinearOp>{op, other}); };
+  EXPECT_TRUE(can());
+  other.weight.dtype = DType::kF16;
+  EXPECT_FALSE(can());
+  other = op;
+  other.weight.data = memory + 2;
+  EXPECT_FALSE(can());
+  other = op;
+  other.weight.in = 16;
+  EXPECT_FALSE(can());
+  op.weight.dtype = other.weight.dtype = DType::kF32;
+  EXPECT_FALSE(can());
+  op.weight.in = 12;
+  other = op;
+  EXPECT_FALSE(can());
+}
+
+}  // namespace
+}  // namespace headway::cuda
