@@ -84,10 +84,10 @@ int64_t Store::Impl::NewSlabs() const {
     const int there = math.Segments(math.ClosedPages(entry.before));
     for (int layer = 0; layer < format.layers; ++layer) {
       const Growth growth = GrowthOf(entry, layer);
-      count += int64_t{growth.last - growth.first} * format.head_groups();
+      count += int64_t{growth.last - growth.first} * format.head_groups(layer);
       if (growth.first >= growth.last || growth.first >= there) continue;
       const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
-      for (int group = 0; group < format.head_groups(); ++group) {
+      for (int group = 0; group < format.head_groups(layer); ++group) {
         const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
         if (!MustCopy((*slabs)[id], pages)) --count;
       }
@@ -127,7 +127,7 @@ Status Store::Impl::GrowAll() {
   if (!status.ok()) return status;
   for (const Entry& entry : entries) {
     for (int layer = 0; layer < format.layers; ++layer) {
-      for (int group = 0; group < format.head_groups(); ++group) {
+      for (int group = 0; group < format.head_groups(layer); ++group) {
         status = Grow(entry, layer, group);
         if (!status.ok()) return status;
       }
@@ -205,7 +205,7 @@ PageRun Store::Target(int entry_index, int layer, int group) {
 KeyRun Store::Tail(int entry_index, int layer, int group) {
   const CacheFormat& format = impl_->format;
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
-  HEADWAY_CHECK(group >= 0 && group < format.head_groups());
+  HEADWAY_CHECK(group >= 0 && group <= format.StreamingGroup(layer));
   impl_->EnterLayer(layer);
   const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
   const StepBuffers& buffers = *impl_->buffers;
@@ -213,11 +213,11 @@ KeyRun Store::Tail(int entry_index, int layer, int group) {
     return entry.appends ? buffers.Append(layer, row, entry.append_page)
                          : buffers.Open(entry.place, layer, row);
   };
-  const int row = FirstRow(format, group);
+  const int row = FirstRow(format, layer, group);
   KeyRun tail;
   tail.pages = {
       .k = row_at(row),
-      .v = row_at(row + format.HeadsIn(group)),
+      .v = row_at(row + format.HeadsIn(layer, group)),
       .page_stride = format.page_stride(),
       .head_stride = entry.appends ? buffers.append_row_stride() : buffers.open_row_stride(),
       .count = entry.before % impl_->math.slots() + entry.tokens,
@@ -241,8 +241,8 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
   const int64_t after = math.ClosedPages(entry.before + entry.tokens);
   const Growth growth = GrowthOf(entry, current);
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-  for (int group = 0; group < format.head_groups(); ++group) {
-    const int row = FirstRow(format, group);
+  for (int group = 0; group < format.head_groups(current); ++group) {
+    const int row = FirstRow(format, current, group);
     for (int segment = growth.first; segment < growth.last; ++segment) {
       const int64_t start = int64_t{segment} * format.segment_pages;
       const int64_t page = std::max(before, start);
@@ -254,8 +254,9 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
       const int64_t stride =
           entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
       slab.written.Join(
-          mover->Append({group, static_cast<int>(page - start), static_cast<int>(end - page)}, from,
-                        stride, slab.place(), slab.behind()));
+          mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
+                         static_cast<int>(end - page)},
+                        from, stride, slab.place(), slab.behind()));
       slab.pages = static_cast<int>(end - start);
     }
   }
@@ -274,6 +275,90 @@ void Store::Impl::CopyOpenPages(const Entry& entry) {
               static_cast<size_t>(slots * slot_bytes), static_cast<size_t>(buffers->rows()));
 }
 
+// Sink pages go where they stay; the area of recent pages that is not in use takes those that are
+// kept, from the other one and from the pages that the step closed.
+void Store::Impl::CopyStreamingPages(const Entry& entry) {
+  const int64_t before = math.ClosedPages(entry.before);
+  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
+  const auto rows = 2 * static_cast<size_t>(format.pattern.StreamingIn(current));
+  if (rows == 0 || after == before) return;
+  const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  Stream& stream = lanes.stream(Lane::kDeviceToHost);
+  const auto copy = [&](std::byte* to, const std::byte* from, int64_t from_stride, int64_t pages) {
+    if (pages <= 0) return;
+    stream.Copy2D(to, static_cast<size_t>(streaming->row_stride()), from,
+                  static_cast<size_t>(from_stride),
+                  static_cast<size_t>(pages * format.page_stride()), rows);
+  };
+  const int row = FirstRow(format, current, format.StreamingGroup(current));
+  const int64_t new_stride =
+      entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+  const auto new_page = [&](int64_t page) {
+    return entry.appends ? buffers->Append(current, row, entry.append_page + page - before)
+                         : buffers->Open(entry.place, current, row);
+  };
+  const auto at = [&](std::byte* area, int64_t page) { return area + page * format.page_stride(); };
+
+  const int64_t sink = streaming_pages.sink();
+  copy(at(streaming->Sink(entry.place, current), before), new_page(before), new_stride,
+       std::min(after, sink) - before);
+  const int64_t first = streaming_pages.FirstKept(sequence.recent_first, after);
+  std::byte* from = streaming->Recent(entry.place, current, sequence.recent_area);
+  std::byte* to = streaming->Recent(entry.place, current, 1 - sequence.recent_area);
+  copy(to, at(from, first - sequence.recent_first), streaming->row_stride(), before - first);
+  const int64_t first_new = std::max(first, before);
+  copy(at(to, first_new - first), new_page(first_new), new_stride, after - first_new);
+}
+
+std::array<StreamingRange, 5> Store::StreamingRanges(int entry_index, int layer) {
+  const CacheFormat& format = impl_->format;
+  const StreamingPages& pages = impl_->streaming_pages;
+  const int64_t slots = impl_->math.slots();
+  const KeyRun tail = Tail(entry_index, layer, format.StreamingGroup(layer));
+  const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
+  const Sequence& sequence = impl_->sequences[static_cast<size_t>(entry.place)];
+  const int heads = format.pattern.StreamingIn(layer);
+  HEADWAY_CHECK(heads > 0);
+  // Keys [begin, end) of a run of pages whose first holds the key at `origin`.
+  const auto part = [&](KeyRun run, int64_t origin, int64_t begin, int64_t end) {
+    if (begin >= end) return KeyRun();
+    HEADWAY_CHECK(begin >= origin);
+    const int64_t page = (begin - origin) / slots;
+    run.pages.k += page * run.pages.page_stride;
+    run.pages.v += page * run.pages.page_stride;
+    run.pages.first_slot = (begin - origin) % slots;
+    run.pages.count = end - begin;
+    run.pages.readable -= page * slots;
+    run.position = begin;
+    return run;
+  };
+  const auto closed_run = [&](std::byte* area, int64_t area_pages) {
+    KeyRun run;
+    const int64_t stride = impl_->streaming->row_stride();
+    run.pages = {.k = area,
+                 .v = area + heads * stride,
+                 .page_stride = format.page_stride(),
+                 .head_stride = stride,
+                 .readable = area_pages * slots};
+    return run;
+  };
+  const int64_t sink = format.pattern.sink;
+  const int64_t closed = tail.position;
+  const int64_t end = tail.position + tail.pages.count;
+  const int64_t sink_end = pages.sink() * slots;
+  const int64_t visible = pages.FirstVisible(entry.before) * slots;
+  const int64_t oldest = std::max<int64_t>(0, entry.before - format.pattern.recent + 1);
+  const KeyRun sinks = closed_run(impl_->streaming->Sink(entry.place, layer), pages.sink());
+  const KeyRun recent = closed_run(
+      impl_->streaming->Recent(entry.place, layer, sequence.recent_area), pages.recent());
+  const int64_t recent_origin = sequence.recent_first * slots;
+  return {{{part(sinks, 0, 0, std::min(sink, closed)), false},
+           {part(sinks, 0, sink, oldest < sink_end ? std::min(sink_end, closed) : sink), true},
+           {part(recent, recent_origin, visible, closed), true},
+           {part(tail, closed, closed, std::min(std::max(sink, closed), end)), false},
+           {part(tail, closed, std::max(sink, closed), end), true}}};
+}
+
 void Store::CloseLayer(int layer) {
   Impl& impl = *impl_;
   impl.EnterLayer(layer);
@@ -290,6 +375,7 @@ void Store::CloseLayer(int layer) {
   for (const Impl::Entry& entry : impl.entries) {
     if (!moves(entry)) continue;
     impl.CopyClosedPages(entry);
+    impl.CopyStreamingPages(entry);
     impl.CopyOpenPages(entry);
     impl.buffers->open_fence(entry.place, layer)
         .Add(Lane::kDeviceToHost, impl.lanes.Soon(Lane::kDeviceToHost));
@@ -307,13 +393,18 @@ void Store::CloseLayer(int layer) {
 void Store::Impl::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
   sequence.length = entry.before + entry.tokens;
+  const int64_t closed = math.ClosedPages(sequence.length);
+  if (closed > math.ClosedPages(entry.before)) {
+    sequence.recent_first = streaming_pages.FirstKept(sequence.recent_first, closed);
+    sequence.recent_area = 1 - sequence.recent_area;
+  }
   const int segments = math.Segments(math.ClosedPages(sequence.length));
   for (int layer = 0; layer < format.layers; ++layer) {
     if (format.WindowOf(layer) == 0) continue;
     int& freed = sequence.freed[static_cast<size_t>(layer)];
     const int kept = std::min(segments, math.FirstKept(layer, sequence.length));
     if (kept <= freed) continue;
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
       ids.resize(static_cast<size_t>(segments), kNoSlab);
       Release(ids, freed, kept);
@@ -380,7 +471,7 @@ Status Store::BeginReads(std::vector<SlabRead> reads) {
   for (const SlabRead& read : reads) {
     if (read.entry < 0 || read.entry >= static_cast<int>(impl.entries.size()) || read.layer < 0 ||
         read.layer >= impl.format.layers || read.group < 0 ||
-        read.group >= impl.format.head_groups()) {
+        read.group >= impl.format.head_groups(read.layer)) {
       return Invalid("a slab to read that the step does not have");
     }
     const Impl::Entry& entry = impl.entries[static_cast<size_t>(read.entry)];
