@@ -277,6 +277,33 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   EXPECT_EQ(Engine::Open("/nonexistent", {}).status().code(), StatusCode::kNotFound);
   tiny.placement = "sideways";
   EXPECT_EQ(Engine::Open(kDemo, tiny).status().code(), StatusCode::kInvalidArgument);
+  EngineOptions policy;
+  policy.policy = "alphabetical";
+  EXPECT_EQ(Engine::Open(kDemo, policy).status().code(), StatusCode::kInvalidArgument);
+  policy.policy = "headinfer";
+  policy.head_group = 2;
+  EXPECT_EQ(Engine::Open(kDemo, policy).status().code(), StatusCode::kInvalidArgument);
+}
+
+// The published methods keep nothing on the device beside two buffers, each with the whole cache of
+// one head, or of one layer.
+TEST(EngineApi, PoliciesMoveTheCacheAsTheirMethodsDo) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 990, 2), 10);
+  EngineOptions options;
+  options.chunk = 256;
+  const std::vector<TokenId> expected = Fresh(kDemo, options, request).tokens;
+  const int kv_heads = Open(kDemo)->info().kv_heads;
+  for (const auto& [policy, heads] :
+       {std::pair("headinfer", 1), std::pair("layerwise", kv_heads)}) {
+    options.policy = policy;
+    Result<PlanReport> plan = Open(kDemo, options)->Plan({{1000}});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->head_group, heads);
+    EXPECT_EQ(plan->segment, 1024);
+    EXPECT_EQ(plan->slabs[0], 0);
+    EXPECT_EQ(plan->slabs[1], Open(kDemo)->info().layers * kv_heads / heads);
+    EXPECT_EQ(Fresh(kDemo, options, request).tokens, expected) << policy;
+  }
 }
 
 TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {

@@ -42,7 +42,11 @@ struct EngineOptions {
   int64_t disk_memory = 0;         // KV on disk, behind host memory
   std::string disk_path;           // directory of the disk tier; empty: TMPDIR, or /tmp
 
-  // How the cache is cut and moved; 0 lets the planner choose.
+  // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
+  // group, segment, staging buffers and placement, as the method that it is named after has them:
+  // headinfer moves the whole KV cache of one head at a time, layerwise that of one layer; both
+  // keep nothing on the device and two buffers, one attended to while the other is filled.
+  std::string policy = "auto";          // auto, headinfer, layerwise
   int64_t chunk = 0;                    // tokens of a prefill step
   int head_group = 0;                   // KV heads moved together
   int64_t segment = 0;                  // tokens of a slab

@@ -223,19 +223,20 @@ double Share(const Measured& measured) {
 
 std::string ResultText(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
                        const std::vector<Measured>& all) {
-  std::string text = fmt::format(
-      "{}: {}, {} threads\nmeasured: memory read {:.1f} GB/s, matrix "
-      "product {:.1f} GFLOP/s",
-      engine.info().folder, engine.kernels(), engine.threads(), peaks.read_bytes_per_second * 1e-9,
-      peaks.gemm_flops_per_second * 1e-9);
+  std::string text = fmt::format("{}: {}, {} threads\nmeasured\n", engine.info().folder,
+                                 engine.kernels(), engine.threads());
   const auto add = [&](const char* what, double rate, const char* unit) {
-    if (rate > 0.0) text += fmt::format(", {} {:.2f} {}", what, rate * 1e-9, unit);
+    if (rate <= 0.0) return;
+    const bool tera = rate >= 1e12;
+    text += fmt::format("  {:<16}{:>9.2f} {}{}\n", what, rate * (tera ? 1e-12 : 1e-9),
+                        tera ? "T" : "G", unit);
   };
-  add("attention", peaks.attention_flops_per_second, "GFLOP/s");
-  add("host to device", peaks.host_to_device_bytes_per_second, "GB/s");
-  add("device to host", peaks.device_to_host_bytes_per_second, "GB/s");
-  add("disk read", peaks.disk_read_bytes_per_second, "GB/s");
-  text += "\n";
+  add("memory read", peaks.read_bytes_per_second, "B/s");
+  add("matrix product", peaks.gemm_flops_per_second, "FLOP/s");
+  add("attention", peaks.attention_flops_per_second, "FLOP/s");
+  add("host to device", peaks.host_to_device_bytes_per_second, "B/s");
+  add("device to host", peaks.device_to_host_bytes_per_second, "B/s");
+  add("disk read", peaks.disk_read_bytes_per_second, "B/s");
   std::vector<std::vector<std::string>> rows = {
       {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
   for (const Measured& measured : all) {

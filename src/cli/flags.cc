@@ -123,6 +123,18 @@ Status ReadNumber(const std::string& text, T low, T high, T* target) {
                             std::is_floating_point_v<T> ? "number" : "whole number", low, high));
 }
 
+// A number from 1 on, or auto, which is 0 in *target.
+template <typename T>
+CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                     std::type_identity_t<T> high, const std::string& help) {
+  const auto read = [target, high](const std::string& text) {
+    if (text != "auto") return ReadNumber<T>(text, 0, high, target);
+    *target = 0;
+    return OkStatus();
+  };
+  return AddRead(app, group, names, help, read)->type_name("N")->default_str("auto");
+}
+
 }  // namespace
 
 CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
@@ -254,12 +266,15 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddChoice(app, memory, "--placement", &engine.placement,
             {"first-fit", "lru", "host-only", "disk-only"},
             "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddNumber(app, memory, "-b,--chunk,--batch-size", &engine.chunk, 0, kMaxCount,
-            "tokens of a prefill step; 0: the planner's choice");
-  AddNumber(app, memory, "--head-group", &engine.head_group, 0, 1 << 20,
-            "KV heads that move together; 0: the planner's choice");
-  AddNumber(app, memory, "--segment", &engine.segment, 0, kMaxCount,
-            "tokens that move together; 0: the planner's choice");
+  AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise"},
+            "how the cache moves: auto, or as a published method does, for comparison: headinfer "
+            "(one head's whole cache at a time) or layerwise (one layer's)");
+  AddAuto(app, memory, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
+          "tokens of a prefill step; auto: the planner's choice");
+  AddAuto(app, memory, "--head-group", &engine.head_group, 1 << 20,
+          "KV heads that move together; auto: the most that leave half of the fast tier to pages");
+  AddAuto(app, memory, "--segment", &engine.segment, kMaxCount,
+          "tokens that move together; auto: the planner's choice");
   AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
   AddText(app, memory, "--session", &engine.session,

@@ -161,6 +161,8 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
       {{"m", "--kv-memory", "-1"}, "--kv-memory"},
       {{"m", "--threads", "two"}, "--threads: 'two' is not a whole number from 0 to 1024"},
       {{"m", "--threads", "-1"}, "--threads"},
+      {{"m", "--policy", "random"}, "--policy: 'random' is none of auto, headinfer, layerwise"},
+      {{"m", "--chunk", "automatic"}, "--chunk: 'automatic' is not a whole number"},
       {{"m", "--placement", "anywhere"}, "--placement: 'anywhere' is none of first-fit"},
       {{"m", "--top-p", "1.5"}, "--top-p"},
       {{"m", "--temp", "nan"}, "--temp"},

@@ -99,6 +99,7 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   options.kv_memory = kNoLimit;
   options.host_memory = kNoLimit;
   options.disk_memory = 0;
+  options.policy = "auto";
   options.placement = "first-fit";
   options.session.clear();
   options.trace.clear();

@@ -171,7 +171,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
 Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
                                                    const EngineOptions& options) {
   auto impl = std::make_unique<Engine::Impl>(env, options);
-  if (Result<kv::PlacementKind> kind = ParsePlacement(options.placement); !kind.ok()) {
+  if (Result<kv::PlacementKind> kind = PlacementOf(options); !kind.ok()) {
     return kind.status();
   }
   if (options.threads < 0 || options.threads > 1024) {

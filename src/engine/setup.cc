@@ -52,6 +52,16 @@ KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernel
   return limits;
 }
 
+// What a policy fixes. HeadInfer's Algorithm 1 fetches the KV cache of the next head while the one
+// before is attended to; offloading by layers, the paper's baseline, does that with all heads.
+void ApplyPolicy(const std::string& policy, plan::PlanRequest* request) {
+  if (policy == "auto") return;
+  const int64_t longest = *std::max_element(request->lengths.begin(), request->lengths.end());
+  request->fixed.group_heads = policy == "headinfer" ? 1 : request->shape.kv_heads;
+  request->fixed.segment_tokens = RoundUp(longest, request->page_slots);
+  request->fixed.staging_slabs = 2;
+}
+
 Status CheckSession(const ModelConfig& config, const EngineOptions& options,
                     const kv::Manifest& session) {
   const kv::CacheFormat& format = session.format;
@@ -70,12 +80,33 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options,
                       std::to_string(format.page.page_slots) + " slots; use --page " +
                       std::to_string(format.page.page_slots) + " or another --session file");
   }
+  if (options.policy != "auto") {
+    return Status(StatusCode::kInvalidArgument, "session " + options.session +
+                                                    " fixes how the cache is cut; continue it "
+                                                    "without --policy " +
+                                                    options.policy);
+  }
   return OkStatus();
 }
 
 }  // namespace
 
-Result<kv::PlacementKind> ParsePlacement(const std::string& name) {
+Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
+  const std::string& name = options.placement;
+  if (options.policy == "headinfer" || options.policy == "layerwise") {
+    if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
+        name != EngineOptions{}.placement) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          "policy " + options.policy +
+              " fixes head group, segment, staging buffers and placement; leave them out");
+    }
+    return kv::PlacementKind::kHostOnly;
+  }
+  if (options.policy != "auto") {
+    return Status(StatusCode::kInvalidArgument,
+                  "unknown policy '" + options.policy + "'; there are auto, headinfer, layerwise");
+  }
   if (name == "first-fit") return kv::PlacementKind::kFirstFit;
   if (name == "lru") return kv::PlacementKind::kLru;
   if (name == "host-only") return kv::PlacementKind::kHostOnly;
@@ -88,7 +119,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::Manifest* session, const Kernels& kernels,
                                           const SetupMemory& memory) {
-  Result<kv::PlacementKind> placement = ParsePlacement(options.placement);
+  Result<kv::PlacementKind> placement = PlacementOf(options);
   if (!placement.ok()) return placement.status();
   if (workload.lengths.empty() || workload.lengths.size() > 4096) {
     return Status(StatusCode::kInvalidArgument, "a workload has 1 to 4096 sequences");
@@ -127,6 +158,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   request.fixed.group_heads = options.head_group;
   request.fixed.segment_tokens = options.segment;
   request.fixed.staging_slabs = options.staging_slabs;
+  ApplyPolicy(options.policy, &request);
   if (session != nullptr && !session->slabs.empty()) {
     if (Status s = CheckSession(config, options, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;
@@ -162,7 +194,7 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   Setup setup;
   setup.plan = std::move(*plan);
   setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
-  setup.store.placement = *ParsePlacement(options.placement);
+  setup.store.placement = *PlacementOf(options);
   if (options.alias_host_memory > 0) {
     setup.store.alias_host_slabs =
         std::max<int64_t>(1, options.alias_host_memory / setup.store.format.slab_bytes());

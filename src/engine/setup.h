@@ -25,8 +25,9 @@ struct Setup {
   KernelLimits kernels;
 };
 
-// first-fit, lru, host-only, disk-only.
-Result<kv::PlacementKind> ParsePlacement(const std::string& name);
+// Of options.placement, or of the policy. kInvalidArgument for names that there are not, and for a
+// policy together with what it fixes.
+Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);
 
 // What a plan must know of the machine and the program.
 struct SetupMemory {
