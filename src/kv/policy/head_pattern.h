@@ -36,10 +36,10 @@ struct HeadPatternChoice {
   int kv_heads = 0;
   // The share of all heads to make streaming, those with the lowest scores; of equal ones the later
   // in the file. Without it, those with scores below the file's threshold.
-  std::optional<double> sparsity;
+  std::optional<double> sparsity = std::nullopt;
   // Tokens; without them the file's, or else the defaults.
-  std::optional<int64_t> sink;
-  std::optional<int64_t> recent;
+  std::optional<int64_t> sink = std::nullopt;
+  std::optional<int64_t> recent = std::nullopt;
 };
 
 // Reads a pattern from the text of a file, `name` in messages, which also name the line:

@@ -29,6 +29,13 @@ struct HeadRun {
   int index = 0;  // of the first in its group
 };
 
+// The part of a group's pages that belongs to a run of its heads.
+inline PageRun PagesOf(PageRun pages, const HeadRun& run) {
+  pages.k += run.index * pages.head_stride;
+  pages.v += run.index * pages.head_stride;
+  return pages;
+}
+
 struct CacheFormat {
   int layers = 0;
   int kv_heads = 0;  // that this rank holds

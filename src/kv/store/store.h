@@ -82,7 +82,7 @@ struct SlabRead {
 // Keys of the streaming heads of a layer, those heads in order.
 struct StreamingRange {
   KeyRun keys;            // perhaps none
-  bool windowed = false;  // queries see only recent ones (CacheFormat.pattern) of them
+  bool windowed = false;  // of them, some queries see only recent ones (CacheFormat.pattern)
 };
 
 struct TierUsage {
@@ -123,8 +123,9 @@ class Store {
   PageRun Target(int entry, int layer, int group);
   // The keys of those heads behind the last closed page before the step, the new ones included.
   KeyRun Tail(int entry, int layer, int group);
-  // All keys that the streaming heads of a layer have, in the order of positions, each once: of the
-  // sink and of the rest of its last page, recent ones, and the tail's in the sink and behind it.
+  // All keys that an entry's queries see in the streaming heads of a layer, in the order of
+  // positions, each once: of the sink and of the rest of its last page, recent ones, and the tail's
+  // in the sink and behind it.
   // How they are cut depends on the length before the step and the new tokens only. Valid until
   // CloseLayer of the layer.
   std::array<StreamingRange, 5> StreamingRanges(int entry, int layer);

@@ -346,17 +346,19 @@ std::array<StreamingRange, 5> Store::StreamingRanges(int entry_index, int layer)
   const int64_t closed = tail.position;
   const int64_t end = tail.position + tail.pages.count;
   const int64_t sink_end = pages.sink() * slots;
-  const int64_t visible = pages.FirstVisible(entry.before) * slots;
-  const int64_t oldest = std::max<int64_t>(0, entry.before - format.pattern.recent + 1);
+  // The oldest key that the first of the new tokens' queries sees beside the sink; the only query
+  // of a decode step needs no window behind it.
+  const int64_t oldest = std::max(sink, entry.before - format.pattern.recent + 1);
+  const bool windowed = entry.tokens > 1;
   const KeyRun sinks = closed_run(impl_->streaming->Sink(entry.place, layer), pages.sink());
   const KeyRun recent = closed_run(
       impl_->streaming->Recent(entry.place, layer, sequence.recent_area), pages.recent());
   const int64_t recent_origin = sequence.recent_first * slots;
   return {{{part(sinks, 0, 0, std::min(sink, closed)), false},
-           {part(sinks, 0, sink, oldest < sink_end ? std::min(sink_end, closed) : sink), true},
-           {part(recent, recent_origin, visible, closed), true},
-           {part(tail, closed, closed, std::min(std::max(sink, closed), end)), false},
-           {part(tail, closed, std::max(sink, closed), end), true}}};
+           {part(sinks, 0, oldest, std::min(sink_end, closed)), windowed},
+           {part(recent, recent_origin, std::max(sink_end, oldest), closed), windowed},
+           {part(tail, closed, closed, std::min(sink, end)), false},
+           {part(tail, closed, std::max(closed, oldest), end), windowed}}};
 }
 
 void Store::CloseLayer(int layer) {
