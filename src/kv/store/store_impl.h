@@ -1,5 +1,5 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
-// store_session.cc saving and restoring.
+// store_streaming.cc those of streaming heads, store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
@@ -61,7 +61,7 @@ struct Store::Impl {
   void Cut(Sequence& sequence, int64_t tokens);
   void DropSequence(Sequence& sequence);
   Status RefuseInStep(const char* what) const;
-  // Closed pages of the streaming heads of a layer that a sequence holds.
+  // Closed pages that a sequence holds of each streaming head.
   int64_t StreamingPagesOf(const Sequence& sequence) const;
 
   // --- steps (store_step.cc)
@@ -83,7 +83,7 @@ struct Store::Impl {
   // Of the layer that was entered last:
   void CopyClosedPages(const Entry& entry);
   void CopyOpenPages(const Entry& entry);
-  void CopyStreamingPages(const Entry& entry);
+  void CopyStreamingPages(const Entry& entry);  // store_streaming.cc
   void FinishEntry(const Entry& entry);
   Status StepStatus();
 
