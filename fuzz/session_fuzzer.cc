@@ -46,14 +46,14 @@ void Use(const Bytes& bytes) {
         AlignedBuffer::Allocate(&env, static_cast<size_t>(format.slab_bytes()));
     HEADWAY_CHECK(slab.ok());
     for (SavedSlab& saved : manifest.slabs) {
-      const Status status =
-          (*file)->ReadPages(saved.slot, saved.group, saved.checksums, slab->data());
+      const Status status = (*file)->ReadPages(saved.slot, format.HeadsIn(saved.layer, saved.group),
+                                               saved.checksums, slab->data());
       HEADWAY_CHECK(status.ok() || status.code() == StatusCode::kCorrupt);
       // In a slot of its own, what was read is right.
       const Result<int64_t> slot = (*file)->Allocate();
       HEADWAY_CHECK(slot.ok());
-      Result<std::vector<uint64_t>> checksums =
-          (*file)->WritePages(*slot, saved.group, 0, saved.pages, slab->data());
+      Result<std::vector<uint64_t>> checksums = (*file)->WritePages(
+          *slot, format.HeadsIn(saved.layer, saved.group), 0, saved.pages, slab->data());
       HEADWAY_CHECK(checksums.ok());
       (*file)->Free(saved.slot);
       saved.slot = *slot;

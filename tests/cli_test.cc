@@ -470,6 +470,54 @@ TEST_F(Cli, RetrievalScoresGeneratedAndGivenLines) {
   ExpectFailure({"eval", "retrieval", kModel, "--jsonl", "-"}, 1, "standard input, line 1", "{}\n");
 }
 
+TEST_F(Cli, ProfiledHeadsStreamAndRetrieve) {
+  const std::string tsv = dir_.File("heads.tsv"), json = dir_.File("heads.json");
+  const Json profile = RunJson({"profile-heads", kModel, "-o", tsv, "--context", "1024",
+                                "--prompts", "3", "--kinds", "passkey,needle"});
+  EXPECT_GT(profile["answered"].get<int>(), 0);
+  EXPECT_EQ(profile["scores"].size(), 32u);
+  for (const Json& score : profile["scores"]) {
+    EXPECT_GE(score.get<double>(), 0.0);
+    EXPECT_LE(score.get<double>(), 1.0);
+  }
+  const std::string text = ReadFile(tsv);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9) << text;
+  const Outcome again = Run({"profile-heads", kModel, "-o", json, "--context", "1024", "--prompts",
+                             "1", "--kinds", "passkey", "--sink-tokens", "4"});
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("wrote " + json));
+  EXPECT_EQ(Json::parse(ReadFile(json), nullptr, false)["sink"], 4);
+
+  const Args retrieval = {"eval", "retrieval", kModel, "--generate", "3",      "--context",
+                          "1024", "--seed",    "9",    "--kinds",    "passkey"};
+  Args with = retrieval;
+  with.insert(with.end(), {"--head-pattern", tsv, "--sparsity", "0.25"});
+  EXPECT_EQ(RunJson(with)["score"], RunJson(retrieval)["score"]);
+
+  // Half of the heads, and half of the cache.
+  const Json exact = RunJson({"plan", kModel, "-c", "16384"});
+  const Json half =
+      RunJson({"plan", kModel, "-c", "16384", "--head-pattern", json, "--sparsity", "0.5"});
+  EXPECT_LT(half["kv_bytes"].get<double>(), 0.55 * exact["kv_bytes"].get<double>());
+  EXPECT_THAT(half.dump(), HasSubstr("KV: streaming heads"));
+
+  const Args run = {"run", kModel, "-p", "Once", "-n", "2"};
+  const auto refused = [&](const Args& more, int status, const std::string& message) {
+    Args args = run;
+    args.insert(args.end(), more.begin(), more.end());
+    ExpectFailure(args, status, message);
+  };
+  refused({"--sparsity", "0.5"}, 1, "give a --head-pattern file");
+  refused({"--head-pattern", tsv, "--sparsity", "1.5"}, 2, "--sparsity");
+  refused({"--head-pattern", dir_.File("absent")}, 1, "--head-pattern: ");
+  refused({"--head-pattern", tsv, "--sparsity", "0.5", "--session", dir_.File("s")}, 1,
+          "leave out --session or --head-pattern");
+  WriteFile(tsv, "1 1 1 1\n1 x 1 1\n");
+  refused({"--head-pattern", tsv}, 1, tsv + ", line 2: 'x' is not a number");
+  ExpectFailure({"profile-heads", kModel, "-o", json, "--head-pattern", json}, 2,
+                "the exact model is profiled");
+}
+
 TEST_F(Cli, BenchMeasures) {
   const Json prefill =
       RunJson({"bench", "prefill", kModel, "-c", "64,64+32", "--repetitions", "2"});

@@ -2,105 +2,13 @@
 // "Exactness and how it is shown"). Run again under other defaults through HEADWAY_TEST_CONFIG.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include "base/random.h"
 #include "kernels/ref/ref_sampling.h"
 #include "kernels/sampler.h"
-#include "model/rope.h"
+#include "support/grid.h"
 #include "support/step_harness.h"
 
 namespace headway::testing {
 namespace {
-
-// A model small enough for a grid. Heads and dims are odd on purpose.
-ModelConfig TinyConfig(DType dtype) {
-  ModelConfig config;
-  config.architecture = "LlamaForCausalLM";
-  config.shape = {3, 48, 6, 3, 16, 80, 96, dtype};
-  config.tied_embeddings = true;
-  config.windows.assign(3, 0);
-  config.max_position = 4096;
-  return config;
-}
-
-std::unique_ptr<Model> Tiny(const ModelConfig& config) {
-  Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), config, 11, nullptr);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
-
-std::vector<TokenId> RandomTokens(int64_t count, int vocab, uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.Below(vocab)));
-  return tokens;
-}
-
-RopeFrequencies RopeOf(const Model& model, int64_t length) {
-  return ComputeRope(model.config().rope, model.shape().head_dim, length);
-}
-
-// Prefills all but the last `decode` tokens in chunks, and those one by one.
-LogitRows RunTokens(Model& model, const HarnessConfig& config, std::span<const TokenId> tokens,
-                    int64_t decode) {
-  Result<std::unique_ptr<StepHarness>> h =
-      StepHarness::Create(model, config, 1, static_cast<int64_t>(tokens.size()));
-  EXPECT_TRUE(h.ok()) << h.status().message();
-  if (!h.ok()) return {};
-  Result<kv::SequenceId> sequence = (*h)->NewSequence();
-  EXPECT_TRUE(sequence.ok()) << sequence.status().message();
-  const RopeFrequencies rope = RopeOf(model, static_cast<int64_t>(tokens.size()));
-  const size_t prompt = tokens.size() - static_cast<size_t>(decode);
-  Result<LogitRows> rows = (*h)->Append(*sequence, tokens.first(prompt), rope);
-  EXPECT_TRUE(rows.ok()) << rows.status().message();
-  if (!rows.ok()) return {};
-  for (size_t i = prompt; i < tokens.size(); ++i) {
-    Result<LogitRows> one = (*h)->Append(*sequence, tokens.subspan(i, 1), rope);
-    EXPECT_TRUE(one.ok()) << one.status().message();
-    if (!one.ok()) return {};
-    rows->push_back(std::move((*one)[0]));
-  }
-  return std::move(*rows);
-}
-
-void ExpectSameBits(const LogitRows& a, const LogitRows& b, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size()) << what;
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)), 0)
-        << what << ", token " << i;
-  }
-}
-
-// How far two plans may be apart that add in another order. Each of a layer's sums of n <= 256
-// terms (d_model, d_ff, keys) errs by at most n * eps relative to its terms' magnitudes; six of
-// them follow one another in a layer, and with 16-bit pages a last-bit change of a sum can turn the
-// rounding of a key or value, which is 2^-8 (bf16) of it; where
-// activations have 16 bits, too, that of eight values which follow one another (normed, q or k, o,
-// normed, gate, up, their product). The norms keep magnitudes at the logits' scale.
-double Tolerance(const Model& model, const LogitRows& rows) {
-  double scale = 0.0;
-  for (const auto& row : rows) {
-    for (float x : row) scale = std::max(scale, std::abs(static_cast<double>(x)));
-  }
-  const double sums = 6.0 * 256.0 * std::numeric_limits<float>::epsilon();
-  const double rounding = model.shape().dtype == DType::kF32 ? 0.0 : std::ldexp(1.0, -8);
-  const double values = TestDevice() == "cpu" ? 1.0 : 8.0;
-  return scale * model.shape().layers * (sums + values * rounding);
-}
-
-void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
-                const std::string& what) {
-  ASSERT_EQ(a.size(), b.size()) << what;
-  const double tolerance = Tolerance(model, a);
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t j = 0; j < a[i].size(); ++j) {
-      ASSERT_NEAR(a[i][j], b[i][j], tolerance) << what << ", token " << i << ", logit " << j;
-    }
-  }
-}
 
 class Grid : public ::testing::TestWithParam<DType> {};
 

@@ -54,6 +54,13 @@ struct EngineOptions {
   int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
 
+  // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
+  // marks keep sink and recent tokens only, always on the device. Not together with a session.
+  std::string head_pattern;   // DuoAttention's TSV or its folder, or JSON; empty: none, exact
+  double sparsity = -1.0;     // share of the KV heads to stream, by the scores; < 0: the file's say
+  int64_t sink_tokens = -1;   // < 0: what the file says, or 64
+  int64_t recent_tokens = 0;  // 0: what the file says, or 256
+
   std::string session;        // file that keeps the cache of slot 0 between runs; empty: none
   std::string trace;          // file for the lanes' trace; empty: none
   bool time_kernels = false;  // the compute lane is timed on a GPU, too; a trace does that anyway
@@ -224,6 +231,13 @@ class Context {
     int64_t predictions = 0;
   };
   Result<ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+
+  // How far the attention of each KV head reaches behind tokens[from..): the mean over these tokens
+  // of the share that falls on keys that are neither among the first `sink` nor the `recent` last
+  // ones, of the query head of its group with the largest share. [layers * KV heads], 0 to 1. In
+  // slot 0, whose cache is used as far as it fits. Not with streaming heads.
+  Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
+                                          int64_t sink, int64_t recent, const Hooks& hooks);
 
   // For measuring: fills slot `slot` with `tokens` of random keys and values.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);

@@ -22,6 +22,7 @@ Commands:
   inspect             what a model folder or a session file holds
   eval perplexity     perplexity of a text
   eval retrieval      questions about facts hidden in long documents
+  profile-heads       which heads retrieve, for --head-pattern
   bench prefill       speed of reading prompts, beside what the machine can do
   bench decode        speed of generating, likewise
 
@@ -48,6 +49,7 @@ constexpr Command kCommands[] = {
     {"inspect", nullptr, InspectCommand},
     {"eval", "perplexity", PerplexityCommand},
     {"eval", "retrieval", RetrievalCommand},
+    {"profile-heads", nullptr, ProfileHeadsCommand},
     {"bench", "prefill", BenchPrefill},
     {"bench", "decode", BenchDecode},
 };

@@ -13,6 +13,7 @@ int PlanCommand(const Args& args, Console& console);
 int InspectCommand(const Args& args, Console& console);
 int PerplexityCommand(const Args& args, Console& console);
 int RetrievalCommand(const Args& args, Console& console);
+int ProfileHeadsCommand(const Args& args, Console& console);
 // `prefill` or else decode.
 int BenchCommand(const Args& args, bool prefill, Console& console);
 

@@ -187,15 +187,9 @@ Result<std::vector<eval::RetrievalLine>> Lines(const RetrievalFlags& flags, cons
 }
 
 Status WriteLines(const std::vector<eval::RetrievalLine>& lines, const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return Status(StatusCode::kIo, "cannot create " + path);
-  bool written = true;
-  for (const eval::RetrievalLine& line : lines) {
-    const std::string json = eval::RetrievalLineJson(line);
-    written = std::fwrite(json.data(), 1, json.size(), file) == json.size() && written;
-  }
-  written = std::fclose(file) == 0 && written;
-  return written ? OkStatus() : Status(StatusCode::kIo, "cannot write all of " + path);
+  std::string text;
+  for (const eval::RetrievalLine& line : lines) text += eval::RetrievalLineJson(line);
+  return WriteText(path, text);
 }
 
 // "line 3/100  score 0.950  12:40 left  ": `done` lines have summed up to `score`.

@@ -184,6 +184,8 @@ template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string
                                 uint64_t, uint64_t, const std::string&);
 template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, float*, float,
                                 float, const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, double*, double,
+                                double, const std::string&);
 
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help) {
@@ -277,6 +279,19 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "tokens that move together; auto: the planner's choice");
   AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
+  const std::string streaming = "Streaming heads (an approximation)";
+  AddText(app, streaming, "--head-pattern", &engine.head_pattern,
+          "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
+          "its folder, JSON, or what headway profile-heads makes; without it, all is exact")
+      ->type_name("FILE");
+  AddNumber(app, streaming, "--sparsity", &engine.sparsity, 0.0, 1.0,
+            "share of the KV heads to stream, those with the lowest scores; without it, those "
+            "below the file's threshold, or 0.5")
+      ->type_name("X");
+  AddNumber(app, streaming, "--sink-tokens", &engine.sink_tokens, 0, kMaxCount,
+            "first tokens that streaming heads keep; without it, the file's, or 64");
+  AddNumber(app, streaming, "--recent-tokens", &engine.recent_tokens, 1, kMaxCount,
+            "last tokens that they see; without it, the file's, or 256");
   AddText(app, memory, "--session", &engine.session,
           "file that keeps the cache between runs: a prompt that begins like the last one "
           "continues from there")

@@ -39,7 +39,7 @@ CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string&
 CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::string& names,
                        std::string* target, const std::vector<std::string>& choices,
                        const std::string& help);
-// int, int64_t, uint64_t or float, from `low` to `high`.
+// int, int64_t, uint64_t, float or double, from `low` to `high`.
 template <typename T>
 CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
                        std::type_identity_t<T> low, std::type_identity_t<T> high,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "base/bytes.h"
 #include "base/env.h"
 #include "base/utf8.h"
@@ -70,6 +72,21 @@ Status CheckText(std::string_view text, const std::string& what) {
                   fmt::format("{} is not valid UTF-8: byte {:#04x} at offset {}; convert it first",
                               what, static_cast<unsigned char>(text[bad]), bad));
   }
+  return OkStatus();
+}
+
+Status WriteText(const std::string& path, std::string_view text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return Status(StatusCode::kIo, "cannot create " + path);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) == 0 && written) return OkStatus();
+  return Status(StatusCode::kIo, "cannot write all of " + path);
+}
+
+Status CheckWritable(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "ab");
+  if (file == nullptr) return Status(StatusCode::kIo, "cannot create " + path);
+  std::fclose(file);
   return OkStatus();
 }
 

@@ -35,6 +35,11 @@ Status CheckText(std::string_view text, const std::string& what);
 // A whole file, or standard input for "-": valid UTF-8, not empty.
 Result<std::string> ReadText(const std::string& path, Console& console);
 
+// Makes or replaces a file.
+Status WriteText(const std::string& path, std::string_view text);
+// Fails where WriteText would, before the work whose result is to be written.
+Status CheckWritable(const std::string& path);
+
 // A prompt before the model is known.
 struct PromptText {
   std::string text;

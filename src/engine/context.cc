@@ -87,7 +87,7 @@ Status Context::Impl::Build(const Workload& workload) {
   if (Status s = OpenSession(&session, &manifest); !s.ok()) return s;
   const ModelConfig& config = parts.model->config();
   Result<Setup> setup =
-      MakeSetup(config, parts.model->weight_bytes().total(), options, workload,
+      MakeSetup(config, parts.model->weight_bytes().total(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
                 {parts.program_bytes, parts.backend->info(), parts.device_budget});
   if (!setup.ok()) return setup.status();
@@ -159,6 +159,11 @@ Result<std::vector<Generation>> Context::Generate(std::span<const Request> reque
 
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
   return impl_->generator->Score(tokens, hooks);
+}
+
+Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens, int64_t from,
+                                                 int64_t sink, int64_t recent, const Hooks& hooks) {
+  return impl_->generator->FarAttention(tokens, from, sink, recent, hooks);
 }
 
 Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {

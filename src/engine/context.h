@@ -27,6 +27,7 @@ struct ContextParts {
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
   const EngineOptions* options = nullptr;
+  const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/context.h"
 #include "engine/device_memory.h"
+#include "engine/head_pattern.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "kernels/backend/backend.h"
@@ -95,6 +96,7 @@ struct Engine::Impl {
   std::unique_ptr<Device> device;
   std::mutex moving;
   std::unique_ptr<Model> model;
+  kv::HeadPattern pattern;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
   std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
   ModelInfo info;
@@ -213,6 +215,9 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (!loaded.ok()) return loaded.status();
   impl->model = std::move(*loaded);
   impl->info = InfoOf(*impl->model, folder);
+  Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, options, impl->model->shape());
+  if (!pattern.ok()) return pattern.status();
+  impl->pattern = std::move(*pattern);
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -265,7 +270,7 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const {
   if (!session.ok()) return session.status();
   Result<plan::PlanRequest> request =
       MakePlanRequest(impl_->model->config(), impl_->model->weight_bytes().total(), impl_->options,
-                      workload, &*session, *impl_->kernels, impl_->memory());
+                      workload, impl_->pattern, &*session, *impl_->kernels, impl_->memory());
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return impl_->Explain(plan.status());
@@ -285,6 +290,7 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   parts.model = impl_->model.get();
   parts.tokenizer = impl_->tokenizer.get();
   parts.options = &impl_->options;
+  parts.pattern = &impl_->pattern;
   parts.program_bytes = impl_->program_bytes;
   Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
   if (!made.ok()) return made.status();

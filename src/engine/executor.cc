@@ -19,7 +19,10 @@ constexpr int64_t kLogitRows = 32;
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
 int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t length) {
   const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
-  return CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
+  const int64_t of_slabs =
+      CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
+  // Of the five ranges each may end in a short part.
+  return limits.streaming_heads ? std::max(of_slabs, CeilDiv(length, split) + 5) : of_slabs;
 }
 
 // The most of any length: longer sequences may be split into fewer parts.
@@ -102,6 +105,13 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
       layer_done_(std::move(layer_done)) {
+  const kv::CacheFormat& cache = store.format();
+  for (int layer = 0; layer < cache.layers; ++layer) {
+    std::vector<std::vector<kv::HeadRun>>& groups = runs_.emplace_back();
+    for (int group = 0; group <= cache.StreamingGroup(layer); ++group) {
+      groups.push_back(cache.Runs(layer, group));
+    }
+  }
   const Layout layout(shape_, limits_, kernels_);
   std::byte* at = memory_->data();
   const auto take = [&](int64_t bytes) {
@@ -242,7 +252,7 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
 std::vector<kv::SlabRead> Executor::ReadOrder() const {
   std::vector<kv::SlabRead> order;
   for (int layer = 0; layer < shape_.layers; ++layer) {
-    for (int group = 0; group < store_.format().head_groups(); ++group) {
+    for (int group = 0; group < store_.format().head_groups(layer); ++group) {
       for (int entry = 0; entry < static_cast<int>(entries_.size()); ++entry) {
         const kv::Store::SegmentSpan span = store_.Segments(entry, layer);
         for (int segment = span.first; segment < span.last; ++segment) {
@@ -271,47 +281,62 @@ void Executor::Angles(std::span<const StepInput> inputs) {
 // Where the step's new q, k and v are, and where k and v go.
 void Executor::FindNew(int layer) {
   store_items_.clear();
-  const kv::CacheFormat& cache = store_.format();
+  const auto& groups = runs_[static_cast<size_t>(layer)];
   const int64_t half = shape_.head_dim / 2;
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const int64_t row = entries_[static_cast<size_t>(e)].row;
-    for (int group = 0; group < cache.head_groups(); ++group) {
-      const int64_t head = int64_t{group} * cache.group_heads;
+    for (int group = 0; group < static_cast<int>(groups.size()); ++group) {
+      if (groups[static_cast<size_t>(group)].empty()) continue;
+      const PageRun target = store_.Target(e, layer, group);
       const auto at = [&](void* data, int64_t first_head) {
         return static_cast<std::byte*>(data) +
                ActivationBytes(row * act_.qkv_stride + first_head * shape_.head_dim);
       };
-      RopeStoreItem item;
-      item.q = at(act_.q, head * shape_.group());
-      item.q_stride = act_.qkv_stride;
-      item.query_heads = cache.HeadsIn(group) * shape_.group();
-      item.table = {act_.cos + row * half, act_.sin + row * half, shape_.head_dim};
-      item.kv = {.k = at(act_.k, head),
-                 .v = at(act_.v, head),
-                 .kv_stride = act_.qkv_stride,
-                 .heads = cache.HeadsIn(group),
-                 .to = store_.Target(e, layer, group)};
-      store_items_.push_back(item);
+      for (const kv::HeadRun& run : groups[static_cast<size_t>(group)]) {
+        RopeStoreItem item;
+        item.q = at(act_.q, int64_t{run.head} * shape_.group());
+        item.q_stride = act_.qkv_stride;
+        item.query_heads = run.heads * shape_.group();
+        item.table = {act_.cos + row * half, act_.sin + row * half, shape_.head_dim};
+        item.kv = {.k = at(act_.k, run.head),
+                   .v = at(act_.v, run.head),
+                   .kv_stride = act_.qkv_stride,
+                   .heads = run.heads,
+                   .to = PagesOf(target, run)};
+        store_items_.push_back(item);
+      }
     }
   }
 }
 
 Status Executor::Attention(int layer) {
   layer_merges_.clear();
-  for (int group = 0; group < store_.format().head_groups(); ++group) {
-    for (Entry& entry : entries_) {
-      entry.parts = 0;
-      entry.started = false;
-    }
-    flushed_ = false;
+  for (int group = 0; group < store_.format().head_groups(layer); ++group) {
+    BeginStates();
     if (Status s = AttendSegments(layer, group); !s.ok()) return s;
     for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-      AttendRange(e, group, store_.Tail(e, layer, group), /*last=*/true);
+      AttendRange(e, layer, group, store_.Tail(e, layer, group), /*last=*/true);
     }
-    FinishGroup(layer, group);
+    FinishGroup(layer, group, WindowOf(layer));
   }
+  if (store_.format().pattern.StreamingIn(layer) > 0) AttendStreaming(layer);
   if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
-  return OkStatus();
+  return probe_ == nullptr ? OkStatus() : FinishProbe(layer);
+}
+
+int64_t Executor::WindowOf(int layer) const {
+  const std::vector<int64_t>& windows = model_.config().windows;
+  return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+}
+
+// A group of heads has no states yet.
+void Executor::BeginStates() {
+  for (Entry& entry : entries_) {
+    entry.parts = 0;
+    entry.started = false;
+  }
+  flushed_ = false;
+  if (probe_ != nullptr) probe_->started = false;
 }
 
 Status Executor::AttendSegments(int layer, int group) {
@@ -320,13 +345,13 @@ Status Executor::AttendSegments(int layer, int group) {
     for (int segment = span.first; segment < span.last; ++segment) {
       Result<kv::SlabView> view = store_.NextRead();
       if (!view.ok()) return view.status();
-      AttendRange(e, group, view->keys, /*last=*/false);
+      AttendRange(e, layer, group, view->keys, /*last=*/false);
       views_.push_back(*view);
       // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
       // decode items of resident slabs wait to be launched together.
-      if (entries_[static_cast<size_t>(e)].decode && view->tier == Tier::kDevice) continue;
-      Flush(layer);
-      flushed_ = true;
+      if (!entries_[static_cast<size_t>(e)].decode || view->tier != Tier::kDevice) {
+        Flush(WindowOf(layer));
+      }
     }
   }
   return OkStatus();
@@ -334,55 +359,64 @@ Status Executor::AttendSegments(int layer, int group) {
 
 // The heads of a group against one range of keys. Decode cuts it at fixed boundaries, each piece
 // with a state of its own.
-void Executor::AttendRange(int entry_index, int group, const KeyRun& keys, bool last) {
+void Executor::AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last) {
   Entry& entry = entries_[static_cast<size_t>(entry_index)];
   const int64_t width = QWidth();
-  const int64_t head = int64_t{group} * store_.format().group_heads * shape_.group();  // query head
-  AttentionItem item;
-  item.q = static_cast<const std::byte*>(act_.q) +
-           ActivationBytes(entry.row * act_.qkv_stride + head * shape_.head_dim);
-  item.q_stride = act_.qkv_stride;
-  item.tokens = entry.tokens;
-  item.q_position = entry.position;
-  item.heads = store_.format().HeadsIn(group);
-  item.keys = keys;
-  item.o_stride = width;
-  item.lse_stride = shape_.query_heads;
-  if (entry.decode) {
-    const int64_t part = entry_index * max_parts_ + entry.parts;
-    item.split = entry.split;
-    item.into = entry.into;
-    item.o = part_o_ + part * width + head * shape_.head_dim;
-    item.o_part_stride = width;
-    item.lse = part_lse_ + part * shape_.query_heads + head;
-    item.lse_part_stride = shape_.query_heads;
-    entry.parts += static_cast<int>(PartsOf(item));
-    HEADWAY_CHECK(entry.parts <= max_parts_);
-  } else {
-    item.o = o_ + entry.row * width + head * shape_.head_dim;
-    item.lse = lse_ + entry.row * shape_.query_heads + head;
-    item.merge = entry.started;
-    entry.started = true;
-    if (last && o_ != act_.o) {
-      item.result = static_cast<std::byte*>(act_.o) +
-                    ActivationBytes(entry.row * width + head * shape_.head_dim);
-      item.result_stride = width;
+  const std::vector<kv::HeadRun>& runs = RunsOf(layer, group);
+  int64_t parts = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const kv::HeadRun& run = runs[r];
+    const int64_t head = int64_t{run.head} * shape_.group();  // query head
+    AttentionItem item;
+    item.q = static_cast<const std::byte*>(act_.q) +
+             ActivationBytes(entry.row * act_.qkv_stride + head * shape_.head_dim);
+    item.q_stride = act_.qkv_stride;
+    item.tokens = entry.tokens;
+    item.q_position = entry.position;
+    item.heads = run.heads;
+    item.keys = keys;
+    item.keys.pages = PagesOf(keys.pages, run);
+    item.o_stride = width;
+    item.lse_stride = shape_.query_heads;
+    if (entry.decode) {
+      const int64_t part = entry_index * max_parts_ + entry.parts;
+      item.split = entry.split;
+      item.into = entry.into * static_cast<int>(runs.size()) + static_cast<int>(r);
+      item.o = part_o_ + part * width + head * shape_.head_dim;
+      item.o_part_stride = width;
+      item.lse = part_lse_ + part * shape_.query_heads + head;
+      item.lse_part_stride = shape_.query_heads;
+      parts = PartsOf(item);
+    } else {
+      item.o = o_ + entry.row * width + head * shape_.head_dim;
+      item.lse = lse_ + entry.row * shape_.query_heads + head;
+      item.merge = entry.started;
+      if (last && o_ != act_.o) {
+        item.result = static_cast<std::byte*>(act_.o) +
+                      ActivationBytes(entry.row * width + head * shape_.head_dim);
+        item.result_stride = width;
+      }
     }
+    items_.push_back(item);
   }
-  items_.push_back(item);
+  entry.started = true;
+  entry.parts += static_cast<int>(parts);
+  HEADWAY_CHECK(entry.parts <= max_parts_);
+  if (probe_ != nullptr) ProbeRange(layer, group, keys);
 }
 
-void Executor::Flush(int layer, std::span<const MergeItem> merges) {
+// Enqueues the items so far.
+void Executor::Flush(int64_t window, std::span<const MergeItem> merges) {
   if (!items_.empty()) {
     AttentionParams params;
     params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
-    params.window =
-        model_.config().windows.empty() ? 0 : model_.config().windows[static_cast<size_t>(layer)];
+    params.window = window;
     if (merges.empty()) {
       kernels_.Attend(compute_, format_, shape_.group(), params, items_);
     } else {
       kernels_.AttendMerge(compute_, format_, shape_.group(), params, items_, merges);
     }
+    flushed_ = true;
     items_.clear();
   }
   for (const kv::SlabView& view : views_) store_.FinishRead(view);
@@ -391,26 +425,29 @@ void Executor::Flush(int layer, std::span<const MergeItem> merges) {
 
 // Enqueues what is left of a head group, and has the partial states of its decode entries merged
 // into act_.o: at once if all of them come from the same call, with the layer's others if not.
-void Executor::FinishGroup(int layer, int group) {
+void Executor::FinishGroup(int layer, int group, int64_t window) {
   group_merges_.clear();
   const int64_t width = QWidth();
-  const int64_t head = int64_t{group} * store_.format().group_heads * shape_.group();  // query head
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
     if (!entry.decode) continue;
-    MergeItem item;
-    item.part_o = part_o_ + e * max_parts_ * width + head * shape_.head_dim;
-    item.o_part_stride = width;
-    item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads + head;
-    item.lse_part_stride = shape_.query_heads;
-    item.parts = entry.parts;
-    item.rows = int64_t{store_.format().HeadsIn(group)} * shape_.group();
-    item.o = static_cast<std::byte*>(act_.o) +
-             ActivationBytes(entry.row * width + head * shape_.head_dim);
-    group_merges_.push_back(item);
+    for (const kv::HeadRun& run : RunsOf(layer, group)) {
+      const int64_t head = int64_t{run.head} * shape_.group();  // query head
+      MergeItem item;
+      item.part_o = part_o_ + e * max_parts_ * width + head * shape_.head_dim;
+      item.o_part_stride = width;
+      item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads + head;
+      item.lse_part_stride = shape_.query_heads;
+      item.parts = entry.parts;
+      item.rows = int64_t{run.heads} * shape_.group();
+      item.o = static_cast<std::byte*>(act_.o) +
+               ActivationBytes(entry.row * width + head * shape_.head_dim);
+      if (probe_ != nullptr) item.lse = lse_ + head;
+      group_merges_.push_back(item);
+    }
   }
-  if (!flushed_) return Flush(layer, group_merges_);
-  Flush(layer);
+  if (!flushed_) return Flush(window, group_merges_);
+  Flush(window);
   layer_merges_.insert(layer_merges_.end(), group_merges_.begin(), group_merges_.end());
 }
 

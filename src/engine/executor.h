@@ -4,6 +4,8 @@
 // the append buffer or open page. What each range contributes is a partial state; the states are
 // merged in the order of positions.
 //
+// Streaming heads see the keys of the sink and recent ones only, all of them on the device.
+//
 // Split boundaries (segments, and kDecodeSplit within them) and merge order depend on lengths only,
 // so where a page lies and when it arrives never changes a bit of the result.
 #ifndef HEADWAY_ENGINE_EXECUTOR_H_
@@ -51,6 +53,7 @@ struct ExecutorLimits {
   int64_t length = 0;  // of any sequence, the step included
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
+  bool streaming_heads = false;          // some are: their keys are cut otherwise
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
 };
@@ -77,6 +80,12 @@ class Executor {
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
+  // A step of one token, of which it says how the attention of each query head spreads: far
+  // [layers, query_heads] is the share that falls on keys that are neither among the first `sink`
+  // nor the last `recent` ones. Not with streaming heads; limits().step_tokens is at least 2.
+  Status ProbeFarAttention(const StepInput& input, int64_t sink, int64_t recent,
+                           std::span<float> far);
+
   // Waits for the steps so far.
   Status Synchronize() { return compute_.Synchronize(); }
 
@@ -92,7 +101,7 @@ class Executor {
     int64_t position = 0;  // of its first token
     int64_t split = 0;     // decode: keys of a partial state
     bool decode = false;   // one token: its states are kept apart and merged at the end
-    int into = -1;         // decode: which of group_merges_ its states go into
+    int into = -1;         // decode: how many decode entries come before
     int parts = 0;         // decode: states of the layer and head group so far
     bool started = false;  // prefill: (o, lse) hold a state
   };
@@ -108,9 +117,17 @@ class Executor {
   void FindNew(int layer);
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
-  void AttendRange(int entry_index, int group, const KeyRun& keys, bool last);
-  void Flush(int layer, std::span<const MergeItem> merges = {});
-  void FinishGroup(int layer, int group);
+  void AttendStreaming(int layer);
+  void BeginStates();
+  void AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last);
+  void Flush(int64_t window, std::span<const MergeItem> merges = {});
+  void FinishGroup(int layer, int group, int64_t window);
+  void ProbeRange(int layer, int group, const KeyRun& keys);
+  Status FinishProbe(int layer);
+  int64_t WindowOf(int layer) const;
+  const std::vector<kv::HeadRun>& RunsOf(int layer, int group) const {
+    return runs_[static_cast<size_t>(layer)][static_cast<size_t>(group)];
+  }
   Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
   const float* HeadRows();
   Status FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink);
@@ -130,6 +147,8 @@ class Executor {
   const ExecutorLimits limits_;
   const PageFormat format_;
   const int64_t max_parts_;
+  // [layers][head groups, the streaming heads last]: where the heads of a group are in the model.
+  std::vector<std::vector<std::vector<kv::HeadRun>>> runs_;
 
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads device memory
@@ -155,9 +174,19 @@ class Executor {
   std::vector<RopeStoreItem> store_items_;
   std::vector<AttentionItem> items_;     // enqueued by the next Flush
   bool flushed_ = false;                 // some states of the head group are enqueued already
-  std::vector<MergeItem> group_merges_;  // of the head group's decode entries
+  std::vector<MergeItem> group_merges_;  // of the head group's decode entries, run by run
   std::vector<MergeItem> layer_merges_;  // that the layer's Merge does
   std::deque<kv::SlabView> views_;       // that items_ point into
+  // The step in progress is a ProbeFarAttention: the decode's row of (o_, lse_) is followed by one
+  // that holds the state of sink and recent keys alone.
+  struct Probe {
+    int64_t sink = 0;
+    int64_t recent = 0;
+    bool started = false;  // that state of the head group holds keys
+    std::span<float> far = {};
+    std::vector<float> lse = {};  // [2, query_heads]: of all keys, of sink and recent ones
+  };
+  Probe* probe_ = nullptr;
   struct LogitRow {
     int entry;
     int64_t token;

@@ -118,8 +118,8 @@ Status Generator::ReuseCache(int index, const Request& request, Run* run) {
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
       run->out.notices.push_back(
-          "the sliding window has freed pages of the cache that this prompt needs; prefilling "
-          "again");
+          "the cache has let go of pages that this prompt needs (a sliding window, or streaming "
+          "heads); prefilling again");
     }
   }
   return EmptySlot(index);

@@ -39,6 +39,9 @@ class Generator {
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
   Result<Context::ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
 
+  Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
+                                          int64_t sink, int64_t recent, const Hooks& hooks);
+
   // Puts `tokens` random keys and values behind what slot `slot` holds.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
 

@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
 kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions& options,
-                                 const Workload& workload, const plan::CacheChoice& choice) {
+                                 const Workload& workload, const kv::HeadPattern& pattern,
+                                 const plan::CacheChoice& choice) {
   kv::StoreOptions store;
   store.format.layers = config.shape.layers;
   store.format.kv_heads = config.shape.kv_heads;
@@ -20,6 +21,11 @@ kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions&
   store.format.group_heads = choice.group_heads;
   store.format.segment_pages = static_cast<int>(choice.segment_tokens / options.page_slots);
   store.format.window = config.windows;
+  store.format.pattern = pattern;
+  // More than there will be is room that nothing fills.
+  const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  store.format.pattern.sink = std::min(pattern.sink, longest);
+  store.format.pattern.recent = std::min(pattern.recent, longest);
   store.max_sequences = static_cast<int>(workload.lengths.size());
   store.max_step_tokens = std::max<int64_t>(choice.chunk, store.max_sequences);
   store.staging_slabs = choice.staging_slabs;
@@ -36,6 +42,7 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   limits.length = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   limits.segment_tokens = store.format.segment_tokens();
   limits.page_slots = store.format.page.page_slots;
+  limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = kernels.ActivationDType(store.format.page.dtype);
   return limits;
 }
@@ -118,6 +125,7 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
 
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
+                                          const kv::HeadPattern& pattern,
                                           const kv::Manifest* session, const Kernels& kernels,
                                           const SetupMemory& memory) {
   Result<kv::PlacementKind> placement = PlacementOf(options);
@@ -138,6 +146,11 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   plan::PlanRequest request;
   request.shape = config.shape;
   request.window = config.windows;
+  if (!pattern.streaming.empty()) {
+    for (int layer = 0; layer < config.shape.layers; ++layer) {
+      request.slab_heads.push_back(config.shape.kv_heads - pattern.StreamingIn(layer));
+    }
+  }
   request.page_slots = options.page_slots;
   request.lengths = workload.lengths;
   request.weight_bytes = weight_bytes;
@@ -165,36 +178,40 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
     request.fixed.group_heads = session->format.group_heads;
     request.fixed.segment_tokens = session->format.segment_tokens();
   }
-  request.costs.cache = [config, options, workload](const plan::CacheChoice& choice) {
-    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
+  const auto store_of = [config, options, workload, pattern](const plan::CacheChoice& choice) {
+    return StoreOptionsFor(config, options, workload, pattern, choice);
+  };
+  request.costs.cache = [store_of](const plan::CacheChoice& choice) {
+    const kv::StoreOptions store = store_of(choice);
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
-    return plan::CacheBytes{footprint.open_pages, footprint.append_buffer, footprint.staging,
-                            footprint.bounce, store.format.slab_bytes()};
+    return plan::CacheBytes{footprint.open_pages,      footprint.append_buffer,
+                            footprint.streaming_heads, footprint.staging,
+                            footprint.bounce,          store.format.slab_bytes()};
   };
-  request.costs.activations = [config, options, workload,
+  request.costs.activations = [config, store_of, workload,
                                &kernels](const plan::CacheChoice& choice) {
-    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
-    return Executor::Bytes(config.shape, ExecutorLimitsFor(store, workload, kernels), kernels);
+    return Executor::Bytes(config.shape, ExecutorLimitsFor(store_of(choice), workload, kernels),
+                           kernels);
   };
-  request.costs.workspace = [config, options, workload, &kernels](const plan::CacheChoice& choice) {
-    const kv::StoreOptions store = StoreOptionsFor(config, options, workload, choice);
-    return kernels.WorkspaceBytes(KernelLimitsFor(config.shape, store.max_step_tokens, kernels));
+  request.costs.workspace = [config, store_of, &kernels](const plan::CacheChoice& choice) {
+    return kernels.WorkspaceBytes(
+        KernelLimitsFor(config.shape, store_of(choice).max_step_tokens, kernels));
   };
   return request;
 }
 
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
-                        const kv::Manifest* session, const Kernels& kernels,
-                        const SetupMemory& memory) {
+                        const kv::HeadPattern& pattern, const kv::Manifest* session,
+                        const Kernels& kernels, const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
-      MakePlanRequest(config, weight_bytes, options, workload, session, kernels, memory);
+      MakePlanRequest(config, weight_bytes, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();
   Setup setup;
   setup.plan = std::move(*plan);
-  setup.store = StoreOptionsFor(config, options, workload, setup.plan.cache);
+  setup.store = StoreOptionsFor(config, options, workload, pattern, setup.plan.cache);
   setup.store.placement = *PlacementOf(options);
   if (options.alias_host_memory > 0) {
     setup.store.alias_host_slabs =

@@ -18,10 +18,30 @@ int64_t Align(int64_t tokens, int page_slots) {
   return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
 }
 
+int SlabHeads(const PlanRequest& request, int layer) {
+  return request.slab_heads.empty() ? request.shape.kv_heads
+                                    : request.slab_heads[static_cast<size_t>(layer)];
+}
+
+int64_t SlabHeads(const PlanRequest& request) {
+  int64_t heads = 0;
+  for (int layer = 0; layer < request.shape.layers; ++layer) heads += SlabHeads(request, layer);
+  return heads;
+}
+
+// Where layers have unequal numbers of heads with slabs, larger groups leave more of their last
+// slabs empty.
+bool WastesSlabs(const PlanRequest& request, int group_heads) {
+  int64_t heads = 0;
+  for (int layer = 0; layer < request.shape.layers; ++layer) {
+    heads += RoundUp(SlabHeads(request, layer), group_heads);
+  }
+  return !request.slab_heads.empty() && heads > SlabHeads(request) * 9 / 8;
+}
+
 // Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
 // with a sliding window keeps what the window and one chunk can see.
 int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
-  const int64_t groups = CeilDiv(request.shape.kv_heads, choice.group_heads);
   int64_t slabs = 0;
   for (int64_t length : request.lengths) {
     const int64_t segments = CeilDiv(length, choice.segment_tokens);
@@ -30,7 +50,7 @@ int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
           request.window.empty() ? 0 : request.window[static_cast<size_t>(layer)];
       const int64_t seen =
           window == 0 ? segments : CeilDiv(window + choice.chunk, choice.segment_tokens) + 1;
-      slabs += groups * std::min(segments, seen);
+      slabs += CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
     }
   }
   return slabs;
@@ -60,7 +80,7 @@ struct Fit {
 Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   Fit fit;
   const CacheBytes bytes = request.costs.cache(choice);
-  const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
+  const int64_t fixed = bytes.fixed();
   const int64_t limit = KvLimit(request, choice);
   int64_t left = CountSlabs(request, choice);
   if (fixed > limit) {
@@ -106,7 +126,7 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
     groups.push_back(std::min(request.fixed.group_heads, request.shape.kv_heads));
   } else {
     for (int g = request.shape.kv_heads; g > 1; g = static_cast<int>(CeilDiv(g, 2)))
-      groups.push_back(g);
+      if (!WastesSlabs(request, g)) groups.push_back(g);
     groups.push_back(1);
   }
   std::vector<int64_t> chunks, segments;
@@ -171,7 +191,7 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
     if (first == nullptr) first = &choice;
     if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
     const CacheBytes bytes = request.costs.cache(choice);
-    const int64_t fixed = bytes.open_pages + bytes.append_buffer + bytes.staging;
+    const int64_t fixed = bytes.fixed();
     const bool all_resident = fit.slabs[1] == 0 && fit.slabs[2] == 0;
     if (all_resident || fixed <= KvLimit(request, choice) / 2 || !request.keep_on_device) {
       return &choice;
@@ -258,6 +278,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache));
   add(Tier::kDevice, "KV: open pages", bytes.open_pages);
   add(Tier::kDevice, "KV: append buffer", bytes.append_buffer);
+  add(Tier::kDevice, "KV: streaming heads", bytes.streaming_heads);
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
@@ -277,6 +298,11 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     };
     say("resident " + share(0) + ", streamed from host " + share(1) + ", streamed from disk " +
         share(2) + " of the closed KV");
+  }
+  const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
+  if (const int64_t streaming = heads - SlabHeads(request); streaming > 0) {
+    say(std::to_string(streaming) + " of " + std::to_string(heads) +
+        " KV heads stream: they keep sink and recent tokens, on the device, and no others");
   }
   if (request.fixed.group_heads == 0 && plan->cache.group_heads < request.shape.kv_heads) {
     say("head group " + std::to_string(plan->cache.group_heads) + " of " +
@@ -315,7 +341,12 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   plan.cache = WithReadAhead(request, *choice);
   const Fit fit = TryFit(request, plan.cache);
   FillTable(request, fit, &plan);
-  for (int64_t length : request.lengths) plan.kv_bytes += length * request.shape.KvBytesPerToken();
+  // A whole number: the bytes of a token are a multiple of the heads.
+  const int64_t token_bytes = request.shape.KvBytesPerToken() /
+                              (int64_t{request.shape.layers} * request.shape.kv_heads) *
+                              SlabHeads(request);
+  for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
+  plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   Explain(request, fit, &plan);
   return plan;
 }

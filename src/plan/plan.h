@@ -27,9 +27,13 @@ struct CacheChoice {
 struct CacheBytes {
   int64_t open_pages = 0;
   int64_t append_buffer = 0;
+  int64_t streaming_heads = 0;
   int64_t staging = 0;
   int64_t bounce = 0;
   int64_t slab = 0;  // one slab
+
+  // What the fast tier holds beside slabs.
+  int64_t fixed() const { return open_pages + append_buffer + streaming_heads + staging; }
 };
 struct CostModel {
   std::function<CacheBytes(const CacheChoice&)> cache;
@@ -48,6 +52,9 @@ struct Budgets {
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
+  // KV heads that have slabs, [layers]; the others keep sink and recent tokens on the device.
+  // Empty: every head has.
+  std::vector<int> slab_heads;
   int page_slots = kDefaultPageSlots;
   std::vector<int64_t> lengths;  // tokens that each sequence of the batch will reach
   int64_t weight_bytes = 0;

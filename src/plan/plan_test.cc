@@ -117,6 +117,38 @@ TEST(Plan, ReadsFurtherAheadOfADisk) {
   EXPECT_EQ(MakePlan(request)->cache.staging_slabs, 2);
 }
 
+TEST(Plan, StreamingHeadsHaveNoSlabsAndARowOfTheirOwn) {
+  PlanRequest request = Demo(16384);
+  const int64_t exact = MakePlan(request)->kv_bytes;
+  request.slab_heads = {4, 3, 2, 1, 0, 0, 2, 4};  // 16 of 32
+  const auto exact_costs = request.costs.cache;
+  request.costs.cache = [exact_costs](const CacheChoice& c) {
+    CacheBytes bytes = exact_costs(c);
+    bytes.streaming_heads = 100 * kKiB;
+    return bytes;
+  };
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->kv_bytes, exact / 2 + 100 * kKiB);
+  // In groups of 4 heads the slabs would have room for 24; in groups of 2 it is 18.
+  EXPECT_EQ(plan->cache.group_heads, 2);
+  EXPECT_EQ(plan->slabs[0], 9 * 16);
+  int64_t streaming = 0;
+  for (const MemoryRow& row : plan->memory) {
+    if (row.tag == "KV: streaming heads") streaming += row.bytes;
+  }
+  EXPECT_EQ(streaming, 100 * kKiB);
+  // It is part of the fast tier's budget.
+  const int64_t smallest = FindSmallestBudgets(request).kv;
+  request.slab_heads.assign(8, 0);
+  request.budgets = {smallest, 0, 0};
+  plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->slabs[0] + plan->slabs[1] + plan->slabs[2], 0);
+  request.budgets.kv = 90 * kKiB;
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
+}
+
 TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {
   Random random(20240521);
   for (int i = 0; i < 300; ++i) {

@@ -50,6 +50,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   options.format.group_heads = config.group_heads == 0 ? shape.kv_heads : config.group_heads;
   options.format.segment_pages = static_cast<int>(config.segment_pages);
   options.format.window = model.config().windows;
+  options.format.pattern = config.pattern;
   options.max_sequences = sequences;
   options.max_step_tokens = std::max<int64_t>(config.chunk, sequences);
   options.staging_slabs = config.staging_slabs;
@@ -60,9 +61,9 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   options.disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   const kv::StoreFootprint fixed = kv::FootprintOf(options);
   const int64_t slab = options.format.slab_bytes();
-  h->device_budget_ =
-      std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer + fixed.staging +
-                                             config.device_slabs * slab);
+  h->device_budget_ = std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer +
+                                                             fixed.streaming_heads + fixed.staging +
+                                                             config.device_slabs * slab);
   h->host_budget_ = std::make_unique<Budget>("host", fixed.bounce + config.host_slabs * slab);
   h->disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
   h->memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
@@ -88,6 +89,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     if (!made.ok()) return made.status();
     h->kernels_ = std::move(*made);
   }
+  if (config.wrap_kernels) h->kernels_ = config.wrap_kernels(std::move(h->kernels_));
   if (config.delays != nullptr) {
     h->kernels_ = NewDelayingKernels(std::move(h->kernels_), *h->device_, config.delays);
     h->device_ = NewDelayingDevice(std::move(h->device_), env, config.delays);
@@ -113,6 +115,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.length = max_length;
   executor_limits.segment_tokens = options.format.segment_tokens();
   executor_limits.page_slots = config.page_slots;
+  executor_limits.streaming_heads = config.pattern.StreamingHeads() > 0;
   executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
   executor_limits.host_reads_device = h->device_->host_reads_memory();
   Result<std::unique_ptr<Executor>> executor =

@@ -6,6 +6,7 @@
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,7 @@ struct HarnessConfig {
   int64_t device_slabs = 1 << 20;
   int64_t host_slabs = 1 << 20;
   int staging_slabs = 2;
+  kv::HeadPattern pattern;
   int threads = 2;
   std::string isa = "auto";
   bool use_ref_kernels = false;  // on the CPU, with a model that was not moved
@@ -43,6 +45,8 @@ struct HarnessConfig {
   // too. Outlives the harness.
   Delays* delays = nullptr;
   kv::LaneWaitFilter wait_filter;
+  // Makes other kernels of them.
+  std::function<std::unique_ptr<Kernels>(std::unique_ptr<Kernels>)> wrap_kernels;
 
   // The default, changed as HEADWAY_TEST_CONFIG says.
   static HarnessConfig Default();

@@ -4,6 +4,10 @@
 // A slab holds one segment (segment_pages pages in a row) of one head group of one layer of one
 // sequence: first a plane of K, then a plane of V; in a plane, head by head, page by page. Slabs of
 // all tiers have this one layout, so a move between tiers is a plain copy.
+//
+// Heads that a pattern marks as streaming have no slabs (see streaming_heads.h). In each layer they
+// come behind the others, and head groups are cut from that order, so that slabs are full whatever
+// the pattern is; heads of a group are then not neighbours in the model everywhere.
 #ifndef HEADWAY_KV_STORE_FORMAT_H_
 #define HEADWAY_KV_STORE_FORMAT_H_
 
@@ -14,8 +18,23 @@
 #include "base/bytes.h"
 #include "base/env.h"
 #include "kernels/kernels.h"
+#include "kv/policy/head_pattern.h"
 
 namespace headway::kv {
+
+// Neighbouring KV heads of a layer that are neighbours in a head group, too.
+struct HeadRun {
+  int head = 0;   // the first
+  int heads = 0;  // how many
+  int index = 0;  // of the first in its group
+};
+
+// The part of a group's pages that belongs to a run of its heads.
+inline PageRun PagesOf(PageRun pages, const HeadRun& run) {
+  pages.k += run.index * pages.head_stride;
+  pages.v += run.index * pages.head_stride;
+  return pages;
+}
 
 struct CacheFormat {
   int layers = 0;
@@ -26,9 +45,28 @@ struct CacheFormat {
   // Tokens that a layer's queries look back, 0 for all; [layers] or empty for all zero. Slabs that
   // no later query can see are freed.
   std::vector<int64_t> window;
+  HeadPattern pattern;
 
-  int head_groups() const { return static_cast<int>(CeilDiv(kv_heads, group_heads)); }
-  int HeadsIn(int group) const { return std::min(group_heads, kv_heads - group * group_heads); }
+  // Head groups with slabs: of a layer, and the most that one may have.
+  int head_groups(int layer) const {
+    return static_cast<int>(CeilDiv(SlabHeads(layer), group_heads));
+  }
+  int max_head_groups() const { return static_cast<int>(CeilDiv(kv_heads, group_heads)); }
+  // The streaming heads of a layer are one more group, behind those with slabs; it may be empty.
+  int StreamingGroup(int layer) const { return head_groups(layer); }
+  int HeadsIn(int layer, int group) const {
+    return group == StreamingGroup(layer)
+               ? pattern.StreamingIn(layer)
+               : std::min(group_heads, SlabHeads(layer) - group * group_heads);
+  }
+  // Heads of the groups before.
+  int HeadsBefore(int layer, int group) const {
+    return std::min(group * group_heads, SlabHeads(layer));
+  }
+  // Which heads of the model a group has, in its order.
+  std::vector<HeadRun> Runs(int layer, int group) const;
+  int SlabHeads(int layer) const { return kv_heads - pattern.StreamingIn(layer); }
+
   int64_t segment_tokens() const { return int64_t{segment_pages} * page.page_slots; }
   // Pages start on multiples of what direct disk I/O needs.
   int64_t page_stride() const {
@@ -46,6 +84,25 @@ struct CacheFormat {
     return window.empty() ? 0 : window[static_cast<size_t>(layer)];
   }
 };
+
+inline std::vector<HeadRun> CacheFormat::Runs(int layer, int group) const {
+  const bool streaming = group == StreamingGroup(layer);
+  const int begin = streaming ? 0 : HeadsBefore(layer, group);
+  const int end = begin + HeadsIn(layer, group);
+  std::vector<HeadRun> runs;
+  int index = 0;  // among the layer's heads of this kind
+  for (int head = 0; head < kv_heads; ++head) {
+    if (pattern.IsStreaming(layer, head) != streaming) continue;
+    const int at = index++;
+    if (at < begin || at >= end) continue;
+    if (!runs.empty() && runs.back().head + runs.back().heads == head) {
+      ++runs.back().heads;
+    } else {
+      runs.push_back({head, 1, at - begin});
+    }
+  }
+  return runs;
+}
 
 }  // namespace headway::kv
 

@@ -84,7 +84,7 @@ Status CheckSlabs(const Manifest& manifest) {
   sorted.reserve(manifest.slabs.size());
   for (const SavedSlab& slab : manifest.slabs) {
     if (slab.layer < 0 || slab.layer >= format.layers || slab.group < 0 ||
-        slab.group >= format.head_groups() || slab.segment < 0) {
+        slab.group >= format.head_groups(slab.layer) || slab.segment < 0) {
       return Corrupt(fmt::format("there is no layer {}, head group {}, segment {}", slab.layer,
                                  slab.group, slab.segment));
     }
@@ -100,7 +100,7 @@ Status CheckSlabs(const Manifest& manifest) {
   });
   size_t next = 0;
   for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       const size_t first = next;
       while (next < sorted.size() && sorted[next]->layer == layer && sorted[next]->group == group) {
         ++next;
@@ -184,6 +184,20 @@ Status CheckFormat(const CacheFormat& format) {
   }
   for (const int64_t window : format.window) {
     Status status = InRange("window", window, 0, int64_t{1} << 40);
+    if (!status.ok()) return status;
+  }
+  const HeadPattern& pattern = format.pattern;
+  if (!pattern.streaming.empty()) {
+    bool fits = pattern.streaming.size() == static_cast<size_t>(format.layers);
+    for (const std::vector<bool>& heads : pattern.streaming) {
+      fits = fits && heads.size() == static_cast<size_t>(format.kv_heads);
+    }
+    if (!fits) {
+      return Status(StatusCode::kInvalidArgument,
+                    "the pattern of streaming heads is that of another model");
+    }
+    Status status = InRange("sink", pattern.sink, 0, kMaxTokens);
+    if (status.ok()) status = InRange("recent", pattern.recent, 1, kMaxTokens);
     if (!status.ok()) return status;
   }
   int64_t pages = 0;

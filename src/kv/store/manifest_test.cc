@@ -34,7 +34,7 @@ Manifest RandomManifest(Random* random) {
   }
   int64_t slot = random->Below(10);
   for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       for (int64_t done = 0; done < closed; done += format.segment_pages) {
         SavedSlab slab;
         slab.layer = layer;

@@ -28,11 +28,11 @@ Lane Mover::NextReadLane() {
 
 void Mover::CopyPages(Lane lane, const Pages& pages, const std::byte* from, std::byte* to) {
   Stream& stream = lanes_->stream(lane);
-  const auto heads = static_cast<size_t>(format_.HeadsIn(pages.group));
+  const auto heads = static_cast<size_t>(pages.heads);
   const auto row = static_cast<size_t>(format_.segment_pages * format_.page_stride());
   const auto run = static_cast<size_t>(pages.count * format_.page_stride());
   // The planes of K and V lie side by side, unless the group lacks heads.
-  const int planes = static_cast<int>(heads) == format_.group_heads ? 1 : 2;
+  const int planes = pages.heads == format_.group_heads ? 1 : 2;
   const size_t rows = planes == 1 ? 2 * heads : heads;
   for (int plane = 0; plane < planes; ++plane) {
     const int64_t at =
@@ -55,7 +55,7 @@ int64_t Mover::ReadDisk(Lane lane, const Pages& pages, const std::shared_ptr<Dis
         Status status = from->Check(pages.count);
         if (status.ok()) {
           const std::span<const uint64_t> sums(from->checksums);
-          status = file->ReadPages(from->slot, pages.group,
+          status = file->ReadPages(from->slot, pages.heads,
                                    sums.first(static_cast<size_t>(pages.count)), to);
         }
         read->status = std::move(status);
@@ -73,7 +73,7 @@ Fence Mover::WriteDisk(const Pages& pages, const std::byte* from, const Fence& w
   lanes_->stream(Lane::kDiskWrite)
       .HostWork(WorkCost{"write slab", Bytes(pages), 0}, [disk, pages, from, to] {
         Result<std::vector<uint64_t>> sums =
-            disk->file().WritePages(to->slot, pages.group, pages.first, pages.count, from);
+            disk->file().WritePages(to->slot, pages.heads, pages.first, pages.count, from);
         if (sums.ok()) {
           HEADWAY_CHECK(sums->size() == static_cast<size_t>(pages.count));
           std::copy(sums->begin(), sums->end(), to->checksums.begin() + pages.first);
@@ -145,7 +145,7 @@ Fence Mover::Append(const Pages& pages, const std::byte* from, int64_t row_strid
   std::byte* slab = bounce == nullptr ? to.data : bounce->data;
   lanes_->Wait(Lane::kDeviceToHost, bounce == nullptr ? used : bounce->used);
 
-  const int heads = format_.HeadsIn(pages.group);
+  const int heads = pages.heads;
   const auto to_row = static_cast<size_t>(format_.segment_pages * format_.page_stride());
   const auto from_row = static_cast<size_t>(row_stride);
   const auto run = static_cast<size_t>(pages.count * format_.page_stride());

@@ -31,7 +31,9 @@ struct DiskRead {
 // Rows of pages, one page run a row: of a head group first its K rows, then its V rows, groups in
 // order. Slabs, open pages and the append buffer have this order in common, so that the pages of a
 // group move in one strided copy.
-inline int FirstRow(const CacheFormat& format, int group) { return 2 * group * format.group_heads; }
+inline int FirstRow(const CacheFormat& format, int layer, int group) {
+  return 2 * format.HeadsBefore(layer, group);
+}
 
 class Mover {
  public:
@@ -45,7 +47,7 @@ class Mover {
   };
   // Pages [first, first + count) of a slab.
   struct Pages {
-    int group = 0;
+    int heads = 0;  // of the slab's group
     int first = 0;  // 0 when the source is on disk
     int count = 0;
   };
@@ -77,7 +79,7 @@ class Mover {
   Copied CopyFromDisk(const Pages& pages, const Place& from, const Fence& written, const Place& to,
                       const Fence& free);
   int64_t Bytes(const Pages& pages) const {
-    return 2 * int64_t{format_.HeadsIn(pages.group)} * pages.count * format_.page_stride();
+    return 2 * int64_t{pages.heads} * pages.count * format_.page_stride();
   }
 
   const CacheFormat& format_;

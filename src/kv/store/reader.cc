@@ -67,7 +67,7 @@ bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
   Staging& buffer = staging_[static_cast<size_t>(staging)];
   buffer.busy = true;
   const Mover::Copied copied =
-      mover_->Copy({slab.group, 0, item.pages}, from, written,
+      mover_->Copy({slabs_->HeadsOf(slab), 0, item.pages}, from, written,
                    Place{Tier::kDevice, buffer.data, nullptr}, buffer.used);
   slab.used.Join(copied.source);
   flight->staging = staging;
@@ -79,8 +79,8 @@ bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
 
 void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight) {
   Slab& slab = (*slabs_)[id];
-  const Mover::Copied copied =
-      mover_->Copy({slab.group, 0, pages}, slab.place(), slab.written, vacancy.place, vacancy.free);
+  const Mover::Copied copied = mover_->Copy({slabs_->HeadsOf(slab), 0, pages}, slab.place(),
+                                            slab.written, vacancy.place, vacancy.free);
   slab.used.Join(copied.source);
   flight->data = vacancy.place.data;
   flight->ready = copied.ready;

@@ -15,10 +15,13 @@ namespace headway::kv {
 struct Sequence {
   int64_t id = -1;  // -1: the place is free
   int64_t length = 0;
-  // [layers * head_groups][segments]; kNoSlab where no query can see the segment any longer.
+  // [layers * max_head_groups][segments]; kNoSlab where no query can see the segment any longer.
   std::vector<std::vector<SlabId>> slabs;
   // [layers]: segments before this one were freed, or never stored, for the window's sake.
   std::vector<int> freed;
+  // Streaming heads: the first of the recent pages that are kept, and the area that they are in.
+  int64_t recent_first = 0;
+  int recent_area = 0;
 };
 
 // Lengths in pages and segments of a cache.

@@ -32,7 +32,8 @@ CacheFormat RandomSmallFormat(Random* random) {
 Status VerifySession(Env* env, SlabFile* file, const Manifest& manifest) {
   const AlignedBuffer buffer = SlabBuffer(env, file->format());
   for (const SavedSlab& slab : manifest.slabs) {
-    Status status = file->ReadPages(slab.slot, slab.group, slab.checksums, buffer.data());
+    Status status = file->ReadPages(slab.slot, file->format().HeadsIn(slab.layer, slab.group),
+                                    slab.checksums, buffer.data());
     if (!status.ok()) return status;
   }
   return OkStatus();
@@ -45,7 +46,8 @@ Status SessionModel::Load() {
   tokens_ = file_->manifest().tokens;
   for (const SavedSlab& saved : file_->manifest().slabs) {
     Slab slab{saved, std::make_shared<AlignedBuffer>(SlabBuffer(env_, format_)), false};
-    Status status = file_->ReadPages(saved.slot, saved.group, saved.checksums, slab.bytes->data());
+    Status status = file_->ReadPages(saved.slot, format_.HeadsIn(saved.layer, saved.group),
+                                     saved.checksums, slab.bytes->data());
     if (!status.ok()) return status;
     slabs_[{saved.layer, saved.group, saved.segment}] = std::move(slab);
   }
@@ -76,9 +78,11 @@ Status SessionModel::Verify() const {
   const AlignedBuffer buffer = SlabBuffer(env_, format_);
   for (const auto& [key, slab] : slabs_) {
     const SavedSlab& saved = slab.saved;
-    Status status = file_->ReadPages(saved.slot, saved.group, saved.checksums, buffer.data());
+    Status status = file_->ReadPages(saved.slot, format_.HeadsIn(saved.layer, saved.group),
+                                     saved.checksums, buffer.data());
     if (!status.ok()) return status;
-    if (!SamePages(format_, saved.group, 0, saved.pages, buffer.data(), slab.bytes->data())) {
+    if (!SamePages(format_, format_.HeadsIn(saved.layer, saved.group), 0, saved.pages,
+                   buffer.data(), slab.bytes->data())) {
       return Status(StatusCode::kInternal, "a slab holds other bytes than were written");
     }
   }
@@ -90,7 +94,7 @@ Status SessionModel::Append(int64_t pages) {
   Slabs next = slabs_;
   std::vector<int64_t> fresh;
   for (int layer = 0; layer < format_.layers; ++layer) {
-    for (int group = 0; group < format_.head_groups(); ++group) {
+    for (int group = 0; group < format_.head_groups(layer); ++group) {
       Status status = AppendTo(layer, group, from, from + pages, &next, &fresh);
       if (!status.ok()) {
         for (const int64_t slot : fresh) file_->Free(slot);
@@ -128,9 +132,10 @@ Result<SessionModel::Slab> SessionModel::Write(const Slab* old, int layer, int g
   Slab slab;
   slab.bytes = std::make_shared<AlignedBuffer>(SlabBuffer(env_, format_));
   FillRandom(random_, slab.bytes->data(), slab.bytes->size());
+  const int heads = format_.HeadsIn(layer, group);
   int first = 0;
   if (old != nullptr) {
-    for (int head = 0; head < format_.HeadsIn(group); ++head) {
+    for (int head = 0; head < heads; ++head) {
       for (int page = 0; page < old->saved.pages; ++page) {
         for (const int64_t at : {format_.KOffset(head, page), format_.VOffset(head, page)}) {
           std::copy_n(old->bytes->data() + at, format_.page_stride(), slab.bytes->data() + at);
@@ -149,7 +154,7 @@ Result<SessionModel::Slab> SessionModel::Write(const Slab* old, int layer, int g
     slab.saved.slot = *slot;
   }
   Result<std::vector<uint64_t>> checksums =
-      file_->WritePages(slab.saved.slot, group, first, pages - first, slab.bytes->data());
+      file_->WritePages(slab.saved.slot, heads, first, pages - first, slab.bytes->data());
   if (!checksums.ok()) return checksums.status();
   slab.saved.layer = layer;
   slab.saved.group = group;
@@ -204,7 +209,7 @@ Status SessionModel::Scratch() {
   const AlignedBuffer slab = SlabBuffer(env_, format_);
   FillRandom(random_, slab.data(), slab.size());
   const Result<std::vector<uint64_t>> checksums =
-      file_->WritePages(*slot, 0, 0, format_.segment_pages, slab.data());
+      file_->WritePages(*slot, format_.group_heads, 0, format_.segment_pages, slab.data());
   file_->Free(*slot);
   return checksums.status();
 }

@@ -130,7 +130,7 @@ TEST_F(SlabDamageTest, EveryBitOfAPageAndOfTheManifestCounts) {
   for (int i = 0; i < 300; ++i) {
     const SavedSlab& slab =
         last.slabs[static_cast<size_t>(random.Below(static_cast<int64_t>(last.slabs.size())))];
-    const int head = static_cast<int>(random.Below(format.HeadsIn(slab.group)));
+    const int head = static_cast<int>(random.Below(format.HeadsIn(slab.layer, slab.group)));
     const int page = static_cast<int>(random.Below(slab.pages));
     const int64_t in_slab =
         random.Below(2) == 0 ? format.KOffset(head, page) : format.VOffset(head, page);

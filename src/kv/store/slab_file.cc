@@ -39,13 +39,13 @@ bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
   return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
          a.page.page_slots == b.page.page_slots && a.page.head_dim == b.page.head_dim &&
          a.group_heads == b.group_heads && a.segment_pages == b.segment_pages &&
-         a.window == b.window;
+         a.window == b.window && a.pattern == b.pattern;
 }
 
-uint64_t PageChecksum(const CacheFormat& format, int group, int page, const std::byte* slab) {
+uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std::byte* slab) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
-  for (int head = 0; head < format.HeadsIn(group); ++head) {
+  for (int head = 0; head < heads; ++head) {
     XXH3_64bits_update(&state, slab + format.KOffset(head, page), format.page.bytes());
     XXH3_64bits_update(&state, slab + format.VOffset(head, page), format.page.bytes());
   }
@@ -54,12 +54,12 @@ uint64_t PageChecksum(const CacheFormat& format, int group, int page, const std:
 
 // Pages [first, first + count) of a slab at `offset` of the file. Neighbouring runs join: a full
 // slab is one extent.
-std::vector<IoPiece> SlabPieces(const CacheFormat& format, int group, int first, int count,
+std::vector<IoPiece> SlabPieces(const CacheFormat& format, int heads, int first, int count,
                                 int64_t offset, std::byte* slab) {
   std::vector<IoPiece> pieces;
   const auto size = static_cast<size_t>(count * format.page_stride());
   for (const bool v : {false, true}) {
-    for (int head = 0; head < format.HeadsIn(group); ++head) {
+    for (int head = 0; head < heads; ++head) {
       const int64_t at = v ? format.VOffset(head, first) : format.KOffset(head, first);
       AppendPieces(slab + at, size, offset + at, &pieces);
     }
@@ -87,7 +87,7 @@ struct SlabFile::Impl {
   Result<int64_t> Allocate();
   Status Grow(int64_t slot);
   void Shrink();
-  void CheckAccess(int64_t slot, int group, int first, int count);
+  void CheckAccess(int64_t slot, int heads, int first, int count);
   // Of pages that a crash may bring back, from `manifest` on.
   void Protect(const Manifest& manifest);
 
@@ -179,8 +179,8 @@ void SlabFile::Impl::Shrink() {
   if (wanted < bytes && file->Truncate(wanted).ok()) bytes = wanted;
 }
 
-void SlabFile::Impl::CheckAccess(int64_t slot, int group, int first, int count) {
-  HEADWAY_CHECK(group >= 0 && group < format.head_groups());
+void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) {
+  HEADWAY_CHECK(heads >= 1 && heads <= format.group_heads);
   HEADWAY_CHECK(first >= 0 && count >= 0 && first <= format.segment_pages - count);
   const std::lock_guard<std::mutex> lock(mutex);
   HEADWAY_CHECK(slots.Holds(slot));
@@ -412,36 +412,36 @@ void SlabFile::Free(int64_t slot) {
   impl_->slots.Give(slot);
 }
 
-Result<std::vector<uint64_t>> SlabFile::WritePages(int64_t slot, int group, int first, int count,
+Result<std::vector<uint64_t>> SlabFile::WritePages(int64_t slot, int heads, int first, int count,
                                                    const std::byte* slab) {
-  impl_->CheckAccess(slot, group, first, count);
+  impl_->CheckAccess(slot, heads, first, count);
   {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
     const auto kept = impl_->protected_pages.find(slot);
     HEADWAY_CHECK(kept == impl_->protected_pages.end() || first >= kept->second);
   }
   const std::vector<IoPiece> pieces =
-      SlabPieces(impl_->format, group, first, count, impl_->Offset(slot),
+      SlabPieces(impl_->format, heads, first, count, impl_->Offset(slot),
                  const_cast<std::byte*>(slab));  // a write only reads
   Status status = impl_->file->Write(pieces);
   if (!status.ok()) return status;
   std::vector<uint64_t> checksums;
   checksums.reserve(static_cast<size_t>(count));
   for (int page = first; page < first + count; ++page) {
-    checksums.push_back(PageChecksum(impl_->format, group, page, slab));
+    checksums.push_back(PageChecksum(impl_->format, heads, page, slab));
   }
   return checksums;
 }
 
-Status SlabFile::ReadPages(int64_t slot, int group, std::span<const uint64_t> checksums,
+Status SlabFile::ReadPages(int64_t slot, int heads, std::span<const uint64_t> checksums,
                            std::byte* slab) {
   const int count = static_cast<int>(checksums.size());
-  impl_->CheckAccess(slot, group, 0, count);
+  impl_->CheckAccess(slot, heads, 0, count);
   Status status =
-      impl_->file->Read(SlabPieces(impl_->format, group, 0, count, impl_->Offset(slot), slab));
+      impl_->file->Read(SlabPieces(impl_->format, heads, 0, count, impl_->Offset(slot), slab));
   if (!status.ok()) return status;
   for (int page = 0; page < count; ++page) {
-    if (PageChecksum(impl_->format, group, page, slab) == checksums[static_cast<size_t>(page)]) {
+    if (PageChecksum(impl_->format, heads, page, slab) == checksums[static_cast<size_t>(page)]) {
       continue;
     }
     const char* hint = impl_->session ? "delete the session or give another --session file"

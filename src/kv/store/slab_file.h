@@ -49,14 +49,15 @@ class SlabFile {
   Result<int64_t> Allocate();
   void Free(int64_t slot);
 
-  // Writes pages [first, first + count) of a slab whose bytes lie at `slab` in the layout of
-  // CacheFormat (memory aligned to kDirectAlignment) into the slot. Returns one checksum a page.
+  // Writes pages [first, first + count) of a slab of `heads` heads, whose bytes lie at `slab` in
+  // the layout of CacheFormat (memory aligned to kDirectAlignment), into the slot. Returns one
+  // checksum a page.
   // Reads and writes may run on several threads, of one slot not at once.
-  Result<std::vector<uint64_t>> WritePages(int64_t slot, int group, int first, int count,
+  Result<std::vector<uint64_t>> WritePages(int64_t slot, int heads, int first, int count,
                                            const std::byte* slab);
   // Reads pages [0, checksums.size()) of the slot to where they belong in `slab`, and compares the
   // checksums: kCorrupt, naming file, and what to do, when one differs.
-  Status ReadPages(int64_t slot, int group, std::span<const uint64_t> checksums, std::byte* slab);
+  Status ReadPages(int64_t slot, int heads, std::span<const uint64_t> checksums, std::byte* slab);
 
   // Makes `manifest` what OpenSession finds: writes it to free slots (from the budget), syncs it
   // and the slabs, flips the superblock, syncs. When it fails, the manifest before stays valid.

@@ -35,7 +35,7 @@ class SlabFileTest : public testing::Test {
     const int64_t closed = tokens / format.page.page_slots;
     std::vector<Written> cache;
     for (int layer = 0; layer < format.layers; ++layer) {
-      for (int group = 0; group < format.head_groups(); ++group) {
+      for (int group = 0; group < format.head_groups(layer); ++group) {
         for (int64_t done = 0; done < closed; done += format.segment_pages) {
           Written written{SavedSlab(), SlabBuffer(env_, format)};
           FillRandom(&random_, written.slab.data(), written.slab.size());
@@ -51,8 +51,8 @@ class SlabFileTest : public testing::Test {
           // In two steps, as pages close.
           const int first = static_cast<int>(random_.Below(saved.pages + 1));
           for (const auto& [from, count] : {std::pair(0, first), {first, saved.pages - first}}) {
-            Result<std::vector<uint64_t>> checksums =
-                file->WritePages(*slot, group, from, count, written.slab.data());
+            Result<std::vector<uint64_t>> checksums = file->WritePages(
+                *slot, format.HeadsIn(layer, group), from, count, written.slab.data());
             EXPECT_TRUE(checksums.ok()) << checksums.status().message();
             saved.checksums.insert(saved.checksums.end(), checksums->begin(), checksums->end());
           }
@@ -82,10 +82,11 @@ class SlabFileTest : public testing::Test {
       AlignedBuffer slab = SlabBuffer(env_, file->format());
       FillRandom(&random_, slab.data(), slab.size());
       const SavedSlab& saved = written.saved;
-      const Status status = file->ReadPages(saved.slot, saved.group, saved.checksums, slab.data());
+      const int heads = file->format().HeadsIn(saved.layer, saved.group);
+      const Status status = file->ReadPages(saved.slot, heads, saved.checksums, slab.data());
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_TRUE(
-          SamePages(file->format(), saved.group, 0, saved.pages, slab.data(), written.slab.data()));
+          SamePages(file->format(), heads, 0, saved.pages, slab.data(), written.slab.data()));
     }
   }
 
@@ -207,7 +208,7 @@ TEST_F(SlabFileTest, StaysWithinTheBudgetAndShrinks) {
 TEST_F(SlabFileTest, FreedSlotsAreReusedAndTheFileShrinks) {
   const CacheFormat format = RandomFormat(&random_);
   const int64_t slots_of_pages = CeilDiv(10, format.segment_pages);
-  const int64_t columns = int64_t{format.layers} * format.head_groups();
+  const int64_t columns = int64_t{format.layers} * format.max_head_groups();
   const std::string path = dir_.File("session");
   Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
   ASSERT_TRUE(file.ok());
@@ -308,10 +309,11 @@ TEST_F(SlabFileTest, ThreadsWriteAndReadWhileAnotherCommits) {
       const Result<int64_t> slot = (*file)->Allocate();
       if (!slot.ok()) break;
       const Result<std::vector<uint64_t>> checksums =
-          (*file)->WritePages(*slot, 0, 0, format.segment_pages, slab.data());
-      const bool same = checksums.ok() &&
-                        (*file)->ReadPages(*slot, 0, *checksums, back.data()).ok() &&
-                        SamePages(format, 0, 0, format.segment_pages, slab.data(), back.data());
+          (*file)->WritePages(*slot, format.group_heads, 0, format.segment_pages, slab.data());
+      const bool same =
+          checksums.ok() &&
+          (*file)->ReadPages(*slot, format.group_heads, *checksums, back.data()).ok() &&
+          SamePages(format, 0, 0, format.segment_pages, slab.data(), back.data());
       if (!same) ++failures;
       (*file)->Free(*slot);
     }

@@ -42,10 +42,10 @@ inline AlignedBuffer SlabBuffer(Env* env, const CacheFormat& format) {
   return std::move(*AlignedBuffer::Allocate(env, static_cast<size_t>(format.slab_bytes())));
 }
 
-// True when pages [first, first + count) of the heads of a group are the same in two slabs.
-inline bool SamePages(const CacheFormat& format, int group, int first, int count,
+// True when pages [first, first + count) of `heads` heads are the same in two slabs.
+inline bool SamePages(const CacheFormat& format, int heads, int first, int count,
                       const std::byte* a, const std::byte* b) {
-  for (int head = 0; head < format.HeadsIn(group); ++head) {
+  for (int head = 0; head < heads; ++head) {
     for (int page = first; page < first + count; ++page) {
       for (const int64_t at : {format.KOffset(head, page), format.VOffset(head, page)}) {
         if (std::memcmp(a + at, b + at, format.page.bytes()) != 0) return false;

@@ -106,7 +106,7 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   source.growing = growing;
   if (!made.ok()) return made;
   Slab& copy = (*this)[*made];
-  const Mover::Copied copied = mover_->Copy({source.group, 0, pages}, source.place(),
+  const Mover::Copied copied = mover_->Copy({HeadsOf(source), 0, pages}, source.place(),
                                             source.written, copy.place(), copy.used);
   source.used.Join(copied.source);
   if (copied.read != nullptr) {
@@ -208,7 +208,7 @@ bool Slabs::Demote(Tier tier) {
     Result<Vacancy> vacancy = Take(Tier::kHost);
     if (vacancy.ok()) {
       Slab& slab = (*this)[id];
-      const Mover::Copied copied = mover_->Copy({slab.group, 0, slab.pages}, slab.place(),
+      const Mover::Copied copied = mover_->Copy({HeadsOf(slab), 0, slab.pages}, slab.place(),
                                                 slab.written, vacancy->place, vacancy->free);
       slab.used.Join(copied.source);
       Rehome(slab, vacancy->place);
@@ -244,7 +244,7 @@ Status Slabs::KeepOnDisk(Slab& slab, int pages) {
   if (first >= pages) return OkStatus();
   const Place to{Tier::kDisk, nullptr, slab.disk};
   const Mover::Copied copied =
-      mover_->Copy({slab.group, first, pages - first}, slab.place(), slab.written, to, Fence());
+      mover_->Copy({HeadsOf(slab), first, pages - first}, slab.place(), slab.written, to, Fence());
   slab.used.Join(copied.source);
   slab.written.Join(copied.ready);
   return OkStatus();
@@ -260,8 +260,7 @@ int64_t Slabs::PageBytes(Tier tier) const {
   int64_t bytes = 0;
   for (const Slab& slab : slabs_) {
     if (slab.refs == 0 || slab.tier != tier) continue;
-    bytes += 2 * int64_t{slab.pages} * format_.HeadsIn(slab.group) *
-             static_cast<int64_t>(format_.page.bytes());
+    bytes += 2 * int64_t{slab.pages} * HeadsOf(slab) * static_cast<int64_t>(format_.page.bytes());
   }
   return bytes;
 }

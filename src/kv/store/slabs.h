@@ -91,6 +91,8 @@ class Slabs {
   // Copies on disk outlive the move up to a faster tier: a session has use for them.
   void set_keep_disk_copies(bool keep) { keep_disk_copies_ = keep; }
 
+  int HeadsOf(const Slab& slab) const { return format_.HeadsIn(slab.layer, slab.group); }
+
   int64_t Count(Tier tier) const;
   int64_t PageBytes(Tier tier) const;  // bytes of the closed pages of the slabs there
 

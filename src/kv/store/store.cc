@@ -16,7 +16,8 @@ bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
   }
   return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
          a.page.page_slots == b.page.page_slots && a.page.head_dim == b.page.head_dim &&
-         a.group_heads == b.group_heads && a.segment_pages == b.segment_pages;
+         a.group_heads == b.group_heads && a.segment_pages == b.segment_pages &&
+         a.pattern == b.pattern;
 }
 
 std::vector<std::byte*> Slices(Buffer* buffer, int count, int64_t bytes) {
@@ -38,6 +39,7 @@ Store::Impl::Impl(const StoreOptions& store_options, Device* device, Stream* com
     : options(store_options),
       format(options.format),
       math(format),
+      streaming_pages(format),
       is_session(session),
       compute(compute_stream),
       lanes(device, compute_stream, options.wait_filter),
@@ -53,6 +55,10 @@ Status Store::Impl::Allocate(Device* device) {
       format, options.max_step_tokens, options.max_sequences, device, options.device_budget);
   if (!made.ok()) return made.status();
   buffers = std::move(*made);
+  Result<std::unique_ptr<StreamingHeads>> heads =
+      StreamingHeads::Create(format, options.max_sequences, device, options.device_budget);
+  if (!heads.ok()) return heads.status();
+  streaming = std::move(*heads);
   Result<std::unique_ptr<Buffer>> slabs_on_device = device->Allocate(
       *options.device_budget, static_cast<size_t>(options.staging_slabs * format.slab_bytes()),
       "KV staging");
@@ -66,8 +72,9 @@ Status Store::Impl::Allocate(Device* device) {
     bounce = std::move(*slabs_on_host);
   }
   if (options.poison_freed) {
-    const int64_t largest = std::max({format.slab_bytes(), buffers->open_place_bytes(),
-                                      buffers->rows() * buffers->append_row_stride()});
+    const int64_t largest =
+        std::max({format.slab_bytes(), buffers->open_place_bytes(),
+                  buffers->rows() * buffers->append_row_stride(), streaming->place_bytes()});
     Result<std::unique_ptr<Poison>> filler = Poison::Create(device, &lanes, largest);
     if (!filler.ok()) return filler.status();
     poison = std::move(*filler);
@@ -107,6 +114,10 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
     return Status(StatusCode::kInvalidArgument,
                   "KV store: the session's pages, head groups or segments are laid out otherwise "
                   "than this cache; use the settings that it was saved with");
+  }
+  if (is_session && options.format.pattern.StreamingHeads() > 0) {
+    return Status(StatusCode::kUnsupported,
+                  "KV store: a session cannot keep streaming heads; leave out one of the two");
   }
   if (has_disk && !is_session) {
     Result<std::unique_ptr<SlabFile>> file =
@@ -149,8 +160,10 @@ int Store::Impl::FreePlace() const {
 void Store::Impl::Begin(Sequence& sequence) {
   sequence.id = next_id++;
   sequence.length = 0;
-  sequence.slabs.assign(static_cast<size_t>(format.layers * format.head_groups()), {});
+  sequence.slabs.assign(static_cast<size_t>(format.layers * format.max_head_groups()), {});
   sequence.freed.assign(static_cast<size_t>(format.layers), 0);
+  sequence.recent_first = streaming_pages.sink();
+  sequence.recent_area = 0;
 }
 
 void Store::Impl::Release(std::vector<SlabId>& ids, int first, int last) {
@@ -166,7 +179,7 @@ void Store::Impl::Cut(Sequence& sequence, int64_t tokens) {
   for (int layer = 0; layer < format.layers; ++layer) {
     int& freed = sequence.freed[static_cast<size_t>(layer)];
     freed = std::min(freed, segments);
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
       if (static_cast<int>(ids.size()) > segments) {
         Release(ids, segments, static_cast<int>(ids.size()));
@@ -179,6 +192,7 @@ void Store::Impl::Cut(Sequence& sequence, int64_t tokens) {
       }
     }
   }
+  sequence.recent_first = std::min(sequence.recent_first, std::max(streaming_pages.sink(), pages));
   sequence.length = tokens;
 }
 
@@ -192,6 +206,9 @@ void Store::Impl::DropSequence(Sequence& sequence) {
   const int place = PlaceOf(sequence);
   for (int layer = 0; layer < format.layers; ++layer) used.Join(buffers->open_fence(place, layer));
   poison->Fill(buffers->Open(place, 0, 0), buffers->open_place_bytes(), &used);
+  if (streaming->place_bytes() > 0) {
+    poison->Fill(streaming->Place(place), streaming->place_bytes(), &used);
+  }
   for (int layer = 0; layer < format.layers; ++layer) buffers->open_fence(place, layer).Join(used);
 }
 
@@ -224,12 +241,16 @@ Result<SequenceId> Store::Fork(SequenceId id) {
   to.length = from.length;
   to.slabs = from.slabs;
   to.freed = from.freed;
+  to.recent_first = from.recent_first;
+  to.recent_area = from.recent_area;
   for (const std::vector<SlabId>& ids : to.slabs) {
     for (const SlabId slab : ids) {
       if (slab != kNoSlab) impl_->slabs->AddRef(slab);
     }
   }
-  if (from.length % impl_->math.slots() == 0) return made;
+  const int64_t open = from.length % impl_->math.slots();
+  const int64_t streaming_bytes = impl_->streaming->place_bytes();
+  if (open == 0 && streaming_bytes == 0) return made;
   StepBuffers& buffers = *impl_->buffers;
   const int from_place = impl_->PlaceOf(from), to_place = impl_->PlaceOf(to);
   for (int layer = 0; layer < impl_->format.layers; ++layer) {
@@ -238,6 +259,10 @@ Result<SequenceId> Store::Fork(SequenceId id) {
   }
   impl_->compute->Copy(buffers.Open(to_place, 0, 0), buffers.Open(from_place, 0, 0),
                        static_cast<size_t>(buffers.open_place_bytes()));
+  if (streaming_bytes > 0) {
+    impl_->compute->Copy(impl_->streaming->Place(to_place), impl_->streaming->Place(from_place),
+                         static_cast<size_t>(streaming_bytes));
+  }
   return made;
 }
 
@@ -277,8 +302,22 @@ Result<int64_t> Store::Truncate(SequenceId id, int64_t tokens) {
                         std::to_string(layer) + " has let go of pages that they need");
     }
   }
+  const int64_t pages = impl_->math.ClosedPages(keep);
+  const int64_t needed = impl_->streaming_pages.FirstVisible(keep);
+  if (impl_->streaming->place_bytes() > 0 && needed < pages && needed < sequence->recent_first) {
+    return Status(StatusCode::kNotFound,
+                  "KV store: the first " + std::to_string(keep) +
+                      " tokens cannot be gone back to: the streaming heads have let go of pages "
+                      "that they need");
+  }
   impl_->Cut(*sequence, keep);
   return keep;
+}
+
+int64_t Store::Impl::StreamingPagesOf(const Sequence& sequence) const {
+  const int64_t closed = math.ClosedPages(sequence.length);
+  return std::min(closed, streaming_pages.sink()) +
+         std::max<int64_t>(0, closed - sequence.recent_first);
 }
 
 TierUsage Store::Usage(Tier tier) const {
@@ -286,6 +325,14 @@ TierUsage Store::Usage(Tier tier) const {
   usage.slabs = impl_->slabs->Count(tier);
   usage.bytes = usage.slabs * impl_->format.slab_bytes();
   usage.tokens_bytes = impl_->slabs->PageBytes(tier);
+  if (tier != Tier::kDevice) return usage;
+  for (const Sequence& sequence : impl_->sequences) {
+    if (sequence.id < 0) continue;
+    usage.bytes += impl_->streaming->place_bytes();
+    usage.tokens_bytes += 2 * impl_->format.pattern.StreamingHeads() *
+                          impl_->StreamingPagesOf(sequence) *
+                          static_cast<int64_t>(impl_->format.page.bytes());
+  }
   return usage;
 }
 

@@ -12,6 +12,7 @@
 #ifndef HEADWAY_KV_STORE_STORE_H_
 #define HEADWAY_KV_STORE_STORE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -51,10 +52,11 @@ struct StoreOptions {
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
 struct StoreFootprint {
-  int64_t open_pages = 0;     // device
-  int64_t append_buffer = 0;  // device
-  int64_t staging = 0;        // device
-  int64_t bounce = 0;         // host
+  int64_t open_pages = 0;       // device
+  int64_t append_buffer = 0;    // device
+  int64_t streaming_heads = 0;  // device
+  int64_t staging = 0;          // device
+  int64_t bounce = 0;           // host
 };
 StoreFootprint FootprintOf(const StoreOptions& options);
 
@@ -79,10 +81,16 @@ struct SlabRead {
   int segment = 0;
 };
 
+// Keys of the streaming heads of a layer, those heads in order.
+struct StreamingRange {
+  KeyRun keys;            // perhaps none
+  bool windowed = false;  // of them, some queries see only recent ones (CacheFormat.pattern)
+};
+
 struct TierUsage {
   int64_t slabs = 0;
-  int64_t bytes = 0;
-  int64_t tokens_bytes = 0;  // bytes of closed pages in those slabs
+  int64_t bytes = 0;         // of slabs, and the memory of streaming heads
+  int64_t tokens_bytes = 0;  // bytes of closed pages there
 };
 
 class Store {
@@ -102,8 +110,8 @@ class Store {
   void Drop(SequenceId sequence);
   int64_t Length(SequenceId sequence) const;
   // Keeps the first `tokens` rounded down to whole pages, and returns how many that is. kNotFound
-  // when a sliding window has already freed pages that the shorter sequence needs; nothing changes
-  // then.
+  // when a sliding window or streaming heads have let go of pages that the shorter sequence needs;
+  // nothing changes then.
   Result<int64_t> Truncate(SequenceId sequence, int64_t tokens);
 
   // --- A step: BeginStep; for each layer: kernels write to Target, attend to slabs and Tail, then
@@ -117,6 +125,12 @@ class Store {
   PageRun Target(int entry, int layer, int group);
   // The keys of those heads behind the last closed page before the step, the new ones included.
   KeyRun Tail(int entry, int layer, int group);
+  // All keys that an entry's queries see in the streaming heads of a layer, in the order of
+  // positions, each once: of the sink and of the rest of its last page, recent ones, and the tail's
+  // in the sink and behind it.
+  // How they are cut depends on the length before the step and the new tokens only. Valid until
+  // CloseLayer of the layer.
+  std::array<StreamingRange, 5> StreamingRanges(int entry, int layer);
   // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
   // [first, last).
   struct SegmentSpan {

@@ -1,5 +1,5 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
-// store_session.cc saving and restoring.
+// store_streaming.cc those of streaming heads, store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
@@ -18,6 +18,7 @@
 #include "kv/store/slabs.h"
 #include "kv/store/step_buffers.h"
 #include "kv/store/store.h"
+#include "kv/store/streaming_heads.h"
 
 namespace headway::kv {
 
@@ -49,10 +50,10 @@ struct Store::Impl {
   int FreePlace() const;
   void Begin(Sequence& sequence);  // gives it an id and no tokens
   std::vector<SlabId>& SlabsOf(Sequence& sequence, int layer, int group) {
-    return sequence.slabs[static_cast<size_t>(layer * format.head_groups() + group)];
+    return sequence.slabs[static_cast<size_t>(layer * format.max_head_groups() + group)];
   }
   const std::vector<SlabId>& SlabsOf(const Sequence& sequence, int layer, int group) const {
-    return sequence.slabs[static_cast<size_t>(layer * format.head_groups() + group)];
+    return sequence.slabs[static_cast<size_t>(layer * format.max_head_groups() + group)];
   }
   // Releases segments [first, last) of a layer's group.
   void Release(std::vector<SlabId>& slabs, int first, int last);
@@ -60,6 +61,8 @@ struct Store::Impl {
   void Cut(Sequence& sequence, int64_t tokens);
   void DropSequence(Sequence& sequence);
   Status RefuseInStep(const char* what) const;
+  // Closed pages that a sequence holds of each streaming head.
+  int64_t StreamingPagesOf(const Sequence& sequence) const;
 
   // --- steps (store_step.cc)
   // Whether the lanes can still be trusted.
@@ -82,6 +85,7 @@ struct Store::Impl {
   // Of the layer that was entered last:
   void CopyClosedPages(const Entry& entry);
   void CopyOpenPages(const Entry& entry);
+  void CopyStreamingPages(const Entry& entry);  // store_streaming.cc
   void FinishEntry(const Entry& entry);
   Status StepStatus();
 
@@ -95,12 +99,14 @@ struct Store::Impl {
   const StoreOptions options;
   const CacheFormat format;
   const PageMath math;
+  const StreamingPages streaming_pages;
   const bool is_session;
   Stream* const compute;
   Lanes lanes;
   DiskTier disk;
   std::unique_ptr<Poison> poison;
   std::unique_ptr<StepBuffers> buffers;
+  std::unique_ptr<StreamingHeads> streaming;
   std::unique_ptr<Buffer> staging;
   std::unique_ptr<Buffer> bounce;
   std::optional<FramePool> device_pool;

@@ -70,6 +70,15 @@ class Life {
         format.window.push_back(random_.Below(2) == 0 ? 0 : 1 + random_.Below(60));
       }
     }
+    // Streaming heads, which a session does not keep.
+    if (!session_ && random_.Below(2) == 0) {
+      format.pattern.sink = random_.Below(20);
+      format.pattern.recent = 1 + random_.Below(40);
+      for (int layer = 0; layer < format.layers; ++layer) {
+        std::vector<bool>& heads = format.pattern.streaming.emplace_back();
+        for (int head = 0; head < format.kv_heads; ++head) heads.push_back(random_.Below(2) == 0);
+      }
+    }
     options.store.placement = kind_;
     options.store.poison_freed = random_.Below(3) != 0;  // it orders lanes more than need be
     options.store.max_sequences = 1 + static_cast<int>(random_.Below(4));
@@ -82,9 +91,10 @@ class Life {
     options.asynchronous = random_.Below(4) != 0;
     const StoreFootprint fixed = FootprintOf(options.store);
     const int64_t slab = format.slab_bytes();
-    const int64_t columns = int64_t{format.layers} * format.head_groups();
-    options.device_bytes = fixed.open_pages + fixed.append_buffer + fixed.staging +
-                           random_.Below(4 * columns + 1) * slab + random_.Below(slab);
+    const int64_t columns = int64_t{format.layers} * format.max_head_groups();
+    options.device_bytes = fixed.open_pages + fixed.append_buffer + fixed.streaming_heads +
+                           fixed.staging + random_.Below(4 * columns + 1) * slab +
+                           random_.Below(slab);
     options.host_bytes = fixed.bounce + random_.Below(4 * columns + 1) * slab;
     options.disk_bytes =
         random_.Below(4) == 0 ? (8 + random_.Below(20 * columns + 1)) * slab : kUnlimited;

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "kv/store/store_impl.h"
+#include "kv/store/streaming_heads.h"
 
 namespace headway::kv {
 namespace {
@@ -35,6 +36,7 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   footprint.open_pages = OpenPageBytes(format, options.max_sequences);
   footprint.append_buffer =
       AppendBufferBytes(format, options.max_step_tokens, options.max_sequences);
+  footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes();
   footprint.bounce = options.bounce_slabs * format.slab_bytes();
   return footprint;
@@ -56,6 +58,8 @@ Status CheckOptions(const StoreOptions& options) {
   const int64_t append = options.max_step_tokens + 2 * int64_t{options.max_sequences};
   if (!ProductFits({2, format.group_heads, format.segment_pages, page, most_slabs + 1}) ||
       !ProductFits({2, options.max_sequences, format.layers, format.kv_heads, page}) ||
+      !ProductFits({2, options.max_sequences, format.layers, format.kv_heads, page,
+                    StreamingPages(format).of_a_head()}) ||
       !ProductFits({4, append, format.kv_heads, page})) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: layers, heads, pages and sequences multiply to more bytes than any "

@@ -11,7 +11,7 @@ template <typename Visit>
 Status Store::Impl::ForEachSlab(const Sequence& sequence, Visit&& visit) {
   const int64_t pages = math.ClosedPages(sequence.length);
   for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       const std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
       for (int segment = 0; segment < static_cast<int>(ids.size()); ++segment) {
         const SlabId id = ids[static_cast<size_t>(segment)];

@@ -84,10 +84,10 @@ int64_t Store::Impl::NewSlabs() const {
     const int there = math.Segments(math.ClosedPages(entry.before));
     for (int layer = 0; layer < format.layers; ++layer) {
       const Growth growth = GrowthOf(entry, layer);
-      count += int64_t{growth.last - growth.first} * format.head_groups();
+      count += int64_t{growth.last - growth.first} * format.head_groups(layer);
       if (growth.first >= growth.last || growth.first >= there) continue;
       const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
-      for (int group = 0; group < format.head_groups(); ++group) {
+      for (int group = 0; group < format.head_groups(layer); ++group) {
         const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
         if (!MustCopy((*slabs)[id], pages)) --count;
       }
@@ -127,7 +127,7 @@ Status Store::Impl::GrowAll() {
   if (!status.ok()) return status;
   for (const Entry& entry : entries) {
     for (int layer = 0; layer < format.layers; ++layer) {
-      for (int group = 0; group < format.head_groups(); ++group) {
+      for (int group = 0; group < format.head_groups(layer); ++group) {
         status = Grow(entry, layer, group);
         if (!status.ok()) return status;
       }
@@ -215,7 +215,7 @@ PageRun Store::Target(int entry_index, int layer, int group) {
 KeyRun Store::Tail(int entry_index, int layer, int group) {
   const CacheFormat& format = impl_->format;
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
-  HEADWAY_CHECK(group >= 0 && group < format.head_groups());
+  HEADWAY_CHECK(group >= 0 && group <= format.StreamingGroup(layer));
   impl_->EnterLayer(layer);
   const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
   const StepBuffers& buffers = *impl_->buffers;
@@ -223,11 +223,11 @@ KeyRun Store::Tail(int entry_index, int layer, int group) {
     return entry.appends ? buffers.Append(layer, row, entry.append_page)
                          : buffers.Open(entry.place, layer, row);
   };
-  const int row = FirstRow(format, group);
+  const int row = FirstRow(format, layer, group);
   KeyRun tail;
   tail.pages = {
       .k = row_at(row),
-      .v = row_at(row + format.HeadsIn(group)),
+      .v = row_at(row + format.HeadsIn(layer, group)),
       .page_stride = format.page_stride(),
       .head_stride = entry.appends ? buffers.append_row_stride() : buffers.open_row_stride(),
       .count = entry.before % impl_->math.slots() + entry.tokens,
@@ -251,8 +251,8 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
   const int64_t after = math.ClosedPages(entry.before + entry.tokens);
   const Growth growth = GrowthOf(entry, current);
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-  for (int group = 0; group < format.head_groups(); ++group) {
-    const int row = FirstRow(format, group);
+  for (int group = 0; group < format.head_groups(current); ++group) {
+    const int row = FirstRow(format, current, group);
     for (int segment = growth.first; segment < growth.last; ++segment) {
       const int64_t start = int64_t{segment} * format.segment_pages;
       const int64_t page = std::max(before, start);
@@ -264,8 +264,9 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
       const int64_t stride =
           entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
       slab.written.Join(
-          mover->Append({group, static_cast<int>(page - start), static_cast<int>(end - page)}, from,
-                        stride, slab.place(), slab.behind()));
+          mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
+                         static_cast<int>(end - page)},
+                        from, stride, slab.place(), slab.behind()));
       slab.pages = static_cast<int>(end - start);
     }
   }
@@ -300,6 +301,7 @@ void Store::CloseLayer(int layer) {
   for (const Impl::Entry& entry : impl.entries) {
     if (!moves(entry)) continue;
     impl.CopyClosedPages(entry);
+    impl.CopyStreamingPages(entry);
     impl.CopyOpenPages(entry);
     impl.buffers->open_fence(entry.place, layer)
         .Add(Lane::kDeviceToHost, impl.lanes.Soon(Lane::kDeviceToHost));
@@ -317,13 +319,18 @@ void Store::CloseLayer(int layer) {
 void Store::Impl::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
   sequence.length = entry.before + entry.tokens;
+  const int64_t closed = math.ClosedPages(sequence.length);
+  if (closed > math.ClosedPages(entry.before)) {
+    sequence.recent_first = streaming_pages.FirstKept(sequence.recent_first, closed);
+    sequence.recent_area = 1 - sequence.recent_area;
+  }
   const int segments = math.Segments(math.ClosedPages(sequence.length));
   for (int layer = 0; layer < format.layers; ++layer) {
     if (format.WindowOf(layer) == 0) continue;
     int& freed = sequence.freed[static_cast<size_t>(layer)];
     const int kept = std::min(segments, math.FirstKept(layer, sequence.length));
     if (kept <= freed) continue;
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
       ids.resize(static_cast<size_t>(segments), kNoSlab);
       Release(ids, freed, kept);
@@ -390,7 +397,7 @@ Status Store::BeginReads(std::vector<SlabRead> reads) {
   for (const SlabRead& read : reads) {
     if (read.entry < 0 || read.entry >= static_cast<int>(impl.entries.size()) || read.layer < 0 ||
         read.layer >= impl.format.layers || read.group < 0 ||
-        read.group >= impl.format.head_groups()) {
+        read.group >= impl.format.head_groups(read.layer)) {
       return Invalid("a slab to read that the step does not have");
     }
     const Impl::Entry& entry = impl.entries[static_cast<size_t>(read.entry)];

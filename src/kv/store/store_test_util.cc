@@ -66,14 +66,27 @@ uint16_t Element(uint64_t tag, int layer, int head, bool v, int64_t i) {
   return static_cast<uint16_t>(x >> 40);
 }
 
-template <typename Visit>  // (head of the run, tag, bytes of the slot's K or V, is V)
-void ForEachSlot(const PageRun& run, int heads, const PageFormat& page,
+// The heads of the model that a group has, in order.
+std::vector<int> HeadsOf(const CacheFormat& format, int layer, int group) {
+  std::vector<int> heads;
+  for (const HeadRun& run : format.Runs(layer, group)) {
+    EXPECT_EQ(run.index, static_cast<int>(heads.size()));
+    for (int i = 0; i < run.heads; ++i) heads.push_back(run.head + i);
+  }
+  EXPECT_EQ(static_cast<int>(heads.size()), format.HeadsIn(layer, group));
+  return heads;
+}
+
+template <typename Visit>  // (head, tag, bytes of the slot's K or V, is V)
+void ForEachSlot(const PageRun& run, const std::vector<int>& heads, const PageFormat& page,
                  std::span<const uint64_t> tags, const Visit& visit) {
   const size_t slot_bytes = page.bytes() / static_cast<size_t>(page.page_slots);
-  for (int head = 0; head < heads; ++head) {
+  for (size_t at = 0; at < heads.size(); ++at) {
+    const int head = heads[at];
     for (int64_t i = 0; i < run.count; ++i) {
       const int64_t slot = run.first_slot + i;
-      const int64_t offset = head * run.head_stride + slot / page.page_slots * run.page_stride +
+      const int64_t offset = static_cast<int64_t>(at) * run.head_stride +
+                             slot / page.page_slots * run.page_stride +
                              slot % page.page_slots * static_cast<int64_t>(slot_bytes);
       visit(head, tags[static_cast<size_t>(i)], run.k + offset, false);
       visit(head, tags[static_cast<size_t>(i)], run.v + offset, true);
@@ -269,7 +282,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
   next_read_ = 0;
   const CacheFormat& format = store_->format();
   for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(); ++group) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       for (int entry = 0; entry < static_cast<int>(entries.size()); ++entry) {
         const Store::SegmentSpan span = store_->Segments(entry, layer);
         for (int segment = span.first; segment < span.last; ++segment) {
@@ -333,11 +346,13 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
   for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
     const StepEntry& entry = entries[static_cast<size_t>(i)];
     CheckSegments(entries, i, layer);
-    for (int group = 0; group < store_->format().head_groups(); ++group) {
+    const CacheFormat& format = store_->format();
+    for (int group = 0; group < format.head_groups(layer); ++group) {
       const KeyRun tail = store_->Tail(i, layer, group);
       EXPECT_EQ(tail.position + tail.pages.count, store_->Length(entry.sequence) + entry.tokens);
       Compare(tail, i, layer, group);
     }
+    if (format.pattern.StreamingIn(layer) > 0) CheckStreaming(entry, i, layer);
   }
   store_->CloseLayer(layer);
   return OkStatus();
@@ -388,19 +403,43 @@ void Rig::CheckSegments(std::span<const StepEntry> entries, int index, int layer
   EXPECT_EQ(span.last, CeilDiv(closed, format.segment_tokens()));
 }
 
+// The ranges hold every key that a query of the entry may see, in order, none twice.
+void Rig::CheckStreaming(const StepEntry& entry, int index, int layer) {
+  const CacheFormat& format = store_->format();
+  const HeadPattern& pattern = format.pattern;
+  const int64_t length = store_->Length(entry.sequence);
+  const int64_t end = length + entry.tokens;
+  int64_t next = 0;  // behind the ranges so far
+  for (const StreamingRange& range : store_->StreamingRanges(index, layer)) {
+    if (range.keys.pages.count == 0) continue;
+    const int64_t begin = range.keys.position;
+    EXPECT_GE(begin, next);
+    // What is left out is neither of the sink nor recent for the oldest query.
+    if (begin > next) {
+      EXPECT_GE(next, pattern.sink);
+      EXPECT_LE(begin, std::max<int64_t>(0, length - pattern.recent + 1));
+    }
+    next = begin + range.keys.pages.count;
+    EXPECT_EQ(range.windowed, entry.tokens > 1 && begin >= pattern.sink);
+    EXPECT_TRUE(next <= pattern.sink || begin >= pattern.sink);
+    Compare(range.keys, index, layer, format.StreamingGroup(layer));
+  }
+  EXPECT_EQ(next, end);
+}
+
 void Rig::Write(const StepEntry& entry, int index, int layer) {
   const PageFormat page = store_->format().page;
   const std::vector<uint64_t>& tags = step_tokens_[static_cast<size_t>(index)];
   const std::vector<uint64_t> added(tags.end() - entry.tokens, tags.end());
   const CacheFormat& format = store_->format();
-  for (int group = 0; group < format.head_groups(); ++group) {
+  for (int group = 0; group <= format.StreamingGroup(layer); ++group) {
+    if (format.HeadsIn(layer, group) == 0) continue;
     const PageRun target = store_->Target(index, layer, group);
     EXPECT_EQ(target.count, entry.tokens);
-    compute_->HostWork({}, [target, page, added, layer, heads = format.HeadsIn(group),
-                            first = group * format.group_heads] {
+    compute_->HostWork({}, [target, page, added, layer, heads = HeadsOf(format, layer, group)] {
       ForEachSlot(target, heads, page, added, [&](int head, uint64_t tag, std::byte* to, bool v) {
         for (int i = 0; i < page.head_dim; ++i) {
-          const uint16_t value = Element(tag, layer, first + head, v, i);
+          const uint16_t value = Element(tag, layer, head, v, i);
           std::memcpy(to + 2 * i, &value, 2);
         }
       });
@@ -416,12 +455,12 @@ void Rig::Compare(const KeyRun& keys, int index, int layer, int group) {
   const std::vector<uint64_t> tags(all.begin() + keys.position,
                                    all.begin() + keys.position + keys.pages.count);
   compute_->HostWork({}, [mismatches = mismatches_.back(), run = keys.pages, page, tags, layer,
-                          heads = format.HeadsIn(group), first = group * format.group_heads] {
+                          heads = HeadsOf(format, layer, group)] {
     ForEachSlot(run, heads, page, tags, [&](int head, uint64_t tag, const std::byte* from, bool v) {
       for (int i = 0; i < page.head_dim; ++i) {
         uint16_t value;
         std::memcpy(&value, from + 2 * i, 2);
-        if (value != Element(tag, layer, first + head, v, i)) ++*mismatches;
+        if (value != Element(tag, layer, head, v, i)) ++*mismatches;
       }
     });
     return OkStatus();

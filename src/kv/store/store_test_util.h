@@ -127,6 +127,7 @@ class Rig {
   // Compares the run with the tokens of entry `index`, on the compute stream.
   void Compare(const KeyRun& keys, int index, int layer, int group);
   void CheckSegments(std::span<const StepEntry> entries, int index, int layer);
+  void CheckStreaming(const StepEntry& entry, int index, int layer);
 
   RigOptions options_;
   MemoryEnv memory_env_;

@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+#include "engine/eval/head_profile.h"
+#include "engine/eval/retrieval_generator.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(  headway profile-heads models/demo -o heads.tsv --context 4096 --prompts 20
+  headway eval retrieval models/demo --generate 20 --context 4096 \
+      --head-pattern heads.tsv --sparsity 0.5)";
+
+struct ProfileFlags {
+  ModelFlags model;
+  OutputFlags output;
+  std::string file;
+  int64_t context = 4096;
+  int64_t prompts = 20;
+  uint64_t seed = 1;
+  std::string kinds = "needle,passkey,place,variables,passage";
+};
+
+void AddFlags(CLI::App& app, ProfileFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  const std::string group = "Profile";
+  AddText(app, group, "-o,--output", &flags->file,
+          "file for the scores: TSV as DuoAttention has it, or JSON where the name ends in .json")
+      ->required()
+      ->type_name("FILE");
+  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, 1, kMaxCount,
+            "tokens of each prompt, nearly reached and never exceeded")
+      ->default_str(std::to_string(flags->context));
+  AddNumber(app, group, "--prompts", &flags->prompts, 1, 100'000,
+            "prompts; those that the model answers wrong do not count")
+      ->type_name("COUNT")
+      ->default_str(std::to_string(flags->prompts));
+  AddNumber(app, group, "-s,--seed", &flags->seed, 0, std::numeric_limits<uint64_t>::max(),
+            "of the prompts")
+      ->default_str(std::to_string(flags->seed));
+  AddText(app, group, "--kinds", &flags->kinds, "kinds of facts, taken in turn")
+      ->type_name("LIST")
+      ->default_str(flags->kinds);
+  AddOutputFlags(app, &flags->output);
+}
+
+// The lines' prompts, and the room that the longest and its answer need.
+Result<std::vector<std::vector<TokenId>>> Prompts(const std::vector<eval::RetrievalLine>& lines,
+                                                  const Engine& engine, int64_t* room) {
+  std::vector<std::vector<TokenId>> prompts;
+  *room = 0;
+  for (const eval::RetrievalLine& line : lines) {
+    Result<std::vector<TokenId>> prompt = eval::RetrievalPrompt(engine, line);
+    if (!prompt.ok()) return prompt.status();
+    *room = std::max(*room, static_cast<int64_t>(prompt->size()) + eval::kAnswerTokens);
+    prompts.push_back(std::move(*prompt));
+  }
+  return prompts;
+}
+
+Status Profile(const ProfileFlags& flags, Engine& engine, Console& console,
+               eval::HeadProfile* profile) {
+  eval::RetrievalRequest request;
+  request.count = flags.prompts;
+  request.length = flags.context;
+  request.seed = flags.seed;
+  request.kinds = *eval::ParseRetrievalKinds(flags.kinds);
+  Result<std::vector<eval::RetrievalLine>> lines =
+      eval::GenerateRetrieval(request, eval::MeasureOf(engine));
+  if (!lines.ok()) return lines.status();
+  int64_t room = 0;
+  Result<std::vector<std::vector<TokenId>>> prompts = Prompts(*lines, engine, &room);
+  if (!prompts.ok()) return prompts.status();
+  if (std::string warning = LongContextWarning(engine.info(), room); !warning.empty()) {
+    console.Warn(warning);
+  }
+  Result<std::unique_ptr<Context>> context = engine.NewContext({{room}});
+  if (!context.ok()) return context.status();
+  const InterruptGuard interrupt;
+  ProgressMeter meter(console, flags.model.engine,
+                      !flags.output.no_progress && console.err_is_terminal());
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
+  for (size_t i = 0; i < lines->size(); ++i) {
+    meter.SetPrefix(fmt::format("prompt {}/{}  ", i + 1, lines->size()));
+    Result<bool> right = eval::ProfilePrompt(**context, (*lines)[i], (*prompts)[i], hooks, profile);
+    if (!right.ok()) return right.status();
+  }
+  if (profile->answered > 0) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                "the model answers none of the prompts right, so that nothing shows how it "
+                "retrieves; try a shorter --context, or --kinds passkey");
+}
+
+// Which heads look furthest, for people.
+std::string Summary(const eval::HeadProfile& profile, const std::string& file) {
+  std::vector<double> sorted = profile.scores;
+  std::sort(sorted.begin(), sorted.end());
+  const auto at = [&](double share) {
+    return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+  };
+  return fmt::format(
+      "{} KV heads over {} prompts answered right; attention behind {} sink and {} recent tokens: "
+      "quartiles {:.3f} {:.3f} {:.3f}, most {:.3f}\nwrote {}; use it with --head-pattern {} "
+      "--sparsity X\n",
+      sorted.size(), profile.answered, profile.sink, profile.recent, at(0.25), at(0.5), at(0.75),
+      sorted.back(), file, file);
+}
+
+}  // namespace
+
+int ProfileHeadsCommand(const Args& args, Console& console) {
+  ProfileFlags flags;
+  const auto app = NewApp(
+      "profile-heads",
+      "Finds the KV heads that retrieve: lets the exact model answer questions about facts hidden "
+      "in prose, and measures for each head which share of its attention falls behind sink and "
+      "recent tokens (--sink-tokens, --recent-tokens) while it writes a right answer; of a head's "
+      "queries the one that looks furthest counts. Heads with low scores lose little as streaming "
+      "heads.",
+      kExamples);
+  AddFlags(*app, &flags);
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (Result<std::vector<eval::RetrievalKind>> kinds = eval::ParseRetrievalKinds(flags.kinds);
+      !kinds.ok()) {
+    return WrongUsage(*app, "--kinds: " + kinds.status().message(), console);
+  }
+  EngineOptions& options = flags.model.engine;
+  if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty()) {
+    return WrongUsage(
+        *app, "the exact model is profiled; leave out --head-pattern, --sparsity and --session",
+        console);
+  }
+  eval::HeadProfile profile;
+  if (options.sink_tokens >= 0) profile.sink = options.sink_tokens;
+  if (options.recent_tokens > 0) profile.recent = options.recent_tokens;
+  options.sink_tokens = EngineOptions{}.sink_tokens;
+  options.recent_tokens = EngineOptions{}.recent_tokens;
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);
+  if (!engine.ok()) return console.Fail(engine.status());
+  profile.layers = (*engine)->info().layers;
+  profile.kv_heads = (*engine)->info().kv_heads;
+  if (Status s = CheckWritable(flags.file); !s.ok()) return console.Fail(s);
+  const Status status = Profile(flags, **engine, console, &profile);
+  if (status.code() == StatusCode::kCancelled) {
+    return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
+  }
+  if (!status.ok()) return console.Fail(status);
+  const std::string text = flags.file.ends_with(".json") ? eval::HeadProfileJson(profile)
+                                                         : eval::HeadProfileTsv(profile);
+  if (Status s = WriteText(flags.file, text); !s.ok()) return console.Fail(s);
+  if (!flags.output.json) return console.WriteResult(Summary(profile, flags.file));
+  return console.WriteResult(Dump({{"file", flags.file},
+                                   {"layers", profile.layers},
+                                   {"kv_heads", profile.kv_heads},
+                                   {"sink", profile.sink},
+                                   {"recent", profile.recent},
+                                   {"answered", profile.answered},
+                                   {"scores", profile.scores}}));
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,49 @@
+// Context::FarAttention.
+#include <algorithm>
+
+#include "engine/generator.h"
+
+namespace headway {
+
+Result<std::vector<float>> Generator::FarAttention(std::span<const TokenId> tokens, int64_t from,
+                                                   int64_t sink, int64_t recent,
+                                                   const Hooks& hooks) {
+  if (from < 1 || from >= static_cast<int64_t>(tokens.size()) || sink < 0 || recent < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "attention is profiled behind at least one token, with at least one recent one");
+  }
+  Request request;  // its last token is not computed
+  request.prompt.assign(tokens.begin(), tokens.begin() + from + 1);
+  if (static_cast<int64_t>(tokens.size()) > lengths_[0]) {
+    return Status(StatusCode::kInvalidArgument, "the tokens to profile do not fit the context");
+  }
+  if (Status s = Check({&request, 1}); !s.ok()) return s;
+  Run run;
+  if (Status s = Start(0, request, &run); !s.ok()) return s;
+  const int slot = 0;
+  for (size_t at = slots_[0].tokens.size(); at < static_cast<size_t>(from);) {
+    const size_t n = std::min(static_cast<size_t>(from) - at, static_cast<size_t>(chunk_));
+    const StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &run.rope, LogitsMode::kNone};
+    if (Status s = Step({&input, 1}, {&slot, 1}, {}, hooks.cancel); !s.ok()) return s;
+    at += n;
+  }
+  const ModelShape& shape = model_.shape();
+  std::vector<float> step(static_cast<size_t>(shape.layers * shape.query_heads));
+  std::vector<float> far(static_cast<size_t>(shape.layers * shape.kv_heads), 0.0f);
+  for (size_t at = static_cast<size_t>(from); at < tokens.size(); ++at) {
+    const StepInput input{*slots_[0].sequence, tokens.subspan(at, 1), &run.rope, LogitsMode::kNone};
+    slots_[0].tokens.push_back(tokens[at]);
+    const Status status = executor_.ProbeFarAttention(input, sink, recent, step);
+    slots_[0].tokens.resize(static_cast<size_t>(store_.Length(*slots_[0].sequence)));
+    if (!status.ok()) return status;
+    for (size_t head = 0; head < far.size(); ++head) {
+      const auto group = step.begin() + static_cast<ptrdiff_t>(head) * shape.group();
+      far[head] += *std::max_element(group, group + shape.group());
+    }
+  }
+  const auto probed = static_cast<float>(static_cast<int64_t>(tokens.size()) - from);
+  for (float& share : far) share /= probed;
+  return far;
+}
+
+}  // namespace headway

@@ -1,0 +1,34 @@
+// A model small enough for grids of plans, and how logits of two plans are compared.
+#ifndef HEADWAY_TESTS_SUPPORT_GRID_H_
+#define HEADWAY_TESTS_SUPPORT_GRID_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "model/rope.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+
+// Heads and dims are odd on purpose.
+ModelConfig TinyConfig(DType dtype);
+std::unique_ptr<Model> Tiny(const ModelConfig& config);
+std::vector<TokenId> RandomTokens(int64_t count, int vocab, uint64_t seed);
+RopeFrequencies RopeOf(const Model& model, int64_t length);
+
+// Prefills all but the last `decode` tokens in chunks, and those one by one.
+LogitRows RunTokens(Model& model, const HarnessConfig& config, std::span<const TokenId> tokens,
+                    int64_t decode);
+
+void ExpectSameBits(const LogitRows& a, const LogitRows& b, const std::string& what);
+// Within what the order of additions can change.
+void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
+                const std::string& what);
+
+}  // namespace headway::testing
+
+#endif  // HEADWAY_TESTS_SUPPORT_GRID_H_
