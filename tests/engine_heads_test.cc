@@ -90,6 +90,7 @@ class PlainAttention : public Kernels {
                 float* o, float* lse) override {
     kernels_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
   }
+  void Sample(Stream& s, std::span<const SampleItem> items) override { kernels_->Sample(s, items); }
 
  private:
   double Query(const PageFormat& format, const AttentionParams& params, const AttentionItem& item,

@@ -248,8 +248,9 @@ __device__ inline float Round<float>(float value) {
 }
 
 // The states of a block's warps for kQueries queries, in shared memory, and how they are combined.
+// Aligned for the float4 that o is written by.
 template <int kDim, int kWarps, int kQueries>
-struct WarpStates {
+struct alignas(16) WarpStates {
   float o[kWarps][kQueries][kDim + 4];  // not normalised
   float max[kWarps][kQueries];          // of the logits in powers of two
   float sum[kWarps][kQueries];          // of 2^(logit - max)
