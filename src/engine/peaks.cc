@@ -157,18 +157,25 @@ class Accelerator {
   static constexpr int64_t kKeys = 32768;
   static constexpr int64_t kCopyBytes = 256 * kMiB;
 
-  // Seconds of one of `count` calls, the best of a few rounds.
+  // Seconds of one of `count` calls that follow one another for a while, as those of a long prefill
+  // do: of a burst they would be fewer, before the GPU comes to the power that it may draw and its
+  // clock falls. The mean of the second half.
   template <typename Work>
   Result<double> Seconds(Stream& stream, int count, const Work& work) {
-    double best = 0.0;
-    for (int round = 0; round < 4; ++round) {
+    constexpr int64_t kWarmUpNanos = 400'000'000;
+    constexpr int64_t kMeasureNanos = 400'000'000;
+    const auto run_for = [&](int64_t nanos) -> Result<double> {
       const int64_t start = env_.NowNanos();
-      for (int i = 0; i < count; ++i) work(i);
-      if (Status s = stream.Synchronize(); !s.ok()) return s;
-      const double seconds = static_cast<double>(env_.NowNanos() - start) * 1e-9 / count;
-      if (round == 1 || (round > 1 && seconds < best)) best = seconds;  // the first warms up
-    }
-    return best;
+      int64_t calls = 0;
+      while (env_.NowNanos() - start < nanos) {
+        for (int i = 0; i < count; ++i) work(i);
+        if (Status s = stream.Synchronize(); !s.ok()) return s;
+        calls += count;
+      }
+      return static_cast<double>(env_.NowNanos() - start) * 1e-9 / static_cast<double>(calls);
+    };
+    if (Result<double> warm = run_for(kWarmUpNanos); !warm.ok()) return warm;
+    return run_for(kMeasureNanos);
   }
 
   Env& env_;

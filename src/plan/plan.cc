@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinAutoSegment = 1024;
+constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
 constexpr int64_t kMinChunk = 16;
 constexpr int kStaging = 2;        // one is attended while the next is filled
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
@@ -108,10 +109,14 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return fit;
 }
 
-// A slab longer than every sequence would be room that nothing fills.
+// A slab longer than every sequence would be room that nothing fills, and of the last slab of a long
+// one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
   int64_t segment = Align(request.segment, request.page_slots);
+  while (segment > kAlwaysSegment && segment * 2 > longest) {
+    segment = Align(segment / 2, request.page_slots);
+  }
   while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
     segment = Align(segment / 2, request.page_slots);
   }

@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
     info_.free_memory = gpu.free_bytes;
     info_.context_memory = kCudaContextBytes;
     info_.chunk = 8192;
-    info_.segment = 32768;
+    info_.segment = 131072;
   }
   const BackendInfo& info() const override { return info_; }
   Result<int64_t> FreeMemory() const override { return FreeCudaMemory(index_); }
