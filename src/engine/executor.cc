@@ -145,13 +145,12 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   ahead_ = std::all_of(inputs.begin(), inputs.end(), [](const StepInput& in) {
     return in.logits == LogitsMode::kNone && in.sampler == nullptr;
   });
+  // First what needs no pages: the device begins while the store prepares the step.
+  Angles(inputs);
+  model_.Embed(kernels_, compute_, ids_, act_.x);
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
   Status status = store_.BeginReads(ReadOrder());
-  if (status.ok()) {
-    Angles(inputs);
-    model_.Embed(kernels_, compute_, ids_, act_.x);
-    status = RunLayers(cancel);
-  }
+  if (status.ok()) status = RunLayers(cancel);
   if (status.ok()) status = store_.EndStep();
   if (!status.ok()) {
     views_.clear();

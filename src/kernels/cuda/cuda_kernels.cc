@@ -328,6 +328,10 @@ class CudaKernels final : public Kernels {
     Upload& upload = uploads_[next_upload_];
     next_upload_ = (next_upload_ + 1) % kUploads;
     HEADWAY_CHECK(static_cast<int64_t>(bytes.size()) <= upload_bytes_);
+    if (bytes.size() <= static_cast<size_t>(cuda::kSmallBytesMax)) {
+      call.Check(cuda::WriteSmall(call.native(), bytes, upload.device), "an upload");
+      return upload.device;
+    }
     call.Check(cudaEventSynchronize(upload.used), "waiting for an upload");
     std::memcpy(upload.host, bytes.data(), bytes.size());
     call.Check(cudaMemcpyAsync(upload.device, upload.host, bytes.size(), cudaMemcpyHostToDevice,

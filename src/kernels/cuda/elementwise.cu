@@ -134,6 +134,18 @@ __device__ inline float LoadUnaligned(const std::byte* data, int64_t index) {
   }
 }
 
+struct SmallBytes {
+  uint32_t words[kSmallBytesMax / 4];
+};
+
+__global__ void __launch_bounds__(kThreads)
+    WriteSmallKernel(const __grid_constant__ SmallBytes bytes, int words, uint32_t* to) {
+  FollowPrevious();
+  const int word = static_cast<int>(threadIdx.x);
+  if (word < words) to[word] = bytes.words[word];
+}
+static_assert(kSmallBytesMax / 4 <= kThreads);
+
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, float* x) {
@@ -621,6 +633,14 @@ cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearO
     to = static_cast<std::byte*>(to) + total * static_cast<int64_t>(DTypeBytes(dtype));
   }
   return cudaSuccess;
+}
+
+cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, void* to) {
+  if (bytes.size() > static_cast<size_t>(kSmallBytesMax)) return cudaErrorInvalidValue;
+  SmallBytes small = {};
+  std::memcpy(&small, bytes.data(), bytes.size());
+  return LaunchKernel(WriteSmallKernel, 1, kThreads, 0, stream, small,
+                      static_cast<int>((bytes.size() + 3) / 4), static_cast<uint32_t*>(to));
 }
 
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,

@@ -17,6 +17,11 @@ namespace headway::cuda {
 // without.
 cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to);
 
+// Bytes of the host, read before the call returns, into device memory aligned to 4, whole words of
+// it: as parameters of a kernel they arrive sooner than by a copy.
+inline constexpr int kSmallBytesMax = 1024;
+cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, void* to);
+
 // x [tokens, table.in] = rows of table [vocab, d_model], which may lie at any even address.
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
                   float* x);

@@ -378,6 +378,20 @@ TEST_F(MatVecTest, SameBitsEveryTime) {
   }
 }
 
+TEST_F(ElementwiseTest, WriteSmall) {
+  for (const size_t size : {1, 3, 4, 100, 1023, kSmallBytesMax}) {
+    std::vector<std::byte> bytes(size);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.Below(256));
+    Memory to(kSmallBytesMax + 64);
+    ASSERT_CUDA(WriteSmall(nullptr, bytes, to.data()));
+    const std::vector<std::byte> read = to.Bytes();
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), read.begin()));
+    for (size_t i = (size + 3) / 4 * 4; i < read.size(); ++i) ASSERT_EQ(read[i], std::byte{0xFF});
+  }
+  const std::vector<std::byte> large(kSmallBytesMax + 1);
+  EXPECT_EQ(WriteSmall(nullptr, large, nullptr), cudaErrorInvalidValue);
+}
+
 TEST_F(ElementwiseTest, Embed) {
   for (const DType dtype : kDTypes) {
     for (const int64_t width : {1, 13, 64, 2056}) {
