@@ -161,7 +161,7 @@ struct KeyRange {
 __device__ inline void PrefetchPages(const DecodeBatch& batch, const DecodeItem& item,
                                      const BlockWork& work, int slot_bytes) {
   // With a window, much of it may not be wanted. Blocks of the same keys need not ask twice.
-  if (batch.window != 0 || work.first_query != 0) return;
+  if (batch.window != 0 || work.first_query != 0 || work.begin >= work.end) return;
   const int first = item.first_slot + work.begin;
   const int last = item.first_slot + work.end - 1;
   const int page_slots = static_cast<int>(batch.page_slots.divisor);
