@@ -199,18 +199,21 @@ class Step {
     item.lse = item.o + parts_ * kQ;
     item.lse_stride = rows;
     item.lse_part_stride = rows;
-    item.into = 0;
+    AttentionParams params;
+    params.scale = 0.0884f;
+    kernels_->Attend(*compute_, format_, kGroup, params, {&item, 1});
+  }
+  void Merge() {
+    const int64_t rows = int64_t{kKvHeads} * kGroup;
     MergeItem merge;
-    merge.part_o = item.o;
+    merge.part_o = F(parts_memory_);
     merge.o_part_stride = kQ;
-    merge.part_lse = item.lse;
+    merge.part_lse = merge.part_o + parts_ * kQ;
     merge.lse_part_stride = rows;
     merge.parts = static_cast<int>(parts_);
     merge.rows = rows;
     merge.o = Activation(kQkv);
-    AttentionParams params;
-    params.scale = 0.0884f;
-    kernels_->AttendMerge(*compute_, format_, kGroup, params, {&item, 1}, {&merge, 1});
+    kernels_->Merge(*compute_, kHeadDim, {&merge, 1});
   }
 
   void AddKernels() {
@@ -223,7 +226,8 @@ class Step {
       kernels_->NormLinear(*compute_, F(x_), F(norm_), kEps, 1, Activation(kQkv), {&op, 1});
     });
     layer_.push_back({"rope, store kv", 2 * kQkv * activation_bytes_, [this](int l) { Rope(l); }});
-    layer_.push_back({"attention, merge", context_ * kKv * 4, [this](int l) { Attend(l); }});
+    layer_.push_back({"attention", context_ * kKv * 4, [this](int l) { Attend(l); }});
+    layer_.push_back({"merge", kQ * activation_bytes_, [this](int) { Merge(); }});
     linear("o", kQ, kModel, [this](int layer) {
       const LinearOp op = Op(layer, kModel * kQkv, kModel, kQ, F(x_), LinearResult::kAddFloat);
       kernels_->Linear(*compute_, Activation(kQkv), 1, {&op, 1});

@@ -111,6 +111,16 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
     for (int group = 0; group <= cache.StreamingGroup(layer); ++group) {
       groups.push_back(cache.Runs(layer, group));
     }
+    std::vector<kv::HeadRun>& slab_runs = slab_runs_.emplace_back();
+    for (int group = 0; group < cache.head_groups(layer); ++group) {
+      for (const kv::HeadRun& run : RunsOf(layer, group)) {
+        if (!slab_runs.empty() && slab_runs.back().head + slab_runs.back().heads == run.head) {
+          slab_runs.back().heads += run.heads;
+        } else {
+          slab_runs.push_back(run);
+        }
+      }
+    }
   }
   const Layout layout(shape_, limits_, kernels_);
   std::byte* at = memory_->data();
@@ -228,14 +238,12 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
   entries_.clear();
   ids_.clear();
   positions_.clear();
-  int decode_entries = 0;
   for (const StepInput& input : inputs) {
     Entry entry;
     entry.row = static_cast<int64_t>(ids_.size());
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = store_.Length(input.sequence);
     entry.decode = entry.tokens == 1;
-    if (entry.decode) entry.into = decode_entries++;
     entry.split = RoundUp(kernels_.DecodeSplit(entry.position + entry.tokens), limits_.page_slots);
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits_.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
@@ -316,8 +324,9 @@ Status Executor::Attention(int layer) {
     for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
       AttendRange(e, layer, group, store_.Tail(e, layer, group), /*last=*/true);
     }
-    FinishGroup(layer, group, WindowOf(layer));
+    Flush(WindowOf(layer));
   }
+  AddMerges(slab_runs_[static_cast<size_t>(layer)]);  // all groups have as many parts
   if (store_.format().pattern.StreamingIn(layer) > 0) AttendStreaming(layer);
   if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
   return probe_ == nullptr ? OkStatus() : FinishProbe(layer);
@@ -334,7 +343,6 @@ void Executor::BeginStates() {
     entry.parts = 0;
     entry.started = false;
   }
-  flushed_ = false;
   if (probe_ != nullptr) probe_->started = false;
 }
 
@@ -361,10 +369,8 @@ Status Executor::AttendSegments(int layer, int group) {
 void Executor::AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last) {
   Entry& entry = entries_[static_cast<size_t>(entry_index)];
   const int64_t width = QWidth();
-  const std::vector<kv::HeadRun>& runs = RunsOf(layer, group);
   int64_t parts = 0;
-  for (size_t r = 0; r < runs.size(); ++r) {
-    const kv::HeadRun& run = runs[r];
+  for (const kv::HeadRun& run : RunsOf(layer, group)) {
     const int64_t head = int64_t{run.head} * shape_.group();  // query head
     AttentionItem item;
     item.q = static_cast<const std::byte*>(act_.q) +
@@ -380,7 +386,6 @@ void Executor::AttendRange(int entry_index, int layer, int group, const KeyRun& 
     if (entry.decode) {
       const int64_t part = entry_index * max_parts_ + entry.parts;
       item.split = entry.split;
-      item.into = entry.into * static_cast<int>(runs.size()) + static_cast<int>(r);
       item.o = part_o_ + part * width + head * shape_.head_dim;
       item.o_part_stride = width;
       item.lse = part_lse_ + part * shape_.query_heads + head;
@@ -405,32 +410,26 @@ void Executor::AttendRange(int entry_index, int layer, int group, const KeyRun& 
 }
 
 // Enqueues the items so far.
-void Executor::Flush(int64_t window, std::span<const MergeItem> merges) {
+void Executor::Flush(int64_t window) {
   if (!items_.empty()) {
     AttentionParams params;
     params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
     params.window = window;
-    if (merges.empty()) {
-      kernels_.Attend(compute_, format_, shape_.group(), params, items_);
-    } else {
-      kernels_.AttendMerge(compute_, format_, shape_.group(), params, items_, merges);
-    }
-    flushed_ = true;
+    kernels_.Attend(compute_, format_, shape_.group(), params, items_);
     items_.clear();
   }
   for (const kv::SlabView& view : views_) store_.FinishRead(view);
   views_.clear();
 }
 
-// Enqueues what is left of a head group, and has the partial states of its decode entries merged
-// into act_.o: at once if all of them come from the same call, with the layer's others if not.
-void Executor::FinishGroup(int layer, int group, int64_t window) {
-  group_merges_.clear();
+// Leaves the partial states of decode entries, of heads that have as many parts as those attended
+// to last, to the layer's Merge into act_.o.
+void Executor::AddMerges(std::span<const kv::HeadRun> runs) {
   const int64_t width = QWidth();
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
     if (!entry.decode) continue;
-    for (const kv::HeadRun& run : RunsOf(layer, group)) {
+    for (const kv::HeadRun& run : runs) {
       const int64_t head = int64_t{run.head} * shape_.group();  // query head
       MergeItem item;
       item.part_o = part_o_ + e * max_parts_ * width + head * shape_.head_dim;
@@ -442,12 +441,9 @@ void Executor::FinishGroup(int layer, int group, int64_t window) {
       item.o = static_cast<std::byte*>(act_.o) +
                ActivationBytes(entry.row * width + head * shape_.head_dim);
       if (probe_ != nullptr) item.lse = lse_ + head;
-      group_merges_.push_back(item);
+      layer_merges_.push_back(item);
     }
   }
-  if (!flushed_) return Flush(window, group_merges_);
-  Flush(window);
-  layer_merges_.insert(layer_merges_.end(), group_merges_.begin(), group_merges_.end());
 }
 
 Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sink) {

@@ -101,7 +101,6 @@ class Executor {
     int64_t position = 0;  // of its first token
     int64_t split = 0;     // decode: keys of a partial state
     bool decode = false;   // one token: its states are kept apart and merged at the end
-    int into = -1;         // decode: how many decode entries come before
     int parts = 0;         // decode: states of the layer and head group so far
     bool started = false;  // prefill: (o, lse) hold a state
   };
@@ -120,8 +119,8 @@ class Executor {
   void AttendStreaming(int layer);
   void BeginStates();
   void AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last);
-  void Flush(int64_t window, std::span<const MergeItem> merges = {});
-  void FinishGroup(int layer, int group, int64_t window);
+  void Flush(int64_t window);
+  void AddMerges(std::span<const kv::HeadRun> runs);
   void ProbeRange(int layer, int group, const KeyRun& keys);
   Status FinishProbe(int layer);
   int64_t WindowOf(int layer) const;
@@ -149,6 +148,8 @@ class Executor {
   const int64_t max_parts_;
   // [layers][head groups, the streaming heads last]: where the heads of a group are in the model.
   std::vector<std::vector<std::vector<kv::HeadRun>>> runs_;
+  // [layers]: the heads of all groups but the streaming one, as few runs as they are.
+  std::vector<std::vector<kv::HeadRun>> slab_runs_;
 
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads device memory
@@ -173,8 +174,6 @@ class Executor {
   std::vector<int32_t> positions_;
   std::vector<RopeStoreItem> store_items_;
   std::vector<AttentionItem> items_;     // enqueued by the next Flush
-  bool flushed_ = false;                 // some states of the head group are enqueued already
-  std::vector<MergeItem> group_merges_;  // of the head group's decode entries, run by run
   std::vector<MergeItem> layer_merges_;  // that the layer's Merge does
   std::deque<kv::SlabView> views_;       // that items_ point into
   // The step in progress is a ProbeFarAttention: the decode's row of (o_, lse_) is followed by one

@@ -36,7 +36,8 @@ void Executor::AttendStreaming(int layer) {
       if (!decode) Flush(windowed ? recent : window);
     }
   }
-  FinishGroup(layer, group, window);
+  Flush(window);
+  AddMerges(RunsOf(layer, group));
 }
 
 }  // namespace headway

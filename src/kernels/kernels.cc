@@ -15,13 +15,6 @@ void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
   }
 }
 
-void Kernels::AttendMerge(Stream& stream, const PageFormat& format, int group,
-                          const AttentionParams& params, std::span<const AttentionItem> items,
-                          std::span<const MergeItem> merges) {
-  Attend(stream, format, group, params, items);
-  Merge(stream, format.head_dim, merges);
-}
-
 void Kernels::NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
                          void* normed, std::span<const LinearOp> ops) {
   RmsNorm(stream, x, norm, eps, rows, ops.front().weight.in, normed);

@@ -137,7 +137,6 @@ struct AttentionItem {
   // anything afterwards. Only where ActivationDType is not f32.
   void* result = nullptr;
   int64_t result_stride = 0;
-  int into = -1;              // of AttendMerge: the MergeItem that the states go into
   float* key_mass = nullptr;  // [heads, count], or null: += the sum over queries of exp(logit -
                               // lse), where lse is the item's own partial lse
 };
@@ -252,12 +251,6 @@ class Kernels {
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
   virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;
-  // Attend, then Merge, which an implementation may do at once, and gets the same bits. Every part
-  // of merges[i] is a state of an item with into == i, which has one token, i's rows as its heads
-  // and i's strides between parts. The states hold anything afterwards.
-  virtual void AttendMerge(Stream& stream, const PageFormat& format, int group,
-                           const AttentionParams& params, std::span<const AttentionItem> items,
-                           std::span<const MergeItem> merges);
   // Lets a logit that no key owns take its share of the softmax: o and lse of head h [tokens,
   // heads] are merged with (0, sink_logits[h]).
   virtual void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads,

@@ -177,13 +177,6 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });
   }
-  void AttendMerge(Stream& stream, const PageFormat& format, int group,
-                   const AttentionParams& params, std::span<const AttentionItem> items,
-                   std::span<const MergeItem> merges) override {
-    Run(stream, [=, this, copy = CopyOf(items), into = CopyOf(merges)](Stream& s) {
-      inner_->AttendMerge(s, format, group, params, copy, into);
-    });
-  }
   void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
                 float* o, float* lse) override {
     Run(stream, [=, this](Stream& s) {

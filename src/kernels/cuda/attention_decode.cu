@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "base/bytes.h"
 #include "kernels/cuda/attention_decode.h"
@@ -61,6 +60,19 @@ __device__ uint32_t Pack(__half low, __half high) {
   return static_cast<uint32_t>(__half_as_ushort(low)) |
          static_cast<uint32_t>(__half_as_ushort(high)) << 16;
 }
+
+template <typename T>
+__device__ T Round(float value);
+template <>
+__device__ __nv_bfloat16 Round<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __half Round<__half>(float value) {
+  return __float2half_rn(value);
+}
+__device__ float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ float Widen(__half value) { return __half2float(value); }
 
 // Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
 struct SplitPair {
@@ -345,7 +357,6 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
     }
     states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
-  states.template MergeIfLast<T>(batch, item, work.head);
 }
 
 // f32 K and V in f32 throughout: kDim / 8 lanes share a key, each with 8 of its dimensions, and the
@@ -522,7 +533,6 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     }
   }
   states.Write(batch, item, work, work.first_query, work.queries);
-  states.template MergeIfLast<float>(batch, item, work.head);
 }
 
 template <typename T, int kDim, int kTiles>
@@ -601,34 +611,6 @@ DecodeItem ToDecodeItem(const AttentionItem& item, int group, int block_queries)
   };
 }
 
-// Has the states of the items that go into each of `merges` merged by the last block of each head.
-void AddMerges(std::span<const AttentionItem> items, std::span<const MergeItem> merges,
-               uint32_t* blocks_done, int group, int block_queries,
-               std::vector<DecodeItem>* decode) {
-  std::vector<int64_t> blocks(merges.size(), 0);  // of a head
-  std::vector<uint32_t*> done(merges.size(), nullptr);
-  for (const AttentionItem& item : items) {
-    if (item.into < 0) continue;
-    const auto into = static_cast<size_t>(item.into);
-    if (done[into] == nullptr) {
-      done[into] = blocks_done;
-      blocks_done += item.heads;
-    }
-    blocks[into] += PartsOf(item) * CeilDiv(item.tokens * group, block_queries);
-  }
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].into < 0) continue;
-    const auto into = static_cast<size_t>(items[i].into);
-    DecodeItem& item = (*decode)[i];
-    item.merge_o = merges[into].part_o;
-    item.merge_lse = merges[into].part_lse;
-    item.result = merges[into].o;
-    item.blocks_done = done[into];
-    item.merge_blocks = static_cast<int32_t>(blocks[into]);
-    item.merge_parts = merges[into].parts;
-  }
-}
-
 bool Aligned(const void* pointer) { return std::bit_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
@@ -645,31 +627,8 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
          pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots;
 }
 
-bool CanMergeDecode(int group, std::span<const AttentionItem> items,
-                    std::span<const MergeItem> merges) {
-  int64_t heads = 0;
-  std::vector<int64_t> parts(merges.size(), 0);
-  for (const AttentionItem& item : items) {
-    if (item.into < 0) continue;
-    const MergeItem& merge = merges[static_cast<size_t>(item.into)];
-    if (item.tokens != 1 || int64_t{item.heads} * group != merge.rows || merge.lse != nullptr ||
-        item.o_part_stride != merge.o_part_stride ||
-        item.lse_part_stride != merge.lse_part_stride) {
-      return false;
-    }
-    int64_t& seen = parts[static_cast<size_t>(item.into)];
-    if (seen == 0) heads += item.heads;
-    seen += PartsOf(item);
-  }
-  for (size_t i = 0; i < merges.size(); ++i) {
-    if (parts[i] != merges[i].parts || parts[i] == 0 || parts[i] > kMergedPartsMax) return false;
-  }
-  return heads <= kMergedHeadsMax;
-}
-
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items,
-                         std::span<const MergeItem> merges, uint32_t* blocks_done) {
+                         const AttentionParams& params, std::span<const AttentionItem> items) {
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
     if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
@@ -686,16 +645,6 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
   batch.cap_scale = batch.capped != 0 ? params.scale / params.softcap : 0.0f;
   batch.window = params.window;
 
-  const auto blocks_of = [&](const AttentionItem& item) {
-    return CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
-  };
-  std::vector<DecodeItem> decode;
-  for (const AttentionItem& item : items) {
-    decode.push_back(blocks_of(item) == 0 ? DecodeItem{}
-                                          : ToDecodeItem(item, group, block_queries));
-  }
-  if (!merges.empty()) AddMerges(items, merges, blocks_done, group, block_queries, &decode);
-
   int64_t blocks = 0;
   auto flush = [&] {
     const cudaError_t error =
@@ -705,8 +654,9 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
     blocks = 0;
     return error;
   };
-  for (size_t i = 0; i < items.size(); ++i) {
-    const int64_t more = blocks_of(items[i]);
+  for (const AttentionItem& item : items) {
+    const int64_t more =
+        CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
     if (more == 0) continue;
     if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
     if (batch.items_count == kItemsPerLaunch ||
@@ -714,7 +664,7 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.items[batch.items_count] = decode[i];
+    batch.items[batch.items_count] = ToDecodeItem(item, group, block_queries);
     ++batch.items_count;
     blocks += more;
   }

@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
 #include <span>
 
 #include "base/types.h"
@@ -14,26 +13,15 @@
 
 namespace headway::cuda {
 
-// True when AttendDecode can do the item: heads of at most 256 elements in
-// multiples of 8, KV and activations of one dtype, pages aligned to 16 bytes, keys
-// neither rotated nor weighed.
+// True when AttendDecode can do the item: heads of at most 256 elements in multiples of 8, KV and
+// activations of one dtype, pages aligned to 16 bytes, keys neither rotated nor weighed.
 bool CanAttendDecode(const PageFormat& format, DType activation, int group,
                      const AttentionParams& params, const AttentionItem& item);
 
-// What AttendDecode merges at once: more parts keep several blocks busy, and are left to Merge.
-inline constexpr int64_t kMergedPartsMax = 128;
-inline constexpr int64_t kMergedHeadsMax = 4096;
-// Whether AttendDecode can merge such items, see Kernels::AttendMerge.
-bool CanMergeDecode(int group, std::span<const AttentionItem> items,
-                    std::span<const MergeItem> merges);
-
-// Enqueues Kernels::Attend for such items, or with `merges` Kernels::AttendMerge. The pointers
-// inside the items are the device's; the items themselves are copied into the launches.
-// `blocks_done` [kMergedHeadsMax] in device memory is zero before the first call that merges, and
-// again after each.
+// Enqueues Kernels::Attend for such items. The pointers inside the items are the device's; the
+// items themselves are copied into the launches.
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items,
-                         std::span<const MergeItem> merges = {}, uint32_t* blocks_done = nullptr);
+                         const AttentionParams& params, std::span<const AttentionItem> items);
 
 }  // namespace headway::cuda
 

@@ -1,10 +1,7 @@
 // What a block of AttendDecode does: which keys for which queries, and how the states of its warps
-// become the block's, and those of blocks a result.
+// become the block's.
 #ifndef HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_BLOCK_H_
 #define HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_BLOCK_H_
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <bit>
 #include <cstddef>
@@ -12,7 +9,6 @@
 #include <limits>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/merge.h"
 
 namespace headway::cuda {
 
@@ -69,17 +65,10 @@ struct DecodeItem {
   int32_t merge;
   Divisor parts;
   Divisor tiles;  // blocks that share the queries of a KV head
-  // Where the states are merged at once: those of all items that go into the same result.
-  const float* merge_o = nullptr;  // null: they are not
-  const float* merge_lse = nullptr;
-  void* result = nullptr;
-  uint32_t* blocks_done = nullptr;  // [heads], 0 before and after
-  int32_t merge_blocks = 0;         // of a KV head, of all items
-  int32_t merge_parts = 0;
 };
 
 // The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-inline constexpr int kItemsPerLaunch = 19;
+inline constexpr int kItemsPerLaunch = 23;
 struct DecodeBatch {
   int32_t items_count;
   int32_t head_dim;
@@ -230,23 +219,6 @@ __device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& it
 // What to subtract from logits whose maximum is `max`: -inf minus -inf would be NaN.
 __device__ inline float Finite(float max) { return max == kNoKeys ? 0.0f : max; }
 
-template <typename T>
-__device__ inline T Round(float value);
-template <>
-__device__ inline __nv_bfloat16 Round<__nv_bfloat16>(float value) {
-  return __float2bfloat16_rn(value);
-}
-template <>
-__device__ inline __half Round<__half>(float value) {
-  return __float2half_rn(value);
-}
-__device__ inline float Widen(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ inline float Widen(__half value) { return __half2float(value); }
-template <>
-__device__ inline float Round<float>(float value) {
-  return value;
-}
-
 // The states of a block's warps for kQueries queries, in shared memory, and how they are combined.
 // Aligned for the float4 that o is written by.
 template <int kDim, int kWarps, int kQueries>
@@ -284,99 +256,7 @@ struct alignas(16) WarpStates {
     }
   }
 
-  // Counts the block as done. The one that is last of those whose states go into a KV head's result
-  // merges them, as Merge does and in its order, whatever the order in which blocks finish.
-  // Not inlined: it would take registers from the loop over the keys.
-  template <typename T>
-  __device__ __noinline__ void MergeIfLast(const DecodeBatch& batch, const DecodeItem& item,
-                                           int head) {
-    if (item.merge_o == nullptr) return;
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      uint32_t* done = item.blocks_done + head;
-      last = atomicAdd(done, 1u) + 1 == static_cast<uint32_t>(item.merge_blocks);
-      if (last) *done = 0;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    const int group = static_cast<int>(batch.group.divisor);
-    for (int first = 0; first < group; first += kMergeRows) {
-      MergeRows<T>(batch, item, head * group + first, min(kMergeRows, group - first));
-    }
-  }
-
  private:
-  // Rows that are merged at a time: their chains' sums fit where the warps' outputs were.
-  static constexpr int kMergeRows = kWarps * kQueries / kMergeChains / 2;
-
-  template <typename T>
-  __device__ void MergeRows(const DecodeBatch& batch, const DecodeItem& item, int first_row,
-                            int rows) {
-    constexpr int kEach = kDim / kWarp;  // elements of a row that a lane has
-    const int thread = static_cast<int>(threadIdx.x);
-    const int lane = thread % kWarp;
-    auto* sums = reinterpret_cast<float(*)[kMergeRows][kDim + 4]>(o);
-    auto* totals = reinterpret_cast<float(*)[kMergeRows]>(max);
-    float tops[kMergeRows];
-#pragma unroll
-    for (int row = 0; row < kMergeRows; ++row) {
-      float top = kNoKeys;
-      for (int part = lane; row < rows && part < item.merge_parts; part += kWarp) {
-        top = fmaxf(top, __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row));
-      }
-#pragma unroll
-      for (int apart = 1; apart < kWarp; apart *= 2) {
-        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-      }
-      tops[row] = Finite(top);
-    }
-    for (int chain = thread / kWarp; chain < kMergeChains; chain += kWarps) {
-      float sum[kMergeRows][kEach] = {};
-      float total[kMergeRows] = {};
-      for (int part = chain; part < item.merge_parts; part += kMergeChains) {
-#pragma unroll
-        for (int row = 0; row < kMergeRows; ++row) {
-          if (row >= rows) break;
-          const float lse = __ldcg(item.merge_lse + part * item.lse_part_stride + first_row + row);
-          const float weight = expf(lse - tops[row]);
-          const float* from = item.merge_o + part * item.o_part_stride +
-                              static_cast<int64_t>(first_row + row) * batch.head_dim;
-          total[row] += weight;
-#pragma unroll
-          for (int i = 0; i < kEach; ++i) {
-            const int at = i * kWarp + lane;
-            const bool there = at < batch.head_dim && lse != kNoKeys;
-            sum[row][i] = fmaf(weight, there ? __ldcg(from + at) : 0.0f, sum[row][i]);
-          }
-        }
-      }
-#pragma unroll
-      for (int row = 0; row < kMergeRows; ++row) {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) sums[chain][row][i * kWarp + lane] = sum[row][i];
-        if (lane == 0) totals[chain][row] = total[row];
-      }
-    }
-    __syncthreads();
-    for (int row = thread / kWarp; row < rows; row += kWarps) {
-      T* to = static_cast<T*>(item.result) + static_cast<int64_t>(first_row + row) * batch.head_dim;
-      for (int at = lane; at < batch.head_dim; at += kWarp) {
-        float value = 0.0f;
-        float total = 0.0f;
-#pragma unroll
-        for (int chain = 0; chain < kMergeChains; ++chain) {
-          value += sums[chain][row][at];
-          total += totals[chain][row];
-        }
-        to[at] = Round<T>(total == 0.0f ? 0.0f : value / total);
-      }
-    }
-    __syncthreads();
-  }
-
   // The weights of the warps' outputs, and of the one that is there.
   __device__ void Combine(int query, float* lse, bool merge) {
     float top = kNoKeys;

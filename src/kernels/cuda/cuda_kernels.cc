@@ -31,7 +31,6 @@ using cuda::CudaStream;
 
 // Small host data (token ids, positions) goes through this many pinned buffers in turn.
 constexpr int kUploads = 4;
-constexpr int64_t kMergeCounterBytes = cuda::kMergedHeadsMax * int64_t{sizeof(uint32_t)};
 
 // Products of the same rows that become one at most: q, k and v.
 constexpr int64_t kJoinedMax = 3;
@@ -92,7 +91,6 @@ class CudaKernels final : public Kernels {
     prefill_memory_ = take(layout.prefill);
     bias_ = take(layout.bias);
     sample_memory_ = take(layout.sample);
-    merge_counters_ = reinterpret_cast<uint32_t*>(take(kMergeCounterBytes));
     Result<std::unique_ptr<Buffer>> pinned =
         device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
@@ -239,7 +237,9 @@ class CudaKernels final : public Kernels {
     few_.clear();
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.transform.inv_freq == nullptr && item.key_mass == nullptr);
-      if (IsFew(group, item)) {
+      // Decode steps, and other items that are too few for cuDNN.
+      if (item.result == nullptr &&
+          (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax)) {
         few_.push_back(item);
       } else {
         const cuda::PrefillMemory memory = {prefill_memory_, limits_};
@@ -249,20 +249,6 @@ class CudaKernels final : public Kernels {
     }
     if (few_.empty()) return;
     call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, few_),
-               "decode attention");
-  }
-
-  void AttendMerge(Stream& stream, const PageFormat& format, int group,
-                   const AttentionParams& params, std::span<const AttentionItem> items,
-                   std::span<const MergeItem> merges) override {
-    const auto few = [&](const AttentionItem& item) { return IsFew(group, item); };
-    if (!std::all_of(items.begin(), items.end(), few) ||
-        !cuda::CanMergeDecode(group, items, merges)) {
-      return Kernels::AttendMerge(stream, format, group, params, items, merges);
-    }
-    Call call(stream, AttendCost(format, group, params, items, Bytes()));
-    call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, items, merges,
-                                  merge_counters_),
                "decode attention");
   }
 
@@ -305,8 +291,7 @@ class CudaKernels final : public Kernels {
           prefill(Aligned(cuda::PrefillMemory::Bytes(limits))),
           bias(Aligned(kJoinedMax * limits.max_out * 4)),
           sample(Aligned(cuda::SampleMemoryBytes(limits.vocab))),
-          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample +
-                kMergeCounterBytes) {}
+          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample) {}
     int64_t upload, prefill, bias, sample, total;
   };
   struct Upload {
@@ -314,12 +299,6 @@ class CudaKernels final : public Kernels {
     std::byte* device = nullptr;
     cudaEvent_t used = nullptr;  // behind the copy out of `host`
   };
-
-  // What the decode kernel does: decode steps, and other items that are too few for cuDNN.
-  static bool IsFew(int group, const AttentionItem& item) {
-    return item.result == nullptr &&
-           (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax);
-  }
 
   int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
 
@@ -394,7 +373,6 @@ class CudaKernels final : public Kernels {
   void* bias_ = nullptr;  // of the product at hand
   std::byte* prefill_memory_ = nullptr;
   std::byte* sample_memory_ = nullptr;
-  uint32_t* merge_counters_ = nullptr;
   std::array<Upload, kUploads> uploads_;
   size_t next_upload_ = 0;
   int64_t upload_bytes_ = 0;

@@ -24,8 +24,7 @@ constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 // Elements of a row that a lane loads before it uses any of them.
 constexpr int kAtOnce = 4;
 // A warp does a row of so many parts alone; with more parts, a block does 32 elements of a row.
-constexpr int kFewParts = kMergeChains;
-static_assert(kWarps == kMergeChains);
+constexpr int kFewParts = kWarps;
 
 __device__ float Widen(float value) { return value; }
 __device__ float Widen(__half value) { return __half2float(value); }
@@ -68,9 +67,8 @@ __device__ int FindItem(const MergeBatch& batch) {
   return low;
 }
 
-// The order of additions, here and where AttendDecode merges: parts i, i + kMergeChains, ... are
-// added up in order as chain i, then the chains in order; few parts are chains of one. So whichever
-// kernel merges gives the same bits.
+// The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
+// chains in order. Few parts are chains of one, so that both kernels add up in the same order.
 
 // A warp a row.
 template <typename T>

@@ -12,9 +12,6 @@
 
 namespace headway::cuda {
 
-// Parts are added up in so many chains, see merge.cu.
-inline constexpr int kMergeChains = 8;
-
 // Enqueues Kernels::Merge. The o of a part whose lse is -inf is not read.
 cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
                   std::span<const MergeItem> items);
