@@ -131,7 +131,6 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
 
   const BlockWork work = FindWork(batch, kQueries);
   const DecodeItem& item = batch.items[work.item];
-  PrefetchPages(batch, item, work, batch.head_dim * static_cast<int>(sizeof(T)));
   WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 
@@ -379,7 +378,6 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
 
   const BlockWork work = FindWork(batch, kPlainQueries);
   const DecodeItem& item = batch.items[work.item];
-  PrefetchPages(batch, item, work, batch.head_dim * static_cast<int>(sizeof(float)));
   WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 

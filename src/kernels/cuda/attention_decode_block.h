@@ -157,26 +157,6 @@ struct KeyRange {
   int end;
 };
 
-// Asks for the block's keys and values ahead of their use.
-__device__ inline void PrefetchPages(const DecodeBatch& batch, const DecodeItem& item,
-                                     const BlockWork& work, int slot_bytes) {
-  // With a window, much of it may not be wanted. Blocks of the same keys need not ask twice.
-  if (batch.window != 0 || work.first_query != 0 || work.begin >= work.end) return;
-  const int first = item.first_slot + work.begin;
-  const int last = item.first_slot + work.end - 1;
-  const int page_slots = static_cast<int>(batch.page_slots.divisor);
-  const int pages = batch.page_slots.Divide(last) - batch.page_slots.Divide(first) + 1;
-  const std::byte* k = item.k + work.head * item.head_stride;
-  const std::byte* v = item.v + work.head * item.head_stride;
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * pages; i += static_cast<int>(blockDim.x)) {
-    const int begin = (batch.page_slots.Divide(first) + i / 2) * page_slots;
-    const int slot = max(begin, first);
-    const int64_t at = SlotOffset(batch, item, slot, slot_bytes);
-    const int slots = min(begin + page_slots - 1, last) - slot + 1;
-    PrefetchToL2((i % 2 == 0 ? k : v) + at, static_cast<uint32_t>(slots * slot_bytes));
-  }
-}
-
 // Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier.
 __device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& item,
                                   const BlockWork& work, KeyRange* ranges) {

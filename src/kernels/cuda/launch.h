@@ -10,7 +10,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstdint>
 #include <type_traits>
 
 namespace headway::cuda {
@@ -29,15 +28,7 @@ __device__ inline void WaitForPrevious() {
 #endif
 }
 
-// Asks for `bytes` at `from`, both multiples of 16, to be brought into the L2 cache. It is a hint:
-// memory that another kernel is still writing may be named, too, and is read as it will be.
-__device__ inline void PrefetchToL2(const void* from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
-// LetNextStart and WaitForPrevious, for kernels that have nothing to do before.
+// Both, for kernels that have nothing to do before.
 __device__ inline void FollowPrevious() {
   LetNextStart();
   WaitForPrevious();

@@ -137,9 +137,6 @@ constexpr int kLineWarps = 16;
 constexpr int kLineThreads = kLineWarps * kWarp;
 constexpr int kStepLoads = 4;  // 16-byte loads of a lane in a step
 constexpr int kStepChunks = kStepLoads * kWarp;
-// What a warp asks for beyond its first step, before the kernel before this one is done: in all,
-// memory is kept busy for the 5 µs or so that the change of kernels takes.
-constexpr int kPrefetchBytes = 4096;
 
 // 16-byte loads of a weight row, and the steps that read it.
 __host__ __device__ constexpr int ElementsOf(DType dtype) { return dtype == DType::kF32 ? 4 : 8; }
@@ -312,11 +309,6 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
   if (more) {
     open(next, warp);
     load(next, even);
-    const int from = (next.step + 1) * kStepChunks;
-    const int chunks_left = min(next.end * kStepChunks, chunks) - from;
-    if (lane == 0 && chunks_left > 0) {
-      PrefetchToL2(next.row + from, static_cast<uint32_t>(min(chunks_left * 16, kPrefetchBytes)));
-    }
   }
   WaitForPrevious();
   if (kRows == 1 && kWeight != DType::kF32 && problem.norm != nullptr) {
@@ -402,7 +394,7 @@ struct TileBatch {
 template <DType kType>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     TileKernel(const __grid_constant__ Problem problem) {
-  LetNextStart();
+  FollowPrevious();
   __shared__ float sums[2][kTileWarps][kTileRows * kTileRowStride];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -458,12 +450,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   };
 
   int tile = static_cast<int>(blockIdx.x);
-  if (warp == 0 && tile < tiles) {
-    open(tile);
-    const auto bytes = static_cast<uint32_t>(min(chunks * 16, kPrefetchBytes));
-    if (lane % 4 < 2) PrefetchToL2(lane % 4 == 0 ? low : high, bytes);
-  }
-  WaitForPrevious();
   int step = 0;
   int side = 0;
   float sum[4] = {};
