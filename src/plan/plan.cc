@@ -109,8 +109,8 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return fit;
 }
 
-// A slab longer than every sequence would be room that nothing fills, and of the last slab of a long
-// one too much would stay empty.
+// A slab longer than every sequence would be room that nothing fills, and of the last slab of a
+// long one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
   int64_t segment = Align(request.segment, request.page_slots);
