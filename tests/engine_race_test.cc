@@ -193,9 +193,9 @@ TEST(EngineRace, DelaysNeverChangeABit) {
 using WaitKey = std::tuple<std::string, std::string, std::string>;
 
 WaitKey KeyOf(const kv::LaneWait& wait) {
-  const std::string file = wait.from.file_name();
-  return {file.substr(file.rfind('/') + 1) + ":" + std::to_string(wait.from.line()),
-          LaneName(wait.waiter), LaneName(wait.awaited)};
+  const std::string file = wait.file;
+  return {file.substr(file.rfind('/') + 1) + ":" + std::to_string(wait.line), LaneName(wait.waiter),
+          LaneName(wait.awaited)};
 }
 
 // The waits that come up in `steps` steps of a plan when lanes are late, with the lane to delay.

@@ -40,7 +40,7 @@ Event* Lanes::EventFor(Lane lane, int64_t ticket) {
   return nullptr;
 }
 
-void Lanes::Wait(Lane lane, const Fence& fence, std::source_location from) {
+void Lanes::Wait(Lane lane, const Fence& fence, const char* file, int line) {
   OneLane& waiter = of(lane);
   // Copies and disk lanes first: they have often waited for the others themselves.
   for (int i = kLaneCount; i-- > 0;) {
@@ -49,7 +49,7 @@ void Lanes::Wait(Lane lane, const Fence& fence, std::source_location from) {
     const int64_t ticket = fence.tickets[static_cast<size_t>(i)];
     if (ticket <= waiter.behind[static_cast<size_t>(i)]) continue;
     Event* event = EventFor(other, ticket);
-    if (event == nullptr || (filter_ && !filter_({lane, other, from}))) continue;
+    if (event == nullptr || (filter_ && !filter_({lane, other, file, line}))) continue;
     stream(lane).Wait(*event);
     const int64_t at = Standing(other, ticket);
     waiter.behind[static_cast<size_t>(i)] = at;

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <vector>
 
 #include "device/device.h"
@@ -36,7 +35,8 @@ struct Fence {
 struct LaneWait {
   Lane waiter = Lane::kCompute;
   Lane awaited = Lane::kCompute;
-  std::source_location from;
+  const char* file = "";  // that calls Lanes::Wait
+  int line = 0;
 };
 // False leaves the wait out.
 using LaneWaitFilter = std::function<bool(const LaneWait&)>;
@@ -56,9 +56,10 @@ class Lanes {
   // Records that point now. Worth doing where another lane would otherwise wait for too much.
   int64_t Mark(Lane lane);
 
-  // Later work of `lane` waits for the fence. What it waits for already costs nothing.
-  void Wait(Lane lane, const Fence& fence,
-            std::source_location from = std::source_location::current());
+  // Later work of `lane` waits for the fence. What it waits for already costs nothing. `file` and
+  // `line` are the caller's. (Not every compiler that builds this has std::source_location.)
+  void Wait(Lane lane, const Fence& fence, const char* file = __builtin_FILE(),
+            int line = __builtin_LINE());
   // The calling thread waits.
   void HostWait(const Fence& fence);
   bool Reached(const Fence& fence);
