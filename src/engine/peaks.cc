@@ -157,6 +157,8 @@ class Accelerator {
   static constexpr int64_t kKeys = 32768;
   static constexpr int64_t kCopyBytes = 256 * kMiB;
 
+  // Seconds of a product of so many rows with one of the weights.
+  Result<double> ProductSeconds(int64_t rows, int count);
   // Seconds of one of `count` calls that follow one another for a while, as those of a long prefill
   // do: of a burst they would be fewer, before the GPU comes to the power that it may draw and its
   // clock falls. The mean of the second half.
@@ -235,28 +237,25 @@ Result<std::unique_ptr<Accelerator>> Accelerator::Create(Env& env, const EngineO
   return a;
 }
 
-Result<double> Accelerator::MatVecBytes() {
+Result<double> Accelerator::ProductSeconds(int64_t rows, int count) {
   std::byte* x = memory_->data() + kWeights * kWeightBytes;
-  Result<double> seconds = Seconds(*compute_, 64, [&](int i) {
+  return Seconds(*compute_, count, [&](int i) {
     LinearOp op;
     op.weight = {memory_->data() + i % kWeights * kWeightBytes, DType::kBF16, kOut, kIn};
     op.y = x + kRows * kIn * 2;
     op.y_stride = kOut;
-    kernels_->Linear(*compute_, x, 1, {&op, 1});
+    kernels_->Linear(*compute_, x, rows, {&op, 1});
   });
+}
+
+Result<double> Accelerator::MatVecBytes() {
+  Result<double> seconds = ProductSeconds(1, 64);
   if (!seconds.ok()) return seconds;
   return static_cast<double>(kWeightBytes) / *seconds;
 }
 
 Result<double> Accelerator::GemmFlops() {
-  std::byte* x = memory_->data() + kWeights * kWeightBytes;
-  Result<double> seconds = Seconds(*compute_, 16, [&](int i) {
-    LinearOp op;
-    op.weight = {memory_->data() + i % kWeights * kWeightBytes, DType::kBF16, kOut, kIn};
-    op.y = x + kRows * kIn * 2;
-    op.y_stride = kOut;
-    kernels_->Linear(*compute_, x, kRows, {&op, 1});
-  });
+  Result<double> seconds = ProductSeconds(kRows, 16);
   if (!seconds.ok()) return seconds;
   return 2.0 * kRows * kIn * kOut / *seconds;
 }
