@@ -2,7 +2,9 @@
 """Writes the golden files under tests/golden: what Transformers computes for tiny random models.
 
     python3 -m venv .venv && .venv/bin/pip install -r scripts/requirements.txt
-    .venv/bin/python scripts/make_golden.py
+    .venv/bin/python scripts/make_golden.py [NAME ...]
+
+NAME: only these models. Without any, all of them and rope.json.
 
 tests/golden/models/NAME is a model folder as Transformers saves it, with a golden.json beside its
 weights:
@@ -23,6 +25,7 @@ tests/golden/rope.json holds inverse frequencies for every rope type, as
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -32,6 +35,7 @@ from transformers import (
     GenerationConfig,
     LlamaConfig,
     MistralConfig,
+    OPTConfig,
     Qwen2Config,
     Qwen3Config,
 )
@@ -56,6 +60,17 @@ LLAMA3 = dict(
     low_freq_factor=1.0,
     high_freq_factor=4.0,
     original_max_position_embeddings=64,
+)
+
+OPT = dict(
+    vocab_size=160,
+    hidden_size=32,
+    ffn_dim=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    max_position_embeddings=200,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 
 
@@ -153,6 +168,26 @@ def model_list():
             120,
             dict(dtype=torch.bfloat16),
         ),
+        ("opt", OPTConfig(**OPT), 130, {}),
+        (
+            "opt-projected",  # as opt-350m: norms behind, and embeddings narrower than the model
+            OPTConfig(**OPT | dict(word_embed_proj_dim=24, do_layer_norm_before=False)),
+            120,
+            {},
+        ),
+        (
+            "opt-f16",
+            OPTConfig(**OPT | dict(hidden_size=64, ffn_dim=96)),
+            100,
+            dict(dtype=torch.float16),
+        ),
+        (
+            "opt-plain",
+            OPTConfig(**OPT | dict(enable_bias=False, layer_norm_elementwise_affine=False,
+                                   tie_word_embeddings=False)),
+            100,
+            {},
+        ),
     ]
 
 
@@ -169,10 +204,14 @@ def randomize(model, generator):
             parameter.copy_(1.0 + 0.25 * noise)
         elif name.endswith(".bias"):
             parameter.copy_(0.3 * noise)
+        elif "embed_positions" in name:
+            parameter.copy_(1.0 * noise)
         elif "embed_tokens" in name:
             parameter.copy_((0.3 if model.config.tie_word_embeddings else 1.0) * noise)
         else:
             gain = 1.6 if "q_proj" in name or "k_proj" in name else 1.2
+            if "out_proj" in name or "fc" in name:
+                gain = 2.4  # biases and ReLU leave less to chance
             parameter.copy_(gain * noise / math.sqrt(parameter.shape[1]))
 
 
@@ -201,7 +240,8 @@ def golden_of(folder, prompt):
         return model(torch.tensor([ids]), use_cache=False).logits[0]
 
     logits_of(prompt)  # makes `dynamic` choose its frequencies, which then stay
-    model.model.rotary_emb.rope_type = "default"
+    if hasattr(model.model, "rotary_emb"):
+        model.model.rotary_emb.rope_type = "default"
     sequence = list(prompt)
     margins = []
     for _ in range(GENERATED):
@@ -221,8 +261,10 @@ def golden_of(folder, prompt):
     )
 
 
-def make_models():
+def make_models(names):
     for index, (name, config, prompt_length, options) in enumerate(model_list()):
+        if names and name not in names:
+            continue
         generator = torch.Generator().manual_seed(1000 + index)
         folder = GOLDEN / "models" / name
         shutil.rmtree(folder, ignore_errors=True)
@@ -287,5 +329,6 @@ def make_rope():
 
 if __name__ == "__main__":
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    make_models()
-    make_rope()
+    make_models(sys.argv[1:])
+    if not sys.argv[1:]:
+        make_rope()

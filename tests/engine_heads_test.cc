@@ -55,12 +55,17 @@ class PlainAttention : public Kernels {
   Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
     return kernels_->Prepare(limits, device, budget);
   }
-  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, float* x) override {
-    kernels_->Embed(s, table, ids, x);
+  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, bool add,
+             float* x) override {
+    kernels_->Embed(s, table, ids, add, x);
   }
-  void RmsNorm(Stream& s, const float* x, const float* weight, float eps, int64_t rows,
-               int64_t width, void* y) override {
-    kernels_->RmsNorm(s, x, weight, eps, rows, width, y);
+  void Norm(Stream& s, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
+    kernels_->Norm(s, x, norm, rows, width, y);
+  }
+  void NormInPlace(Stream& s, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    kernels_->NormInPlace(s, norm, rows, width, x);
   }
   void HeadNorm(Stream& s, const float* weight, float eps, int64_t tokens, int heads, int head_dim,
                 void* x, int64_t x_stride) override {

@@ -42,6 +42,7 @@ struct ModelShape {
   int d_ff = 0;
   int vocab = 0;
   DType dtype = DType::kBF16;  // of the weights and of the KV cache
+  bool gated_mlp = true;       // two products of d_ff in the MLP's first half instead of one
 
   int group() const { return query_heads / kv_heads; }  // query heads a KV head
   // Bytes of K and V of one token in all layers and heads.

@@ -52,11 +52,7 @@ ModelInfo InfoOf(const Model& model, const std::string& folder) {
   info.vocab = shape.vocab;
   info.max_position = config.max_position;
   info.weight_bytes = model.weight_bytes().total();
-  // A step reads every matrix but the embedding table, of which it takes a row a token, unless the
-  // table is the head as well.
-  const int64_t table =
-      int64_t{shape.vocab} * shape.d_model * static_cast<int64_t>(DTypeBytes(shape.dtype));
-  info.step_weight_bytes = info.weight_bytes - (config.tied_embeddings ? 0 : table);
+  info.step_weight_bytes = model.StepWeightBytes();
   info.kv_bytes_per_token = shape.KvBytesPerToken();
   info.rope_type = RopeTypeName(config.rope.type);
   info.bos = config.bos;

@@ -13,8 +13,13 @@
 namespace headway {
 namespace {
 
-// Rows of logits computed at a time.
-constexpr int64_t kLogitRows = 32;
+// Rows of logits computed at a time: those of a decode step, unless there are very many, so that
+// the head is read once.
+int64_t LogitRowsOf(const ExecutorLimits& limits) {
+  constexpr int64_t kLeast = 32;
+  constexpr int64_t kMost = 128;
+  return std::clamp(limits.entries, kLeast, kMost);
+}
 
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
 int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t length) {
@@ -37,7 +42,7 @@ int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
 
 // The parts of the executor's memory, in order, each aligned to 64 bytes.
 struct Layout {
-  int64_t activations, o, lse, part_o, part_lse, head_in, head_normed, logits, sampled;
+  int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled;
 
   Layout(const ModelShape& shape, const ExecutorLimits& limits, const Kernels& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
@@ -49,13 +54,14 @@ struct Layout {
     const int64_t states = limits.entries * MaxParts(limits, kernels) * shape.query_heads;
     part_o = floats(states * shape.head_dim);
     part_lse = floats(states);
-    head_in = floats(kLogitRows * shape.d_model);
-    head_normed = head_in;
-    logits = floats(kLogitRows * shape.vocab);
-    sampled = RoundUp(kLogitRows * int64_t{sizeof(Sampled)}, 64);
+    const int64_t logit_rows = LogitRowsOf(limits);
+    head_in = floats(logit_rows * shape.d_model);
+    head_scratch = HeadScratchBytes(shape, dtype, logit_rows);
+    logits = floats(logit_rows * shape.vocab);
+    sampled = RoundUp(logit_rows * int64_t{sizeof(Sampled)}, 64);
   }
   int64_t total() const {
-    return activations + o + lse + part_o + part_lse + head_in + head_normed + logits + sampled;
+    return activations + o + lse + part_o + part_lse + head_in + head_scratch + logits + sampled;
   }
 };
 
@@ -134,7 +140,7 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
   part_o_ = take(layout.part_o);
   part_lse_ = take(layout.part_lse);
   head_in_ = take(layout.head_in);
-  head_normed_ = take(layout.head_normed);
+  head_scratch_ = take(layout.head_scratch);
   logits_ = take(layout.logits);
   sampled_ = reinterpret_cast<Sampled*>(take(layout.sampled));
   host_logits_ = logits_;
@@ -157,7 +163,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   });
   // First what needs no pages: the device begins while the store prepares the step.
   Angles(inputs);
-  model_.Embed(kernels_, compute_, ids_, act_.x);
+  model_.Embed(kernels_, compute_, ids_, positions_, act_);
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
   Status status = store_.BeginReads(ReadOrder());
   if (status.ok()) status = RunLayers(cancel);
@@ -276,11 +282,12 @@ void Executor::Angles(std::span<const StepInput> inputs) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     const RopeFrequencies& rope = *inputs[i].rope;
+    if (rope.inv_freq.empty()) continue;
     kernels_.RopeAngles(
         compute_,
         std::span(positions_)
             .subspan(static_cast<size_t>(entry.row), static_cast<size_t>(entry.tokens)),
-        rope.inv_freq.data(), shape_.head_dim, rope.scale, act_.cos + entry.row * half,
+        rope.inv_freq.data(), rope.rotary_dim(), rope.scale, act_.cos + entry.row * half,
         act_.sin + entry.row * half);
   }
 }
@@ -290,6 +297,7 @@ void Executor::FindNew(int layer) {
   store_items_.clear();
   const auto& groups = runs_[static_cast<size_t>(layer)];
   const int64_t half = shape_.head_dim / 2;
+  const bool rotates = model_.config().rope.type != RopeType::kNone;
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const int64_t row = entries_[static_cast<size_t>(e)].row;
     for (int group = 0; group < static_cast<int>(groups.size()); ++group) {
@@ -304,7 +312,7 @@ void Executor::FindNew(int layer) {
         item.q = at(act_.q, int64_t{run.head} * shape_.group());
         item.q_stride = act_.qkv_stride;
         item.query_heads = run.heads * shape_.group();
-        item.table = {act_.cos + row * half, act_.sin + row * half, shape_.head_dim};
+        item.table = {act_.cos + row * half, act_.sin + row * half, rotates ? shape_.head_dim : 0};
         item.kv = {.k = at(act_.k, run.head),
                    .v = at(act_.v, run.head),
                    .kv_stride = act_.qkv_stride,
@@ -454,7 +462,7 @@ Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sin
     const int64_t tokens = entries_[e].tokens;
     for (int64_t token = input.sampler == nullptr ? 0 : tokens - 1; token < tokens; ++token) {
       logit_rows_.push_back({static_cast<int>(e), token});
-      if (static_cast<int64_t>(logit_rows_.size()) < kLogitRows) continue;
+      if (static_cast<int64_t>(logit_rows_.size()) < LogitRowsOf(limits_)) continue;
       if (Status s = FlushLogits(inputs, sink); !s.ok()) return s;
     }
   }
@@ -483,7 +491,7 @@ const float* Executor::HeadRows() {
 Status Executor::FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink) {
   if (logit_rows_.empty()) return OkStatus();
   const auto rows = static_cast<int64_t>(logit_rows_.size());
-  model_.Head(kernels_, compute_, rows, HeadRows(), head_normed_, logits_);
+  model_.Head(kernels_, compute_, rows, HeadRows(), head_scratch_, logits_);
   sample_items_.clear();
   for (int64_t i = 0; i < rows; ++i) {
     Sampler* sampler = inputs[static_cast<size_t>(RowEntry(i))].sampler;

@@ -158,10 +158,10 @@ class Executor {
   float* lse_;          // [step_tokens, query_heads]
   float* part_o_;       // [entries, max_parts, query_heads, head_dim]
   float* part_lse_;     // [entries, max_parts, query_heads]
-  float* head_in_;      // [kLogitRows, d_model]
-  void* head_normed_;   // [kLogitRows, d_model] activations
-  float* logits_;       // [kLogitRows, vocab]
-  Sampled* sampled_;    // [kLogitRows]
+  float* head_in_;      // [LogitRowsOf(limits), d_model]
+  void* head_scratch_;  // of Model::Head for so many rows
+  float* logits_;       // [LogitRowsOf(limits), vocab]
+  Sampled* sampled_;    // [LogitRowsOf(limits)]
   float* host_logits_;  // the same two, where the host reads them
   Sampled* host_sampled_;
 

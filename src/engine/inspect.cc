@@ -64,8 +64,10 @@ Inspection DescribeModel(const std::string& folder, const ModelConfig& config,
        {"head dimension", std::to_string(shape.head_dim)},
        {"vocabulary",
         fmt::format("{}{}", shape.vocab, config.tied_embeddings ? ", tied embeddings" : "")},
-       {"trained length", fmt::format("{} tokens, RoPE {} (theta {})", config.max_position,
-                                      RopeTypeName(config.rope.type), config.rope.theta)}}};
+       {"trained length", config.learned_positions
+                              ? fmt::format("{} learned positions", config.max_position)
+                              : fmt::format("{} tokens, RoPE {} (theta {})", config.max_position,
+                                            RopeTypeName(config.rope.type), config.rope.theta)}}};
   const auto add = [&](const char* name, std::string value) {
     inspection.fields.emplace_back(name, std::move(value));
   };

@@ -139,6 +139,13 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
                                                       " tokens; 1 to " +
                                                       std::to_string(kMaxLength) + " are possible");
     }
+    if (config.learned_positions && length > config.max_position) {
+      return Status(StatusCode::kInvalidArgument,
+                    "a context of " + std::to_string(length) + " tokens, and this " +
+                        config.architecture + " has learned " +
+                        std::to_string(config.max_position) +
+                        " positions; use a context of at most so many");
+    }
   }
   if (options.page_slots < 1 || options.page_slots > 4096) {
     return Status(StatusCode::kInvalidArgument, "a page has 1 to 4096 slots");

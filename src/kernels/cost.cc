@@ -30,15 +30,20 @@ int64_t SeenPairs(const AttentionParams& params, const AttentionItem& item) {
 WorkCost LinearCost(int64_t rows, std::span<const LinearOp> ops, int64_t activation_bytes) {
   WorkCost cost = {.name = "linear"};
   for (const LinearOp& op : ops) {
-    const int64_t y = op.result == LinearResult::kActivation ? activation_bytes
-                      : op.result == LinearResult::kFloat    ? kFloat
-                                                             : 2 * kFloat;
+    const int64_t y = IsActivation(op.result)             ? activation_bytes
+                      : op.result == LinearResult::kFloat ? kFloat
+                                                          : 2 * kFloat;
     cost.bytes += op.weight.out * op.weight.in * static_cast<int64_t>(DTypeBytes(op.weight.dtype)) +
                   rows * op.weight.out * y;
     cost.flops += 2 * rows * op.weight.out * op.weight.in;
   }
   if (!ops.empty()) cost.bytes += rows * ops.front().weight.in * activation_bytes;
   return cost;
+}
+
+WorkCost NormCost(const NormView& norm, int64_t elements, int64_t result_bytes) {
+  const int64_t flops = norm.kind == NormKind::kNone ? 0 : norm.kind == NormKind::kRms ? 4 : 6;
+  return {.name = "norm", .bytes = elements * (kFloat + result_bytes), .flops = flops * elements};
 }
 
 WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,

@@ -13,6 +13,8 @@ namespace headway {
 
 // Weights and rows once; results once, those that are added to twice.
 WorkCost LinearCost(int64_t rows, std::span<const LinearOp> ops, int64_t activation_bytes);
+// `elements` of the residual stream once, and as many `result_bytes` each.
+WorkCost NormCost(const NormView& norm, int64_t elements, int64_t result_bytes);
 // Two products over the pairs of query and key that are seen; K, V, queries and states once.
 WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
                     std::span<const AttentionItem> items, int64_t activation_bytes);

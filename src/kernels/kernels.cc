@@ -15,16 +15,15 @@ void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
   }
 }
 
-void Kernels::NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                          void* normed, std::span<const LinearOp> ops) {
-  RmsNorm(stream, x, norm, eps, rows, ops.front().weight.in, normed);
+  Norm(stream, x, norm, rows, ops.front().weight.in, normed);
   Linear(stream, normed, rows, ops);
 }
 
-void Kernels::NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps,
-                              int64_t rows, void* normed, const LinearOp& gate,
-                              const LinearOp& up) {
-  RmsNorm(stream, x, norm, eps, rows, gate.weight.in, normed);
+void Kernels::NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                              void* normed, const LinearOp& gate, const LinearOp& up) {
+  Norm(stream, x, norm, rows, gate.weight.in, normed);
   GatedLinear(stream, normed, rows, gate, up);
 }
 

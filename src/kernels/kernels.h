@@ -28,9 +28,12 @@ struct WeightView {
   int64_t in = 0;
 };
 
-// What becomes of a product: an activation, f32 (logits), or f32 added to what is there (the
-// residual stream).
-enum class LinearResult : uint8_t { kActivation, kFloat, kAddFloat };
+// What becomes of a product: an activation, an activation behind ReLU (negative ones become 0),
+// f32 (logits), or f32 added to what is there (the residual stream).
+enum class LinearResult : uint8_t { kActivation, kRelu, kFloat, kAddFloat };
+inline bool IsActivation(LinearResult result) {
+  return result == LinearResult::kActivation || result == LinearResult::kRelu;
+}
 
 // y [rows, out] = x [rows, in] · weight^T + bias.
 struct LinearOp {
@@ -39,6 +42,19 @@ struct LinearOp {
   void* y = nullptr;
   int64_t y_stride = 0;  // elements between rows of y
   LinearResult result = LinearResult::kActivation;
+};
+
+// A norm over the last dimension of the residual stream; sums are f32 or wider.
+enum class NormKind : uint8_t {
+  kNone,   // y = x
+  kRms,    // y = x / sqrt(mean(x²) + eps) * weight
+  kLayer,  // y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias
+};
+struct NormView {
+  NormKind kind = NormKind::kRms;
+  const float* weight = nullptr;  // [width]; null: ones
+  const float* bias = nullptr;    // [width], of kLayer; null: zeros
+  float eps = 0.0f;
 };
 
 // How the pages of a cache are laid out: page_slots × head_dim elements, slot-major.
@@ -76,6 +92,7 @@ struct StoreKvItem {
 };
 
 // The rotation angles of a step's tokens: cos and sin [tokens, rotary_dim / 2], already scaled.
+// With a rotary_dim of 0 nothing rotates, and cos and sin are not read.
 struct RopeTable {
   const float* cos = nullptr;
   const float* sin = nullptr;
@@ -209,26 +226,29 @@ class Kernels {
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
   virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
 
-  // x [n, table.in] = rows of table [vocab, d_model] chosen by ids.
+  // x [n, table.in] = rows of table [vocab, table.in] chosen by ids; with `add` they are added to
+  // x.
   virtual void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
-                     float* x) = 0;
-  // y = x / sqrt(mean(x²) + eps) * weight over the last dimension of x [rows, width].
-  virtual void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-                       int64_t width, void* y) = 0;
-  // The same in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
+                     bool add, float* x) = 0;
+  // y = activations of the normed x [rows, width].
+  virtual void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                    int64_t width, void* y) = 0;
+  // x [rows, width] = the normed x, which stays f32.
+  virtual void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
+                           float* x) = 0;
+  // NormKind::kRms in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
   virtual void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
                         int head_dim, void* x, int64_t x_stride) = 0;
   // All ops read the same x [rows, in].
   virtual void Linear(Stream& stream, const void* x, int64_t rows,
                       std::span<const LinearOp> ops) = 0;
-  // Linear of RmsNorm's result: x is the residual stream [rows, in]. normed [rows, in] may be
+  // Linear of Norm's result: x is the residual stream [rows, in]. normed [rows, in] may be
   // overwritten.
-  virtual void NormLinear(Stream& stream, const float* x, const float* norm, float eps,
-                          int64_t rows, void* normed, std::span<const LinearOp> ops);
-  // GatedLinear of RmsNorm's result.
-  virtual void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps,
-                               int64_t rows, void* normed, const LinearOp& gate,
-                               const LinearOp& up);
+  virtual void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                          void* normed, std::span<const LinearOp> ops);
+  // GatedLinear of Norm's result.
+  virtual void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                               void* normed, const LinearOp& gate, const LinearOp& up);
   // The first half of a gated MLP: gate.y [rows, out] = silu(x · gate) * (x · up), rows contiguous.
   // up.y may be overwritten.
   virtual void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,

@@ -19,10 +19,12 @@ constexpr int64_t kMaxWidth = int64_t{1} << 20;  // d_model, d_ff, heads * head_
 constexpr int64_t kMaxHeads = int64_t{1} << 16;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr int64_t kMaxTable = int64_t{1} << 24;  // learned positions
 constexpr int64_t kMaxPosition = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxEos = 1024;
 
-enum class Biases { kNone, kQkv, kConfigured };  // Configured: attention_bias and mlp_bias
+// Configured: by attention_bias and mlp_bias, or by enable_bias.
+enum class Biases { kNone, kQkv, kConfigured };
 enum class Windows { kNone, kEveryLayer, kByLayer };
 
 // What config.json leaves out: the ways in which the architectures differ, and the defaults of
@@ -30,6 +32,7 @@ enum class Windows { kNone, kEveryLayer, kByLayer };
 struct Family {
   const char* architecture;
   const char* model_type;
+  TensorNames names;  // and so the keys of config.json
   Biases biases;
   Windows windows;
   bool qk_norm;
@@ -40,13 +43,18 @@ struct Family {
   TokenId default_eos;
 };
 
-constexpr std::array<Family, 4> kFamilies = {{
-    {"LlamaForCausalLM", "llama", Biases::kConfigured, Windows::kNone, false, 0, 0, 2048, 1, 2},
-    {"MistralForCausalLM", "mistral", Biases::kNone, Windows::kEveryLayer, false, 8, 0, 131072, 1,
+constexpr TensorNames kLlama = TensorNames::kLlama;
+constexpr std::array<Family, 5> kFamilies = {{
+    {"LlamaForCausalLM", "llama", kLlama, Biases::kConfigured, Windows::kNone, false, 0, 0, 2048, 1,
      2},
-    {"Qwen2ForCausalLM", "qwen2", Biases::kQkv, Windows::kByLayer, false, 32, 0, 32768, -1, -1},
-    {"Qwen3ForCausalLM", "qwen3", Biases::kConfigured, Windows::kByLayer, true, 32, 128, 32768, -1,
+    {"MistralForCausalLM", "mistral", kLlama, Biases::kNone, Windows::kEveryLayer, false, 8, 0,
+     131072, 1, 2},
+    {"Qwen2ForCausalLM", "qwen2", kLlama, Biases::kQkv, Windows::kByLayer, false, 32, 0, 32768, -1,
      -1},
+    {"Qwen3ForCausalLM", "qwen3", kLlama, Biases::kConfigured, Windows::kByLayer, true, 32, 128,
+     32768, -1, -1},
+    {"OPTForCausalLM", "opt", TensorNames::kOpt, Biases::kConfigured, Windows::kNone, false, 0, 0,
+     2048, 2, 2},
 }};
 
 std::string Shown(const nlohmann::json& value) {
@@ -250,14 +258,36 @@ const Family* FindFamily(KeyReader& config) {
   return nullptr;
 }
 
+void CheckHeadDim(KeyReader& config, const ModelShape& shape) {
+  if (shape.head_dim % 2 != 0 || shape.head_dim < 2 || shape.head_dim > kMaxHeadDim) {
+    config.Fail(fmt::format("head_dim is {}, not an even number from 2 to {}", shape.head_dim,
+                            kMaxHeadDim));
+  }
+}
+
+// A KV head for each query head; the heads are as wide as the model.
+void ReadOptHeads(KeyReader& config, ModelShape* shape) {
+  shape->kv_heads = shape->query_heads;
+  if (shape->d_model % shape->query_heads != 0) {
+    config.Fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
+                            shape->d_model, shape->query_heads));
+  }
+  shape->head_dim = shape->d_model / shape->query_heads;
+  CheckHeadDim(config, *shape);
+}
+
 void ReadShape(KeyReader& config, const Family& family, ModelShape* shape) {
   shape->layers = static_cast<int>(config.Int("num_hidden_layers", 1, kMaxLayers, std::nullopt));
   shape->d_model = static_cast<int>(config.Int("hidden_size", 1, kMaxWidth, std::nullopt));
-  shape->d_ff = static_cast<int>(config.Int("intermediate_size", 1, kMaxWidth, std::nullopt));
+  const bool opt = family.names == TensorNames::kOpt;
+  shape->gated_mlp = !opt;
+  shape->d_ff = static_cast<int>(
+      config.Int(opt ? "ffn_dim" : "intermediate_size", 1, kMaxWidth, std::nullopt));
   shape->vocab = static_cast<int>(config.Int("vocab_size", 1, kMaxVocab, std::nullopt));
   shape->query_heads =
       static_cast<int>(config.Int("num_attention_heads", 1, kMaxHeads, std::nullopt));
 
+  if (opt) return ReadOptHeads(config, shape);
   // Null asks for the derived value, absence for the default of the family.
   const bool kv_default = !config.HasKey("num_key_value_heads") && family.default_kv_heads != 0;
   shape->kv_heads = static_cast<int>(
@@ -277,10 +307,7 @@ void ReadShape(KeyReader& config, const Family& family, ModelShape* shape) {
   const int64_t fallback =
       derived ? int64_t{shape->d_model} / shape->query_heads : family.default_head_dim;
   shape->head_dim = static_cast<int>(config.Int("head_dim", 2, kMaxHeadDim, fallback));
-  if (shape->head_dim % 2 != 0 || shape->head_dim < 2 || shape->head_dim > kMaxHeadDim) {
-    config.Fail(fmt::format("head_dim is {}, not an even number from 2 to {}", shape->head_dim,
-                            kMaxHeadDim));
-  }
+  CheckHeadDim(config, *shape);
   if (int64_t{shape->query_heads} * shape->head_dim > kMaxWidth) {
     config.Fail(fmt::format("{} query heads of {} are wider than {}", shape->query_heads,
                             shape->head_dim, kMaxWidth));
@@ -389,11 +416,14 @@ GenerationDefaults ReadGeneration(KeyReader& generation) {
   return defaults;
 }
 
-void RefuseUnsupported(KeyReader& config) {
-  const std::string activation = config.String("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    config.Unsupported(
-        fmt::format("hidden_act '{}' is not supported; supported is silu", Printable(activation)));
+void RefuseUnsupported(KeyReader& config, const Family& family) {
+  const bool opt = family.names == TensorNames::kOpt;
+  const char* key = opt ? "activation_function" : "hidden_act";
+  const char* supported = opt ? "relu" : "silu";
+  const std::string activation = config.String(key, supported);
+  if (activation != supported && (opt || activation != "swish")) {
+    config.Unsupported(fmt::format("{} '{}' is not supported; supported is {}", key,
+                                   Printable(activation), supported));
   }
   if (const nlohmann::json* quantization = config.Find("quantization_config")) {
     std::string method = "unknown";
@@ -407,10 +437,49 @@ void RefuseUnsupported(KeyReader& config) {
   }
 }
 
+// What follows the shape in Llama and the architectures like it.
+void ReadLlama(KeyReader& config, const Family& family, const std::string& where,
+               ModelConfig* model) {
+  model->norm_eps = static_cast<float>(config.Number("rms_norm_eps", 0.0, 1.0, 1e-6));
+  model->tied_embeddings = config.Bool("tie_word_embeddings", false);
+  model->qk_norm = family.qk_norm;
+  if (family.biases == Biases::kConfigured) {
+    model->qkv_bias = model->o_bias = config.Bool("attention_bias", false);
+    // Qwen3's MLP has no biases whatever its config says.
+    model->mlp_bias = !family.qk_norm && config.Bool("mlp_bias", false);
+  } else {
+    model->qkv_bias = family.biases == Biases::kQkv;
+  }
+  model->rope = ReadRope(config, model->max_position, where);
+  if (model->rope.type == RopeType::kDynamic && model->shape.head_dim < 4) {
+    config.Fail("rope type dynamic needs a head_dim of 4 at least");
+  }
+}
+
+void ReadOpt(KeyReader& config, ModelConfig* model) {
+  model->norm_eps = 1e-5f;  // torch.nn.LayerNorm's, which the architecture takes
+  model->layer_norm = true;
+  model->norm_affine = config.Bool("layer_norm_elementwise_affine", true);
+  model->norm_behind = !config.Bool("do_layer_norm_before", true);
+  model->final_norm = !model->norm_behind && !config.Bool("_remove_final_layer_norm", false);
+  model->tied_embeddings = config.Bool("tie_word_embeddings", true);
+  model->qkv_bias = model->o_bias = model->mlp_bias = config.Bool("enable_bias", true);
+  model->rope.type = RopeType::kNone;
+  model->learned_positions = true;
+  const int64_t width = config.Int("word_embed_proj_dim", 1, kMaxWidth, model->shape.d_model);
+  if (width > model->shape.d_model) {
+    config.Unsupported(fmt::format("word_embed_proj_dim {} above hidden_size {} is not supported",
+                                   width, model->shape.d_model));
+  }
+  if (width != model->shape.d_model) model->embed_width = static_cast<int>(width);
+}
+
 }  // namespace
 
 const char* RopeTypeName(RopeType type) {
   switch (type) {
+    case RopeType::kNone:
+      return "none";
     case RopeType::kDefault:
       return "default";
     case RopeType::kLinear:
@@ -439,29 +508,22 @@ Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_v
 
   // What Headway does not run at all comes first: its other keys may mean something else.
   const Family* family = FindFamily(config);
-  RefuseUnsupported(config);
+  if (family != nullptr) RefuseUnsupported(config, *family);
   if (!config.status().ok()) return config.status();
 
   ModelConfig model;
   model.architecture = family->architecture;
+  model.names = family->names;
   ReadShape(config, *family, &model.shape);
   if (!config.status().ok()) return config.status();
   model.shape.dtype = ReadDType(config);
-  model.norm_eps = static_cast<float>(config.Number("rms_norm_eps", 0.0, 1.0, 1e-6));
-  model.tied_embeddings = config.Bool("tie_word_embeddings", false);
-  model.qk_norm = family->qk_norm;
-  if (family->biases == Biases::kConfigured) {
-    model.qkv_bias = model.o_bias = config.Bool("attention_bias", false);
-    // Qwen3's MLP has no biases whatever its config says.
-    model.mlp_bias = !family->qk_norm && config.Bool("mlp_bias", false);
+  const bool opt = family->names == TensorNames::kOpt;
+  model.max_position = config.Int("max_position_embeddings", 1, opt ? kMaxTable : kMaxPosition,
+                                  family->default_max_position);
+  if (opt) {
+    ReadOpt(config, &model);
   } else {
-    model.qkv_bias = family->biases == Biases::kQkv;
-  }
-  model.max_position =
-      config.Int("max_position_embeddings", 1, kMaxPosition, family->default_max_position);
-  model.rope = ReadRope(config, model.max_position, config_path);
-  if (model.rope.type == RopeType::kDynamic && model.shape.head_dim < 4) {
-    config.Fail("rope type dynamic needs a head_dim of 4 at least");
+    ReadLlama(config, *family, config_path, &model);
   }
   model.windows = ReadWindows(config, *family, model.shape.layers);
   ReadSpecialTokens(config, generation, *family, &model);

@@ -1,5 +1,6 @@
 // ModelConfig: what config.json and generation_config.json of a Hugging Face folder say about a
-// model, checked and in one form. Llama, Mistral, Qwen2 and Qwen3 are values of it, not classes.
+// model, checked and in one form. Llama, Mistral, Qwen2, Qwen3 and OPT are values of it, not
+// classes.
 #ifndef HEADWAY_MODEL_CONFIG_H_
 #define HEADWAY_MODEL_CONFIG_H_
 
@@ -15,8 +16,9 @@
 
 namespace headway {
 
-enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
-const char* RopeTypeName(RopeType type);  // as config.json spells it: "default", "linear", ...
+enum class RopeType : uint8_t { kNone, kDefault, kLinear, kDynamic, kYarn, kLlama3 };
+// As config.json spells it: "default", "linear", ...; "none" where nothing rotates.
+const char* RopeTypeName(RopeType type);
 
 // How positions become angles. Fields that the type does not use keep their defaults.
 struct RopeConfig {
@@ -47,11 +49,21 @@ struct GenerationDefaults {
   std::optional<int64_t> top_k;
 };
 
+// How tensors are named in the files.
+enum class TensorNames : uint8_t { kLlama, kOpt };
+
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM"
+  TensorNames names = TensorNames::kLlama;
   // shape.dtype is what config.json says (f32 if nothing); Model::Load puts the weights' in.
   ModelShape shape;
   float norm_eps = 1e-6f;
+  bool layer_norm = false;   // LayerNorm instead of RMSNorm
+  bool norm_affine = true;   // norms have weights, and LayerNorms biases
+  bool norm_behind = false;  // norms follow attention and MLP, on the residual stream, and come not
+                             // before them
+  bool final_norm = true;    // there is one before the head
+  int embed_width = 0;       // of the embedding table where it is not d_model: projections between
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
@@ -60,7 +72,8 @@ struct ModelConfig {
   RopeConfig rope;
   // [layers]: a query at p sees keys at (p - window, p]; 0: all of them.
   std::vector<int64_t> windows;
-  int64_t max_position = 0;  // max_position_embeddings
+  int64_t max_position = 0;        // max_position_embeddings
+  bool learned_positions = false;  // a table of so many positions, which none exceeds
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;  // any of them ends generation
   GenerationDefaults generation;

@@ -32,7 +32,7 @@ class PlainRunner {
         activations_(static_cast<size_t>(Activations::Bytes(shape_, DType::kF32, kChunk) / 4 + 16),
                      NaN()),
         lse_(static_cast<size_t>(kChunk * shape_.query_heads), NaN()),
-        normed_(static_cast<size_t>(shape_.d_model), NaN()) {
+        scratch_(static_cast<size_t>(HeadScratchBytes(shape_, DType::kF32, 1) / 4), NaN()) {
     pages_ = CeilDiv(capacity, format_.page_slots);
     const int64_t planes = int64_t{2} * shape_.layers * shape_.kv_heads;
     memory_.resize(static_cast<size_t>(planes * pages_) * format_.bytes(), std::byte{0xFF});
@@ -100,11 +100,11 @@ class PlainRunner {
         Activations::Place(shape_, DType::kF32, tokens, static_cast<std::byte*>(start));
     std::vector<int32_t> positions;
     for (int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<int32_t>(length_ + i));
-    kernels_->RopeAngles(*stream_, positions, rope_.inv_freq.data(), shape_.head_dim, rope_.scale,
-                         a.cos, a.sin);
-    const RopeTable table = {.cos = a.cos, .sin = a.sin, .rotary_dim = shape_.head_dim};
+    kernels_->RopeAngles(*stream_, positions, rope_.inv_freq.data(), rope_.rotary_dim(),
+                         rope_.scale, a.cos, a.sin);
+    const RopeTable table = {.cos = a.cos, .sin = a.sin, .rotary_dim = rope_.rotary_dim()};
 
-    model_.Embed(*kernels_, *stream_, ids, a.x);
+    model_.Embed(*kernels_, *stream_, ids, positions, a);
     for (int layer = 0; layer < shape_.layers; ++layer) {
       model_.Qkv(*kernels_, *stream_, layer, tokens, a);
       Attention(layer, table, tokens, a);
@@ -114,7 +114,7 @@ class PlainRunner {
     length_ += tokens;
     for (int64_t i = 0; i < tokens; ++i) {
       logits->emplace_back(static_cast<size_t>(shape_.vocab), NaN());
-      model_.Head(*kernels_, *stream_, 1, a.x + i * shape_.d_model, normed_.data(),
+      model_.Head(*kernels_, *stream_, 1, a.x + i * shape_.d_model, scratch_.data(),
                   logits->back().data());
     }
     ASSERT_TRUE(stream_->Synchronize().ok());
@@ -129,7 +129,7 @@ class PlainRunner {
   const RopeFrequencies rope_;
   std::vector<float> activations_;
   std::vector<float> lse_;
-  std::vector<float> normed_;
+  std::vector<float> scratch_;
   std::vector<std::byte> memory_;  // [layers, kv_heads, K and V, pages_] pages
   int64_t pages_ = 0;
   int64_t length_ = 0;

@@ -24,6 +24,24 @@ constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
 constexpr int64_t kSampleBytes = 4096;
 constexpr int64_t kSamples = 16;  // of each tensor, for the fingerprint
 
+// What tensors are called behind the prefix of all but lm_head.
+struct Names {
+  const char* input_norm;
+  const char* o;
+  const char* mlp_norm;
+  const char* gate;
+  const char* down;
+  const char* final_norm;
+};
+constexpr Names kLlamaNames = {"input_layernorm", "self_attn.o_proj", "post_attention_layernorm",
+                               "mlp.gate_proj",   "mlp.down_proj",    "norm"};
+constexpr Names kOptNames = {
+    "self_attn_layer_norm", "self_attn.out_proj", "final_layer_norm", "fc1", "fc2",
+    "final_layer_norm"};
+const Names& NamesOf(const ModelConfig& config) {
+  return config.names == TensorNames::kOpt ? kOptNames : kLlamaNames;
+}
+
 int64_t AlignedFloats(int64_t count) {
   return RoundUp(count, kAlignment / static_cast<int64_t>(sizeof(float)));
 }
@@ -137,7 +155,7 @@ int64_t LineBytes(int64_t count, DType dtype) {
 int64_t Activations::Bytes(const ModelShape& shape, DType dtype, int64_t tokens) {
   const int64_t attention = LineBytes(tokens * QkvWidth(shape), dtype) +
                             LineBytes(tokens * shape.query_heads * shape.head_dim, dtype);
-  const int64_t mlp = 2 * LineBytes(tokens * shape.d_ff, dtype);
+  const int64_t mlp = (shape.gated_mlp ? 2 : 1) * LineBytes(tokens * shape.d_ff, dtype);
   return LineBytes(tokens * shape.d_model, DType::kF32) + LineBytes(tokens * shape.d_model, dtype) +
          std::max(attention, mlp) + 2 * LineBytes(tokens * shape.head_dim / 2, DType::kF32);
 }
@@ -166,8 +184,12 @@ Activations Activations::Place(const ModelShape& shape, DType dtype, int64_t tok
   a.o = take(tokens * shape.query_heads * shape.head_dim, dtype);
   next = shared;
   a.gate = take(tokens * shape.d_ff, dtype);
-  a.up = take(tokens * shape.d_ff, dtype);
+  if (shape.gated_mlp) a.up = take(tokens * shape.d_ff, dtype);
   return a;
+}
+
+int64_t HeadScratchBytes(const ModelShape& shape, DType dtype, int64_t rows) {
+  return 2 * LineBytes(rows * shape.d_model, dtype);
 }
 
 int64_t LogitsBytes(const ModelShape& shape, int64_t rows) {
@@ -189,10 +211,28 @@ WeightBytes CountWeightBytes(const ModelConfig& config) {
 
 Model::Model(Env* env, ModelConfig config) : env_(env), config_(std::move(config)) {
   layers_.resize(static_cast<size_t>(config_.shape.layers));
+  const NormView norm = {.kind = config_.layer_norm ? NormKind::kLayer : NormKind::kRms,
+                         .eps = config_.norm_eps};
+  for (Layer& layer : layers_) layer.input_norm = layer.mlp_norm = norm;
+  final_norm_ = config_.final_norm ? norm : NormView{.kind = NormKind::kNone};
 }
 
 Model::~Model() {
   if (owned_ != nullptr) env_->FreeMemory(owned_, owned_bytes_);
+}
+
+std::string Model::Prefix() const {
+  if (config_.names == TensorNames::kLlama) return "model.";
+  // Some of the published files hold the model without its head.
+  const bool bare = files_.has_value() && files_->Has("decoder.embed_tokens.weight");
+  return bare ? "decoder." : "model.decoder.";
+}
+
+void Model::AddNorm(const std::string& name, int64_t width, NormView* norm,
+                    std::vector<Part>* parts) const {
+  if (!config_.norm_affine) return;
+  parts->push_back({name + ".weight", width, 0, nullptr, &norm->weight});
+  if (config_.layer_norm) parts->push_back({name + ".bias", width, 0, nullptr, &norm->bias});
 }
 
 std::vector<Model::Part> Model::LayerParts(int index) {
@@ -200,18 +240,19 @@ std::vector<Model::Part> Model::LayerParts(int index) {
   const ModelShape& s = config_.shape;
   const int64_t q_width = int64_t{s.query_heads} * s.head_dim;
   const int64_t kv_width = int64_t{s.kv_heads} * s.head_dim;
+  const std::string prefix = fmt::format("{}layers.{}.", Prefix(), index);
   std::vector<Part> parts;
   auto vector = [&](const char* name, int64_t size, const float** at) {
-    parts.push_back({fmt::format("model.layers.{}.{}", index, name), size, 0, nullptr, at});
+    parts.push_back({prefix + name, size, 0, nullptr, at});
   };
   auto linear = [&](const char* name, int64_t out, int64_t in, WeightView* at, bool has_bias,
                     const float** bias) {
-    const std::string prefix = fmt::format("model.layers.{}.{}", index, name);
-    parts.push_back({prefix + ".weight", out, in, at, nullptr});
-    if (has_bias) parts.push_back({prefix + ".bias", out, 0, nullptr, bias});
+    parts.push_back({prefix + name + ".weight", out, in, at, nullptr});
+    if (has_bias) parts.push_back({prefix + name + ".bias", out, 0, nullptr, bias});
   };
   const ModelConfig& c = config_;
-  vector("input_layernorm.weight", s.d_model, &layer.input_norm);
+  const Names& names = NamesOf(c);
+  AddNorm(prefix + names.input_norm, s.d_model, &layer.input_norm, &parts);
   linear("self_attn.q_proj", q_width, s.d_model, &layer.q, c.qkv_bias, &layer.q_bias);
   linear("self_attn.k_proj", kv_width, s.d_model, &layer.k, c.qkv_bias, &layer.k_bias);
   linear("self_attn.v_proj", kv_width, s.d_model, &layer.v, c.qkv_bias, &layer.v_bias);
@@ -219,11 +260,13 @@ std::vector<Model::Part> Model::LayerParts(int index) {
     vector("self_attn.q_norm.weight", s.head_dim, &layer.q_norm);
     vector("self_attn.k_norm.weight", s.head_dim, &layer.k_norm);
   }
-  linear("self_attn.o_proj", s.d_model, q_width, &layer.o, c.o_bias, &layer.o_bias);
-  vector("post_attention_layernorm.weight", s.d_model, &layer.mlp_norm);
-  linear("mlp.gate_proj", s.d_ff, s.d_model, &layer.gate, c.mlp_bias, &layer.gate_bias);
-  linear("mlp.up_proj", s.d_ff, s.d_model, &layer.up, c.mlp_bias, &layer.up_bias);
-  linear("mlp.down_proj", s.d_model, s.d_ff, &layer.down, c.mlp_bias, &layer.down_bias);
+  linear(names.o, s.d_model, q_width, &layer.o, c.o_bias, &layer.o_bias);
+  AddNorm(prefix + names.mlp_norm, s.d_model, &layer.mlp_norm, &parts);
+  linear(names.gate, s.d_ff, s.d_model, &layer.gate, c.mlp_bias, &layer.gate_bias);
+  if (s.gated_mlp) {
+    linear("mlp.up_proj", s.d_ff, s.d_model, &layer.up, c.mlp_bias, &layer.up_bias);
+  }
+  linear(names.down, s.d_model, s.d_ff, &layer.down, c.mlp_bias, &layer.down_bias);
   return parts;
 }
 
@@ -233,18 +276,30 @@ std::vector<Model::Part> Model::Parts() {
   // two are equal it makes no difference, and where not, Transformers does not tie them either. It
   // may also hold the head alone, which then is the embedding, too.
   const bool has_head = files_.has_value() && files_->Has("lm_head.weight");
-  const bool has_embed = files_.has_value() && files_->Has("model.embed_tokens.weight");
+  const std::string prefix = Prefix();
+  const bool has_embed = files_.has_value() && files_->Has(prefix + "embed_tokens.weight");
+  const int64_t width = config_.embed_width == 0 ? s.d_model : config_.embed_width;
   std::vector<Part> parts;
   if (has_embed || !has_head || !config_.tied_embeddings) {
-    parts.push_back({"model.embed_tokens.weight", s.vocab, s.d_model, &embed_, nullptr});
+    parts.push_back({prefix + "embed_tokens.weight", s.vocab, width, &embed_, nullptr});
+  }
+  if (config_.learned_positions) {
+    parts.push_back({prefix + "embed_positions.weight", config_.max_position + kPositionOffset,
+                     s.d_model, &positions_, nullptr});
+  }
+  if (config_.embed_width != 0) {
+    parts.push_back({prefix + "project_in.weight", s.d_model, width, &project_in_, nullptr});
+    parts.push_back({prefix + "project_out.weight", width, s.d_model, &project_out_, nullptr});
   }
   for (int i = 0; i < s.layers; ++i) {
     std::vector<Part> layer = LayerParts(i);
     parts.insert(parts.end(), layer.begin(), layer.end());
   }
-  parts.push_back({"model.norm.weight", s.d_model, 0, nullptr, &final_norm_});
+  if (config_.final_norm) {
+    AddNorm(prefix + NamesOf(config_).final_norm, s.d_model, &final_norm_, &parts);
+  }
   if (has_head || !config_.tied_embeddings) {
-    parts.push_back({"lm_head.weight", s.vocab, s.d_model, &head_, nullptr});
+    parts.push_back({"lm_head.weight", s.vocab, width, &head_, nullptr});
   }
   return parts;
 }
@@ -428,6 +483,14 @@ uint64_t Model::ComputeFingerprint() const {
     }
   }
   return hash;
+}
+
+int64_t Model::StepWeightBytes() const {
+  const auto bytes = [](const WeightView& table) {
+    return table.out * table.in * static_cast<int64_t>(DTypeBytes(table.dtype));
+  };
+  const bool table_is_head = embed_.data == head_.data;
+  return weight_bytes_.total() - (table_is_head ? 0 : bytes(embed_)) - bytes(positions_);
 }
 
 int64_t Model::MaxLinearIn() const {

@@ -39,7 +39,7 @@ struct Activations {
   void* v = nullptr;       // [T, kv_heads, head_dim]  product can make them
   void* o = nullptr;       // [T, query_heads, head_dim], attention's output
   void* gate = nullptr;    // [T, d_ff]
-  void* up = nullptr;      // [T, d_ff]
+  void* up = nullptr;      // [T, d_ff], of a gated MLP
   float* cos = nullptr;    // [T, head_dim / 2]
   float* sin = nullptr;    // [T, head_dim / 2]
   int64_t qkv_stride = 0;
@@ -50,6 +50,9 @@ struct Activations {
   // `buffer` has Bytes() and is aligned to 64, as every part will be.
   static Activations Place(const ModelShape& shape, DType dtype, int64_t tokens, std::byte* buffer);
 };
+
+// Bytes that Head needs besides, for the normed rows and for those of the embedding's width.
+int64_t HeadScratchBytes(const ModelShape& shape, DType dtype, int64_t rows);
 
 // Bytes of the logits of `rows` tokens.
 int64_t LogitsBytes(const ModelShape& shape, int64_t rows);
@@ -87,6 +90,8 @@ class Model {
   const ModelShape& shape() const { return config_.shape; }
   // What the weights in use take, by their real dtypes.
   WeightBytes weight_bytes() const { return weight_bytes_; }
+  // Those that every step reads: all but the tables of which it takes a row a token.
+  int64_t StepWeightBytes() const;
   // A hash of names, shapes, dtypes and samples of every tensor's bytes: equal for equal weights,
   // and cheap. A session file is bound to it.
   uint64_t Fingerprint() const { return fingerprint_; }
@@ -94,17 +99,20 @@ class Model {
   // logits are not finite. `pool` may be null.
   Status CheckFinite(ThreadPool* pool) const;
 
-  // x [T, d_model] = the embeddings of ids [T], each in [0, vocab).
-  void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids, float* x) const;
+  // x = the embeddings of ids [T], each in [0, vocab), at positions [T], which count where the
+  // model learned some: each below max_position then. Overwrites normed.
+  void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids,
+             std::span<const int32_t> positions, const Activations& a) const;
   // From x: normed; q, k, v, with their norms where the model has them, not rotated yet.
   void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
-  // x += o · Wo.
+  // x += o · Wo; with norm_behind, x is normed then.
   void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                     const Activations& a) const;
-  // x += the gated MLP of the normed x. Overwrites normed, gate and up (thus q, k, v, o).
+  // x += the MLP of the normed x; with norm_behind, the MLP of x, and x is normed then. Overwrites
+  // normed, gate and up (thus q, k, v, o).
   void Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
-  // logits [rows, vocab] of x [rows, d_model]; normed [rows, d_model] is overwritten.
-  void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* normed,
+  // logits [rows, vocab] of x [rows, d_model]. `scratch` has HeadScratchBytes and is overwritten.
+  void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* scratch,
             float* logits) const;
 
   // The widest input and output of the steps' Linear calls, Head's output (vocab) left out: for
@@ -115,7 +123,7 @@ class Model {
  private:
   // Pointers are null where the model has no such part.
   struct Layer {
-    const float* input_norm = nullptr;  // [d_model]
+    NormView input_norm;  // of [d_model]; with norm_behind, that behind attention
     WeightView q, k, v, o;
     const float* q_bias = nullptr;
     const float* k_bias = nullptr;
@@ -123,8 +131,8 @@ class Model {
     const float* o_bias = nullptr;
     const float* q_norm = nullptr;  // [head_dim]
     const float* k_norm = nullptr;
-    const float* mlp_norm = nullptr;  // [d_model]
-    WeightView gate, up, down;
+    NormView mlp_norm;          // of [d_model]; with norm_behind, that behind the MLP
+    WeightView gate, up, down;  // an MLP that is not gated has gate and down
     const float* gate_bias = nullptr;
     const float* up_bias = nullptr;
     const float* down_bias = nullptr;
@@ -134,10 +142,16 @@ class Model {
 
   friend WeightBytes CountWeightBytes(const ModelConfig& config);
 
+  // Rows of a table of learned positions before the first one's.
+  static constexpr int64_t kPositionOffset = 2;
+
   Model(Env* env, ModelConfig config);
   // The tensors of the config and, with files, of what they hold; pointing into this object.
   std::vector<Part> Parts();
   std::vector<Part> LayerParts(int layer);
+  std::string Prefix() const;
+  void AddNorm(const std::string& name, int64_t width, NormView* norm,
+               std::vector<Part>* parts) const;
   Status MapParts(const std::string& folder);
   Status Own(int64_t bytes);
   uint64_t ComputeFingerprint() const;
@@ -151,8 +165,11 @@ class Model {
   WeightBytes weight_bytes_;
 
   WeightView embed_;
+  WeightView positions_;    // [max_position + offset, d_model], with learned_positions
+  WeightView project_in_;   // [d_model, embed_width], with an embed_width
+  WeightView project_out_;  // [embed_width, d_model]
   std::vector<Layer> layers_;
-  const float* final_norm_ = nullptr;
+  NormView final_norm_;
   WeightView head_;
   std::vector<Part> parts_;
   uint64_t fingerprint_ = 0;

@@ -248,7 +248,9 @@ TEST_F(ModelTest, RandomModelsAreNormalAndDependOnTheSeedOnly) {
     std::vector<TokenId> ids(5000);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i);
     std::vector<float> x(ids.size() * 32, NAN);
-    model->Embed(*NewRefKernels(), *stream, ids, x.data());
+    Activations a;
+    a.x = x.data();
+    model->Embed(*NewRefKernels(), *stream, ids, {}, a);
     ASSERT_TRUE(stream->Synchronize().ok());
     double sum = 0.0;
     double squares = 0.0;

@@ -106,6 +106,7 @@ void StretchLlama3(const RopeConfig& config, std::vector<float>* inv_freq) {
 RopeFrequencies ComputeRope(const RopeConfig& config, int head_dim, int64_t total_length) {
   HEADWAY_CHECK(head_dim >= 2 && head_dim % 2 == 0);
   RopeFrequencies result;
+  if (config.type == RopeType::kNone) return result;
   if (config.type == RopeType::kYarn) {
     result.inv_freq = YarnFrequencies(config, head_dim);
     result.scale = YarnScale(config);

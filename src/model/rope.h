@@ -13,9 +13,10 @@ namespace headway {
 // What Kernels::RopeAngles takes. A cache of rotated keys fits a prompt only if the frequencies are
 // equal: compare, or compare hashes where one side is in a file.
 struct RopeFrequencies {
-  std::vector<float> inv_freq;  // [head_dim / 2]
+  std::vector<float> inv_freq;  // [head_dim / 2]; empty: nothing rotates
   float scale = 1.0f;           // of cos and sin: yarn's attention factor
 
+  int rotary_dim() const { return 2 * static_cast<int>(inv_freq.size()); }
   uint64_t Hash() const;
   bool operator==(const RopeFrequencies&) const = default;
 };

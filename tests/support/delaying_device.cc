@@ -107,14 +107,19 @@ class DelayingKernels final : public Kernels {
     return inner_->Prepare(limits, device, budget);
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
              float* x) override {
-    Run(stream,
-        [this, table, copy = CopyOf(ids), x](Stream& s) { inner_->Embed(s, table, copy, x); });
+    Run(stream, [this, table, copy = CopyOf(ids), add, x](Stream& s) {
+      inner_->Embed(s, table, copy, add, x);
+    });
   }
-  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-               int64_t width, void* y) override {
-    Run(stream, [=, this](Stream& s) { inner_->RmsNorm(s, x, weight, eps, rows, width, y); });
+  void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
+    Run(stream, [=, this](Stream& s) { inner_->Norm(s, x, norm, rows, width, y); });
+  }
+  void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    Run(stream, [=, this](Stream& s) { inner_->NormInPlace(s, norm, rows, width, x); });
   }
   void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
                 int head_dim, void* x, int64_t x_stride) override {
@@ -126,16 +131,16 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, x, rows, copy = CopyOf(ops)](Stream& s) { inner_->Linear(s, x, rows, copy); });
   }
-  void NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
-                  void* normed, std::span<const LinearOp> ops) override {
-    Run(stream, [this, x, norm, eps, rows, normed, copy = CopyOf(ops)](Stream& s) {
-      inner_->NormLinear(s, x, norm, eps, rows, normed, copy);
+  void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows, void* normed,
+                  std::span<const LinearOp> ops) override {
+    Run(stream, [this, x, norm, rows, normed, copy = CopyOf(ops)](Stream& s) {
+      inner_->NormLinear(s, x, norm, rows, normed, copy);
     });
   }
-  void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+  void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                        void* normed, const LinearOp& gate, const LinearOp& up) override {
     Run(stream,
-        [=, this](Stream& s) { inner_->NormGatedLinear(s, x, norm, eps, rows, normed, gate, up); });
+        [=, this](Stream& s) { inner_->NormGatedLinear(s, x, norm, rows, normed, gate, up); });
   }
   void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                    const LinearOp& up) override {

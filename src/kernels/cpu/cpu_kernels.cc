@@ -75,7 +75,7 @@ class CpuKernels : public Kernels {
     return OkStatus();
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
              float* x) override {
     const int64_t tokens = static_cast<int64_t>(ids.size());
     const int64_t row_bytes = table.in * static_cast<int64_t>(DTypeBytes(table.dtype));
@@ -84,28 +84,33 @@ class CpuKernels : public Kernels {
     OverRows(tokens, bytes, [&](int64_t row) {
       const TokenId id = ids[static_cast<size_t>(row)];
       HEADWAY_CHECK(id >= 0 && id < table.out);
-      elementwise_.to_f32(table.data + id * row_bytes, table.dtype, table.in, x + row * table.in);
+      (add ? elementwise_.add_f32 : elementwise_.to_f32)(table.data + id * row_bytes, table.dtype,
+                                                         table.in, x + row * table.in);
     });
   }
 
-  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-               int64_t width, void* y) override {
-    const int64_t bytes = 2 * rows * width * kFloat;
-    const Traced traced(trace_, stream.lane(), "rmsnorm", bytes, 4 * rows * width);
-    OverRows(rows, bytes, [&](int64_t row) {
-      elementwise_.rms_norm(x + row * width, weight, eps, width,
-                            static_cast<float*>(y) + row * width);
+  void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
+    const Traced traced(trace_, stream.lane(), NormCost(norm, rows * width, kFloat));
+    OverRows(rows, 2 * rows * width * kFloat, [&](int64_t row) {
+      elementwise_.norm(x + row * width, norm, width, static_cast<float*>(y) + row * width);
     });
+  }
+
+  void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    Norm(stream, x, norm, rows, width, x);
   }
 
   void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
                 int head_dim, void* x, int64_t x_stride) override {
     const int64_t elements = tokens * heads * head_dim;
     const Traced traced(trace_, stream.lane(), "head norm", 2 * elements * kFloat, 4 * elements);
+    const NormView norm = {NormKind::kRms, weight, nullptr, eps};
     OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
       float* row = static_cast<float*>(x) + t * x_stride;
       for (int head = 0; head < heads; ++head, row += head_dim) {
-        elementwise_.rms_norm(row, weight, eps, head_dim, row);
+        elementwise_.norm(row, norm, head_dim, row);
       }
     });
   }
@@ -148,6 +153,7 @@ class CpuKernels : public Kernels {
   void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
             void* x, int64_t x_stride) override {
     const int half = table.rotary_dim / 2;
+    if (half == 0) return;
     const int64_t elements = tokens * heads * table.rotary_dim;
     const Traced traced(trace_, stream.lane(), "rope", 2 * elements * kFloat, 3 * elements);
     OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {

@@ -63,8 +63,13 @@ TEST_P(CpuKernelsTest, EmbedConvertsTheRowsExactly) {
       const int64_t count = static_cast<int64_t>(ids.size()) * width;
       std::vector<float> expected = Poisoned(count);
       std::vector<float> actual = Poisoned(count);
-      ref_->Embed(*stream_, view, ids, expected.data());
-      cpu_->Embed(*stream_, view, ids, actual.data());
+      ref_->Embed(*stream_, view, ids, false, expected.data());
+      cpu_->Embed(*stream_, view, ids, false, actual.data());
+      EXPECT_EQ(actual, expected) << DTypeName(dtype) << " width " << width;
+      // A sum of two numbers is rounded once.
+      actual = expected = RandomVector(random, count, 1.0f);
+      ref_->Embed(*stream_, view, ids, true, expected.data());
+      cpu_->Embed(*stream_, view, ids, true, actual.data());
       EXPECT_EQ(actual, expected) << DTypeName(dtype) << " width " << width;
     }
   }
@@ -79,9 +84,10 @@ TEST_P(CpuKernelsTest, RmsNorm) {
       std::vector<float> expected = Poisoned(rows * width);
       std::vector<float> actual = Poisoned(rows * width);
       std::vector<float> in_place = x;
-      ref_->RmsNorm(*stream_, x.data(), weight.data(), 1e-5f, rows, width, expected.data());
-      cpu_->RmsNorm(*stream_, x.data(), weight.data(), 1e-5f, rows, width, actual.data());
-      cpu_->RmsNorm(*stream_, in_place.data(), weight.data(), 1e-5f, rows, width, in_place.data());
+      const NormView norm = {NormKind::kRms, weight.data(), nullptr, 1e-5f};
+      ref_->Norm(*stream_, x.data(), norm, rows, width, expected.data());
+      cpu_->Norm(*stream_, x.data(), norm, rows, width, actual.data());
+      cpu_->NormInPlace(*stream_, norm, rows, width, in_place.data());
       EXPECT_EQ(in_place, actual);
       // The sum of squares has one sign: its relative error is at most the additions of one of its
       // chains (width / 16 at worst, a random walk) half an eps each, and half of it is left after
@@ -93,6 +99,53 @@ TEST_P(CpuKernelsTest, RmsNorm) {
       }
     }
   }
+}
+
+// Rows whose mean is far from 0, as residual streams have some.
+TEST_P(CpuKernelsTest, LayerNorm) {
+  Random random(28);
+  for (const int64_t width : {1, 7, 64, 100, 384, 1023, 4096}) {
+    for (const int64_t rows : {1, 3, 65}) {
+      std::vector<float> x = RandomVector(random, rows * width, 3.0f);
+      const float shift = 30.0f;
+      for (float& value : x) value += shift;
+      const std::vector<float> weight = RandomVector(random, width, 1.0f);
+      const std::vector<float> bias = RandomVector(random, width, 1.0f);
+      for (const bool affine : {true, false}) {
+        const NormView norm = {NormKind::kLayer, affine ? weight.data() : nullptr,
+                               affine ? bias.data() : nullptr, 1e-5f};
+        std::vector<float> expected = Poisoned(rows * width);
+        std::vector<float> actual = Poisoned(rows * width);
+        std::vector<float> in_place = x;
+        ref_->Norm(*stream_, x.data(), norm, rows, width, expected.data());
+        cpu_->Norm(*stream_, x.data(), norm, rows, width, actual.data());
+        cpu_->NormInPlace(*stream_, norm, rows, width, in_place.data());
+        EXPECT_EQ(in_place, actual);
+        // The mean is off by a random walk of half an eps of it a step, and what it is taken from
+        // by a rounding; the scale, 1 / 3 where rows are long, makes that an error of the result.
+        // Short rows may lie close together: their scale is at most 1 / sqrt(1e-5).
+        const double walk = std::sqrt(static_cast<double>(width)) + 2.0;
+        const double scale = width == 1 ? 317.0 : width < 64 ? 4.0 : 0.5;
+        const double off = 2.0 * walk * shift * scale * kEps / 2;
+        for (size_t i = 0; i < actual.size(); ++i) {
+          const double by = affine ? std::fabs(weight[i % static_cast<size_t>(width)]) : 1.0;
+          const double add = affine ? std::fabs(bias[i % static_cast<size_t>(width)]) : 0.0;
+          const double relative = (6.0 + walk) * kEps / 2;
+          ASSERT_NEAR(actual[i], expected[i],
+                      off * by + relative * (std::fabs(expected[i]) + 2.0 * add))
+              << "width " << width;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, NoNormCopies) {
+  Random random(29);
+  const std::vector<float> x = RandomVector(random, 3 * 77, 3.0f);
+  std::vector<float> y = Poisoned(3 * 77);
+  cpu_->Norm(*stream_, x.data(), {.kind = NormKind::kNone}, 3, 77, y.data());
+  EXPECT_EQ(y, x);
 }
 
 // Heads are rows, tokens some way apart; nothing between them is touched.
@@ -108,8 +161,8 @@ TEST_P(CpuKernelsTest, HeadNorm) {
     std::vector<float> actual = x;
     for (int64_t t = 0; t < tokens; ++t) {
       std::vector<float> rows(static_cast<size_t>(heads * head_dim));
-      cpu_->RmsNorm(*stream_, x.data() + t * stride, weight.data(), 1e-5f, heads, head_dim,
-                    rows.data());
+      cpu_->Norm(*stream_, x.data() + t * stride, {NormKind::kRms, weight.data(), nullptr, 1e-5f},
+                 heads, head_dim, rows.data());
       std::copy(rows.begin(), rows.end(), expected.begin() + t * stride);
     }
     cpu_->HeadNorm(*stream_, weight.data(), 1e-5f, tokens, heads, head_dim, actual.data(), stride);

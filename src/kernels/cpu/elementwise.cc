@@ -24,16 +24,20 @@ namespace {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-template <DType kDType>
+template <DType kDType, bool kAdd>
 void ConvertToF32(const std::byte* from, int64_t count, float* to) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadF32<kDType>(d, from, i), d, to + i);
+  for (; i + lanes <= count; i += lanes) {
+    V value = LoadF32<kDType>(d, from, i);
+    if constexpr (kAdd) value = hn::Add(value, hn::LoadU(d, to + i));
+    hn::StoreU(value, d, to + i);
+  }
   if (i < count) {
     HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
     hn::Store(LoadF32Tail<kDType>(d, from, i, count - i), d, tail);
-    std::memcpy(to + i, tail, static_cast<size_t>(count - i) * sizeof(float));
+    for (int64_t j = i; j < count; ++j) to[j] = tail[j - i] + (kAdd ? to[j] : 0.0f);
   }
 }
 
@@ -43,14 +47,27 @@ void ToF32(const std::byte* from, DType dtype, int64_t count, float* to) {
       std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
       return;
     case DType::kF16:
-      return ConvertToF32<DType::kF16>(from, count, to);
+      return ConvertToF32<DType::kF16, false>(from, count, to);
     case DType::kBF16:
-      return ConvertToF32<DType::kBF16>(from, count, to);
+      return ConvertToF32<DType::kBF16, false>(from, count, to);
   }
 }
 
-// Four partial sums of a vector each: with widths of some thousands, tens of additions a lane.
-float SumOfSquares(const float* x, int64_t width) {
+void AddF32(const std::byte* from, DType dtype, int64_t count, float* to) {
+  switch (dtype) {
+    case DType::kF32:
+      return ConvertToF32<DType::kF32, true>(from, count, to);
+    case DType::kF16:
+      return ConvertToF32<DType::kF16, true>(from, count, to);
+    case DType::kBF16:
+      return ConvertToF32<DType::kBF16, true>(from, count, to);
+  }
+}
+
+// The sum of term(x[i], sum so far), over vectors and the rest. Four partial sums of a vector each:
+// with widths of some thousands, tens of additions a lane.
+template <class Add, class AddOne>
+HWY_INLINE float Sum(const float* x, int64_t width, const Add& add, const AddOne& add_one) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum0 = hn::Zero(d);
@@ -59,32 +76,57 @@ float SumOfSquares(const float* x, int64_t width) {
   V sum3 = hn::Zero(d);
   int64_t i = 0;
   for (; i + 4 * lanes <= width; i += 4 * lanes) {
-    const V x0 = hn::LoadU(d, x + i);
-    const V x1 = hn::LoadU(d, x + i + lanes);
-    const V x2 = hn::LoadU(d, x + i + 2 * lanes);
-    const V x3 = hn::LoadU(d, x + i + 3 * lanes);
-    sum0 = hn::MulAdd(x0, x0, sum0);
-    sum1 = hn::MulAdd(x1, x1, sum1);
-    sum2 = hn::MulAdd(x2, x2, sum2);
-    sum3 = hn::MulAdd(x3, x3, sum3);
+    sum0 = add(hn::LoadU(d, x + i), sum0);
+    sum1 = add(hn::LoadU(d, x + i + lanes), sum1);
+    sum2 = add(hn::LoadU(d, x + i + 2 * lanes), sum2);
+    sum3 = add(hn::LoadU(d, x + i + 3 * lanes), sum3);
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
-  for (; i < width; ++i) sum += x[i] * x[i];
+  for (; i < width; ++i) sum = add_one(x[i], sum);
   return sum;
 }
 
-void RmsNorm(const float* x, const float* weight, float eps, int64_t width, float* y) {
+float SumOfSquares(const float* x, int64_t width, float mean) {
+  const V means = hn::Set(D(), mean);
+  return Sum(
+      x, width,
+      [&](V v, V sum) HWY_ATTR {
+        const V off = hn::Sub(v, means);
+        return hn::MulAdd(off, off, sum);
+      },
+      [&](float v, float sum) { return sum + (v - mean) * (v - mean); });
+}
+
+float SumOf(const float* x, int64_t width) {
+  return Sum(
+      x, width, [](V v, V sum) HWY_ATTR { return hn::Add(sum, v); },
+      [](float v, float sum) { return sum + v; });
+}
+
+// The mean comes off before anything is squared: the difference of two large sums would lose it.
+void Norm(const float* x, const NormView& norm, int64_t width, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float mean = SumOfSquares(x, width) / static_cast<float>(width);
-  const float scale = 1.0f / std::sqrt(mean + eps);
+  const float n = static_cast<float>(width);
+  const float mean = norm.kind == NormKind::kLayer ? SumOf(x, width) / n : 0.0f;
+  const float scale = norm.kind == NormKind::kNone
+                          ? 1.0f
+                          : 1.0f / std::sqrt(SumOfSquares(x, width, mean) / n + norm.eps);
+  const V means = hn::Set(d, mean);
   const V scales = hn::Set(d, scale);
   int64_t i = 0;
   for (; i + lanes <= width; i += lanes) {
-    const V scaled = hn::Mul(hn::LoadU(d, x + i), scales);
-    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, y + i);
+    V value = hn::Mul(hn::Sub(hn::LoadU(d, x + i), means), scales);
+    if (norm.weight != nullptr) value = hn::Mul(value, hn::LoadU(d, norm.weight + i));
+    if (norm.bias != nullptr) value = hn::Add(value, hn::LoadU(d, norm.bias + i));
+    hn::StoreU(value, d, y + i);
   }
-  for (; i < width; ++i) y[i] = x[i] * scale * weight[i];
+  for (; i < width; ++i) {
+    float value = (x[i] - mean) * scale;
+    if (norm.weight != nullptr) value *= norm.weight[i];
+    if (norm.bias != nullptr) value += norm.bias[i];
+    y[i] = value;
+  }
 }
 
 // silu(g) * u. The exponent stays in [-104, 88], where hn::Exp is within one ulp and finite; beyond
@@ -142,7 +184,7 @@ void Rope(const float* cos, const float* sin, int half, int heads, int head_dim,
 
 extern const Elementwise kElementwise;
 const Elementwise kElementwise = {
-    .to_f32 = ToF32, .rms_norm = RmsNorm, .swiglu = SwiGlu, .rope = Rope};
+    .to_f32 = ToF32, .add_f32 = AddF32, .norm = Norm, .swiglu = SwiGlu, .rope = Rope};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

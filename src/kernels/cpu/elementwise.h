@@ -8,14 +8,17 @@
 
 #include "base/types.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
 
 namespace headway::cpu {
 
 struct Elementwise {
   // to[i] = f32(from[i])
   void (*to_f32)(const std::byte* from, DType dtype, int64_t count, float* to);
-  // One row.
-  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t width, float* y);
+  // to[i] += f32(from[i])
+  void (*add_f32)(const std::byte* from, DType dtype, int64_t count, float* to);
+  // One row; y may be x.
+  void (*norm)(const float* x, const NormView& norm, int64_t width, float* y);
   void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
   // One token: `heads` heads of head_dim, cos and sin [half].
   void (*rope)(const float* cos, const float* sin, int half, int heads, int head_dim, float* x);

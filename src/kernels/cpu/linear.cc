@@ -71,6 +71,16 @@ int64_t TotalOuts(std::span<const LinearOp> ops) {
   return outs;
 }
 
+// What is left to do with `rows` rows of outputs [begin, end), which lie in a cache still. NaN
+// stays: it tells of damaged weights.
+void ApplyRelu(const LinearOp& op, int64_t rows, int64_t begin, int64_t end) {
+  if (op.result != LinearResult::kRelu) return;
+  for (int64_t row = 0; row < rows; ++row) {
+    float* const y = FloatRow(op, row);
+    for (int64_t out = begin; out < end; ++out) y[out] = y[out] < 0.0f ? 0.0f : y[out];
+  }
+}
+
 void FewRows(ThreadPool& pool, Isa isa, const float* x, int64_t rows,
              std::span<const LinearOp> ops) {
   // What a thread reads at a time: long enough for the prefetchers and to hide the hand-out of
@@ -81,6 +91,7 @@ void FewRows(ThreadPool& pool, Isa isa, const float* x, int64_t rows,
     for (int64_t i = begin; i < end; ++i) {
       const Blocks::Block block = blocks.At(i);
       MatVec(isa, *block.op, x, rows, block.begin, block.end);
+      ApplyRelu(*block.op, rows, block.begin, block.end);
     }
   });
 }
@@ -130,6 +141,7 @@ void F32Chunk(ThreadPool& pool, Isa isa, const float* x, int64_t first, int64_t 
       op.y = FloatRow(op, first);
       GemmBlock(isa, op, packed, rows, block.begin, block.end,
                 block_scratch + thread * GemmScratchFloats(isa, panels * panel));
+      ApplyRelu(op, rows, block.begin, block.end);
     }
   });
 }
@@ -181,6 +193,7 @@ void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const float* x, int64_t 
       op.y = FloatRow(op, first + row);
       gemm.block(op, packed + panel * panel_bytes, count, block.begin, block.end,
                  block_scratch + thread * TileScratchBytes());
+      ApplyRelu(op, count, block.begin, block.end);
     }
   });
 }

@@ -32,11 +32,13 @@ struct Case {
   int64_t padding = 0;
   bool bias = false;
   bool accumulate = false;
+  bool relu = false;
 
   std::string Name() const {
     return "rows " + std::to_string(rows) + " in " + std::to_string(in) + " out " +
            std::to_string(out) + " " + DTypeName(dtype) + " misaligned " +
-           std::to_string(misaligned) + (bias ? " bias" : "") + (accumulate ? " accumulate" : "");
+           std::to_string(misaligned) + (bias ? " bias" : "") + (accumulate ? " accumulate" : "") +
+           (relu ? " relu" : "");
   }
 };
 
@@ -63,7 +65,9 @@ class Product {
             .bias = c_.bias ? bias_.data() : nullptr,
             .y = y_.data(),
             .y_stride = Stride(),
-            .result = c_.accumulate ? LinearResult::kAddFloat : LinearResult::kActivation};
+            .result = c_.accumulate ? LinearResult::kAddFloat
+                      : c_.relu     ? LinearResult::kRelu
+                                    : LinearResult::kActivation};
   }
 
   void Check(bool on_tiles) const {
@@ -107,7 +111,7 @@ class Product {
       magnitude += std::fabs(term);
       squares += term * term;
     }
-    expected_[at] = sum;
+    expected_[at] = c_.relu ? std::max(sum, 0.0) : sum;
     norm_[at] = std::sqrt(squares);
     // n additions in f32 in any order err by less than n eps times the sum of magnitudes
     // (Higham, Accuracy and Stability, 4.2); products are exact within one rounding, and the terms'

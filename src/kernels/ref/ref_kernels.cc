@@ -22,21 +22,27 @@ class RefKernels : public Kernels {
   int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
   Status Prepare(const KernelLimits&, Device&, Budget&) override { return OkStatus(); }
 
-  void Embed(Stream&, const WeightView& table, std::span<const TokenId> ids, float* x) override {
+  void Embed(Stream&, const WeightView& table, std::span<const TokenId> ids, bool add,
+             float* x) override {
     for (size_t i = 0; i < ids.size(); ++i) {
       HEADWAY_CHECK(ids[i] >= 0 && ids[i] < table.out);
       for (int64_t j = 0; j < table.in; ++j) {
-        x[static_cast<int64_t>(i) * table.in + j] =
-            LoadAsFloat(table.data, ids[i] * table.in + j, table.dtype);
+        float& to = x[static_cast<int64_t>(i) * table.in + j];
+        to = LoadAsFloat(table.data, ids[i] * table.in + j, table.dtype) + (add ? to : 0.0f);
       }
     }
   }
 
-  void RmsNorm(Stream&, const float* x, const float* weight, float eps, int64_t rows, int64_t width,
-               void* y) override {
+  void Norm(Stream&, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
     for (int64_t row = 0; row < rows; ++row) {
-      Norm(x + row * width, weight, eps, width, static_cast<float*>(y) + row * width);
+      NormRow(x + row * width, norm, width, static_cast<float*>(y) + row * width);
     }
+  }
+
+  void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    Norm(stream, x, norm, rows, width, x);
   }
 
   void HeadNorm(Stream&, const float* weight, float eps, int64_t tokens, int heads, int head_dim,
@@ -44,7 +50,7 @@ class RefKernels : public Kernels {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int head = 0; head < heads; ++head) {
         float* row = static_cast<float*>(x) + t * x_stride + int64_t{head} * head_dim;
-        Norm(row, weight, eps, head_dim, row);
+        NormRow(row, {NormKind::kRms, weight, nullptr, eps}, head_dim, row);
       }
     }
   }
@@ -57,6 +63,7 @@ class RefKernels : public Kernels {
           y = static_cast<float>(Dot(op, static_cast<const float*>(x) + row * op.weight.in, out) +
                                  (op.bias != nullptr ? op.bias[out] : 0.0) +
                                  (op.result == LinearResult::kAddFloat ? y : 0.0));
+          if (op.result == LinearResult::kRelu && y < 0.0f) y = 0.0f;
         }
       }
     }
@@ -124,11 +131,23 @@ class RefKernels : public Kernels {
   }
 
  private:
-  static void Norm(const float* x, const float* weight, float eps, int64_t width, float* y) {
-    double sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(x[i]) * x[i];
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(width) + eps);
-    for (int64_t i = 0; i < width; ++i) y[i] = static_cast<float>(x[i] * scale * weight[i]);
+  static void NormRow(const float* x, const NormView& norm, int64_t width, float* y) {
+    double mean = 0;
+    if (norm.kind == NormKind::kLayer) {
+      for (int64_t i = 0; i < width; ++i) mean += x[i];
+      mean /= static_cast<double>(width);
+    }
+    double scale = 1;
+    if (norm.kind != NormKind::kNone) {
+      double squares = 0;
+      for (int64_t i = 0; i < width; ++i) squares += (x[i] - mean) * (x[i] - mean);
+      scale = 1.0 / std::sqrt(squares / static_cast<double>(width) + norm.eps);
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      y[i] = static_cast<float>((x[i] - mean) * scale *
+                                    (norm.weight != nullptr ? norm.weight[i] : 1.0) +
+                                (norm.bias != nullptr ? norm.bias[i] : 0.0));
+    }
   }
 
   static double Dot(const LinearOp& op, const float* x, int64_t out) {
