@@ -284,8 +284,10 @@ class Bench {
   }
   void Elementwise() {
     const double tokens = kTokens;
-    Memory("rmsnorm", 2, tokens * kModel * 6,
-           [&] { kernels_->RmsNorm(*stream_, x_, vector_, 1e-5f, kTokens, kModel, normed_); });
+    Memory("rmsnorm", 2, tokens * kModel * 6, [&] {
+      kernels_->Norm(*stream_, x_, {NormKind::kRms, vector_, nullptr, 1e-5f}, kTokens, kModel,
+                     normed_);
+    });
     RopeStoreItem item;
     item.q = qkv_;
     item.q_stride = kQkv;

@@ -216,6 +216,8 @@ class Step {
     kernels_->Merge(*compute_, kHeadDim, {&merge, 1});
   }
 
+  NormView Norm() { return {NormKind::kRms, F(norm_), nullptr, kEps}; }
+
   void AddKernels() {
     const auto linear = [&](const char* name, int64_t in, int64_t out, auto run) {
       layer_.push_back({name, in * out * 2, run});
@@ -223,7 +225,7 @@ class Step {
     const int64_t inside = kQkv + kQ;  // where the MLP's activations begin
     linear("norm, qkv", kModel, kQkv, [this](int layer) {
       const LinearOp op = Op(layer, 0, kQkv, kModel, Activation(0), LinearResult::kActivation);
-      kernels_->NormLinear(*compute_, F(x_), F(norm_), kEps, 1, Activation(kQkv), {&op, 1});
+      kernels_->NormLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), {&op, 1});
     });
     layer_.push_back({"rope, store kv", 2 * kQkv * activation_bytes_, [this](int l) { Rope(l); }});
     layer_.push_back({"attention", context_ * kKv * 4, [this](int l) { Attend(l); }});
@@ -238,8 +240,7 @@ class Step {
         return Op(layer, at + i * kModel * kFeedForward, kFeedForward, kModel,
                   Activation(inside + i * kFeedForward), LinearResult::kActivation);
       };
-      kernels_->NormGatedLinear(*compute_, F(x_), F(norm_), kEps, 1, Activation(kQkv), op(0),
-                                op(1));
+      kernels_->NormGatedLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), op(0), op(1));
     });
     linear("down", kFeedForward, kModel, [this, inside](int layer) {
       const LinearOp op = Op(layer, kModel * (kQkv + kQ + 2 * kFeedForward), kModel, kFeedForward,
@@ -249,7 +250,7 @@ class Step {
     last_.push_back(
         {"norm, head", kModel * kVocab * 2, [this](int) {
            const LinearOp op = Op(layers_, 0, kVocab, kModel, F(logits_), LinearResult::kFloat);
-           kernels_->NormLinear(*compute_, F(x_), F(norm_), kEps, 1, Activation(kQkv), {&op, 1});
+           kernels_->NormLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), {&op, 1});
          }});
     last_.push_back({"sample, greedy", kVocab * 4, [this](int) { Sample({}); }});
   }

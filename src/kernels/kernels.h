@@ -31,7 +31,7 @@ struct WeightView {
 // What becomes of a product: an activation, an activation behind ReLU (negative ones become 0),
 // f32 (logits), or f32 added to what is there (the residual stream).
 enum class LinearResult : uint8_t { kActivation, kRelu, kFloat, kAddFloat };
-inline bool IsActivation(LinearResult result) {
+constexpr bool IsActivation(LinearResult result) {
   return result == LinearResult::kActivation || result == LinearResult::kRelu;
 }
 

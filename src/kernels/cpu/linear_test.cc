@@ -111,7 +111,7 @@ class Product {
       magnitude += std::fabs(term);
       squares += term * term;
     }
-    expected_[at] = c_.relu ? std::max(sum, 0.0) : sum;
+    expected_[at] = c_.relu && !c_.accumulate ? std::max(sum, 0.0) : sum;
     norm_[at] = std::sqrt(squares);
     // n additions in f32 in any order err by less than n eps times the sum of magnitudes
     // (Higham, Accuracy and Stability, 4.2); products are exact within one rounding, and the terms'
@@ -169,7 +169,8 @@ std::vector<Case> RandomCases(Random& random, int64_t rows, int64_t in) {
          .misaligned = static_cast<int>(random.Below(8)),
          .padding = random.Below(5),
          .bias = random.Below(2) == 0,
-         .accumulate = random.Below(2) == 0};
+         .accumulate = random.Below(2) == 0,
+         .relu = random.Below(2) == 0};
   }
   return cases;
 }

@@ -108,18 +108,24 @@ class CudaKernels final : public Kernels {
     return OkStatus();
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
              float* x) override {
     const auto tokens = static_cast<int64_t>(ids.size());
-    Call call(stream, {"embed", tokens * table.in * 8, 0});
+    Call call(stream, {"embed", tokens * table.in * (add ? 12 : 8), 0});
     const auto* on_device = static_cast<const TokenId*>(ToDevice(call, std::as_bytes(ids)));
-    call.Check(cuda::Embed(call.native(), table, on_device, tokens, x), "embed");
+    call.Check(cuda::Embed(call.native(), table, on_device, tokens, add, x), "embed");
   }
 
-  void RmsNorm(Stream& stream, const float* x, const float* weight, float eps, int64_t rows,
-               int64_t width, void* y) override {
-    Call call(stream, {"rmsnorm", rows * width * (4 + Bytes()), 4 * rows * width});
-    call.Check(cuda::RmsNorm(call.native(), dtype_, x, weight, eps, rows, width, y), "rmsnorm");
+  void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
+    Call call(stream, NormCost(norm, rows * width, Bytes()));
+    call.Check(cuda::Norm(call.native(), dtype_, x, norm, rows, width, y), "norm");
+  }
+
+  void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    Call call(stream, NormCost(norm, rows * width, 4));
+    call.Check(cuda::Norm(call.native(), DType::kF32, x, norm, rows, width, x), "norm");
   }
 
   void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
@@ -153,22 +159,22 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  void NormLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
-                  void* normed, std::span<const LinearOp> ops) override {
-    const cuda::MatVecNorm fused = {x, norm, eps};
+  void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows, void* normed,
+                  std::span<const LinearOp> ops) override {
+    const cuda::MatVecNorm fused = {x, norm};
     if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
-      return Kernels::NormLinear(stream, x, norm, eps, rows, normed, ops);
+      return Kernels::NormLinear(stream, x, norm, rows, normed, ops);
     }
     Call call(stream, LinearCost(rows, ops, Bytes()));
     call.Check(cuda::NormMatVec(call.native(), dtype_, fused, ops), "norm, matrix × vector");
   }
 
-  void NormGatedLinear(Stream& stream, const float* x, const float* norm, float eps, int64_t rows,
+  void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                        void* normed, const LinearOp& gate, const LinearOp& up) override {
-    const cuda::MatVecNorm fused = {x, norm, eps};
+    const cuda::MatVecNorm fused = {x, norm};
     const std::array<LinearOp, 2> ops = {gate, up};
     if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
-      return Kernels::NormGatedLinear(stream, x, norm, eps, rows, normed, gate, up);
+      return Kernels::NormGatedLinear(stream, x, norm, rows, normed, gate, up);
     }
     Call call(stream, LinearCost(rows, ops, Bytes()));
     call.Check(cuda::NormMatVecSwiGlu(call.native(), dtype_, fused, gate, up, gate.y),
@@ -217,18 +223,15 @@ class CudaKernels final : public Kernels {
 
   void RopeStoreKv(Stream& stream, const PageFormat& format,
                    std::span<const RopeStoreItem> items) override {
+    WorkCost cost = {.name = "rope, store kv"};
     for (const RopeStoreItem& item : items) {
       const int64_t elements =
           item.kv.to.count * item.table.rotary_dim * (item.query_heads + item.kv.heads);
-      WorkCost cost = StoreKvCost(format, {&item.kv, 1}, Bytes());
-      cost.name = "rope, store kv";
-      cost.bytes += 2 * elements * Bytes();
-      cost.flops = 3 * elements;
-      Call call(stream, cost);
-      call.Check(cuda::RopeStoreKv(call.native(), dtype_, item.table, item.query_heads, item.q,
-                                   item.q_stride, format, item.kv),
-                 "rope and store kv");
+      cost.bytes += StoreKvCost(format, {&item.kv, 1}, Bytes()).bytes + 2 * elements * Bytes();
+      cost.flops += 3 * elements;
     }
+    Call call(stream, cost);
+    call.Check(cuda::RopeStoreKv(call.native(), dtype_, format, items), "rope and store kv");
   }
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
@@ -323,7 +326,7 @@ class CudaKernels final : public Kernels {
   // Whether `next` continues the product `op`: rows of one matrix, columns of one result.
   bool Follows(const LinearOp& op, const LinearOp& next) const {
     const auto element = static_cast<int64_t>(DTypeBytes(op.weight.dtype));
-    const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+    const int64_t y_element = IsActivation(op.result) ? Bytes() : 4;
     return next.weight.dtype == op.weight.dtype && next.weight.in == op.weight.in &&
            next.weight.data == op.weight.data + op.weight.out * op.weight.in * element &&
            next.result == op.result && next.y_stride == op.y_stride &&
@@ -336,10 +339,14 @@ class CudaKernels final : public Kernels {
                     [](const LinearOp& op) { return op.bias == nullptr; })) {
       return nullptr;
     }
+    const DType dtype = IsActivation(ops.front().result) ? dtype_ : DType::kF32;
+    if (ops.size() == 1 && dtype == DType::kF32 &&
+        reinterpret_cast<uintptr_t>(ops.front().bias) % 16 == 0) {
+      return ops.front().bias;  // as it is
+    }
     int64_t out = 0;
     for (const LinearOp& op : ops) out += op.weight.out;
     HEADWAY_CHECK(out <= kJoinedMax * limits_.max_out);
-    const DType dtype = ops.front().result == LinearResult::kActivation ? dtype_ : DType::kF32;
     call.Check(cuda::JoinBiases(call.native(), dtype, ops, bias_), "biases");
     return bias_;
   }
@@ -349,7 +356,7 @@ class CudaKernels final : public Kernels {
     for (int64_t row = 0; row < rows; row += cuda::kMatVecRowsMax) {
       std::vector<LinearOp> part(ops.begin(), ops.end());
       for (LinearOp& op : part) {
-        const int64_t y_element = op.result == LinearResult::kActivation ? Bytes() : 4;
+        const int64_t y_element = IsActivation(op.result) ? Bytes() : 4;
         op.y = static_cast<std::byte*>(op.y) + row * op.y_stride * y_element;
       }
       call.Check(

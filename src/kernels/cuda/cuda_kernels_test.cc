@@ -109,13 +109,13 @@ TEST_P(CudaKernelsTest, LinearAddsBiases) {
   constexpr int64_t kOut = 264;
   constexpr int64_t kStride = 272;
   for (const int64_t rows : {1, 5, 9, 64, 300}) {
-    for (const LinearResult result :
-         {LinearResult::kActivation, LinearResult::kFloat, LinearResult::kAddFloat}) {
+    for (const LinearResult result : {LinearResult::kActivation, LinearResult::kRelu,
+                                      LinearResult::kFloat, LinearResult::kAddFloat}) {
       for (const unsigned with_bias : {0u, 1u, 5u, 7u}) {
         SCOPED_TRACE(std::to_string(rows) + " rows, result " +
                      std::to_string(static_cast<int>(result)) + ", biases " +
                      std::to_string(with_bias));
-        const DType y_dtype = result == LinearResult::kActivation ? dtype : DType::kF32;
+        const DType y_dtype = IsActivation(result) ? dtype : DType::kF32;
         const std::vector<float> x = Numbers(rows * kIn, dtype);
         const std::vector<float> weight = Numbers(kOut * kIn, dtype);
         const std::vector<float> bias = Numbers(kOut, DType::kF32);
@@ -165,6 +165,7 @@ TEST_P(CudaKernelsTest, LinearAddsBiases) {
             // Sums are f32 in any order; a bias is rounded to the dtype of y, and so is y.
             const double tolerance = static_cast<double>(kIn) * 0x1p-24 * magnitude +
                                      Unit(y_dtype) * (std::abs(added) + std::abs(want));
+            if (result == LinearResult::kRelu) want = std::max(want, 0.0);
             ASSERT_NEAR(y[y_at], want, tolerance) << "row " << row << " output " << out;
           }
         }
@@ -180,10 +181,15 @@ TEST_P(CudaKernelsTest, NormLinear) {
   constexpr int64_t kIn = 512;
   constexpr int64_t kOut = 96;
   constexpr float kEps = 1e-5f;
-  for (const int64_t rows : {1, 2, 40}) {
-    for (const bool biased : {false, true}) {
-      const std::vector<float> x = Numbers(rows * kIn, DType::kF32);
+  for (const NormKind kind : {NormKind::kNone, NormKind::kRms, NormKind::kLayer}) {
+    for (const int64_t rows : {1, 2, 40, 64}) {
+      const bool biased = rows % 3 == 1;
+      const bool layer = kind == NormKind::kLayer;
+      SCOPED_TRACE("norm " + std::to_string(static_cast<int>(kind)));
+      std::vector<float> x = Numbers(rows * kIn, DType::kF32);
+      for (float& value : x) value += layer ? 5.0f : 0.0f;
       const std::vector<float> norm = Numbers(kIn, DType::kF32);
+      const std::vector<float> shift = Numbers(kIn, DType::kF32);
       const std::vector<float> weight = Numbers(kOut * kIn, dtype);
       const std::vector<float> bias = Numbers(kOut, DType::kF32);
       LinearOp op;
@@ -194,23 +200,34 @@ TEST_P(CudaKernelsTest, NormLinear) {
       op.y = y;
       op.y_stride = kOut;
       op.result = LinearResult::kFloat;
-      kernels_->NormLinear(*stream_, reinterpret_cast<const float*>(Upload(x, DType::kF32)),
-                           reinterpret_cast<const float*>(Upload(norm, DType::kF32)), kEps, rows,
-                           Upload(poison, dtype), {&op, 1});
+      NormView view = {.kind = kind, .eps = kEps};
+      if (kind != NormKind::kNone) {
+        view.weight = reinterpret_cast<const float*>(Upload(norm, DType::kF32));
+      }
+      if (layer) view.bias = reinterpret_cast<const float*>(Upload(shift, DType::kF32));
+      kernels_->NormLinear(*stream_, reinterpret_cast<const float*>(Upload(x, DType::kF32)), view,
+                           rows, Upload(poison, dtype), {&op, 1});
       const std::vector<float> got = Read(y, static_cast<size_t>(rows * kOut), DType::kF32);
       for (int64_t row = 0; row < rows; ++row) {
         const float* x_row = x.data() + row * kIn;
+        double mean = 0;
+        for (int64_t k = 0; layer && k < kIn; ++k) mean += double{x_row[k]} / kIn;
         double squares = 0;
-        for (int64_t k = 0; k < kIn; ++k) squares += double{x_row[k]} * x_row[k];
-        const double scale = 1.0 / std::sqrt(squares / kIn + kEps);
+        for (int64_t k = 0; k < kIn; ++k) squares += (x_row[k] - mean) * (x_row[k] - mean);
+        const double scale = kind == NormKind::kNone ? 1.0 : 1.0 / std::sqrt(squares / kIn + kEps);
         for (int64_t out = 0; out < kOut; ++out) {
           double want = biased ? bias[static_cast<size_t>(out)] : 0.0;
           double magnitude = std::abs(want);
           for (int64_t k = 0; k < kIn; ++k) {
-            const double term = double{x_row[k]} * scale * norm[static_cast<size_t>(k)] *
-                                weight[static_cast<size_t>(out * kIn + k)];
-            want += term;
-            magnitude += std::abs(term);
+            const auto k_at = static_cast<size_t>(k);
+            double normed = (x_row[k] - mean) * scale;
+            if (kind != NormKind::kNone) normed *= norm[k_at];
+            if (layer) normed += shift[k_at];
+            const double by = weight[static_cast<size_t>(out * kIn + k)];
+            want += normed * by;
+            // What is taken off and added is rounded, too.
+            magnitude += std::abs(normed * by);
+            if (layer) magnitude += std::abs((mean * scale * norm[k_at] + shift[k_at]) * by);
           }
           // The normed row may be rounded to an activation on the way.
           const double tolerance = (static_cast<double>(kIn) * 0x1p-24 + Unit(dtype)) * magnitude;

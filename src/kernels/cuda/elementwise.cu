@@ -148,7 +148,7 @@ static_assert(kSmallBytesMax / 4 <= kThreads);
 
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
-    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, float* x) {
+    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, bool add, float* x) {
   FollowPrevious();
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
   if (column >= width) return;
@@ -159,7 +159,14 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     Load<kType>(table, from, values);
   }
-  Store<DType::kF32>(x, int64_t{blockIdx.x} * width + column, values);
+  const int64_t to = int64_t{blockIdx.x} * width + column;
+  if (add) {
+    float before[kN];
+    Load<DType::kF32>(x, to, before);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) values[i] += before[i];
+  }
+  Store<DType::kF32>(x, to, values);
 }
 
 // ---- Norms.
@@ -253,6 +260,69 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = 1.0f / sqrtf(BlockSum(sum) / static_cast<float>(width) + eps);
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
     Store<kType, 1>(y, start + i, {x[start + i] * scale * weight[i]});
+  }
+}
+
+// Any norm, a row a block. A thread goes through its elements up to three times: for the mean, for
+// what is left without it, and for the result; a row stays in the level-1 cache. The mean comes off
+// before anything is squared: the difference of two large sums would lose it. With kQuads 4
+// elements at a time.
+template <DType kType, bool kQuads>
+__global__ void __launch_bounds__(kWideThreads)
+    NormKernel(const float* x, NormView norm, int64_t width, void* y) {
+  FollowPrevious();
+  const int64_t start = int64_t{blockIdx.x} * width;
+  const float* const from = x + start;
+  const float n = static_cast<float>(width);
+  const int threads = static_cast<int>(blockDim.x);
+  const auto quad = [](const float* data, int64_t at) {
+    return reinterpret_cast<const float4*>(data)[at];
+  };
+  float mean = 0.0f;
+  float scale = 1.0f;
+  if (norm.kind == NormKind::kLayer) {
+    float sum = 0.0f;
+    if constexpr (kQuads) {
+      for (int64_t i = threadIdx.x; i < width / 4; i += threads) {
+        const float4 v = quad(from, i);
+        sum += (v.x + v.y) + (v.z + v.w);
+      }
+    } else {
+      for (int64_t i = threadIdx.x; i < width; i += threads) sum += from[i];
+    }
+    mean = BlockSum(sum) / n;
+  }
+  if (norm.kind != NormKind::kNone) {
+    float sum = 0.0f;
+    const auto square = [mean](float value) { return (value - mean) * (value - mean); };
+    if constexpr (kQuads) {
+      for (int64_t i = threadIdx.x; i < width / 4; i += threads) {
+        const float4 v = quad(from, i);
+        sum += (square(v.x) + square(v.y)) + (square(v.z) + square(v.w));
+      }
+    } else {
+      for (int64_t i = threadIdx.x; i < width; i += threads) sum += square(from[i]);
+    }
+    __syncthreads();  // the first sum's parts are read
+    scale = 1.0f / sqrtf(BlockSum(sum) / n + norm.eps);
+  }
+  if constexpr (kQuads) {
+    for (int64_t i = threadIdx.x; i < width / 4; i += threads) {
+      const float4 v = quad(from, i);
+      const float4 by =
+          norm.weight == nullptr ? float4{1.0f, 1.0f, 1.0f, 1.0f} : quad(norm.weight, i);
+      const float4 add = norm.bias == nullptr ? float4{0.0f, 0.0f, 0.0f, 0.0f} : quad(norm.bias, i);
+      StoreQuad<kType>(y, start + i * 4,
+                       {(v.x - mean) * scale * by.x + add.x, (v.y - mean) * scale * by.y + add.y,
+                        (v.z - mean) * scale * by.z + add.z, (v.w - mean) * scale * by.w + add.w});
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < width; i += threads) {
+      float value = (from[i] - mean) * scale;
+      if (norm.weight != nullptr) value *= norm.weight[i];
+      if (norm.bias != nullptr) value += norm.bias[i];
+      Store<kType, 1>(y, start + i, {value});
+    }
   }
 }
 
@@ -457,14 +527,24 @@ __global__ void __launch_bounds__(kThreads)
   Store<kPage>(item.to.v + row, column, v);
 }
 
+// One item, as a lone sequence has, needs few parameters.
+template <int kItems>
+struct RopeStoreItems {
+  RopeStoreItem items[kItems];
+};
+
 // The work of a token: pairs of groups of q and of k that rotate, groups of k that do not, v.
-template <DType kType, DType kPage>
+template <DType kType, DType kPage, int kItems>
 __global__ void __launch_bounds__(kRopeThreads)
-    RopeStoreKvKernel(RopeTable table, int q_heads, void* q, int64_t q_stride, PageFormat format,
-                      const __grid_constant__ StoreKvItem item) {
+    RopeStoreKvKernel(PageFormat format, const __grid_constant__ RopeStoreItems<kItems> list) {
   FollowPrevious();
   constexpr int kN = 8;
+  const RopeStoreItem& whole = list.items[blockIdx.z];
+  const RopeTable& table = whole.table;
+  const StoreKvItem& item = whole.kv;
+  const int q_heads = whole.query_heads;
   const int64_t token = blockIdx.x;
+  if (token >= item.to.count) return;
   const int head_dim = format.head_dim;
   const int pairs = table.rotary_dim / 2 / kN;
   const int plain = head_dim / kN - 2 * pairs;
@@ -474,8 +554,8 @@ __global__ void __launch_bounds__(kRopeThreads)
   if (unit < q_heads * pairs) {
     const int head = unit / pairs;
     const int column = (unit - head * pairs) * kN;
-    Rotate<kType>(table, token, column, q, token * q_stride + int64_t{head} * head_dim + column,
-                  low, high);
+    Rotate<kType>(table, token, column, whole.q,
+                  token * whole.q_stride + int64_t{head} * head_dim + column, low, high);
     return;
   }
   unit -= q_heads * pairs;
@@ -575,8 +655,10 @@ cudaError_t WithDType(DType dtype, Function function) {
 constexpr int64_t kFewRows = 256;
 
 template <DType kType>
-cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const float* weight, float eps,
-                          int64_t rows, int64_t width, void* y) {
+cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const NormView& norm, int64_t rows,
+                          int64_t width, void* y) {
+  const float* const weight = norm.weight;
+  const float eps = norm.eps;
   const int64_t quads = width / 4;
   if (width % 4 != 0 || !Aligned(x) || !Aligned(weight) || !Aligned(y) ||
       quads > int64_t{kWideThreads} * kNormItemsMax) {
@@ -599,6 +681,20 @@ cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const float* weig
                       stream, x, weight, eps, rows, width, y);
 }
 
+// Rows are long where this is called often: a thread of a block has a quad or some.
+template <DType kType>
+cudaError_t LaunchAnyNorm(cudaStream_t stream, const float* x, const NormView& norm, int64_t rows,
+                          int64_t width, void* y) {
+  const bool quads =
+      width % 4 == 0 && Aligned(x) && Aligned(y) && Aligned(norm.weight) && Aligned(norm.bias);
+  const int64_t work = quads ? width / 4 : width;
+  const int64_t most = rows < kFewRows ? kWideThreads : kThreads;
+  const auto threads =
+      static_cast<unsigned>(std::min<int64_t>((work + kWarp - 1) / kWarp * kWarp, most));
+  const auto kernel = quads ? NormKernel<kType, true> : NormKernel<kType, false>;
+  return LaunchKernel(kernel, static_cast<unsigned>(rows), threads, 0, stream, x, norm, width, y);
+}
+
 bool RopeAligned(const RopeTable& table, int head_dim, const void* x, int64_t x_stride,
                  DType dtype) {
   return table.rotary_dim % 16 == 0 && head_dim % 8 == 0 && Aligned(table.cos) &&
@@ -609,6 +705,19 @@ bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem&
   return format.head_dim % 8 == 0 && Aligned(item.k, item.kv_stride, activation) &&
          Aligned(item.v, item.kv_stride, activation) && Aligned(item.to.k) && Aligned(item.to.v) &&
          item.to.page_stride % 16 == 0 && item.to.head_stride % 16 == 0;
+}
+
+// What cannot be read 16 bytes at a time.
+cudaError_t RopeStoreKvApart(cudaStream_t stream, DType activation, const PageFormat& format,
+                             const RopeStoreItem& item) {
+  const int64_t tokens = item.kv.to.count;
+  cudaError_t error = Rope(stream, activation, item.table, tokens, item.query_heads,
+                           format.head_dim, item.q, item.q_stride);
+  if (error != cudaSuccess) return error;
+  error = Rope(stream, activation, item.table, tokens, item.kv.heads, format.head_dim,
+               const_cast<void*>(item.kv.k), item.kv.kv_stride);
+  if (error != cudaSuccess) return error;
+  return StoreKv(stream, activation, format, {&item.kv, 1});
 }
 
 }  // namespace
@@ -644,22 +753,25 @@ cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, vo
 }
 
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
-                  float* x) {
+                  bool add, float* x) {
   if (tokens == 0 || table.in == 0) return cudaSuccess;
   return WithDType(table.dtype, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
     const bool wide = table.in % 8 == 0 && Aligned(table.data) && Aligned(x);
     const dim3 grid(static_cast<unsigned>(tokens), Blocks(table.in, kThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? EmbedKernel<kType, 8> : EmbedKernel<kType, 1>;
-    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids, x);
+    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids, add, x);
   });
 }
 
-cudaError_t RmsNorm(cudaStream_t stream, DType activation, const float* x, const float* weight,
-                    float eps, int64_t rows, int64_t width, void* y) {
+cudaError_t Norm(cudaStream_t stream, DType result, const float* x, const NormView& norm,
+                 int64_t rows, int64_t width, void* y) {
   if (rows == 0 || width == 0) return cudaSuccess;
-  return WithDType(activation, [&](auto dtype) {
-    return LaunchRmsNorm<decltype(dtype)::kValue>(stream, x, weight, eps, rows, width, y);
+  return WithDType(result, [&](auto dtype) {
+    constexpr DType kType = decltype(dtype)::kValue;
+    const bool rms = norm.kind == NormKind::kRms && norm.weight != nullptr;
+    return rms ? LaunchRmsNorm<kType>(stream, x, norm, rows, width, y)
+               : LaunchAnyNorm<kType>(stream, x, norm, rows, width, y);
   });
 }
 
@@ -742,33 +854,48 @@ cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& for
   return cudaSuccess;
 }
 
-cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const RopeTable& table, int q_heads,
-                        void* q, int64_t q_stride, const PageFormat& format,
-                        const StoreKvItem& item) {
-  const int64_t tokens = item.to.count;
-  if (tokens == 0) return cudaSuccess;
-  if (!RopeAligned(table, format.head_dim, q, q_stride, activation) ||
-      !StoreAligned(activation, format, item)) {
-    cudaError_t error =
-        Rope(stream, activation, table, tokens, q_heads, format.head_dim, q, q_stride);
-    if (error != cudaSuccess) return error;
-    error = Rope(stream, activation, table, tokens, item.heads, format.head_dim,
-                 const_cast<void*>(item.k), item.kv_stride);
-    if (error != cudaSuccess) return error;
-    return StoreKv(stream, activation, format, {&item, 1});
-  }
-  const int pairs = table.rotary_dim / 16;
-  const int groups = format.head_dim / 8;
-  const int64_t units =
-      int64_t{q_heads} * pairs + int64_t{item.heads} * (pairs + groups - 2 * pairs + groups);
-  if (units == 0) return cudaSuccess;
-  return WithDType(activation, [&](auto from) {
-    return WithDType(format.dtype, [&](auto to) {
-      const dim3 grid(static_cast<unsigned>(tokens), Blocks(units, kRopeThreads));
-      return LaunchKernel(RopeStoreKvKernel<decltype(from)::kValue, decltype(to)::kValue>, grid,
-                          kRopeThreads, 0, stream, table, q_heads, q, q_stride, format, item);
+cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                        std::span<const RopeStoreItem> items) {
+  while (!items.empty()) {
+    RopeStoreItems<kItemsMax> list{};
+    unsigned count = 0;
+    int64_t tokens = 0;  // of the longest item
+    int64_t units = 0;   // of a token of the item with the most
+    size_t taken = 0;
+    while (taken < items.size() && count < kItemsMax) {
+      const RopeStoreItem& item = items[taken++];
+      if (item.kv.to.count == 0) continue;
+      if (!RopeAligned(item.table, format.head_dim, item.q, item.q_stride, activation) ||
+          !StoreAligned(activation, format, item.kv)) {
+        const cudaError_t error = RopeStoreKvApart(stream, activation, format, item);
+        if (error != cudaSuccess) return error;
+        continue;
+      }
+      list.items[count++] = item;
+      const int pairs = item.table.rotary_dim / 16;
+      const int groups = format.head_dim / 8;
+      tokens = std::max(tokens, item.kv.to.count);
+      units = std::max(
+          units, int64_t{item.query_heads} * pairs + int64_t{item.kv.heads} * (2 * groups - pairs));
+    }
+    items = items.subspan(taken);
+    if (units == 0) continue;
+    const cudaError_t error = WithDType(activation, [&](auto from) {
+      return WithDType(format.dtype, [&](auto to) {
+        const dim3 grid(static_cast<unsigned>(tokens), Blocks(units, kRopeThreads), count);
+        constexpr DType kType = decltype(from)::kValue;
+        constexpr DType kPage = decltype(to)::kValue;
+        if (count > 1) {
+          return LaunchKernel(RopeStoreKvKernel<kType, kPage, kItemsMax>, grid, kRopeThreads, 0,
+                              stream, format, list);
+        }
+        return LaunchKernel(RopeStoreKvKernel<kType, kPage, 1>, grid, kRopeThreads, 0, stream,
+                            format, RopeStoreItems<1>{list.items[0]});
+      });
     });
-  });
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t tokens, int heads,

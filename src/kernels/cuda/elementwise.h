@@ -22,15 +22,17 @@ cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearO
 inline constexpr int kSmallBytesMax = 1024;
 cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, void* to);
 
-// x [tokens, table.in] = rows of table [vocab, d_model], which may lie at any even address.
+// x [tokens, table.in] = rows of table [vocab, table.in], which may lie at any even address; with
+// `add` they are added to x.
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
-                  float* x);
+                  bool add, float* x);
 
-// y = x / sqrt(mean(x²) + eps) * weight over the last dimension of x [rows, width].
-cudaError_t RmsNorm(cudaStream_t stream, DType activation, const float* x, const float* weight,
-                    float eps, int64_t rows, int64_t width, void* y);
+// y = the norm of x [rows, width] as `result`; y may be x where that is f32.
+cudaError_t Norm(cudaStream_t stream, DType result, const float* x, const NormView& norm,
+                 int64_t rows, int64_t width, void* y);
 
-// The same in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
+// y = x / sqrt(mean(x²) + eps) * weight, in place over each head of x [tokens, heads, head_dim],
+// tokens x_stride apart.
 cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight, float eps,
                      int64_t tokens, int heads, int head_dim, void* x, int64_t x_stride);
 
@@ -51,11 +53,10 @@ cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, 
 cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
                     std::span<const StoreKvItem> items);
 
-// Rope of q [item.to.count, q_heads, head_dim] and of item.k, both in place (the item's k must be
-// memory that may be written), then StoreKv of the item, in one launch.
-cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const RopeTable& table, int q_heads,
-                        void* q, int64_t q_stride, const PageFormat& format,
-                        const StoreKvItem& item);
+// Rope of q and of k of the items, both in place (their k must be memory that may be written), then
+// StoreKv: one launch for up to 32 items, as a batch in decode has.
+cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                        std::span<const RopeStoreItem> items);
 
 // o [tokens, heads, head_dim] and lse [tokens, heads] of head h are merged with (0,
 // sink_logits[h]).

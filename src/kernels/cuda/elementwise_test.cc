@@ -405,12 +405,19 @@ TEST_F(ElementwiseTest, Embed) {
         Memory id_memory(ids.size() * sizeof(TokenId));
         ASSERT_CUDA(cudaMemcpy(id_memory.data(), ids.data(), ids.size() * sizeof(TokenId),
                                cudaMemcpyHostToDevice));
-        Memory x(Count(tokens * width) * sizeof(float));
-        ASSERT_CUDA(Embed(nullptr, {table_memory.data(), dtype, vocab, width},
-                          reinterpret_cast<const TokenId*>(id_memory.data()), tokens, x.floats()));
-        const std::vector<float> got = x.Values(DType::kF32);
-        for (int64_t i = 0; i < tokens * width; ++i) {
-          ASSERT_EQ(got[Count(i)], table[Count(ids[Count(i / width)] * width + i % width)]);
+        const std::vector<float> before = Floats(tokens * width);
+        for (const bool add : {false, true}) {
+          Memory x(Count(tokens * width) * sizeof(float));
+          Memory sum(DType::kF32, before);
+          Memory& to = add ? sum : x;
+          ASSERT_CUDA(Embed(nullptr, {table_memory.data(), dtype, vocab, width},
+                            reinterpret_cast<const TokenId*>(id_memory.data()), tokens, add,
+                            to.floats()));
+          const std::vector<float> got = to.Values(DType::kF32);
+          for (int64_t i = 0; i < tokens * width; ++i) {
+            const float row = table[Count(ids[Count(i / width)] * width + i % width)];
+            ASSERT_EQ(got[Count(i)], add ? before[Count(i)] + row : row);
+          }
         }
       }
     }
@@ -441,8 +448,9 @@ TEST_F(ElementwiseTest, RmsNorm) {
         Memory x_memory(DType::kF32, x);
         Memory weight_memory(DType::kF32, weight);
         Memory y(Count(rows * width) * DTypeBytes(activation));
-        ASSERT_CUDA(RmsNorm(nullptr, activation, x_memory.floats(), weight_memory.floats(), 1e-5f,
-                            rows, width, y.data()));
+        ASSERT_CUDA(Norm(nullptr, activation, x_memory.floats(),
+                         {NormKind::kRms, weight_memory.floats(), nullptr, 1e-5f}, rows, width,
+                         y.data()));
         const std::vector<float> got = y.Values(activation);
         for (int64_t row = 0; row < rows; ++row) {
           ExpectNormed(activation, std::span(x).subspan(Count(row * width), Count(width)), weight,
@@ -450,6 +458,72 @@ TEST_F(ElementwiseTest, RmsNorm) {
           if (HasFatalFailure()) return;
         }
       }
+    }
+  }
+}
+
+// Rows whose mean is far from 0, as residual streams have some; also where they lie.
+TEST_F(ElementwiseTest, LayerNorm) {
+  constexpr float kShift = 30.0f;
+  for (const DType result : kDTypes) {
+    for (const int64_t width : {31, 64, 516, 1024, 1030, 4096, 7168, 20000}) {
+      for (const int64_t rows : {int64_t{1}, 2 + random_.Below(9), int64_t{64}, int64_t{300}}) {
+        if (rows * width > kMiB * 2) continue;
+        for (const bool affine : {true, false}) {
+          SCOPED_TRACE(testing::Message() << DTypeName(result) << " " << rows << "x" << width
+                                          << (affine ? "" : " without weights"));
+          std::vector<float> x = Floats(rows * width);
+          for (float& value : x) value += kShift;
+          const std::vector<float> weight = Floats(width);
+          const std::vector<float> bias = Floats(width);
+          Memory x_memory(DType::kF32, x);
+          Memory weight_memory(DType::kF32, weight);
+          Memory bias_memory(DType::kF32, bias);
+          Memory y(Count(rows * width) * DTypeBytes(result));
+          const NormView norm = {NormKind::kLayer, affine ? weight_memory.floats() : nullptr,
+                                 affine ? bias_memory.floats() : nullptr, 1e-5f};
+          void* const to = result == DType::kF32 ? x_memory.data() : y.data();
+          ASSERT_CUDA(Norm(nullptr, result, x_memory.floats(), norm, rows, width, to));
+          const std::vector<float> got = (result == DType::kF32 ? x_memory : y).Values(result);
+          const auto n = static_cast<double>(width);
+          for (int64_t row = 0; row < rows; ++row) {
+            const std::span<const float> values =
+                std::span(x).subspan(Count(row * width), Count(width));
+            double mean = 0;
+            for (const float value : values) mean += value;
+            mean /= n;
+            double squares = 0;
+            for (const float value : values) squares += (value - mean) * (value - mean);
+            const double scale = 1.0 / std::sqrt(squares / n + 1e-5);
+            // Errors of the sum of one thread's elements and of those of the threads.
+            const double summing = (n / 32 + 16) * kFloatEpsilon;
+            for (int64_t i = 0; i < width; ++i) {
+              const double by = affine ? weight[Count(i)] : 1.0;
+              const double add = affine ? bias[Count(i)] : 0.0;
+              const double normed = (values[Count(i)] - mean) * scale * by;
+              // The mean's error moves the difference; the scale's is relative.
+              const double error = summing * (std::abs(mean * scale * by) + std::abs(normed)) +
+                                   4 * kFloatEpsilon * (std::abs(normed) + std::abs(add));
+              ASSERT_NEAR(got[Count(row * width + i)], normed + add,
+                          error + Rounding(result, normed + add))
+                  << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, NoNormConverts) {
+  for (const DType result : kDTypes) {
+    for (const int64_t width : {13, 512}) {
+      const std::vector<float> x = Numbers(7 * width, result);
+      Memory x_memory(DType::kF32, x);
+      Memory y(x.size() * DTypeBytes(result));
+      ASSERT_CUDA(
+          Norm(nullptr, result, x_memory.floats(), {.kind = NormKind::kNone}, 7, width, y.data()));
+      EXPECT_EQ(y.Values(result), x);
     }
   }
 }
@@ -740,8 +814,8 @@ TEST_F(ElementwiseTest, RopeStoreKv) {
           Memory v_memory(activation, v);
           Pages pages(format, heads, random_.Below(40), tokens, 32, 0);
           const StoreKvItem item{k_memory.data(), v_memory.data(), kv_stride, heads, pages.run()};
-          ASSERT_CUDA(RopeStoreKv(nullptr, activation, angles.table(), q_heads, q_memory.data(),
-                                  q_stride, format, item));
+          const RopeStoreItem whole{q_memory.data(), q_stride, q_heads, angles.table(), item};
+          ASSERT_CUDA(RopeStoreKv(nullptr, activation, format, {&whole, 1}));
           const std::vector<float> rotated_q = q_memory.Values(activation);
           const std::vector<float> rotated_k = k_memory.Values(activation);
           for (int64_t token = 0; token < tokens; ++token) {
@@ -762,6 +836,64 @@ TEST_F(ElementwiseTest, RopeStoreKv) {
           if (HasFailure()) return;
         }
       }
+    }
+  }
+}
+
+// The sequences of a batch, of unequal lengths, some of them where they are read element by
+// element: as one by one.
+TEST_F(ElementwiseTest, RopeStoreKvOfABatch) {
+  const DType dtype = DType::kF16;
+  for (const int rotary_dim : {64, 0}) {
+    const PageFormat format{dtype, 16, 64};
+    constexpr int kHeads = 3;
+    constexpr int64_t kStride = kHeads * 64;
+    std::vector<std::unique_ptr<Memory>> memories;
+    std::vector<std::unique_ptr<Angles>> angles;
+    std::vector<std::unique_ptr<Pages>> pages;
+    std::vector<RopeStoreItem> items;
+    std::vector<std::vector<float>> qs, ks, vs;
+    const auto upload = [&](const std::vector<float>& values, size_t offset) {
+      memories.push_back(std::make_unique<Memory>(dtype, values, offset));
+      return memories.back()->data();
+    };
+    for (int i = 0; i < 71; ++i) {
+      const int64_t tokens = i % 5 == 0 ? 1 + random_.Below(4) : 1;
+      const size_t offset = i % 7 == 0 ? 2 : 0;
+      qs.push_back(Numbers(tokens * kStride, dtype));
+      ks.push_back(Numbers(tokens * kStride, dtype));
+      vs.push_back(Numbers(tokens * kStride, dtype));
+      angles.push_back(std::make_unique<Angles>(&random_, tokens, rotary_dim));
+      pages.push_back(std::make_unique<Pages>(format, kHeads, random_.Below(40), tokens, 32, 0));
+      RopeStoreItem item;
+      item.q = upload(qs.back(), offset);
+      item.q_stride = kStride;
+      item.query_heads = kHeads;
+      item.table = angles.back()->table();
+      item.kv.k = upload(ks.back(), offset);
+      item.kv.v = upload(vs.back(), offset);
+      item.kv.kv_stride = kStride;
+      item.kv.heads = kHeads;
+      item.kv.to = pages.back()->run();
+      items.push_back(item);
+    }
+    ASSERT_CUDA(RopeStoreKv(nullptr, dtype, format, items));
+    for (size_t i = 0; i < items.size(); ++i) {
+      SCOPED_TRACE(i);
+      const std::vector<float> q = memories[3 * i]->Values(dtype);
+      const std::vector<float> k = memories[3 * i + 1]->Values(dtype);
+      for (int64_t token = 0; token < items[i].kv.to.count; ++token) {
+        const size_t at = Count(token * kStride);
+        angles[i]->ExpectRotated(dtype, token, kHeads, 64,
+                                 std::span(qs[i]).subspan(at, Count(kStride)),
+                                 std::span(q).subspan(at, Count(kStride)));
+        angles[i]->ExpectRotated(dtype, token, kHeads, 64,
+                                 std::span(ks[i]).subspan(at, Count(kStride)),
+                                 std::span(k).subspan(at, Count(kStride)));
+      }
+      pages[i]->Store(k, vs[i], kStride);
+      pages[i]->ExpectStored();
+      if (HasFailure()) return;
     }
   }
 }

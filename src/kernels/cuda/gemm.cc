@@ -51,12 +51,16 @@ cublasStatus_t SetBias(const void* bias, cublasLtMatmulDesc_t product) {
                                         sizeof(bias));
 }
 
-// A row of y^T, which is a column of y, has one number of the bias.
-cublasStatus_t AddBias(cudaDataType_t type, const void* bias, cublasLtMatmulDesc_t product) {
-  const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+// What follows a product. A row of y^T, which is a column of y, has one number of the bias.
+cublasStatus_t SetEpilogue(cudaDataType_t type, const void* bias, bool relu,
+                           cublasLtMatmulDesc_t product) {
+  if (bias == nullptr && !relu) return CUBLAS_STATUS_SUCCESS;
+  const cublasLtEpilogue_t epilogue = bias == nullptr ? CUBLASLT_EPILOGUE_RELU
+                                      : relu          ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                      : CUBLASLT_EPILOGUE_BIAS;
   cublasStatus_t s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                     &epilogue, sizeof(epilogue));
-  if (s != CUBLAS_STATUS_SUCCESS) return s;
+  if (s != CUBLAS_STATUS_SUCCESS || bias == nullptr) return s;
   s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
                                      sizeof(type));
   return s == CUBLAS_STATUS_SUCCESS ? SetBias(bias, product) : s;
@@ -90,7 +94,7 @@ Result<std::unique_ptr<Gemm>> Gemm::Create(int choice) {
 // cuBLASLt's matrices are column-major, so y^T [out, rows] = W [out, in] x^T [in, rows].
 Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, Plan* plan) {
   const cudaDataType_t type = TypeOf(op.weight.dtype);
-  const bool floats = op.result != LinearResult::kActivation;
+  const bool floats = !IsActivation(op.result);
   const cudaDataType_t type_of_y = floats ? CUDA_R_32F : type;
   const auto out = static_cast<uint64_t>(op.weight.out);
   const auto in = static_cast<uint64_t>(op.weight.in);
@@ -99,7 +103,9 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, 
   const cublasOperation_t transpose = CUBLAS_OP_T;
   s = cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
                                      sizeof(transpose));
-  if (s == CUBLAS_STATUS_SUCCESS && bias != nullptr) s = AddBias(type_of_y, bias, plan->product);
+  if (s == CUBLAS_STATUS_SUCCESS) {
+    s = SetEpilogue(type_of_y, bias, op.result == LinearResult::kRelu, plan->product);
+  }
   if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a product", s);
   s = cublasLtMatrixLayoutCreate(&plan->weight, type, in, out, op.weight.in);
   if (s == CUBLAS_STATUS_SUCCESS) {

@@ -39,8 +39,8 @@ struct Problem {
   bool swiglu;  // ops are gate and up, and y is ops[0]'s
   DType activation;
   const void* x;
-  const float* norm;  // not null: x is one row of f32, to be normed first
-  float eps;
+  bool normed;  // x is one row of f32, and its norm the operand
+  NormView norm;
   int rows;
   int in;
   int outputs;    // of all ops; of one with swiglu
@@ -79,7 +79,8 @@ __device__ inline void StoreActivation(void* y, int64_t index, DType dtype, floa
 __device__ inline void StoreResult(const Op& op, DType activation, int row, int out, float sum) {
   if (op.bias != nullptr) sum += op.bias[out];
   const int64_t at = row * op.y_stride + out;
-  if (op.result == LinearResult::kActivation) {
+  if (op.result == LinearResult::kRelu && sum < 0.0f) sum = 0.0f;
+  if (op.result == LinearResult::kActivation || op.result == LinearResult::kRelu) {
     StoreActivation(op.y, at, activation, sum);
   } else {
     float* y = static_cast<float*>(op.y) + at;
@@ -183,32 +184,48 @@ __device__ inline void StageX(const Problem& problem, int rows_staged, int padde
 // The same of one row of f32 that is normed on the way. Every block does it for itself, while the
 // weights that it asked for are on their way.
 __device__ inline void StageNormed(const Problem& problem, int padded, float* to) {
-  __shared__ float sums[kLineWarps];
+  __shared__ float sums[2][kLineWarps];
   const auto* x = static_cast<const float4*>(problem.x);
-  const auto* norm = reinterpret_cast<const float4*>(problem.norm);
+  const auto* weight = reinterpret_cast<const float4*>(problem.norm.weight);
+  const auto* bias = reinterpret_cast<const float4*>(problem.norm.bias);
   const int thread = static_cast<int>(threadIdx.x);
+  const float n = static_cast<float>(problem.in);
+  auto total = [&](float sum, float(&parts)[kLineWarps]) {
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    }
+    if (thread % kWarp == 0) parts[thread / kWarp] = sum;
+    __syncthreads();
+    sum = 0.0f;
+#pragma unroll
+    for (float part : parts) sum += part;
+    return sum;
+  };
+  float mean = 0.0f;
+  if (problem.norm.kind == NormKind::kLayer) {
+    float sum = 0.0f;
+    for (int i = thread; i < problem.in / 4; i += kLineThreads) {
+      const float4 value = x[i];
+      sum += (value.x + value.y) + (value.z + value.w);
+    }
+    mean = total(sum, sums[0]) / n;
+  }
   float sum = 0.0f;
   for (int i = thread; i < problem.in / 4; i += kLineThreads) {
-    const float4 value = x[i];
+    float4 value = x[i];
+    value = {value.x - mean, value.y - mean, value.z - mean, value.w - mean};
     sum += value.x * value.x + value.y * value.y + value.z * value.z + value.w * value.w;
   }
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, distance);
-  }
-  if (thread % kWarp == 0) sums[thread / kWarp] = sum;
-  __syncthreads();
-  sum = 0.0f;
-#pragma unroll
-  for (float part : sums) sum += part;
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(problem.in) + problem.eps);
+  const float scale = 1.0f / sqrtf(total(sum, sums[1]) / n + problem.norm.eps);
   for (int i = thread; i < padded / 4; i += kLineThreads) {
     float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
     if (i < problem.in / 4) {
       const float4 from = x[i];
-      const float4 by = norm[i];
-      value = {from.x * scale * by.x, from.y * scale * by.y, from.z * scale * by.z,
-               from.w * scale * by.w};
+      const float4 by = weight != nullptr ? weight[i] : float4{1.0f, 1.0f, 1.0f, 1.0f};
+      const float4 add = bias != nullptr ? bias[i] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+      value = {(from.x - mean) * scale * by.x + add.x, (from.y - mean) * scale * by.y + add.y,
+               (from.z - mean) * scale * by.z + add.z, (from.w - mean) * scale * by.w + add.w};
     }
     // Chunk i / 2 of 8 elements, its low or high half: as StageX lays them out.
     const int chunk = i / 2;
@@ -311,7 +328,7 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
     load(next, even);
   }
   WaitForPrevious();
-  if (kRows == 1 && kWeight != DType::kF32 && problem.norm != nullptr) {
+  if (kRows == 1 && kWeight != DType::kF32 && problem.normed) {
     StageNormed(problem, padded, x);
   } else {
     StageX<kWeight>(problem, kRows, padded, x);
@@ -670,9 +687,8 @@ cudaError_t LineRows(cudaStream_t stream, const DeviceLimits& limits, const Prob
     part.rows = std::min(group, problem.rows - row);
     part.x = static_cast<const std::byte*>(problem.x) + row * activation_bytes * problem.in;
     for (int i = 0; i < part.op_count; ++i) {
-      const int64_t y_bytes = part.ops[i].result == LinearResult::kActivation
-                                  ? activation_bytes
-                                  : static_cast<int64_t>(sizeof(float));
+      const int64_t y_bytes =
+          IsActivation(part.ops[i].result) ? activation_bytes : static_cast<int64_t>(sizeof(float));
       part.ops[i].y = static_cast<std::byte*>(part.ops[i].y) + row * part.ops[i].y_stride * y_bytes;
     }
     cudaError_t error = cudaSuccess;
@@ -710,7 +726,7 @@ cudaError_t LaunchFast(cudaStream_t stream, DType weight, const Problem& problem
   DeviceLimits limits;
   const cudaError_t error = GetLimits(&limits);
   if (error != cudaSuccess) return error;
-  if (problem.rows > 1 && weight == problem.activation && problem.norm == nullptr) {
+  if (problem.rows > 1 && weight == problem.activation && !problem.normed) {
     if (weight == DType::kBF16) return LaunchTiles<DType::kBF16>(stream, limits, problem);
     if (weight == DType::kF16) return LaunchTiles<DType::kF16>(stream, limits, problem);
   }
@@ -771,7 +787,8 @@ bool Valid(const LinearOp& op, int64_t in) {
 bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops) {
   const DType dtype = ops.front().weight.dtype;
   const int64_t in = ops.front().weight.in;
-  if (dtype == DType::kF32 || ops.size() > kOpsMax || !Aligned(x.norm, 16) ||
+  if (x.norm.kind == NormKind::kNone || dtype == DType::kF32 || ops.size() > kOpsMax ||
+      !Aligned(x.norm.weight, 16) || !Aligned(x.norm.bias, 16) ||
       in * static_cast<int64_t>(sizeof(float)) > kNormedBytesMax) {
     return false;
   }
@@ -783,8 +800,8 @@ bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops) {
 cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& x,
                        std::span<const LinearOp> ops) {
   Problem problem = MakeProblem(activation, x.x, 1, ops.front().weight.in);
+  problem.normed = true;
   problem.norm = x.norm;
-  problem.eps = x.eps;
   for (const LinearOp& op : ops) {
     problem.ops[problem.op_count++] = MakeOp(op);
     problem.outputs += static_cast<int>(op.weight.out);
@@ -795,8 +812,8 @@ cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& 
 cudaError_t NormMatVecSwiGlu(cudaStream_t stream, DType activation, const MatVecNorm& x,
                              const LinearOp& gate, const LinearOp& up, void* y) {
   Problem problem = MakeGated(activation, x.x, 1, gate, up, y);
+  problem.normed = true;
   problem.norm = x.norm;
-  problem.eps = x.eps;
   return LaunchFast(stream, gate.weight.dtype, problem);
 }
 

@@ -26,13 +26,13 @@ cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t
 cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, int64_t rows,
                          const LinearOp& gate, const LinearOp& up, void* y);
 
-// One row whose RmsNorm is the operand: x [in] is the residual stream.
+// One row whose norm is the operand: x [in] is the residual stream.
 struct MatVecNorm {
   const float* x = nullptr;
-  const float* norm = nullptr;  // [in]
-  float eps = 0.0f;
+  NormView norm;
 };
-// Whether the two below can do it: all weights of one 16-bit dtype, on 16 bytes.
+// Whether the two below can do it: all weights of one 16-bit dtype, on 16 bytes, and a norm that is
+// one.
 bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops);
 // MatVec and MatVecSwiGlu of the normed row, which is not rounded to `activation` in between.
 cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& x,
