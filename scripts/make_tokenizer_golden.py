@@ -92,6 +92,18 @@ def gpt2():
     return tokenizer
 
 
+def opt():
+    """GPT-2's way with </s> put before the text, as Transformers saves OPT's tokenizer."""
+    vocab, merges = train(pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.ByteLevel.alphabet(), 700,
+                          first=("<s>", "<pad>", "</s>", "<unk>"))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, continuing_subword_prefix="", end_of_word_suffix=""))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<pad>", normalized=True), AddedToken("</s>", normalized=True)])
+    tokenizer.post_processor = begin_with(tokenizer, "</s>")
+    return tokenizer
+
+
 def llama3():
     tokenizer = byte_level([isolated(LLAMA3)], ignore_merges=True)
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
@@ -217,7 +229,7 @@ def added_tokens():
 
 
 FAMILIES = {f.__name__: f for f in (gpt2, llama3, qwen2, o200k, kimi, bloom, starcoder, deepseek_v3, deepseek_llm, falcon,
-                                    llama2, mistral, gemma, old_metaspace, unknown_words, added_tokens)}
+                                    llama2, mistral, gemma, old_metaspace, unknown_words, added_tokens, opt)}
 # Files of early versions have merges as texts, and Metaspace with other fields.
 LEGACY = ("gpt2", "llama2", "old_metaspace")
 

@@ -534,6 +534,15 @@ TEST_F(Cli, BenchMeasures) {
   EXPECT_GT(decode["results"][0]["roofline_share"], 0.0);
   EXPECT_LT(decode["results"][0]["roofline_share"], 1.5);
   ExpectFailure({"bench", "decode", "-c", "64"}, 2, "either MODEL");
+  const std::string opt = HEADWAY_SOURCE_DIR "/tests/golden/models/opt/config.json";
+  const Args args = {"bench", "decode", "--random-weights", opt, "-n", "4", "-r", "1"};
+  const auto with_context = [&args](const char* context) {
+    Args all = args;
+    all.insert(all.end(), {"-c", context});
+    return all;
+  };
+  EXPECT_EQ(RunJson(with_context("100,100"))["results"][0]["tokens"], 8);
+  ExpectFailure(with_context("198"), 1, "has learned 200 positions");
 }
 
 }  // namespace

@@ -179,6 +179,24 @@ TEST(EngineApi, DynamicRopePrefillsAgainForAnotherLengthAndSaysSo) {
   EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
 }
 
+TEST(EngineApi, LearnedPositionsBoundTheContext) {
+  std::unique_ptr<Engine> engine = Open(kGolden + "opt");
+  const int64_t most = engine->info().max_position;
+  EXPECT_EQ(most, 200);
+  const Status refused = engine->NewContext({{most + 1}}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "a context of 201 tokens, and this OPTForCausalLM has learned 200 positions; use a "
+            "context of at most so many");
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{most}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const std::vector<TokenId> prompt = Tokens(most - 8, engine->info().vocab, 6);
+  Result<Generation> filled = GenerateOne(**context, RequestOf(prompt, 50));
+  ASSERT_TRUE(filled.ok()) << filled.status().message();
+  EXPECT_EQ(filled->finish, FinishReason::kContextFull);
+  EXPECT_EQ(filled->tokens.size(), 9u);  // the last one needs no position
+}
+
 TEST(EngineApi, FreedWindowPagesArePrefilledAgainAndSaidSo) {
   EngineOptions options;
   options.page_slots = 8;

@@ -212,6 +212,59 @@ TEST_P(Grid, SlidingWindowsEqualTheReference) {
   }
 }
 
+TEST_P(Grid, OptEqualsTheReferenceWhereverItsCacheLies) {
+  const std::vector<TokenId> tokens = RandomTokens(160, 96, 9);
+  for (const bool behind : {false, true}) {
+    SCOPED_TRACE(behind);
+    const ModelConfig tiny = TinyOptConfig(GetParam(), behind);
+    const std::unique_ptr<Model> model = Tiny(tiny);
+    HarnessConfig ref = HarnessConfig::Default();
+    ref.use_ref_kernels = true;
+    ref.chunk = 200;
+    const LogitRows defined = RunTokens(*Tiny(tiny), ref, tokens, 0);
+    HarnessConfig config = HarnessConfig::Default();
+    config.chunk = 37;
+    const LogitRows expected = RunTokens(*model, config, tokens, 30);
+    ExpectNear(*model, defined, expected, "ref");
+    HarnessConfig away = config;
+    away.placement = kv::PlacementKind::kHostOnly;
+    away.device_slabs = 0;
+    ExpectSameBits(expected, RunTokens(*model, away, tokens, 30), "host only");
+    HarnessConfig other = config;
+    other.chunk = 8;
+    other.segment_pages = 1;
+    ExpectNear(*model, expected, RunTokens(*model, other, tokens, 30), "chunk 8");
+  }
+}
+
+// More sequences than logits were once computed for at a time.
+TEST_P(Grid, ALargeBatchOfOptEqualsItsSequencesAlone) {
+  constexpr int kBatch = 70;
+  const std::unique_ptr<Model> model = Tiny(TinyOptConfig(GetParam(), false));
+  const HarnessConfig config = HarnessConfig::Default();
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, kBatch, 20);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const RopeFrequencies rope = RopeOf(*model, 20);
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<StepInput> inputs;
+  for (int i = 0; i < kBatch; ++i) {
+    const size_t prompt = 1 + static_cast<size_t>(i) % 17;
+    const kv::SequenceId id = *(*h)->NewSequence();
+    tokens.push_back(RandomTokens(static_cast<int64_t>(prompt) + 1, 96, 200 + i));
+    ASSERT_TRUE((*h)->Append(id, std::span(tokens.back()).first(prompt), rope).ok());
+    inputs.push_back({id, {}, &rope, LogitsMode::kAll});
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i].tokens = std::span(tokens[i]).last(1);
+  Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  for (size_t i = 0; i < inputs.size(); i += 13) {
+    const LogitRows alone = RunTokens(*model, config, tokens[i], 1);
+    ASSERT_EQ((*rows)[i].size(), 1u);
+    ExpectNear(*model, LogitRows(alone.end() - 1, alone.end()), (*rows)[i],
+               "sequence " + std::to_string(i));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, Grid, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(DTypeName(param.param)); });
 

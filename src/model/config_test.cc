@@ -119,6 +119,69 @@ TEST(ConfigTest, FillsInTheDefaultsOfTheArchitecture) {
   EXPECT_THAT(Good(qwen2).windows, ElementsAre(0, 0, 0, 0));
 }
 
+json Opt() {
+  return {{"architectures", {"OPTForCausalLM"}},
+          {"model_type", "opt"},
+          {"hidden_size", 64},
+          {"ffn_dim", 256},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 4},
+          {"vocab_size", 100},
+          {"max_position_embeddings", 512}};
+}
+
+TEST(ConfigTest, ReadsOpt) {
+  ModelConfig model = Good(Opt());
+  EXPECT_EQ(model.names, TensorNames::kOpt);
+  EXPECT_EQ(model.shape.kv_heads, 4);
+  EXPECT_EQ(model.shape.head_dim, 16);
+  EXPECT_EQ(model.shape.d_ff, 256);
+  EXPECT_FALSE(model.shape.gated_mlp);
+  EXPECT_FLOAT_EQ(model.norm_eps, 1e-5f);
+  EXPECT_TRUE(model.layer_norm && model.norm_affine && model.final_norm);
+  EXPECT_FALSE(model.norm_behind);
+  EXPECT_TRUE(model.qkv_bias && model.o_bias && model.mlp_bias && model.tied_embeddings);
+  EXPECT_TRUE(model.learned_positions);
+  EXPECT_EQ(model.max_position, 512);
+  EXPECT_EQ(model.embed_width, 0);
+  EXPECT_EQ(model.rope.type, RopeType::kNone);
+  EXPECT_THAT(model.windows, ElementsAre(0, 0, 0));
+  EXPECT_EQ(model.bos, 2);
+  EXPECT_THAT(model.eos, ElementsAre(2));
+  EXPECT_EQ(Good(With(Opt(), "word_embed_proj_dim", 64)).embed_width, 0);
+
+  json behind = With(With(Opt(), "do_layer_norm_before", false), "word_embed_proj_dim", 32);
+  model = Good(behind);
+  EXPECT_TRUE(model.norm_behind);
+  EXPECT_FALSE(model.final_norm);
+  EXPECT_EQ(model.embed_width, 32);
+  EXPECT_FALSE(Good(With(Opt(), "_remove_final_layer_norm", true)).final_norm);
+  model = Good(With(With(Opt(), "enable_bias", false), "layer_norm_elementwise_affine", false));
+  EXPECT_FALSE(model.qkv_bias || model.o_bias || model.mlp_bias || model.norm_affine);
+}
+
+TEST(ConfigTest, RefusesAnOptThatMakesNoSense) {
+  for (const char* key :
+       {"hidden_size", "ffn_dim", "num_hidden_layers", "vocab_size", "num_attention_heads",
+        "max_position_embeddings", "word_embed_proj_dim"}) {
+    for (const json& value : {json(0), json(-1), json("8"), json(1e30)}) {
+      ExpectError(With(Opt(), key, value), StatusCode::kCorrupt, key);
+    }
+  }
+  json missing = Opt();
+  missing.erase("ffn_dim");
+  ExpectError(missing, StatusCode::kCorrupt, "no ffn_dim");
+  ExpectError(With(Opt(), "num_attention_heads", 5), StatusCode::kCorrupt, "multiple of");
+  ExpectError(With(Opt(), "num_attention_heads", 64), StatusCode::kCorrupt, "head_dim is 1");
+  ExpectError(With(Opt(), "word_embed_proj_dim", 65), StatusCode::kUnsupported,
+              "word_embed_proj_dim 65 above hidden_size 64");
+  ExpectError(With(Opt(), "activation_function", "gelu"), StatusCode::kUnsupported,
+              "activation_function 'gelu' is not supported; supported is relu");
+  ExpectError(With(Opt(), "do_layer_norm_before", 1), StatusCode::kCorrupt, "do_layer_norm_before");
+  ExpectError(With(Opt(), "enable_bias", "yes"), StatusCode::kCorrupt, "enable_bias");
+  ExpectError(With(Opt(), "max_position_embeddings", 1 << 25), StatusCode::kCorrupt, "max_pos");
+}
+
 TEST(ConfigTest, FindsTheArchitectureByEitherKey) {
   json config = Llama();
   config.erase("architectures");
@@ -202,7 +265,7 @@ TEST(ConfigTest, RefusesRopeThatItDoesNotKnow) {
 
 TEST(ConfigTest, NamesWhatItDoesNotSupport) {
   const char* supported =
-      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM";
   ExpectError(Of("GPT2LMHeadModel", "gpt2"), StatusCode::kUnsupported, "'GPT2LMHeadModel'");
   ExpectError(Of("GPT2LMHeadModel", "gpt2"), StatusCode::kUnsupported, supported);
   ExpectError(Of("LlamaForCausalLM", "gpt2"), StatusCode::kUnsupported, "model_type 'gpt2'");
@@ -267,21 +330,22 @@ TEST(ConfigTest, PrefersGenerationConfig) {
 }
 
 TEST(ConfigTest, SurvivesAnyText) {
-  const std::string good = Llama().dump();
   for (const char* text : {"", "null", "[]", "{", "{\"a\":1e999}", "\xff"}) {
     EXPECT_EQ(ParseModelConfig(text, "", "f").status().code(), StatusCode::kCorrupt) << text;
   }
   EXPECT_FALSE(ParseModelConfig(std::string(1000000, '['), "", "f").ok());
   const std::string nested = std::string(1000000, '[') + std::string(1000000, ']');
   EXPECT_FALSE(ParseModelConfig("{\"hidden_size\":" + nested + "}", "", "f").ok());
+  const std::string llama = Llama().dump();
   EXPECT_FALSE(
-      ParseModelConfig(good.substr(0, good.size() - 1) + ",\"head_dim\":" + nested + "}", "", "f")
+      ParseModelConfig(llama.substr(0, llama.size() - 1) + ",\"head_dim\":" + nested + "}", "", "f")
           .ok());
 
   const uint64_t seed = 5;
   SCOPED_TRACE(seed);
   Random random(seed);
-  for (int round = 0; round < 5000; ++round) {
+  for (int round = 0; round < 10000; ++round) {
+    const std::string good = (round % 2 == 0 ? Llama() : Opt()).dump();
     std::string damaged = good;
     for (int64_t flips = 1 + random.Below(3); flips > 0; --flips) {
       damaged[static_cast<size_t>(random.Below(static_cast<int64_t>(good.size())))] =

@@ -68,7 +68,8 @@ class ModelTest : public testing::Test {
 };
 
 TEST_F(ModelTest, CountsWeightBytes) {
-  for (const char* name : {"llama31", "llama32-tied", "qwen3-bf16", "llama-f16", "qwen2"}) {
+  for (const char* name : {"llama31", "llama32-tied", "qwen3-bf16", "llama-f16", "qwen2", "opt",
+                           "opt-projected", "opt-plain"}) {
     const std::unique_ptr<Model> model = LoadGood(kGolden + name);
     ASSERT_NE(model, nullptr);
     const WeightBytes counted = CountWeightBytes(model->config());
@@ -104,6 +105,61 @@ TEST_F(ModelTest, NamesAMissingTensor) {
   const Status status = LoadError(folder);
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("'lm_head.weight'"));
+}
+
+TEST_F(ModelTest, NamesWhatAnOptLacks) {
+  const char* const names[] = {
+      "model.decoder.embed_positions.weight", "model.decoder.project_in.weight",
+      "model.decoder.project_out.weight", "model.decoder.layers.1.fc1.bias",
+      "model.decoder.layers.0.final_layer_norm.bias"};
+  for (const std::string name : names) {
+    const std::string folder = Copy("opt-projected");
+    std::string other = name;
+    other[15] = '#';
+    ASSERT_TRUE(Patch(folder + "/model.safetensors", name, other));
+    const Status status = LoadError(folder);
+    EXPECT_EQ(status.code(), StatusCode::kNotFound) << name;
+    EXPECT_THAT(status.message(), HasSubstr("'" + name + "'"));
+    fs::remove_all(folder);
+  }
+  const std::string folder = Copy("opt-projected");
+  ASSERT_TRUE(Patch(folder + "/config.json", "\"max_position_embeddings\": 200",
+                    "\"max_position_embeddings\": 201"));
+  EXPECT_THAT(LoadError(folder).message(),
+              HasSubstr("embed_positions.weight' has shape [202, 32]"));
+}
+
+// Some published files hold OPT without its head, and their names begin with decoder.
+TEST_F(ModelTest, LoadsAnOptWithoutThePrefix) {
+  const std::string folder = Copy("opt");
+  const std::string path = folder + "/model.safetensors";
+  std::string content = *Env::Default()->ReadFile(path);
+  // Names of the same length would not do: what is dropped is made up for behind the header.
+  const std::string from = "\"model.decoder.";
+  size_t dropped = 0;
+  for (size_t at = 0; (at = content.find(from, at)) != std::string::npos; ++dropped) {
+    content.replace(at, from.size(), "\"decoder.");
+  }
+  ASSERT_GT(dropped, 10u);
+  uint64_t header = 0;
+  std::memcpy(&header, content.data(), sizeof(header));
+  content.insert(sizeof(header) + header - dropped * 6, dropped * 6, ' ');
+  std::ofstream(path, std::ios::binary) << content;
+  const std::unique_ptr<Model> bare = LoadGood(folder);
+  const std::unique_ptr<Model> whole = LoadGood(kGolden + "opt");
+  ASSERT_TRUE(bare != nullptr && whole != nullptr);
+  EXPECT_EQ(bare->weight_bytes().total(), whole->weight_bytes().total());
+}
+
+TEST_F(ModelTest, CountsWhatAStepReads) {
+  const int64_t table = 160 * 32 * 4;
+  const auto skipped = [](const Model& model) {
+    return model.weight_bytes().total() - model.StepWeightBytes();
+  };
+  EXPECT_EQ(skipped(*LoadGood(kGolden + "llama2")), table);
+  EXPECT_EQ(skipped(*LoadGood(kGolden + "llama32-tied")), 0);
+  EXPECT_EQ(skipped(*LoadGood(kGolden + "opt")), 202 * 32 * 4);
+  EXPECT_EQ(skipped(*LoadGood(kGolden + "opt-plain")), table + 202 * 32 * 4);
 }
 
 TEST_F(ModelTest, NamesATensorOfAnUnknownDType) {

@@ -22,6 +22,24 @@ ModelConfig TinyConfig(DType dtype) {
   return config;
 }
 
+ModelConfig TinyOptConfig(DType dtype, bool behind) {
+  ModelConfig config;
+  config.architecture = "OPTForCausalLM";
+  config.names = TensorNames::kOpt;
+  config.shape = {3, 48, 3, 3, 16, 80, 96, dtype, /*gated_mlp=*/false};
+  config.layer_norm = true;
+  config.norm_behind = behind;
+  config.final_norm = !behind;
+  config.embed_width = behind ? 40 : 0;
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  config.tied_embeddings = true;
+  config.rope.type = RopeType::kNone;
+  config.learned_positions = true;
+  config.windows.assign(3, 0);
+  config.max_position = 300;
+  return config;
+}
+
 std::unique_ptr<Model> Tiny(const ModelConfig& config) {
   Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), config, 11, nullptr);
   EXPECT_TRUE(model.ok()) << model.status().message();

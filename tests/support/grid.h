@@ -16,6 +16,8 @@ namespace headway::testing {
 
 // Heads and dims are odd on purpose.
 ModelConfig TinyConfig(DType dtype);
+// The same as OPT; `behind`: as its 350m, with norms behind and projections.
+ModelConfig TinyOptConfig(DType dtype, bool behind);
 std::unique_ptr<Model> Tiny(const ModelConfig& config);
 std::vector<TokenId> RandomTokens(int64_t count, int vocab, uint64_t seed);
 RopeFrequencies RopeOf(const Model& model, int64_t length);

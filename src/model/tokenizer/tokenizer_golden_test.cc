@@ -65,7 +65,7 @@ TEST_P(GoldenTokenizerTest, DecodesAnyTokensAsTokenizersDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizerTest,
-                         testing::Values("demo", "gpt2", "llama3", "qwen2", "o200k", "kimi",
+                         testing::Values("demo", "gpt2", "opt", "llama3", "qwen2", "o200k", "kimi",
                                          "bloom", "starcoder", "deepseek_v3", "deepseek_llm",
                                          "falcon", "llama2", "mistral", "gemma", "old_metaspace",
                                          "unknown_words", "added_tokens"),
