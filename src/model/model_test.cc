@@ -235,8 +235,12 @@ TEST_F(ModelTest, TiedHeads) {
   auto logits_of = [&](const Model& model, TokenId id) {
     std::vector<float> x(static_cast<size_t>(model.shape().d_model), NAN);
     std::vector<float> logits(static_cast<size_t>(model.shape().vocab), NAN);
-    model.Embed(*kernels, *stream, {&id, 1}, x.data());
-    model.Head(*kernels, *stream, 1, x.data(), x.data(), logits.data());
+    std::vector<std::byte> scratch(
+        static_cast<size_t>(HeadScratchBytes(model.shape(), DType::kF32, 1)));
+    Activations a;
+    a.x = x.data();
+    model.Embed(*kernels, *stream, {&id, 1}, {}, a);
+    model.Head(*kernels, *stream, 1, x.data(), scratch.data(), logits.data());
     EXPECT_TRUE(stream->Synchronize().ok());
     return logits;
   };
