@@ -64,8 +64,8 @@ void AddF32(const std::byte* from, DType dtype, int64_t count, float* to) {
   }
 }
 
-// The sum of term(x[i], sum so far), over vectors and the rest. Four partial sums of a vector each:
-// with widths of some thousands, tens of additions a lane.
+// A sum over x: add(vector, sum so far), and add_one for the rest. Four partial sums of a vector
+// each: with widths of some thousands, tens of additions a lane.
 template <class Add, class AddOne>
 HWY_INLINE float Sum(const float* x, int64_t width, const Add& add, const AddOne& add_one) {
   const D d;
