@@ -110,6 +110,7 @@ class Executor {
            std::unique_ptr<Buffer> host_memory, std::vector<std::unique_ptr<Event>> layer_done);
 
   Status RunLayers(const std::atomic<bool>* cancel);
+  void BeginLayer(int layer);
   void BeginEntries(std::span<const StepInput> inputs);
   std::vector<kv::SlabRead> ReadOrder() const;
   void Angles(std::span<const StepInput> inputs);
