@@ -541,7 +541,7 @@ TEST_F(Cli, BenchMeasures) {
     all.insert(all.end(), {"-c", context});
     return all;
   };
-  EXPECT_EQ(RunJson(with_context("100,100"))["results"][0]["tokens"], 8);
+  EXPECT_EQ(RunJson(with_context("100+90"))["results"][0]["tokens"], 8);
   ExpectFailure(with_context("198"), 1, "has learned 200 positions");
 }
 
