@@ -44,7 +44,7 @@ __device__ float WarpMax(float value) {
 }
 
 // The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-constexpr int kItemsPerLaunch = 48;
+constexpr int kItemsPerLaunch = 46;
 struct MergeBatch {
   int32_t items_count;
   int32_t head_dim;
@@ -67,6 +67,17 @@ __device__ int FindItem(const MergeBatch& batch) {
   return low;
 }
 
+// An item's parts, the one that lies elsewhere among them.
+__device__ int PartsOf(const MergeItem& item) {
+  return item.parts + (item.extra_o == nullptr ? 0 : 1);
+}
+__device__ const float* PartO(const MergeItem& item, int part) {
+  return part < item.parts ? item.part_o + part * item.o_part_stride : item.extra_o;
+}
+__device__ const float* PartLse(const MergeItem& item, int part) {
+  return part < item.parts ? item.part_lse + part * item.lse_part_stride : item.extra_lse;
+}
+
 // The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
 // chains in order. Few parts are chains of one, so that both kernels add up in the same order.
 
@@ -82,22 +93,23 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t row = block * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= item.rows) return;
 
-  const float own = lane < item.parts ? item.part_lse[lane * item.lse_part_stride + row] : kNoKeys;
+  const int parts = PartsOf(item);
+  const float own = lane < parts ? PartLse(item, lane)[row] : kNoKeys;
   const float top = Finite(WarpMax(own));
   const float share = expf(own - top);
   float total = 0.0f;
-  for (int part = 0; part < item.parts; ++part) total += __shfl_sync(kAllLanes, share, part);
+  for (int part = 0; part < parts; ++part) total += __shfl_sync(kAllLanes, share, part);
   if (item.lse != nullptr && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
   }
   T* to = static_cast<T*>(item.o) + row * batch.head_dim;
   for (int first = 0; first < batch.head_dim; first += kAtOnce * kWarp) {
     float sum[kAtOnce] = {};
-    for (int part = 0; part < item.parts; ++part) {
+    for (int part = 0; part < parts; ++part) {
       const float lse = __shfl_sync(kAllLanes, own, part);
       if (lse == kNoKeys) continue;
       const float weight = expf(lse - top);
-      const float* from = item.part_o + part * item.o_part_stride + row * batch.head_dim;
+      const float* from = PartO(item, part) + row * batch.head_dim;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kWarp + lane;
@@ -129,11 +141,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t row = block / slices;
   const int slice = static_cast<int>(block % slices);
   const int element = slice * kWarp + lane;
-  const float* lse = item.part_lse + row;
+  const int parts = PartsOf(item);
 
   float top = kNoKeys;
-  for (int part = static_cast<int>(threadIdx.x); part < item.parts; part += kWarps * kWarp) {
-    top = fmaxf(top, lse[part * item.lse_part_stride]);
+  for (int part = static_cast<int>(threadIdx.x); part < parts; part += kWarps * kWarp) {
+    top = fmaxf(top, PartLse(item, part)[row]);
   }
   top = WarpMax(top);
   if (lane == 0) tops[warp] = top;
@@ -142,13 +154,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   top = Finite(top);
 
   const bool mine = element < batch.head_dim;
-  const float* from = item.part_o + row * batch.head_dim + element;
+  const int64_t at = row * batch.head_dim + element;
   float sum = 0.0f;
   float total = 0.0f;
 #pragma unroll 4
-  for (int part = warp; part < item.parts; part += kWarps) {
-    const float part_lse = lse[part * item.lse_part_stride];
-    const float value = mine && part_lse != kNoKeys ? from[part * item.o_part_stride] : 0.0f;
+  for (int part = warp; part < parts; part += kWarps) {
+    const float part_lse = PartLse(item, part)[row];
+    const float value = mine && part_lse != kNoKeys ? PartO(item, part)[at] : 0.0f;
     const float weight = expf(part_lse - top);
     sum = fmaf(weight, value, sum);
     total += weight;
@@ -164,8 +176,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     total += totals[i];
   }
   if (mine) {
-    Store(total == 0.0f ? 0.0f : sum / total,
-          static_cast<T*>(item.o) + row * batch.head_dim + element);
+    Store(total == 0.0f ? 0.0f : sum / total, static_cast<T*>(item.o) + at);
   }
   if (item.lse != nullptr && slice == 0 && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
@@ -207,7 +218,7 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
     return error;
   };
   for (const MergeItem& item : items) {
-    if ((item.parts <= kFewParts) != few || item.rows == 0) continue;
+    if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
     const int64_t more = few ? CeilDiv(item.rows, kWarps) : item.rows * CeilDiv(head_dim, kWarp);
     if (more > kMaxBlocks) return cudaErrorInvalidValue;
     if (batch.items_count == kItemsPerLaunch || blocks + more > kMaxBlocks) {
