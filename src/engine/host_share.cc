@@ -34,13 +34,18 @@ void HostShareControl::Observe(const HostStepTimes& times) {
   }
   const double bus = bytes * times.bus_seconds / times.bus_bytes;     // seconds, alone with all
   const double host = bytes * times.host_seconds / times.host_bytes;  // the same
-  const double idle =
-      std::clamp(times.step_seconds - times.host_seconds, 0.0, kMostGap * times.step_seconds);
   // Other batches have other gaps.
-  const bool alike = bytes < 1.25 * gap_bytes_ && bytes > 0.8 * gap_bytes_;
-  gap_ = alike ? std::min(gap_, idle) : idle;
-  if (!alike) gap_bytes_ = bytes;
-  const double best = std::clamp((bus - gap_) / (bus + host), kLeast, kMost);
+  if (bytes > 1.25 * gap_bytes_ || bytes < 0.8 * gap_bytes_) {
+    gap_bytes_ = bytes;
+    gap_ = -1.0;
+  }
+  // Where the bus is busy all the time the host waits for it, too, and its idle time is no gap.
+  if (times.bus_seconds < kBusyBus * times.step_seconds) {
+    const double idle =
+        std::clamp(times.step_seconds - times.host_seconds, 0.0, kMostGap * times.step_seconds);
+    gap_ = gap_ < 0.0 ? idle : std::min(gap_, idle);
+  }
+  const double best = std::clamp((bus - std::max(gap_, 0.0)) / (bus + host), kLeast, kMost);
   if (std::abs(best - share_) <= kDeadband) return;
   share_ = std::clamp(share_ + 0.5 * (best - share_), kLeast, kMost);
 }

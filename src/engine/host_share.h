@@ -44,12 +44,13 @@ class HostShareControl {
   void Observe(const HostStepTimes& times);
 
   static constexpr double kDeadband = 0.004;
-  static constexpr double kLeast = 0.02, kMost = 0.98;  // beyond, one lane could not be measured
-  static constexpr double kMostGap = 0.15;              // of a step: more is a wait for the bus
+  static constexpr double kLeast = 0.005, kMost = 0.995;  // beyond, one lane would not be measured
+  static constexpr double kBusyBus = 0.92;                // of a step
+  static constexpr double kMostGap = 0.15;                // of a step: more is a wait for the bus
 
  private:
   double share_;
-  double gap_ = 0.0;  // seconds, the least seen of steps with about as many bytes
+  double gap_ = -1.0;  // seconds, the least seen of steps with about as many bytes; < 0: none yet
   double gap_bytes_ = 0.0;
 };
 
