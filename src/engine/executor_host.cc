@@ -75,11 +75,18 @@ void Executor::StartHost(int layer) {
   on_host_.assign(entries_.size(), false);
   for (const kv::HostRead& read : reads) on_host_[static_cast<size_t>(read.slab.entry)] = true;
   host_->Begin();
-  for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-    if (!on_host_[static_cast<size_t>(e)]) continue;
+  // Entries whose rows follow one another go down together.
+  const auto row_bytes = static_cast<size_t>(ActivationBytes(QWidth()));
+  for (int e = 0, end = 0; e < static_cast<int>(entries_.size()); e = std::max(e + 1, end)) {
+    for (end = e; end < static_cast<int>(entries_.size()) && on_host_[static_cast<size_t>(end)];) {
+      ++end;
+    }
+    if (end == e) continue;
     const int64_t q = entries_[static_cast<size_t>(e)].row * act_.qkv_stride;
-    compute_.Copy(host_->Queries(e), static_cast<const std::byte*>(act_.q) + ActivationBytes(q),
-                  static_cast<size_t>(ActivationBytes(QWidth())));
+    compute_.Copy2D(host_->Queries(e, end - e), row_bytes,
+                    static_cast<const std::byte*>(act_.q) + ActivationBytes(q),
+                    static_cast<size_t>(ActivationBytes(act_.qkv_stride)), row_bytes,
+                    static_cast<size_t>(end - e));
   }
   // Reads are in the order of groups, then entries, then positions.
   size_t next = 0;

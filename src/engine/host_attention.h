@@ -40,9 +40,9 @@ class HostAttention {
                                                        Device& device, Budget& budget);
 
   // In memory of the host that copies and kernels of the device reach:
-  // room for the queries of an entry, [query_heads, head_dim] activations;
-  std::byte* Queries(int entry) {
-    asked_.push_back(entry);
+  // room for the queries of so many entries, each [query_heads, head_dim] activations;
+  std::byte* Queries(int entry, int count) {
+    for (int i = 0; i < count; ++i) asked_.push_back(entry + i);
     return q_ + entry * QueryBytes();
   }
   // what comes of them, [query_heads, head_dim] and [query_heads], until the next work runs.
