@@ -161,8 +161,9 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     return in.logits == LogitsMode::kNone && in.sampler == nullptr;
   });
   // First what needs no pages: the device begins while the store prepares the step.
-  Angles(inputs);
   model_.Embed(kernels_, compute_, ids_, act_.x);
+  BeginLayer(0);
+  Angles(inputs);
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
   PlanReads();
   Status status = store_.BeginReads(reads_, host_reads_);
@@ -224,23 +225,26 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   const int64_t tokens = static_cast<int64_t>(ids_.size());
   for (int layer = 0; layer < shape_.layers; ++layer) {
-    // The lanes stay busy with one step's layers ahead; with more, progress and a wish to stop
-    // would lag.
-    Event& done = *layer_done_[static_cast<size_t>(layer)];
-    done.Wait();
+    if (layer > 0) BeginLayer(layer);
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
-    model_.Qkv(kernels_, compute_, layer, tokens, act_);
     FindNew(layer);
     kernels_.RopeStoreKv(compute_, format_, store_items_);
     if (Status s = Attention(layer); !s.ok()) return s;
     store_.CloseLayer(layer);
     model_.AttentionOut(kernels_, compute_, layer, tokens, act_);
     model_.Mlp(kernels_, compute_, layer, tokens, act_);
-    if (ahead_) compute_.Record(done);
+    if (ahead_) compute_.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
   return OkStatus();
+}
+
+// What of a layer comes before its pages are touched. The lanes stay busy with one step's layers
+// ahead; with more, progress and a wish to stop would lag.
+void Executor::BeginLayer(int layer) {
+  layer_done_[static_cast<size_t>(layer)]->Wait();
+  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_);
 }
 
 void Executor::BeginEntries(std::span<const StepInput> inputs) {

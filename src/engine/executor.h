@@ -129,6 +129,7 @@ class Executor {
            const HostPath& host);
 
   Status RunLayers(const std::atomic<bool>* cancel);
+  void BeginLayer(int layer);
   void BeginEntries(std::span<const StepInput> inputs);
   void PlanReads();
   void SplitReads(double share, size_t first, double* carry);

@@ -131,7 +131,6 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
 
   const BlockWork work = FindWork(batch, kQueries);
   const DecodeItem& item = batch.items[work.item];
-  WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -183,8 +182,14 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
     }
   };
 
+  // The first keys are under way while the queries are still computed.
   int chunk = begin + warp * kChunk;
-  if (chunk < end) load_k(chunk);
+  if (min(chunk + kChunk, end) > KeysOfEarlierSteps(item)) WaitForPrevious();
+  if (chunk < end) {
+    load_k(chunk);
+    load_v(chunk);
+  }
+  WaitForPrevious();
 
   if (thread < kQueries) {
     seen[thread] = thread < work.queries
@@ -221,7 +226,7 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
   __syncthreads();
 
   for (; chunk < end; chunk += kWarps * kChunk) {
-    load_v(chunk);
+    if (chunk != begin + warp * kChunk) load_v(chunk);
 
     float s[kKeyTiles][kTiles][4] = {};
 #pragma unroll
@@ -378,7 +383,6 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
 
   const BlockWork work = FindWork(batch, kPlainQueries);
   const DecodeItem& item = batch.items[work.item];
-  WaitForPrevious();
   FindRanges(batch, item, work, ranges);
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -410,6 +414,7 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp, 2)
     }
   };
 
+  WaitForPrevious();
   int chunk = begin + warp * kChunk;
   if (chunk < end) load(k_head, chunk, k);
 

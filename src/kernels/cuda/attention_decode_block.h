@@ -157,7 +157,16 @@ struct KeyRange {
   int end;
 };
 
-// Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier.
+// Keys below this index were stored by earlier steps, and may be read before the kernels of this
+// step are done: a step begins with Embed, which lets nothing start before all work ahead of it is
+// done, and RopeStoreKv stores keys from q_position on. (StoreKv, which may store any, lets nothing
+// start before its own end.)
+__device__ inline int64_t KeysOfEarlierSteps(const DecodeItem& item) {
+  return item.positions == nullptr ? item.q_position - item.position : 0;
+}
+
+// Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier. Waits for earlier
+// kernels where positions are read.
 __device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& item,
                                   const BlockWork& work, KeyRange* ranges) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -175,6 +184,7 @@ __device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& it
     __syncthreads();
     return;
   }
+  WaitForPrevious();
   if (thread < tokens) ranges[thread] = {work.begin, work.begin};
   __syncthreads();
   for (int token = 0; token < tokens; ++token) {

@@ -149,7 +149,8 @@ static_assert(kSmallBytesMax / 4 <= kThreads);
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, float* x) {
-  FollowPrevious();
+  WaitForPrevious();
+  LetNextStart();  // what follows finds earlier steps done, for KeysOfEarlierSteps
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
   if (column >= width) return;
   const int64_t from = int64_t{ids[blockIdx.x]} * width + column;
@@ -437,7 +438,7 @@ struct StoreKvItems {
 template <DType kType, DType kPage, int kN>
 __global__ void __launch_bounds__(kThreads)
     StoreKvKernel(PageFormat format, const __grid_constant__ StoreKvItems list) {
-  FollowPrevious();
+  WaitForPrevious();  // and lets nothing start before its end, for KeysOfEarlierSteps
   const StoreKvItem& item = list.items[blockIdx.y];
   const int groups = format.head_dim / kN;
   const int row_groups = item.heads * groups;

@@ -24,7 +24,10 @@ constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 // Elements of a row that a lane loads before it uses any of them.
 constexpr int kAtOnce = 4;
 // A warp does a row of so many parts alone; with more parts, a block does 32 elements of a row.
-constexpr int kFewParts = kWarps;
+constexpr int kFewParts = 16;
+constexpr int kFewWarps = 2;  // of a block of such: one sequence has few rows, for many processors
+// Parts whose values a warp of a block has under way.
+constexpr int kPartsAtOnce = 8;
 
 __device__ float Widen(float value) { return value; }
 __device__ float Widen(__half value) { return __half2float(value); }
@@ -79,47 +82,63 @@ __device__ const float* PartLse(const MergeItem& item, int part) {
 }
 
 // The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
-// chains in order. Few parts are chains of one, so that both kernels add up in the same order.
+// chains in order, whichever kernel does it.
 
-// A warp a row.
+// A warp a row, with all parts' values under way before the first is used.
 template <typename T>
-__global__ void __launch_bounds__(kWarps* kWarp)
+__global__ void __launch_bounds__(kFewWarps* kWarp)
     MergeFewParts(const __grid_constant__ MergeBatch batch) {
   FollowPrevious();
   const int index = FindItem(batch);
   const MergeItem& item = batch.items[index];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
-  const int64_t row = block * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t row = block * kFewWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= item.rows) return;
 
   const int parts = PartsOf(item);
   const float own = lane < parts ? PartLse(item, lane)[row] : kNoKeys;
+  float values[kFewParts][kAtOnce];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int part = 0; part < kFewParts; ++part) {
+      const float* from = PartO(item, part) + row * batch.head_dim + first;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = i * kWarp + lane;
+        const bool there = part < parts && first + at < batch.head_dim;
+        values[part][i] = there ? from[at] : 0.0f;
+      }
+    }
+  };
+  load(0);
   const float top = Finite(WarpMax(own));
-  const float share = expf(own - top);
+  const float weight = expf(own - top);
+  float weights[kFewParts];
   float total = 0.0f;
-  for (int part = 0; part < parts; ++part) total += __shfl_sync(kAllLanes, share, part);
+#pragma unroll
+  for (int part = 0; part < kFewParts; ++part) weights[part] = __shfl_sync(kAllLanes, weight, part);
+#pragma unroll
+  for (int chain = 0; chain < kWarps; ++chain) total += weights[chain] + weights[chain + kWarps];
   if (item.lse != nullptr && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
   }
   T* to = static_cast<T*>(item.o) + row * batch.head_dim;
   for (int first = 0; first < batch.head_dim; first += kAtOnce * kWarp) {
-    float sum[kAtOnce] = {};
-    for (int part = 0; part < parts; ++part) {
-      const float lse = __shfl_sync(kAllLanes, own, part);
-      if (lse == kNoKeys) continue;
-      const float weight = expf(lse - top);
-      const float* from = PartO(item, part) + row * batch.head_dim;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kWarp + lane;
-        if (at < batch.head_dim) sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, from[at]));
-      }
-    }
+    if (first > 0) load(first);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
+      // The o of a state without keys may be anything: it takes no part.
+      const auto value = [&](int part) { return weights[part] == 0.0f ? 0.0f : values[part][i]; };
+      float sum = 0.0f;
+#pragma unroll
+      for (int chain = 0; chain < kWarps; ++chain) {
+        const int next = chain + kWarps;
+        const float begun = __fmul_rn(weights[chain], value(chain));
+        sum = __fadd_rn(sum, fmaf(weights[next], value(next), begun));
+      }
       const int at = first + i * kWarp + lane;
-      if (at < batch.head_dim) Store(total == 0.0f ? 0.0f : sum[i] / total, to + at);
+      if (at < batch.head_dim) Store(total == 0.0f ? 0.0f : sum / total, to + at);
     }
   }
 }
@@ -143,6 +162,21 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int element = slice * kWarp + lane;
   const int parts = PartsOf(item);
 
+  const bool mine = element < batch.head_dim;
+  const int64_t at = row * batch.head_dim + element;
+  float lses[kPartsAtOnce];
+  float values[kPartsAtOnce];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      const int part = first + i * kWarps;
+      const bool there = part < parts;
+      lses[i] = there ? PartLse(item, part)[row] : kNoKeys;
+      values[i] = there && mine ? PartO(item, part)[at] : 0.0f;
+    }
+  };
+  load(warp);  // before the logarithms' maximum is known
+
   float top = kNoKeys;
   for (int part = static_cast<int>(threadIdx.x); part < parts; part += kWarps * kWarp) {
     top = fmaxf(top, PartLse(item, part)[row]);
@@ -153,17 +187,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int i = 0; i < kWarps; ++i) top = fmaxf(top, tops[i]);
   top = Finite(top);
 
-  const bool mine = element < batch.head_dim;
-  const int64_t at = row * batch.head_dim + element;
   float sum = 0.0f;
   float total = 0.0f;
-#pragma unroll 4
-  for (int part = warp; part < parts; part += kWarps) {
-    const float part_lse = PartLse(item, part)[row];
-    const float value = mine && part_lse != kNoKeys ? PartO(item, part)[at] : 0.0f;
-    const float weight = expf(part_lse - top);
-    sum = fmaf(weight, value, sum);
-    total += weight;
+  for (int part = warp; part < parts; part += kPartsAtOnce * kWarps) {
+    if (part > warp) load(part);
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      const float weight = expf(lses[i] - top);
+      // The o of a state without keys may be anything: it takes no part.
+      sum = fmaf(weight, lses[i] == kNoKeys ? 0.0f : values[i], sum);
+      total += weight;
+    }
   }
   sums[warp][lane] = sum;
   if (lane == 0) totals[warp] = total;
@@ -185,9 +219,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 template <typename T>
 cudaError_t Launch(cudaStream_t stream, const MergeBatch& batch, bool few, int64_t blocks) {
-  const auto grid = static_cast<unsigned>(blocks);
-  return LaunchKernel(few ? MergeFewParts<T> : MergeManyParts<T>, grid, kWarps * kWarp, 0, stream,
-                      batch);
+  return LaunchKernel(few ? MergeFewParts<T> : MergeManyParts<T>, static_cast<unsigned>(blocks),
+                      (few ? kFewWarps : kWarps) * kWarp, 0, stream, batch);
 }
 
 cudaError_t Launch(cudaStream_t stream, DType activation, const MergeBatch& batch, bool few,
@@ -219,7 +252,7 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
   };
   for (const MergeItem& item : items) {
     if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
-    const int64_t more = few ? CeilDiv(item.rows, kWarps) : item.rows * CeilDiv(head_dim, kWarp);
+    const int64_t more = few ? CeilDiv(item.rows, kFewWarps) : item.rows * CeilDiv(head_dim, kWarp);
     if (more > kMaxBlocks) return cudaErrorInvalidValue;
     if (batch.items_count == kItemsPerLaunch || blocks + more > kMaxBlocks) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
@@ -262,63 +295,93 @@ __device__ void StoreSome(const float (&values)[kN], T* to) {
   }
 }
 
-// A warp a row, kN elements a lane at a time. Blocks take a token and up to kWarps of its heads.
+// A warp takes the rows of kRowsAtOnce heads of a token, kN elements a lane at a time, and has all
+// their loads under way before it uses one: rows are short, and memory is far.
+constexpr int kRowsAtOnce = 4;
 template <typename T, int kN>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    MergeStateRows(const __grid_constant__ StateMerge merge, int head_dim) {
+    MergeStateRows(const __grid_constant__ StateMerge merge, int head_dim, int bundles) {
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t token = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  if (head >= merge.heads) return;
-  float* lse = merge.lse + token * merge.lse_stride + head;
-  float* o = merge.o + token * merge.o_stride + int64_t{head} * head_dim;
+  const int64_t bundle = int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t token = bundle / bundles;
+  const int first_head = static_cast<int>(bundle - token * bundles) * kRowsAtOnce;
+  if (token >= merge.tokens) return;
+  float* lse = merge.lse + token * merge.lse_stride + first_head;
+  float* o = merge.o + token * merge.o_stride + int64_t{first_head} * head_dim;
   const T* part = static_cast<const T*>(merge.part_o) + token * merge.part_o_token_stride +
-                  head * merge.part_o_head_stride;
-  float old[kN];
-  float added[kN];
+                  first_head * merge.part_o_head_stride;
+  T* result = merge.result == nullptr
+                  ? nullptr
+                  : static_cast<T*>(merge.result) + token * merge.result_stride +
+                        int64_t{first_head} * head_dim;
+  const int rows = min(kRowsAtOnce, merge.heads - first_head);
+  float old[kRowsAtOnce][kN];
+  float added[kRowsAtOnce][kN];
   const auto load = [&](int at) {
     if (at >= head_dim) return;
-    if (!merge.first) LoadSome(o + at, old);
-    if (merge.part_lse != nullptr) LoadSome(part + at, added);
+#pragma unroll
+    for (int row = 0; row < kRowsAtOnce; ++row) {
+      if (row >= rows) break;
+      if (!merge.first) LoadSome(o + row * head_dim + at, old[row]);
+      if (merge.part_lse != nullptr)
+        LoadSome(part + row * merge.part_o_head_stride + at, added[row]);
+    }
   };
   load(lane * kN);  // before the logarithms are there
-  const float theirs =
-      merge.part_lse == nullptr
-          ? kNoKeys
-          : merge.part_lse[token * merge.part_lse_token_stride + head * merge.part_lse_head_stride];
-  const float ours = merge.first ? kNoKeys : *lse;
-  auto* result =
-      merge.result == nullptr
-          ? nullptr
-          : static_cast<T*>(merge.result) + token * merge.result_stride + int64_t{head} * head_dim;
-  // Nothing to add, and what is there stays as it is.
-  if (theirs == kNoKeys && ours != kNoKeys && result == nullptr) return;
-  const float top = Finite(fmaxf(ours, theirs));
-  const float our_weight = expf(ours - top);
-  const float their_weight = expf(theirs - top);
-  const float total = our_weight + their_weight;
-  const float our_share = our_weight / total;
-  const float their_share = their_weight / total;
+  float ours[kRowsAtOnce];
+  float theirs[kRowsAtOnce];
+#pragma unroll
+  for (int row = 0; row < kRowsAtOnce; ++row) {
+    const bool there = row < rows;
+    ours[row] = there && !merge.first ? lse[row] : kNoKeys;
+    theirs[row] = there && merge.part_lse != nullptr
+                      ? merge.part_lse[token * merge.part_lse_token_stride +
+                                       (first_head + row) * merge.part_lse_head_stride]
+                      : kNoKeys;
+  }
+  float our_share[kRowsAtOnce];
+  float their_share[kRowsAtOnce];
+  float merged[kRowsAtOnce];
+#pragma unroll
+  for (int row = 0; row < kRowsAtOnce; ++row) {
+    const float top = Finite(fmaxf(ours[row], theirs[row]));
+    const float our_weight = expf(ours[row] - top);
+    const float their_weight = expf(theirs[row] - top);
+    const float total = our_weight + their_weight;
+    our_share[row] = our_weight / total;
+    their_share[row] = their_weight / total;
+    merged[row] = total == 0.0f ? kNoKeys : top + logf(total);
+  }
 
   for (int at = lane * kN; at < head_dim; at += kWarp * kN) {
-    float value[kN];
 #pragma unroll
-    for (int i = 0; i < kN; ++i) {
-      // The o of a state without keys may be anything: it takes no part.
-      value[i] = ours != kNoKeys ? our_share * old[i] : 0.0f;
-      if (theirs != kNoKeys) value[i] += their_share * added[i];
-    }
-    if (result != nullptr) {
-      StoreSome(value, result + at);
-    } else {
-      StoreSome(value, o + at);
+    for (int row = 0; row < kRowsAtOnce; ++row) {
+      if (row >= rows) break;
+      // Nothing to add, and what is there stays as it is.
+      if (theirs[row] == kNoKeys && ours[row] != kNoKeys && result == nullptr) continue;
+      float value[kN];
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        // The o of a state without keys may be anything: it takes no part.
+        value[i] = ours[row] != kNoKeys ? our_share[row] * old[row][i] : 0.0f;
+        if (theirs[row] != kNoKeys) value[i] += their_share[row] * added[row][i];
+      }
+      if (result != nullptr) {
+        StoreSome(value, result + row * head_dim + at);
+      } else {
+        StoreSome(value, o + row * head_dim + at);
+      }
     }
     load(at + kWarp * kN);
   }
-  // Every lane has read it.
+  // Every lane has read them.
   __syncwarp();
-  if (lane == 0 && result == nullptr) *lse = total == 0.0f ? kNoKeys : top + logf(total);
+  if (result != nullptr) return;
+#pragma unroll
+  for (int row = 0; row < kRowsAtOnce; ++row) {
+    if (lane == row && row < rows) lse[row] = merged[row];
+  }
 }
 
 // Whether rows that start at `pointer` and lie `strides` elements apart can be read 4 elements at a
@@ -334,10 +397,12 @@ cudaError_t LaunchMergeState(cudaStream_t stream, int head_dim, const StateMerge
       Quads(merge.o, sizeof(float), {head_dim, merge.o_stride}) &&
       Quads(merge.part_o, sizeof(T), {merge.part_o_token_stride, merge.part_o_head_stride}) &&
       Quads(merge.result, sizeof(T), {merge.result_stride});
-  const dim3 grid(static_cast<unsigned>(merge.tokens),
-                  static_cast<unsigned>(CeilDiv(merge.heads, kWarps)));
-  return LaunchKernel(quads ? MergeStateRows<T, 4> : MergeStateRows<T, 1>, grid, kWarps * kWarp, 0,
-                      stream, merge, head_dim);
+  const int64_t bundles = CeilDiv(merge.heads, kRowsAtOnce);
+  const int64_t blocks = CeilDiv(merge.tokens * bundles, kWarps);
+  if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
+  return LaunchKernel(quads ? MergeStateRows<T, 4> : MergeStateRows<T, 1>,
+                      static_cast<unsigned>(blocks), kWarps * kWarp, 0, stream, merge, head_dim,
+                      static_cast<int>(bundles));
 }
 
 }  // namespace
@@ -352,7 +417,6 @@ cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
                        const StateMerge& merge) {
   if (merge.tokens == 0 || merge.heads == 0) return cudaSuccess;
-  if (merge.tokens > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
   switch (part_dtype) {
     case DType::kBF16:
       return LaunchMergeState<__nv_bfloat16>(stream, head_dim, merge);
