@@ -25,12 +25,11 @@ std::string DiskDirectory(const EngineOptions& options) {
   return directory != nullptr && *directory != '\0' ? directory : "/tmp";
 }
 
-int HostThreads(const EngineOptions& options, bool own_memory) {
-  const int cores = ThreadPool(options.threads).threads();
+int HostThreads(const EngineOptions& options, int threads, bool own_memory) {
   // Beside an accelerator one core is left to the threads that feed it: without it copies come
   // late. Else the kernels have cores of their own.
-  if (own_memory) return options.threads > 0 ? cores : std::max(1, cores - 1);
-  return std::max(1, cores / 2);
+  if (own_memory) return options.threads > 0 ? threads : std::max(1, threads - 1);
+  return std::max(1, threads / 2);
 }
 
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
@@ -81,8 +80,9 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup, Budget& fast
   const EngineOptions& options = *parts.options;
   if (options.host_share == 0.0) return 0.0;
   // The threads are wanted again within a layer's time.
-  host_pool = std::make_unique<ThreadPool>(HostThreads(options, parts.backend->info().own_memory),
-                                           std::chrono::milliseconds(1));
+  host_pool = std::make_unique<ThreadPool>(
+      HostThreads(options, pool.threads(), parts.backend->info().own_memory),
+      std::chrono::milliseconds(1));
   Result<std::unique_ptr<Kernels>> host_kernels =
       NewCpuKernels(host_pool.get(), nullptr, options.isa);
   if (!host_kernels.ok()) return host_kernels.status();

@@ -67,8 +67,8 @@ struct Context::Impl {
 // planning without opening a context.
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
 
-// Threads that attend to pages in host memory.
-int HostThreads(const EngineOptions& options, bool own_memory);
+// Threads that attend to pages in host memory, where those of the kernels are `threads`.
+int HostThreads(const EngineOptions& options, int threads, bool own_memory);
 
 // Where the disk tier's file is made.
 std::string DiskDirectory(const EngineOptions& options);

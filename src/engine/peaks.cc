@@ -382,7 +382,7 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
       Budget budget("peaks", kUnlimited);
       Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, nullptr, false);
       if (!device.ok()) return device.status();
-      ThreadPool host_pool(HostThreads(options, true));
+      ThreadPool host_pool(HostThreads(options, pool.threads(), true));
       Result<HostRates> rates = MeasureHostRates(*env, host_pool, **device, budget);
       if (!rates.ok()) return rates.status();
       peaks.host_read_bytes_per_second = rates->read;
