@@ -28,6 +28,7 @@
 
 namespace headway {
 
+inline constexpr double kHostShareAuto = -1.0;
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -53,6 +54,13 @@ struct EngineOptions {
   int page_slots = 64;                  // token slots of a page
   int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
+
+  // Decode steps leave a share of what they would stream from host memory to cores of the host,
+  // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: as the lanes'
+  // speeds are measured when the context is made, and after each step so that both end together,
+  // unless the plan is frozen: then, and with a number, a run gives the same bits every time.
+  double host_share = 0.0;
+  bool freeze_plan = false;
 
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
   // marks keep sink and recent tokens only, always on the device. Not together with a session.
@@ -146,6 +154,7 @@ struct Timings {
   double prefill_seconds = 0.0;
   int64_t decode_tokens = 0;  // of all requests, computed by decode steps
   double decode_seconds = 0.0;
+  double host_share = 0.0;  // EngineOptions::host_share as it is now
 };
 
 struct MemoryLine {
@@ -160,7 +169,8 @@ struct PlanReport {
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload
   int64_t slab_bytes = 0;
-  int64_t slabs[3] = {};  // device, host, disk
+  int64_t slabs[3] = {};    // device, host, disk
+  double host_share = 0.0;  // that decode begins with; see EngineOptions
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;
   int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
@@ -173,7 +183,7 @@ struct PlanReport {
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
 struct LaneReport {
-  std::string lane;  // "compute", "h2d", "d2h", "disk-write", "disk-read"
+  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-read"
   double busy_seconds = 0.0;
   int64_t bytes = 0;
   int64_t flops = 0;
@@ -272,6 +282,10 @@ struct MachinePeaks {
   double attention_flops_per_second = 0.0;       // of many queries against many keys; on a GPU only
   double host_to_device_bytes_per_second = 0.0;  // from pinned memory
   double device_to_host_bytes_per_second = 0.0;
+  // What cores of the host read of its memory while copies to the device run, and what these reach
+  // then.
+  double host_read_bytes_per_second = 0.0;
+  double shared_host_to_device_bytes_per_second = 0.0;
   double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);

@@ -45,6 +45,7 @@ struct Measured {
   double floor_seconds = 0.0;
   std::vector<LaneReport> lanes;  // of all repetitions
   TierUse tiers;
+  double host_share = 0.0;  // in the end
 
   double median() const {
     std::vector<double> sorted = seconds;
@@ -179,6 +180,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
+  measured.host_share = (*context)->timings().host_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
@@ -214,6 +216,9 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
     text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
                         100.0 * lane.busy_seconds / measured.seconds.back());
   }
+  if (measured.host_share > 0.0) {
+    text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.host_share);
+  }
   return text;
 }
 
@@ -236,6 +241,8 @@ std::string ResultText(const BenchFlags& flags, const Engine& engine, const Mach
   add("attention", peaks.attention_flops_per_second, "FLOP/s");
   add("host to device", peaks.host_to_device_bytes_per_second, "B/s");
   add("device to host", peaks.device_to_host_bytes_per_second, "B/s");
+  add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
+  add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
   add("disk read", peaks.disk_read_bytes_per_second, "B/s");
   std::vector<std::vector<std::string>> rows = {
       {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
@@ -251,18 +258,21 @@ std::string ResultText(const BenchFlags& flags, const Engine& engine, const Mach
 
 Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
                 const std::vector<Measured>& all) {
-  Json json = {{"bench", flags.prefill ? "prefill" : "decode"},
-               {"model", engine.info().folder},
-               {"kernels", engine.kernels()},
-               {"threads", engine.threads()},
-               {"peaks",
-                {{"read_bytes_per_second", peaks.read_bytes_per_second},
-                 {"gemm_flops_per_second", peaks.gemm_flops_per_second},
-                 {"attention_flops_per_second", peaks.attention_flops_per_second},
-                 {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
-                 {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
-                 {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
-               {"results", Json::array()}};
+  Json json = {
+      {"bench", flags.prefill ? "prefill" : "decode"},
+      {"model", engine.info().folder},
+      {"kernels", engine.kernels()},
+      {"threads", engine.threads()},
+      {"peaks",
+       {{"read_bytes_per_second", peaks.read_bytes_per_second},
+        {"gemm_flops_per_second", peaks.gemm_flops_per_second},
+        {"attention_flops_per_second", peaks.attention_flops_per_second},
+        {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
+        {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
+        {"host_read_bytes_per_second", peaks.host_read_bytes_per_second},
+        {"shared_host_to_device_bytes_per_second", peaks.shared_host_to_device_bytes_per_second},
+        {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
+      {"results", Json::array()}};
   for (const Measured& measured : all) {
     json["results"].push_back(
         {{"lengths", measured.lengths},
@@ -272,6 +282,7 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"median_seconds", measured.median()},
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
+         {"host_share", measured.host_share},
          {"kv_bytes", TiersJson(measured.tiers)},
          {"lanes", LanesJson(measured.lanes)}});
   }

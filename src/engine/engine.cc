@@ -200,6 +200,10 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (options.threads < 0 || options.threads > 1024) {
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
   }
+  if (!(options.host_share == kHostShareAuto ||
+        (options.host_share >= 0.0 && options.host_share <= 1.0))) {
+    return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
+  }
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   std::string folder = model;
   if (!options.random_weights) {

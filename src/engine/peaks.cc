@@ -1,4 +1,6 @@
 // What the machine can do, measured with the kernels and the threads of an engine.
+#include "engine/peaks.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -320,6 +322,47 @@ Result<MachinePeaks> MeasureAccelerator(Env& env, const EngineOptions& options) 
 
 }  // namespace
 
+Result<HostRates> MeasureHostRates(Env& env, ThreadPool& pool, Device& device, Budget& budget) {
+  constexpr int64_t kCopyBytes = 32 * kMiB;
+  constexpr int64_t kScanBytes = 256 * kMiB;  // more than caches hold
+  constexpr int kCopies = 32;
+  Result<std::unique_ptr<Buffer>> target = device.Allocate(budget, kCopyBytes, "measuring");
+  if (!target.ok()) return target.status();
+  Budget host_budget("measuring", kUnlimited);
+  Result<std::unique_ptr<Buffer>> host =
+      device.AllocateHost(host_budget, kCopyBytes + kScanBytes, "measuring");
+  if (!host.ok()) return host.status();
+  std::byte* const scanned = (*host)->data() + kCopyBytes;
+  // Written first: pages that were never written share one page of zeros, which caches hold.
+  pool.Run(kScanBytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
+    std::memset(scanned + begin * kPieceBytes, 1, static_cast<size_t>((end - begin) * kPieceBytes));
+  });
+  const std::unique_ptr<Stream> stream = device.NewStream(Lane::kHostToDevice);
+  const std::unique_ptr<Event> copied = device.NewEvent();
+  HostRates rates;
+  for (int round = 0; round < 2; ++round) {  // the first warms up
+    const int64_t start = env.NowNanos();
+    for (int i = 0; i < kCopies; ++i) {
+      stream->Copy((*target)->data(), (*host)->data(), kCopyBytes);
+    }
+    stream->Record(*copied);
+    std::atomic<int> found = 0;
+    int64_t bytes = 0;
+    do {
+      const int64_t at = bytes % kScanBytes;
+      pool.Run(kCopyBytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
+        found += Scan(scanned + at + begin * kPieceBytes, (end - begin) * kPieceBytes) ? 1 : 0;
+      });
+      bytes += kCopyBytes;
+    } while (!copied->Reached());
+    if (Status s = stream->Synchronize(); !s.ok()) return s;
+    const double seconds = static_cast<double>(std::max<int64_t>(1, env.NowNanos() - start)) * 1e-9;
+    rates = {static_cast<double>(bytes) / seconds,
+             static_cast<double>(kCopies * kCopyBytes) / seconds};
+  }
+  return rates;
+}
+
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   if (options.threads < 0 || options.threads > 1024) {
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
@@ -335,6 +378,16 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
     Result<MachinePeaks> measured = MeasureAccelerator(*env, options);
     if (!measured.ok()) return measured;
     peaks = *measured;
+    if (options.host_share != 0.0) {
+      Budget budget("peaks", kUnlimited);
+      Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, nullptr, false);
+      if (!device.ok()) return device.status();
+      ThreadPool host_pool(HostThreads(options, pool.threads(), true));
+      Result<HostRates> rates = MeasureHostRates(*env, host_pool, **device, budget);
+      if (!rates.ok()) return rates.status();
+      peaks.host_read_bytes_per_second = rates->read;
+      peaks.shared_host_to_device_bytes_per_second = rates->bus;
+    }
   } else {
     Result<double> read = MeasureRead(*env, pool);
     if (!read.ok()) return read.status();

@@ -241,6 +241,7 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.head_group = plan.cache.group_heads;
   report.segment = plan.cache.segment_tokens;
   report.kv_bytes = plan.kv_bytes;
+  report.host_share = plan.host_share;
   report.slab_bytes = plan.slab_bytes;
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
   for (const plan::MemoryRow& row : plan.memory) {

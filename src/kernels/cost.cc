@@ -74,8 +74,9 @@ WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> item
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes) {
   WorkCost cost = {.name = "merge"};
   for (const MergeItem& item : items) {
-    cost.bytes += item.rows * (item.parts * (head_dim + 1) * kFloat + head_dim * activation_bytes);
-    cost.flops += 2 * item.rows * (item.parts + 1) * head_dim;
+    cost.bytes +=
+        item.rows * (item.AllParts() * (head_dim + 1) * kFloat + head_dim * activation_bytes);
+    cost.flops += 2 * item.rows * (item.AllParts() + 1) * head_dim;
   }
   return cost;
 }

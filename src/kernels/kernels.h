@@ -159,16 +159,27 @@ struct AttentionItem {
 };
 
 // `parts` partial states of the same queries, merged in order into `o`. All [rows, head_dim] and
-// [rows], part i at i * o_part_stride and i * lse_part_stride. One part alone is converted.
+// [rows], part i at i * o_part_stride and i * lse_part_stride, and behind them one that lies
+// elsewhere, if there is one. One part alone is converted.
 struct MergeItem {
   const float* part_o = nullptr;
   int64_t o_part_stride = 0;
   const float* part_lse = nullptr;
   int64_t lse_part_stride = 0;
   int parts = 0;
+  const float* extra_o = nullptr;    // [rows, head_dim], and [rows]: the last part, or null; in
+  const float* extra_lse = nullptr;  // memory of the host if kernels read that
   int64_t rows = 0;
   void* o = nullptr;     // activations, rows head_dim apart
   float* lse = nullptr;  // [rows] or null
+
+  int AllParts() const { return parts + (extra_o == nullptr ? 0 : 1); }
+  const float* PartO(int part) const {
+    return part < parts ? part_o + part * o_part_stride : extra_o;
+  }
+  const float* PartLse(int part) const {
+    return part < parts ? part_lse + part * lse_part_stride : extra_lse;
+  }
 };
 
 // A token that penalties count: after the repetition penalty, `subtract` comes off its logit.

@@ -83,6 +83,8 @@ struct Plan {
   int64_t slabs[kTierCount] = {};
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;  // of all closed and open pages at the workload's end
+  // The share of what a decode step reads from host memory that the host's cores attend to.
+  double host_share = 0.0;
   std::vector<MemoryRow> memory;
   std::vector<std::string> reasons;  // why it is as it is, a sentence each
 

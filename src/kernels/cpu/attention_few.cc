@@ -45,6 +45,9 @@ static_assert(kFewRowsMax % kGroupMax == 0);
 // Elements of a row of K, V, q or o are taken in vectors; bf16 in pairs of vectors, the first of
 // which has the even elements and the second the odd: that is two operations for both, where order
 // kept takes a shuffle each. q and o are held in that order.
+constexpr int kLine = 64;  // bytes of a line of a cache
+template <DType kDType>
+constexpr int kElement = kDType == DType::kF32 ? 4 : 2;  // bytes
 template <DType kDType>
 constexpr bool kPairs = kDType == DType::kBF16;
 
@@ -148,23 +151,27 @@ struct Piece {
 };
 
 // The rows of the next keys, of which `left` are there; the last repeated for those that are not.
-// Asks the memory for the rows one page on: the processor's own prefetching runs too short a way
-// ahead to hide all of the memory's latency, and ends with each page.
+// Returns the first of the rows one page on, for Ahead, or of these where there is no such page.
 template <int kKeys>
-HWY_INLINE void NextRows(RowCursor& cursor, int64_t left, const std::byte* (&rows)[kKeys]) {
-  constexpr int64_t kLine = 64;
+HWY_INLINE const std::byte* NextRows(RowCursor& cursor, int64_t left,
+                                     const std::byte* (&rows)[kKeys]) {
   if (cursor.adjacent() >= kKeys && left > kKeys) {
     const std::byte* next = cursor.row_of_next_page();
-    for (int64_t i = 0; i < kKeys * cursor.row_bytes(); i += kLine) hwy::Prefetch(next + i);
     for (int k = 0; k < kKeys; ++k) rows[k] = cursor.row() + k * cursor.row_bytes();
     cursor.Advance(kKeys);
-    return;
+    return next;
   }
   for (int k = 0; k < kKeys; ++k) {
     rows[k] = cursor.row();
     if (k + 1 < left) cursor.Advance();
   }
+  return rows[0];
 }
+
+// Asks the memory for what is needed one page on: the processor's own prefetching runs too short a
+// way ahead to hide all of the memory's latency, and ends with each page. A line at a time among
+// the arithmetic: a burst of them would fill the buffers that loads need.
+HWY_INLINE void Ahead(const std::byte* row) { hwy::Prefetch(row); }
 
 // Products of a group's queries with the piece's keys; lanes beyond the last key repeat it.
 template <DType kDType, int kRows>
@@ -179,7 +186,8 @@ HWY_NOINLINE void Score(const Piece& piece) {
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
     const std::byte* rows[kKeys];
-    NextRows(cursor, piece.keys - key, rows);
+    const std::byte* next = NextRows(cursor, piece.keys - key, rows);
+    const int64_t row_bytes = cursor.row_bytes();
     V sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = hn::Zero(d);
@@ -189,6 +197,8 @@ HWY_NOINLINE void Score(const Piece& piece) {
       for (int k = 0; k < kKeys; ++k) {
         V first;
         V second;
+        Ahead(next + k * row_bytes + i * kElement<kDType>);
+        if constexpr (kElement<kDType> == 4) Ahead(next + k * row_bytes + (i + kLanes) * 4);
         LoadPair<kDType>(rows[k], i, first, second);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
@@ -289,9 +299,14 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
   const float* p = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
     const std::byte* rows[kKeys];
-    NextRows(cursor, piece.keys - key, rows);
+    const std::byte* next = NextRows(cursor, piece.keys - key, rows) + dim_begin * kElement<kDType>;
+    const int64_t row_bytes = cursor.row_bytes();
     const int64_t keys = std::min<int64_t>(kKeys, piece.keys - key);
     for (int64_t k = 0; k < keys; ++k) {
+#pragma GCC unroll 8
+      for (int at = 0; at < kVecs * kLanes * kElement<kDType>; at += kLine) {
+        Ahead(next + k * row_bytes + at);
+      }
       V values[kVecs];
       if constexpr (kVecs == 1) {
         values[0] = LoadSingle<kDType>(rows[k], dim_begin, piece.task.format->head_dim);
