@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/bytes.h"
 
@@ -74,10 +75,21 @@ class Simulation {
       prefill_ = prefill_ || entry.tokens > 1;
     }
     entries_ = entries;
-    const CacheSplit& split = run_.split;
+    double prefix = 0.0;
+    for (const StepEntry& entry : entries) prefix += static_cast<double>(entry.prefix);
+    const auto full = static_cast<double>(run_.full_length);
+    const CacheSplit split =
+        SplitAt(run_.split, full, prefix / static_cast<double>(entries.size()));
+    run_.split = split;
     stream_ = split.stream + (prefill_ || !machine.own_memory ? split.host : 0.0);
     host_ = prefill_ || !machine.own_memory ? 0.0 : split.host;
-    down_bytes_ = prefill_ ? tokens_ * (1.0 - split.resident) : 0.0;
+    // What a step adds goes where the last tokens do.
+    const double behind = prefix + tokens_;
+    const double before = prefix * split.resident;
+    const double after =
+        behind *
+        SplitAt(execution.split, full, behind / static_cast<double>(entries.size())).resident;
+    down_bytes_ = prefill_ ? std::max(tokens_ - std::max(after - before, 0.0), 0.0) : 0.0;
     const bool both = down_bytes_ > 0.0;
     // What the bus gives while something else needs the same wires or the same memory.
     const double bus = machine.host_to_device.Peak();
@@ -285,7 +297,7 @@ class Simulation {
   const Machine& machine_;
   const Subject& subject_;
   const ModelShape& shape_;
-  const Execution& run_;
+  Execution run_;
   std::span<const StepEntry> entries_;
   LayerWeights weights_;
   double tokens_ = 0.0;
@@ -327,6 +339,19 @@ RangeWork WorkOf(RangePath path, const ModelShape& shape, int heads, double keys
     work.product_flops = 4.0 * keys * shape.d_model * heads * shape.head_dim;
   }
   return work;
+}
+
+CacheSplit SplitAt(const CacheSplit& split, double full, double keys) {
+  if (full <= 0.0 || keys <= 0.0 || keys >= full) return split;
+  const double resident = std::min(1.0, split.resident * full / keys);
+  const double behind = split.stream + split.host + split.recompute;
+  const double host = std::min(1.0 - resident, behind * full / keys);
+  const double scale = behind > 0.0 ? host / behind : 0.0;
+  return {.resident = resident,
+          .stream = split.stream * scale,
+          .disk = std::max(0.0, 1.0 - resident - host),
+          .host = split.host * scale,
+          .recompute = split.recompute * scale};
 }
 
 LayerWeights WeightsOf(const ModelShape& shape) {
@@ -384,6 +409,17 @@ StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Ex
     AddTo(&sum, step(prefix + at, chunk, false), static_cast<double>(end - begin));
   }
   AddTo(&sum, step(prefix + full * chunk, tokens - full * chunk, true), 1.0);
+  return sum;
+}
+
+StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
+                         std::span<const int64_t> lengths) {
+  std::map<int64_t, int64_t> counts;
+  for (int64_t length : lengths) ++counts[length];
+  StepTime sum;
+  for (const auto& [length, count] : counts) {
+    AddTo(&sum, PredictPrefill(machine, subject, execution, 0, length), static_cast<double>(count));
+  }
   return sum;
 }
 

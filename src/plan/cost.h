@@ -27,6 +27,10 @@ struct CacheSplit {
   double recompute = 0.0;  // from X in host memory
 };
 
+// The same of a sequence that has `keys` keys now and will have `full`: tiers fill one after the
+// other, the fastest first, so that a short cache is resident where a long one is not.
+CacheSplit SplitAt(const CacheSplit& split, double full, double keys);
+
 // What a step does with the cache and the weights.
 struct Execution {
   int64_t chunk = 1024;
@@ -34,6 +38,7 @@ struct Execution {
   int64_t segment_tokens = 1024;
   int staging_slabs = 2;
   CacheSplit split;
+  int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is in host memory
   // So many batches of the same load take a layer one after the other before the next layer begins:
   // the column-by-column schedule, whose step makes `batches` times the tokens.
@@ -95,6 +100,10 @@ StepTime PredictStep(const Machine& machine, const Subject& subject, const Execu
 // Reading `tokens` tokens behind `prefix` in chunks. Long prompts are integrated from a few chunks.
 StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Execution& execution,
                         int64_t prefix, int64_t tokens);
+
+// Reading sequences of these lengths, one after the other.
+StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
+                         std::span<const int64_t> lengths);
 
 // One decode step of sequences that have these lengths.
 StepTime PredictDecode(const Machine& machine, const Subject& subject, const Execution& execution,

@@ -11,6 +11,8 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "plan/cost.h"
+#include "plan/machine.h"
 
 namespace headway::plan {
 
@@ -68,6 +70,11 @@ struct PlanRequest {
   bool keep_on_host = true;    // false: disk-only
   CacheChoice fixed;           // what the user or a session fixed
   CostModel costs;
+  // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
+  // taken that they say is fastest. Null: the largest buffers that fit. Outlives the request.
+  const Machine* machine = nullptr;
+  // Decode may leave a part of what is in host memory to the host's cores.
+  bool host_attention = false;
 };
 
 struct MemoryRow {
@@ -83,6 +90,12 @@ struct Plan {
   int64_t slabs[kTierCount] = {};
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;  // of all closed and open pages at the workload's end
+  // The share of what a decode step reads from host memory that the host's cores attend to.
+  double host_share = 0.0;
+  // Predicted, where the request has a machine: reading all sequences, and one decode step of all
+  // at their full length.
+  StepTime prefill;
+  StepTime decode;
   std::vector<MemoryRow> memory;
   std::vector<std::string> reasons;  // why it is as it is, a sentence each
 
@@ -101,6 +114,14 @@ struct SmallestBudgets {
   int64_t disk = 0;
 };
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request);
+
+// What a plan does, as the cost model takes it, for sequences of these lengths.
+Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);
+Subject SubjectOf(const PlanRequest& request);
+
+// What limits the plan, and what would make it faster: a sentence each, from planning again with a
+// little more of one thing. Empty without a machine.
+std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& plan);
 
 }  // namespace headway::plan
 
