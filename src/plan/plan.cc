@@ -270,10 +270,13 @@ Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& f
 Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
                const CacheChoice& rule) {
   std::vector<CacheChoice> cuts;
+  const bool disk = request.budgets.disk > 0;
   const auto add = [&](CacheChoice cut) {
+    cut.bounce_slabs = disk ? kStaging : 0;
     if (request.fixed.staging_slabs > 0) return cuts.push_back(cut);
-    for (int slabs = kStaging; slabs <= kMostStaging; ++slabs) {
+    for (int slabs = kStaging; slabs <= (disk ? kStagingOfDisk : kMostStaging); ++slabs) {
       cut.staging_slabs = slabs;
+      if (disk) cut.bounce_slabs = slabs;
       cuts.push_back(cut);
     }
   };

@@ -73,7 +73,8 @@ inline Machine RandomMachine(Random& random) {
   m.host_to_device = curve(bus, between(1e-6, 1e-4));
   m.device_to_host = curve(bus * between(0.5, 1.0), between(1e-6, 1e-4));
   m.both_directions = bus * between(0.5, 1.0);
-  const double host = between(1e10, 1e12);
+  // Memory of the device is faster: else nothing would be kept there.
+  const double host = m.decode_attention.Peak() * between(0.01, 0.5);
   m.host_read = {{{16.0, host}}};
   m.host_read_copying = {{{16.0, host * between(0.3, 1.0)}}};
   m.host_to_device_reading = bus * between(0.3, 1.0);
