@@ -35,7 +35,7 @@ kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions&
 }
 
 ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& workload,
-                                 const Kernels& kernels) {
+                                 const KernelSizes& kernels) {
   ExecutorLimits limits;
   limits.step_tokens = store.max_step_tokens;
   limits.entries = store.max_sequences;
@@ -47,7 +47,7 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   return limits;
 }
 
-KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernels& kernels) {
+KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const KernelSizes& kernels) {
   KernelLimits limits;
   limits.rows = rows;
   limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
@@ -126,7 +126,7 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
-                                          const kv::Manifest* session, const Kernels& kernels,
+                                          const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory) {
   Result<kv::PlacementKind> placement = PlacementOf(options);
   if (!placement.ok()) return placement.status();
@@ -203,7 +203,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
-                        const Kernels& kernels, const SetupMemory& memory) {
+                        const KernelSizes& kernels, const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
       MakePlanRequest(config, weight_bytes, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();

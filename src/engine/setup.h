@@ -41,14 +41,14 @@ struct SetupMemory {
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
-                                          const kv::Manifest* session, const Kernels& kernels,
+                                          const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory);
 
 // Plans and derives all that is needed to build a context.
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
-                        const Kernels& kernels, const SetupMemory& memory);
+                        const KernelSizes& kernels, const SetupMemory& memory);
 
 PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, bool own_memory);
 
