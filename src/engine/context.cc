@@ -89,7 +89,7 @@ Status Context::Impl::Build(const Workload& workload) {
   Result<Setup> setup =
       MakeSetup(config, parts.model->weight_bytes().total(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
-                {parts.program_bytes, parts.backend->info(), parts.device_budget});
+                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine});
   if (!setup.ok()) return setup.status();
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
   setup->store.device_budget = &kv_budget;

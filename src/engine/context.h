@@ -29,6 +29,7 @@ struct ContextParts {
   const EngineOptions* options = nullptr;
   const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
+  const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
 };
 
 struct Context::Impl {

@@ -9,6 +9,7 @@
 #include "engine/context.h"
 #include "engine/device_memory.h"
 #include "engine/head_pattern.h"
+#include "engine/machine_profile.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "kernels/backend/backend.h"
@@ -36,8 +37,10 @@ Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
   return Model::Random(env, *config, /*seed=*/1, pool);
 }
 
-ModelInfo InfoOf(const Model& model, const std::string& folder) {
-  const ModelConfig& config = model.config();
+}  // namespace
+
+ModelInfo DescribeModel(const ModelConfig& config, int64_t weight_bytes,
+                        const std::string& folder) {
   const ModelShape& shape = config.shape;
   ModelInfo info;
   info.folder = folder;
@@ -51,7 +54,7 @@ ModelInfo InfoOf(const Model& model, const std::string& folder) {
   info.d_ff = shape.d_ff;
   info.vocab = shape.vocab;
   info.max_position = config.max_position;
-  info.weight_bytes = model.weight_bytes().total();
+  info.weight_bytes = weight_bytes;
   // A step reads every matrix but the embedding table, of which it takes a row a token, unless the
   // table is the head as well.
   const int64_t table =
@@ -63,8 +66,6 @@ ModelInfo InfoOf(const Model& model, const std::string& folder) {
   info.eos = config.eos;
   return info;
 }
-
-}  // namespace
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -101,6 +102,8 @@ struct Engine::Impl {
   std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
   ModelInfo info;
   int64_t program_bytes = kProgramBytes;
+  std::optional<ChosenMachine> machine;  // that cuts are chosen for; empty: by the planner's rule
+  std::optional<plan::Machine> quick;    // measured for predictions alone
 
   Status LoadText(const std::string& folder);
   Status OpenBackend();
@@ -108,7 +111,12 @@ struct Engine::Impl {
   Status Explain(const Status& error) const;
   Status CheckRoom(const PlanReport& plan);
   Status MoveWeights();
-  SetupMemory memory() { return {program_bytes, backend->info(), fast_budget()}; }
+  Status FindMachine();
+  SetupMemory memory() {
+    return {program_bytes, backend->info(), fast_budget(),
+            machine.has_value() ? &machine->machine : nullptr};
+  }
+  Result<plan::PlanRequest> Request(const Workload& workload);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };
 
@@ -130,6 +138,30 @@ Status Engine::Impl::OpenBackend() {
   if (!reserved.ok()) return reserved.status();
   driver_memory = std::move(*reserved);
   return OkStatus();
+}
+
+// Measuring takes time that nobody asked to spend: only a GPU that no profile is shipped for is
+// measured, in a fraction of a second.
+Status Engine::Impl::FindMachine() {
+  Result<std::optional<ChosenMachine>> chosen =
+      ChooseMachine(*env, options, backend->info(), pool.threads());
+  if (!chosen.ok()) return chosen.status();
+  machine = std::move(*chosen);
+  if (machine.has_value() || !backend->info().own_memory) return OkStatus();
+  Result<plan::Machine> measured = ProbeHardware(*env, options, /*quick=*/true);
+  if (measured.ok()) {
+    machine = ChosenMachine{std::move(*measured), "quick measurement"};
+  } else {
+    Log(LogLevel::kWarning, "the GPU was not measured: " + measured.status().message());
+  }
+  return OkStatus();
+}
+
+Result<plan::PlanRequest> Engine::Impl::Request(const Workload& workload) {
+  Result<kv::Manifest> session = ReadSession(*env, options);
+  if (!session.ok()) return session.status();
+  return MakePlanRequest(model->config(), model->weight_bytes().total(), options, workload, pattern,
+                         &*session, *kernels, memory());
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
@@ -205,6 +237,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
   }
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
+  if (Status s = impl->FindMachine(); !s.ok()) return s;
   std::string folder = model;
   if (!options.random_weights) {
     Result<std::string> located = LocateModel(*impl->env, model, ProcessEnvironment());
@@ -214,7 +247,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, options, &impl->pool);
   if (!loaded.ok()) return loaded.status();
   impl->model = std::move(*loaded);
-  impl->info = InfoOf(*impl->model, folder);
+  impl->info = DescribeModel(impl->model->config(), impl->model->weight_bytes().total(), folder);
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, options, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
@@ -266,15 +299,33 @@ Result<int64_t> Engine::SessionTokens() const {
 }
 
 Result<PlanReport> Engine::Plan(const Workload& workload) const {
-  Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
-  if (!session.ok()) return session.status();
-  Result<plan::PlanRequest> request =
-      MakePlanRequest(impl_->model->config(), impl_->model->weight_bytes().total(), impl_->options,
-                      workload, impl_->pattern, &*session, *impl_->kernels, impl_->memory());
+  Result<plan::PlanRequest> request = impl_->Request(workload);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return impl_->Explain(plan.status());
-  return ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
+  PlanReport report =
+      ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
+  if (impl_->machine.has_value()) {
+    report.prediction = PredictionOf(*plan, *impl_->machine, workload);
+  }
+  return report;
+}
+
+Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const {
+  Result<plan::PlanRequest> request = impl_->Request(planned);
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  if (!plan.ok()) return plan.status();
+  const plan::Machine* machine = request->machine;
+  if (machine == nullptr) {
+    if (!impl_->quick.has_value()) {
+      Result<plan::Machine> measured = ProbeHardware(*impl_->env, impl_->options, /*quick=*/true);
+      if (!measured.ok()) return measured.status();
+      impl_->quick = std::move(*measured);
+    }
+    machine = &*impl_->quick;
+  }
+  return PhaseSeconds(*machine, *request, *plan, phase);
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
@@ -292,8 +343,10 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   parts.options = &impl_->options;
   parts.pattern = &impl_->pattern;
   parts.program_bytes = impl_->program_bytes;
+  parts.machine = impl_->memory().machine;
   Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
   if (!made.ok()) return made.status();
+  (*made)->plan.prediction = plan->prediction;
   return std::unique_ptr<Context>(new Context(std::move(*made)));
 }
 

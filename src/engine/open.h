@@ -7,6 +7,7 @@
 
 #include "base/env.h"
 #include "headway/engine.h"
+#include "model/config.h"
 
 namespace headway {
 
@@ -15,6 +16,9 @@ struct EngineOpener {
   static Result<std::unique_ptr<Engine>> Open(Env* env, const std::string& model,
                                               const EngineOptions& options);
 };
+
+// What the engine says of a model.
+ModelInfo DescribeModel(const ModelConfig& config, int64_t weight_bytes, const std::string& folder);
 
 }  // namespace headway
 

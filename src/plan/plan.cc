@@ -477,13 +477,15 @@ Result<Plan> MakePlan(const PlanRequest& request) {
                               SlabHeads(request);
   for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
-  if (request.machine != nullptr) {
-    const Execution run = ExecutionOf(plan, request.lengths);
-    plan.prefill = PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths);
-    plan.decode = PredictDecode(*request.machine, SubjectOf(request), run, request.lengths);
-  }
+  if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
   return plan;
+}
+
+void Predict(const PlanRequest& request, Plan* plan) {
+  const Execution run = ExecutionOf(*plan, request.lengths);
+  plan->prefill = PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths);
+  plan->decode = PredictDecode(*request.machine, SubjectOf(request), run, request.lengths);
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {

@@ -115,6 +115,9 @@ struct SmallestBudgets {
 };
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request);
 
+// Fills a plan's predicted times by the request's machine.
+void Predict(const PlanRequest& request, Plan* plan);
+
 // What a plan does, as the cost model takes it, for sequences of these lengths.
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);
 Subject SubjectOf(const PlanRequest& request);
