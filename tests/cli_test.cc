@@ -463,6 +463,8 @@ TEST_F(Cli, RefusesMachinesThatAreNone) {
   WriteFile(dir_.File("bad.json"), "{\"format\": \"headway-machine\", \"version\": 0}");
   ExpectFailure(PlanFor({"--machine", dir_.File("bad.json")}), 1, "another version of the format");
   ExpectFailure({"run", kModel, "-pHello", "--machine", dir_.File("bad.json")}, 1, "bad.json");
+  ExpectFailure({"run", kModel, "-pHello", "--machine", "h200"}, 1,
+                "--machine: shipped profile h200 is of a GPU; give --device cuda");
   WriteFile(dir_.File("empty.json"), "");
   ExpectFailure({"bench", "prefill", kModel, "--machine", dir_.File("empty.json")}, 1,
                 "is not JSON");

@@ -21,23 +21,28 @@
 namespace headway {
 namespace {
 
-// Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks.
-constexpr int64_t kProgramBytes = int64_t{8} << 20;
-// Vocabulary, merges and their tables.
-constexpr int64_t kTokenizerBytesPerToken = 100;
-
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
                                          const EngineOptions& options, ThreadPool* pool) {
   if (!options.random_weights) return Model::Load(env, folder);
-  const std::string file = env->IsDirectory(folder) ? folder + "/config.json" : folder;
-  Result<std::string> json = env->ReadFile(file);
-  if (!json.ok()) return json.status();
-  Result<ModelConfig> config = ParseModelConfig(*json, "", file);
+  Result<ModelConfig> config = ReadRandomConfig(*env, folder);
   if (!config.ok()) return config.status();
   return Model::Random(env, *config, /*seed=*/1, pool);
 }
 
 }  // namespace
+
+int64_t ProgramBytes(int64_t tokens) {
+  constexpr int64_t kProgramBytes = int64_t{8} << 20;
+  constexpr int64_t kBytesPerToken = 100;
+  return kProgramBytes + kBytesPerToken * tokens;
+}
+
+Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
+  const std::string file = env.IsDirectory(path) ? path + "/config.json" : path;
+  Result<std::string> json = env.ReadFile(file);
+  if (!json.ok()) return json.status();
+  return ParseModelConfig(*json, "", file);
+}
 
 ModelInfo DescribeModel(const ModelConfig& config, int64_t weight_bytes,
                         const std::string& folder) {
@@ -101,7 +106,7 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
   std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
   ModelInfo info;
-  int64_t program_bytes = kProgramBytes;
+  int64_t program_bytes = ProgramBytes(0);
   std::optional<ChosenMachine> machine;  // that cuts are chosen for; empty: by the planner's rule
   std::optional<plan::Machine> quick;    // measured for predictions alone
 
@@ -203,7 +208,7 @@ Status Engine::Impl::LoadText(const std::string& folder) {
   Result<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(env, folder);
   if (loaded.ok()) {
     tokenizer = std::move(*loaded);
-    program_bytes += kTokenizerBytesPerToken * tokenizer->vocab_size();
+    program_bytes = ProgramBytes(tokenizer->vocab_size());
   } else if (loaded.status().code() != StatusCode::kNotFound) {
     return loaded.status();
   }

@@ -131,12 +131,21 @@ Status WriteTextFile(Env& env, const std::string& path, std::string text) {
   return (*file)->Sync();
 }
 
+Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend) {
+  if (machine.machine.own_memory == backend.own_memory) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("--machine: {} is of a {}; give {}", machine.origin,
+                            backend.own_memory ? "machine without a GPU" : "GPU",
+                            backend.own_memory ? "--device cpu" : "--device cuda"));
+}
+
 Result<std::optional<ChosenMachine>> ChooseMachine(Env& env, const EngineOptions& options,
                                                    const BackendInfo& backend, int threads) {
   if (!options.machine.empty()) {
     Result<ChosenMachine> loaded = LoadMachine(env, options.machine);
     if (!loaded.ok())
       return Status(loaded.status().code(), "--machine: " + loaded.status().message());
+    if (Status s = CheckKind(*loaded, backend); !s.ok()) return s;
     return std::optional(std::move(*loaded));
   }
   std::string note;

@@ -31,6 +31,9 @@ struct ChosenMachine {
 // The shipped profile of that name, or the profile in the file. kNotFound lists the shipped names.
 Result<ChosenMachine> LoadMachine(Env& env, const std::string& name);
 
+// kInvalidArgument where one is of a GPU and the other is not.
+Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend);
+
 // What a probe is bound to: GPU, CPU, threads and memory. Another key, another probe.
 std::string HardwareKey(const BackendInfo& backend, int threads);
 

@@ -17,6 +17,13 @@ struct EngineOpener {
                                               const EngineOptions& options);
 };
 
+// Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks,
+// and the vocabulary and merges of a tokenizer of so many tokens.
+int64_t ProgramBytes(int64_t tokens);
+
+// The config.json, or the one in the folder, of a model whose weights are drawn at random.
+Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path);
+
 // What the engine says of a model.
 ModelInfo DescribeModel(const ModelConfig& config, int64_t weight_bytes, const std::string& folder);
 

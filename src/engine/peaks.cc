@@ -7,7 +7,6 @@
 
 #include "base/bytes.h"
 #include "base/env.h"
-#include "base/half.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"

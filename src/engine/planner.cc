@@ -1,9 +1,8 @@
 // Planning without loading: from a model's config.json and the headers of its weights.
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
 #include <fmt/format.h>
+
+#include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "engine/context.h"
@@ -17,9 +16,6 @@
 namespace headway {
 namespace {
 
-constexpr int64_t kProgramBytes = int64_t{8} << 20;
-constexpr int64_t kTokenizerBytesPerToken = 100;
-
 struct Described {
   ModelConfig config;
   std::string folder;
@@ -30,10 +26,7 @@ Result<Described> Describe(Env& env, const std::string& model, const EngineOptio
   Described described;
   described.folder = model;
   if (options.random_weights) {
-    const std::string file = env.IsDirectory(model) ? model + "/config.json" : model;
-    Result<std::string> json = env.ReadFile(file);
-    if (!json.ok()) return json.status();
-    Result<ModelConfig> config = ParseModelConfig(*json, "", file);
+    Result<ModelConfig> config = ReadRandomConfig(env, model);
     if (!config.ok()) return config.status();
     described.config = std::move(*config);
     return described;
@@ -108,6 +101,9 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   }
   Result<Target> target = TargetOf(options, machine, &pool);
   if (!target.ok()) return target.status();
+  if (machine.has_value()) {
+    if (Status s = CheckKind(*machine, target->info()); !s.ok()) return s;
+  }
   Result<Described> described = Describe(env, model, options);
   if (!described.ok()) return described.status();
   const ModelConfig& config = described->config;
@@ -146,9 +142,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
                                               : info.free_memory + info.context_memory);
   }
   SetupMemory memory;
-  memory.program_bytes =
-      kProgramBytes +
-      (described->has_tokenizer ? kTokenizerBytesPerToken * int64_t{config.shape.vocab} : 0);
+  memory.program_bytes = ProgramBytes(described->has_tokenizer ? config.shape.vocab : 0);
   memory.backend = info;
   memory.device_budget = device_budget.has_value() ? &*device_budget : nullptr;
   if (chosen_by_machine) memory.machine = &machine->machine;

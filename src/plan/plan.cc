@@ -17,6 +17,8 @@ constexpr int64_t kMinChunk = 16;
 // What a cut with another chunk or segment must gain: it changes the order of additions, and runs
 // under different budgets should agree to the last bit.
 constexpr double kClearly = 0.05;
+// And any cut: less is the model's noise, and the rule's order decides.
+constexpr double kHairsBreadth = 1e-3;
 constexpr int kStaging = 2;        // one is attended while the next is filled
 constexpr int kMostStaging = 4;    // more hide nothing where the bus is the lane that limits
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
@@ -298,8 +300,7 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
     if (!fit.ok) continue;
     const Scored scored = Score(request, cut, fit);
     const bool same_bits = cut.segment_tokens == best.choice.segment_tokens;
-    // A hair's breadth is the model's noise: the rule's order decides then.
-    const double needed = same_bits ? 1e-4 : kClearly;
+    const double needed = same_bits ? kHairsBreadth : kClearly;
     if (scored.seconds < best.seconds * (1.0 - needed)) best = scored;
   }
   return best;
