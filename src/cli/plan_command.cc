@@ -13,8 +13,8 @@ constexpr const char* kExamples =
     R"(  headway plan models/demo --ctx-size 16384
   headway plan models/demo --ctx-size 16384 --kv-memory 8MiB --host-memory 64MiB
   headway plan models/demo --ctx-size 8192+2048 --batch 2 --json
-  headway plan --random-weights bench/shapes/llama-3-8b.json --machine rtx-4090 \
-      --ctx-size 1000000 --gpu-memory 20GiB --explain)";
+  headway plan --random-weights bench/shapes/llama-3-8b.json \
+      --machine rtx-4090 --gpu-memory 20GiB --ctx-size 1000000 --explain)";
 
 struct PlanFlags {
   ModelFlags model;
