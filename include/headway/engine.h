@@ -69,6 +69,11 @@ struct EngineOptions {
   int64_t sink_tokens = -1;   // < 0: what the file says, or 64
   int64_t recent_tokens = 0;  // 0: what the file says, or 256
 
+  // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
+  // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
+  // shipped for its GPU.
+  std::string machine;
+
   std::string session;        // file that keeps the cache of slot 0 between runs; empty: none
   std::string trace;          // file for the lanes' trace; empty: none
   bool time_kernels = false;  // the compute lane is timed on a GPU, too; a trace does that anyway
@@ -163,6 +168,29 @@ struct MemoryLine {
   int64_t bytes = 0;
 };
 
+// Of one phase of a workload, by a machine profile.
+struct PhasePrediction {
+  double seconds = 0.0;
+  double tokens_per_second = 0.0;
+  std::string limit;                                  // the lane that is busy longest
+  std::vector<std::pair<std::string, double>> lanes;  // and how long each is, in seconds
+};
+
+struct Prediction {
+  std::string machine;      // the profile's name; empty: nothing was predicted
+  std::string origin;       // where the profile is from: "headway probe", "shipped profile h200"
+  PhasePrediction prefill;  // reading all sequences
+  PhasePrediction decode;   // one step of all at their full length
+};
+
+// What PredictSeconds is asked about: reading lengths[i] - prefixes[i] tokens behind prefixes[i],
+// or so many decode steps of sequences that have these lengths.
+struct Phase {
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> prefixes;
+  int64_t decode_steps = 0;
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
@@ -171,6 +199,8 @@ struct PlanReport {
   int64_t slab_bytes = 0;
   int64_t slabs[3] = {};    // device, host, disk
   double host_share = 0.0;  // that decode begins with; see EngineOptions
+  int staging_slabs = 0;
+  Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;
   int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
@@ -215,6 +245,8 @@ class Engine {
   // would do, when nothing fits.
   Result<PlanReport> Plan(const Workload& workload) const;
   Result<std::unique_ptr<Context>> NewContext(const Workload& workload);
+  // How long a phase should take in a context of `planned`, by the machine's profile.
+  Result<double> PredictSeconds(const Workload& planned, const Phase& phase) const;
 
  private:
   friend class Context;
@@ -289,6 +321,35 @@ struct MachinePeaks {
   double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
+
+// What Engine::Plan would say, from the model's description alone: nothing is loaded, and with
+// options.machine the machine need not be here, nor a GPU. A length of 0 is the trained one. With
+// `explain` also what would make it faster.
+struct ModelPlan {
+  ModelInfo info;
+  std::string kernels;  // or the machine's name, where its GPU need not be here
+  int threads = 0;
+  std::vector<int64_t> lengths;
+  PlanReport plan;
+  std::vector<std::string> explain;
+  std::vector<std::string> notices;
+};
+Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
+                            const Workload& workload, bool explain);
+
+// Measures the machine with the device and threads of `options`, in ten seconds or twenty, and
+// keeps what it found in $XDG_CACHE_HOME/headway (or ~/.cache/headway) for runs to come.
+struct MachineReport {
+  struct Figure {
+    std::string name, meaning, value, source;
+  };
+  std::string name;
+  std::string json;  // the profile, as --machine takes it
+  std::vector<Figure> figures;
+  std::string cached_at;  // empty where it could not be kept
+  std::vector<std::string> notices;
+};
+Result<MachineReport> ProbeMachine(const EngineOptions& options);
 
 // What a session file or a model folder holds, for `headway inspect`.
 struct Inspection {

@@ -43,7 +43,8 @@ struct Measured {
   int64_t tokens = 0;  // of one repetition
   std::vector<double> seconds;
   double floor_seconds = 0.0;
-  std::vector<LaneReport> lanes;  // of all repetitions
+  double predicted_seconds = 0.0;  // 0: not predicted
+  std::vector<LaneReport> lanes;   // of all repetitions
   TierUse tiers;
   double host_share = 0.0;  // in the end
 
@@ -194,6 +195,9 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
   }
   measured.floor_seconds = FloorSeconds(work, peaks);
+  const Result<double> predicted =
+      engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});
+  if (predicted.ok()) measured.predicted_seconds = *predicted;
   return measured;
 }
 
@@ -222,6 +226,19 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
   return text;
 }
 
+// Of the predicted speed, against the measured one.
+double PredictionError(const Measured& measured) {
+  if (measured.predicted_seconds <= 0.0) return 0.0;
+  return measured.median() / measured.predicted_seconds - 1.0;
+}
+
+std::string PredictionCell(const Measured& measured) {
+  if (measured.predicted_seconds <= 0.0) return "-";
+  return fmt::format("{:.1f} ({:+.0f}%)",
+                     TokensPerSecond(measured.tokens, measured.predicted_seconds),
+                     100.0 * PredictionError(measured));
+}
+
 double Share(const Measured& measured) {
   return measured.median() > 0.0 ? measured.floor_seconds / measured.median() : 0.0;
 }
@@ -244,16 +261,17 @@ std::string ResultText(const BenchFlags& flags, const Engine& engine, const Mach
   add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
   add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
   add("disk read", peaks.disk_read_bytes_per_second, "B/s");
-  std::vector<std::vector<std::string>> rows = {
-      {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
+  std::vector<std::vector<std::string>> rows = {{"context", "batch", "tok/s", "predicted",
+                                                 "seconds", "floor s", "of roofline",
+                                                 "lanes busy"}};
   for (const Measured& measured : all) {
     rows.push_back({Lengths(measured.lengths), std::to_string(measured.lengths.size()),
                     fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
-                    fmt::format("{:.3f}", measured.median()),
+                    PredictionCell(measured), fmt::format("{:.3f}", measured.median()),
                     fmt::format("{:.3f}", measured.floor_seconds),
                     fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(flags, measured)});
   }
-  return text + FormatTable(rows, {true, true, true, true, true, true, false});
+  return text + FormatTable(rows, {true, true, true, true, true, true, true, false});
 }
 
 Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
@@ -283,6 +301,8 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
          {"host_share", measured.host_share},
+         {"predicted_seconds", measured.predicted_seconds},
+         {"prediction_error", PredictionError(measured)},
          {"kv_bytes", TiersJson(measured.tiers)},
          {"lanes", LanesJson(measured.lanes)}});
   }

@@ -323,6 +323,10 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "where to compute: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(engine.device);
+  AddText(app, compute, "--machine", &engine.machine,
+          "profile to plan for: a shipped one, such as h200 or rtx-4090, or a file that headway "
+          "probe -o wrote; without it, this machine's probe, or the profile shipped for its GPU")
+      ->type_name("PROFILE");
   AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
             "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
   AddText(app, compute, "--trace", &engine.trace,

@@ -212,8 +212,9 @@ TEST(Flags, EveryNameIsAVariable) {
 
 TEST(Flags, HelpSaysAllAndFits) {
   for (const Args& command :
-       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"inspect"}, Args{"eval", "perplexity"},
-        Args{"eval", "retrieval"}, Args{"bench", "prefill"}, Args{"bench", "decode"}}) {
+       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"probe"}, Args{"inspect"},
+        Args{"eval", "perplexity"}, Args{"eval", "retrieval"}, Args{"bench", "prefill"},
+        Args{"bench", "decode"}}) {
     TestConsole test;
     Args args = command;
     args.push_back("--help");
@@ -222,7 +223,7 @@ TEST(Flags, HelpSaysAllAndFits) {
     EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
     std::istringstream lines(test.out());
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-    if (command[0] != "inspect") {
+    if (command[0] != "inspect" && command[0] != "probe") {
       EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
       EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
     }

@@ -124,7 +124,23 @@ Json PlanJson(const PlanReport& plan) {
   }
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
+  if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;
+}
+
+Json PredictionJson(const Prediction& prediction) {
+  const auto phase = [](const PhasePrediction& of) {
+    Json json = {{"seconds", of.seconds},
+                 {"tokens_per_second", of.tokens_per_second},
+                 {"limit", of.limit},
+                 {"lanes", Json::object()}};
+    for (const auto& [lane, seconds] : of.lanes) json["lanes"][lane] = seconds;
+    return json;
+  };
+  return {{"machine", prediction.machine},
+          {"origin", prediction.origin},
+          {"prefill", phase(prediction.prefill)},
+          {"decode", phase(prediction.decode)}};
 }
 
 Json LanesJson(const std::vector<LaneReport>& lanes) {

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "engine/peaks.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {
@@ -76,7 +75,7 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
   return OkStatus();
 }
 
-Result<double> Context::Impl::MakeHostAttention(const Setup& setup, Budget& fast_budget) {
+Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
   const EngineOptions& options = *parts.options;
   if (options.host_share == 0.0) return 0.0;
   // The threads are wanted again within a layer's time.
@@ -98,10 +97,8 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup, Budget& fast
   if (!made.ok()) return made.status();
   host_attention = std::move(*made);
   if (options.host_share != kHostShareAuto) return options.host_share;
-  Result<HostRates> rates = MeasureHostRates(*parts.env, *host_pool, *device, fast_budget);
-  if (!rates.ok()) return rates.status();
-  trace.ResetTotals();
-  return rates->read / (rates->read + rates->bus);
+  // Where no machine is known the first steps tell.
+  return parts.machine == nullptr ? 0.5 : setup.plan.host_share;
 }
 
 Status Context::Impl::Build(const Workload& workload) {
@@ -128,7 +125,7 @@ Status Context::Impl::Build(const Workload& workload) {
   Result<Setup> setup =
       MakeSetup(config, parts.model->weight_bytes().total(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
-                {parts.program_bytes, parts.backend->info(), parts.device_budget});
+                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine});
   if (!setup.ok()) return setup.status();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
@@ -142,7 +139,7 @@ Status Context::Impl::Build(const Workload& workload) {
   }
   Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
   if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
-  Result<double> host_share = MakeHostAttention(*setup, fast_budget);
+  Result<double> host_share = MakeHostAttention(*setup);
   if (!host_share.ok()) return host_share.status();
   setup->plan.host_share = *host_share;
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);

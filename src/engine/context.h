@@ -29,6 +29,7 @@ struct ContextParts {
   const EngineOptions* options = nullptr;
   const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
+  const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
 };
 
 struct Context::Impl {
@@ -38,7 +39,7 @@ struct Context::Impl {
   Status OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest);
   Status Build(const Workload& workload);
   // The path `host`, if the options want it: the share that it begins with.
-  Result<double> MakeHostAttention(const Setup& setup, Budget& fast_budget);
+  Result<double> MakeHostAttention(const Setup& setup);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 

@@ -22,7 +22,7 @@ int64_t LogitRowsOf(const ExecutorLimits& limits) {
 }
 
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
-int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t length) {
+int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_t length) {
   const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
   const int64_t of_slabs =
       CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
@@ -31,7 +31,7 @@ int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t le
 }
 
 // The most of any length: longer sequences may be split into fewer parts.
-int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
+int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
   int64_t parts = 0;
   for (int64_t length = limits.length; length > 0; length /= 2) {
     parts = std::max(parts, PartsAt(limits, kernels, length));
@@ -44,7 +44,7 @@ int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
 struct Layout {
   int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled;
 
-  Layout(const ModelShape& shape, const ExecutorLimits& limits, const Kernels& kernels) {
+  Layout(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
     const DType dtype = limits.activation_dtype;
     activations = RoundUp(Activations::Bytes(shape, dtype, limits.step_tokens), 64);
@@ -68,7 +68,7 @@ struct Layout {
 }  // namespace
 
 int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
-                        const Kernels& kernels) {
+                        const KernelSizes& kernels) {
   return Layout(shape, limits, kernels).total();
 }
 

@@ -77,7 +77,7 @@ class Executor {
  public:
   // Bytes that Create takes from the device's budget; pure.
   static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits,
-                       const Kernels& kernels);
+                       const KernelSizes& kernels);
   // Everything outlives the executor. `kernels` is prepared.
   static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
                                                   Device& device, Stream& compute, kv::Store& store,

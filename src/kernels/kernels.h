@@ -222,10 +222,10 @@ struct KernelLimits {
   DType activation = DType::kF32;  // ActivationDType of the model
 };
 
-class Kernels {
+// What a plan must know of kernels, which it can without the processor that they run on.
+class KernelSizes {
  public:
-  virtual ~Kernels() = default;
-  virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+  virtual ~KernelSizes() = default;
   // The activation dtype of a model whose weights are `weights`.
   virtual DType ActivationDType(DType weights) const = 0;
   // Keys that one partial state of a decode item best covers: enough to hide the start of the work,
@@ -233,8 +233,14 @@ class Kernels {
   // Depends on the sequence's length alone, and never falls as that grows.
   virtual int64_t DecodeSplit(int64_t length) const = 0;
 
-  // Scratch memory: what Prepare will take from the budget, and taking it. Before the first step.
+  // Scratch memory that Prepare will take from the budget.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
+};
+
+class Kernels : public KernelSizes {
+ public:
+  virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+  // Takes the scratch memory. Before the first step.
   virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
 
   // x [n, table.in] = rows of table [vocab, table.in] chosen by ids; with `add` they are added to
