@@ -245,7 +245,7 @@ TEST(HostAttention, OptionsReachTheSteps) {
   options.host_share = kHostShareAuto;
   run(options, &share);
   EXPECT_GT(share, 0.0);
-  EXPECT_LT(share, 1.0);
+  EXPECT_LE(share, 1.0);  // all of so small a cache, where a GPU's bus would be slower
   options.host_share = 1.5;
   EXPECT_EQ(Engine::Open(folder, options).status().code(), StatusCode::kInvalidArgument);
 }

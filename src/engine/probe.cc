@@ -154,7 +154,7 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   machine.host_memory = static_cast<double>(HostMemoryBytes(env));
   machine.device_memory = info.own_memory ? static_cast<double>(info.memory) : machine.host_memory;
   machine.step_seconds = 15e-6;
-  machine.host_attention = 0.85;
+  machine.host_attention = 0.6;
   Probe probe(prober, quick, &machine);
   probe.Device();
   probe.Attention();

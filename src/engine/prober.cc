@@ -35,7 +35,10 @@ constexpr ProbeSizes kOfCpu = {.rows = 512,
                                .copy_bytes = 32 * kMiB,
                                .activation = DType::kF32};
 
-constexpr int64_t kScanBytes = 256 * kMiB;  // more than caches hold
+// More than caches hold: a server's have some hundred MiB. Where time is short, less.
+constexpr int64_t kScanBytes = 1024 * kMiB;
+constexpr int64_t kQuickScanBytes = 256 * kMiB;
+constexpr double kShortSeconds = 0.1;
 constexpr int64_t kPieceBytes = kMiB;
 constexpr int64_t kCopyStep = 32 * kMiB;
 
@@ -263,7 +266,8 @@ Result<double> Prober::BothDirections() {
 
 Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
   ThreadPool readers(threads);
-  Result<std::byte*> memory = env_.AllocateMemory(static_cast<size_t>(kScanBytes));
+  const int64_t scanned = seconds_ < kShortSeconds ? kQuickScanBytes : kScanBytes;
+  Result<std::byte*> memory = env_.AllocateMemory(static_cast<size_t>(scanned));
   if (!memory.ok()) return memory.status();
   // Written first: pages that were never written share one page of zeros, which caches hold.
   const auto pieces = [&](int64_t at, int64_t bytes, const auto& work) {
@@ -271,7 +275,7 @@ Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
       work(*memory + at + begin * kPieceBytes, (end - begin) * kPieceBytes);
     });
   };
-  pieces(0, kScanBytes,
+  pieces(0, scanned,
          [](std::byte* data, int64_t bytes) { std::memset(data, 1, static_cast<size_t>(bytes)); });
   std::atomic<bool> stop = false;
   std::atomic<int64_t> copied = 0;
@@ -294,9 +298,8 @@ Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
   const auto scan_for = [&](double seconds, int64_t* bytes) {
     const int64_t start = env_.NowNanos();
     double elapsed = 0.0;
-    for (*bytes = 0; elapsed < seconds; *bytes += kScanBytes) {
-      pieces(0, kScanBytes,
-             [&](const std::byte* data, int64_t n) { found += Scan(data, n) ? 1 : 0; });
+    for (*bytes = 0; elapsed < seconds; *bytes += scanned) {
+      pieces(0, scanned, [&](const std::byte* data, int64_t n) { found += Scan(data, n) ? 1 : 0; });
       elapsed = static_cast<double>(env_.NowNanos() - start) * 1e-9;
     }
     return elapsed;
@@ -310,7 +313,7 @@ Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
   result.copied_per_second = static_cast<double>(copied - before) / seconds;
   stop = true;
   if (copier.joinable()) copier.join();
-  env_.FreeMemory(*memory, static_cast<size_t>(kScanBytes));
+  env_.FreeMemory(*memory, static_cast<size_t>(scanned));
   if (!copy_status.ok()) return copy_status;
   return result;
 }
