@@ -54,6 +54,10 @@ struct EngineOptions {
   int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
 
+  // How closed pages are stored, an approximation unless none or the model's own dtype: none, bf16,
+  // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with.
+  std::string kv_encoding = "none";
+
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
   // marks keep sink and recent tokens only, always on the device. Not together with a session.
   std::string head_pattern;   // DuoAttention's TSV or its folder, or JSON; empty: none, exact

@@ -92,6 +92,7 @@ Status Context::Impl::Build(const Workload& workload) {
                 {parts.program_bytes, parts.backend->info(), parts.device_budget});
   if (!setup.ok()) return setup.status();
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
+  setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
   setup->store.disk_budget = &disk_budget;
