@@ -28,6 +28,7 @@ struct Shape {
 };
 constexpr Shape kDemo = {"demo", 4, 2, 64};
 constexpr Shape kLlama1B = {"llama-3.2-1b", 8, 4, 64};
+constexpr Shape kLlama8B = {"llama-3-8b", 8, 4, 128};
 
 // Keys of one item in decode, as the engine splits them.
 constexpr int64_t kDecodeSplit = 512;
@@ -212,7 +213,7 @@ void Decode(benchmark::State& state, Isa isa, const Shape& shape, int threads, i
 void Register() {
   const int cores = ThreadPool(0).threads();
   for (Isa isa : SupportedIsas()) {
-    for (const Shape& shape : {kDemo, kLlama1B}) {
+    for (const Shape& shape : {kDemo, kLlama1B, kLlama8B}) {
       for (int threads : {1, cores}) {
         const std::string suffix = std::string("/") + IsaName(isa) + "/" + shape.name +
                                    "/threads:" + std::to_string(threads);

@@ -25,8 +25,8 @@ namespace {
 constexpr int64_t kMaxLength = 60;
 constexpr int kVocab = 96;
 constexpr int64_t kChunk = 21;
-constexpr Lane kTurns[] = {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost,
-                           Lane::kDiskWrite, Lane::kDiskRead};
+constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDeviceToHost,
+                           Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead};
 
 // Plans in which every way of a page comes up: up and down between all tiers, through staging and
 // bounce buffers of which there are hardly enough.
@@ -52,7 +52,11 @@ std::vector<NamedPlan> Plans() {
   disk.placement = kv::PlacementKind::kDiskOnly;
   disk.group_heads = 3;
   disk.staging_slabs = 1;
-  return {{"first-fit", first_fit}, {"lru", lru}, {"disk-only", disk}};
+  HarnessConfig host = base;
+  host.placement = kv::PlacementKind::kHostOnly;
+  host.host_slabs = 30;
+  host.host_share = 0.6;
+  return {{"first-fit", first_fit}, {"lru", lru}, {"disk-only", disk}, {"host", host}};
 }
 
 std::unique_ptr<Model> Tiny() {

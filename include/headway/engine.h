@@ -28,6 +28,7 @@
 
 namespace headway {
 
+inline constexpr double kHostShareAuto = -1.0;
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -58,12 +59,24 @@ struct EngineOptions {
   // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with.
   std::string kv_encoding = "none";
 
+  // Decode steps leave a share of what they would stream from host memory to cores of the host,
+  // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: as the lanes'
+  // speeds are measured when the context is made, and after each step so that both end together,
+  // unless the plan is frozen: then, and with a number, a run gives the same bits every time.
+  double host_share = 0.0;
+  bool freeze_plan = false;
+
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
   // marks keep sink and recent tokens only, always on the device. Not together with a session.
   std::string head_pattern;   // DuoAttention's TSV or its folder, or JSON; empty: none, exact
   double sparsity = -1.0;     // share of the KV heads to stream, by the scores; < 0: the file's say
   int64_t sink_tokens = -1;   // < 0: what the file says, or 64
   int64_t recent_tokens = 0;  // 0: what the file says, or 256
+
+  // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
+  // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
+  // shipped for its GPU.
+  std::string machine;
 
   std::string session;        // file that keeps the cache of slot 0 between runs; empty: none
   std::string trace;          // file for the lanes' trace; empty: none
@@ -150,6 +163,7 @@ struct Timings {
   double prefill_seconds = 0.0;
   int64_t decode_tokens = 0;  // of all requests, computed by decode steps
   double decode_seconds = 0.0;
+  double host_share = 0.0;  // EngineOptions::host_share as it is now
 };
 
 struct MemoryLine {
@@ -158,13 +172,39 @@ struct MemoryLine {
   int64_t bytes = 0;
 };
 
+// Of one phase of a workload, by a machine profile.
+struct PhasePrediction {
+  double seconds = 0.0;
+  double tokens_per_second = 0.0;
+  std::string limit;                                  // the lane that is busy longest
+  std::vector<std::pair<std::string, double>> lanes;  // and how long each is, in seconds
+};
+
+struct Prediction {
+  std::string machine;      // the profile's name; empty: nothing was predicted
+  std::string origin;       // where the profile is from: "headway probe", "shipped profile h200"
+  PhasePrediction prefill;  // reading all sequences
+  PhasePrediction decode;   // one step of all at their full length
+};
+
+// What PredictSeconds is asked about: reading lengths[i] - prefixes[i] tokens behind prefixes[i],
+// or so many decode steps of sequences that have these lengths.
+struct Phase {
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> prefixes;
+  int64_t decode_steps = 0;
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload
   int64_t slab_bytes = 0;
-  int64_t slabs[3] = {};  // device, host, disk
+  int64_t slabs[3] = {};    // device, host, disk
+  double host_share = 0.0;  // that decode begins with; see EngineOptions
+  int staging_slabs = 0;
+  Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;
   int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
@@ -177,7 +217,7 @@ struct PlanReport {
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
 struct LaneReport {
-  std::string lane;  // "compute", "h2d", "d2h", "disk-write", "disk-read"
+  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-read"
   double busy_seconds = 0.0;
   int64_t bytes = 0;
   int64_t flops = 0;
@@ -209,6 +249,8 @@ class Engine {
   // would do, when nothing fits.
   Result<PlanReport> Plan(const Workload& workload) const;
   Result<std::unique_ptr<Context>> NewContext(const Workload& workload);
+  // How long a phase should take in a context of `planned`, by the machine's profile.
+  Result<double> PredictSeconds(const Workload& planned, const Phase& phase) const;
 
  private:
   friend class Context;
@@ -276,9 +318,42 @@ struct MachinePeaks {
   double attention_flops_per_second = 0.0;       // of many queries against many keys; on a GPU only
   double host_to_device_bytes_per_second = 0.0;  // from pinned memory
   double device_to_host_bytes_per_second = 0.0;
+  // What cores of the host read of its memory while copies to the device run, and what these reach
+  // then.
+  double host_read_bytes_per_second = 0.0;
+  double shared_host_to_device_bytes_per_second = 0.0;
   double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it
 };
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
+
+// What Engine::Plan would say, from the model's description alone: nothing is loaded, and with
+// options.machine the machine need not be here, nor a GPU. A length of 0 is the trained one. With
+// `explain` also what would make it faster.
+struct ModelPlan {
+  ModelInfo info;
+  std::string kernels;  // or the machine's name, where its GPU need not be here
+  int threads = 0;
+  std::vector<int64_t> lengths;
+  PlanReport plan;
+  std::vector<std::string> explain;
+  std::vector<std::string> notices;
+};
+Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
+                            const Workload& workload, bool explain);
+
+// Measures the machine with the device and threads of `options`, in ten seconds or twenty, and
+// keeps what it found in $XDG_CACHE_HOME/headway (or ~/.cache/headway) for runs to come.
+struct MachineReport {
+  struct Figure {
+    std::string name, meaning, value, source;
+  };
+  std::string name;
+  std::string json;  // the profile, as --machine takes it
+  std::vector<Figure> figures;
+  std::string cached_at;  // empty where it could not be kept
+  std::vector<std::string> notices;
+};
+Result<MachineReport> ProbeMachine(const EngineOptions& options);
 
 // What a session file or a model folder holds, for `headway inspect`.
 struct Inspection {

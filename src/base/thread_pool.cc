@@ -22,7 +22,6 @@ constexpr int kMaxThreads = 1024;
 // How a thread waits: it first spins without a system call (kernels of a step follow each other
 // within a few microseconds), then offers its core to others, then (workers only) sleeps.
 constexpr int kSpins = 64;
-constexpr auto kYieldTime = std::chrono::microseconds(50);
 
 // Two lines: the prefetcher of x86 fetches pairs.
 constexpr size_t kCacheLine = 128;
@@ -58,6 +57,9 @@ struct ThreadPool::State {
     const PieceFunction* fn = nullptr;
   };
 
+  explicit State(std::chrono::microseconds yield) : yield_time(yield) {}
+
+  const std::chrono::microseconds yield_time;
   Job job;
   alignas(kCacheLine) std::atomic<int64_t> unclaimed{0};  // below 0 when threads found none left
   alignas(kCacheLine) std::atomic<int64_t> unfinished{0};
@@ -85,7 +87,7 @@ struct ThreadPool::State {
       if (epoch.load(std::memory_order_acquire) != seen) return;
       Pause();
     }
-    const Clock::time_point until = Clock::now() + kYieldTime;
+    const Clock::time_point until = Clock::now() + yield_time;
     do {
       sched_yield();
       if (epoch.load(std::memory_order_acquire) != seen) return;
@@ -125,7 +127,8 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(1), state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads, std::chrono::microseconds yield_time)
+    : threads_(1), state_(std::make_unique<State>(yield_time)) {
   HEADWAY_CHECK(threads >= 0);
   const int wanted = std::min(threads == 0 ? UsableCores() : threads, kMaxThreads);
   state_->workers.reserve(static_cast<size_t>(wanted - 1));

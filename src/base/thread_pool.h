@@ -3,6 +3,7 @@
 #ifndef HEADWAY_BASE_THREAD_POOL_H_
 #define HEADWAY_BASE_THREAD_POOL_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +13,10 @@ namespace headway {
 class ThreadPool {
  public:
   // `threads` in all, the caller of Run among them; 0 takes every core this process may use.
-  explicit ThreadPool(int threads);
+  // Between Runs the others offer their cores to whoever wants them for `yield_time`, then sleep:
+  // waking takes tens of microseconds.
+  explicit ThreadPool(int threads,
+                      std::chrono::microseconds yield_time = std::chrono::microseconds(50));
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -43,8 +43,10 @@ struct Measured {
   int64_t tokens = 0;  // of one repetition
   std::vector<double> seconds;
   double floor_seconds = 0.0;
-  std::vector<LaneReport> lanes;  // of all repetitions
+  double predicted_seconds = 0.0;  // 0: not predicted
+  std::vector<LaneReport> lanes;   // of all repetitions
   TierUse tiers;
+  double host_share = 0.0;  // in the end
 
   double median() const {
     std::vector<double> sorted = seconds;
@@ -179,6 +181,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
+  measured.host_share = (*context)->timings().host_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
@@ -192,6 +195,9 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
   }
   measured.floor_seconds = FloorSeconds(work, peaks);
+  const Result<double> predicted =
+      engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});
+  if (predicted.ok()) measured.predicted_seconds = *predicted;
   return measured;
 }
 
@@ -214,7 +220,23 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
     text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
                         100.0 * lane.busy_seconds / measured.seconds.back());
   }
+  if (measured.host_share > 0.0) {
+    text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.host_share);
+  }
   return text;
+}
+
+// Of the predicted speed, against the measured one.
+double PredictionError(const Measured& measured) {
+  if (measured.predicted_seconds <= 0.0) return 0.0;
+  return measured.median() / measured.predicted_seconds - 1.0;
+}
+
+std::string PredictionCell(const Measured& measured) {
+  if (measured.predicted_seconds <= 0.0) return "-";
+  return fmt::format("{:.1f} ({:+.0f}%)",
+                     TokensPerSecond(measured.tokens, measured.predicted_seconds),
+                     100.0 * PredictionError(measured));
 }
 
 double Share(const Measured& measured) {
@@ -236,33 +258,39 @@ std::string ResultText(const BenchFlags& flags, const Engine& engine, const Mach
   add("attention", peaks.attention_flops_per_second, "FLOP/s");
   add("host to device", peaks.host_to_device_bytes_per_second, "B/s");
   add("device to host", peaks.device_to_host_bytes_per_second, "B/s");
+  add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
+  add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
   add("disk read", peaks.disk_read_bytes_per_second, "B/s");
-  std::vector<std::vector<std::string>> rows = {
-      {"context", "batch", "tok/s", "seconds", "floor s", "of roofline", "lanes busy"}};
+  std::vector<std::vector<std::string>> rows = {{"context", "batch", "tok/s", "predicted",
+                                                 "seconds", "floor s", "of roofline",
+                                                 "lanes busy"}};
   for (const Measured& measured : all) {
     rows.push_back({Lengths(measured.lengths), std::to_string(measured.lengths.size()),
                     fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
-                    fmt::format("{:.3f}", measured.median()),
+                    PredictionCell(measured), fmt::format("{:.3f}", measured.median()),
                     fmt::format("{:.3f}", measured.floor_seconds),
                     fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(flags, measured)});
   }
-  return text + FormatTable(rows, {true, true, true, true, true, true, false});
+  return text + FormatTable(rows, {true, true, true, true, true, true, true, false});
 }
 
 Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
                 const std::vector<Measured>& all) {
-  Json json = {{"bench", flags.prefill ? "prefill" : "decode"},
-               {"model", engine.info().folder},
-               {"kernels", engine.kernels()},
-               {"threads", engine.threads()},
-               {"peaks",
-                {{"read_bytes_per_second", peaks.read_bytes_per_second},
-                 {"gemm_flops_per_second", peaks.gemm_flops_per_second},
-                 {"attention_flops_per_second", peaks.attention_flops_per_second},
-                 {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
-                 {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
-                 {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
-               {"results", Json::array()}};
+  Json json = {
+      {"bench", flags.prefill ? "prefill" : "decode"},
+      {"model", engine.info().folder},
+      {"kernels", engine.kernels()},
+      {"threads", engine.threads()},
+      {"peaks",
+       {{"read_bytes_per_second", peaks.read_bytes_per_second},
+        {"gemm_flops_per_second", peaks.gemm_flops_per_second},
+        {"attention_flops_per_second", peaks.attention_flops_per_second},
+        {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
+        {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
+        {"host_read_bytes_per_second", peaks.host_read_bytes_per_second},
+        {"shared_host_to_device_bytes_per_second", peaks.shared_host_to_device_bytes_per_second},
+        {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
+      {"results", Json::array()}};
   for (const Measured& measured : all) {
     json["results"].push_back(
         {{"lengths", measured.lengths},
@@ -272,6 +300,9 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"median_seconds", measured.median()},
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
+         {"host_share", measured.host_share},
+         {"predicted_seconds", measured.predicted_seconds},
+         {"prediction_error", PredictionError(measured)},
          {"kv_bytes", TiersJson(measured.tiers)},
          {"lanes", LanesJson(measured.lanes)}});
   }

@@ -18,7 +18,8 @@ Runs language models over contexts whose KV cache does not fit in fast memory.
 Commands:
   run                 answer or continue a prompt
   chat                talk, with the cache kept between turns
-  plan                what a context would take, and the smallest budgets that do
+  plan                what a context would take, how fast it would be, and why
+  probe               measures the machine, for plans to come
   inspect             what a model folder or a session file holds
   eval perplexity     perplexity of a text
   eval retrieval      questions about facts hidden in long documents
@@ -46,6 +47,7 @@ constexpr Command kCommands[] = {
     {"run", nullptr, RunCommand},
     {"chat", nullptr, ChatCommand},
     {"plan", nullptr, PlanCommand},
+    {"probe", nullptr, ProbeCommand},
     {"inspect", nullptr, InspectCommand},
     {"eval", "perplexity", PerplexityCommand},
     {"eval", "retrieval", RetrievalCommand},

@@ -10,6 +10,7 @@ namespace headway::cli {
 int RunCommand(const Args& args, Console& console);
 int ChatCommand(const Args& args, Console& console);
 int PlanCommand(const Args& args, Console& console);
+int ProbeCommand(const Args& args, Console& console);
 int InspectCommand(const Args& args, Console& console);
 int PerplexityCommand(const Args& args, Console& console);
 int RetrievalCommand(const Args& args, Console& console);

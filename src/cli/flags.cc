@@ -283,6 +283,25 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "tokens that move together; auto: the planner's choice");
   AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
+  AddRead(app, memory, "--host-attention",
+          "share of what decode would stream from host memory that CPU cores attend to there "
+          "instead, at the same time: off, a number from 0 to 1, or auto, which begins with what "
+          "the lanes are measured to do and is corrected after each step",
+          [&engine](const std::string& text) {
+            if (text == "off") {
+              engine.host_share = 0.0;
+            } else if (text == "auto") {
+              engine.host_share = kHostShareAuto;
+            } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.host_share).ok()) {
+              return Status(StatusCode::kInvalidArgument,
+                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
+            }
+            return OkStatus();
+          })
+      ->type_name("SHARE")
+      ->default_str("off");
+  AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
+            "correct nothing while it runs: what began alike gives the same bits");
   const std::string streaming = "Streaming heads (an approximation)";
   AddText(app, streaming, "--head-pattern", &engine.head_pattern,
           "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
@@ -308,6 +327,10 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "where to compute: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(engine.device);
+  AddText(app, compute, "--machine", &engine.machine,
+          "profile to plan for: a shipped one, such as h200 or rtx-4090, or a file that headway "
+          "probe -o wrote; without it, this machine's probe, or the profile shipped for its GPU")
+      ->type_name("PROFILE");
   AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
             "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
   AddText(app, compute, "--trace", &engine.trace,

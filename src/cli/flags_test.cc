@@ -165,6 +165,10 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
       {{"m", "--threads", "two"}, "--threads: 'two' is not a whole number from 0 to 1024"},
       {{"m", "--threads", "-1"}, "--threads"},
       {{"m", "--policy", "random"}, "--policy: 'random' is none of auto, headinfer, layerwise"},
+      {{"m", "--host-attention", "1.5"},
+       "--host-attention: '1.5' is none of off, auto and a share from 0 to 1"},
+      {{"m", "--host-attention", "-1"}, "--host-attention: '-1' is none of off"},
+      {{"m", "--host-attention", "nan"}, "--host-attention: 'nan' is none of off"},
       {{"m", "--chunk", "automatic"}, "--chunk: 'automatic' is not a whole number"},
       {{"m", "--placement", "anywhere"}, "--placement: 'anywhere' is none of first-fit"},
       {{"m", "--top-p", "1.5"}, "--top-p"},
@@ -211,8 +215,9 @@ TEST(Flags, EveryNameIsAVariable) {
 
 TEST(Flags, HelpSaysAllAndFits) {
   for (const Args& command :
-       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"inspect"}, Args{"eval", "perplexity"},
-        Args{"eval", "retrieval"}, Args{"bench", "prefill"}, Args{"bench", "decode"}}) {
+       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"probe"}, Args{"inspect"},
+        Args{"eval", "perplexity"}, Args{"eval", "retrieval"}, Args{"bench", "prefill"},
+        Args{"bench", "decode"}}) {
     TestConsole test;
     Args args = command;
     args.push_back("--help");
@@ -221,7 +226,7 @@ TEST(Flags, HelpSaysAllAndFits) {
     EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
     std::istringstream lines(test.out());
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-    if (command[0] != "inspect") {
+    if (command[0] != "inspect" && command[0] != "probe") {
       EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
       EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
     }

@@ -12,13 +12,17 @@ namespace {
 constexpr const char* kExamples =
     R"(  headway plan models/demo --ctx-size 16384
   headway plan models/demo --ctx-size 16384 --kv-memory 8MiB --host-memory 64MiB
-  headway plan models/demo --ctx-size 8192+2048 --batch 2 --json)";
+  headway plan models/demo --ctx-size 8192+2048 --batch 2 --json
+  headway plan --random-weights bench/shapes/llama-3-8b.json \
+      --machine rtx-4090 --gpu-memory 20GiB --ctx-size 1000000 --explain)";
 
 struct PlanFlags {
   ModelFlags model;
   OutputFlags output;
+  std::string random_weights;
   std::string context;
   int64_t batch = 1;
+  bool explain = false;
 };
 
 std::string SmallestBudget(int64_t bytes) {
@@ -39,16 +43,49 @@ std::string WorkloadName(const Workload& workload) {
                      workload.lengths.size() == 1 ? "" : "s", lengths);
 }
 
-std::string ReportText(const Engine& engine, const Workload& workload, const PlanReport& plan) {
-  const ModelInfo& info = engine.info();
+std::string Duration(double seconds) {
+  if (seconds < 1.0) return fmt::format("{:.3g} ms", seconds * 1e3);
+  if (seconds < 120.0) return fmt::format("{:.3g} s", seconds);
+  return fmt::format("{:.3g} min", seconds / 60.0);
+}
+
+// "prefill   3,476 tokens/s, 28.8 s in all; the device limits: device 28 s, ..."
+std::string PhaseText(const char* name, const PhasePrediction& phase, const char* of) {
+  std::string lanes;
+  for (const auto& [lane, seconds] : phase.lanes) {
+    lanes += fmt::format("{}{} {}", lanes.empty() ? "" : ", ", lane, Duration(seconds));
+  }
+  const double rate = phase.tokens_per_second;
+  return fmt::format(
+      "  {:<8}{} tokens/s, {} {}\n          busy: {}\n", name,
+      rate >= 1000.0 ? FormatCount(static_cast<int64_t>(rate)) : fmt::format("{:.3g}", rate),
+      Duration(phase.seconds), of, lanes);
+}
+
+std::string PredictionText(const ModelPlan& made) {
+  const Prediction& prediction = made.plan.prediction;
+  if (prediction.machine.empty()) return "";
+  std::string text =
+      fmt::format("\npredicted for {} ({})\n", prediction.machine, prediction.origin);
+  text += PhaseText("prefill", prediction.prefill, "in all");
+  text += PhaseText("decode", prediction.decode, "a step at full length");
+  text += fmt::format("  limits  prefill: {}; decode: {}\n", prediction.prefill.limit,
+                      prediction.decode.limit);
+  for (const std::string& sentence : made.explain) text += "  " + Wrap(sentence, 78, 4) + "\n";
+  return text;
+}
+
+std::string ReportText(const ModelPlan& made) {
+  const ModelInfo& info = made.info;
+  const PlanReport& plan = made.plan;
   std::string text = fmt::format(
       "model     {}: {} {}\n"
       "shape     {} layers, {} KV heads of {}; weights {}, KV {} a token\n"
       "context   {}; KV cache {}\n"
       "kernels   {}, {} threads\n\n",
       info.folder, info.architecture, info.dtype, info.layers, info.kv_heads, info.head_dim,
-      FormatBytes(info.weight_bytes), FormatBytes(info.kv_bytes_per_token), WorkloadName(workload),
-      FormatBytes(plan.kv_bytes), engine.kernels(), engine.threads());
+      FormatBytes(info.weight_bytes), FormatBytes(info.kv_bytes_per_token),
+      WorkloadName({made.lengths}), FormatBytes(plan.kv_bytes), made.kernels, made.threads);
   std::vector<std::vector<std::string>> rows = {{"tier", "what", "size", "bytes"}};
   for (const MemoryLine& line : plan.memory) {
     rows.push_back({line.tier, line.what, FormatBytes(line.bytes), FormatCount(line.bytes)});
@@ -69,6 +106,7 @@ std::string ReportText(const Engine& engine, const Workload& workload, const Pla
       plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes),
       FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]));
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
+  text += PredictionText(made);
   text += "\nsmallest budgets, each with the others as they are:\n";
   if (plan.smallest_gpu_memory != 0) {
     text += fmt::format("  --gpu-memory   {}\n", SmallestBudget(plan.smallest_gpu_memory));
@@ -80,16 +118,18 @@ std::string ReportText(const Engine& engine, const Workload& workload, const Pla
   return text;
 }
 
-Json ReportJson(const Engine& engine, const Workload& workload, const PlanReport& plan) {
-  Json json = PlanJson(plan);
-  json["model"] = engine.info().folder;
-  json["lengths"] = workload.lengths;
-  json["kernels"] = engine.kernels();
-  json["threads"] = engine.threads();
-  json["smallest"] = {{"gpu_memory", plan.smallest_gpu_memory},
-                      {"kv_memory", plan.smallest_kv_memory},
-                      {"host_memory", plan.smallest_host_memory},
-                      {"disk_memory", plan.smallest_disk_memory}};
+Json ReportJson(const ModelPlan& made) {
+  Json json = PlanJson(made.plan);
+  json["model"] = made.info.folder;
+  json["lengths"] = made.lengths;
+  json["kernels"] = made.kernels;
+  json["threads"] = made.threads;
+  json["smallest"] = {{"gpu_memory", made.plan.smallest_gpu_memory},
+                      {"kv_memory", made.plan.smallest_kv_memory},
+                      {"host_memory", made.plan.smallest_host_memory},
+                      {"disk_memory", made.plan.smallest_disk_memory}};
+  if (!made.explain.empty()) json["explain"] = made.explain;
+  json["notices"] = made.notices;
   return json;
 }
 
@@ -99,43 +139,55 @@ int PlanCommand(const Args& args, Console& console) {
   PlanFlags flags;
   const auto app = NewApp("plan",
                           "Says what a context would take on each tier, how its cache "
-                          "would be cut and why, and the smallest budgets that would do. "
-                          "Nothing is computed.",
+                          "would be cut and why, how fast it would be, and the smallest "
+                          "budgets that would do. Nothing is loaded, and with --machine neither "
+                          "the machine nor a GPU need be here.",
                           kExamples);
   AddModelFlags(*app, &flags.model);
-  AddText(*app, "Workload", "-c,--ctx-size,--max-model-len", &flags.context,
+  app->get_option("--model")->required(false);
+  AddText(*app, "Model", "--random-weights", &flags.random_weights,
+          "instead of MODEL: a config.json, of a model that need not be here")
+      ->type_name("CONFIG");
+  AddText(*app, "Workload", "-c,--ctx-size,--context,--max-model-len", &flags.context,
           "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
           "the model was trained for")
       ->type_name("N");
   AddNumber(*app, "Workload", "--batch", &flags.batch, 1, 4096,
             "that many times the sequences of --ctx-size");
   AddSwitch(*app, "Output", "--json", &flags.output.json, "print the plan as one JSON object");
+  AddSwitch(*app, "Output", "--explain", &flags.explain,
+            "also say what more memory, a faster bus and the like would give");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  const bool random = app->count("--random-weights") > 0;
+  if (random == (app->count("--model") > 0)) {
+    return WrongUsage(*app,
+                      random ? "give either MODEL or --random-weights CONFIG" : "MODEL is missing",
+                      console);
+  }
+  if (random) {
+    flags.model.model = flags.random_weights;
+    flags.model.engine.random_weights = true;
+  }
+  Workload workload{std::vector<int64_t>(static_cast<size_t>(flags.batch), 0)};  // trained length
   if (!flags.context.empty()) {
-    Result<std::vector<Workload>> checked = ParseWorkloads(flags.context, flags.batch);
-    if (!checked.ok())
-      return WrongUsage(*app, "--ctx-size: " + checked.status().message(), console);
-    if (checked->size() != 1) {
+    Result<std::vector<Workload>> parsed = ParseWorkloads(flags.context, flags.batch);
+    if (!parsed.ok()) return WrongUsage(*app, "--ctx-size: " + parsed.status().message(), console);
+    if (parsed->size() != 1) {
       return WrongUsage(*app, "--ctx-size: one batch, without commas, can be planned", console);
     }
+    workload = parsed->front();
   }
-  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
-  if (!engine.ok()) return console.Fail(engine.status());
-  if (flags.context.empty()) flags.context = std::to_string((*engine)->info().max_position);
-  Result<std::vector<Workload>> workloads = ParseWorkloads(flags.context, flags.batch);
-  if (!workloads.ok()) return console.Fail(workloads.status());
-  const Workload& workload = workloads->front();
-  for (int64_t length : workload.lengths) {
-    std::string warning = LongContextWarning((*engine)->info(), length);
+  Result<ModelPlan> made =
+      PlanModel(flags.model.model, flags.model.engine, workload, flags.explain);
+  if (!made.ok()) return console.Fail(made.status());
+  for (int64_t length : made->lengths) {
+    std::string warning = LongContextWarning(made->info, length);
     if (warning.empty()) continue;
     console.Warn(warning);
     break;
   }
-  Result<PlanReport> plan = (*engine)->Plan(workload);
-  if (!plan.ok()) return console.Fail(plan.status());
-  const std::string text = flags.output.json ? Dump(ReportJson(**engine, workload, *plan))
-                                             : ReportText(**engine, workload, *plan);
-  return console.WriteResult(text);
+  for (const std::string& notice : made->notices) console.Warn(notice);
+  return console.WriteResult(flags.output.json ? Dump(ReportJson(*made)) : ReportText(*made));
 }
 
 }  // namespace headway::cli

@@ -74,6 +74,10 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   lines.push_back(prefill);
   lines.push_back(SpeedLine("decode", timings.decode_tokens, timings.decode_seconds) +
                   "  (ended by: " + FinishReasonName(generation.finish) + ")");
+  if (timings.host_share > 0.0) {
+    lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
+                                100.0 * timings.host_share));
+  }
   int64_t total = 0;
   for (int64_t bytes : tiers.bytes) total += bytes;
   lines.push_back(fmt::format("KV cache  {:>9}", FormatBytes(total)));
@@ -99,6 +103,7 @@ Json TimingsJson(const Timings& timings) {
       {"decode_tokens", timings.decode_tokens},
       {"decode_seconds", timings.decode_seconds},
       {"decode_tokens_per_second", TokensPerSecond(timings.decode_tokens, timings.decode_seconds)},
+      {"host_share", timings.host_share},
   };
 }
 
@@ -109,11 +114,9 @@ Json TiersJson(const TierUse& tiers) {
 }
 
 Json PlanJson(const PlanReport& plan) {
-  Json json = {{"chunk", plan.chunk},
-               {"head_group", plan.head_group},
-               {"segment", plan.segment},
-               {"kv_bytes", plan.kv_bytes},
-               {"slab_bytes", plan.slab_bytes}};
+  Json json = {{"chunk", plan.chunk},           {"head_group", plan.head_group},
+               {"segment", plan.segment},       {"kv_bytes", plan.kv_bytes},
+               {"slab_bytes", plan.slab_bytes}, {"host_share", plan.host_share}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
   json["memory"] = Json::array();
   for (const MemoryLine& line : plan.memory) {
@@ -121,7 +124,23 @@ Json PlanJson(const PlanReport& plan) {
   }
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
+  if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;
+}
+
+Json PredictionJson(const Prediction& prediction) {
+  const auto phase = [](const PhasePrediction& of) {
+    Json json = {{"seconds", of.seconds},
+                 {"tokens_per_second", of.tokens_per_second},
+                 {"limit", of.limit},
+                 {"lanes", Json::object()}};
+    for (const auto& [lane, seconds] : of.lanes) json["lanes"][lane] = seconds;
+    return json;
+  };
+  return {{"machine", prediction.machine},
+          {"origin", prediction.origin},
+          {"prefill", phase(prediction.prefill)},
+          {"decode", phase(prediction.decode)}};
 }
 
 Json LanesJson(const std::vector<LaneReport>& lanes) {

@@ -39,6 +39,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 Json TimingsJson(const Timings& timings);
 Json TiersJson(const TierUse& tiers);
 Json PlanJson(const PlanReport& plan);
+Json PredictionJson(const Prediction& prediction);
 Json LanesJson(const std::vector<LaneReport>& lanes);
 
 }  // namespace headway::cli

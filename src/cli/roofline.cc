@@ -57,10 +57,15 @@ double FloorSeconds(const Work& work, const MachinePeaks& peaks) {
   const auto seconds = [](double amount, double rate) { return rate > 0.0 ? amount / rate : 0.0; };
   const double attention = peaks.attention_flops_per_second > 0.0 ? peaks.attention_flops_per_second
                                                                   : peaks.gemm_flops_per_second;
+  // What the bus does not bring in time, cores of the host attend to.
+  const double from_host =
+      peaks.host_read_bytes_per_second > 0.0
+          ? peaks.host_read_bytes_per_second + peaks.shared_host_to_device_bytes_per_second
+          : peaks.host_to_device_bytes_per_second;
   return std::max(
       {seconds(work.bytes, peaks.read_bytes_per_second),
        seconds(work.flops, peaks.gemm_flops_per_second) + seconds(work.attention_flops, attention),
-       seconds(work.bus_bytes, peaks.host_to_device_bytes_per_second),
+       seconds(work.bus_bytes, from_host),
        seconds(work.disk_bytes, peaks.disk_read_bytes_per_second)});
 }
 

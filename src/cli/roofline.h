@@ -28,8 +28,8 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
 Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps);
 
 // The longest of moving, computing (products and attention one after the other), crossing the bus
-// and reading the disk. A speed that was not measured bounds nothing, but for attention's:
-// products' stands in for it.
+// (or being attended to on the host, where that was measured) and reading the disk. A speed that
+// was not measured bounds nothing, but for attention's: products' stands in for it.
 double FloorSeconds(const Work& work, const MachinePeaks& peaks);
 
 }  // namespace headway::cli

@@ -62,6 +62,9 @@ TEST(Roofline, TakesTheLongest) {
   EXPECT_EQ(FloorSeconds({.flops = 300.0, .attention_flops = 200.0}, peaks), 7.0);
   EXPECT_EQ(FloorSeconds({.bytes = 20.0, .disk_bytes = 15.0}, peaks), 3.0);
   EXPECT_EQ(FloorSeconds({.bytes = 20.0, .bus_bytes = 16.0}, peaks), 4.0);
+  peaks.host_read_bytes_per_second = 5.0;
+  peaks.shared_host_to_device_bytes_per_second = 3.0;
+  EXPECT_EQ(FloorSeconds({.bytes = 10.0, .bus_bytes = 16.0}, peaks), 2.0);
   EXPECT_EQ(FloorSeconds({.bytes = 20.0, .flops = 1000.0, .disk_bytes = 15.0}, {}), 0.0);
 }
 

@@ -154,6 +154,12 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
       "plan      chunk {}, head group {}, segment {}, slabs of {}; RAM in all {}", plan.chunk,
       plan.head_group, plan.segment, FormatBytes(plan.slab_bytes), FormatBytes(plan.memory_bytes)));
   for (const std::string& reason : plan.reasons) console.Say("          " + reason);
+  if (const Prediction& prediction = plan.prediction; !prediction.machine.empty()) {
+    console.Say(fmt::format(
+        "predicted {:.1f} tok/s prefill (limited by {}), {:.1f} tok/s decode ({}) at full length",
+        prediction.prefill.tokens_per_second, prediction.prefill.limit,
+        prediction.decode.tokens_per_second, prediction.decode.limit));
+  }
   for (const LaneReport& lane : outcome.lanes) {
     console.Say(fmt::format("lane      {:<10} busy {:>8.2f} s  {:>10}", lane.lane,
                             lane.busy_seconds, FormatBytes(lane.bytes)));

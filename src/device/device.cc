@@ -10,6 +10,8 @@ const char* LaneName(Lane lane) {
       return "h2d";
     case Lane::kDeviceToHost:
       return "d2h";
+    case Lane::kHostCompute:
+      return "cpu";
     case Lane::kDiskWrite:
       return "disk-write";
     case Lane::kDiskRead:

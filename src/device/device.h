@@ -30,14 +30,15 @@ enum class Lane : uint8_t {
   kCompute,
   kHostToDevice,
   kDeviceToHost,
+  kHostCompute,  // cores of the host that attend to pages in its memory
   kDiskWrite,
   kDiskRead,
   kDiskRead2,
   kDiskRead3,
   kDiskRead4,
 };
-inline constexpr int kLaneCount = 8;
-// "compute", "h2d", "d2h", "disk-write", or "disk-read" for each lane of that kind.
+inline constexpr int kLaneCount = 9;
+// "compute", "h2d", "d2h", "cpu", "disk-write", or "disk-read" for each lane of that kind.
 const char* LaneName(Lane lane);
 
 // Memory of a device or of the host, freed and its reservation given back when destroyed.
@@ -96,6 +97,8 @@ class Device {
   virtual std::string name() const = 0;
   // Whether the host reads and writes what Allocate gives.
   virtual bool host_reads_memory() const = 0;
+  // Whether kernels read what AllocateHost has given so far.
+  virtual bool kernels_read_host_memory() const = 0;
 
   // Zeroed memory, aligned to 4096 at least, that kernels and copies reach. Never on the hot path.
   // kOutOfBudget from `budget`, or kIo when the system has none.

@@ -33,11 +33,12 @@ class HostPoint {
 };
 
 // An event that host streams can record and wait for. What is returned runs on the stream's thread,
-// and means the recording that was the last when it was asked for.
+// and means the recording that was the last when it was asked for. `soon`: the thread may keep its
+// core busy for a while to learn of it at once.
 class HostEvent : public Event {
  public:
   virtual std::function<void()> RecordOnHost() = 0;
-  virtual std::function<void()> WaitOnHost() = 0;
+  virtual std::function<void()> WaitOnHost(bool soon) = 0;
 };
 
 // Times work and reports it to the trace, which may be null.
@@ -80,7 +81,9 @@ class HostStream final : public Stream {
               size_t row_bytes, size_t rows) override;
   void HostWork(const WorkCost& cost, std::function<Status()> work) override;
   void Record(Event& event) override { Enqueue(static_cast<HostEvent&>(event).RecordOnHost()); }
-  void Wait(Event& event) override { Enqueue(static_cast<HostEvent&>(event).WaitOnHost()); }
+  void Wait(Event& event) override {
+    Enqueue(static_cast<HostEvent&>(event).WaitOnHost(lane() == Lane::kHostCompute));
+  }
   Status Synchronize() override;
   Status status() override;
 

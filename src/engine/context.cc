@@ -1,10 +1,13 @@
 #include "engine/context.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {
 namespace {
@@ -19,6 +22,13 @@ std::string DiskDirectory(const EngineOptions& options) {
   if (!options.disk_path.empty()) return options.disk_path;
   const char* directory = std::getenv("TMPDIR");
   return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+}
+
+int HostThreads(const EngineOptions& options, int threads, bool own_memory) {
+  // Beside an accelerator one core is left to the threads that feed it: without it copies come
+  // late. Else the kernels have cores of their own.
+  if (own_memory) return options.threads > 0 ? threads : std::max(1, threads - 1);
+  return std::max(1, threads / 2);
 }
 
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
@@ -65,6 +75,32 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
   return OkStatus();
 }
 
+Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
+  const EngineOptions& options = *parts.options;
+  if (options.host_share == 0.0) return 0.0;
+  // The threads are wanted again within a layer's time.
+  host_pool = std::make_unique<ThreadPool>(
+      HostThreads(options, pool.threads(), parts.backend->info().own_memory),
+      std::chrono::milliseconds(1));
+  Result<std::unique_ptr<Kernels>> host_kernels =
+      NewCpuKernels(host_pool.get(), nullptr, options.isa);
+  if (!host_kernels.ok()) return host_kernels.status();
+  HostAttentionLimits limits;
+  limits.shape = parts.model->shape();
+  limits.format = setup.store.format.page;
+  limits.entries = setup.executor.entries;
+  limits.length = setup.executor.length;
+  limits.segment_tokens = setup.executor.segment_tokens;
+  limits.activation = setup.executor.activation_dtype;
+  Result<std::unique_ptr<HostAttention>> made =
+      HostAttention::Create(limits, std::move(*host_kernels), *device, memory_budget);
+  if (!made.ok()) return made.status();
+  host_attention = std::move(*made);
+  if (options.host_share != kHostShareAuto) return options.host_share;
+  // Where no machine is known the first steps tell.
+  return parts.machine == nullptr ? 0.5 : setup.plan.host_share;
+}
+
 Status Context::Impl::Build(const Workload& workload) {
   const EngineOptions& options = *parts.options;
   if (!options.trace.empty()) {
@@ -89,9 +125,8 @@ Status Context::Impl::Build(const Workload& workload) {
   Result<Setup> setup =
       MakeSetup(config, parts.model->weight_bytes().total(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
-                {parts.program_bytes, parts.backend->info(), parts.device_budget});
+                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine});
   if (!setup.ok()) return setup.status();
-  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
   setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
@@ -105,14 +140,20 @@ Status Context::Impl::Build(const Workload& workload) {
   }
   Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
   if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
+  Result<double> host_share = MakeHostAttention(*setup);
+  if (!host_share.ok()) return host_share.status();
+  setup->plan.host_share = *host_share;
+  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
   Result<std::unique_ptr<kv::Store>> new_store =
       kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   setup->executor.host_reads_device = device->host_reads_memory();
+  HostPath host{host_attention.get(), setup->plan.host_share, nullptr, parts.env};
+  if (options.host_share == kHostShareAuto && !options.freeze_plan) host.trace = &trace;
   Result<std::unique_ptr<Executor>> new_executor =
       Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
-                       fast_budget, memory_budget);
+                       fast_budget, memory_budget, host);
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
@@ -181,7 +222,11 @@ Status Context::SaveSession(std::string_view note) {
 
 int64_t Context::SessionTokens() const { return impl_->session_tokens; }
 const std::string& Context::SessionNote() const { return impl_->session_note; }
-Timings Context::timings() const { return impl_->generator->timings(); }
+Timings Context::timings() const {
+  Timings timings = impl_->generator->timings();
+  timings.host_share = impl_->executor->host_share();
+  return timings;
+}
 
 int64_t Context::TierBytes(int tier) const {
   const kv::Store& store = *impl_->store;

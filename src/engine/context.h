@@ -29,6 +29,7 @@ struct ContextParts {
   const EngineOptions* options = nullptr;
   const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
+  const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
 };
 
 struct Context::Impl {
@@ -37,6 +38,8 @@ struct Context::Impl {
 
   Status OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest);
   Status Build(const Workload& workload);
+  // The path `host`, if the options want it: the share that it begins with.
+  Result<double> MakeHostAttention(const Setup& setup);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 
@@ -51,6 +54,8 @@ struct Context::Impl {
   std::unique_ptr<Device> device;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Stream> compute;
+  std::unique_ptr<ThreadPool> host_pool;          // of the path `host`; null without it
+  std::unique_ptr<HostAttention> host_attention;  // the same
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Generator> generator;
@@ -62,6 +67,9 @@ struct Context::Impl {
 // The session of `options`, if there is one: its manifest; empty slabs when there is none. For
 // planning without opening a context.
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
+
+// Threads that attend to pages in host memory, where those of the kernels are `threads`.
+int HostThreads(const EngineOptions& options, int threads, bool own_memory);
 
 // Where the disk tier's file is made.
 std::string DiskDirectory(const EngineOptions& options);

@@ -9,6 +9,7 @@
 #include "engine/context.h"
 #include "engine/device_memory.h"
 #include "engine/head_pattern.h"
+#include "engine/machine_profile.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "kernels/backend/backend.h"
@@ -20,24 +21,31 @@
 namespace headway {
 namespace {
 
-// Resident memory of the program beside what it allocates by plan: code, libraries, thread stacks.
-constexpr int64_t kProgramBytes = int64_t{8} << 20;
-// Vocabulary, merges and their tables.
-constexpr int64_t kTokenizerBytesPerToken = 100;
-
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
                                          const EngineOptions& options, ThreadPool* pool) {
   if (!options.random_weights) return Model::Load(env, folder);
-  const std::string file = env->IsDirectory(folder) ? folder + "/config.json" : folder;
-  Result<std::string> json = env->ReadFile(file);
-  if (!json.ok()) return json.status();
-  Result<ModelConfig> config = ParseModelConfig(*json, "", file);
+  Result<ModelConfig> config = ReadRandomConfig(*env, folder);
   if (!config.ok()) return config.status();
   return Model::Random(env, *config, /*seed=*/1, pool);
 }
 
-ModelInfo InfoOf(const Model& model, const std::string& folder) {
-  const ModelConfig& config = model.config();
+}  // namespace
+
+int64_t ProgramBytes(int64_t tokens) {
+  constexpr int64_t kProgramBytes = int64_t{8} << 20;
+  constexpr int64_t kBytesPerToken = 100;
+  return kProgramBytes + kBytesPerToken * tokens;
+}
+
+Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
+  const std::string file = env.IsDirectory(path) ? path + "/config.json" : path;
+  Result<std::string> json = env.ReadFile(file);
+  if (!json.ok()) return json.status();
+  return ParseModelConfig(*json, "", file);
+}
+
+ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
+                        const std::string& folder) {
   const ModelShape& shape = config.shape;
   ModelInfo info;
   info.folder = folder;
@@ -51,16 +59,14 @@ ModelInfo InfoOf(const Model& model, const std::string& folder) {
   info.d_ff = shape.d_ff;
   info.vocab = shape.vocab;
   info.max_position = config.max_position;
-  info.weight_bytes = model.weight_bytes().total();
-  info.step_weight_bytes = model.StepWeightBytes();
+  info.weight_bytes = weights.total();
+  info.step_weight_bytes = weights.total() - weights.row_tables;
   info.kv_bytes_per_token = shape.KvBytesPerToken();
   info.rope_type = RopeTypeName(config.rope.type);
   info.bos = config.bos;
   info.eos = config.eos;
   return info;
 }
-
-}  // namespace
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -96,7 +102,9 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
   std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
   ModelInfo info;
-  int64_t program_bytes = kProgramBytes;
+  int64_t program_bytes = ProgramBytes(0);
+  std::optional<ChosenMachine> machine;  // that cuts are chosen for; empty: by the planner's rule
+  std::optional<plan::Machine> quick;    // measured for predictions alone
 
   Status LoadText(const std::string& folder);
   Status OpenBackend();
@@ -104,7 +112,12 @@ struct Engine::Impl {
   Status Explain(const Status& error) const;
   Status CheckRoom(const PlanReport& plan);
   Status MoveWeights();
-  SetupMemory memory() { return {program_bytes, backend->info(), fast_budget()}; }
+  Status FindMachine();
+  SetupMemory memory() {
+    return {program_bytes, backend->info(), fast_budget(),
+            machine.has_value() ? &machine->machine : nullptr};
+  }
+  Result<plan::PlanRequest> Request(const Workload& workload);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };
 
@@ -126,6 +139,30 @@ Status Engine::Impl::OpenBackend() {
   if (!reserved.ok()) return reserved.status();
   driver_memory = std::move(*reserved);
   return OkStatus();
+}
+
+// Measuring takes time that nobody asked to spend: only a GPU that no profile is shipped for is
+// measured, in a fraction of a second.
+Status Engine::Impl::FindMachine() {
+  Result<std::optional<ChosenMachine>> chosen =
+      ChooseMachine(*env, options, backend->info(), pool.threads());
+  if (!chosen.ok()) return chosen.status();
+  machine = std::move(*chosen);
+  if (machine.has_value() || !backend->info().own_memory) return OkStatus();
+  Result<plan::Machine> measured = ProbeHardware(*env, options, /*quick=*/true);
+  if (measured.ok()) {
+    machine = ChosenMachine{std::move(*measured), "quick measurement"};
+  } else {
+    Log(LogLevel::kWarning, "the GPU was not measured: " + measured.status().message());
+  }
+  return OkStatus();
+}
+
+Result<plan::PlanRequest> Engine::Impl::Request(const Workload& workload) {
+  Result<kv::Manifest> session = ReadSession(*env, options);
+  if (!session.ok()) return session.status();
+  return MakePlanRequest(model->config(), model->weight_bytes().total(), options, workload, pattern,
+                         &*session, *kernels, memory());
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
@@ -167,7 +204,7 @@ Status Engine::Impl::LoadText(const std::string& folder) {
   Result<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(env, folder);
   if (loaded.ok()) {
     tokenizer = std::move(*loaded);
-    program_bytes += kTokenizerBytesPerToken * tokenizer->vocab_size();
+    program_bytes = ProgramBytes(tokenizer->vocab_size());
   } else if (loaded.status().code() != StatusCode::kNotFound) {
     return loaded.status();
   }
@@ -200,7 +237,12 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (options.threads < 0 || options.threads > 1024) {
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
   }
+  if (!(options.host_share == kHostShareAuto ||
+        (options.host_share >= 0.0 && options.host_share <= 1.0))) {
+    return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
+  }
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
+  if (Status s = impl->FindMachine(); !s.ok()) return s;
   std::string folder = model;
   if (!options.random_weights) {
     Result<std::string> located = LocateModel(*impl->env, model, ProcessEnvironment());
@@ -210,7 +252,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, options, &impl->pool);
   if (!loaded.ok()) return loaded.status();
   impl->model = std::move(*loaded);
-  impl->info = InfoOf(*impl->model, folder);
+  impl->info = DescribeModel(impl->model->config(), impl->model->weight_bytes(), folder);
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, options, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
@@ -262,15 +304,33 @@ Result<int64_t> Engine::SessionTokens() const {
 }
 
 Result<PlanReport> Engine::Plan(const Workload& workload) const {
-  Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
-  if (!session.ok()) return session.status();
-  Result<plan::PlanRequest> request =
-      MakePlanRequest(impl_->model->config(), impl_->model->weight_bytes().total(), impl_->options,
-                      workload, impl_->pattern, &*session, *impl_->kernels, impl_->memory());
+  Result<plan::PlanRequest> request = impl_->Request(workload);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return impl_->Explain(plan.status());
-  return ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
+  PlanReport report =
+      ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
+  if (impl_->machine.has_value()) {
+    report.prediction = PredictionOf(*plan, *impl_->machine, workload);
+  }
+  return report;
+}
+
+Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const {
+  Result<plan::PlanRequest> request = impl_->Request(planned);
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  if (!plan.ok()) return plan.status();
+  const plan::Machine* machine = request->machine;
+  if (machine == nullptr) {
+    if (!impl_->quick.has_value()) {
+      Result<plan::Machine> measured = ProbeHardware(*impl_->env, impl_->options, /*quick=*/true);
+      if (!measured.ok()) return measured.status();
+      impl_->quick = std::move(*measured);
+    }
+    machine = &*impl_->quick;
+  }
+  return PhaseSeconds(*machine, *request, *plan, phase);
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
@@ -288,8 +348,10 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   parts.options = &impl_->options;
   parts.pattern = &impl_->pattern;
   parts.program_bytes = impl_->program_bytes;
+  parts.machine = impl_->memory().machine;
   Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
   if (!made.ok()) return made.status();
+  (*made)->plan.prediction = plan->prediction;
   return std::unique_ptr<Context>(new Context(std::move(*made)));
 }
 

@@ -22,7 +22,7 @@ int64_t LogitRowsOf(const ExecutorLimits& limits) {
 }
 
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
-int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t length) {
+int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_t length) {
   const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
   const int64_t of_slabs =
       CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
@@ -31,7 +31,7 @@ int64_t PartsAt(const ExecutorLimits& limits, const Kernels& kernels, int64_t le
 }
 
 // The most of any length: longer sequences may be split into fewer parts.
-int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
+int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
   int64_t parts = 0;
   for (int64_t length = limits.length; length > 0; length /= 2) {
     parts = std::max(parts, PartsAt(limits, kernels, length));
@@ -44,7 +44,7 @@ int64_t MaxParts(const ExecutorLimits& limits, const Kernels& kernels) {
 struct Layout {
   int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled;
 
-  Layout(const ModelShape& shape, const ExecutorLimits& limits, const Kernels& kernels) {
+  Layout(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
     const DType dtype = limits.activation_dtype;
     activations = RoundUp(Activations::Bytes(shape, dtype, limits.step_tokens), 64);
@@ -68,14 +68,15 @@ struct Layout {
 }  // namespace
 
 int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
-                        const Kernels& kernels) {
+                        const KernelSizes& kernels) {
   return Layout(shape, limits, kernels).total();
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& kernels,
                                                    Device& device, Stream& compute,
                                                    kv::Store& store, const ExecutorLimits& limits,
-                                                   Budget& budget, Budget& host_budget) {
+                                                   Budget& budget, Budget& host_budget,
+                                                   const HostPath& host) {
   Result<std::unique_ptr<Buffer>> memory = device.Allocate(
       budget, static_cast<size_t>(Bytes(model.shape(), limits, kernels)), "activations");
   if (!memory.ok()) return memory.status();
@@ -93,13 +94,13 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
   }
   return std::unique_ptr<Executor>(new Executor(model, kernels, compute, store, limits,
                                                 std::move(*memory), std::move(host_memory),
-                                                std::move(layer_done)));
+                                                std::move(layer_done), host));
 }
 
 Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
                    const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
                    std::unique_ptr<Buffer> host_memory,
-                   std::vector<std::unique_ptr<Event>> layer_done)
+                   std::vector<std::unique_ptr<Event>> layer_done, const HostPath& host)
     : model_(model),
       shape_(model.shape()),
       kernels_(kernels),
@@ -110,6 +111,9 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       max_parts_(MaxParts(limits, kernels)),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
+      host_(host.attention),
+      host_path_(host),
+      host_share_(host.share),
       layer_done_(std::move(layer_done)) {
   const kv::CacheFormat& cache = store.format();
   for (int layer = 0; layer < cache.layers; ++layer) {
@@ -157,6 +161,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   for (const StepInput& input : inputs) {
     step.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
   }
+  const HostStepTimes before = LaneTimes();
   BeginEntries(inputs);
   ahead_ = std::all_of(inputs.begin(), inputs.end(), [](const StepInput& in) {
     return in.logits == LogitsMode::kNone && in.sampler == nullptr;
@@ -166,16 +171,20 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   BeginLayer(0);
   Angles(inputs);
   if (Status s = store_.BeginStep(step); !s.ok()) return s;
-  Status status = store_.BeginReads(ReadOrder());
+  PlanReads();
+  Status status = store_.BeginReads(reads_, host_reads_);
   if (status.ok()) status = RunLayers(cancel);
   if (status.ok()) status = store_.EndStep();
   if (!status.ok()) {
     views_.clear();
     items_.clear();
+    store_.AwaitHost();  // queries of later steps go where the host may still read
     store_.AbortStep();
     return status;
   }
-  return Logits(inputs, sink);
+  status = Logits(inputs, sink);
+  if (status.ok()) CorrectHostShare(before);
+  return status;
 }
 
 Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed) {
@@ -266,21 +275,6 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
   HEADWAY_CHECK(static_cast<int64_t>(entries_.size()) <= limits_.entries);
 }
 
-std::vector<kv::SlabRead> Executor::ReadOrder() const {
-  std::vector<kv::SlabRead> order;
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    for (int group = 0; group < store_.format().head_groups(layer); ++group) {
-      for (int entry = 0; entry < static_cast<int>(entries_.size()); ++entry) {
-        const kv::Store::SegmentSpan span = store_.Segments(entry, layer);
-        for (int segment = span.first; segment < span.last; ++segment) {
-          order.push_back({entry, layer, group, segment});
-        }
-      }
-    }
-  }
-  return order;
-}
-
 void Executor::Angles(std::span<const StepInput> inputs) {
   const int64_t half = shape_.head_dim / 2;
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -330,6 +324,8 @@ void Executor::FindNew(int layer) {
 
 Status Executor::Attention(int layer) {
   layer_merges_.clear();
+  const bool with_host = !HostReads(layer).empty();
+  if (with_host) StartHost(layer);
   for (int group = 0; group < store_.format().head_groups(layer); ++group) {
     BeginStates();
     if (Status s = AttendSegments(layer, group); !s.ok()) return s;
@@ -337,9 +333,12 @@ Status Executor::Attention(int layer) {
       AttendRange(e, layer, group, store_.Tail(e, layer, group), /*last=*/true);
     }
     Flush(WindowOf(layer));
+    if (with_host) AddMerges(RunsOf(layer, group), true);
   }
-  AddMerges(slab_runs_[static_cast<size_t>(layer)]);  // all groups have as many parts
+  // Without the host all groups have as many parts.
+  if (!with_host) AddMerges(slab_runs_[static_cast<size_t>(layer)], false);
   if (store_.format().pattern.StreamingIn(layer) > 0) AttendStreaming(layer);
+  if (with_host) store_.AwaitHost();
   if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
   return probe_ == nullptr ? OkStatus() : FinishProbe(layer);
 }
@@ -359,18 +358,17 @@ void Executor::BeginStates() {
 }
 
 Status Executor::AttendSegments(int layer, int group) {
-  for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-    const kv::Store::SegmentSpan span = store_.Segments(e, layer);
-    for (int segment = span.first; segment < span.last; ++segment) {
-      Result<kv::SlabView> view = store_.NextRead();
-      if (!view.ok()) return view.status();
-      AttendRange(e, layer, group, view->keys, /*last=*/false);
-      views_.push_back(*view);
-      // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
-      // decode items of resident slabs wait to be launched together.
-      if (!entries_[static_cast<size_t>(e)].decode || view->tier != Tier::kDevice) {
-        Flush(WindowOf(layer));
-      }
+  for (; next_read_ < reads_.size(); ++next_read_) {
+    const kv::SlabRead& read = reads_[next_read_];
+    if (read.layer != layer || read.group != group) break;
+    Result<kv::SlabView> view = store_.NextRead();
+    if (!view.ok()) return view.status();
+    AttendRange(read.entry, layer, group, view->keys, /*last=*/false);
+    views_.push_back(*view);
+    // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
+    // decode items of resident slabs wait to be launched together.
+    if (!entries_[static_cast<size_t>(read.entry)].decode || view->tier != Tier::kDevice) {
+      Flush(WindowOf(layer));
     }
   }
   return OkStatus();
@@ -435,8 +433,8 @@ void Executor::Flush(int64_t window) {
 }
 
 // Leaves the partial states of decode entries, of heads that have as many parts as those attended
-// to last, to the layer's Merge into act_.o.
-void Executor::AddMerges(std::span<const kv::HeadRun> runs) {
+// to last, and those of the host to the layer's Merge into act_.o.
+void Executor::AddMerges(std::span<const kv::HeadRun> runs, bool with_host) {
   const int64_t width = QWidth();
   for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
     const Entry& entry = entries_[static_cast<size_t>(e)];
@@ -449,6 +447,10 @@ void Executor::AddMerges(std::span<const kv::HeadRun> runs) {
       item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads + head;
       item.lse_part_stride = shape_.query_heads;
       item.parts = entry.parts;
+      if (with_host && on_host_[static_cast<size_t>(e)]) {
+        item.extra_o = host_->o(e) + head * shape_.head_dim;
+        item.extra_lse = host_->lse(e) + head;
+      }
       item.rows = int64_t{run.heads} * shape_.group();
       item.o = static_cast<std::byte*>(act_.o) +
                ActivationBytes(entry.row * width + head * shape_.head_dim);
@@ -516,6 +518,9 @@ Status Executor::FlushLogits(std::span<const StepInput> inputs, const LogitsSink
   to_host(host_sampled_, sampled_, sampled == 0 ? 0 : rows * int64_t{sizeof(Sampled)});
   to_host(host_logits_, logits_, sampled == rows ? 0 : LogitsBytes(shape_, rows));
   if (Status s = compute_.Synchronize(); !s.ok()) return s;
+  if (!host_reads_.empty()) {  // whose error is not the compute stream's
+    if (Status s = store_.LaneStatus(); !s.ok()) return s;
+  }
   for (int64_t i = 0; i < rows; ++i) {
     const StepInput& input = inputs[static_cast<size_t>(RowEntry(i))];
     if (input.sampler != nullptr) {

@@ -1,13 +1,14 @@
 // Executor: runs one step, a batch of sequences with their new tokens, through all layers. It
 // applies the plan's paths: closed pages that are on the device are attended to where they lie
-// (`resident`), others as the store brings them into staging buffers (`stream`), and the tail in
-// the append buffer or open page. What each range contributes is a partial state; the states are
-// merged in the order of positions.
+// (`resident`), others as the store brings them into staging buffers (`stream`) or, in decode, by
+// the host's cores (`host`), and the tail in the append buffer or open page. What each range
+// contributes is a partial state; the states are merged in the order of positions.
 //
 // Streaming heads see the keys of the sink and recent ones only, all of them on the device.
 //
 // Split boundaries (segments, and kDecodeSplit within them) and merge order depend on lengths only,
-// so where a page lies and when it arrives never changes a bit of the result.
+// so where a page lies and when it arrives never changes a bit of the result. The path `host` cuts
+// and adds otherwise: what it is given depends on its share and on which pages lie in host memory.
 #ifndef HEADWAY_ENGINE_EXECUTOR_H_
 #define HEADWAY_ENGINE_EXECUTOR_H_
 
@@ -19,7 +20,11 @@
 #include <span>
 #include <vector>
 
+#include "base/env.h"
 #include "device/device.h"
+#include "device/trace.h"
+#include "engine/host_attention.h"
+#include "engine/host_share.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kernels/sampler.h"
@@ -58,16 +63,29 @@ struct ExecutorLimits {
   bool host_reads_device = true;         // Device::host_reads_memory
 };
 
+// The path `host` of an executor's decode steps.
+struct HostPath {
+  HostAttention* attention = nullptr;  // null: there is none; outlives the store
+  double share = 0.0;  // of what a layer reads from host memory, 0 to 1, that the host attends to
+  // Not null: the share is corrected after each decode step by what the lanes took, as the trace of
+  // the device's streams says.
+  const Trace* trace = nullptr;
+  Env* env = nullptr;
+};
+
 class Executor {
  public:
   // Bytes that Create takes from the device's budget; pure.
   static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits,
-                       const Kernels& kernels);
+                       const KernelSizes& kernels);
   // Everything outlives the executor. `kernels` is prepared.
   static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
                                                   Device& device, Stream& compute, kv::Store& store,
                                                   const ExecutorLimits& limits, Budget& budget,
-                                                  Budget& host_budget);
+                                                  Budget& host_budget, const HostPath& host = {});
+
+  // HostPath::share as it is now.
+  double host_share() const { return host_share_.share(); }
 
   ~Executor() { Synchronize().ok(); }  // work under way uses its memory
 
@@ -107,12 +125,18 @@ class Executor {
 
   Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
            const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
-           std::unique_ptr<Buffer> host_memory, std::vector<std::unique_ptr<Event>> layer_done);
+           std::unique_ptr<Buffer> host_memory, std::vector<std::unique_ptr<Event>> layer_done,
+           const HostPath& host);
 
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginLayer(int layer);
   void BeginEntries(std::span<const StepInput> inputs);
-  std::vector<kv::SlabRead> ReadOrder() const;
+  void PlanReads();
+  void SplitReads(double share, size_t first, double* carry);
+  std::span<const kv::HostRead> HostReads(int layer) const;
+  void StartHost(int layer);
+  HostStepTimes LaneTimes() const;
+  void CorrectHostShare(const HostStepTimes& before);
   void Angles(std::span<const StepInput> inputs);
   void FindNew(int layer);
   Status Attention(int layer);
@@ -121,7 +145,7 @@ class Executor {
   void BeginStates();
   void AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last);
   void Flush(int64_t window);
-  void AddMerges(std::span<const kv::HeadRun> runs);
+  void AddMerges(std::span<const kv::HeadRun> runs, bool with_host);
   void ProbeRange(int layer, int group, const KeyRun& keys);
   Status FinishProbe(int layer);
   int64_t WindowOf(int layer) const;
@@ -166,6 +190,10 @@ class Executor {
   float* host_logits_;  // the same two, where the host reads them
   Sampled* host_sampled_;
 
+  HostAttention* const host_;  // or null
+  const HostPath host_path_;
+  HostShareControl host_share_;
+
   // [layers], behind each layer of the last step that came to it without logits.
   std::vector<std::unique_ptr<Event>> layer_done_;
   bool ahead_ = false;  // the step may return while it still runs
@@ -173,6 +201,11 @@ class Executor {
   std::vector<Entry> entries_;
   std::vector<TokenId> ids_;
   std::vector<int32_t> positions_;
+  std::vector<kv::SlabRead> reads_;  // of the step, in order
+  size_t next_read_ = 0;
+  std::vector<kv::HostRead> host_reads_;  // of the step, layer by layer
+  std::vector<size_t> host_first_;        // [layers + 1]: the first of each layer
+  std::vector<bool> on_host_;  // [entries]: the host attends to keys of it in the layer at hand
   std::vector<RopeStoreItem> store_items_;
   std::vector<AttentionItem> items_;     // enqueued by the next Flush
   std::vector<MergeItem> layer_merges_;  // that the layer's Merge does

@@ -37,7 +37,7 @@ void Executor::AttendStreaming(int layer) {
     }
   }
   Flush(window);
-  AddMerges(RunsOf(layer, group));
+  AddMerges(RunsOf(layer, group), false);
 }
 
 }  // namespace headway

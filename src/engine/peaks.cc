@@ -7,11 +7,11 @@
 
 #include "base/bytes.h"
 #include "base/env.h"
-#include "base/half.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/context.h"
+#include "engine/prober.h"
 #include "headway/engine.h"
 
 namespace headway {
@@ -34,24 +34,6 @@ double BestSeconds(Env& env, int repeats, const std::function<void()>& work) {
     best = std::min(best, env.NowNanos() - start);
   }
   return static_cast<double>(std::max<int64_t>(best, 1)) * 1e-9;
-}
-
-Result<double> MeasureRead(Env& env, ThreadPool& pool) {
-  Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(kReadBytes));
-  if (!memory.ok()) return memory.status();
-  const int64_t pieces = kReadBytes / kPieceBytes;
-  // Written first: pages that were never written share one page of zeros, which caches hold.
-  pool.Run(pieces, 1, [&](int, int64_t begin, int64_t end) {
-    std::memset(*memory + begin * kPieceBytes, 1, static_cast<size_t>((end - begin) * kPieceBytes));
-  });
-  std::atomic<int> found = 0;
-  const double seconds = BestSeconds(env, 9, [&] {
-    pool.Run(pieces, 1, [&](int, int64_t begin, int64_t end) {
-      found += Scan(*memory + begin * kPieceBytes, (end - begin) * kPieceBytes) ? 1 : 0;
-    });
-  });
-  env.FreeMemory(*memory, static_cast<size_t>(kReadBytes));
-  return static_cast<double>(kReadBytes) / seconds;
 }
 
 Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& pool) {
@@ -91,12 +73,70 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   return 2.0 * rows * kIn * kOut / seconds;
 }
 
-// Reads as the disk tier does: large pieces, many in flight, from all threads.
-Result<double> MeasureDiskRead(Env& env, const EngineOptions& options, ThreadPool& pool) {
+// A device with its own memory.
+Result<MachinePeaks> MeasureAccelerator(Env& env, const EngineOptions& options, int threads) {
+  Result<std::unique_ptr<Prober>> made = Prober::Create(env, options, /*seconds=*/0.4);
+  if (!made.ok()) return made.status();
+  Prober& prober = **made;
+  const ProbeSizes& sizes = prober.sizes();
+  const auto weights = static_cast<double>(sizes.out * sizes.in);
+  const auto attention = 4.0 * static_cast<double>(sizes.rows * sizes.keys) * sizes.heads *
+                         sizes.group * sizes.head_dim;
+  const auto copied = static_cast<double>(sizes.copy_bytes);
+  MachinePeaks peaks;
+  struct {
+    double* rate;
+    double work;
+    Result<double> seconds;
+  } measured[] = {
+      {&peaks.read_bytes_per_second, 2.0 * weights, prober.ProductSeconds(1, sizes.out)},
+      {&peaks.gemm_flops_per_second, 2.0 * weights * static_cast<double>(sizes.rows),
+       prober.ProductSeconds(sizes.rows, sizes.out)},
+      {&peaks.attention_flops_per_second, attention,
+       prober.AttentionSeconds(sizes.rows, sizes.heads)},
+      {&peaks.host_to_device_bytes_per_second, copied,
+       prober.CopySeconds(Lane::kHostToDevice, sizes.copy_bytes)},
+      {&peaks.device_to_host_bytes_per_second, copied,
+       prober.CopySeconds(Lane::kDeviceToHost, sizes.copy_bytes)}};
+  for (const auto& figure : measured) {
+    if (!figure.seconds.ok()) return figure.seconds.status();
+    *figure.rate = figure.work / *figure.seconds;
+  }
+  if (options.host_share != 0.0) {
+    Result<Prober::HostRead> beside =
+        prober.ReadHost(HostThreads(options, threads, true), /*copying=*/true);
+    if (!beside.ok()) return beside.status();
+    peaks.host_read_bytes_per_second = beside->bytes_per_second;
+    peaks.shared_host_to_device_bytes_per_second = beside->copied_per_second;
+  }
+  return peaks;
+}
+
+}  // namespace
+
+Result<double> MeasureRead(Env& env, ThreadPool& pool) {
+  Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(kReadBytes));
+  if (!memory.ok()) return memory.status();
+  const int64_t pieces = kReadBytes / kPieceBytes;
+  // Written first: pages that were never written share one page of zeros, which caches hold.
+  pool.Run(pieces, 1, [&](int, int64_t begin, int64_t end) {
+    std::memset(*memory + begin * kPieceBytes, 1, static_cast<size_t>((end - begin) * kPieceBytes));
+  });
+  std::atomic<int> found = 0;
+  const double seconds = BestSeconds(env, 9, [&] {
+    pool.Run(pieces, 1, [&](int, int64_t begin, int64_t end) {
+      found += Scan(*memory + begin * kPieceBytes, (end - begin) * kPieceBytes) ? 1 : 0;
+    });
+  });
+  env.FreeMemory(*memory, static_cast<size_t>(kReadBytes));
+  return static_cast<double>(kReadBytes) / seconds;
+}
+
+Result<DiskRates> MeasureDisk(Env& env, const EngineOptions& options, ThreadPool& pool) {
   constexpr int64_t kDepth = 16;  // pieces in flight of a thread
   constexpr int64_t kBatch = kDepth * kPieceBytes;
   const int64_t batches = std::min(kReadBytes, options.disk_memory) / kBatch;
-  if (batches == 0) return 0.0;
+  if (batches == 0) return DiskRates{};
   Result<std::unique_ptr<File>> file =
       env.Open(DiskDirectory(options), OpenMode::kTemporary, /*direct=*/true);
   if (!file.ok()) return file.status();
@@ -122,203 +162,19 @@ Result<double> MeasureDiskRead(Env& env, const EngineOptions& options, ThreadPoo
       }
     });
   };
+  const int64_t start = env.NowNanos();
   each(/*write=*/true);
   Status synced = (*file)->Sync();
+  const double written = static_cast<double>(env.NowNanos() - start) * 1e-9;
   const double seconds = BestSeconds(env, 3, [&] { each(/*write=*/false); });
   env.FreeMemory(*memory, static_cast<size_t>(bytes));
   for (Status& s : statuses) {
     if (!s.ok()) return std::move(s);
   }
   if (!synced.ok()) return synced;
-  return static_cast<double>(batches * kBatch) / seconds;
+  const auto moved = static_cast<double>(batches * kBatch);
+  return DiskRates{moved / seconds, moved / written};
 }
-
-// --- A device with its own memory
-
-// Its memory, stream and kernels, and data that is not zeros: those are multiplied faster.
-class Accelerator {
- public:
-  static Result<std::unique_ptr<Accelerator>> Create(Env& env, const EngineOptions& options);
-
-  Result<double> MatVecBytes();
-  Result<double> GemmFlops();
-  Result<double> AttentionFlops();
-  Result<double> CopyBytes(Lane lane);
-
- private:
-  explicit Accelerator(Env& env) : env_(env) {}
-
-  static constexpr int64_t kRows = 8192;
-  static constexpr int64_t kIn = 4096;
-  static constexpr int64_t kOut = 28672;
-  static constexpr int64_t kWeights = 4;  // taken by turns, more than caches hold
-  static constexpr int64_t kWeightBytes = kOut * kIn * 2;
-  static constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
-  static constexpr int64_t kKeys = 32768;
-  static constexpr int64_t kCopyBytes = 256 * kMiB;
-
-  // Seconds of a product of so many rows with one of the weights.
-  Result<double> ProductSeconds(int64_t rows, int count);
-  // Seconds of one of `count` calls that follow one another for a while, as those of a long prefill
-  // do: of a burst they would be fewer, before the GPU comes to the power that it may draw and its
-  // clock falls. The mean of the second half.
-  template <typename Work>
-  Result<double> Seconds(Stream& stream, int count, const Work& work) {
-    constexpr int64_t kWarmUpNanos = 400'000'000;
-    constexpr int64_t kMeasureNanos = 400'000'000;
-    const auto run_for = [&](int64_t nanos) -> Result<double> {
-      const int64_t start = env_.NowNanos();
-      int64_t calls = 0;
-      while (env_.NowNanos() - start < nanos) {
-        for (int i = 0; i < count; ++i) work(i);
-        if (Status s = stream.Synchronize(); !s.ok()) return s;
-        calls += count;
-      }
-      return static_cast<double>(env_.NowNanos() - start) * 1e-9 / static_cast<double>(calls);
-    };
-    if (Result<double> warm = run_for(kWarmUpNanos); !warm.ok()) return warm;
-    return run_for(kMeasureNanos);
-  }
-
-  Env& env_;
-  Budget budget_{"peaks", kUnlimited};
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Kernels> kernels_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Buffer> memory_;  // weights, x, y; keys and values are among the weights
-  std::unique_ptr<Buffer> pinned_;
-  ThreadPool pool_{1};
-};
-
-Result<std::unique_ptr<Accelerator>> Accelerator::Create(Env& env, const EngineOptions& options) {
-  std::unique_ptr<Accelerator> a(new Accelerator(env));
-  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
-  if (!backend.ok()) return backend.status();
-  a->backend_ = std::move(*backend);
-  Result<std::unique_ptr<Device>> device = a->backend_->NewDevice(&env, nullptr, false);
-  if (!device.ok()) return device.status();
-  a->device_ = std::move(*device);
-  Result<std::unique_ptr<Kernels>> kernels = a->backend_->NewKernels(&a->pool_, nullptr);
-  if (!kernels.ok()) return kernels.status();
-  a->kernels_ = std::move(*kernels);
-  a->compute_ = a->device_->NewStream(Lane::kCompute);
-  KernelLimits limits;
-  limits.rows = kRows;
-  limits.max_in = kIn;
-  limits.max_out = kOut;
-  limits.head_dim = kHeadDim;
-  limits.group = kGroup;
-  limits.query_heads = kHeads * kGroup;
-  limits.activation = DType::kBF16;
-  if (Status s = a->kernels_->Prepare(limits, *a->device_, a->budget_); !s.ok()) return s;
-  const int64_t states = kRows * kHeads * kGroup * (kHeadDim + 1) * 4;
-  const int64_t bytes = kWeights * kWeightBytes + kRows * (kIn + kOut) * 2 + states;
-  Result<std::unique_ptr<Buffer>> memory =
-      a->device_->Allocate(a->budget_, static_cast<size_t>(bytes), "peaks");
-  if (!memory.ok()) return memory.status();
-  a->memory_ = std::move(*memory);
-  Result<std::unique_ptr<Buffer>> pinned =
-      a->device_->AllocateHost(a->budget_, static_cast<size_t>(kCopyBytes), "peaks");
-  if (!pinned.ok()) return pinned.status();
-  a->pinned_ = std::move(*pinned);
-  Random random(1);
-  constexpr int64_t kPattern = int64_t{1} << 20;
-  std::byte* pattern = a->pinned_->data();
-  for (int64_t i = 0; i < kPattern; ++i) StoreFloat(pattern, i, DType::kBF16, random.Normal());
-  for (int64_t at = kPattern * 2; at < kCopyBytes; at += kPattern * 2) {
-    std::memcpy(pattern + at, pattern, kPattern * 2);
-  }
-  for (int64_t at = 0; at < bytes; at += kCopyBytes) {
-    a->compute_->Copy(a->memory_->data() + at, pattern,
-                      static_cast<size_t>(std::min(kCopyBytes, bytes - at)));
-  }
-  if (Status s = a->compute_->Synchronize(); !s.ok()) return s;
-  return a;
-}
-
-Result<double> Accelerator::ProductSeconds(int64_t rows, int count) {
-  std::byte* x = memory_->data() + kWeights * kWeightBytes;
-  return Seconds(*compute_, count, [&](int i) {
-    LinearOp op;
-    op.weight = {memory_->data() + i % kWeights * kWeightBytes, DType::kBF16, kOut, kIn};
-    op.y = x + kRows * kIn * 2;
-    op.y_stride = kOut;
-    kernels_->Linear(*compute_, x, rows, {&op, 1});
-  });
-}
-
-Result<double> Accelerator::MatVecBytes() {
-  Result<double> seconds = ProductSeconds(1, 64);
-  if (!seconds.ok()) return seconds;
-  return static_cast<double>(kWeightBytes) / *seconds;
-}
-
-Result<double> Accelerator::GemmFlops() {
-  Result<double> seconds = ProductSeconds(kRows, 16);
-  if (!seconds.ok()) return seconds;
-  return 2.0 * kRows * kIn * kOut / *seconds;
-}
-
-Result<double> Accelerator::AttentionFlops() {
-  const PageFormat format = {DType::kBF16, kDefaultPageSlots, kHeadDim};
-  std::byte* x = memory_->data() + kWeights * kWeightBytes;
-  AttentionItem item;
-  item.q = x;
-  item.q_stride = int64_t{kHeads} * kGroup * kHeadDim;
-  item.tokens = kRows;
-  item.q_position = kKeys;
-  item.heads = kHeads;
-  const int64_t head_bytes = kKeys * kHeadDim * 2;
-  item.keys.pages = {.k = memory_->data(),
-                     .v = memory_->data() + kHeads * head_bytes,
-                     .page_stride = static_cast<int64_t>(format.bytes()),
-                     .head_stride = head_bytes,
-                     .count = kKeys,
-                     .readable = kKeys};
-  item.o = reinterpret_cast<float*>(x + kRows * (kIn + kOut) * 2);
-  item.o_stride = item.q_stride;
-  item.lse = item.o + kRows * item.q_stride;
-  item.lse_stride = int64_t{kHeads} * kGroup;
-  AttentionParams params;
-  params.scale = 0.01f;  // far from a softmax of one key
-  Result<double> seconds = Seconds(*compute_, 4, [&](int) {
-    kernels_->Attend(*compute_, format, kGroup, params, {&item, 1});
-  });
-  if (!seconds.ok()) return seconds;
-  return 4.0 * kRows * kKeys * kHeads * kGroup * kHeadDim / *seconds;
-}
-
-Result<double> Accelerator::CopyBytes(Lane lane) {
-  const std::unique_ptr<Stream> stream = device_->NewStream(lane);
-  Result<double> seconds = Seconds(*stream, 4, [&](int) {
-    const bool up = lane == Lane::kHostToDevice;
-    stream->Copy(up ? memory_->data() : pinned_->data(), up ? pinned_->data() : memory_->data(),
-                 static_cast<size_t>(kCopyBytes));
-  });
-  if (!seconds.ok()) return seconds;
-  return static_cast<double>(kCopyBytes) / *seconds;
-}
-
-Result<MachinePeaks> MeasureAccelerator(Env& env, const EngineOptions& options) {
-  Result<std::unique_ptr<Accelerator>> made = Accelerator::Create(env, options);
-  if (!made.ok()) return made.status();
-  Accelerator& a = **made;
-  MachinePeaks peaks;
-  const std::pair<double*, Result<double>> measured[] = {
-      {&peaks.read_bytes_per_second, a.MatVecBytes()},
-      {&peaks.gemm_flops_per_second, a.GemmFlops()},
-      {&peaks.attention_flops_per_second, a.AttentionFlops()},
-      {&peaks.host_to_device_bytes_per_second, a.CopyBytes(Lane::kHostToDevice)},
-      {&peaks.device_to_host_bytes_per_second, a.CopyBytes(Lane::kDeviceToHost)}};
-  for (const auto& [to, result] : measured) {
-    if (!result.ok()) return result.status();
-    *to = *result;
-  }
-  return peaks;
-}
-
-}  // namespace
 
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   if (options.threads < 0 || options.threads > 1024) {
@@ -326,13 +182,13 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   }
   Env* env = Env::Default();
   ThreadPool pool(options.threads);
-  Result<double> disk = MeasureDiskRead(*env, options, pool);
+  Result<DiskRates> disk = MeasureDisk(*env, options, pool);
   if (!disk.ok()) return disk.status();
   Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
   if (!backend.ok()) return backend.status();
   MachinePeaks peaks;
   if ((*backend)->info().own_memory) {
-    Result<MachinePeaks> measured = MeasureAccelerator(*env, options);
+    Result<MachinePeaks> measured = MeasureAccelerator(*env, options, pool.threads());
     if (!measured.ok()) return measured;
     peaks = *measured;
   } else {
@@ -343,7 +199,7 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
     peaks.read_bytes_per_second = *read;
     peaks.gemm_flops_per_second = *gemm;
   }
-  peaks.disk_read_bytes_per_second = *disk;
+  peaks.disk_read_bytes_per_second = disk->read;
   return peaks;
 }
 

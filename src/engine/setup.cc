@@ -53,7 +53,7 @@ kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions&
 }
 
 ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& workload,
-                                 const Kernels& kernels) {
+                                 const KernelSizes& kernels) {
   ExecutorLimits limits;
   limits.step_tokens = store.max_step_tokens;
   limits.entries = store.max_sequences;
@@ -65,7 +65,7 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   return limits;
 }
 
-KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernels& kernels) {
+KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const KernelSizes& kernels) {
   KernelLimits limits;
   limits.rows = rows;
   limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
@@ -150,7 +150,7 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
-                                          const kv::Manifest* session, const Kernels& kernels,
+                                          const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory) {
   Result<kv::PlacementKind> placement = PlacementOf(options);
   if (!placement.ok()) return placement.status();
@@ -197,10 +197,14 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   if (memory.device_budget != nullptr) {
     request.budgets.device = memory.device_budget->limit();
     request.driver_bytes = memory.backend.context_memory;
+    request.map_share = memory.backend.map_share;
   }
   request.keep_on_device =
       *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
   request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
+  request.machine = memory.machine;
+  request.host_attention = options.host_share == kHostShareAuto;
+  request.host_share = request.host_attention ? 0.0 : options.host_share;
   request.fixed.chunk = options.chunk;
   request.fixed.group_heads = options.head_group;
   request.fixed.segment_tokens = options.segment;
@@ -237,7 +241,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
-                        const Kernels& kernels, const SetupMemory& memory) {
+                        const KernelSizes& kernels, const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
       MakePlanRequest(config, weight_bytes, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();
@@ -263,6 +267,48 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   return setup;
 }
 
+Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
+                        const Workload& workload) {
+  Prediction prediction;
+  prediction.machine = machine.machine.name;
+  prediction.origin = machine.origin;
+  int64_t tokens = 0;
+  for (int64_t length : workload.lengths) tokens += length;
+  const auto fill = [](const plan::StepTime& time, double made, PhasePrediction* phase) {
+    phase->seconds = time.seconds;
+    phase->tokens_per_second = time.seconds > 0.0 ? made / time.seconds : 0.0;
+    phase->limit = plan::CostLaneName(time.limit());
+    for (int lane = 0; lane < plan::kCostLanes; ++lane) {
+      if (time.busy[lane] <= 0.0) continue;
+      phase->lanes.emplace_back(plan::CostLaneName(static_cast<plan::CostLane>(lane)),
+                                time.busy[lane]);
+    }
+  };
+  fill(plan.prefill, static_cast<double>(tokens), &prediction.prefill);
+  fill(plan.decode, static_cast<double>(workload.lengths.size()), &prediction.decode);
+  return prediction;
+}
+
+double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
+                    const plan::Plan& plan, const Phase& phase) {
+  const plan::Subject subject = plan::SubjectOf(request);
+  const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
+  double seconds = 0.0;
+  for (size_t i = 0; phase.decode_steps == 0 && i < phase.lengths.size(); ++i) {
+    const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
+    seconds +=
+        plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
+  }
+  if (phase.decode_steps > 0) {
+    // Time is linear in the length but for pages that close: the middle step is the mean.
+    std::vector<int64_t> lengths = phase.lengths;
+    for (int64_t& length : lengths) length += phase.decode_steps / 2;
+    seconds = static_cast<double>(phase.decode_steps) *
+              plan::PredictDecode(machine, subject, run, lengths).seconds;
+  }
+  return seconds;
+}
+
 PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest,
                     bool own_memory) {
   PlanReport report;
@@ -270,7 +316,9 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.head_group = plan.cache.group_heads;
   report.segment = plan.cache.segment_tokens;
   report.kv_bytes = plan.kv_bytes;
+  report.host_share = plan.host_share;
   report.slab_bytes = plan.slab_bytes;
+  report.staging_slabs = plan.cache.staging_slabs;
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
   for (const plan::MemoryRow& row : plan.memory) {
     report.memory.push_back({TierName(row.tier), row.tag, row.bytes});

@@ -7,6 +7,7 @@
 
 #include "device/budget.h"
 #include "engine/executor.h"
+#include "engine/machine_profile.h"
 #include "headway/engine.h"
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
@@ -33,7 +34,8 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);
 struct SetupMemory {
   int64_t program_bytes = 0;  // beside weights, KV and activations
   BackendInfo backend;
-  const Budget* device_budget = nullptr;  // null where device memory is the host's
+  const Budget* device_budget = nullptr;   // null where device memory is the host's
+  const plan::Machine* machine = nullptr;  // that cuts are chosen for, or null
 };
 
 // What the planner is asked. `session` is the manifest of the session file, or null: an existing
@@ -41,14 +43,21 @@ struct SetupMemory {
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
-                                          const kv::Manifest* session, const Kernels& kernels,
+                                          const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory);
 
 // Plans and derives all that is needed to build a context.
 Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
-                        const Kernels& kernels, const SetupMemory& memory);
+                        const KernelSizes& kernels, const SetupMemory& memory);
+
+// What the plan's times say, of all sequences of the workload.
+Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
+                        const Workload& workload);
+// Of a phase under a plan that was made for sequences at least as long.
+double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
+                    const plan::Plan& plan, const Phase& phase);
 
 PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, bool own_memory);
 

@@ -95,8 +95,9 @@ WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesIt
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes) {
   WorkCost cost = {.name = "merge"};
   for (const MergeItem& item : items) {
-    cost.bytes += item.rows * (item.parts * (head_dim + 1) * kFloat + head_dim * activation_bytes);
-    cost.flops += 2 * item.rows * (item.parts + 1) * head_dim;
+    cost.bytes +=
+        item.rows * (item.AllParts() * (head_dim + 1) * kFloat + head_dim * activation_bytes);
+    cost.flops += 2 * item.rows * (item.AllParts() + 1) * head_dim;
   }
   return cost;
 }

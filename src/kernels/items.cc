@@ -37,6 +37,9 @@ std::vector<AttentionItem> SingleStates(const PageFormat& format, int group,
                                         std::span<const AttentionItem> items,
                                         int64_t activation_bytes) {
   std::vector<AttentionItem> single;
+  size_t count = 0;
+  for (const AttentionItem& item : items) count += static_cast<size_t>(PartsOf(item) * item.heads);
+  single.reserve(count);
   for (const AttentionItem& item : items) {
     HEADWAY_CHECK(item.split == 0 || !item.merge);
     const int64_t keys = item.keys.pages.count;

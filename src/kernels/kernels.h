@@ -179,16 +179,27 @@ struct AttentionItem {
 };
 
 // `parts` partial states of the same queries, merged in order into `o`. All [rows, head_dim] and
-// [rows], part i at i * o_part_stride and i * lse_part_stride. One part alone is converted.
+// [rows], part i at i * o_part_stride and i * lse_part_stride, and behind them one that lies
+// elsewhere, if there is one. One part alone is converted.
 struct MergeItem {
   const float* part_o = nullptr;
   int64_t o_part_stride = 0;
   const float* part_lse = nullptr;
   int64_t lse_part_stride = 0;
   int parts = 0;
+  const float* extra_o = nullptr;    // [rows, head_dim], and [rows]: the last part, or null; in
+  const float* extra_lse = nullptr;  // memory of the host if kernels read that
   int64_t rows = 0;
   void* o = nullptr;     // activations, rows head_dim apart
   float* lse = nullptr;  // [rows] or null
+
+  int AllParts() const { return parts + (extra_o == nullptr ? 0 : 1); }
+  const float* PartO(int part) const {
+    return part < parts ? part_o + part * o_part_stride : extra_o;
+  }
+  const float* PartLse(int part) const {
+    return part < parts ? part_lse + part * lse_part_stride : extra_lse;
+  }
 };
 
 // A token that penalties count: after the repetition penalty, `subtract` comes off its logit.
@@ -231,10 +242,10 @@ struct KernelLimits {
   DType activation = DType::kF32;  // ActivationDType of the model
 };
 
-class Kernels {
+// What a plan must know of kernels, which it can without the processor that they run on.
+class KernelSizes {
  public:
-  virtual ~Kernels() = default;
-  virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+  virtual ~KernelSizes() = default;
   // The activation dtype of a model whose weights are `weights`.
   virtual DType ActivationDType(DType weights) const = 0;
   // Keys that one partial state of a decode item best covers: enough to hide the start of the work,
@@ -242,8 +253,14 @@ class Kernels {
   // Depends on the sequence's length alone, and never falls as that grows.
   virtual int64_t DecodeSplit(int64_t length) const = 0;
 
-  // Scratch memory: what Prepare will take from the budget, and taking it. Before the first step.
+  // Scratch memory that Prepare will take from the budget.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
+};
+
+class Kernels : public KernelSizes {
+ public:
+  virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
+  // Takes the scratch memory. Before the first step.
   virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
 
   // x [n, table.in] = rows of table [vocab, table.in] chosen by ids; with `add` they are added to

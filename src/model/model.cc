@@ -201,12 +201,19 @@ WeightBytes CountWeightBytes(const ModelConfig& config) {
   WeightBytes bytes;
   for (const Model::Part& part : model.Parts()) {
     if (part.matrix != nullptr) {
-      bytes.matrices += part.count() * static_cast<int64_t>(DTypeBytes(config.shape.dtype));
+      model.CountMatrix(part, part.count() * static_cast<int64_t>(DTypeBytes(config.shape.dtype)),
+                        &bytes);
     } else {
       bytes.vectors += AlignedFloats(part.count()) * static_cast<int64_t>(sizeof(float));
     }
   }
   return bytes;
+}
+
+void Model::CountMatrix(const Part& part, int64_t size, WeightBytes* bytes) const {
+  bytes->matrices += size;
+  const bool table = part.matrix == &embed_ && !config_.tied_embeddings;
+  if (table || part.matrix == &positions_) bytes->row_tables += size;
 }
 
 Model::Model(Env* env, ModelConfig config) : env_(env), config_(std::move(config)) {
@@ -343,7 +350,7 @@ Status Model::MapParts(const std::string& folder) {
     }
     *part.matrix = {view->data.data(), view->dtype, part.rows, part.columns};
     part.on_host = view->data.data();
-    weight_bytes_.matrices += static_cast<int64_t>(view->data.size());
+    CountMatrix(part, static_cast<int64_t>(view->data.size()), &weight_bytes_);
   }
   TieEmbeddings();
   config_.shape.dtype = layers_.front().k.dtype;
@@ -483,14 +490,6 @@ uint64_t Model::ComputeFingerprint() const {
     }
   }
   return hash;
-}
-
-int64_t Model::StepWeightBytes() const {
-  const auto bytes = [](const WeightView& table) {
-    return table.out * table.in * static_cast<int64_t>(DTypeBytes(table.dtype));
-  };
-  const bool table_is_head = embed_.data == head_.data;
-  return weight_bytes_.total() - (table_is_head ? 0 : bytes(embed_)) - bytes(positions_);
 }
 
 int64_t Model::MaxLinearIn() const {

@@ -62,6 +62,7 @@ int64_t LogitsBytes(const ModelShape& shape, int64_t rows);
 struct WeightBytes {
   int64_t matrices = 0;
   int64_t vectors = 0;
+  int64_t row_tables = 0;  // of the matrices: those of which a step reads a row a token
   int64_t total() const { return matrices + vectors; }
 };
 WeightBytes CountWeightBytes(const ModelConfig& config);
@@ -90,8 +91,6 @@ class Model {
   const ModelShape& shape() const { return config_.shape; }
   // What the weights in use take, by their real dtypes.
   WeightBytes weight_bytes() const { return weight_bytes_; }
-  // Those that every step reads: all but the tables of which it takes a row a token.
-  int64_t StepWeightBytes() const;
   // A hash of names, shapes, dtypes and samples of every tensor's bytes: equal for equal weights,
   // and cheap. A session file is bound to it.
   uint64_t Fingerprint() const { return fingerprint_; }
@@ -150,6 +149,7 @@ class Model {
   std::vector<Part> Parts();
   std::vector<Part> LayerParts(int layer);
   std::string Prefix() const;
+  void CountMatrix(const Part& part, int64_t size, WeightBytes* bytes) const;
   void AddNorm(const std::string& name, int64_t width, NormView* norm,
                std::vector<Part>* parts) const;
   Status MapParts(const std::string& folder);

@@ -1,9 +1,11 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/bytes.h"
+#include "plan/optimize.h"
 
 namespace headway::plan {
 namespace {
@@ -12,7 +14,13 @@ constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
 constexpr int64_t kMinChunk = 16;
+// What a cut with another chunk or segment must gain: it changes the order of additions, and runs
+// under different budgets should agree to the last bit.
+constexpr double kClearly = 0.05;
+// And any cut: less is the model's noise, and the rule's order decides.
+constexpr double kHairsBreadth = 1e-3;
 constexpr int kStaging = 2;        // one is attended while the next is filled
+constexpr int kMostStaging = 4;    // more hide nothing where the bus is the lane that limits
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
 
 int64_t Align(int64_t tokens, int page_slots) {
@@ -72,6 +80,7 @@ int64_t KvLimit(const PlanRequest& request, const CacheChoice& choice) {
 struct Fit {
   bool ok = false;
   int64_t slabs[kTierCount] = {};
+  int64_t page_tables = 0;  // on the device, for host memory
   // What is missing, when not ok.
   int64_t kv_needed = 0;    // for the fixed buffers
   int64_t host_needed = 0;  // for the bounce buffers
@@ -88,8 +97,20 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
     fit.kv_needed = fixed;
     return fit;
   }
+  const bool all_stay = request.keep_on_device && left <= (limit - fixed) / bytes.slab;
+  if (!all_stay) {
+    const int64_t room = request.keep_on_host ? request.budgets.host - bytes.bounce : 0;
+    const int64_t mapped =
+        bytes.bounce + std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
+    fit.page_tables =
+        static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
+    if (fixed + fit.page_tables > limit) {
+      fit.kv_needed = fixed + fit.page_tables;
+      return fit;
+    }
+  }
   if (request.keep_on_device) {
-    fit.slabs[0] = std::min(left, (limit - fixed) / bytes.slab);
+    fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
     left -= fit.slabs[0];
   }
   if (left > 0 && bytes.bounce > request.budgets.host) {
@@ -217,6 +238,87 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
   return choice;
 }
 
+Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
+                       double host_share, const std::vector<int64_t>& lengths) {
+  Execution run;
+  run.chunk = choice.chunk;
+  run.group_heads = choice.group_heads;
+  run.segment_tokens = choice.segment_tokens;
+  run.staging_slabs = std::max(choice.staging_slabs, 1);
+  int64_t tokens = 0;
+  for (int64_t length : lengths) tokens += length;
+  run.full_length = tokens / static_cast<int64_t>(std::max<size_t>(lengths.size(), 1));
+  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2]);
+  if (all <= 0.0) return run;
+  run.split.resident = static_cast<double>(slabs[0]) / all;
+  run.split.host = static_cast<double>(slabs[1]) / all * host_share;
+  run.split.stream = static_cast<double>(slabs[1]) / all - run.split.host;
+  run.split.disk = static_cast<double>(slabs[2]) / all;
+  return run;
+}
+
+// A cut that fits, with what the machine would do with it.
+struct Scored {
+  CacheChoice choice;
+  double host_share = 0.0;
+  double seconds = 0.0;  // WorkloadSeconds
+};
+
+Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
+  const Machine& machine = *request.machine;
+  const Subject subject = SubjectOf(request);
+  Execution run = ExecutionFor(choice, fit.slabs, request.host_share, request.lengths);
+  Scored scored{choice, request.host_share};
+  if (request.host_attention && fit.slabs[1] > 0) {
+    SplitOptions options;
+    options.host = true;
+    run = BestSplit(machine, subject, run, request.lengths, options);
+    scored.host_share = run.split.host / (run.split.host + run.split.stream);
+  }
+  scored.seconds = WorkloadSeconds(machine, subject, run, request.lengths);
+  return scored;
+}
+
+// The fastest of the cuts that fit, `rule` among them. Cuts with its chunk and segment give the
+// same bits, and any that is faster is taken; the named policies' whole-context segment must be
+// clearly faster.
+Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+               const CacheChoice& rule) {
+  std::vector<CacheChoice> cuts;
+  const bool disk = request.budgets.disk > 0;
+  const auto add = [&](CacheChoice cut) {
+    cut.bounce_slabs = disk ? kStaging : 0;
+    if (request.fixed.staging_slabs > 0) return cuts.push_back(cut);
+    for (int slabs = kStaging; slabs <= (disk ? kStagingOfDisk : kMostStaging); ++slabs) {
+      cut.staging_slabs = slabs;
+      if (disk) cut.bounce_slabs = slabs;
+      cuts.push_back(cut);
+    }
+  };
+  for (const CacheChoice& cut : candidates) {
+    if (cut.chunk == rule.chunk && cut.segment_tokens == rule.segment_tokens) add(cut);
+  }
+  if (request.fixed.segment_tokens == 0 && request.fixed.group_heads == 0) {
+    CacheChoice whole = rule;
+    whole.segment_tokens = Align(*std::max_element(request.lengths.begin(), request.lengths.end()),
+                                 request.page_slots);
+    for (int group : {1, request.shape.kv_heads}) {
+      whole.group_heads = group;
+      add(whole);
+    }
+  }
+  Scored best = Score(request, rule, TryFit(request, rule));
+  for (const CacheChoice& cut : cuts) {
+    const Fit fit = TryFit(request, cut);
+    if (!fit.ok) continue;
+    const Scored scored = Score(request, cut, fit);
+    const bool same_bits = cut.segment_tokens == best.choice.segment_tokens;
+    const double needed = same_bits ? kHairsBreadth : kClearly;
+    if (scored.seconds < best.seconds * (1.0 - needed)) best = scored;
+  }
+  return best;
+}
+
 bool Fits(PlanRequest request, Budgets budgets) {
   request.budgets = budgets;
   const std::vector<CacheChoice> candidates = Candidates(request);
@@ -243,6 +345,21 @@ int64_t SmallestOf(const PlanRequest& request, int64_t Budgets::*field) {
   return high;
 }
 
+// The longest length for all sequences that fits as things are, in pages; 0: none.
+int64_t LongestThatFits(PlanRequest request) {
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  const std::vector<int64_t> lengths = request.lengths;
+  int64_t low = 0, high = CeilDiv(longest, request.page_slots);  // pages; `low` fits
+  while (low + 1 < high) {
+    const int64_t middle = (low + high) / 2;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      request.lengths[i] = std::min(lengths[i], middle * request.page_slots);
+    }
+    (Fits(request, request.budgets) ? low : high) = middle;
+  }
+  return low * request.page_slots;
+}
+
 Status DoesNotFit(const PlanRequest& request) {
   const SmallestBudgets smallest = FindSmallestBudgets(request);
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
@@ -252,21 +369,32 @@ Status DoesNotFit(const PlanRequest& request) {
            ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
            : "") +
       " does not fit; one of these would do:";
-  bool any = false;
-  const auto offer = [&](const char* flag, int64_t now, int64_t bytes) {
-    if (bytes < 0 || bytes <= now) return;
-    message += std::string(any ? ", or " : " ") + flag + " " +
-               std::to_string(CeilDiv(bytes, kKiB)) + "KiB (" + FormatBytes(bytes) + ", now " +
-               FormatBytes(now) + ")";
-    any = true;
+  // The cheapest first: a byte of disk costs about a fiftieth of one of RAM, and that a twentieth
+  // of one of a GPU.
+  struct Offer {
+    double price;
+    std::string text;
   };
-  if (request.budgets.device != kUnbounded) {
-    offer("--gpu-memory", request.budgets.device, smallest.device);
+  std::vector<Offer> offers;
+  const auto offer = [&](const char* flag, int64_t now, int64_t bytes, double price) {
+    if (bytes < 0 || bytes <= now) return;
+    offers.push_back({price * static_cast<double>(bytes - now),
+                      std::string(flag) + " " + std::to_string(CeilDiv(bytes, kKiB)) + "KiB (" +
+                          FormatBytes(bytes) + ", now " + FormatBytes(now) + ")"});
+  };
+  const bool own = request.budgets.device != kUnbounded;
+  if (own) offer("--gpu-memory", request.budgets.device, smallest.device, 1000.0);
+  offer("--kv-memory", request.budgets.kv, smallest.kv, own ? 1000.0 : 50.0);
+  offer("--host-memory", request.budgets.host, smallest.host, 50.0);
+  offer("--disk-memory", request.budgets.disk, smallest.disk, 1.0);
+  std::stable_sort(offers.begin(), offers.end(),
+                   [](const Offer& a, const Offer& b) { return a.price < b.price; });
+  for (const Offer& o : offers) message += (&o == &offers.front() ? " " : ", or ") + o.text;
+  if (offers.empty()) message += " no single budget alone; raise --kv-memory together with another";
+  if (offers.size() > 1) message += "; the first is the cheapest";
+  if (const int64_t tokens = LongestThatFits(request); tokens > 0) {
+    message += "; or a context of at most " + std::to_string(tokens) + " tokens";
   }
-  offer("--kv-memory", request.budgets.kv, smallest.kv);
-  offer("--host-memory", request.budgets.host, smallest.host);
-  offer("--disk-memory", request.budgets.disk, smallest.disk);
-  if (!any) message += " no single budget alone; raise --kv-memory together with another";
   return Status(StatusCode::kOutOfBudget, message);
 }
 
@@ -278,6 +406,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
+  add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   add(Tier::kDevice, "weights", request.weight_bytes);
   add(Tier::kDevice, "activations", request.costs.activations(plan->cache));
   add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache));
@@ -312,14 +441,20 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   if (request.fixed.group_heads == 0 && plan->cache.group_heads < request.shape.kv_heads) {
     say("head group " + std::to_string(plan->cache.group_heads) + " of " +
         std::to_string(request.shape.kv_heads) +
-        ": larger staging buffers would take over half of "
-        "the fast tier or not fit");
+        (request.machine == nullptr ? ": larger staging buffers would take over half of "
+                                      "the fast tier or not fit"
+                                    : ": larger staging buffers would not fit, or leave less to "
+                                      "resident keys than they gain"));
   }
   if (request.fixed.chunk == 0 && plan->cache.chunk < request.chunk) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the append buffer of a larger one does not fit");
   }
-  if (plan->cache.staging_slabs > kStaging) {
+  if (plan->host_share > 0.0) {
+    say("the host's cores attend to " + std::to_string(std::lround(100.0 * plan->host_share)) +
+        " % of what is in host memory, so that they end with the bus");
+  }
+  if (plan->cache.staging_slabs > kStaging && fit.slabs[2] > 0) {
     say(std::to_string(plan->cache.staging_slabs) +
         " staging buffers: most is read from disk, which is faster with many requests");
   }
@@ -344,6 +479,12 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   if (choice == nullptr) return DoesNotFit(request);
   Plan plan;
   plan.cache = WithReadAhead(request, *choice);
+  plan.host_share = request.host_share;
+  if (request.machine != nullptr) {
+    const Scored fastest = Fastest(request, candidates, plan.cache);
+    plan.cache = fastest.choice;
+    plan.host_share = fastest.host_share;
+  }
   const Fit fit = TryFit(request, plan.cache);
   FillTable(request, fit, &plan);
   // A whole number: the bytes of a token are a multiple of the heads.
@@ -352,8 +493,25 @@ Result<Plan> MakePlan(const PlanRequest& request) {
                               SlabHeads(request);
   for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
+  if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
   return plan;
+}
+
+void Predict(const PlanRequest& request, Plan* plan) {
+  const Execution run = ExecutionOf(*plan, request.lengths);
+  plan->prefill = PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths);
+  plan->decode = PredictDecode(*request.machine, SubjectOf(request), run, request.lengths);
+}
+
+Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
+  return ExecutionFor(plan.cache, plan.slabs, plan.host_share, lengths);
+}
+
+Subject SubjectOf(const PlanRequest& request) {
+  const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
+  return {request.shape, request.window,
+          static_cast<double>(SlabHeads(request)) / static_cast<double>(heads)};
 }
 
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request) {

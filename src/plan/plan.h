@@ -11,6 +11,8 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "plan/cost.h"
+#include "plan/machine.h"
 
 namespace headway::plan {
 
@@ -60,6 +62,8 @@ struct PlanRequest {
   int64_t weight_bytes = 0;
   int64_t other_bytes = 0;   // tokenizer, program
   int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
+  // Of the device's memory for a byte of host memory that it can reach: its page tables.
+  double map_share = 0.0;
   // Chunk and segment to prefer where nothing is fixed, in tokens.
   int64_t chunk = 1024;
   int64_t segment = 1024;
@@ -68,6 +72,13 @@ struct PlanRequest {
   bool keep_on_host = true;    // false: disk-only
   CacheChoice fixed;           // what the user or a session fixed
   CostModel costs;
+  // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
+  // taken that they say is fastest. Null: the largest buffers that fit. Outlives the request.
+  const Machine* machine = nullptr;
+  // Decode may leave a part of what is in host memory to the host's cores: the part that is
+  // fastest, or else so much.
+  bool host_attention = false;
+  double host_share = 0.0;
 };
 
 struct MemoryRow {
@@ -83,6 +94,12 @@ struct Plan {
   int64_t slabs[kTierCount] = {};
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;  // of all closed and open pages at the workload's end
+  // The share of what a decode step reads from host memory that the host's cores attend to.
+  double host_share = 0.0;
+  // Predicted, where the request has a machine: reading all sequences, and one decode step of all
+  // at their full length.
+  StepTime prefill;
+  StepTime decode;
   std::vector<MemoryRow> memory;
   std::vector<std::string> reasons;  // why it is as it is, a sentence each
 
@@ -101,6 +118,17 @@ struct SmallestBudgets {
   int64_t disk = 0;
 };
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request);
+
+// Fills a plan's predicted times by the request's machine.
+void Predict(const PlanRequest& request, Plan* plan);
+
+// What a plan does, as the cost model takes it, for sequences of these lengths.
+Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);
+Subject SubjectOf(const PlanRequest& request);
+
+// What limits the plan, and what would make it faster: a sentence each, from planning again with a
+// little more of one thing. Empty without a machine.
+std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& plan);
 
 }  // namespace headway::plan
 

@@ -12,8 +12,16 @@
 namespace headway::testing {
 namespace {
 
-// Makes the stream itself sleep.
+bool SameKind(std::optional<Lane> a, Lane b) {
+  return a.has_value() && std::strcmp(LaneName(*a), LaneName(b)) == 0;
+}
+
+// Makes the stream itself sleep, or fail.
 void Delay(Stream& stream, Delays* delays) {
+  if (delays->Broken(stream.lane())) {
+    const std::string what = std::string("the ") + LaneName(stream.lane()) + " lane is broken";
+    stream.HostWork({"failure", 0, 0}, [what] { return Status(StatusCode::kIo, what); });
+  }
   const int64_t us = delays->Draw(stream.lane());
   if (us == 0) return;
   stream.HostWork({"delay", 0, 0}, [us, delays] {
@@ -58,6 +66,7 @@ class DelayingDevice final : public Device {
 
   std::string name() const override { return "delaying " + inner_->name(); }
   bool host_reads_memory() const override { return inner_->host_reads_memory(); }
+  bool kernels_read_host_memory() const override { return inner_->kernels_read_host_memory(); }
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
     return inner_->Allocate(budget, bytes, tag);
@@ -233,9 +242,19 @@ void Delays::Set(std::optional<Lane> lane, int every, int least_us, int most_us)
   most_us_ = most_us;
 }
 
+void Delays::Break(Lane lane) {
+  std::lock_guard lock(mutex_);
+  broken_ = lane;
+}
+
+bool Delays::Broken(Lane lane) {
+  std::lock_guard lock(mutex_);
+  return SameKind(broken_, lane);
+}
+
 int64_t Delays::Draw(Lane lane) {
   std::lock_guard lock(mutex_);
-  if (!lane_.has_value() || std::strcmp(LaneName(*lane_), LaneName(lane)) != 0) return 0;
+  if (!SameKind(lane_, lane)) return 0;
   if (random_.Below(every_) != 0) return 0;
   return least_us_ + random_.Below(most_us_ - least_us_ + 1);
 }

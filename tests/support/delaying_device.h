@@ -26,6 +26,9 @@ class Delays {
   // One piece of work in `every` of the lanes called LaneName(lane) sleeps for least_us to most_us;
   // without a lane, none does.
   void Set(std::optional<Lane> lane, int every = 1, int least_us = 50, int most_us = 200);
+  // Work of the lanes called LaneName(lane) fails from now on.
+  void Break(Lane lane);
+  bool Broken(Lane lane);
   // What the next piece of work of `lane` sleeps: microseconds, or 0.
   int64_t Draw(Lane lane);
   // Pieces of work that have slept so far.
@@ -36,7 +39,7 @@ class Delays {
   std::atomic<int64_t> slept_ = 0;
   std::mutex mutex_;
   Random random_;
-  std::optional<Lane> lane_;
+  std::optional<Lane> lane_, broken_;
   int every_ = 1, least_us_ = 0, most_us_ = 0;
 };
 

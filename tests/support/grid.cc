@@ -87,6 +87,15 @@ void ExpectSameBits(const LogitRows& a, const LogitRows& b, const std::string& w
   }
 }
 
+void ExpectSameAnywhere(const Model& model, const HarnessConfig& config, const LogitRows& a,
+                        const LogitRows& b, const std::string& what) {
+  if (config.host_share > 0.0) {
+    ExpectNear(model, a, b, what);
+  } else {
+    ExpectSameBits(a, b, what);
+  }
+}
+
 namespace {
 
 // How far two plans may be apart that add in another order. Each of a layer's sums of n <= 256

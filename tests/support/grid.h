@@ -27,6 +27,10 @@ LogitRows RunTokens(Model& model, const HarnessConfig& config, std::span<const T
                     int64_t decode);
 
 void ExpectSameBits(const LogitRows& a, const LogitRows& b, const std::string& what);
+// The same bits, unless the host attends under `config` to what lies in its memory: then residence
+// decides what is added where.
+void ExpectSameAnywhere(const Model& model, const HarnessConfig& config, const LogitRows& a,
+                        const LogitRows& b, const std::string& what);
 // Within what the order of additions can change.
 void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
                 const std::string& what);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "kernels/backend/backend.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ref/ref_kernels.h"
 
 namespace headway::testing {
@@ -30,6 +31,11 @@ HarnessConfig HarnessConfig::Default() {
     config.host_slabs = 0;
   } else if (name == "one_head_group") {
     config.group_heads = 1;
+  } else if (name == "host_half" || name == "host_all") {
+    config.placement = kv::PlacementKind::kHostOnly;
+    config.device_slabs = 0;
+    config.group_heads = 2;
+    config.host_share = name == "host_half" ? 0.5 : 1.0;
   } else if (!name.empty()) {
     std::fprintf(stderr, "unknown HEADWAY_TEST_CONFIG %s\n", name.c_str());
     std::abort();
@@ -75,7 +81,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<std::unique_ptr<Backend>> backend =
       NewBackend(config.use_ref_kernels ? "cpu" : TestDevice(), config.isa);
   if (!backend.ok()) return backend.status();
-  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, nullptr, false);
+  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, &h->trace_, false);
   if (!device.ok()) return device.status();
   h->device_ = std::move(*device);
   if ((*backend)->info().own_memory && !model.on_device()) {
@@ -106,6 +112,9 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
   options.kernels = h->kernels_.get();
   h->compute_ = h->device_->NewStream(Lane::kCompute);
+  if (config.host || config.host_share > 0.0) {
+    if (Status s = h->MakeHost(model, options, max_length); !s.ok()) return s;
+  }
   Result<std::unique_ptr<kv::Store>> store =
       kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
   if (!store.ok()) return store.status();
@@ -119,12 +128,37 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.streaming_heads = config.pattern.StreamingHeads() > 0;
   executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
   executor_limits.host_reads_device = h->device_->host_reads_memory();
+  HostPath host{h->host_.get(), config.host_share, nullptr, env};
+  if (config.adapt) host.trace = &h->trace_;
   Result<std::unique_ptr<Executor>> executor =
       Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
-                       *h->memory_budget_, *h->memory_budget_);
+                       *h->memory_budget_, *h->memory_budget_, host);
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;
+}
+
+Status StepHarness::MakeHost(const Model& model, const kv::StoreOptions& options,
+                             int64_t max_length) {
+  host_pool_ = std::make_unique<ThreadPool>(config_.threads);
+  std::unique_ptr<Kernels> kernels = NewRefKernels();
+  if (!config_.use_ref_kernels) {
+    Result<std::unique_ptr<Kernels>> made = NewCpuKernels(host_pool_.get(), nullptr, config_.isa);
+    if (!made.ok()) return made.status();
+    kernels = std::move(*made);
+  }
+  HostAttentionLimits limits;
+  limits.shape = model.shape();
+  limits.format = options.format.page;
+  limits.entries = options.max_sequences;
+  limits.length = max_length;
+  limits.segment_tokens = options.format.segment_tokens();
+  limits.activation = kernels_->ActivationDType(model.shape().dtype);
+  Result<std::unique_ptr<HostAttention>> made =
+      HostAttention::Create(limits, std::move(kernels), *device_, *memory_budget_);
+  if (!made.ok()) return made.status();
+  host_ = std::move(*made);
+  return OkStatus();
 }
 
 StepHarness::~StepHarness() = default;

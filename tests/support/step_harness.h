@@ -1,7 +1,8 @@
 // StepHarness: a model, a store and an executor under a configuration that tests choose, with
 // access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
 // harness of a test program run under another default: force_evict, tiny_page, disk_only,
-// one_head_group. HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
+// one_head_group, host_half and host_all (the host's cores attend to half, or all, of what would
+// stream in decode). HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
 #ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
@@ -38,6 +39,9 @@ struct HarnessConfig {
   int64_t host_slabs = 1 << 20;
   int staging_slabs = 2;
   kv::HeadPattern pattern;
+  bool host = false;        // there is a path `host`
+  double host_share = 0.0;  // of it; above 0 there is one
+  bool adapt = false;       // correct it after each step
   int threads = 2;
   std::string isa = "auto";
   Encoding encoding = Encoding::kNone;
@@ -80,13 +84,17 @@ class StepHarness {
 
  private:
   StepHarness() = default;
+  Status MakeHost(const Model& model, const kv::StoreOptions& options, int64_t max_length);
 
   HarnessConfig config_;
+  Trace trace_;
   std::unique_ptr<Budget> device_budget_, host_budget_, disk_budget_, memory_budget_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Stream> compute_;
+  std::unique_ptr<ThreadPool> host_pool_;
+  std::unique_ptr<HostAttention> host_;
   std::unique_ptr<kv::Store> store_;
   std::unique_ptr<Executor> executor_;
 };

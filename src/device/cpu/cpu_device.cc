@@ -21,12 +21,12 @@ class CpuBuffer final : public Buffer {
 
 class CpuEvent final : public HostEvent {
  public:
-  void Wait() override { WaitOnHost()(); }
+  void Wait() override { WaitOnHost(false)(); }
   bool Reached() override { return state_->Reached(); }
   std::function<void()> RecordOnHost() override {
     return [state = state_, recording = state_->NextRecording()] { state->Reach(recording); };
   }
-  std::function<void()> WaitOnHost() override {
+  std::function<void()> WaitOnHost(bool) override {
     return [state = state_, recording = state_->LastRecording()] { state->WaitFor(recording); };
   }
 
@@ -68,6 +68,7 @@ class CpuDevice final : public Device {
 
   std::string name() const override { return "cpu"; }
   bool host_reads_memory() const override { return true; }
+  bool kernels_read_host_memory() const override { return true; }
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
     Result<Reservation> reservation = budget.Reserve(static_cast<int64_t>(bytes), tag);

@@ -110,6 +110,7 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return name_; }
   bool host_reads_memory() const override { return false; }
+  bool kernels_read_host_memory() const override { return !shared_->pageable; }
 
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
@@ -141,7 +142,8 @@ class CudaDevice final : public Device {
     Touch(*data, bytes);
     cudaSetDevice(shared_->device);
     const cudaError_t error =
-        pin_ ? cudaHostRegister(*data, bytes, cudaHostRegisterPortable) : cudaErrorMemoryAllocation;
+        pin_ ? cudaHostRegister(*data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped)
+             : cudaErrorMemoryAllocation;
     cudaGetLastError();
     if (error != cudaSuccess) FallBack(*data, bytes, tag, error);
     return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(

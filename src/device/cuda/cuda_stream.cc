@@ -8,6 +8,18 @@ namespace {
 
 constexpr size_t kWordBlock = 4096;  // bytes of pinned memory made at a time
 
+// Asks for an event again and again: a thread that sleeps learns of it tens of microseconds late. A
+// wait that takes longer is not worth a core.
+constexpr int64_t kPollNanos = 10'000'000;
+constexpr int kPausesBetweenPolls = 16;
+
+void Poll(Env& env, cudaEvent_t event) {
+  const int64_t start = env.NowNanos();
+  while (cudaEventQuery(event) == cudaErrorNotReady && env.NowNanos() - start < kPollNanos) {
+    for (int i = 0; i < kPausesBetweenPolls; ++i) __builtin_ia32_pause();
+  }
+}
+
 }  // namespace
 
 // --- CudaShared
@@ -114,7 +126,7 @@ std::function<void()> CudaEvent::RecordOnHost() {
   return [word = word_, recording = word_->point.NextRecording()] { word->Reach(recording); };
 }
 
-std::function<void()> CudaEvent::WaitOnHost() {
+std::function<void()> CudaEvent::WaitOnHost(bool soon) {
   if (stream_ == nullptr) {
     if (word_ == nullptr) return [] {};
     return [word = word_, recording = word_->point.LastRecording()] {
@@ -128,8 +140,9 @@ std::function<void()> CudaEvent::WaitOnHost() {
     Wait();
     return [] {};
   }
-  return [shared = shared_, mine] {
+  return [shared = shared_, mine, soon] {
     cudaSetDevice(shared->device);
+    if (soon) Poll(*shared->env, mine);
     cudaEventSynchronize(mine);  // its error is the stream's
     shared->GiveEvent(mine, false);
   };

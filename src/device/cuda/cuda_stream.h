@@ -59,7 +59,7 @@ class CudaEvent final : public HostEvent {
   void Wait() override;
   bool Reached() override;
   std::function<void()> RecordOnHost() override;
-  std::function<void()> WaitOnHost() override;
+  std::function<void()> WaitOnHost(bool soon) override;
 
   // For CudaStream.
   cudaError_t RecordOn(CudaStream& stream);

@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "device/cpu/cpu_device.h"
-#include "kernels/cpu/cpu_kernels.h"
-#ifdef HEADWAY_CUDA
 #include "device/cuda/cuda_device.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/workspace.h"
+#ifdef HEADWAY_CUDA
 #include "kernels/cuda/cuda_kernels.h"
 #endif
 
@@ -30,19 +31,35 @@ class CpuBackend final : public Backend {
   const BackendInfo info_;
 };
 
+BackendInfo GpuInfo(std::string name, int64_t memory, int64_t free) {
+  BackendInfo info;
+  info.own_memory = true;
+  info.name = std::move(name);
+  info.memory = memory;
+  info.free_memory = free;
+  info.context_memory = kCudaContextBytes;
+  info.map_share = kCudaMapShare;
+  info.chunk = 8192;
+  info.segment = 131072;
+  return info;
+}
+
+class GpuKernelSizes final : public KernelSizes {
+ public:
+  DType ActivationDType(DType weights) const override { return weights; }
+  int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
+  int64_t WorkspaceBytes(const KernelLimits& limits) const override {
+    return cuda::WorkspaceLayout(limits).total;
+  }
+};
+
 #ifdef HEADWAY_CUDA
 constexpr const char* kDevices = "cpu, cuda, cuda:N";
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(const CudaInfo& gpu) : index_(gpu.index) {
-    info_.own_memory = true;
-    info_.memory = gpu.memory_bytes;
-    info_.free_memory = gpu.free_bytes;
-    info_.context_memory = kCudaContextBytes;
-    info_.chunk = 8192;
-    info_.segment = 131072;
-  }
+  explicit CudaBackend(const CudaInfo& gpu)
+      : index_(gpu.index), info_(GpuInfo(gpu.name, gpu.memory_bytes, gpu.free_bytes)) {}
   const BackendInfo& info() const override { return info_; }
   Result<int64_t> FreeMemory() const override { return FreeCudaMemory(index_); }
   Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) override {
@@ -54,7 +71,7 @@ class CudaBackend final : public Backend {
 
  private:
   const int index_;
-  BackendInfo info_;
+  const BackendInfo info_;
 };
 
 Result<std::unique_ptr<Backend>> NewCudaBackend(int index) {
@@ -85,6 +102,11 @@ Result<std::unique_ptr<Backend>> NewBackend(const std::string& device, const std
   if (is_cuda) return NewCudaBackend(index);
   return Status(StatusCode::kUnsupported,
                 "unknown device '" + device + "'; this build has: " + kDevices);
+}
+
+PlannedBackend PlanGpuBackend(int64_t memory) {
+  // The driver takes its part of what is free.
+  return {GpuInfo("", memory, memory - kCudaContextBytes), std::make_unique<GpuKernelSizes>()};
 }
 
 }  // namespace headway

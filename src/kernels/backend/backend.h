@@ -20,9 +20,11 @@ struct BackendInfo {
   // False where device memory is the host's. True: weights are copied there, and pages, activations
   // and workspace share what a budget for the device leaves.
   bool own_memory = false;
+  std::string name;            // of a GPU, as its driver spells it; else empty
   int64_t memory = 0;          // of a device with its own memory, in all
   int64_t free_memory = 0;     // of it, when the backend was made
   int64_t context_memory = 0;  // that the driver and the libraries take of it, about
+  double map_share = 0.0;      // of it for a byte of host memory that the device reaches
   // Prefill chunk and slab length that suit it where memory is ample, in tokens.
   int64_t chunk = 1024;
   int64_t segment = 1024;
@@ -44,6 +46,14 @@ class Backend {
 // `device` is "cpu", or "cuda" or "cuda:N" where the build has it; `isa` is for the CPU's kernels.
 // kUnsupported names what this build has.
 Result<std::unique_ptr<Backend>> NewBackend(const std::string& device, const std::string& isa);
+
+// What a plan must know of a backend: enough to plan for a GPU that is not there.
+struct PlannedBackend {
+  BackendInfo info;
+  std::unique_ptr<KernelSizes> sizes;
+};
+// A GPU with so much memory, all of it free.
+PlannedBackend PlanGpuBackend(int64_t memory);
 
 }  // namespace headway
 

@@ -19,7 +19,7 @@ constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 // Pieces of work a thread, so that unequal ones still end together.
 constexpr int64_t kTasksPerThread = 4;
 
-// Rows of copies, conversions and merges handed to a thread at once.
+// Rows of copies and conversions handed to a thread at once; of merges, rows times parts.
 constexpr int64_t kRowsGrain = 32;
 
 // The first of `count` positions, ascending, that is above `position`.
@@ -158,18 +158,18 @@ class Attention {
 
 void MergeRow(const MergeItem& item, int head_dim, int64_t row) {
   float max = kNoKeys;
-  for (int part = 0; part < item.parts; ++part) {
-    max = MaxOrNan(max, item.part_lse[part * item.lse_part_stride + row]);
+  for (int part = 0; part < item.AllParts(); ++part) {
+    max = MaxOrNan(max, item.PartLse(part)[row]);
   }
   float* o = static_cast<float*>(item.o) + row * head_dim;
   float sum = 0;
   // The first part is written, not added: `o` may hold anything, or be that part.
   bool first = true;
-  for (int part = 0; part < item.parts; ++part) {
-    const float lse = item.part_lse[part * item.lse_part_stride + row];
+  for (int part = 0; part < item.AllParts(); ++part) {
+    const float lse = item.PartLse(part)[row];
     if (lse == kNoKeys) continue;
     const float weight = std::exp(lse - max);
-    const float* from = item.part_o + part * item.o_part_stride + row * head_dim;
+    const float* from = item.PartO(part) + row * head_dim;
     if (first) {
       for (int i = 0; i < head_dim; ++i) o[i] = from[i] * weight;
     } else {
@@ -250,11 +250,15 @@ void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {
   std::vector<int64_t> first_rows;  // of each item, in one row of all rows
   int64_t rows = 0;
+  int64_t parts = 0;
   for (const MergeItem& item : items) {
     first_rows.push_back(rows);
     rows += item.rows;
+    parts += item.rows * item.AllParts();
   }
-  pool.Run(rows, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+  const int64_t grain =
+      std::clamp<int64_t>(kRowsGrain * rows / std::max<int64_t>(parts, 1), 1, kRowsGrain);
+  pool.Run(rows, grain, [&](int, int64_t begin, int64_t end) {
     size_t index = static_cast<size_t>(
         std::upper_bound(first_rows.begin(), first_rows.end(), begin) - first_rows.begin() - 1);
     for (int64_t row = begin; row < end; ++row) {

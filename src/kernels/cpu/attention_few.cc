@@ -43,6 +43,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kGroupMax = kLanes / 2;
 static_assert(kFewRowsMax % kGroupMax == 0);
 
+constexpr int kLine = 64;  // bytes of a line of a cache
+
 // Elements of a row of K, V, q or o are taken in vectors; bf16 and int4 in pairs of vectors, the
 // first of which has the even elements and the second the odd: that is two operations for both,
 // where order kept takes a shuffle each. q and o are held in that order.
@@ -53,6 +55,9 @@ template <DType kDType>
 struct Plain {
   static constexpr bool kPairs = kDType == DType::kBF16;
   static constexpr bool kCoded = false;
+  static constexpr int64_t Bytes(int64_t count) {
+    return EncodedBytes(Encoding::kNone, kDType, count);
+  }
 
   static HWY_INLINE void Pair(const std::byte* row, int64_t index, V& first, V& second) {
     const D d;
@@ -81,6 +86,9 @@ struct Coded {
   static constexpr bool kPairs = kEncoding == Encoding::kInt4;
   static constexpr bool kCoded = true;
   static constexpr float kUnit = kCodeUnit<kEncoding>;
+  static constexpr int64_t Bytes(int64_t count) {
+    return EncodedBytes(kEncoding, DType::kF32, count);
+  }
 
   static HWY_INLINE void Pair(const std::byte* row, int64_t index, V& first, V& second) {
     const D d;
@@ -208,23 +216,27 @@ struct Piece {
 };
 
 // The rows of the next keys, of which `left` are there; the last repeated for those that are not.
-// Asks the memory for the rows one page on: the processor's own prefetching runs too short a way
-// ahead to hide all of the memory's latency, and ends with each page.
+// Returns the first of the rows one page on, for Ahead, or of these where there is no such page.
 template <int kKeys>
-HWY_INLINE void NextRows(RowCursor& cursor, int64_t left, const std::byte* (&rows)[kKeys]) {
-  constexpr int64_t kLine = 64;
+HWY_INLINE const std::byte* NextRows(RowCursor& cursor, int64_t left,
+                                     const std::byte* (&rows)[kKeys]) {
   if (cursor.adjacent() >= kKeys && left > kKeys) {
     const std::byte* next = cursor.row_of_next_page();
-    for (int64_t i = 0; i < kKeys * cursor.row_bytes(); i += kLine) hwy::Prefetch(next + i);
     for (int k = 0; k < kKeys; ++k) rows[k] = cursor.row() + k * cursor.row_bytes();
     cursor.Advance(kKeys);
-    return;
+    return next;
   }
   for (int k = 0; k < kKeys; ++k) {
     rows[k] = cursor.row();
     if (k + 1 < left) cursor.Advance();
   }
+  return rows[0];
 }
+
+// Asks the memory for what is needed one page on: the processor's own prefetching runs too short a
+// way ahead to hide all of the memory's latency, and ends with each page. A line at a time among
+// the arithmetic: a burst of them would fill the buffers that loads need.
+HWY_INLINE void Ahead(const std::byte* row) { hwy::Prefetch(row); }
 
 // The parameters of the page that an encoded piece lies in.
 const std::byte* ParamsOf(const Piece& piece) {
@@ -345,7 +357,8 @@ HWY_NOINLINE void Score(const Piece& piece) {
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
     const std::byte* rows[kKeys];
-    NextRows(cursor, piece.keys - key, rows);
+    const std::byte* next = NextRows(cursor, piece.keys - key, rows);
+    const int64_t row_bytes = cursor.row_bytes();
     V sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = hn::Zero(d);
@@ -355,6 +368,10 @@ HWY_NOINLINE void Score(const Piece& piece) {
       for (int k = 0; k < kKeys; ++k) {
         V first;
         V second;
+        Ahead(next + k * row_bytes + F::Bytes(i));
+        if constexpr (F::Bytes(2 * kLanes) > kLine) {
+          Ahead(next + k * row_bytes + F::Bytes(i + kLanes));
+        }
         F::Pair(rows[k], i, first, second);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
@@ -459,9 +476,14 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
   const float* p = F::kCoded ? scratch.page_weights : piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
     const std::byte* rows[kKeys];
-    NextRows(cursor, piece.keys - key, rows);
+    const std::byte* next = NextRows(cursor, piece.keys - key, rows) + F::Bytes(dim_begin);
+    const int64_t row_bytes = cursor.row_bytes();
     const int64_t keys = std::min<int64_t>(kKeys, piece.keys - key);
     for (int64_t k = 0; k < keys; ++k) {
+#pragma GCC unroll 8
+      for (int64_t at = 0; at < F::Bytes(kVecs * kLanes); at += kLine) {
+        Ahead(next + k * row_bytes + at);
+      }
       V values[kVecs];
       if constexpr (kVecs == 1) {
         values[0] = F::Single(rows[k], dim_begin, piece.task.format->head_dim);

@@ -445,6 +445,8 @@ TEST(CpuAttention, MergeEqualsTheDefinition) {
     const int head_dim = OneOf(random, {5, 64, 80});
     std::vector<std::vector<float>> part_o;
     std::vector<std::vector<float>> part_lse;
+    std::vector<std::vector<float>> extra_o;
+    std::vector<std::vector<float>> extra_lse;
     std::vector<std::vector<float>> o;
     std::vector<std::vector<float>> lse;
     std::vector<MergeItem> items;
@@ -457,6 +459,16 @@ TEST(CpuAttention, MergeEqualsTheDefinition) {
       for (float& value : part_lse.back()) {
         value = random.Below(3) == 0 ? kNoKeys : 5 * random.Normal();
       }
+      extra_o.emplace_back(static_cast<size_t>(rows * head_dim), kPoison);
+      extra_lse.emplace_back(static_cast<size_t>(rows), kNoKeys);
+      for (int64_t row = 0; row < rows; ++row) {
+        if (random.Below(3) == 0) continue;  // what is there without a key is not read
+        extra_lse.back()[static_cast<size_t>(row)] = 5 * random.Normal();
+        for (int64_t i = 0; i < head_dim; ++i) {
+          extra_o.back()[static_cast<size_t>(row * head_dim + i)] = random.Normal();
+        }
+      }
+      const bool extra = item % 2 == 1;
       o.emplace_back(static_cast<size_t>(rows * head_dim), kPoison);
       lse.emplace_back(static_cast<size_t>(rows), kPoison);
       items.push_back({.part_o = part_o.back().data(),
@@ -464,6 +476,8 @@ TEST(CpuAttention, MergeEqualsTheDefinition) {
                        .part_lse = part_lse.back().data(),
                        .lse_part_stride = rows,
                        .parts = parts,
+                       .extra_o = extra ? extra_o.back().data() : nullptr,
+                       .extra_lse = extra ? extra_lse.back().data() : nullptr,
                        .rows = rows,
                        .o = o.back().data(),
                        .lse = item == 2 ? nullptr : lse.back().data()});

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -487,6 +488,22 @@ INSTANTIATE_TEST_SUITE_P(DTypes, AttentionDecodeTest,
                          testing::Values(DType::kBF16, DType::kF16, DType::kF32),
                          [](const auto& which) { return std::string(DTypeName(which.param)); });
 
+// Floats in pinned memory of the host, which kernels read over the bus.
+class PinnedFloats {
+ public:
+  explicit PinnedFloats(std::span<const float> values) {
+    EXPECT_EQ(cudaHostAlloc(&data_, values.size_bytes(), cudaHostAllocDefault), cudaSuccess);
+    std::copy(values.begin(), values.end(), data());
+  }
+  ~PinnedFloats() { cudaFreeHost(data_); }
+  PinnedFloats(const PinnedFloats&) = delete;
+  PinnedFloats& operator=(const PinnedFloats&) = delete;
+  float* data() const { return static_cast<float*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 class MergeTest : public testing::TestWithParam<DType> {};
 
 void ExpectState(const State& expected, const float* lse, const std::byte* o, DType dtype,
@@ -513,6 +530,7 @@ TEST_P(MergeTest, MergesParts) {
       int64_t rows, o_part_stride, lse_part_stride;
       std::vector<float> o, lse;
       std::unique_ptr<DeviceBytes> part_o, part_lse, result, result_lse;
+      std::unique_ptr<PinnedFloats> extra_o, extra_lse;  // the last part, or null
     };
     std::vector<Memory> all;
     std::vector<MergeItem> items;
@@ -549,6 +567,16 @@ TEST_P(MergeTest, MergesParts) {
                        .rows = m.rows,
                        .o = m.result->as<void>(),
                        .lse = i % 3 == 1 ? nullptr : m.result_lse->as<float>()});
+      if (i % 2 == 1 && m.rows > 0) {
+        const auto last = static_cast<size_t>(m.parts - 1);
+        m.extra_o = std::make_unique<PinnedFloats>(
+            std::span(m.o).subspan(last * static_cast<size_t>(m.o_part_stride)));
+        m.extra_lse = std::make_unique<PinnedFloats>(
+            std::span(m.lse).subspan(last * static_cast<size_t>(m.lse_part_stride)));
+        items.back().parts = m.parts - 1;
+        items.back().extra_o = m.extra_o->data();
+        items.back().extra_lse = m.extra_lse->data();
+      }
       all.push_back(std::move(m));
     }
     ASSERT_EQ(Merge(nullptr, dtype, head_dim, items), cudaSuccess);

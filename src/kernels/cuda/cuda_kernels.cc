@@ -23,19 +23,15 @@
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/sdpa.h"
+#include "kernels/cuda/workspace.h"
 
 namespace headway {
 namespace {
 
 using cuda::CudaStream;
-
-// Small host data (token ids, positions) goes through this many pinned buffers in turn.
-constexpr int kUploads = 4;
-
-// Products of the same rows that become one at most: q, k and v.
-constexpr int64_t kJoinedMax = 3;
-
-int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
+using cuda::kJoinedMax;
+using cuda::kUploads;
+using Layout = cuda::WorkspaceLayout;
 
 // Enqueued work of one call: chooses the GPU, times the call where the trace wants it, and gives
 // the first error to the stream.
@@ -70,10 +66,7 @@ class CudaKernels final : public Kernels {
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
-  // Short sequences need many small parts to fill the GPU, long ones few to be merged.
-  int64_t DecodeSplit(int64_t length) const override {
-    return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
-  }
+  int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
 
@@ -288,15 +281,6 @@ class CudaKernels final : public Kernels {
   }
 
  private:
-  struct Layout {
-    explicit Layout(const KernelLimits& limits)
-        : upload(Aligned(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2))),
-          prefill(Aligned(cuda::PrefillMemory::Bytes(limits))),
-          bias(Aligned(kJoinedMax * limits.max_out * 4)),
-          sample(Aligned(cuda::SampleMemoryBytes(limits.vocab))),
-          total(cuda::kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample) {}
-    int64_t upload, prefill, bias, sample, total;
-  };
   struct Upload {
     std::byte* host = nullptr;
     std::byte* device = nullptr;

@@ -9,12 +9,10 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/kernels.h"
 
 namespace headway::cuda {
-
-// Device memory that a product may use at most.
-inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
 // Not thread-safe. The GPU of `Create` is current in the thread that calls.
 class Gemm {

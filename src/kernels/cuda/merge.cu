@@ -47,7 +47,7 @@ __device__ float WarpMax(float value) {
 }
 
 // The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-constexpr int kItemsPerLaunch = 48;
+constexpr int kItemsPerLaunch = 46;
 struct MergeBatch {
   int32_t items_count;
   int32_t head_dim;
@@ -70,6 +70,17 @@ __device__ int FindItem(const MergeBatch& batch) {
   return low;
 }
 
+// An item's parts, the one that lies elsewhere among them.
+__device__ int PartsOf(const MergeItem& item) {
+  return item.parts + (item.extra_o == nullptr ? 0 : 1);
+}
+__device__ const float* PartO(const MergeItem& item, int part) {
+  return part < item.parts ? item.part_o + part * item.o_part_stride : item.extra_o;
+}
+__device__ const float* PartLse(const MergeItem& item, int part) {
+  return part < item.parts ? item.part_lse + part * item.lse_part_stride : item.extra_lse;
+}
+
 // The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
 // chains in order, whichever kernel does it.
 
@@ -85,16 +96,17 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
   const int64_t row = block * kFewWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= item.rows) return;
 
-  const float own = lane < item.parts ? item.part_lse[lane * item.lse_part_stride + row] : kNoKeys;
+  const int parts = PartsOf(item);
+  const float own = lane < parts ? PartLse(item, lane)[row] : kNoKeys;
   float values[kFewParts][kAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int part = 0; part < kFewParts; ++part) {
-      const float* from = item.part_o + part * item.o_part_stride + row * batch.head_dim + first;
+      const float* from = PartO(item, part) + row * batch.head_dim + first;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = i * kWarp + lane;
-        const bool there = part < item.parts && first + at < batch.head_dim;
+        const bool there = part < parts && first + at < batch.head_dim;
         values[part][i] = there ? from[at] : 0.0f;
       }
     }
@@ -148,26 +160,26 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t row = block / slices;
   const int slice = static_cast<int>(block % slices);
   const int element = slice * kWarp + lane;
-  const float* lse = item.part_lse + row;
+  const int parts = PartsOf(item);
 
   const bool mine = element < batch.head_dim;
-  const float* from = item.part_o + row * batch.head_dim + element;
+  const int64_t at = row * batch.head_dim + element;
   float lses[kPartsAtOnce];
   float values[kPartsAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) {
       const int part = first + i * kWarps;
-      const bool there = part < item.parts;
-      lses[i] = there ? lse[part * item.lse_part_stride] : kNoKeys;
-      values[i] = there && mine ? from[part * item.o_part_stride] : 0.0f;
+      const bool there = part < parts;
+      lses[i] = there ? PartLse(item, part)[row] : kNoKeys;
+      values[i] = there && mine ? PartO(item, part)[at] : 0.0f;
     }
   };
   load(warp);  // before the logarithms' maximum is known
 
   float top = kNoKeys;
-  for (int part = static_cast<int>(threadIdx.x); part < item.parts; part += kWarps * kWarp) {
-    top = fmaxf(top, lse[part * item.lse_part_stride]);
+  for (int part = static_cast<int>(threadIdx.x); part < parts; part += kWarps * kWarp) {
+    top = fmaxf(top, PartLse(item, part)[row]);
   }
   top = WarpMax(top);
   if (lane == 0) tops[warp] = top;
@@ -177,7 +189,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
   float sum = 0.0f;
   float total = 0.0f;
-  for (int part = warp; part < item.parts; part += kPartsAtOnce * kWarps) {
+  for (int part = warp; part < parts; part += kPartsAtOnce * kWarps) {
     if (part > warp) load(part);
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) {
@@ -198,8 +210,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     total += totals[i];
   }
   if (mine) {
-    Store(total == 0.0f ? 0.0f : sum / total,
-          static_cast<T*>(item.o) + row * batch.head_dim + element);
+    Store(total == 0.0f ? 0.0f : sum / total, static_cast<T*>(item.o) + at);
   }
   if (item.lse != nullptr && slice == 0 && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
@@ -240,7 +251,7 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
     return error;
   };
   for (const MergeItem& item : items) {
-    if ((item.parts <= kFewParts) != few || item.rows == 0) continue;
+    if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
     const int64_t more = few ? CeilDiv(item.rows, kFewWarps) : item.rows * CeilDiv(head_dim, kWarp);
     if (more > kMaxBlocks) return cudaErrorInvalidValue;
     if (batch.items_count == kItemsPerLaunch || blocks + more > kMaxBlocks) {

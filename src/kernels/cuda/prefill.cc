@@ -13,19 +13,8 @@
 namespace headway::cuda {
 namespace {
 
-// cuDNN's attention asks for some KiB at most; a plan that wants more is not used.
-constexpr int64_t kSdpaWorkspaceBytes = int64_t{16} << 20;
 // Below, a plan for 128 tokens would mostly compute what is thrown away.
 constexpr int64_t kDenseTokensMin = 96;
-
-struct Layout {
-  explicit Layout(const KernelLimits& limits) {
-    const int64_t rows = SdpaBucket(limits.rows) * limits.query_heads;
-    o = RoundUp(rows * limits.head_dim * 2, 256);
-    lse = RoundUp(rows * 4, 256);
-  }
-  int64_t o, lse;
-};
 
 bool Multiple16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
@@ -73,7 +62,7 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   if (sdpa.WorkspaceBytes(shape) > kSdpaWorkspaceBytes) {
     return Status(StatusCode::kUnsupported, "cuDNN's attention wants too much memory");
   }
-  const Layout layout(memory.limits);
+  const PrefillLayout layout(memory.limits);
   std::byte* part_o = memory.data + kSdpaWorkspaceBytes;
   auto* part_lse = reinterpret_cast<float*>(part_o + layout.o);
   const int64_t at = (item.keys.pages.first_slot + piece.begin) * row_bytes;
@@ -141,11 +130,6 @@ Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation
 }
 
 }  // namespace
-
-int64_t PrefillMemory::Bytes(const KernelLimits& limits) {
-  const Layout layout(limits);
-  return kSdpaWorkspaceBytes + layout.o + layout.lse;
-}
 
 std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, int group,
                                     const AttentionParams& params, const AttentionItem& item) {

@@ -18,10 +18,8 @@ namespace headway::cuda {
 // Queries a KV head (tokens * group) that AttendDecode takes at once.
 inline constexpr int64_t kFewQueriesMax = 64;
 
-// Memory for cuDNN's partial states, of Bytes(limits).
+// Memory for cuDNN's partial states, as PrefillLayout has it.
 struct PrefillMemory {
-  static int64_t Bytes(const KernelLimits& limits);
-
   std::byte* data = nullptr;
   KernelLimits limits;
 };

@@ -201,7 +201,7 @@ TEST(KeySpanTest, AgreesWithTheDefinition) {
 
 TEST(CanNormMatVecTest, AsksForOneDtypeOnSixteenBytes) {
   alignas(16) static float numbers[8] = {};
-  const MatVecNorm x = {numbers, numbers, 1e-5f};
+  const MatVecNorm x = {numbers, {NormKind::kRms, numbers, nullptr, 1e-5f}};
   LinearOp op;
   op.weight = {memory, DType::kBF16, 4, 8};
   LinearOp other = op;

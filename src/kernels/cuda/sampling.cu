@@ -46,6 +46,8 @@ struct RowState {
   uint32_t at_cut;  // tokens with the key `cut` that stay, the lowest
   unsigned long long bins[kBins];
 };
+static_assert(kBlockLogits == kSampleBlockLogits && sizeof(RowState) == kSampleRowBytes,
+              "SampleMemoryBytes counts them");
 
 struct Row {
   const float* logits;
@@ -360,13 +362,6 @@ __global__ void __launch_bounds__(kThreads)
 int64_t BlockCount(int64_t vocab) { return CeilDiv(vocab, kBlockLogits); }
 
 }  // namespace
-
-// The states of all rows, then what the blocks of each row leave.
-int64_t SampleMemoryBytes(int64_t vocab) {
-  constexpr auto kBlockBytes = static_cast<int64_t>(2 * sizeof(uint64_t));
-  return kSampleRowsMax *
-         (static_cast<int64_t>(sizeof(RowState)) + BlockCount(vocab) * kBlockBytes);
-}
 
 cudaError_t Penalise(cudaStream_t stream, const SampleItem& item, const TokenPenalty* penalties,
                      int64_t count) {

@@ -7,14 +7,10 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/workspace.h"
 #include "kernels/kernels.h"
 
 namespace headway::cuda {
-
-// Items of one call of Sample, and the device memory for them: zeros before the first call, and
-// what a call leaves behind is ready for the next.
-inline constexpr int64_t kSampleRowsMax = 16;
-int64_t SampleMemoryBytes(int64_t vocab);
 
 // logits[penalty.token] of one item as the penalties of `item` say; `penalties` is in device
 // memory.
@@ -22,7 +18,8 @@ cudaError_t Penalise(cudaStream_t stream, const SampleItem& item, const TokenPen
                      int64_t count);
 
 // Enqueues Kernels::Sample of at most kSampleRowsMax items of at most the vocab that `memory` is
-// for, their penalties applied already.
+// for (SampleMemoryBytes), their penalties applied already. `memory` holds zeros before the first
+// call, and what a call leaves behind is ready for the next.
 cudaError_t Sample(cudaStream_t stream, std::span<const SampleItem> items, std::byte* memory);
 
 }  // namespace headway::cuda

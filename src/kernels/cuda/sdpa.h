@@ -5,13 +5,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "kernels/cuda/workspace.h"
 
 namespace headway::cuda {
 
@@ -42,14 +42,6 @@ struct SdpaShape {
 struct SdpaShapeHash {
   size_t operator()(const SdpaShape& shape) const;
 };
-
-// A plan costs 55 to 70 ms and is for one size, so sizes share plans: this is the smallest of 128,
-// 192, 256, 384, 512, ... (powers of two and 1.5 times them) that holds `count`.
-constexpr int64_t SdpaBucket(int64_t count) {
-  const auto power = std::bit_ceil(static_cast<uint64_t>(count > 128 ? count : 128));
-  const auto size = static_cast<int64_t>(power);
-  return size > 128 && count <= size / 4 * 3 ? size / 4 * 3 : size;
-}
 
 // Not thread-safe. `device` must be current in the thread that calls.
 //

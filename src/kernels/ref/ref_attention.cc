@@ -187,9 +187,8 @@ void Merge(int head_dim, std::span<const MergeItem> items) {
   for (const MergeItem& item : items) {
     for (int64_t row = 0; row < item.rows; ++row) {
       State state{std::vector<double>(static_cast<size_t>(head_dim), 0.0), kNoKeys};
-      for (int64_t part = 0; part < item.parts; ++part) {
-        MergeInto(state, item.part_o + part * item.o_part_stride + row * head_dim,
-                  item.part_lse[part * item.lse_part_stride + row]);
+      for (int part = 0; part < item.AllParts(); ++part) {
+        MergeInto(state, item.PartO(part) + row * head_dim, item.PartLse(part)[row]);
       }
       for (int64_t i = 0; i < head_dim; ++i) {
         static_cast<float*>(item.o)[row * head_dim + i] =

@@ -86,7 +86,8 @@ void Lanes::Drain() {
 }
 
 Status Lanes::status() {
-  for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost}) {
+  for (const Lane lane :
+       {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost, Lane::kHostCompute}) {
     Status status = stream(lane).status();
     if (!status.ok()) return status;
   }

@@ -170,7 +170,7 @@ void Slabs::Cut(SlabId id, int pages) {
 }
 
 std::optional<Slabs::Vacancy> Slabs::VacancyAbove(const Slab& slab) {
-  if (slab.growing || slab.promoting) return std::nullopt;
+  if (slab.growing || slab.promoting || slab.held) return std::nullopt;
   const std::optional<Tier> tier = PlacePromoted(kind_, slab.tier, Rooms());
   if (!tier.has_value()) return std::nullopt;
   Result<Vacancy> vacancy = Take(*tier);

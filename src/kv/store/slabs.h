@@ -32,6 +32,7 @@ struct Slab {
   int pages = 0;                   // closed pages that it holds
   bool growing = false;            // the step in progress appends to it
   bool promoting = false;          // on its way up from disk
+  bool held = false;               // the host reads it in the step in progress
   int64_t last_read = 0;           // step
   Fence written;                   // its pages are in place
   Fence used;                      // its home may be written to

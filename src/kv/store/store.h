@@ -81,6 +81,14 @@ struct SlabRead {
   int layer = 0;
   int group = 0;
   int segment = 0;
+  int pages = 0;  // its first so many; 0: all closed ones
+};
+
+// The rest of a slab, which the host's cores attend to where it lies: its closed pages of before
+// the step from `first_page` on.
+struct HostRead {
+  SlabRead slab;  // `pages` has no meaning
+  int first_page = 0;
 };
 
 // Keys of the streaming heads of a layer, those heads in order.
@@ -148,10 +156,28 @@ class Store {
   void AbortStep();
 
   // --- Reading. `order` is the slabs of the step in the order in which Next will be called; those
-  // that are not on the device are prefetched in that order. One read at a time.
-  Status BeginReads(std::vector<SlabRead> order);
+  // that are not on the device are prefetched in that order. One read at a time. Slabs in
+  // `on_host`, all of them on the host, stay there for the step.
+  Status BeginReads(std::vector<SlabRead> order, std::span<const HostRead> on_host = {});
   Result<SlabView> NextRead();  // waits on the compute stream, not the thread, where it can
   void FinishRead(const SlabView& view);  // kernels that read it are enqueued
+
+  // --- Reading on the host. Both within a step.
+  struct SlabPlace {
+    Tier tier = Tier::kDevice;
+    int pages = 0;  // closed before the step
+  };
+  SlabPlace PlaceOf(const SlabRead& slab) const;
+  // Where the pages of a slab of BeginReads' `on_host` are.
+  KeyRun KeysOnHost(const HostRead& read) const;
+  // Runs `work`, which reads those pages, on the cpu lane: behind what the compute stream was given
+  // so far and what still writes the pages. What is left over of it when the step ends may go on.
+  void RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
+                 std::function<Status()> work);
+  // Later work of the compute stream waits for the host's so far.
+  void AwaitHost();
+  // The first error of the kernels, the copies or the host's work, as far as they have come.
+  Status LaneStatus();
 
   // --- Sessions
   // Writes what is not on disk yet and commits. `tokens` are those of the sequence; hashes and rope

@@ -1,5 +1,6 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
-// store_streaming.cc those of streaming heads, store_session.cc saving and restoring.
+// store_streaming.cc those of streaming heads, store_host.cc what the host's cores read,
+// store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
@@ -92,6 +93,15 @@ struct Store::Impl {
   void FinishEntry(const Entry& entry);
   Status StepStatus();
 
+  // The slab that a read of the step means, and its closed pages of before the step. kNoSlab, or no
+  // pages, where there is none; kInvalidArgument for what the step does not have.
+  struct Found {
+    SlabId slab = kNoSlab;
+    int pages = 0;
+  };
+  Result<Found> FindSlab(const SlabRead& read) const;
+  void EndHolds();  // store_host.cc
+
   // --- sessions (store_session.cc)
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
   template <typename Visit>
@@ -137,6 +147,7 @@ struct Store::Impl {
   std::vector<Change> changes;
   std::vector<SlabId> growing;
   std::vector<Reader::Item> order;
+  std::vector<SlabId> held;  // that the host reads in this step
 
   bool restored = false;  // or saved anew: the file's slots have an owner
 };

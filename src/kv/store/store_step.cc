@@ -408,6 +408,7 @@ Status Store::EndStep() {
     AbortStep();
     return status;
   }
+  impl.EndHolds();
   for (const SlabId id : impl.growing) (*impl.slabs)[id].growing = false;
   for (const Impl::Entry& entry : impl.entries) impl.FinishEntry(entry);
   impl.in_step = false;
@@ -420,6 +421,7 @@ void Store::AbortStep() {
   // Whatever the reads brought is dropped with the step.
   Status ignored = impl.reader->End();
   (void)ignored;
+  impl.EndHolds();
   for (const SlabId id : impl.growing) (*impl.slabs)[id].growing = false;
   for (const Impl::Entry& entry : impl.entries) {
     impl.Cut(impl.sequences[static_cast<size_t>(entry.place)],
@@ -430,29 +432,51 @@ void Store::AbortStep() {
 
 // --- Reading
 
-Status Store::BeginReads(std::vector<SlabRead> reads) {
+Result<Store::Impl::Found> Store::Impl::FindSlab(const SlabRead& read) const {
+  if (read.entry < 0 || read.entry >= static_cast<int>(entries.size()) || read.layer < 0 ||
+      read.layer >= format.layers || read.group < 0 ||
+      read.group >= format.head_groups(read.layer)) {
+    return Invalid("a slab to read that the step does not have");
+  }
+  const Entry& entry = entries[static_cast<size_t>(read.entry)];
+  Found found;
+  found.pages = read.segment < 0 ? 0 : math.PagesIn(read.segment, math.ClosedPages(entry.before));
+  if (found.pages > 0) {
+    found.slab = SlabsOf(sequences[static_cast<size_t>(entry.place)], read.layer,
+                         read.group)[static_cast<size_t>(read.segment)];
+  }
+  if (found.slab == kNoSlab || read.pages < 0 || read.pages > found.pages) {
+    return Invalid("segment " + std::to_string(read.segment) + " of layer " +
+                   std::to_string(read.layer) + " has no " +
+                   (read.pages > 0 ? std::to_string(read.pages) + " " : "") + "pages to read");
+  }
+  return found;
+}
+
+Status Store::BeginReads(std::vector<SlabRead> reads, std::span<const HostRead> on_host) {
   Impl& impl = *impl_;
   if (!impl.in_step) return Invalid("slabs are read within a step");
   Status status = impl.reader->End();
   if (!status.ok()) return status;
+  impl.EndHolds();
   impl.order.clear();
   impl.order.reserve(reads.size());
   for (const SlabRead& read : reads) {
-    if (read.entry < 0 || read.entry >= static_cast<int>(impl.entries.size()) || read.layer < 0 ||
-        read.layer >= impl.format.layers || read.group < 0 ||
-        read.group >= impl.format.head_groups(read.layer)) {
-      return Invalid("a slab to read that the step does not have");
+    const Result<Impl::Found> found = impl.FindSlab(read);
+    if (!found.ok()) return found.status();
+    impl.order.push_back(
+        Reader::Item{found->slab, read.segment, read.pages == 0 ? found->pages : read.pages});
+  }
+  for (const HostRead& read : on_host) {
+    const Result<Impl::Found> found = impl.FindSlab(read.slab);
+    if (!found.ok()) return found.status();
+    Slab& slab = (*impl.slabs)[found->slab];
+    if (slab.tier != Tier::kHost || read.first_page < 0 || read.first_page >= found->pages) {
+      return Invalid("a slab that is not on the host cannot be read there");
     }
-    const Impl::Entry& entry = impl.entries[static_cast<size_t>(read.entry)];
-    const int pages =
-        read.segment < 0 ? 0 : impl.math.PagesIn(read.segment, impl.math.ClosedPages(entry.before));
-    const std::vector<SlabId>& ids =
-        impl.SlabsOf(impl.sequences[static_cast<size_t>(entry.place)], read.layer, read.group);
-    if (pages == 0 || ids[static_cast<size_t>(read.segment)] == kNoSlab) {
-      return Invalid("segment " + std::to_string(read.segment) + " of layer " +
-                     std::to_string(read.layer) + " has no pages to read");
-    }
-    impl.order.push_back(Reader::Item{ids[static_cast<size_t>(read.segment)], read.segment, pages});
+    slab.held = true;
+    slab.last_read = impl.step;
+    impl.held.push_back(found->slab);
   }
   impl.reader->Begin(&impl.order, impl.step);
   return OkStatus();

@@ -33,6 +33,7 @@ class SlowDevice : public Device {
 
   std::string name() const override { return device_->name(); }
   bool host_reads_memory() const override { return device_->host_reads_memory(); }
+  bool kernels_read_host_memory() const override { return device_->kernels_read_host_memory(); }
   Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
                                            const std::string& tag) override {
     return device_->Allocate(budget, bytes, tag);

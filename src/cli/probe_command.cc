@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "cli/commands.h"
+#include "cli/help_formatter.h"
+#include "cli/report.h"
+
+namespace headway::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(  headway probe
+  headway probe --device cuda -o here.json
+  headway plan models/demo --machine here.json)";
+
+std::string ReportText(const MachineReport& report) {
+  std::string text = report.name + "\n";
+  for (const MachineReport::Figure& figure : report.figures) {
+    text += fmt::format("  {:<28}", figure.meaning) + Wrap(figure.value, 78, 30) +
+            (figure.source == "measured" ? "" : "  (" + figure.source + ")") + "\n";
+  }
+  if (!report.cached_at.empty()) text += "kept in " + report.cached_at + "\n";
+  return text;
+}
+
+}  // namespace
+
+int ProbeCommand(const Args& args, Console& console) {
+  EngineOptions options;
+  OutputFlags output;
+  std::string file;
+  const auto app = NewApp("probe",
+                          "Measures what the machine can do and keeps it, so that plans and their "
+                          "predicted times are of this machine. To be run while nothing else is.",
+                          kExamples);
+  AddText(*app, "Computing", "--device", &options.device,
+          "what to measure beside the host: cpu, cuda, or cuda:N for GPU N")
+      ->type_name("NAME")
+      ->default_str(options.device);
+  AddNumber(*app, "Computing", "-t,--threads", &options.threads, 0, 1024,
+            "threads of the host; 0: all cores");
+  AddText(*app, "Computing", "--disk-path", &options.disk_path,
+          "directory whose disk is measured; else TMPDIR, or /tmp")
+      ->type_name("DIR");
+  AddText(*app, "Output", "-o,--output", &file, "also write the profile, for --machine")
+      ->type_name("FILE");
+  AddSwitch(*app, "Output", "--json", &output.json, "print the profile");
+  if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  Result<MachineReport> report = ProbeMachine(options);
+  if (!report.ok()) return console.Fail(report.status());
+  for (const std::string& notice : report->notices) console.Warn(notice);
+  if (!file.empty()) {
+    std::ofstream out(file);
+    out << report->json << std::flush;
+    if (!out) {
+      return console.Fail(Status(StatusCode::kIo, file + ": the profile cannot be written there"));
+    }
+  }
+  return console.WriteResult(output.json ? report->json : ReportText(*report));
+}
+
+}  // namespace headway::cli

@@ -1,0 +1,170 @@
+#include "engine/host_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/half.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/cost.h"
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+// Keys of a task: at least so many, and so that a sequence has at most about kMostParts: enough
+// tasks that cores end together, few enough that merging costs little.
+constexpr int64_t kLeastSplit = 512;
+constexpr int64_t kMostParts = 128;
+
+constexpr int64_t kFloat = sizeof(float);
+
+template <typename T>
+void Widen(const std::byte* from, int64_t count, float* to) {
+  const T* values = reinterpret_cast<const T*>(from);
+  for (int64_t i = 0; i < count; ++i) to[i] = ToFloat(values[i]);
+}
+
+}  // namespace
+
+HostAttention::HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels)
+    : limits_(limits),
+      cpu_(NewCpuDevice(Env::Default(), nullptr)),
+      at_once_(cpu_->NewStream(Lane::kCompute)),
+      kernels_(std::move(kernels)) {}
+
+int64_t HostAttention::QueryBytes() const {
+  return Width() * static_cast<int64_t>(DTypeBytes(limits_.activation));
+}
+
+int64_t HostAttention::Split(int64_t length) const {
+  return RoundUp(std::max(kLeastSplit, CeilDiv(length, kMostParts)), limits_.format.page_slots);
+}
+
+int64_t HostAttention::MaxParts() const {
+  // Each range may end in a short part.
+  return std::min(kMostParts, CeilDiv(limits_.length, kLeastSplit)) +
+         CeilDiv(limits_.length, limits_.segment_tokens);
+}
+
+Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttentionLimits& limits,
+                                                             std::unique_ptr<Kernels> kernels,
+                                                             Device& device, Budget& budget) {
+  std::unique_ptr<HostAttention> host(new HostAttention(limits, std::move(kernels)));
+  const int64_t heads = limits.entries * limits.shape.query_heads;
+  const int64_t width = limits.entries * host->Width();
+  const int64_t q_bytes = RoundUp(limits.entries * host->QueryBytes(), 64);
+  Result<std::unique_ptr<Buffer>> shared = device.AllocateHost(
+      budget, static_cast<size_t>(q_bytes + (width + heads) * kFloat), "host attention");
+  if (!shared.ok()) return shared.status();
+  if (!device.kernels_read_host_memory()) {
+    return Status(StatusCode::kUnsupported,
+                  "--host-attention needs pinned host memory, which the system did not give; raise "
+                  "the limit on locked memory, or turn it off");
+  }
+  host->shared_ = std::move(*shared);
+  host->q_ = host->shared_->data();
+  host->o_ = reinterpret_cast<float*>(host->q_ + q_bytes);
+  host->lse_ = host->o_ + width;
+  const int64_t parts = host->MaxParts();
+  Result<std::unique_ptr<Buffer>> own = host->cpu_->Allocate(
+      budget, static_cast<size_t>((width + parts * (width + heads)) * kFloat), "host attention");
+  if (!own.ok()) return own.status();
+  host->own_ = std::move(*own);
+  host->q_f32_ = reinterpret_cast<float*>(host->own_->data());
+  host->part_o_ = host->q_f32_ + width;
+  host->part_lse_ = host->part_o_ + parts * width;
+  KernelLimits kernel_limits;
+  kernel_limits.rows = limits.entries;
+  kernel_limits.max_in = limits.shape.head_dim;
+  kernel_limits.max_out = limits.shape.head_dim;
+  kernel_limits.head_dim = limits.shape.head_dim;
+  kernel_limits.group = limits.shape.group();
+  kernel_limits.query_heads = limits.shape.query_heads;
+  if (Status s = host->kernels_->Prepare(kernel_limits, *host->cpu_, budget); !s.ok()) return s;
+  return host;
+}
+
+void HostAttention::Begin() {
+  asked_.clear();
+  items_.clear();
+  merges_.clear();
+}
+
+void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
+                        std::span<const KeyRun> ranges) {
+  HEADWAY_CHECK(entry < limits_.entries && position < limits_.length);
+  const int64_t heads = limits_.shape.query_heads;
+  const int64_t head = int64_t{run.head} * limits_.shape.group();  // query head
+  const int64_t first_part = entry * MaxParts();
+  int64_t parts = 0;
+  for (const KeyRun& keys : ranges) {
+    AttentionItem item;
+    item.q = q_f32_ + entry * Width() + head * limits_.shape.head_dim;
+    item.q_stride = Width();
+    item.tokens = 1;
+    item.q_position = position;
+    item.heads = run.heads;
+    item.keys = keys;
+    item.keys.pages = kv::PagesOf(keys.pages, run);
+    item.split = Split(position + 1);
+    item.o = part_o_ + (first_part + parts) * Width() + head * limits_.shape.head_dim;
+    item.o_part_stride = Width();
+    item.lse = part_lse_ + (first_part + parts) * heads + head;
+    item.lse_part_stride = heads;
+    parts += PartsOf(item);
+    items_.push_back(item);
+  }
+  HEADWAY_CHECK(parts <= MaxParts());
+  MergeItem merge;
+  merge.part_o = part_o_ + first_part * Width() + head * limits_.shape.head_dim;
+  merge.o_part_stride = Width();
+  merge.part_lse = part_lse_ + first_part * heads + head;
+  merge.lse_part_stride = heads;
+  merge.parts = static_cast<int>(parts);
+  merge.rows = int64_t{run.heads} * limits_.shape.group();
+  merge.o = o_ + entry * Width() + head * limits_.shape.head_dim;
+  merge.lse = lse_ + entry * heads + head;
+  merges_.push_back(merge);
+}
+
+WorkCost HostAttention::Cost() const {
+  WorkCost cost = AttendCost(limits_.format, limits_.shape.group(), {}, items_, kFloat);
+  cost.name = "host attention";
+  return cost;
+}
+
+void HostAttention::LoadQueries(std::span<const int> entries) {
+  for (const int entry : entries) {
+    const std::byte* from = q_ + entry * QueryBytes();
+    float* to = q_f32_ + entry * Width();
+    switch (limits_.activation) {
+      case DType::kBF16:
+        Widen<BF16>(from, Width(), to);
+        break;
+      case DType::kF16:
+        Widen<F16>(from, Width(), to);
+        break;
+      case DType::kF32:
+        std::copy_n(reinterpret_cast<const float*>(from), Width(), to);
+        break;
+    }
+  }
+}
+
+std::function<Status()> HostAttention::Work(int64_t window) {
+  AttentionParams params;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(limits_.shape.head_dim));
+  params.window = window;
+  return [this, params, entries = std::move(asked_), items = std::move(items_),
+          merges = std::move(merges_)] {
+    LoadQueries(entries);
+    kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
+    kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
+    return at_once_->status();
+  };
+}
+
+}  // namespace headway

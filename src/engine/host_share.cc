@@ -1,0 +1,53 @@
+#include "engine/host_share.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace headway {
+
+void SplitLayer(double share, std::span<const HostSlab> slabs, double* carry,
+                std::vector<int>* streamed) {
+  int64_t all = 0;  // pages of heads
+  for (const HostSlab& slab : slabs) all += int64_t{slab.pages} * slab.heads;
+  const double wanted = share * static_cast<double>(all) + *carry;  // of the host
+  const auto host =
+      static_cast<int64_t>(std::clamp(std::floor(wanted + 0.5), 0.0, static_cast<double>(all)));
+  int64_t left = all - host;  // that stream
+  int64_t streams = 0;
+  streamed->clear();
+  for (const HostSlab& slab : slabs) {
+    // The nearest whole page of the slab that is cut.
+    const int64_t pages = std::min<int64_t>(slab.pages, (left + slab.heads / 2) / slab.heads);
+    streamed->push_back(static_cast<int>(pages));
+    left = pages < slab.pages ? 0 : std::max<int64_t>(0, left - pages * slab.heads);
+    streams += pages * slab.heads;
+  }
+  // All or nothing is never off, and what cannot be had is not asked for again.
+  if (share > 0.0 && share < 1.0) *carry = wanted - static_cast<double>(all - streams);
+}
+
+void HostShareControl::Observe(const HostStepTimes& times) {
+  const double bytes = times.bus_bytes + times.host_bytes;
+  if (times.bus_bytes <= 0.0 || times.host_bytes <= 0.0 || times.bus_seconds <= 0.0 ||
+      times.host_seconds <= 0.0) {
+    return;
+  }
+  const double bus = bytes * times.bus_seconds / times.bus_bytes;     // seconds, alone with all
+  const double host = bytes * times.host_seconds / times.host_bytes;  // the same
+  // Other batches have other gaps.
+  if (bytes > 1.25 * gap_bytes_ || bytes < 0.8 * gap_bytes_) {
+    gap_bytes_ = bytes;
+    gap_ = -1.0;
+  }
+  // Where the bus is busy all the time the host waits for it, too, and its idle time is no gap.
+  if (times.bus_seconds < kBusyBus * times.step_seconds) {
+    const double idle =
+        std::clamp(times.step_seconds - times.host_seconds, 0.0, kMostGap * times.step_seconds);
+    gap_ = gap_ < 0.0 ? idle : std::min(gap_, idle);
+  }
+  const double best = std::clamp((bus - std::max(gap_, 0.0)) / (bus + host), kLeast, kMost);
+  if (std::abs(best - share_) <= kDeadband) return;
+  share_ = std::clamp(share_ + 0.5 * (best - share_), kLeast, kMost);
+}
+
+}  // namespace headway

@@ -1,0 +1,169 @@
+#include "engine/machine_profile.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/log.h"
+
+#ifndef HEADWAY_VERSION
+#error "the build defines HEADWAY_VERSION"
+#endif
+
+namespace headway {
+namespace {
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The first "key : value" of a file of /proc.
+std::string ProcValue(const char* path, const std::string& key) {
+  std::ifstream in(path);
+  std::string line;
+  while (std::getline(in, line)) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || !line.starts_with(key)) continue;
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+uint64_t Hash(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+const ShippedMachine* FindShipped(const std::string& name) {
+  for (const ShippedMachine& machine : ShippedMachines()) {
+    if (name == machine.name) return &machine;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<ChosenMachine> LoadMachine(Env& env, const std::string& name) {
+  if (const ShippedMachine* shipped = FindShipped(name); shipped != nullptr) {
+    Result<plan::Machine> machine = plan::ParseMachine(shipped->json, name);
+    if (!machine.ok()) return machine.status();
+    return ChosenMachine{std::move(*machine), "shipped profile " + name};
+  }
+  if (!env.Exists(name) || env.IsDirectory(name)) {
+    std::string names;
+    for (const ShippedMachine& machine : ShippedMachines()) {
+      names += std::string(names.empty() ? "" : ", ") + machine.name;
+    }
+    return Status(
+        StatusCode::kNotFound,
+        fmt::format("there is no machine profile '{}': neither a file nor one of {}", name, names));
+  }
+  Result<std::string> text = env.ReadFile(name);
+  if (!text.ok()) return text.status();
+  Result<plan::Machine> machine = plan::ParseMachine(*text, name);
+  if (!machine.ok()) return machine.status();
+  return ChosenMachine{std::move(*machine), "profile " + name};
+}
+
+std::string HardwareKey(const BackendInfo& backend, int threads) {
+  const std::string gpu =
+      backend.own_memory ? fmt::format("{} {} MiB, ", backend.name, backend.memory >> 20) : "";
+  return fmt::format("{}{}, {} threads, {}", gpu, ProcValue("/proc/cpuinfo", "model name"), threads,
+                     ProcValue("/proc/meminfo", "MemTotal"));
+}
+
+std::string MachineCachePath(const std::string& hardware) {
+  std::string folder = Variable("XDG_CACHE_HOME");
+  if (folder.empty()) {
+    folder = Variable("HOME");
+    if (folder.empty()) return "";
+    folder += "/.cache";
+  }
+  return fmt::format("{}/headway/machine-{:016x}.json", folder, Hash(hardware));
+}
+
+std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardware,
+                                              std::string* note) {
+  const std::string path = MachineCachePath(hardware);
+  if (path.empty() || !env.Exists(path)) return std::nullopt;
+  Result<std::string> text = env.ReadFile(path);
+  Result<plan::Machine> machine =
+      text.ok() ? plan::ParseMachine(*text, path) : Result<plan::Machine>(text.status());
+  if (!machine.ok()) {
+    *note = "the cached probe is not used: " + machine.status().message();
+    return std::nullopt;
+  }
+  if (machine->hardware != hardware) {
+    *note = "the cached probe is not used: it is of other hardware, " + machine->hardware;
+    return std::nullopt;
+  }
+  if (machine->program != HEADWAY_VERSION) {
+    *note = fmt::format("the cached probe is not used: version {} made it, and this is {}",
+                        machine->program, HEADWAY_VERSION);
+    return std::nullopt;
+  }
+  return std::move(*machine);
+}
+
+Status WriteMachineCache(Env& env, const plan::Machine& machine) {
+  const std::string path = MachineCachePath(machine.hardware);
+  if (path.empty()) return Status(StatusCode::kNotFound, "neither XDG_CACHE_HOME nor HOME is set");
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error) return Status(StatusCode::kIo, path + ": " + error.message());
+  const std::string temporary = fmt::format("{}.{}", path, getpid());
+  if (Status s = WriteTextFile(env, temporary, plan::WriteMachine(machine)); !s.ok()) return s;
+  return env.Rename(temporary, path);
+}
+
+Status WriteTextFile(Env& env, const std::string& path, std::string text) {
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, /*direct=*/false);
+  if (!file.ok()) return file.status();
+  const IoPiece piece{reinterpret_cast<std::byte*>(text.data()), text.size(), 0};
+  if (Status s = (*file)->Write({&piece, 1}); !s.ok()) return s;
+  return (*file)->Sync();
+}
+
+Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend) {
+  if (machine.machine.own_memory == backend.own_memory) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("--machine: {} is of a {}; give {}", machine.origin,
+                            backend.own_memory ? "machine without a GPU" : "GPU",
+                            backend.own_memory ? "--device cpu" : "--device cuda"));
+}
+
+Result<std::optional<ChosenMachine>> ChooseMachine(Env& env, const EngineOptions& options,
+                                                   const BackendInfo& backend, int threads) {
+  if (!options.machine.empty()) {
+    Result<ChosenMachine> loaded = LoadMachine(env, options.machine);
+    if (!loaded.ok())
+      return Status(loaded.status().code(), "--machine: " + loaded.status().message());
+    if (Status s = CheckKind(*loaded, backend); !s.ok()) return s;
+    return std::optional(std::move(*loaded));
+  }
+  std::string note;
+  const std::string hardware = HardwareKey(backend, threads);
+  std::optional<plan::Machine> cached = ReadMachineCache(env, hardware, &note);
+  if (!note.empty()) Log(LogLevel::kWarning, note + "; headway probe measures anew");
+  if (cached.has_value()) {
+    return std::optional(ChosenMachine{std::move(*cached), "headway probe"});
+  }
+  for (const ShippedMachine& shipped : ShippedMachines()) {
+    Result<plan::Machine> machine = plan::ParseMachine(shipped.json, shipped.name);
+    if (!machine.ok() || !backend.own_memory) continue;
+    const std::vector<std::string>& devices = machine->devices;
+    if (std::find(devices.begin(), devices.end(), backend.name) == devices.end()) continue;
+    return std::optional(
+        ChosenMachine{std::move(*machine), std::string("shipped profile ") + shipped.name});
+  }
+  return std::optional<ChosenMachine>();
+}
+
+}  // namespace headway

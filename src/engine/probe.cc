@@ -1,0 +1,207 @@
+// A machine profile by measurement: what `headway probe` keeps.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/machine_profile.h"
+#include "engine/prober.h"
+
+#ifndef HEADWAY_VERSION
+#error "the build defines HEADWAY_VERSION"
+#endif
+
+namespace headway {
+namespace {
+
+constexpr double kSecondsEach = 0.25;
+constexpr double kQuickSecondsEach = 0.008;
+
+// Measures into a machine, and keeps the first error.
+class Probe {
+ public:
+  Probe(Prober& prober, bool quick, plan::Machine* machine)
+      : prober_(prober), sizes_(prober.sizes()), quick_(quick), machine_(*machine) {}
+
+  Status status() const { return status_; }
+
+  void Device() {
+    const double big = 2.0 * static_cast<double>(sizes_.out * sizes_.in);
+    const double seconds = Take(prober_.ProductSeconds(1, sizes_.out));
+    machine_.device_read = seconds > 0.0 ? big / seconds : 0.0;
+    // What is left of a small product when its bytes are taken off.
+    const int64_t few = sizes_.out / 16;
+    const double small = Take(prober_.ProductSeconds(1, few));
+    machine_.product_seconds = std::max(0.0, small - seconds / 16.0);
+    for (int64_t rows : quick_ ? std::vector<int64_t>{sizes_.rows / 8, sizes_.rows}
+                               : std::vector<int64_t>{16, 64, 128, 512, 2048, 8192}) {
+      if (rows < 8 || rows > sizes_.rows) continue;
+      // `big` are also the FLOPs of a row: seconds for each of them make the rate FLOP/s.
+      Add(&machine_.gemm, static_cast<double>(rows),
+          Take(prober_.ProductSeconds(rows, sizes_.out)) / big);
+    }
+    machine_.launch_seconds = Take(prober_.LaunchSeconds());
+    machine_.sync_seconds = std::max(0.0, Take(prober_.SyncSeconds()) - machine_.launch_seconds);
+  }
+
+  void Attention() {
+    const double of_pair = 4.0 * static_cast<double>(sizes_.keys) * sizes_.head_dim;
+    for (const auto& [tokens, heads] :
+         quick_
+             ? std::vector<std::pair<int64_t, int>>{{sizes_.rows, sizes_.heads}}
+             : std::vector<std::pair<int64_t, int>>{
+                   {256, 1}, {sizes_.rows / 4, 1}, {sizes_.rows, 1}, {sizes_.rows, sizes_.heads}}) {
+      const auto rows = static_cast<double>(tokens * heads * sizes_.group);
+      Add(&machine_.attention, rows, Take(prober_.AttentionSeconds(tokens, heads)) / of_pair);
+    }
+    for (int64_t keys : quick_ ? std::vector<int64_t>{1024, sizes_.most_keys}
+                               : std::vector<int64_t>{64, 1024, 8192, 32768, sizes_.most_keys}) {
+      Add(&machine_.decode_attention,
+          static_cast<double>(keys) * 4.0 * sizes_.heads * sizes_.head_dim,
+          Take(prober_.DecodeSeconds(keys)));
+    }
+  }
+
+  void Copies() {
+    std::vector<int64_t> sizes = {4 * kKiB, 256 * kKiB, kMiB, 4 * kMiB, sizes_.copy_bytes / 4};
+    if (quick_) sizes = {kMiB, sizes_.copy_bytes / 4};
+    for (int64_t bytes : sizes) {
+      const auto x = static_cast<double>(bytes);
+      Add(&machine_.host_to_device, x, Take(prober_.CopySeconds(Lane::kHostToDevice, bytes)));
+      Add(&machine_.device_to_host, x, Take(prober_.CopySeconds(Lane::kDeviceToHost, bytes)));
+    }
+    machine_.both_directions = Take(prober_.BothDirections());
+  }
+
+  void Host(int threads) {
+    std::vector<int> counts = {threads};
+    if (!quick_) counts = {1, threads / 4, threads / 2, threads * 3 / 4, threads};
+    int before = 0;
+    for (int count : counts) {
+      if (count <= before) continue;
+      before = count;
+      const double alone = ReadHost(count, false).bytes_per_second;
+      machine_.host_read.points.emplace_back(count, alone);
+      if (!machine_.own_memory) continue;
+      // One core drives the copies; reading on all would only take turns with it.
+      const int beside = count == threads && threads > 1 ? count - 1 : count;
+      const Prober::HostRead shared = ReadHost(beside, true);
+      std::vector<std::pair<double, double>>& points = machine_.host_read_copying.points;
+      if (points.empty() || points.back().first < beside) {
+        points.emplace_back(beside, shared.bytes_per_second);
+      }
+      machine_.host_to_device_reading = shared.copied_per_second;
+    }
+    if (machine_.own_memory) return;
+    machine_.host_read_copying = machine_.host_read;
+    machine_.host_to_device_reading = machine_.host_to_device.Peak();
+  }
+
+ private:
+  double Take(const Result<double>& seconds) {
+    if (!seconds.ok() && status_.ok()) status_ = seconds.status();
+    return seconds.ok() ? std::max(*seconds, 1e-9) : 1.0;
+  }
+
+  Prober::HostRead ReadHost(int threads, bool copying) {
+    const Result<Prober::HostRead> read = prober_.ReadHost(threads, copying);
+    if (!read.ok() && status_.ok()) status_ = read.status();
+    return read.ok() ? *read : Prober::HostRead{1.0, 1.0};
+  }
+
+  // A point of a curve. Noise may make more work seem to take less time, which a profile must not
+  // hold: it then takes as long as less work did.
+  static void Add(plan::Curve* curve, double size, double seconds) {
+    if (!curve->empty()) {
+      const auto& [before, rate] = curve->points.back();
+      if (size <= before) return;
+      seconds = std::max(seconds, before / rate * (1.0 + 1e-9));
+    }
+    curve->points.emplace_back(size, size / seconds);
+  }
+
+  Prober& prober_;
+  const ProbeSizes& sizes_;
+  const bool quick_;
+  plan::Machine& machine_;
+  Status status_;
+};
+
+int64_t HostMemoryBytes(Env& env) {
+  const Result<std::string> text = env.ReadFile("/proc/meminfo");
+  if (!text.ok() || !text->starts_with("MemTotal:")) return kGiB;
+  return std::max<int64_t>(std::strtoll(text->c_str() + 9, nullptr, 10) * kKiB, kMiB);
+}
+
+}  // namespace
+
+Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool quick) {
+  Result<std::unique_ptr<Prober>> made =
+      Prober::Create(env, options, quick ? kQuickSecondsEach : kSecondsEach);
+  if (!made.ok()) return made.status();
+  Prober& prober = **made;
+  const BackendInfo& info = prober.info();
+  ThreadPool pool(options.threads);
+  plan::Machine machine;
+  machine.own_memory = info.own_memory;
+  machine.hardware = HardwareKey(info, pool.threads());
+  machine.program = HEADWAY_VERSION;
+  machine.name = machine.hardware;
+  if (!info.name.empty()) machine.devices = {info.name};
+  machine.host_memory = static_cast<double>(HostMemoryBytes(env));
+  machine.device_memory = info.own_memory ? static_cast<double>(info.memory) : machine.host_memory;
+  machine.step_seconds = 15e-6;
+  machine.host_attention = 0.85;
+  Probe probe(prober, quick, &machine);
+  probe.Device();
+  probe.Attention();
+  probe.Copies();
+  probe.Host(pool.threads());
+  if (!probe.status().ok()) return probe.status();
+  if (!quick) {
+    EngineOptions disk = options;
+    disk.disk_memory = kNoLimit;
+    const Result<DiskRates> rates = MeasureDisk(env, disk, pool);
+    if (!rates.ok()) {
+      Log(LogLevel::kWarning, "the disk was not measured: " + rates.status().message());
+    } else {
+      machine.disk_read = rates->read;
+      machine.disk_write = rates->write;
+    }
+  }
+  for (const plan::MachineFigure& figure : plan::DescribeMachine(machine)) {
+    if (figure.value != "not measured") machine.sources[figure.name] = "measured";
+  }
+  machine.sources["step_seconds"] = machine.sources["host_attention_share"] = "assumption";
+  machine.sources["device_memory_bytes"] = machine.sources["host_memory_bytes"] = "the system";
+  return machine;
+}
+
+Result<MachineReport> ProbeMachine(const EngineOptions& options) {
+  if (options.threads < 0 || options.threads > 1024) {
+    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
+  }
+  Env& env = *Env::Default();
+  Result<plan::Machine> machine = ProbeHardware(env, options, /*quick=*/false);
+  if (!machine.ok()) return machine.status();
+  MachineReport report;
+  report.name = machine->name;
+  report.json = plan::WriteMachine(*machine);
+  // What would not be read again is no profile: a clock that stood still, a broken driver.
+  Result<plan::Machine> checked = plan::ParseMachine(report.json, "what was measured");
+  if (!checked.ok()) return checked.status();
+  for (const plan::MachineFigure& figure : plan::DescribeMachine(*machine)) {
+    report.figures.push_back({figure.name, figure.meaning, figure.value, figure.source});
+  }
+  if (Status s = WriteMachineCache(env, *machine); s.ok()) {
+    report.cached_at = MachineCachePath(machine->hardware);
+  } else {
+    report.notices.push_back("the probe is not kept: " + s.message());
+  }
+  return report;
+}
+
+}  // namespace headway

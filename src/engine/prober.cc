@@ -1,0 +1,318 @@
+#include "engine/prober.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/half.h"
+#include "base/random.h"
+
+namespace headway {
+namespace {
+
+constexpr ProbeSizes kOfGpu = {.rows = 8192,
+                               .in = 4096,
+                               .out = 28672,
+                               .weights = 4,
+                               .heads = 8,
+                               .group = 4,
+                               .head_dim = 128,
+                               .keys = 32768,
+                               .most_keys = 131072,
+                               .copy_bytes = 256 * kMiB,
+                               .activation = DType::kBF16};
+constexpr ProbeSizes kOfCpu = {.rows = 512,
+                               .in = 2048,
+                               .out = 2048,
+                               .weights = 16,
+                               .heads = 4,
+                               .group = 2,
+                               .head_dim = 128,
+                               .keys = 2048,
+                               .most_keys = 16384,
+                               .copy_bytes = 32 * kMiB,
+                               .activation = DType::kF32};
+
+constexpr int64_t kScanBytes = 256 * kMiB;  // more than caches hold
+constexpr int64_t kPieceBytes = kMiB;
+constexpr int64_t kCopyStep = 32 * kMiB;
+
+bool Scan(const std::byte* data, int64_t bytes) {
+  return std::memchr(data, 0xFF, static_cast<size_t>(bytes)) != nullptr;
+}
+
+}  // namespace
+
+template <typename Work>
+Result<double> Prober::Seconds(Stream& stream, int count, const Work& work) {
+  // A CPU needs no queue to be busy.
+  if (!info().own_memory) count = 1;
+  const auto run_for = [&](double seconds) -> Result<double> {
+    const int64_t start = env_.NowNanos();
+    int64_t calls = 0;
+    do {
+      for (int i = 0; i < count; ++i) work(i);
+      if (Status s = stream.Synchronize(); !s.ok()) return s;
+      calls += count;
+    } while (static_cast<double>(env_.NowNanos() - start) * 1e-9 < seconds);
+    return static_cast<double>(std::max<int64_t>(env_.NowNanos() - start, 1)) * 1e-9 /
+           static_cast<double>(calls);
+  };
+  if (Result<double> warm = run_for(seconds_); !warm.ok()) return warm;
+  return run_for(seconds_);
+}
+
+Result<std::unique_ptr<Prober>> Prober::Create(Env& env, const EngineOptions& options,
+                                               double seconds) {
+  std::unique_ptr<Prober> p(new Prober(env, seconds, options.threads));
+  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
+  if (!backend.ok()) return backend.status();
+  p->backend_ = std::move(*backend);
+  p->sizes_ = p->info().own_memory ? kOfGpu : kOfCpu;
+  // Enough rows that no thread waits for long.
+  if (!p->info().own_memory) p->sizes_.rows = int64_t{64} * p->pool_.threads();
+  Result<std::unique_ptr<Device>> device = p->backend_->NewDevice(&env, nullptr, false);
+  if (!device.ok()) return device.status();
+  p->device_ = std::move(*device);
+  Result<std::unique_ptr<Kernels>> kernels = p->backend_->NewKernels(&p->pool_, nullptr);
+  if (!kernels.ok()) return kernels.status();
+  p->kernels_ = std::move(*kernels);
+  p->compute_ = p->device_->NewStream(Lane::kCompute);
+  if (Status s = p->Allocate(); !s.ok()) return s;
+  return p;
+}
+
+Status Prober::Allocate() {
+  KernelLimits limits;
+  limits.rows = sizes_.rows;
+  limits.max_in = sizes_.in;
+  limits.max_out = sizes_.out;
+  limits.head_dim = sizes_.head_dim;
+  limits.group = sizes_.group;
+  limits.query_heads = sizes_.heads * sizes_.group;
+  limits.activation = sizes_.activation;
+  if (Status s = kernels_->Prepare(limits, *device_, budget_); !s.ok()) return s;
+  const int64_t query_heads = int64_t{sizes_.heads} * sizes_.group;
+  const int64_t parts = CeilDiv(sizes_.most_keys, kDefaultPageSlots);
+  const int64_t states = std::max(sizes_.rows, parts) * query_heads * (sizes_.head_dim + 1) * 4;
+  const int64_t bytes = sizes_.weights * WeightBytes() +
+                        ActivationBytes(sizes_.rows * (sizes_.in + sizes_.out)) + states;
+  Result<std::unique_ptr<Buffer>> memory =
+      device_->Allocate(budget_, static_cast<size_t>(bytes), "probe");
+  if (!memory.ok()) return memory.status();
+  memory_ = std::move(*memory);
+  Result<std::unique_ptr<Buffer>> pinned =
+      device_->AllocateHost(budget_, static_cast<size_t>(sizes_.copy_bytes), "probe");
+  if (!pinned.ok()) return pinned.status();
+  pinned_ = std::move(*pinned);
+  // Data that is not zeros: those are multiplied faster. Of the kind of either activation: bf16
+  // pairs are finite as f32, too.
+  Random random(1);
+  constexpr int64_t kPattern = int64_t{1} << 20;
+  std::byte* pattern = pinned_->data();
+  for (int64_t i = 0; i < kPattern; ++i) StoreFloat(pattern, i, DType::kBF16, random.Normal());
+  for (int64_t at = kPattern * 2; at < sizes_.copy_bytes; at += kPattern * 2) {
+    std::memcpy(pattern + at, pattern, kPattern * 2);
+  }
+  for (int64_t at = 0; at < bytes; at += sizes_.copy_bytes) {
+    compute_->Copy(memory_->data() + at, pattern,
+                   static_cast<size_t>(std::min(sizes_.copy_bytes, bytes - at)));
+  }
+  return compute_->Synchronize();
+}
+
+Result<double> Prober::ProductSeconds(int64_t rows, int64_t out) {
+  const int64_t part = out * sizes_.in * 2;  // bytes
+  const int64_t parts = sizes_.weights * WeightBytes() / part;
+  const int count = rows > 64 ? 4 : 64;
+  int64_t next = 0;
+  return Seconds(*compute_, count, [&](int) {
+    LinearOp op;
+    op.weight = {memory_->data() + next++ % parts * part, DType::kBF16, out, sizes_.in};
+    op.y = y();
+    op.y_stride = out;
+    kernels_->Linear(*compute_, x(), rows, {&op, 1});
+  });
+}
+
+KeyRun Prober::Keys(int64_t keys) {
+  const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
+  const int64_t head_bytes = keys * sizes_.head_dim * 2;
+  KeyRun run;
+  run.pages = {.k = memory_->data(),
+               .v = memory_->data() + sizes_.heads * head_bytes,
+               .page_stride = static_cast<int64_t>(format.bytes()),
+               .head_stride = head_bytes,
+               .count = keys,
+               .readable = keys};
+  return run;
+}
+
+Result<double> Prober::AttentionSeconds(int64_t tokens, int heads) {
+  const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
+  AttentionItem item;
+  item.q = x();
+  item.q_stride = int64_t{heads} * sizes_.group * sizes_.head_dim;
+  item.tokens = tokens;
+  item.q_position = sizes_.keys;
+  item.heads = heads;
+  item.keys = Keys(sizes_.keys);
+  item.o = states();
+  item.o_stride = item.q_stride;
+  item.lse = item.o + tokens * item.q_stride;
+  item.lse_stride = int64_t{heads} * sizes_.group;
+  AttentionParams params;
+  params.scale = 0.01f;  // far from a softmax of one key
+  return Seconds(*compute_, 4, [&](int) {
+    kernels_->Attend(*compute_, format, sizes_.group, params, {&item, 1});
+  });
+}
+
+Result<double> Prober::DecodeSeconds(int64_t keys) {
+  const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
+  const int64_t query_heads = int64_t{sizes_.heads} * sizes_.group;
+  AttentionItem item;
+  item.q = x();
+  item.q_stride = query_heads * sizes_.head_dim;
+  item.tokens = 1;
+  item.q_position = keys;
+  item.heads = sizes_.heads;
+  item.split = RoundUp(kernels_->DecodeSplit(keys), kDefaultPageSlots);
+  item.o = states();
+  item.o_stride = item.o_part_stride = query_heads * sizes_.head_dim;
+  const int64_t parts = CeilDiv(keys, item.split);
+  item.lse = item.o + parts * item.o_part_stride;
+  item.lse_stride = item.lse_part_stride = query_heads;
+  MergeItem merge;
+  merge.part_o = item.o;
+  merge.o_part_stride = item.o_part_stride;
+  merge.part_lse = item.lse;
+  merge.lse_part_stride = item.lse_part_stride;
+  merge.parts = static_cast<int>(parts);
+  merge.rows = query_heads;
+  merge.o = y();
+  AttentionParams params;
+  params.scale = 0.01f;
+  // Keys taken by turns from all of the memory, so that a few of them do not stay in a cache.
+  const int64_t bytes = keys * 4 * sizes_.heads * sizes_.head_dim;
+  const int64_t turns = std::max<int64_t>(1, sizes_.weights * WeightBytes() / bytes);
+  int64_t turn = 0;
+  return Seconds(*compute_, 16, [&](int) {
+    item.keys = Keys(keys);
+    item.keys.pages.k += turn % turns * bytes;
+    item.keys.pages.v += turn++ % turns * bytes;
+    kernels_->Attend(*compute_, format, sizes_.group, params, {&item, 1});
+    kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
+  });
+}
+
+Result<double> Prober::LaunchSeconds() {
+  MergeItem merge;
+  merge.part_o = states();
+  merge.part_lse = states() + sizes_.head_dim;
+  merge.parts = 1;
+  merge.rows = 1;
+  merge.o = y();
+  return Seconds(*compute_, 256, [&](int) {
+    kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
+  });
+}
+
+Result<double> Prober::SyncSeconds() {
+  MergeItem merge;
+  merge.part_o = states();
+  merge.part_lse = states() + sizes_.head_dim;
+  merge.parts = 1;
+  merge.rows = 1;
+  merge.o = y();
+  return Seconds(*compute_, 1, [&](int) {
+    kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
+  });
+}
+
+Result<double> Prober::CopySeconds(Lane lane, int64_t bytes) {
+  const std::unique_ptr<Stream> stream = device_->NewStream(lane);
+  const bool up = lane == Lane::kHostToDevice;
+  const int64_t turns = sizes_.copy_bytes / bytes;
+  return Seconds(*stream, bytes > 16 * kMiB ? 4 : 64, [&](int i) {
+    std::byte* host = pinned_->data() + i % turns * bytes;
+    std::byte* device = memory_->data() + i % turns * bytes;
+    stream->Copy(up ? device : host, up ? host : device, static_cast<size_t>(bytes));
+  });
+}
+
+Result<double> Prober::BothDirections() {
+  const std::unique_ptr<Stream> up = device_->NewStream(Lane::kHostToDevice);
+  const std::unique_ptr<Stream> down = device_->NewStream(Lane::kDeviceToHost);
+  const int64_t half = sizes_.copy_bytes / 2;
+  // The copies up are what is waited for; there are more of the copies down than these take.
+  Status failed;
+  Result<double> seconds = Seconds(*up, 1, [&](int) {
+    for (int i = 0; i < 4; ++i) {
+      up->Copy(memory_->data(), pinned_->data(), static_cast<size_t>(half));
+      down->Copy(pinned_->data() + half, memory_->data() + half, static_cast<size_t>(half));
+    }
+    if (Status s = down->Synchronize(); !s.ok()) failed = std::move(s);
+  });
+  if (!failed.ok()) return failed;
+  if (!seconds.ok()) return seconds;
+  return 4.0 * static_cast<double>(half) / *seconds;
+}
+
+Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
+  ThreadPool readers(threads);
+  Result<std::byte*> memory = env_.AllocateMemory(static_cast<size_t>(kScanBytes));
+  if (!memory.ok()) return memory.status();
+  // Written first: pages that were never written share one page of zeros, which caches hold.
+  const auto pieces = [&](int64_t at, int64_t bytes, const auto& work) {
+    readers.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
+      work(*memory + at + begin * kPieceBytes, (end - begin) * kPieceBytes);
+    });
+  };
+  pieces(0, kScanBytes,
+         [](std::byte* data, int64_t bytes) { std::memset(data, 1, static_cast<size_t>(bytes)); });
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> copied = 0;
+  Status copy_status;
+  std::thread copier;
+  if (copying) {
+    copier = std::thread([&] {
+      const std::unique_ptr<Stream> stream = device_->NewStream(Lane::kHostToDevice);
+      while (!stop && copy_status.ok()) {
+        for (int i = 0; i < 4; ++i) {
+          stream->Copy(memory_->data(), pinned_->data(),
+                       static_cast<size_t>(std::min(kCopyStep, sizes_.copy_bytes)));
+        }
+        copy_status = stream->Synchronize();
+        copied += 4 * std::min(kCopyStep, sizes_.copy_bytes);
+      }
+    });
+  }
+  std::atomic<int> found = 0;
+  const auto scan_for = [&](double seconds, int64_t* bytes) {
+    const int64_t start = env_.NowNanos();
+    double elapsed = 0.0;
+    for (*bytes = 0; elapsed < seconds; *bytes += kScanBytes) {
+      pieces(0, kScanBytes,
+             [&](const std::byte* data, int64_t n) { found += Scan(data, n) ? 1 : 0; });
+      elapsed = static_cast<double>(env_.NowNanos() - start) * 1e-9;
+    }
+    return elapsed;
+  };
+  int64_t bytes = 0;
+  scan_for(seconds_ / 2, &bytes);
+  const int64_t before = copied;
+  const double seconds = scan_for(seconds_, &bytes);
+  HostRead result;
+  result.bytes_per_second = static_cast<double>(bytes) / seconds;
+  result.copied_per_second = static_cast<double>(copied - before) / seconds;
+  stop = true;
+  if (copier.joinable()) copier.join();
+  env_.FreeMemory(*memory, static_cast<size_t>(kScanBytes));
+  if (!copy_status.ok()) return copy_status;
+  return result;
+}
+
+}  // namespace headway

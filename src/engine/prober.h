@@ -1,0 +1,103 @@
+// Prober: how fast a device, its bus and the host's memory are, by the kernels and copies of an
+// engine. One for both `bench`, which needs a few peaks, and `probe`, which needs curves.
+#ifndef HEADWAY_ENGINE_PROBER_H_
+#define HEADWAY_ENGINE_PROBER_H_
+
+#include <memory>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "device/budget.h"
+#include "device/device.h"
+#include "headway/engine.h"
+#include "headway/status.h"
+#include "kernels/backend/backend.h"
+#include "kernels/kernels.h"
+
+namespace headway {
+
+// What is worked on: large enough that caches do not hold it.
+struct ProbeSizes {
+  int64_t rows, in, out;  // of a product
+  int64_t weights;        // matrices taken by turns
+  int heads, group, head_dim;
+  int64_t keys;        // of prefill attention
+  int64_t most_keys;   // of decode attention
+  int64_t copy_bytes;  // the largest copy
+  DType activation;
+};
+
+class Prober {
+ public:
+  // Takes about 1.4 GiB of a GPU, or 200 MiB of RAM. Each figure is measured for `seconds`, after
+  // work for as long: a GPU that has been idle or draws little power is faster than one that works.
+  static Result<std::unique_ptr<Prober>> Create(Env& env, const EngineOptions& options,
+                                                double seconds);
+
+  const ProbeSizes& sizes() const { return sizes_; }
+  const BackendInfo& info() const { return backend_->info(); }
+
+  // Of a product of that many rows with a matrix [out, in] of which `out` rows are used.
+  Result<double> ProductSeconds(int64_t rows, int64_t out);
+  // Of prefill attention of that many tokens and KV heads against sizes().keys keys.
+  Result<double> AttentionSeconds(int64_t tokens, int heads);
+  // Of one token's attention over so many keys of all heads, and the merge of its parts.
+  Result<double> DecodeSeconds(int64_t keys);
+  // Of the smallest kernel behind another, and from such a kernel's start until the host knows.
+  Result<double> LaunchSeconds();
+  Result<double> SyncSeconds();
+
+  // Of one of many copies.
+  Result<double> CopySeconds(Lane lane, int64_t bytes);
+  // Bytes a second each way while both are busy: the slower one's.
+  Result<double> BothDirections();
+  struct HostRead {
+    double bytes_per_second = 0.0;
+    double copied_per_second = 0.0;  // to the device meanwhile; 0 without copies
+  };
+  Result<HostRead> ReadHost(int threads, bool copying);
+
+ private:
+  Prober(Env& env, double seconds, int threads) : env_(env), seconds_(seconds), pool_(threads) {}
+  Status Allocate();
+  int64_t WeightBytes() const { return sizes_.out * sizes_.in * 2; }
+  int64_t ActivationBytes(int64_t n) const {
+    return n * static_cast<int64_t>(DTypeBytes(sizes_.activation));
+  }
+  std::byte* x() { return memory_->data() + sizes_.weights * WeightBytes(); }
+  std::byte* y() { return x() + ActivationBytes(sizes_.rows * sizes_.in); }
+  float* states() {
+    return reinterpret_cast<float*>(y() + ActivationBytes(sizes_.rows * sizes_.out));
+  }
+  KeyRun Keys(int64_t keys);
+  // Seconds of one of `count` calls that follow one another for a while: of a burst they would be
+  // fewer, before a GPU comes to the power that it may draw and its clock falls.
+  template <typename Work>
+  Result<double> Seconds(Stream& stream, int count, const Work& work);
+
+  Env& env_;
+  const double seconds_;
+  ProbeSizes sizes_ = {};
+  ThreadPool pool_;  // of kernels that run on the host; outlives them
+  Budget budget_{"probe", kNoLimit};
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Buffer> memory_;  // weights, x, y, states; keys and values are among the weights
+  std::unique_ptr<Buffer> pinned_;
+};
+
+// Reads every byte of 512 MiB of the host's memory with the threads of the pool; bytes a second.
+Result<double> MeasureRead(Env& env, ThreadPool& pool);
+
+// As the disk tier reads and writes: large pieces, many in flight, from all threads, as much as the
+// disk's budget allows, 512 MiB at most. Both 0 where that is too little.
+struct DiskRates {
+  double read = 0.0, write = 0.0;  // bytes a second
+};
+Result<DiskRates> MeasureDisk(Env& env, const EngineOptions& options, ThreadPool& pool);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_PROBER_H_

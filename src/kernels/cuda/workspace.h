@@ -1,0 +1,71 @@
+// What the kernels for GPUs take of memory and how they cut decode: arithmetic of the host alone,
+// so that a plan for a GPU can be made on a machine, and by a build, without one.
+#ifndef HEADWAY_KERNELS_CUDA_WORKSPACE_H_
+#define HEADWAY_KERNELS_CUDA_WORKSPACE_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// Device memory that a product may use at most.
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
+// cuDNN's attention asks for some KiB at most; a plan that wants more is not used.
+inline constexpr int64_t kSdpaWorkspaceBytes = int64_t{16} << 20;
+
+// A plan of cuDNN costs 55 to 70 ms and is for one size, so sizes share plans: this is the smallest
+// of 128, 192, 256, 384, 512, ... (powers of two and 1.5 times them) that holds `count`.
+constexpr int64_t SdpaBucket(int64_t count) {
+  const auto power = std::bit_ceil(static_cast<uint64_t>(count > 128 ? count : 128));
+  const auto size = static_cast<int64_t>(power);
+  return size > 128 && count <= size / 4 * 3 ? size / 4 * 3 : size;
+}
+
+// A prefill's partial states.
+struct PrefillLayout {
+  explicit PrefillLayout(const KernelLimits& limits) {
+    const int64_t rows = SdpaBucket(limits.rows) * limits.query_heads;
+    o = RoundUp(rows * limits.head_dim * 2, 256);
+    lse = RoundUp(rows * 4, 256);
+  }
+  int64_t o, lse;
+  int64_t total() const { return kSdpaWorkspaceBytes + o + lse; }
+};
+
+// Items of one call of sampling, the logits of one of its blocks, and what a row and a block keep.
+inline constexpr int64_t kSampleRowsMax = 16;
+inline constexpr int64_t kSampleBlockLogits = 1024;
+inline constexpr int64_t kSampleRowBytes = 16432;
+inline constexpr int64_t kSampleBlockBytes = 16;
+constexpr int64_t SampleMemoryBytes(int64_t vocab) {
+  return kSampleRowsMax *
+         (kSampleRowBytes + CeilDiv(vocab, kSampleBlockLogits) * kSampleBlockBytes);
+}
+
+// Small host data (token ids, positions) goes through this many pinned buffers in turn.
+inline constexpr int kUploads = 4;
+// Products of the same rows that become one at most: q, k and v.
+inline constexpr int64_t kJoinedMax = 3;
+
+struct WorkspaceLayout {
+  explicit WorkspaceLayout(const KernelLimits& limits)
+      : upload(RoundUp(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2), 256)),
+        prefill(RoundUp(PrefillLayout(limits).total(), 256)),
+        bias(RoundUp(kJoinedMax * limits.max_out * 4, 256)),
+        sample(RoundUp(SampleMemoryBytes(limits.vocab), 256)),
+        total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample) {}
+  int64_t upload, prefill, bias, sample, total;
+};
+
+// Short sequences need many small parts to fill the GPU, long ones few to be merged.
+constexpr int64_t DecodeSplitOf(int64_t length) {
+  return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
+}
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_WORKSPACE_H_

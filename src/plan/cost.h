@@ -1,0 +1,124 @@
+// Cost model: how long a step takes on a machine. Pure arithmetic over bytes, FLOPs and the order
+// in which the lanes must do them; nothing is measured or allocated here.
+//
+// A step is followed lane by lane and layer by layer: the products of a layer wait for the layer
+// before, copies run ahead of them as far as the staging buffers let them, the host's share of a
+// layer's attention needs that layer's q, a recomputed range needs W_K, W_V and X on the device,
+// and the merge needs all parts. Its time is when the last of it is done.
+#ifndef HEADWAY_PLAN_COST_H_
+#define HEADWAY_PLAN_COST_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "plan/machine.h"
+
+namespace headway::plan {
+
+// How much of the closed keys and values of each layer and head takes which path. They sum to 1.
+struct CacheSplit {
+  double resident = 1.0;
+  double stream = 0.0;     // from host memory
+  double disk = 0.0;       // streamed from disk through host memory
+  double host = 0.0;       // attended to by the CPU in decode, streamed in prefill
+  double recompute = 0.0;  // from X in host memory
+};
+
+// The same of a sequence that has `keys` keys now and will have `full`: tiers fill one after the
+// other, the fastest first, so that a short cache is resident where a long one is not.
+CacheSplit SplitAt(const CacheSplit& split, double full, double keys);
+
+// What a step does with the cache and the weights.
+struct Execution {
+  int64_t chunk = 1024;
+  int group_heads = 1;
+  int64_t segment_tokens = 1024;
+  int staging_slabs = 2;
+  CacheSplit split;
+  int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
+  double weights_streamed = 0.0;  // share of the layers' weights that is in host memory
+  // So many batches of the same load take a layer one after the other before the next layer begins:
+  // the column-by-column schedule, whose step makes `batches` times the tokens.
+  int batches = 1;
+};
+
+// What the model is, as far as time depends on it.
+struct Subject {
+  ModelShape shape;
+  std::vector<int64_t> window;  // [layers] or empty; 0: all keys
+  double slab_share = 1.0;      // of the KV heads that see everything; the others see a few keys
+};
+
+// Bytes and FLOPs of one path for `keys` keys of `heads` KV heads of a layer against `queries`
+// tokens that all see them.
+struct RangeWork {
+  double device_bytes = 0.0;   // read by attention on the device
+  double flops = 0.0;          // of attention on the device
+  double product_flops = 0.0;  // recomputing keys and values
+  double bus_bytes = 0.0;
+  double host_bytes = 0.0;  // read by attention on the host
+};
+enum class RangePath { kResident, kStream, kRecompute, kHost };
+RangeWork WorkOf(RangePath path, const ModelShape& shape, int heads, double keys, double queries);
+
+// Bytes of a layer's matrices.
+struct LayerWeights {
+  double kv = 0.0;   // W_K and W_V
+  double qo = 0.0;   // W_Q and W_O
+  double mlp = 0.0;  // gate (where there is one), up and down
+  double total() const { return kv + qo + mlp; }
+};
+LayerWeights WeightsOf(const ModelShape& shape);
+
+// One sequence of a step: `tokens` new ones behind `prefix` cached ones.
+struct StepEntry {
+  int64_t prefix = 0;
+  int64_t tokens = 1;
+};
+
+enum class CostLane { kDevice, kHostToDevice, kDeviceToHost, kHost, kDisk };
+inline constexpr int kCostLanes = 5;
+const char* CostLaneName(CostLane lane);  // "GPU", "bus to the GPU", ... ; for people
+
+struct StepTime {
+  double seconds = 0.0;
+  double busy[kCostLanes] = {};
+  // Where the device's time goes.
+  double products = 0.0, attention = 0.0, other = 0.0;
+
+  CostLane limit() const;  // the lane that is busy longest
+};
+
+// A step of `entries`; with `logits` the head is computed for the last token of each, sampled from,
+// and waited for.
+StepTime PredictStep(const Machine& machine, const Subject& subject, const Execution& execution,
+                     std::span<const StepEntry> entries, bool logits);
+
+// Reading `tokens` tokens behind `prefix` in chunks. Long prompts are integrated from a few chunks.
+StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Execution& execution,
+                        int64_t prefix, int64_t tokens);
+
+// Reading sequences of these lengths, one after the other.
+StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
+                         std::span<const int64_t> lengths);
+
+// One decode step of sequences that have these lengths.
+StepTime PredictDecode(const Machine& machine, const Subject& subject, const Execution& execution,
+                       std::span<const int64_t> lengths);
+
+// KVPR's optimum (Eq. 12): of `keys` tokens of a layer, how many to recompute from X so that
+// X / bus + max(recomputing, the other keys / bus) is least. 0 where X is no smaller than K and V.
+// The sum falls until both are equal, so the least is where they meet.
+double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per_second,
+                      double flops_per_second);
+
+// The share of closed keys in host memory for the CPU so that it ends with the bus: both lanes
+// begin together, and each has the rate that it has while the other runs.
+double BalancedHostShare(const Machine& machine);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_COST_H_

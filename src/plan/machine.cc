@@ -1,0 +1,307 @@
+#include "plan/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
+
+namespace headway::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "headway-machine";
+constexpr int kVersion = 1;
+
+enum class Unit { kBytes, kBytesPerSecond, kFlopsPerSecond, kSeconds, kShare };
+enum class Size { kNone, kBytes, kRows, kThreads };
+
+// Every figure of a profile, so that reading, writing, checking and printing agree.
+struct Field {
+  const char* name;
+  const char* meaning;
+  Unit unit;
+  double low, high;  // that hardware can be
+  double Machine::*value = nullptr;
+  Curve Machine::*curve = nullptr;
+  Size size = Size::kNone;
+  bool optional = false;
+};
+
+constexpr double kSlowest = 1e6, kFastest = 1e14;
+
+const Field kFields[] = {
+    {"device_memory_bytes", "memory of the device", Unit::kBytes, 1e6, 1e15,
+     &Machine::device_memory},
+    {"host_memory_bytes", "memory of the host", Unit::kBytes, 1e6, 1e15, &Machine::host_memory},
+    {"device_read_bytes_per_second", "matrix × vector product", Unit::kBytesPerSecond, kSlowest,
+     kFastest, &Machine::device_read},
+    {"product_seconds", "a product beside its bytes", Unit::kSeconds, 0.0, 1.0,
+     &Machine::product_seconds},
+    {"gemm_flops_per_second", "matrix product", Unit::kFlopsPerSecond, 1e8, 1e18, nullptr,
+     &Machine::gemm, Size::kRows},
+    {"attention_flops_per_second", "attention in prefill", Unit::kFlopsPerSecond, 1e8, 1e18,
+     nullptr, &Machine::attention, Size::kRows},
+    {"decode_attention_bytes_per_second", "attention in decode", Unit::kBytesPerSecond, kSlowest,
+     kFastest, nullptr, &Machine::decode_attention, Size::kBytes},
+    {"launch_seconds", "a small kernel", Unit::kSeconds, 0.0, 1.0, &Machine::launch_seconds},
+    {"sync_seconds", "kernel's end to host", Unit::kSeconds, 0.0, 1.0, &Machine::sync_seconds},
+    {"step_seconds", "host's work between steps", Unit::kSeconds, 0.0, 10.0,
+     &Machine::step_seconds},
+    {"host_to_device_bytes_per_second", "host to device", Unit::kBytesPerSecond, kSlowest, kFastest,
+     nullptr, &Machine::host_to_device, Size::kBytes},
+    {"device_to_host_bytes_per_second", "device to host", Unit::kBytesPerSecond, kSlowest, kFastest,
+     nullptr, &Machine::device_to_host, Size::kBytes},
+    {"both_directions_bytes_per_second", "each direction of both", Unit::kBytesPerSecond, kSlowest,
+     kFastest, &Machine::both_directions},
+    {"host_read_bytes_per_second", "host memory read", Unit::kBytesPerSecond, kSlowest, kFastest,
+     nullptr, &Machine::host_read, Size::kThreads},
+    {"host_read_while_copying_bytes_per_second", "the same while copies run", Unit::kBytesPerSecond,
+     kSlowest, kFastest, nullptr, &Machine::host_read_copying, Size::kThreads},
+    {"host_to_device_while_reading_bytes_per_second", "copies meanwhile", Unit::kBytesPerSecond,
+     kSlowest, kFastest, &Machine::host_to_device_reading},
+    {"host_attention_share", "CPU attention, of host memory read", Unit::kShare, 0.01, 1.1,
+     &Machine::host_attention},
+    {"disk_read_bytes_per_second", "disk read", Unit::kBytesPerSecond, kSlowest, kFastest,
+     &Machine::disk_read, nullptr, Size::kNone, /*optional=*/true},
+    {"disk_write_bytes_per_second", "disk write", Unit::kBytesPerSecond, kSlowest, kFastest,
+     &Machine::disk_write, nullptr, Size::kNone, /*optional=*/true},
+};
+
+Status Bad(const std::string& where, const std::string& what) {
+  return Status(StatusCode::kCorrupt, fmt::format("{}: {}", where, what));
+}
+
+// Reads text and numbers of a profile, keeping the first error.
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& where) : json_(json), where_(where) {}
+
+  Status status() const { return status_; }
+  void Fail(const std::string& what) {
+    if (status_.ok()) status_ = Bad(where_, what);
+  }
+
+  std::string Text(const char* name) {
+    const auto at = json_.find(name);
+    if (at == json_.end()) return "";
+    if (!at->is_string()) Fail(fmt::format("'{}' is not a text", name));
+    return at->is_string() ? at->get<std::string>() : "";
+  }
+
+  // Null, with the error kept, where the figure is not usable.
+  const Json* Figure(const Field& field, Machine* machine) {
+    const auto at = json_.find(field.name);
+    if (at == json_.end()) {
+      if (!field.optional) Fail(fmt::format("'{}' is missing", field.name));
+      return nullptr;
+    }
+    const char* inside = field.value != nullptr ? "value" : "points";
+    if (!at->is_object() || !at->contains(inside)) {
+      Fail(fmt::format("'{}' has no '{}'", field.name, inside));
+      return nullptr;
+    }
+    if (const auto source = at->find("source"); source != at->end() && source->is_string()) {
+      machine->sources[field.name] = source->get<std::string>();
+    }
+    return &(*at)[inside];
+  }
+
+  double Number(const Json& json, const Field& field) {
+    if (!json.is_number()) {
+      Fail(fmt::format("'{}' is not a number", field.name));
+      return 0.0;
+    }
+    const double value = json.get<double>();
+    // A NaN is in no range.
+    if (!(value >= field.low && value <= field.high)) {
+      Fail(fmt::format("'{}' is {:g}; {:g} to {:g} are possible", field.name, value, field.low,
+                       field.high));
+    }
+    return value;
+  }
+
+  Curve Points(const Json& json, const Field& field) {
+    Curve curve;
+    if (!json.is_array() || json.empty() || json.size() > 64) {
+      Fail(fmt::format("'{}' is no list of 1 to 64 [size, rate]", field.name));
+      return curve;
+    }
+    double seconds = 0.0;
+    for (const Json& point : json) {
+      if (!point.is_array() || point.size() != 2 || !point[0].is_number()) {
+        Fail(fmt::format("'{}' has a point that is no [size, rate]", field.name));
+        return curve;
+      }
+      const double size = point[0].get<double>();
+      const double rate = Number(point[1], field);
+      const double before = curve.empty() ? 0.0 : curve.points.back().first;
+      if (!(size > before && size < 1e18)) {
+        Fail(fmt::format("sizes of '{}' are not positive and ascending", field.name));
+        return curve;
+      }
+      // More work in less time is a wrong measurement, and would make a plan that asks for more.
+      if (field.size != Size::kThreads && rate > 0.0 && size / rate < seconds) {
+        Fail(fmt::format("'{}' takes less time for {:g} than for less", field.name, size));
+        return curve;
+      }
+      if (rate > 0.0) seconds = size / rate;
+      curve.points.emplace_back(size, rate);
+    }
+    return curve;
+  }
+
+ private:
+  const Json& json_;
+  const std::string& where_;
+  Status status_;
+};
+
+std::string FormatRate(double rate, Unit unit) {
+  const char* of = unit == Unit::kFlopsPerSecond ? "FLOP/s" : "B/s";
+  if (rate >= 1e12) return fmt::format("{:.3g} T{}", rate * 1e-12, of);
+  return fmt::format("{:.3g} G{}", rate * 1e-9, of);
+}
+
+std::string FormatSize(double size, Size of) {
+  const char* unit = of == Size::kRows ? " rows" : of == Size::kThreads ? " threads" : "";
+  if (of != Size::kBytes) return fmt::format("{:.0f}{}", size, unit);
+  if (size >= 1 << 20) return fmt::format("{:.4g} MiB", size / (1 << 20));
+  return fmt::format("{:.4g} KiB", size / (1 << 10));
+}
+
+std::string FormatScalar(double value, Unit unit) {
+  switch (unit) {
+    case Unit::kBytes:
+      return fmt::format("{:.4g} GiB", value / (1 << 30));
+    case Unit::kSeconds:
+      return fmt::format("{:.3g} µs", value * 1e6);
+    case Unit::kShare:
+      return fmt::format("{:.0f} %", value * 100.0);
+    case Unit::kBytesPerSecond:
+    case Unit::kFlopsPerSecond:
+      break;
+  }
+  return value > 0.0 ? FormatRate(value, unit) : "not measured";
+}
+
+}  // namespace
+
+double Curve::Seconds(double size) const {
+  if (points.empty() || size <= 0.0) return 0.0;
+  const auto seconds = [](const std::pair<double, double>& p) { return p.first / p.second; };
+  if (size <= points.front().first) return size / points.front().second;
+  if (size >= points.back().first) return size / points.back().second;
+  const auto above = std::upper_bound(points.begin(), points.end(), size,
+                                      [](double s, const auto& p) { return s < p.first; });
+  const auto& low = *(above - 1);
+  const double part = (size - low.first) / (above->first - low.first);
+  return seconds(low) + part * (seconds(*above) - seconds(low));
+}
+
+double Curve::Rate(double size) const {
+  const double seconds = Seconds(size);
+  return seconds > 0.0 ? size / seconds : 0.0;
+}
+
+double Curve::Level(double threads) const {
+  std::pair<double, double> low{0.0, 0.0};
+  for (const auto& point : points) {
+    if (threads <= point.first) {
+      return low.second +
+             (point.second - low.second) * (threads - low.first) / (point.first - low.first);
+    }
+    low = point;
+  }
+  return low.second;
+}
+
+Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Bad(where, "is not JSON");
+  if (!json.is_object() || json.value("format", Json()) != kFormat) {
+    return Bad(where, fmt::format("is no machine profile: 'format' is not \"{}\"", kFormat));
+  }
+  if (json.value("version", Json()) != kVersion) {
+    return Bad(where, fmt::format("has another version of the format than {}; make it anew with "
+                                  "headway probe",
+                                  kVersion));
+  }
+  Machine machine;
+  Reader reader(json, where);
+  machine.name = reader.Text("name");
+  machine.hardware = reader.Text("hardware");
+  machine.program = reader.Text("program");
+  if (machine.name.empty()) reader.Fail("'name' is missing");
+  if (const auto own = json.find("own_memory"); own != json.end() && own->is_boolean()) {
+    machine.own_memory = own->get<bool>();
+  } else {
+    reader.Fail("'own_memory' is neither true nor false");
+  }
+  if (const auto devices = json.find("devices"); devices != json.end()) {
+    if (!devices->is_array()) reader.Fail("'devices' is no list");
+    for (const Json& device : *devices) {
+      if (!device.is_string()) {
+        reader.Fail("'devices' is no list of texts");
+        break;
+      }
+      machine.devices.push_back(device.get<std::string>());
+    }
+  }
+  for (const Field& field : kFields) {
+    const Json* figure = reader.Figure(field, &machine);
+    if (figure == nullptr) continue;
+    if (field.value != nullptr) {
+      machine.*field.value = reader.Number(*figure, field);
+    } else {
+      machine.*field.curve = reader.Points(*figure, field);
+    }
+  }
+  if (!reader.status().ok()) return reader.status();
+  return machine;
+}
+
+std::string WriteMachine(const Machine& machine) {
+  Json json = {{"format", kFormat}, {"version", kVersion}, {"name", machine.name}};
+  if (!machine.devices.empty()) json["devices"] = machine.devices;
+  if (!machine.hardware.empty()) json["hardware"] = machine.hardware;
+  if (!machine.program.empty()) json["program"] = machine.program;
+  json["own_memory"] = machine.own_memory;
+  for (const Field& field : kFields) {
+    if (field.value != nullptr && field.optional && machine.*field.value == 0.0) continue;
+    Json& figure = json[field.name];
+    if (field.value != nullptr) {
+      figure["value"] = machine.*field.value;
+    } else {
+      figure["points"] = (machine.*field.curve).points;
+    }
+    const auto source = machine.sources.find(field.name);
+    if (source != machine.sources.end()) figure["source"] = source->second;
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::vector<MachineFigure> DescribeMachine(const Machine& machine) {
+  std::vector<MachineFigure> figures;
+  for (const Field& field : kFields) {
+    MachineFigure figure{field.name, field.meaning, "", ""};
+    if (field.value != nullptr) {
+      figure.value = FormatScalar(machine.*field.value, field.unit);
+    } else {
+      const auto& points = (machine.*field.curve).points;
+      for (size_t i = 0; i < points.size(); ++i) {
+        figure.value +=
+            fmt::format("{}{} ({})", i == 0 ? "" : ", ", FormatRate(points[i].second, field.unit),
+                        FormatSize(points[i].first, field.size));
+      }
+    }
+    const auto source = machine.sources.find(field.name);
+    if (source != machine.sources.end()) figure.source = source->second;
+    figures.push_back(std::move(figure));
+  }
+  return figures;
+}
+
+}  // namespace headway::plan

@@ -1,0 +1,92 @@
+// Machine: what a machine does at best, as a value: the planner's only knowledge of hardware. It is
+// measured by `headway probe`, or written by hand as the JSON that ParseMachine reads (the shipped
+// ones are in machines/). Rates are bytes or FLOPs a second, times are seconds.
+#ifndef HEADWAY_PLAN_MACHINE_H_
+#define HEADWAY_PLAN_MACHINE_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "headway/status.h"
+
+namespace headway::plan {
+
+// A rate that grows with the size of the work: points (size, rate), sizes ascending. Between two
+// points time grows linearly with size, below the first and above the last the rate stays. A curve
+// of one point is a constant rate.
+struct Curve {
+  std::vector<std::pair<double, double>> points;
+
+  bool empty() const { return points.empty(); }
+  // Of one unit of work of this size; 0 for an empty curve or no work.
+  double Seconds(double size) const;
+  double Rate(double size) const;
+  // For sizes that are not work but threads: the rate grows linearly between two points, and from
+  // 0.
+  double Level(double threads) const;
+  // The rate of the largest size.
+  double Peak() const { return points.empty() ? 0.0 : points.back().second; }
+};
+
+struct Machine {
+  std::string name;                  // for people: "NVIDIA H200 141 GB, PCIe 5 x16"
+  std::vector<std::string> devices;  // GPUs that it stands for, as the driver spells them
+  bool own_memory = true;            // the device has memory of its own, behind a bus
+  // Of a probe: the hardware and the program that it was made with. Empty in profiles by hand.
+  std::string hardware;
+  std::string program;
+  std::map<std::string, std::string> sources;  // of each figure, by its name in the JSON
+
+  // Bytes. What is free of them is not known here: budgets say what may be used.
+  double device_memory = 0.0;
+  double host_memory = 0.0;
+
+  // The device.
+  double device_read = 0.0;      // bytes of weights a second in a matrix × vector product
+  double product_seconds = 0.0;  // that a product takes beside moving its bytes
+  Curve gemm;                    // FLOP/s of a matrix product, by its rows
+  Curve attention;         // FLOP/s of prefill attention, by query rows (tokens × query heads)
+  Curve decode_attention;  // bytes of keys and values a second, by the bytes of one launch, its
+                           // merge among it
+  double launch_seconds = 0.0;  // from the end of one small kernel to the end of the next
+  double sync_seconds = 0.0;    // from the end of a kernel until the host knows
+  double step_seconds = 0.0;    // of a step beside all else: what the host does between two
+
+  // The bus; where the device's memory is the host's, copies within it. By the bytes of one copy.
+  Curve host_to_device;
+  Curve device_to_host;
+  double both_directions = 0.0;  // bytes a second each way, when both are busy
+
+  // The host, by threads.
+  Curve host_read;                      // bytes a second
+  Curve host_read_copying;              // the same while copies run
+  double host_to_device_reading = 0.0;  // bytes a second of the copies, while all threads read
+  double host_attention = 0.0;          // share of what can be read that CPU attention reaches
+
+  double disk_read = 0.0;  // bytes a second; 0: no disk, or not measured
+  double disk_write = 0.0;
+};
+
+// The profile in a JSON text. kCorrupt, in one line that begins with `where`, for what is no
+// profile, for another version of the format, and for figures that are missing, negative, not
+// finite, or beyond what hardware can be.
+Result<Machine> ParseMachine(std::string_view json, const std::string& where);
+
+// The text that ParseMachine reads.
+std::string WriteMachine(const Machine& machine);
+
+// The figures in order, for printing: name as in the JSON, what it is, its value.
+struct MachineFigure {
+  std::string name;
+  std::string meaning;
+  std::string value;  // "55.5 GB/s", or "18.0 GB/s at 256 KiB ... 55.4 at 64 MiB"
+  std::string source;
+};
+std::vector<MachineFigure> DescribeMachine(const Machine& machine);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_MACHINE_H_

@@ -1,0 +1,140 @@
+#include "plan/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/test_machines.h"
+
+namespace headway::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kShippedNames[] = {
+    "a100-40-pcie", "a100-40-sxm", "a100-80-pcie", "a100-80-sxm", "a6000",
+    "h100-pcie",    "h100-sxm",    "h200",         "l40s",        "rtx-4090"};
+
+TEST(Machine, ACurveIsLatencyThenRate) {
+  const Curve curve{{{100.0, 10.0}, {1000.0, 50.0}}};  // 10 s and 20 s
+  EXPECT_DOUBLE_EQ(curve.Seconds(50), 5.0);
+  EXPECT_DOUBLE_EQ(curve.Seconds(100), 10.0);
+  EXPECT_DOUBLE_EQ(curve.Seconds(550), 15.0);
+  EXPECT_DOUBLE_EQ(curve.Seconds(2000), 40.0);
+  EXPECT_DOUBLE_EQ(curve.Rate(550), 550 / 15.0);
+  EXPECT_DOUBLE_EQ(curve.Peak(), 50.0);
+  EXPECT_DOUBLE_EQ(curve.Level(50), 5.0);
+  EXPECT_DOUBLE_EQ(curve.Level(550), 30.0);
+  EXPECT_DOUBLE_EQ(curve.Level(5000), 50.0);
+  EXPECT_EQ(Curve{}.Seconds(5), 0.0);
+  EXPECT_EQ(Curve{}.Rate(5), 0.0);
+}
+
+TEST(Machine, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
+  for (const char* name : kShippedNames) {
+    const Result<Machine> machine = ParseMachine(ShippedText(name), name);
+    ASSERT_TRUE(machine.ok()) << machine.status().message();
+    EXPECT_FALSE(machine->devices.empty()) << name;
+    for (const MachineFigure& figure : DescribeMachine(*machine)) {
+      EXPECT_EQ(figure.source.empty(), figure.value == "not measured") << name << figure.name;
+    }
+    // The device reads faster than the bus carries, and no rate is beyond the one it is part of.
+    EXPECT_GT(machine->device_read, machine->host_to_device.Peak());
+    EXPECT_LE(machine->both_directions, machine->host_to_device.Peak());
+    EXPECT_LE(machine->host_read_copying.Peak(), machine->host_read.Peak());
+    EXPECT_LE(machine->decode_attention.Peak(), machine->device_read);
+  }
+}
+
+TEST(Machine, WritesWhatItReads) {
+  Random random(1);
+  for (int i = 0; i < 20; ++i) {
+    Machine machine = RandomMachine(random);
+    machine.hardware = "a GPU and \"a\" CPU";
+    machine.sources["disk_read_bytes_per_second"] = "measured";
+    const std::string text = WriteMachine(machine);
+    const Result<Machine> again = ParseMachine(text, "text");
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(WriteMachine(*again), text);
+    EXPECT_EQ(again->gemm.points, machine.gemm.points);
+    EXPECT_EQ(again->hardware, machine.hardware);
+  }
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Machine, RefusesProfilesThatMakeNoSense) {
+  const std::string good = WriteMachine(Simple());
+  ASSERT_TRUE(ParseMachine(good, "p.json").ok());
+  const auto refuses = [](const std::string& text, const std::string& why) {
+    const Result<Machine> machine = ParseMachine(text, "p.json");
+    ASSERT_FALSE(machine.ok()) << why;
+    EXPECT_EQ(machine.status().code(), StatusCode::kCorrupt);
+    EXPECT_THAT(machine.status().message(), testing::StartsWith("p.json: "));
+    EXPECT_THAT(machine.status().message(), HasSubstr(why));
+    EXPECT_EQ(machine.status().message().find('\n'), std::string::npos);
+  };
+  refuses("", "is not JSON");
+  refuses("{", "is not JSON");
+  refuses(std::string(100'000, '['), "is not JSON");
+  refuses("[]", "is no machine profile");
+  refuses("{\"format\": 7}", "is no machine profile");
+  refuses(Replaced(good, "\"version\": 1", "\"version\": 0"), "another version");
+  refuses(Replaced(good, "\"version\": 1", "\"version\": \"1\""), "another version");
+  refuses(Replaced(good, "\"own_memory\": true", "\"own_memory\": 1"), "own_memory");
+  refuses(Replaced(good, "\"name\": \"simple\"", "\"name\": 3"), "'name' is not a text");
+  refuses(Replaced(good, "\"device_read_bytes_per_second\"", "\"x\""),
+          "'device_read_bytes_per_second' is missing");
+  const std::string value = "\"device_read_bytes_per_second\": {\n  \"value\": 1000000000000.0";
+  const auto with = [&](const std::string& number) {
+    return Replaced(good, value, "\"device_read_bytes_per_second\": {\n  \"value\": " + number);
+  };
+  refuses(with("-1"), "is -1; 1e+06 to 1e+14 are possible");
+  refuses(with("0"), "is 0");
+  refuses(with("1e300"), "is 1e+300");
+  refuses(with("1e999"), "");
+  refuses(with("\"fast\""), "is not a number");
+  refuses(with("null"), "is not a number");
+  refuses(with("NaN"), "is not JSON");
+  const std::string points = "\"gemm_flops_per_second\": {\n  \"points\": [";
+  const auto curve = [&](const std::string& list) {
+    const size_t at = good.find(points) + points.size();
+    return good.substr(0, at) + list + good.substr(good.find("\n  ]", at));
+  };
+  ASSERT_TRUE(ParseMachine(curve("[1, 1e14]"), "p.json").ok());
+  refuses(curve(""), "no list of 1 to 64");
+  refuses(curve("[1]"), "no [size, rate]");
+  refuses(curve("[2, 1e14], [1, 1e14]"), "ascending");
+  refuses(curve("[-2, 1e14]"), "ascending");
+  refuses(curve("[1, 1e12], [2, 1e14]"), "less time for 2");
+  refuses(curve("[1, -1e12]"), "is -1e+12");
+}
+
+TEST(Machine, DamagedTextsNeverCrash) {
+  const std::string good = ShippedText("h200");
+  Random random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = good;
+    for (uint64_t n = 1 + random.Below(4); n > 0; --n) {
+      const auto at = static_cast<size_t>(random.Below(text.size()));
+      switch (random.Below(3)) {
+        case 0:
+          text[at] = static_cast<char>(random.Below(256));
+          break;
+        case 1:
+          text.erase(at, static_cast<size_t>(random.Below(20)));
+          break;
+        default:
+          text.resize(at + 1);
+      }
+    }
+    const Result<Machine> machine = ParseMachine(text, "x");
+    EXPECT_TRUE(machine.ok() || !machine.status().message().empty());
+  }
+}
+
+}  // namespace
+}  // namespace headway::plan
