@@ -4,7 +4,6 @@
 
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
-#include "kernels/page_codec.h"
 
 namespace headway {
 namespace {
