@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
 // Of options.kv_encoding for a model whose cache is in `dtype` otherwise.
-Result<Encoding> EncodingOf(const EngineOptions& options, DType dtype, const Kernels& kernels) {
+Result<Encoding> EncodingOf(const EngineOptions& options, DType dtype, const KernelSizes& kernels) {
   const std::string& name = options.kv_encoding;
   if (name == DTypeName(dtype)) return Encoding::kNone;
   if (name == "bf16" || name == "f16") {
@@ -23,8 +23,8 @@ Result<Encoding> EncodingOf(const EngineOptions& options, DType dtype, const Ker
   Result<Encoding> encoding = ParseEncoding(name);
   if (encoding.ok() && !kernels.TakesEncoding(*encoding)) {
     return Status(StatusCode::kUnsupported,
-                  "--kv-encoding " + name + ": the kernels of this device (" + kernels.name() +
-                      ") do not read it yet; leave it out or use --device cpu");
+                  "--kv-encoding " + name +
+                      ": this device does not read it yet; leave it out or use --device cpu");
   }
   return encoding;
 }

@@ -255,6 +255,8 @@ class KernelSizes {
 
   // Scratch memory that Prepare will take from the budget.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
+  // Whether EncodePages and Attend know pages in an encoding.
+  virtual bool TakesEncoding(Encoding encoding) const { return encoding == Encoding::kNone; }
 };
 
 class Kernels : public KernelSizes {
@@ -305,9 +307,7 @@ class Kernels : public KernelSizes {
   virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
                            std::span<const RopeStoreItem> items);
 
-  // Whether EncodePages and Attend know pages in an encoding.
-  virtual bool TakesEncoding(Encoding encoding) const { return encoding == Encoding::kNone; }
-  // Only where the format's encoding is taken.
+  // Only where TakesEncoding says so of the format's encoding.
   virtual void EncodePages(Stream& stream, const PageFormat& format,
                            std::span<const EncodePagesItem> items);
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
