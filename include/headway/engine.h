@@ -55,6 +55,10 @@ struct EngineOptions {
   int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
   std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
 
+  // How closed pages are stored, an approximation unless none or the model's own dtype: none, bf16,
+  // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with.
+  std::string kv_encoding = "none";
+
   // Decode steps leave a share of what they would stream from host memory to cores of the host,
   // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: as the lanes'
   // speeds are measured when the context is made, and after each step so that both end together,

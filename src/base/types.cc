@@ -16,6 +16,29 @@ const char* DTypeName(DType dtype) {
   return "?";
 }
 
+const char* EncodingName(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::kNone:
+      return "none";
+    case Encoding::kInt8:
+      return "int8";
+    case Encoding::kFp8E4M3:
+      return "fp8";
+    case Encoding::kInt4:
+      return "int4";
+  }
+  return "?";
+}
+
+Result<Encoding> ParseEncoding(std::string_view name) {
+  for (const Encoding encoding :
+       {Encoding::kNone, Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4}) {
+    if (name == EncodingName(encoding)) return encoding;
+  }
+  return Status(StatusCode::kInvalidArgument, "there is no KV encoding \"" + std::string(name) +
+                                                  "\"; there are none, int8, fp8 and int4");
+}
+
 const char* TierName(Tier tier) {
   switch (tier) {
     case Tier::kDevice:

@@ -20,6 +20,23 @@ enum class DType : uint8_t { kF32, kF16, kBF16 };
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 const char* DTypeName(DType dtype);  // "f32", "f16", "bf16"
 
+// How the numbers of a closed page are stored: in the model's dtype, or as codes of a group's own
+// scale and zero, value = zero + scale * code (see kernels/page_codec.h).
+enum class Encoding : uint8_t {
+  kNone,     // the model's dtype
+  kInt8,     // 0 to 255
+  kFp8E4M3,  // 1 sign, 4 exponent, 3 fraction bits; no infinities
+  kInt4,     // 0 to 15, two to a byte
+};
+const char* EncodingName(Encoding encoding);  // "none", "int8", "fp8", "int4"
+// kInvalidArgument, with the names there are, for another.
+Result<Encoding> ParseEncoding(std::string_view name);
+// Bytes of `count` numbers without their scales; `count` is even.
+constexpr int64_t EncodedBytes(Encoding encoding, DType dtype, int64_t count) {
+  if (encoding == Encoding::kNone) return count * static_cast<int64_t>(DTypeBytes(dtype));
+  return encoding == Encoding::kInt4 ? count / 2 : count;
+}
+
 // Where a page lies.
 enum class Tier : uint8_t { kDevice, kHost, kDisk };
 inline constexpr int kTierCount = 3;

@@ -271,6 +271,10 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time) or layerwise (one layer's)");
+  AddChoice(app, memory, "--kv-encoding", &engine.kv_encoding,
+            {"none", "bf16", "f16", "int8", "fp8", "int4"},
+            "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
+            "an approximation in a half or a quarter of the bytes");
   AddAuto(app, memory, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
   AddAuto(app, memory, "--head-group", &engine.head_group, 1 << 20,

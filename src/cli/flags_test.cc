@@ -63,6 +63,8 @@ TEST(Flags, AreRead) {
                                               "16",
                                               "--placement",
                                               "lru",
+                                              "--kv-encoding",
+                                              "int8",
                                               "--session",
                                               "s",
                                               "-t",
@@ -107,6 +109,7 @@ TEST(Flags, AreRead) {
   EXPECT_EQ(engine.segment, 1024);
   EXPECT_EQ(engine.page_slots, 16);
   EXPECT_EQ(engine.placement, "lru");
+  EXPECT_EQ(engine.kv_encoding, "int8");
   EXPECT_EQ(engine.session, "s");
   EXPECT_EQ(engine.threads, 3);
   EXPECT_EQ(engine.isa, "avx2");

@@ -127,6 +127,7 @@ Status Context::Impl::Build(const Workload& workload) {
                 session == nullptr ? nullptr : &manifest, *kernels,
                 {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine});
   if (!setup.ok()) return setup.status();
+  setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
   setup->store.disk_budget = &disk_budget;

@@ -44,8 +44,12 @@ void Executor::ProbeRange(int layer, int group, const KeyRun& keys) {
       item.heads = run.heads;
       item.keys.pages = PagesOf(keys.pages, run);
       const int64_t slot = keys.pages.first_slot + from - begin;
-      item.keys.pages.k += slot / limits_.page_slots * keys.pages.page_stride;
-      item.keys.pages.v += slot / limits_.page_slots * keys.pages.page_stride;
+      const int64_t page = slot / limits_.page_slots;
+      item.keys.pages.k += page * keys.pages.page_stride;
+      item.keys.pages.v += page * keys.pages.page_stride;
+      if (keys.pages.params != nullptr) {
+        item.keys.pages.params += page * keys.pages.params_page_stride;
+      }
       item.keys.pages.first_slot = slot % limits_.page_slots;
       item.keys.pages.count = to - from;
       item.keys.pages.readable = 0;

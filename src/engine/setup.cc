@@ -11,13 +11,31 @@ namespace {
 // The largest length whose positions fit the i32 that kernels take.
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
+// Of options.kv_encoding for a model whose cache is in `dtype` otherwise.
+Result<Encoding> EncodingOf(const EngineOptions& options, DType dtype, const KernelSizes& kernels) {
+  const std::string& name = options.kv_encoding;
+  if (name == DTypeName(dtype)) return Encoding::kNone;
+  if (name == "bf16" || name == "f16") {
+    return Status(StatusCode::kUnsupported, "--kv-encoding " + name +
+                                                ": this model's cache is in " + DTypeName(dtype) +
+                                                "; use none, int8, fp8 or int4");
+  }
+  Result<Encoding> encoding = ParseEncoding(name);
+  if (encoding.ok() && !kernels.TakesEncoding(*encoding)) {
+    return Status(StatusCode::kUnsupported,
+                  "--kv-encoding " + name +
+                      ": this device does not read it yet; leave it out or use --device cpu");
+  }
+  return encoding;
+}
+
 kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions& options,
                                  const Workload& workload, const kv::HeadPattern& pattern,
-                                 const plan::CacheChoice& choice) {
+                                 Encoding encoding, const plan::CacheChoice& choice) {
   kv::StoreOptions store;
   store.format.layers = config.shape.layers;
   store.format.kv_heads = config.shape.kv_heads;
-  store.format.page = {config.shape.dtype, options.page_slots, config.shape.head_dim};
+  store.format.page = {config.shape.dtype, options.page_slots, config.shape.head_dim, encoding};
   store.format.group_heads = choice.group_heads;
   store.format.segment_pages = static_cast<int>(choice.segment_tokens / options.page_slots);
   store.format.window = config.windows;
@@ -70,7 +88,7 @@ void ApplyPolicy(const std::string& policy, plan::PlanRequest* request) {
   request->fixed.staging_slabs = 2;
 }
 
-Status CheckSession(const ModelConfig& config, const EngineOptions& options,
+Status CheckSession(const ModelConfig& config, const EngineOptions& options, Encoding encoding,
                     const kv::Manifest& session) {
   const kv::CacheFormat& format = session.format;
   const bool fits = format.layers == config.shape.layers &&
@@ -87,6 +105,12 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options,
                   "session " + options.session + " has pages of " +
                       std::to_string(format.page.page_slots) + " slots; use --page " +
                       std::to_string(format.page.page_slots) + " or another --session file");
+  }
+  if (format.page.encoding != encoding) {
+    const std::string saved = EncodingName(format.page.encoding);
+    return Status(StatusCode::kInvalidArgument,
+                  "session " + options.session + " keeps its cache in KV encoding " + saved +
+                      "; use --kv-encoding " + saved + " or another --session file");
   }
   if (options.policy != "auto") {
     return Status(StatusCode::kInvalidArgument, "session " + options.session +
@@ -130,6 +154,8 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
                                           const SetupMemory& memory) {
   Result<kv::PlacementKind> placement = PlacementOf(options);
   if (!placement.ok()) return placement.status();
+  const Result<Encoding> encoding = EncodingOf(options, config.shape.dtype, kernels);
+  if (!encoding.ok()) return encoding.status();
   if (workload.lengths.empty() || workload.lengths.size() > 4096) {
     return Status(StatusCode::kInvalidArgument, "a workload has 1 to 4096 sequences");
   }
@@ -185,12 +211,13 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   request.fixed.staging_slabs = options.staging_slabs;
   ApplyPolicy(options.policy, &request);
   if (session != nullptr && !session->slabs.empty()) {
-    if (Status s = CheckSession(config, options, *session); !s.ok()) return s;
+    if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;
     request.fixed.segment_tokens = session->format.segment_tokens();
   }
-  const auto store_of = [config, options, workload, pattern](const plan::CacheChoice& choice) {
-    return StoreOptionsFor(config, options, workload, pattern, choice);
+  const auto store_of = [config, options, workload, pattern,
+                         encoding = *encoding](const plan::CacheChoice& choice) {
+    return StoreOptionsFor(config, options, workload, pattern, encoding, choice);
   };
   request.costs.cache = [store_of](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = store_of(choice);
@@ -222,7 +249,9 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
   if (!plan.ok()) return plan.status();
   Setup setup;
   setup.plan = std::move(*plan);
-  setup.store = StoreOptionsFor(config, options, workload, pattern, setup.plan.cache);
+  setup.store =
+      StoreOptionsFor(config, options, workload, pattern,
+                      *EncodingOf(options, config.shape.dtype, kernels), setup.plan.cache);
   setup.store.placement = *PlacementOf(options);
   if (options.alias_host_memory > 0) {
     setup.store.alias_host_slabs =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/items.h"
+#include "kernels/page_codec.h"
 
 namespace headway {
 namespace {
@@ -23,6 +24,14 @@ int64_t SeenPairs(const AttentionParams& params, const AttentionItem& item) {
     seen += upto - from;
   }
   return seen;
+}
+
+// K and V of a run of one head; of an encoded run with its share of the pages' parameters.
+int64_t KeyBytes(const PageFormat& format, const PageRun& run) {
+  const int64_t numbers = run.count * format.head_dim;
+  if (run.params == nullptr) return 2 * numbers * static_cast<int64_t>(DTypeBytes(format.dtype));
+  return 2 * EncodedBytes(format.encoding, format.dtype, numbers) +
+         run.count * ParamBytes(format) / format.page_slots;
 }
 
 }  // namespace
@@ -49,12 +58,11 @@ WorkCost NormCost(const NormView& norm, int64_t elements, int64_t result_bytes) 
 WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& params,
                     std::span<const AttentionItem> items, int64_t activation_bytes) {
   WorkCost cost = {.name = "attend"};
-  const auto element = static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const AttentionItem& item : items) {
     const int64_t queries = item.heads * item.tokens * group;
     const int64_t states = queries * PartsOf(item);
     cost.flops += item.heads * 4 * SeenPairs(params, item) * group * format.head_dim;
-    cost.bytes += item.heads * 2 * item.keys.pages.count * format.head_dim * element +
+    cost.bytes += item.heads * KeyBytes(format, item.keys.pages) +
                   queries * format.head_dim * activation_bytes +
                   states * (format.head_dim + 1) * kFloat;
   }
@@ -67,6 +75,18 @@ WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> item
   for (const StoreKvItem& item : items) {
     cost.bytes += 2 * item.heads * item.to.count * format.head_dim *
                   (activation_bytes + static_cast<int64_t>(DTypeBytes(format.dtype)));
+  }
+  return cost;
+}
+
+WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesItem> items) {
+  WorkCost cost = {.name = "encode pages"};
+  for (const EncodePagesItem& item : items) {
+    const int64_t pages = item.heads * (item.from.count / format.page_slots);
+    cost.bytes += pages * (2 * static_cast<int64_t>(format.bytes() + format.closed_bytes()) +
+                           ParamBytes(format));
+    // The least and the greatest, then a difference and a product, of each number.
+    cost.flops += pages * 2 * 4 * format.page_slots * format.head_dim;
   }
   return cost;
 }

@@ -16,6 +16,10 @@ KeyRun Part(const PageFormat& format, const KeyRun& keys, int head, int64_t begi
       head * keys.pages.head_stride + slot / format.page_slots * keys.pages.page_stride;
   part.pages.k += offset;
   part.pages.v += offset;
+  if (part.pages.params != nullptr) {
+    part.pages.params += head * keys.pages.params_head_stride +
+                         slot / format.page_slots * keys.pages.params_page_stride;
+  }
   part.pages.first_slot = slot % format.page_slots;
   part.pages.count = count;
   part.position += begin;

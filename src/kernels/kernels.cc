@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/check.h"
+
 namespace headway {
 
 void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
@@ -13,6 +15,10 @@ void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
          const_cast<void*>(item.kv.k), item.kv.kv_stride);
     StoreKv(stream, format, {&item.kv, 1});
   }
+}
+
+void Kernels::EncodePages(Stream&, const PageFormat&, std::span<const EncodePagesItem>) {
+  HEADWAY_CHECK(false);  // what takes an encoding has its own
 }
 
 void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,

@@ -57,14 +57,21 @@ struct NormView {
   float eps = 0.0f;
 };
 
-// How the pages of a cache are laid out: page_slots × head_dim elements, slot-major.
+// How the pages of a cache are laid out: page_slots × head_dim elements, slot-major. Closed pages
+// may be encoded: then K and V are codes in the same order, and a page's parameters lie apart (see
+// page_codec.h). head_dim is even then.
 struct PageFormat {
   DType dtype = DType::kBF16;
   int page_slots = kDefaultPageSlots;
   int head_dim = 0;
+  Encoding encoding = Encoding::kNone;  // of closed pages
 
   size_t bytes() const {  // of K, or of V, without padding
     return static_cast<size_t>(page_slots) * static_cast<size_t>(head_dim) * DTypeBytes(dtype);
+  }
+  // The same of a closed page.
+  size_t closed_bytes() const {
+    return static_cast<size_t>(EncodedBytes(encoding, dtype, int64_t{page_slots} * head_dim));
   }
 };
 
@@ -79,6 +86,19 @@ struct PageRun {
   int64_t count = 0;
   int64_t readable = 0;  // slots of a head from its first page on that are memory of the cache,
                          // whatever it holds; 0: those up to the last of the count
+  // Of closed pages in the format's encoding, the parameters of the first page of the first head;
+  // null: the pages are in the dtype.
+  std::byte* params = nullptr;
+  int64_t params_page_stride = 0;
+  int64_t params_head_stride = 0;
+};
+
+// Pages of `heads` KV heads that have closed: from.count slots, whole pages, in the dtype, are
+// encoded into `to`.
+struct EncodePagesItem {
+  PageRun from;
+  PageRun to;
+  int heads = 1;
 };
 
 // K and V of `heads` KV heads [to.count, heads, head_dim], tokens kv_stride elements apart, to be
@@ -235,6 +255,8 @@ class KernelSizes {
 
   // Scratch memory that Prepare will take from the budget.
   virtual int64_t WorkspaceBytes(const KernelLimits& limits) const = 0;
+  // Whether EncodePages and Attend know pages in an encoding.
+  virtual bool TakesEncoding(Encoding encoding) const { return encoding == Encoding::kNone; }
 };
 
 class Kernels : public KernelSizes {
@@ -285,6 +307,9 @@ class Kernels : public KernelSizes {
   virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
                            std::span<const RopeStoreItem> items);
 
+  // Only where TakesEncoding says so of the format's encoding.
+  virtual void EncodePages(Stream& stream, const PageFormat& format,
+                           std::span<const EncodePagesItem> items);
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
   virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;

@@ -181,6 +181,12 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, format, copy = CopyOf(items)](Stream& s) { inner_->RopeStoreKv(s, format, copy); });
   }
+  bool TakesEncoding(Encoding encoding) const override { return inner_->TakesEncoding(encoding); }
+  void EncodePages(Stream& stream, const PageFormat& format,
+                   std::span<const EncodePagesItem> items) override {
+    Run(stream,
+        [this, format, copy = CopyOf(items)](Stream& s) { inner_->EncodePages(s, format, copy); });
+  }
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     Run(stream, [this, format, group, params, copy = CopyOf(items)](Stream& s) {

@@ -52,7 +52,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   kv::StoreOptions options;
   options.format.layers = shape.layers;
   options.format.kv_heads = shape.kv_heads;
-  options.format.page = {shape.dtype, config.page_slots, shape.head_dim};
+  options.format.page = {shape.dtype, config.page_slots, shape.head_dim, config.encoding};
   options.format.group_heads = config.group_heads == 0 ? shape.kv_heads : config.group_heads;
   options.format.segment_pages = static_cast<int>(config.segment_pages);
   options.format.window = model.config().windows;
@@ -110,6 +110,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   limits.vocab = shape.vocab;
   limits.activation = h->kernels_->ActivationDType(shape.dtype);
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
+  options.kernels = h->kernels_.get();
   h->compute_ = h->device_->NewStream(Lane::kCompute);
   if (config.host || config.host_share > 0.0) {
     if (Status s = h->MakeHost(model, options, max_length); !s.ok()) return s;

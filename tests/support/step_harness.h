@@ -44,6 +44,7 @@ struct HarnessConfig {
   bool adapt = false;       // correct it after each step
   int threads = 2;
   std::string isa = "auto";
+  Encoding encoding = Encoding::kNone;
   bool use_ref_kernels = false;  // on the CPU, with a model that was not moved
   // Not null: lanes are delayed as it says, and kernels run behind the caller's back on the CPU,
   // too. Outlives the harness.

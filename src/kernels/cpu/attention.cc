@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/items.h"
+#include "kernels/page_codec.h"
 
 namespace headway::cpu {
 namespace {
@@ -85,7 +86,8 @@ class Attention {
   }
   const AttentionStripOps& StripOpsFor(const AttentionItem& item) const {
     const bool on_tiles = code_.tiles != nullptr && format_.dtype == DType::kBF16 &&
-                          item.transform.inv_freq == nullptr && item.key_mass == nullptr;
+                          item.keys.pages.params == nullptr && item.transform.inv_freq == nullptr &&
+                          item.key_mass == nullptr;
     return on_tiles ? *code_.tiles : *code_.strips;
   }
 
@@ -307,6 +309,16 @@ void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
         store(static_cast<const float*>(item.v) + from, format.head_dim, format.dtype,
               item.to.v + to);
       }
+    });
+  }
+}
+
+void EncodePages(ThreadPool& pool, const PageFormat& format,
+                 std::span<const EncodePagesItem> items) {
+  for (const EncodePagesItem& item : items) {
+    const int64_t pages = item.from.count / format.page_slots;
+    pool.Run(item.heads * pages, 1, [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) EncodePageOf(format, item, i / pages, i % pages);
     });
   }
 }

@@ -33,6 +33,8 @@ void AddSinks(ThreadPool& pool, const float* sink_logits, int64_t tokens, int he
               float* o, float* lse);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);
+void EncodePages(ThreadPool& pool, const PageFormat& format,
+                 std::span<const EncodePagesItem> items);
 
 }  // namespace headway::cpu
 

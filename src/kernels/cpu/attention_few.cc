@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/page_codec.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_few.cc"
@@ -42,42 +43,94 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kGroupMax = kLanes / 2;
 static_assert(kFewRowsMax % kGroupMax == 0);
 
-// Elements of a row of K, V, q or o are taken in vectors; bf16 in pairs of vectors, the first of
-// which has the even elements and the second the odd: that is two operations for both, where order
-// kept takes a shuffle each. q and o are held in that order.
 constexpr int kLine = 64;  // bytes of a line of a cache
-template <DType kDType>
-constexpr int kElement = kDType == DType::kF32 ? 4 : 2;  // bytes
-template <DType kDType>
-constexpr bool kPairs = kDType == DType::kBF16;
 
+// Elements of a row of K, V, q or o are taken in vectors; bf16 and int4 in pairs of vectors, the
+// first of which has the even elements and the second the odd: that is two operations for both,
+// where order kept takes a shuffle each. q and o are held in that order.
+//
+// How rows are read: Pair gives two vectors from element `index` on, Single the vector `index` /
+// kLanes of a row of `dim` elements behind the last pair.
 template <DType kDType>
-HWY_INLINE void LoadPair(const std::byte* row, int64_t index, V& first, V& second) {
-  const D d;
-  if constexpr (kPairs<kDType>) {
-    const DU du;
-    const auto bits =
-        hn::LoadU(du, reinterpret_cast<const uint32_t*>(row + index * int64_t{sizeof(uint16_t)}));
-    first = hn::BitCast(d, hn::ShiftLeft<16>(bits));
-    second = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xFFFF0000u)));
-  } else {
-    first = LoadF32<kDType>(d, row, index);
-    second = LoadF32<kDType>(d, row, index + kLanes);
+struct Plain {
+  static constexpr bool kPairs = kDType == DType::kBF16;
+  static constexpr bool kCoded = false;
+  static constexpr int64_t Bytes(int64_t count) {
+    return EncodedBytes(Encoding::kNone, kDType, count);
   }
+
+  static HWY_INLINE void Pair(const std::byte* row, int64_t index, V& first, V& second) {
+    const D d;
+    if constexpr (kPairs) {
+      const DU du;
+      const auto bits =
+          hn::LoadU(du, reinterpret_cast<const uint32_t*>(row + index * int64_t{sizeof(uint16_t)}));
+      first = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+      second = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xFFFF0000u)));
+    } else {
+      first = LoadF32<kDType>(d, row, index);
+      second = LoadF32<kDType>(d, row, index + kLanes);
+    }
+  }
+  static HWY_INLINE V Single(const std::byte* row, int64_t index, int64_t dim) {
+    const D d;
+    if (index + kLanes <= dim) return LoadF32<kDType>(d, row, index);
+    return LoadF32Tail<kDType>(d, row, index, dim - index);
+  }
+};
+
+// Codes; their scales and zeros do not touch the rows: those of K go into the queries of a page
+// and into its logits, those of V into the weights of a token and once a page into the output.
+template <Encoding kEncoding>
+struct Coded {
+  static constexpr bool kPairs = kEncoding == Encoding::kInt4;
+  static constexpr bool kCoded = true;
+  static constexpr float kUnit = kCodeUnit<kEncoding>;
+  static constexpr int64_t Bytes(int64_t count) {
+    return EncodedBytes(kEncoding, DType::kF32, count);
+  }
+
+  static HWY_INLINE void Pair(const std::byte* row, int64_t index, V& first, V& second) {
+    const D d;
+    if constexpr (kPairs) {
+      const DI di;
+      const hn::Rebind<uint8_t, D> d8;
+      const auto codes =
+          hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(row) + index / 2));
+      first = hn::ConvertTo(d, hn::And(codes, hn::Set(di, 0xF)));
+      second = hn::ConvertTo(d, hn::ShiftRight<4>(codes));
+    } else {
+      first = LoadCodes<kEncoding>(d, row, index);
+      second = LoadCodes<kEncoding>(d, row, index + kLanes);
+    }
+  }
+  static HWY_INLINE V Single(const std::byte* row, int64_t index, int64_t dim) {
+    const D d;
+    if (index + kLanes <= dim) return LoadCodes<kEncoding>(d, row, index);
+    return LoadCodesTail<kEncoding>(d, row, index, dim - index);
+  }
+  // Two vectors of a channel's parameters, in the order of Pair.
+  static HWY_INLINE void ParamPair(const std::byte* params, int64_t index, V& first, V& second) {
+    const D d;
+    if constexpr (kPairs) {
+      Plain<DType::kBF16>::Pair(params, index, first, second);
+    } else {
+      first = LoadF32<DType::kBF16>(d, params, index);
+      second = LoadF32<DType::kBF16>(d, params, index + kLanes);
+    }
+  }
+};
+
+// Whether the rows of the task's keys are read in pairs.
+bool InPairs(const AttentionTask& task) {
+  return task.item->keys.pages.params != nullptr ? task.format->encoding == Encoding::kInt4
+                                                 : task.format->dtype == DType::kBF16;
 }
 
-// Vector `index` / kLanes of a row of `dim` elements, behind the last pair.
-template <DType kDType>
-HWY_INLINE V LoadSingle(const std::byte* row, int64_t index, int64_t dim) {
-  const D d;
-  if (index + kLanes <= dim) return LoadF32<kDType>(d, row, index);
-  return LoadF32Tail<kDType>(d, row, index, dim - index);
-}
-
-// Where element `i` of a row of `dim` lies in the order of LoadPair and LoadSingle.
-int64_t Shuffled(DType dtype, int64_t dim, int64_t i) {
+// Where element `i` of a row of `dim` lies in the order of Pair and Single.
+int64_t Shuffled(bool in_pairs, int64_t dim, int64_t i) {
   const int64_t pair = 2 * kLanes;
-  if (dtype != DType::kBF16 || i >= dim / pair * pair) return i;
+  if (!in_pairs || i >= dim / pair * pair) return i;
   return i / pair * pair + i % 2 * kLanes + i % pair / 2;
 }
 
@@ -92,11 +145,17 @@ struct Scratch {
         sum(max + kFewRowsMax),
         alpha(sum + kFewRowsMax),
         begin(reinterpret_cast<int32_t*>(alpha + kFewRowsMax)),
-        end(begin + kFewRowsMax) {}
+        end(begin + kFewRowsMax),
+        page_q(reinterpret_cast<float*>(end + kFewRowsMax)),
+        page_weights(page_q + kGroupMax * dim),
+        token_scales(page_weights + kGroupMax * kBlock),
+        token_zeros(token_scales + kBlock),
+        bias(token_zeros + kBlock) {}
 
   static int64_t Bytes(int64_t head_dim) {
     const int64_t dim = RoundUp(head_dim, kLanes);
-    return int64_t{sizeof(float)} * (kFewRowsMax * (2 * dim + kBlock + 5) + dim);
+    return int64_t{sizeof(float)} * (kFewRowsMax * (2 * dim + kBlock + 5) + dim +
+                                     kGroupMax * (dim + kBlock) + 2 * kBlock + kLanes);
   }
 
   int64_t dim;   // padded
@@ -109,6 +168,12 @@ struct Scratch {
   float* alpha;  // [kFewRowsMax]: what sums over earlier keys are worth under the new maximum
   int32_t* begin;
   int32_t* end;  // [kFewRowsMax]: the keys that each row sees
+  // Of encoded pages, for the piece at hand:
+  float* page_q;        // [kGroupMax, dim]: q times the page's scales
+  float* page_weights;  // as `s`: weights times the scales of a value group
+  float* token_scales;  // [kBlock] of a value group
+  float* token_zeros;   // [kBlock]
+  float* bias;          // [kLanes]: of the lanes of logits, or of the rows' outputs
 };
 
 // [kLanes] sums of the lanes of kLanes vectors, in their order.
@@ -173,15 +238,121 @@ HWY_INLINE const std::byte* NextRows(RowCursor& cursor, int64_t left,
 // the arithmetic: a burst of them would fill the buffers that loads need.
 HWY_INLINE void Ahead(const std::byte* row) { hwy::Prefetch(row); }
 
+// The parameters of the page that an encoded piece lies in.
+const std::byte* ParamsOf(const Piece& piece) {
+  const PageRun& run = piece.task.item->keys.pages;
+  return run.params + (run.first_slot + piece.first_key) / piece.task.format->page_slots *
+                          run.params_page_stride;
+}
+
+// q · (zero + scale * code) = q · zero + (q * scale) · code: what depends on the page alone.
+template <class F, int kRows>
+HWY_NOINLINE void PrepareQueries(const Piece& piece) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  const Scratch& scratch = piece.scratch;
+  const int64_t dim = piece.task.format->head_dim;
+  const float* q = scratch.q + piece.first_row * scratch.dim;
+  const std::byte* scales = ParamsOf(piece);
+  const std::byte* zeros = scales + dim * int64_t{sizeof(uint16_t)};
+  const V unit = hn::Set(d, F::kUnit);
+  V sums[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
+  const auto take = [&](int64_t i, V scale, V zero) HWY_ATTR {
+    scale = hn::Mul(scale, unit);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const V qi = hn::Load(d, q + r * scratch.dim + i);
+      hn::Store(hn::Mul(qi, scale), d, scratch.page_q + r * scratch.dim + i);
+      sums[r] = hn::MulAdd(qi, zero, sums[r]);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
+    V scale[2];
+    V zero[2];
+    F::ParamPair(scales, i, scale[0], scale[1]);
+    F::ParamPair(zeros, i, zero[0], zero[1]);
+    take(i, scale[0], zero[0]);
+    take(i + kLanes, scale[1], zero[1]);
+  }
+  for (; i < dim; i += kLanes) {
+    take(i, Plain<DType::kBF16>::Single(scales, i, dim),
+         Plain<DType::kBF16>::Single(zeros, i, dim));
+  }
+  for (int r = 0; r < kRows; ++r) {
+    std::fill_n(scratch.bias + r * kKeys, kKeys, hn::GetLane(hn::SumOfLanes(d, sums[r])));
+  }
+}
+
+// kLanes / kRows numbers, once for each row of a vector of logits; up to kLanes are read.
+template <int kRows>
+HWY_INLINE V OfEachRow(const float* keys) {
+  const D d;
+  constexpr int kKeys = kLanes / kRows;
+  if constexpr (kKeys == kLanes) {
+    return hn::LoadU(d, keys);
+  } else if constexpr (kKeys == 8) {
+    const V v = hn::LoadU(d, keys);
+    return hn::ConcatLowerLower(d, v, v);
+  } else if constexpr (kKeys == 4) {
+    return hn::LoadDup128(d, keys);
+  } else {
+    static_assert(kKeys == 2);
+    const hn::Repartition<uint64_t, D> d64;
+    uint64_t two = 0;
+    std::memcpy(&two, keys, sizeof(two));
+    return hn::BitCast(d, hn::Set(d64, two));
+  }
+}
+
+// sum of p * (zero + scale * code) = sum of p * zero + sum of (p * scale) * code, for the values
+// of group `group`: what depends on the tokens alone.
+template <class F, int kRows>
+HWY_NOINLINE void PrepareWeights(const Piece& piece, int64_t group) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  const Scratch& scratch = piece.scratch;
+  const PageFormat& format = *piece.task.format;
+  const int64_t slot =
+      (piece.task.item->keys.pages.first_slot + piece.first_key) % format.page_slots;
+  const std::byte* scales = ParamsOf(piece) + KeyParamBytes(format);
+  const std::byte* zeros =
+      scales + ValueGroups(format) * format.page_slots * int64_t{sizeof(uint16_t)};
+  const int64_t first = group * format.page_slots + slot;
+  const V unit = hn::Set(d, F::kUnit);
+  for (int64_t key = 0; key < RoundUp(piece.keys, kLanes); key += kLanes) {
+    const V scale = Plain<DType::kBF16>::Single(scales, first + key, first + piece.keys);
+    hn::Store(hn::Mul(scale, unit), d, scratch.token_scales + key);
+    hn::Store(Plain<DType::kBF16>::Single(zeros, first + key, first + piece.keys), d,
+              scratch.token_zeros + key);
+  }
+  V sum = hn::Zero(d);
+  const float* p = piece.s();
+  float* to = scratch.page_weights;
+  for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes, to += kLanes) {
+    const V weight = hn::Load(d, p);
+    hn::Store(hn::Mul(weight, OfEachRow<kRows>(scratch.token_scales + key)), d, to);
+    sum = hn::MulAdd(weight, OfEachRow<kRows>(scratch.token_zeros + key), sum);
+  }
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(sum, d, lanes);
+  for (int r = 0; r < kRows; ++r) {
+    scratch.bias[r] = 0;
+    for (int k = 0; k < kKeys; ++k) scratch.bias[r] += lanes[r * kKeys + k];
+  }
+}
+
 // Products of a group's queries with the piece's keys; lanes beyond the last key repeat it.
-template <DType kDType, int kRows>
+template <class F, int kRows>
 HWY_NOINLINE void Score(const Piece& piece) {
   constexpr int kKeys = kLanes / kRows;
   const D d;
   const Scratch& scratch = piece.scratch;
   const PageRun& run = piece.task.item->keys.pages;
   const int64_t dim = piece.task.format->head_dim;
-  const float* q = scratch.q + piece.first_row * scratch.dim;
+  const float* q = F::kCoded ? scratch.page_q : scratch.q + piece.first_row * scratch.dim;
   RowCursor cursor(*piece.task.format, run, run.k, piece.first_key);
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
@@ -197,9 +368,11 @@ HWY_NOINLINE void Score(const Piece& piece) {
       for (int k = 0; k < kKeys; ++k) {
         V first;
         V second;
-        Ahead(next + k * row_bytes + i * kElement<kDType>);
-        if constexpr (kElement<kDType> == 4) Ahead(next + k * row_bytes + (i + kLanes) * 4);
-        LoadPair<kDType>(rows[k], i, first, second);
+        Ahead(next + k * row_bytes + F::Bytes(i));
+        if constexpr (F::Bytes(2 * kLanes) > kLine) {
+          Ahead(next + k * row_bytes + F::Bytes(i + kLanes));
+        }
+        F::Pair(rows[k], i, first, second);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           const float* qr = q + r * scratch.dim + i;
@@ -212,7 +385,7 @@ HWY_NOINLINE void Score(const Piece& piece) {
     for (; i < dim; i += kLanes) {
 #pragma GCC unroll 16
       for (int k = 0; k < kKeys; ++k) {
-        const V single = LoadSingle<kDType>(rows[k], i, dim);
+        const V single = F::Single(rows[k], i, dim);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           V& sum = sums[r * kKeys + k];
@@ -220,7 +393,9 @@ HWY_NOINLINE void Score(const Piece& piece) {
         }
       }
     }
-    hn::Store(SumsOfVectors(sums), d, s);
+    V logits = SumsOfVectors(sums);
+    if constexpr (F::kCoded) logits = hn::Add(logits, hn::Load(d, scratch.bias));
+    hn::Store(logits, d, s);
   }
 }
 
@@ -237,7 +412,8 @@ HWY_NOINLINE void Exponentiate(const Piece& piece) {
   HWY_ALIGN float values[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     begin[i] = scratch.begin[piece.first_row + i / kKeys];
-    end[i] = scratch.end[piece.first_row + i / kKeys];
+    end[i] = static_cast<int32_t>(
+        std::min<int64_t>(scratch.end[piece.first_row + i / kKeys], piece.first_key + piece.keys));
     index[i] = static_cast<int32_t>(piece.first_key) + i % kKeys;
   }
   float* const s = piece.s();
@@ -279,7 +455,7 @@ HWY_NOINLINE void Exponentiate(const Piece& piece) {
 }
 
 // o = o * alpha + P V for kVecs vectors of dims from `dim_begin` on.
-template <DType kDType, int kRows, int kVecs>
+template <class F, int kRows, int kVecs>
 HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
   constexpr int kKeys = kLanes / kRows;
   const D d;
@@ -293,27 +469,28 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       sums[r][v] = hn::Mul(hn::Load(d, o + r * scratch.dim + v * kLanes), alpha);
+      if constexpr (F::kCoded) sums[r][v] = hn::Add(sums[r][v], hn::Set(d, scratch.bias[r]));
     }
   }
   RowCursor cursor(*piece.task.format, run, run.v, piece.first_key);
-  const float* p = piece.s();
+  const float* p = F::kCoded ? scratch.page_weights : piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
     const std::byte* rows[kKeys];
-    const std::byte* next = NextRows(cursor, piece.keys - key, rows) + dim_begin * kElement<kDType>;
+    const std::byte* next = NextRows(cursor, piece.keys - key, rows) + F::Bytes(dim_begin);
     const int64_t row_bytes = cursor.row_bytes();
     const int64_t keys = std::min<int64_t>(kKeys, piece.keys - key);
     for (int64_t k = 0; k < keys; ++k) {
 #pragma GCC unroll 8
-      for (int at = 0; at < kVecs * kLanes * kElement<kDType>; at += kLine) {
+      for (int64_t at = 0; at < F::Bytes(kVecs * kLanes); at += kLine) {
         Ahead(next + k * row_bytes + at);
       }
       V values[kVecs];
       if constexpr (kVecs == 1) {
-        values[0] = LoadSingle<kDType>(rows[k], dim_begin, piece.task.format->head_dim);
+        values[0] = F::Single(rows[k], dim_begin, piece.task.format->head_dim);
       } else {
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; v += 2) {
-          LoadPair<kDType>(rows[k], dim_begin + v * kLanes, values[v], values[v + 1]);
+          F::Pair(rows[k], dim_begin + v * kLanes, values[v], values[v + 1]);
         }
       }
 #pragma GCC unroll 8
@@ -333,24 +510,42 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
   }
 }
 
-template <DType kDType, int kRows>
+template <class F, int kRows>
 void AttendPiece(const Piece& piece) {
-  Score<kDType, kRows>(piece);
+  if constexpr (F::kCoded) PrepareQueries<F, kRows>(piece);
+  Score<F, kRows>(piece);
   Exponentiate<kRows>(piece);
-  // As many vectors at once as leave room for the rows' sums in registers.
-  constexpr int kVecsMax = std::min(kLanes / kRows, kLanes / 2);
+  // As many vectors at once as leave room for the rows' sums in registers; of encoded pages, no
+  // more than a value group has.
+  constexpr int kInGroup = F::kCoded ? kValueGroup / kLanes : kLanes;
+  constexpr int kVecsMax = std::min({kLanes / kRows, kLanes / 2, kInGroup});
   const int64_t dim = piece.task.format->head_dim;
+  const auto begin = [&](int64_t i) HWY_ATTR {
+    if constexpr (F::kCoded) {
+      if (i % kValueGroup == 0) PrepareWeights<F, kRows>(piece, i / kValueGroup);
+    }
+  };
   int64_t i = 0;
   for (; i + kVecsMax * kLanes <= dim; i += kVecsMax * kLanes) {
-    AddValues<kDType, kRows, kVecsMax>(piece, i);
+    begin(i);
+    AddValues<F, kRows, kVecsMax>(piece, i);
   }
   if constexpr (kVecsMax > 4) {
-    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) AddValues<kDType, kRows, 4>(piece, i);
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+      begin(i);
+      AddValues<F, kRows, 4>(piece, i);
+    }
   }
   if constexpr (kVecsMax > 2) {
-    for (; i + 2 * kLanes <= dim; i += 2 * kLanes) AddValues<kDType, kRows, 2>(piece, i);
+    for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
+      begin(i);
+      AddValues<F, kRows, 2>(piece, i);
+    }
   }
-  for (; i < dim; i += kLanes) AddValues<kDType, kRows, 1>(piece, i);
+  for (; i < dim; i += kLanes) {
+    begin(i);
+    AddValues<F, kRows, 1>(piece, i);
+  }
 }
 
 // Rows to take together of the `rows` that are left: a row of zeros too many costs less than
@@ -360,24 +555,47 @@ int64_t GroupOf(int64_t rows) {
   return rows >= 3 ? 4 : rows;
 }
 
-template <DType kDType>
+template <class F>
 void AttendGroup(const Piece& piece, int64_t group) {
   switch (group) {
     case kGroupMax:
-      return AttendPiece<kDType, kGroupMax>(piece);
+      return AttendPiece<F, kGroupMax>(piece);
 #if HWY_TARGET == HWY_AVX3
     case 4:
-      return AttendPiece<kDType, 4>(piece);
+      return AttendPiece<F, 4>(piece);
 #endif
     case 2:
-      return AttendPiece<kDType, 2>(piece);
+      return AttendPiece<F, 2>(piece);
     default:
-      return AttendPiece<kDType, 1>(piece);
+      return AttendPiece<F, 1>(piece);
+  }
+}
+
+void AttendRows(const Piece& piece, int64_t group) {
+  const bool encoded = piece.task.item->keys.pages.params != nullptr;
+  switch (encoded ? piece.task.format->encoding : Encoding::kNone) {
+    case Encoding::kInt8:
+      return AttendGroup<Coded<Encoding::kInt8>>(piece, group);
+    case Encoding::kFp8E4M3:
+      return AttendGroup<Coded<Encoding::kFp8E4M3>>(piece, group);
+    case Encoding::kInt4:
+      return AttendGroup<Coded<Encoding::kInt4>>(piece, group);
+    case Encoding::kNone:
+      break;
+  }
+  switch (piece.task.format->dtype) {
+    case DType::kF32:
+      return AttendGroup<Plain<DType::kF32>>(piece, group);
+    case DType::kF16:
+      return AttendGroup<Plain<DType::kF16>>(piece, group);
+    case DType::kBF16:
+      return AttendGroup<Plain<DType::kBF16>>(piece, group);
   }
 }
 
 void FillRows(const AttentionTask& task, const Scratch& scratch) {
   const LogitScale scale(*task.params);
+  const bool in_pairs = InPairs(task);
   const int64_t dim = task.format->head_dim;
   const int64_t rows = RoundUp(task.rows, kGroupMax);
   std::fill_n(scratch.q, rows * scratch.dim, 0.0f);
@@ -392,13 +610,23 @@ void FillRows(const AttentionTask& task, const Scratch& scratch) {
       const float* q =
           static_cast<const float*>(task.item->q) + token * task.item->q_stride + head * dim;
       for (int64_t i = 0; i < dim; ++i) {
-        scratch.q[r * scratch.dim + Shuffled(task.format->dtype, dim, i)] = q[i] * scale.q;
+        scratch.q[r * scratch.dim + Shuffled(in_pairs, dim, i)] = q[i] * scale.q;
       }
       if (head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
     }
     scratch.begin[r] = seen.begin;
     scratch.end[r] = seen.end;
   }
+}
+
+// Where the piece that `key` begins ends at the latest: at a multiple of kBlock keys, those of
+// encoded pages counted from the start of their page, which has parameters of its own.
+int64_t NextBound(const AttentionTask& task, int64_t key) {
+  const PageRun& run = task.item->keys.pages;
+  if (run.params == nullptr) return (key / kBlock + 1) * kBlock;
+  const int64_t slots = task.format->page_slots;
+  const int64_t slot = (run.first_slot + key) % slots;
+  return key - slot + std::min((slot / kBlock + 1) * kBlock, slots);
 }
 
 void AttendFew(const AttentionTask& task, std::byte* data) {
@@ -409,32 +637,23 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
   // latest.
   const int64_t begin = scratch.begin[0];
   const int64_t end = scratch.end[task.rows - 1];
-  for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock) {
-    const int64_t first = std::max(key, begin);
+  for (int64_t key = begin; key < end;) {
+    const int64_t next = std::min(end, NextBound(task, key));
     for (int64_t row = 0; row < task.rows;) {
       const int64_t group = GroupOf(task.rows - row);
-      const Piece piece = {task, scratch, row, first, std::min(end, key + kBlock) - first};
-      switch (task.format->dtype) {
-        case DType::kF32:
-          AttendGroup<DType::kF32>(piece, group);
-          break;
-        case DType::kF16:
-          AttendGroup<DType::kF16>(piece, group);
-          break;
-        case DType::kBF16:
-          AttendGroup<DType::kBF16>(piece, group);
-          break;
-      }
+      const Piece piece = {task, scratch, row, key, next - key};
+      AttendRows(piece, group);
       row += group;
     }
+    key = next;
   }
+  const bool in_pairs = InPairs(task);
   for (int64_t r = 0; r < task.rows; ++r) {
     const float sum = scratch.sum[r];
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     for (int64_t i = 0; i < task.format->head_dim; ++i) {
       scratch.row[i] =
-          scratch.o[r * scratch.dim + Shuffled(task.format->dtype, task.format->head_dim, i)] *
-          inverse;
+          scratch.o[r * scratch.dim + Shuffled(in_pairs, task.format->head_dim, i)] * inverse;
     }
     StoreState(task, r, scratch.row, LogSumOf(scratch.max[r], sum));
   }

@@ -84,6 +84,12 @@ class FlushDenormals {
   unsigned before_;
 };
 
+// Bytes of a row of K or V of a run's pages.
+inline int64_t RowBytes(const PageFormat& format, const PageRun& run) {
+  const Encoding encoding = run.params == nullptr ? Encoding::kNone : format.encoding;
+  return EncodedBytes(encoding, format.dtype, format.head_dim);
+}
+
 // Walks over the rows of K or V of consecutive keys, from one that is there.
 class RowCursor {
  public:
@@ -94,7 +100,7 @@ class RowCursor {
         last_page_(pages + (run.first_slot + run.count - 1) / format.page_slots * run.page_stride),
         slot_(static_cast<int>((run.first_slot + key) % format.page_slots)),
         page_slots_(format.page_slots),
-        row_bytes_(format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype))),
+        row_bytes_(RowBytes(format, run)),
         row_(page_ + slot_ * row_bytes_) {}
 
   const std::byte* row() const { return row_; }

@@ -11,8 +11,10 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/half.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/page_codec.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_strips.cc"
@@ -124,10 +126,59 @@ void ConvertRows(const std::byte* from, int64_t rows, int64_t head_dim, int64_t 
   }
 }
 
-// `count` rows of K or V from key `first` of the item on, padded with zeros to `dim`.
-void LoadRows(const PageFormat& format, const PageRun& run, const std::byte* pages, int64_t first,
-              int64_t count, int64_t dim, float* to) {
-  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+// The same of codes of K (kKeys) or V, from slot `slot` of their page on; `params` are the page's
+// of K, or of V.
+template <Encoding kEncoding, bool kKeys>
+void DecodeRows(const PageFormat& format, const std::byte* from, const std::byte* params,
+                int64_t slot, int64_t rows, int64_t dim, float* to) {
+  const D d;
+  const int64_t head_dim = format.head_dim;
+  const int64_t row_bytes = EncodedBytes(kEncoding, format.dtype, head_dim);
+  const int64_t groups = kKeys ? head_dim : ValueGroups(format) * format.page_slots;
+  const std::byte* zeros = params + groups * int64_t{sizeof(uint16_t)};
+  const V unit = hn::Set(d, kCodeUnit<kEncoding>);
+  for (int64_t row = 0; row < rows; ++row, from += row_bytes) {
+    for (int64_t i = 0; i < dim; i += kLanes) {
+      const int64_t left = std::min<int64_t>(kLanes, head_dim - i);
+      V codes;
+      V scale;
+      V zero;
+      if (left == kLanes) {
+        codes = LoadCodes<kEncoding>(d, from, i);
+      } else {
+        codes = LoadCodesTail<kEncoding>(d, from, i, left);
+      }
+      if constexpr (!kKeys) {
+        const int64_t group = i / kValueGroup * format.page_slots + slot + row;
+        scale = hn::Set(d, LoadAsFloat(params, group, DType::kBF16));
+        zero = hn::Set(d, LoadAsFloat(zeros, group, DType::kBF16));
+      } else if (left == kLanes) {
+        scale = LoadF32<DType::kBF16>(d, params, i);
+        zero = LoadF32<DType::kBF16>(d, zeros, i);
+      } else {
+        scale = LoadF32Tail<DType::kBF16>(d, params, i, left);
+        zero = LoadF32Tail<DType::kBF16>(d, zeros, i, left);
+      }
+      V value = hn::MulAdd(codes, hn::Mul(scale, unit), zero);
+      if (left == kLanes) {
+        hn::StoreU(value, d, to + row * dim + i);
+      } else {
+        value = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), value);
+        HWY_ALIGN float lanes[kLanes];
+        hn::Store(value, d, lanes);
+        std::memcpy(to + row * dim + i, lanes,
+                    static_cast<size_t>(std::min<int64_t>(kLanes, dim - i)) * sizeof(float));
+      }
+    }
+  }
+}
+
+// `count` rows of K or V (kKeys) from key `first` of the item on, padded with zeros to `dim`.
+template <bool kKeys>
+void LoadRows(const PageFormat& format, const PageRun& run, int64_t first, int64_t count,
+              int64_t dim, float* to) {
+  const std::byte* pages = kKeys ? run.k : run.v;
+  const int64_t row_bytes = RowBytes(format, run);
   for (int64_t done = 0; done < count;) {
     const int64_t slot = run.first_slot + first + done;
     const int64_t in_page = slot % format.page_slots;
@@ -135,6 +186,25 @@ void LoadRows(const PageFormat& format, const PageRun& run, const std::byte* pag
     const std::byte* from =
         pages + slot / format.page_slots * run.page_stride + in_page * row_bytes;
     float* row = to + done * dim;
+    done += rows;
+    if (run.params != nullptr) {
+      const std::byte* params = run.params + slot / format.page_slots * run.params_page_stride +
+                                (kKeys ? 0 : KeyParamBytes(format));
+      switch (format.encoding) {
+        case Encoding::kInt8:
+          DecodeRows<Encoding::kInt8, kKeys>(format, from, params, in_page, rows, dim, row);
+          break;
+        case Encoding::kFp8E4M3:
+          DecodeRows<Encoding::kFp8E4M3, kKeys>(format, from, params, in_page, rows, dim, row);
+          break;
+        case Encoding::kInt4:
+          DecodeRows<Encoding::kInt4, kKeys>(format, from, params, in_page, rows, dim, row);
+          break;
+        case Encoding::kNone:
+          HEADWAY_CHECK(false);
+      }
+      continue;
+    }
     switch (format.dtype) {
       case DType::kF32:
         ConvertRows<DType::kF32>(from, rows, format.head_dim, dim, row);
@@ -146,7 +216,6 @@ void LoadRows(const PageFormat& format, const PageRun& run, const std::byte* pag
         ConvertRows<DType::kBF16>(from, rows, format.head_dim, dim, row);
         break;
     }
-    done += rows;
   }
 }
 
@@ -173,7 +242,7 @@ void RotateKeys(const AttentionItem& item, int64_t first, int64_t count, int64_t
 
 void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows(*task.format, run, run.k, first, count, scratch.dim, scratch.k);
+  LoadRows<true>(*task.format, run, first, count, scratch.dim, scratch.k);
   if (task.item->transform.inv_freq != nullptr) {
     RotateKeys(*task.item, first, count, scratch.dim, scratch.k);
   }
@@ -181,7 +250,7 @@ void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scr
 
 void LoadValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows(*task.format, run, run.v, first, count, scratch.dim, scratch.v);
+  LoadRows<false>(*task.format, run, first, count, scratch.dim, scratch.v);
 }
 
 // ---- The two products ----

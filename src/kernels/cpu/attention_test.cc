@@ -73,8 +73,8 @@ void RunOn(const NamedCode& code, int threads, const AttentionCase& c,
 // True when the code takes the item on tiles, that is with queries and weights in bf16.
 bool OnTiles(const NamedCode& code, const AttentionCase& c) {
   const bool few = c.tokens * c.group <= cpu::kFewRowsMax && c.params.softcap == 0;
-  return code.rounds_to_bf16 && !few && c.format.dtype == DType::kBF16 && c.rotary_dim == 0 &&
-         !c.key_mass;
+  return code.rounds_to_bf16 && !few && c.format.dtype == DType::kBF16 &&
+         c.format.encoding == Encoding::kNone && c.rotary_dim == 0 && !c.key_mass;
 }
 
 // Queries as the tiles see them.
@@ -121,8 +121,8 @@ Tolerance ToleranceOf(const AttentionProblem& problem, bool on_tiles) {
   for (int64_t key = 0; key < c.count; ++key) {
     std::vector<double> k;
     for (int64_t i = 0; i < dim; ++i) {
-      k.push_back(problem.kv.K(key, i));
-      v_max = std::max(v_max, std::abs(double{problem.kv.V(key, i)}));
+      k.push_back(problem.kv.KReach(key, i));
+      v_max = std::max(v_max, problem.kv.VReach(key, i));
     }
     k_norm = std::max(k_norm, Norm(k));
   }
@@ -193,13 +193,13 @@ void ExpectGapsUntouched(const AttentionProblem& problem, const std::string& wha
 }
 
 std::string Describe(const AttentionCase& c, uint64_t seed) {
-  return "seed " + std::to_string(seed) + " " + DTypeName(c.format.dtype) + " dim " +
-         std::to_string(c.format.head_dim) + " slots " + std::to_string(c.format.page_slots) +
-         " group " + std::to_string(c.group) + " tokens " + std::to_string(c.tokens) + " keys " +
-         std::to_string(c.count) + " window " + std::to_string(c.params.window) + " cap " +
-         std::to_string(c.params.softcap) + (c.positions ? " positions" : "") +
-         (c.rotary_dim > 0 ? " rotary" : "") + (c.key_mass ? " mass" : "") +
-         (c.merge ? " merge" : "");
+  return "seed " + std::to_string(seed) + " " + DTypeName(c.format.dtype) + " " +
+         EncodingName(c.format.encoding) + " dim " + std::to_string(c.format.head_dim) + " slots " +
+         std::to_string(c.format.page_slots) + " group " + std::to_string(c.group) + " tokens " +
+         std::to_string(c.tokens) + " keys " + std::to_string(c.count) + " window " +
+         std::to_string(c.params.window) + " cap " + std::to_string(c.params.softcap) +
+         (c.positions ? " positions" : "") + (c.rotary_dim > 0 ? " rotary" : "") +
+         (c.key_mass ? " mass" : "") + (c.merge ? " merge" : "");
 }
 
 template <typename T, size_t N>
@@ -229,11 +229,13 @@ AttentionCase RandomCase(Random& random) {
   }
   c.key_mass = random.Below(4) == 0;
   c.merge = random.Below(3) == 0;
+  c.format.encoding = OneOf(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
+                                     Encoding::kFp8E4M3, Encoding::kInt4});
   return c;
 }
 
 TEST(CpuAttention, EqualsTheDefinitionOnRandomShapes) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
     Random random(seed);
     const AttentionCase c = RandomCase(random);
     AttentionProblem problem(c, random);

@@ -14,13 +14,15 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/kernels.h"
+#include "kernels/page_codec.h"
 
 namespace headway {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
 // K and V of one KV head in pages some way apart, in random order with pages of slack between them,
-// every slot but [first_slot, first_slot + count) poisoned with NaN.
+// every slot but [first_slot, first_slot + count) poisoned with NaN. In an encoding the pages are
+// full, and all around their codes and parameters is poisoned.
 class PagedKv {
  public:
   PagedKv(const PageFormat& format, int64_t first_slot, int64_t count, Random& random)
@@ -46,6 +48,7 @@ class PagedKv {
         SetV(key, i, random.Normal());
       }
     }
+    if (format.encoding != Encoding::kNone) Encode(pages, random);
   }
   PagedKv(const PagedKv&) = delete;
   PagedKv& operator=(const PagedKv&) = delete;
@@ -53,7 +56,17 @@ class PagedKv {
   // Keys [begin, end) of the whole.
   PageRun Run(int64_t begin, int64_t end) const {
     const int64_t slot = first_slot_ + begin;
-    const int64_t offset = slot / format_.page_slots * stride_;
+    const int64_t page = slot / format_.page_slots;
+    if (!codes_.empty()) {
+      PageRun run = coded_;
+      run.k += page * run.page_stride;
+      run.v += page * run.page_stride;
+      run.params += page * run.params_page_stride;
+      run.first_slot = slot % format_.page_slots;
+      run.count = end - begin;
+      return run;
+    }
+    const int64_t offset = page * stride_;
     return {.k = k_ + offset,
             .v = v_ + offset,
             .page_stride = stride_,
@@ -66,8 +79,54 @@ class PagedKv {
   void SetV(int64_t key, int64_t i, float value) { Set(v_, key, i, value); }
   float K(int64_t key, int64_t i) const { return Get(k_, key, i); }
   float V(int64_t key, int64_t i) const { return Get(v_, key, i); }
+  // How large what is added up for an element can be: of codes, the zero and the rest apart.
+  double KReach(int64_t key, int64_t i) const {
+    return codes_.empty() ? std::abs(double{K(key, i)}) : Reach(true, key, i);
+  }
+  double VReach(int64_t key, int64_t i) const {
+    return codes_.empty() ? std::abs(double{V(key, i)}) : Reach(false, key, i);
+  }
 
  private:
+  void Encode(int64_t pages, Random& random) {
+    for (int64_t slot = -first_slot_; slot < pages * format_.page_slots - first_slot_; ++slot) {
+      if (slot >= 0 && slot < count_) continue;
+      for (int64_t i = 0; i < format_.head_dim; ++i) {
+        SetK(slot, i, random.Normal());
+        SetV(slot, i, random.Normal());
+      }
+    }
+    const auto bytes = static_cast<int64_t>(format_.closed_bytes());
+    const int64_t params = ParamBytes(format_);
+    coded_.page_stride = 2 * bytes + params + 2 * (1 + random.Below(20));
+    coded_.params_page_stride = coded_.page_stride;
+    codes_.resize(static_cast<size_t>(pages * coded_.page_stride), std::byte{0xFF});
+    coded_.params = codes_.data();
+    coded_.k = codes_.data() + params;
+    coded_.v = coded_.k + bytes;
+    for (int64_t page = 0; page < pages; ++page) {
+      const int64_t to = page * coded_.page_stride;
+      EncodePage(format_, k_ + page * stride_, v_ + page * stride_, coded_.k + to, coded_.v + to,
+                 coded_.params + to);
+    }
+  }
+  double Reach(bool of_keys, int64_t key, int64_t i) const {
+    const int64_t page = (first_slot_ + key) / format_.page_slots;
+    const int64_t slot = (first_slot_ + key) % format_.page_slots;
+    const std::byte* params = coded_.params + page * coded_.params_page_stride;
+    std::vector<double> row(static_cast<size_t>(format_.head_dim));
+    double zero = 0;
+    if (of_keys) {
+      DecodeKeyRow(format_, coded_.k + page * coded_.page_stride, params, slot, row.data());
+      zero = LoadAsFloat(params, format_.head_dim + i, DType::kBF16);
+    } else {
+      DecodeValueRow(format_, coded_.v + page * coded_.page_stride, params, slot, row.data());
+      const int64_t groups = ValueGroups(format_) * format_.page_slots;
+      zero = LoadAsFloat(params + KeyParamBytes(format_),
+                         groups + i / kValueGroup * format_.page_slots + slot, DType::kBF16);
+    }
+    return std::abs(zero) + std::abs(row[static_cast<size_t>(i)] - zero);
+  }
   int64_t Element(int64_t key, int64_t i) const {
     return (first_slot_ + key) % format_.page_slots * format_.head_dim + i;
   }
@@ -88,6 +147,8 @@ class PagedKv {
   int64_t stride_ = 0;
   std::byte* k_ = nullptr;
   std::byte* v_ = nullptr;
+  std::vector<std::byte> codes_;  // and parameters
+  PageRun coded_;
 };
 
 struct AttentionCase {

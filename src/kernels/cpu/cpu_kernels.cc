@@ -168,6 +168,14 @@ class CpuKernels : public Kernels {
     cpu::StoreKv(pool_, isa_, format, items);
   }
 
+  bool TakesEncoding(Encoding) const override { return true; }
+
+  void EncodePages(Stream& stream, const PageFormat& format,
+                   std::span<const EncodePagesItem> items) override {
+    const Traced traced(trace_, stream.lane(), EncodePagesCost(format, items));
+    cpu::EncodePages(pool_, format, items);
+  }
+
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     const WorkCost cost =

@@ -6,18 +6,27 @@
 
 #include "base/half.h"
 #include "kernels/items.h"
+#include "kernels/page_codec.h"
 
 namespace headway::ref {
 namespace {
 
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
-// The row of `slot` (counted from the run's first) in K or V pages.
+using DecodeRow = void (*)(const PageFormat& format, const std::byte* codes,
+                           const std::byte* params, int64_t slot, double* row);
+
+// The row of `slot` (counted from the run's first) in K or V pages; `decode` is theirs.
 std::vector<double> LoadRow(const PageFormat& format, const std::byte* pages, const PageRun& run,
-                            int64_t slot) {
+                            int64_t slot, DecodeRow decode) {
   const int64_t at = run.first_slot + slot;
   const std::byte* page = pages + at / format.page_slots * run.page_stride;
   std::vector<double> row(static_cast<size_t>(format.head_dim));
+  if (run.params != nullptr) {
+    decode(format, page, run.params + at / format.page_slots * run.params_page_stride,
+           at % format.page_slots, row.data());
+    return row;
+  }
   for (size_t i = 0; i < row.size(); ++i) {
     row[i] = LoadAsFloat(page, at % format.page_slots * format.head_dim + static_cast<int64_t>(i),
                          format.dtype);
@@ -118,8 +127,8 @@ void AttendItem(const PageFormat& format, int group, const AttentionParams& para
   std::vector<std::vector<double>> k;
   std::vector<std::vector<double>> v;
   for (int64_t key = 0; key < run.count; ++key) {
-    k.push_back(LoadRow(format, run.k, run, key));
-    v.push_back(LoadRow(format, run.v, run, key));
+    k.push_back(LoadRow(format, run.k, run, key, DecodeKeyRow));
+    v.push_back(LoadRow(format, run.v, run, key, DecodeValueRow));
     RotateKey(item, key, k.back());
   }
   for (int64_t token = 0; token < item.tokens; ++token) {
@@ -156,6 +165,14 @@ void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
         }
       }
     }
+  }
+}
+
+void EncodePages(const PageFormat& format, std::span<const EncodePagesItem> items) {
+  for (const EncodePagesItem& item : items) {
+    const int64_t pages = item.from.count / format.page_slots;
+    for (int64_t i = 0; i < item.heads * pages; ++i)
+      EncodePageOf(format, item, i / pages, i % pages);
   }
 }
 

@@ -11,6 +11,7 @@
 namespace headway::ref {
 
 void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items);
+void EncodePages(const PageFormat& format, std::span<const EncodePagesItem> items);
 void Attend(const PageFormat& format, int group, const AttentionParams& params,
             std::span<const AttentionItem> items);
 void Merge(int head_dim, std::span<const MergeItem> items);

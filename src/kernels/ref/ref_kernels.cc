@@ -112,6 +112,12 @@ class RefKernels : public Kernels {
     ref::StoreKv(format, items);
   }
 
+  bool TakesEncoding(Encoding) const override { return true; }
+  void EncodePages(Stream&, const PageFormat& format,
+                   std::span<const EncodePagesItem> items) override {
+    ref::EncodePages(format, items);
+  }
+
   void Attend(Stream&, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     ref::Attend(format, group, params, items);

@@ -3,7 +3,9 @@
 //
 // A slab holds one segment (segment_pages pages in a row) of one head group of one layer of one
 // sequence: first a plane of K, then a plane of V; in a plane, head by head, page by page. Slabs of
-// all tiers have this one layout, so a move between tiers is a plain copy.
+// encoded pages have a third plane, of their parameters: page by page, in each head by head, padded
+// to whole blocks of direct I/O once a page. Slabs of all tiers have this one layout, so a move
+// between tiers is a plain copy.
 //
 // Heads that a pattern marks as streaming have no slabs (see streaming_heads.h). In each layer they
 // come behind the others, and head groups are cut from that order, so that slabs are full whatever
@@ -18,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/env.h"
 #include "kernels/kernels.h"
+#include "kernels/page_codec.h"
 #include "kv/policy/head_pattern.h"
 
 namespace headway::kv {
@@ -33,6 +36,7 @@ struct HeadRun {
 inline PageRun PagesOf(PageRun pages, const HeadRun& run) {
   pages.k += run.index * pages.head_stride;
   pages.v += run.index * pages.head_stride;
+  if (pages.params != nullptr) pages.params += run.index * pages.params_head_stride;
   return pages;
 }
 
@@ -68,17 +72,30 @@ struct CacheFormat {
   int SlabHeads(int layer) const { return kv_heads - pattern.StreamingIn(layer); }
 
   int64_t segment_tokens() const { return int64_t{segment_pages} * page.page_slots; }
-  // Pages start on multiples of what direct disk I/O needs.
-  int64_t page_stride() const {
-    return RoundUp(static_cast<int64_t>(page.bytes()), static_cast<int64_t>(kDirectAlignment));
-  }
-  int64_t head_stride() const { return segment_pages * page_stride(); }  // in a slab
-  int64_t slab_bytes() const { return 2 * group_heads * head_stride(); }
+  // Pages start on multiples of what direct disk I/O needs. Of open pages, and in a slab:
+  int64_t page_stride() const { return Padded(static_cast<int64_t>(page.bytes())); }
+  int64_t closed_stride() const { return Padded(static_cast<int64_t>(page.closed_bytes())); }
+  bool encoded() const { return page.encoding != Encoding::kNone; }
+  int64_t param_bytes() const { return encoded() ? ParamBytes(page) : 0; }  // of a page
+  int64_t param_stride() const { return Padded(group_heads * param_bytes()); }
+  int64_t head_stride() const { return segment_pages * closed_stride(); }  // in a slab
+  int64_t plane_bytes() const { return group_heads * head_stride(); }
+  int64_t slab_bytes() const { return 2 * plane_bytes() + segment_pages * param_stride(); }
   int64_t KOffset(int head_in_group, int page_in_segment) const {
-    return head_in_group * head_stride() + page_in_segment * page_stride();
+    return head_in_group * head_stride() + page_in_segment * closed_stride();
   }
   int64_t VOffset(int head_in_group, int page_in_segment) const {
-    return slab_bytes() / 2 + KOffset(head_in_group, page_in_segment);
+    return plane_bytes() + KOffset(head_in_group, page_in_segment);
+  }
+  int64_t ParamOffset(int page_in_segment) const {
+    return 2 * plane_bytes() + page_in_segment * param_stride();
+  }
+  // Bytes of closed pages without padding: `pages` of each of `heads`.
+  int64_t ClosedBytes(int64_t heads, int64_t pages) const {
+    return heads * pages * (2 * static_cast<int64_t>(page.closed_bytes()) + param_bytes());
+  }
+  static int64_t Padded(int64_t bytes) {
+    return RoundUp(bytes, static_cast<int64_t>(kDirectAlignment));
   }
   int64_t WindowOf(int layer) const {
     return window.empty() ? 0 : window[static_cast<size_t>(layer)];

@@ -117,6 +117,7 @@ void PutFormat(const CacheFormat& format, WireWriter* out) {
   out->Put(static_cast<uint32_t>(format.layers));
   out->Put(static_cast<uint32_t>(format.kv_heads));
   out->Put(static_cast<uint8_t>(format.page.dtype));
+  out->Put(static_cast<uint8_t>(format.page.encoding));
   out->Put(static_cast<uint32_t>(format.page.page_slots));
   out->Put(static_cast<uint32_t>(format.page.head_dim));
   out->Put(static_cast<uint32_t>(format.group_heads));
@@ -134,6 +135,11 @@ Result<CacheFormat> GetFormat(WireReader* in) {
     return Corrupt(fmt::format("there is no data type {}", dtype));
   }
   format.page.dtype = static_cast<DType>(dtype);
+  const auto encoding = in->Get<uint8_t>();
+  if (encoding > static_cast<uint8_t>(Encoding::kInt4)) {
+    return Corrupt(fmt::format("there is no KV encoding {}", encoding));
+  }
+  format.page.encoding = static_cast<Encoding>(encoding);
   format.page.page_slots = in->Get<int32_t>();
   format.page.head_dim = in->Get<int32_t>();
   format.group_heads = in->Get<int32_t>();
@@ -200,10 +206,15 @@ Status CheckFormat(const CacheFormat& format) {
     if (status.ok()) status = InRange("recent", pattern.recent, 1, kMaxTokens);
     if (!status.ok()) return status;
   }
-  int64_t pages = 0;
+  if (format.encoded() && format.page.head_dim % 2 != 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("pages of head_dim {} cannot be encoded: it is odd", format.page.head_dim));
+  }
+  // Of a page of the whole group.
+  const int64_t page = 2 * format.group_heads * format.closed_stride() + format.param_stride();
   int64_t bytes = 0;
-  if (!CheckedMul(2 * int64_t{format.group_heads}, format.segment_pages, &pages) ||
-      !CheckedMul(pages, format.page_stride(), &bytes) || bytes > kMaxSlabBytes) {
+  if (!CheckedMul(page, format.segment_pages, &bytes) || bytes > kMaxSlabBytes) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("a slab of {} heads x {} pages is larger than {}", format.group_heads,
                               format.segment_pages, FormatBytes(kMaxSlabBytes)));

@@ -22,7 +22,8 @@ struct SavedSlab {
   int32_t segment = 0;
   int32_t pages = 0;  // closed pages that it holds, from its first
   int64_t slot = 0;
-  // [pages]: XXH3 of the page, without padding: of every head of the group, K then V.
+  // [pages]: XXH3 of the page, without padding: of every head of the group, K then V; of encoded
+  // pages then the parameters of all heads.
   std::vector<uint64_t> checksums;
 };
 

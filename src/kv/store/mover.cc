@@ -29,20 +29,27 @@ Lane Mover::NextReadLane() {
 void Mover::CopyPages(Lane lane, const Pages& pages, const std::byte* from, std::byte* to) {
   Stream& stream = lanes_->stream(lane);
   const auto heads = static_cast<size_t>(pages.heads);
-  const auto row = static_cast<size_t>(format_.segment_pages * format_.page_stride());
-  const auto run = static_cast<size_t>(pages.count * format_.page_stride());
-  // The planes of K and V lie side by side, unless the group lacks heads.
+  const auto row = static_cast<size_t>(format_.head_stride());
+  const auto run = static_cast<size_t>(pages.count * format_.closed_stride());
+  const auto params = static_cast<size_t>(pages.count * format_.param_stride());
+  // The planes lie side by side, unless the group lacks heads.
   const int planes = pages.heads == format_.group_heads ? 1 : 2;
   const size_t rows = planes == 1 ? 2 * heads : heads;
   for (int plane = 0; plane < planes; ++plane) {
     const int64_t at =
         plane == 0 ? format_.KOffset(0, pages.first) : format_.VOffset(0, pages.first);
+    if (planes == 1 && run == row) {
+      stream.Copy(to, from, rows * row + params);
+      return;
+    }
     if (run == row) {
       stream.Copy(to + at, from + at, rows * row);
     } else {
       stream.Copy2D(to + at, row, from + at, row, run, rows);
     }
   }
+  const int64_t at = format_.ParamOffset(pages.first);
+  if (params > 0) stream.Copy(to + at, from + at, params);
 }
 
 int64_t Mover::ReadDisk(Lane lane, const Pages& pages, const std::shared_ptr<DiskCopy>& from,
@@ -138,17 +145,17 @@ Mover::Copied Mover::Copy(const Pages& pages, const Place& from, const Fence& wr
   return copied;
 }
 
-Fence Mover::Append(const Pages& pages, const std::byte* from, int64_t row_stride, const Place& to,
-                    const Fence& used) {
+Fence Mover::Append(const Pages& pages, const std::byte* from, int64_t row_stride,
+                    const std::byte* params, const Place& to, const Fence& used) {
   Stream& stream = lanes_->stream(Lane::kDeviceToHost);
   Bounce* bounce = to.tier == Tier::kDisk ? &NextBounce() : nullptr;
   std::byte* slab = bounce == nullptr ? to.data : bounce->data;
   lanes_->Wait(Lane::kDeviceToHost, bounce == nullptr ? used : bounce->used);
 
   const int heads = pages.heads;
-  const auto to_row = static_cast<size_t>(format_.segment_pages * format_.page_stride());
+  const auto to_row = static_cast<size_t>(format_.head_stride());
   const auto from_row = static_cast<size_t>(row_stride);
-  const auto run = static_cast<size_t>(pages.count * format_.page_stride());
+  const auto run = static_cast<size_t>(pages.count * format_.closed_stride());
   std::byte* k = slab + format_.KOffset(0, pages.first);
   if (heads == format_.group_heads) {
     stream.Copy2D(k, to_row, from, from_row, run, 2 * static_cast<size_t>(heads));
@@ -157,6 +164,10 @@ Fence Mover::Append(const Pages& pages, const std::byte* from, int64_t row_strid
     stream.Copy2D(k, to_row, from, from_row, run, rows);
     stream.Copy2D(slab + format_.VOffset(0, pages.first), to_row, from + heads * row_stride,
                   from_row, run, rows);
+  }
+  if (format_.encoded()) {
+    stream.Copy(slab + format_.ParamOffset(pages.first), params,
+                static_cast<size_t>(pages.count * format_.param_stride()));
   }
   Fence ready;
   ready.Add(Lane::kDeviceToHost, lanes_->Soon(Lane::kDeviceToHost));

@@ -57,10 +57,10 @@ class Mover {
               const Fence& free);
 
   // Copies rows of new pages to a slab, on the d2h lane, which has been told to wait for the rows:
-  // `from` is the first row of the group, rows are row_stride apart. `used` is when the slab may be
-  // written to. Returns when they are in place.
-  Fence Append(const Pages& pages, const std::byte* from, int64_t row_stride, const Place& to,
-               const Fence& used);
+  // `from` is the first row of the group, rows are row_stride apart; `params`, of encoded pages, as
+  // in a slab. `used` is when the slab may be written to. Returns when they are in place.
+  Fence Append(const Pages& pages, const std::byte* from, int64_t row_stride,
+               const std::byte* params, const Place& to, const Fence& used);
 
  private:
   struct Bounce {
@@ -79,7 +79,7 @@ class Mover {
   Copied CopyFromDisk(const Pages& pages, const Place& from, const Fence& written, const Place& to,
                       const Fence& free);
   int64_t Bytes(const Pages& pages) const {
-    return 2 * int64_t{pages.heads} * pages.count * format_.page_stride();
+    return pages.count * (2 * pages.heads * format_.closed_stride() + format_.param_stride());
   }
 
   const CacheFormat& format_;

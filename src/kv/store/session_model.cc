@@ -138,10 +138,13 @@ Result<SessionModel::Slab> SessionModel::Write(const Slab* old, int layer, int g
     for (int head = 0; head < heads; ++head) {
       for (int page = 0; page < old->saved.pages; ++page) {
         for (const int64_t at : {format_.KOffset(head, page), format_.VOffset(head, page)}) {
-          std::copy_n(old->bytes->data() + at, format_.page_stride(), slab.bytes->data() + at);
+          std::copy_n(old->bytes->data() + at, format_.closed_stride(), slab.bytes->data() + at);
         }
       }
     }
+    std::copy_n(old->bytes->data() + format_.ParamOffset(0),
+                old->saved.pages * format_.param_stride(),
+                slab.bytes->data() + format_.ParamOffset(0));
     if (!old->sealed) {
       slab.saved = old->saved;
       first = old->saved.pages;

@@ -136,7 +136,7 @@ TEST_F(SlabDamageTest, EveryBitOfAPageAndOfTheManifestCounts) {
         random.Below(2) == 0 ? format.KOffset(head, page) : format.VOffset(head, page);
     const auto at =
         static_cast<size_t>(kFirstSlotOffset + slab.slot * format.slab_bytes() + in_slab +
-                            random.Below(static_cast<int64_t>(format.page.bytes())));
+                            random.Below(static_cast<int64_t>(format.page.closed_bytes())));
     Bytes damaged = bytes;
     damaged[at] ^= static_cast<std::byte>(1 << random.Below(8));
     ExpectRefused(damaged, StatusCode::kCorrupt, "is not what was written");

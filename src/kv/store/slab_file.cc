@@ -37,18 +37,20 @@ Status OpenError(const Status& status) {
 
 bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
   return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
-         a.page.page_slots == b.page.page_slots && a.page.head_dim == b.page.head_dim &&
-         a.group_heads == b.group_heads && a.segment_pages == b.segment_pages &&
-         a.window == b.window && a.pattern == b.pattern;
+         a.page.encoding == b.page.encoding && a.page.page_slots == b.page.page_slots &&
+         a.page.head_dim == b.page.head_dim && a.group_heads == b.group_heads &&
+         a.segment_pages == b.segment_pages && a.window == b.window && a.pattern == b.pattern;
 }
 
 uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std::byte* slab) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
   for (int head = 0; head < heads; ++head) {
-    XXH3_64bits_update(&state, slab + format.KOffset(head, page), format.page.bytes());
-    XXH3_64bits_update(&state, slab + format.VOffset(head, page), format.page.bytes());
+    XXH3_64bits_update(&state, slab + format.KOffset(head, page), format.page.closed_bytes());
+    XXH3_64bits_update(&state, slab + format.VOffset(head, page), format.page.closed_bytes());
   }
+  XXH3_64bits_update(&state, slab + format.ParamOffset(page),
+                     static_cast<size_t>(heads * format.param_bytes()));
   return XXH3_64bits_digest(&state);
 }
 
@@ -57,13 +59,15 @@ uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std:
 std::vector<IoPiece> SlabPieces(const CacheFormat& format, int heads, int first, int count,
                                 int64_t offset, std::byte* slab) {
   std::vector<IoPiece> pieces;
-  const auto size = static_cast<size_t>(count * format.page_stride());
+  const auto size = static_cast<size_t>(count * format.closed_stride());
   for (const bool v : {false, true}) {
     for (int head = 0; head < heads; ++head) {
       const int64_t at = v ? format.VOffset(head, first) : format.KOffset(head, first);
       AppendPieces(slab + at, size, offset + at, &pieces);
     }
   }
+  const int64_t at = format.ParamOffset(first);
+  AppendPieces(slab + at, static_cast<size_t>(count * format.param_stride()), offset + at, &pieces);
   return pieces;
 }
 

@@ -22,6 +22,7 @@ inline CacheFormat RandomFormat(Random* random) {
   format.page.dtype = static_cast<DType>(random->Below(3));
   format.page.page_slots = 1 << random->Below(7);
   format.page.head_dim = 8 * (1 + static_cast<int>(random->Below(16)));
+  format.page.encoding = static_cast<Encoding>(random->Below(4));
   if (random->Below(2) == 0) {
     for (int layer = 0; layer < format.layers; ++layer) {
       format.window.push_back(random->Below(2) * random->Below(4 * format.segment_tokens()));
@@ -48,9 +49,14 @@ inline bool SamePages(const CacheFormat& format, int heads, int first, int count
   for (int head = 0; head < heads; ++head) {
     for (int page = first; page < first + count; ++page) {
       for (const int64_t at : {format.KOffset(head, page), format.VOffset(head, page)}) {
-        if (std::memcmp(a + at, b + at, format.page.bytes()) != 0) return false;
+        if (std::memcmp(a + at, b + at, format.page.closed_bytes()) != 0) return false;
       }
     }
+  }
+  for (int page = first; page < first + count; ++page) {
+    const int64_t at = format.ParamOffset(page);
+    const auto size = static_cast<size_t>(heads * format.param_bytes());
+    if (std::memcmp(a + at, b + at, size) != 0) return false;
   }
   return true;
 }

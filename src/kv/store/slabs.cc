@@ -260,7 +260,7 @@ int64_t Slabs::PageBytes(Tier tier) const {
   int64_t bytes = 0;
   for (const Slab& slab : slabs_) {
     if (slab.refs == 0 || slab.tier != tier) continue;
-    bytes += 2 * int64_t{slab.pages} * HeadsOf(slab) * static_cast<int64_t>(format_.page.bytes());
+    bytes += format_.ClosedBytes(HeadsOf(slab), slab.pages);
   }
   return bytes;
 }

@@ -17,6 +17,13 @@ int64_t AppendBufferBytes(const CacheFormat& format, int64_t max_step_tokens, in
          format.page_stride();
 }
 
+int64_t EncodeBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences) {
+  if (!format.encoded()) return 0;
+  return 2 * AppendPages(format, max_step_tokens, max_sequences) *
+         (2 * format.kv_heads * format.closed_stride() +
+          format.max_head_groups() * format.param_stride());
+}
+
 Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& format,
                                                          int64_t max_step_tokens, int max_sequences,
                                                          Device* device, Budget* budget) {
@@ -31,6 +38,13 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& form
       "KV append buffer");
   if (!append.ok()) return append.status();
   buffers->append_ = std::move(*append);
+  if (format.encoded()) {
+    Result<std::unique_ptr<Buffer>> encoded = device->Allocate(
+        *budget, static_cast<size_t>(EncodeBufferBytes(format, max_step_tokens, max_sequences)),
+        "KV encode buffer");
+    if (!encoded.ok()) return encoded.status();
+    buffers->encoded_ = std::move(*encoded);
+  }
   buffers->open_fences_.resize(static_cast<size_t>(max_sequences) *
                                static_cast<size_t>(format.layers));
   return buffers;

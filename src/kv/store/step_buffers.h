@@ -1,5 +1,6 @@
 // StepBuffers: the device memory that new K and V are written to: the open page of every head, and
-// the append buffer, whose two halves take turns layer by layer.
+// the append buffer, whose two halves take turns layer by layer. Where closed pages are encoded,
+// they are so into two more such halves, on their way to their slabs.
 #ifndef HEADWAY_KV_STORE_STEP_BUFFERS_H_
 #define HEADWAY_KV_STORE_STEP_BUFFERS_H_
 
@@ -21,6 +22,8 @@ namespace headway::kv {
 int64_t AppendPages(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
 int64_t OpenPageBytes(const CacheFormat& format, int max_sequences);
 int64_t AppendBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
+// 0 without an encoding.
+int64_t EncodeBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
 
 class StepBuffers {
  public:
@@ -44,9 +47,25 @@ class StepBuffers {
   }
   int64_t append_row_stride() const { return append_pages_ * format_.page_stride(); }
   int64_t append_pages() const { return append_pages_; }
+
+  // The same of encoded pages; their parameters are those of a head group, page by page.
+  std::byte* Encoded(int layer, int row, int64_t page) const {
+    return encoded_->data() + (layer % 2) * encoded_half_bytes() + row * encoded_row_stride() +
+           page * format_.closed_stride();
+  }
+  std::byte* EncodedParams(int layer, int group, int64_t page) const {
+    return encoded_->data() + (layer % 2) * encoded_half_bytes() + rows() * encoded_row_stride() +
+           (group * append_pages_ + page) * format_.param_stride();
+  }
+  int64_t encoded_row_stride() const { return append_pages_ * format_.closed_stride(); }
+  int64_t encoded_half_bytes() const {
+    return append_pages_ *
+           (rows() * format_.closed_stride() + format_.max_head_groups() * format_.param_stride());
+  }
   int64_t rows() const { return 2 * int64_t{format_.kv_heads}; }
 
-  // When the copies out of, and into, the memory are done.
+  // When the copies out of, and into, the memory are done; append_fence says so of encoded pages,
+  // too.
   Fence& open_fence(int place, int layer) {
     return open_fences_[static_cast<size_t>(place * format_.layers + layer)];
   }
@@ -60,7 +79,8 @@ class StepBuffers {
   const int64_t append_pages_;
   std::unique_ptr<Buffer> open_;
   std::unique_ptr<Buffer> append_;
-  std::vector<Fence> open_fences_;  // [max_sequences * layers]
+  std::unique_ptr<Buffer> encoded_;  // null without an encoding
+  std::vector<Fence> open_fences_;   // [max_sequences * layers]
   std::array<Fence, 2> append_fences_;
 };
 

@@ -15,9 +15,9 @@ bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
     if (a.layers == b.layers && a.WindowOf(layer) != b.WindowOf(layer)) return false;
   }
   return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
-         a.page.page_slots == b.page.page_slots && a.page.head_dim == b.page.head_dim &&
-         a.group_heads == b.group_heads && a.segment_pages == b.segment_pages &&
-         a.pattern == b.pattern;
+         a.page.encoding == b.page.encoding && a.page.page_slots == b.page.page_slots &&
+         a.page.head_dim == b.page.head_dim && a.group_heads == b.group_heads &&
+         a.segment_pages == b.segment_pages && a.pattern == b.pattern;
 }
 
 std::vector<std::byte*> Slices(Buffer* buffer, int count, int64_t bytes) {

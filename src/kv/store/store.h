@@ -42,6 +42,8 @@ struct StoreOptions {
   int64_t host_slabs = 0;
   int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
   PlacementKind placement = PlacementKind::kFirstFit;
+  Kernels* kernels =
+      nullptr;  // encode pages that close, on the compute stream; where the format does
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
   Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers
   Budget* disk_budget = nullptr;    // bounds the slab file
@@ -53,7 +55,7 @@ struct StoreOptions {
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
 struct StoreFootprint {
   int64_t open_pages = 0;       // device
-  int64_t append_buffer = 0;    // device
+  int64_t append_buffer = 0;    // device; with that of encoded pages
   int64_t streaming_heads = 0;  // device
   int64_t staging = 0;          // device
   int64_t bounce = 0;           // host

@@ -29,9 +29,14 @@ KeyRun Store::KeysOnHost(const HostRead& read) const {
       read.slab.segment * format.segment_tokens() + read.first_page * impl_->math.slots();
   keys.pages = {.k = slab.data + format.KOffset(0, read.first_page),
                 .v = slab.data + format.VOffset(0, read.first_page),
-                .page_stride = format.page_stride(),
+                .page_stride = format.closed_stride(),
                 .head_stride = format.head_stride(),
                 .count = (found->pages - read.first_page) * impl_->math.slots()};
+  if (format.encoded()) {
+    keys.pages.params = slab.data + format.ParamOffset(read.first_page);
+    keys.pages.params_page_stride = format.param_stride();
+    keys.pages.params_head_stride = format.param_bytes();
+  }
   return keys;
 }
 

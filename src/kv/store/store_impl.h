@@ -40,6 +40,8 @@ struct Store::Impl {
     bool appends = false;     // through the append buffer, not in the open page
     int64_t append_page = 0;  // its first page there, of every head
     int64_t pages = 0;        // that it writes to, of every head
+    int64_t encoded_page =
+        0;  // the first that closes in the buffer of encoded pages, of every head
   };
 
   // --- sequences (store.cc)
@@ -84,6 +86,7 @@ struct Store::Impl {
   void UndoGrowth();
   void EnterLayer(int next);
   // Of the layer that was entered last:
+  void EncodeClosedPages(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
   void CopyOpenPages(const Entry& entry);
   void CopyStreamingPages(const Entry& entry);  // store_streaming.cc

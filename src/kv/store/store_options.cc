@@ -35,7 +35,8 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   StoreFootprint footprint;
   footprint.open_pages = OpenPageBytes(format, options.max_sequences);
   footprint.append_buffer =
-      AppendBufferBytes(format, options.max_step_tokens, options.max_sequences);
+      AppendBufferBytes(format, options.max_step_tokens, options.max_sequences) +
+      EncodeBufferBytes(format, options.max_step_tokens, options.max_sequences);
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes();
   footprint.bounce = options.bounce_slabs * format.slab_bytes();
@@ -64,6 +65,12 @@ Status CheckOptions(const StoreOptions& options) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: layers, heads, pages and sequences multiply to more bytes than any "
                   "machine has; make the segment, the step or the number of sequences smaller");
+  }
+  if (format.encoded() &&
+      (options.kernels == nullptr || !options.kernels->TakesEncoding(format.page.encoding))) {
+    return Status(StatusCode::kUnsupported,
+                  std::string("KV store: these kernels do not encode in ") +
+                      EncodingName(format.page.encoding));
   }
   if (options.device_budget == nullptr || options.host_budget == nullptr) {
     return Status(StatusCode::kInvalidArgument,

@@ -25,7 +25,7 @@ Status Invalid(const std::string& text) {
 Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
   entries.clear();
   if (wanted.empty()) return Invalid("a step needs at least one sequence");
-  int64_t tokens = 0, append_page = 0;
+  int64_t tokens = 0, append_page = 0, encoded_page = 0;
   for (const StepEntry& want : wanted) {
     const Sequence* sequence = Find(want.sequence);
     if (sequence == nullptr) return Invalid("no sequence " + std::to_string(want.sequence));
@@ -54,9 +54,11 @@ Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
       entry.append_page = append_page;
       append_page += entry.pages;
     }
+    entry.encoded_page = encoded_page;
+    encoded_page += math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
     entries.push_back(entry);
   }
-  HEADWAY_CHECK(append_page <= buffers->append_pages());
+  HEADWAY_CHECK(std::max(append_page, encoded_page) <= buffers->append_pages());
   return OkStatus();
 }
 
@@ -246,6 +248,38 @@ Store::SegmentSpan Store::Segments(int entry_index, int layer) const {
   return span;
 }
 
+void Store::Impl::EncodeClosedPages(const Entry& entry) {
+  const int64_t pages =
+      math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
+  std::vector<EncodePagesItem> items;
+  for (int group = 0; pages > 0 && group < format.head_groups(current); ++group) {
+    const int row = FirstRow(format, current, group);
+    const int heads = format.HeadsIn(current, group);
+    const auto from = [&](int at) {
+      return entry.appends ? buffers->Append(current, at, entry.append_page)
+                           : buffers->Open(entry.place, current, at);
+    };
+    EncodePagesItem item;
+    item.heads = heads;
+    item.from = {
+        .k = from(row),
+        .v = from(row + heads),
+        .page_stride = format.page_stride(),
+        .head_stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride(),
+        .count = pages * math.slots()};
+    item.to = {.k = buffers->Encoded(current, row, entry.encoded_page),
+               .v = buffers->Encoded(current, row + heads, entry.encoded_page),
+               .page_stride = format.closed_stride(),
+               .head_stride = buffers->encoded_row_stride(),
+               .count = item.from.count,
+               .params = buffers->EncodedParams(current, group, entry.encoded_page),
+               .params_page_stride = format.param_stride(),
+               .params_head_stride = format.param_bytes()};
+    items.push_back(item);
+  }
+  if (!items.empty()) options.kernels->EncodePages(*compute, format.page, items);
+}
+
 void Store::Impl::CopyClosedPages(const Entry& entry) {
   const int64_t before = math.ClosedPages(entry.before);
   const int64_t after = math.ClosedPages(entry.before + entry.tokens);
@@ -261,12 +295,17 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
       const std::byte* from = entry.appends
                                   ? buffers->Append(current, row, entry.append_page + page - before)
                                   : buffers->Open(entry.place, current, row);
-      const int64_t stride =
-          entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+      int64_t stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+      const std::byte* params = nullptr;
+      if (format.encoded()) {
+        from = buffers->Encoded(current, row, entry.encoded_page + page - before);
+        stride = buffers->encoded_row_stride();
+        params = buffers->EncodedParams(current, group, entry.encoded_page + page - before);
+      }
       slab.written.Join(
           mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
                          static_cast<int>(end - page)},
-                        from, stride, slab.place(), slab.behind()));
+                        from, stride, params, slab.place(), slab.behind()));
       slab.pages = static_cast<int>(end - start);
     }
   }
@@ -295,6 +334,10 @@ void Store::CloseLayer(int layer) {
   };
   if (std::none_of(impl.entries.begin(), impl.entries.end(), moves)) return;
 
+  if (impl.format.encoded()) {
+    impl.lanes.Wait(Lane::kCompute, impl.buffers->append_fence(layer));
+    for (const Impl::Entry& entry : impl.entries) impl.EncodeClosedPages(entry);
+  }
   Fence computed;
   computed.Add(Lane::kCompute, impl.lanes.Mark(Lane::kCompute));
   impl.lanes.Wait(Lane::kDeviceToHost, computed);

@@ -1,0 +1,54 @@
+// The encodings of closed pages: codes of 8 or 4 bits, value = zero + scale * code, each group of
+// numbers with a scale and a zero of its own, both bf16.
+//
+// A group is one channel of K over all slots of the page, or kValueGroup neighbouring channels of
+// one token of V: keys differ much between channels and little within one, values the other way
+// round (Liu et al., "KIVI", 2024). The zero is the group's least number rounded down (of
+// kFp8E4M3 its middle), and the scale is rounded up, so that codes span the group.
+//
+// Codes are slot-major, those of int4 in pairs: element 2 i in the low half of byte i of its row.
+// The parameters of a page: scales [head_dim] and zeros [head_dim] of K, then scales
+// [value groups, page_slots] and zeros of V.
+//
+// A group that holds NaN or infinity decodes to NaN throughout: a model that is broken shows.
+// Numbers beyond 1e38 may become infinite.
+#ifndef HEADWAY_KERNELS_PAGE_CODEC_H_
+#define HEADWAY_KERNELS_PAGE_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "kernels/kernels.h"
+
+namespace headway {
+
+inline constexpr int64_t kValueGroup = 64;
+
+constexpr int64_t ValueGroups(const PageFormat& format) {
+  return CeilDiv(format.head_dim, kValueGroup);
+}
+// Bytes from a page's parameters of K to those of V.
+constexpr int64_t KeyParamBytes(const PageFormat& format) { return 4 * int64_t{format.head_dim}; }
+// Of K and V of a page.
+constexpr int64_t ParamBytes(const PageFormat& format) {
+  return KeyParamBytes(format) + 4 * format.page_slots * ValueGroups(format);
+}
+
+// Encodes one page of K and V.
+void EncodePage(const PageFormat& format, const std::byte* k, const std::byte* v,
+                std::byte* k_codes, std::byte* v_codes, std::byte* params);
+
+// Page `page` of head `head` of an item.
+void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head,
+                  int64_t page);
+
+// Slot `slot` of a page as numbers [head_dim]: exact products and sums of what is stored.
+void DecodeKeyRow(const PageFormat& format, const std::byte* codes, const std::byte* params,
+                  int64_t slot, double* row);
+void DecodeValueRow(const PageFormat& format, const std::byte* codes, const std::byte* params,
+                    int64_t slot, double* row);
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_PAGE_CODEC_H_
