@@ -25,7 +25,7 @@ demo:
 
 test:
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DHEADWAY_TESTS=ON
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 
 # The same tests under AddressSanitizer and UBSan, and the threaded ones under ThreadSanitizer.
 asan: setup
