@@ -96,9 +96,9 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
       HostAttention::Create(limits, std::move(*host_kernels), *device, memory_budget);
   if (!made.ok()) return made.status();
   host_attention = std::move(*made);
-  if (options.host_share != kHostShareAuto) return options.host_share;
-  // Where no machine is known the first steps tell.
-  return parts.machine == nullptr ? 0.5 : setup.plan.host_share;
+  // Where no machine is known the first steps tell what is best.
+  const bool unknown = options.host_share == kHostShareAuto && parts.machine == nullptr;
+  return unknown ? 0.5 : setup.plan.host_share;
 }
 
 Status Context::Impl::Build(const Workload& workload) {

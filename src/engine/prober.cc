@@ -211,26 +211,14 @@ Result<double> Prober::DecodeSeconds(int64_t keys) {
   });
 }
 
-Result<double> Prober::LaunchSeconds() {
+Result<double> Prober::SmallestKernelSeconds(int at_once) {
   MergeItem merge;
   merge.part_o = states();
   merge.part_lse = states() + sizes_.head_dim;
   merge.parts = 1;
   merge.rows = 1;
   merge.o = y();
-  return Seconds(*compute_, 256, [&](int) {
-    kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
-  });
-}
-
-Result<double> Prober::SyncSeconds() {
-  MergeItem merge;
-  merge.part_o = states();
-  merge.part_lse = states() + sizes_.head_dim;
-  merge.parts = 1;
-  merge.rows = 1;
-  merge.o = y();
-  return Seconds(*compute_, 1, [&](int) {
+  return Seconds(*compute_, at_once, [&](int) {
     kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
   });
 }

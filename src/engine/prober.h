@@ -44,8 +44,8 @@ class Prober {
   // Of one token's attention over so many keys of all heads, and the merge of its parts.
   Result<double> DecodeSeconds(int64_t keys);
   // Of the smallest kernel behind another, and from such a kernel's start until the host knows.
-  Result<double> LaunchSeconds();
-  Result<double> SyncSeconds();
+  Result<double> LaunchSeconds() { return SmallestKernelSeconds(256); }
+  Result<double> SyncSeconds() { return SmallestKernelSeconds(1); }
 
   // Of one of many copies.
   Result<double> CopySeconds(Lane lane, int64_t bytes);
@@ -70,6 +70,8 @@ class Prober {
     return reinterpret_cast<float*>(y() + ActivationBytes(sizes_.rows * sizes_.out));
   }
   KeyRun Keys(int64_t keys);
+  // Of the smallest kernel, when the host waits for every at_once of them.
+  Result<double> SmallestKernelSeconds(int at_once);
   // Seconds of one of `count` calls that follow one another for a while: of a burst they would be
   // fewer, before a GPU comes to the power that it may draw and its clock falls.
   template <typename Work>

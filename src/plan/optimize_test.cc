@@ -117,16 +117,7 @@ PlanRequest Request(Random& random, const ModelShape& shape, const Machine* mach
   request.shape = shape;
   request.lengths = {1 + static_cast<int64_t>(random.Below(100'000))};
   request.machine = machine;
-  request.costs.cache = [shape](const CacheChoice& c) {
-    const int64_t slot = int64_t{2} * shape.head_dim * 2;
-    CacheBytes bytes;
-    bytes.open_pages = shape.layers * shape.kv_heads * 64 * slot;
-    bytes.append_buffer = 2 * (c.chunk + 128) * shape.kv_heads * slot;
-    bytes.slab = c.group_heads * c.segment_tokens * slot;
-    bytes.staging = c.staging_slabs * bytes.slab;
-    bytes.bounce = c.bounce_slabs * bytes.slab;
-    return bytes;
-  };
+  request.costs.cache = CacheCosts(shape);
   request.costs.activations = [](const CacheChoice&) { return kMiB; };
   request.costs.workspace = [](const CacheChoice&) { return kMiB; };
   const int64_t cache = request.lengths[0] * shape.KvBytesPerToken();

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "plan/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -15,17 +16,7 @@ PlanRequest Demo(int64_t tokens) {
   request.lengths = {tokens};
   request.weight_bytes = 34 * kMiB;
   request.budgets = {kGiB, kGiB, 0};
-  const ModelShape shape = request.shape;
-  request.costs.cache = [shape](const CacheChoice& c) {
-    const int64_t slot = int64_t{2} * shape.head_dim * 2;  // K and V of one token and head
-    CacheBytes bytes;
-    bytes.open_pages = shape.layers * shape.kv_heads * 64 * slot;
-    bytes.append_buffer = 2 * (c.chunk + 128) * shape.kv_heads * slot;
-    bytes.slab = c.group_heads * c.segment_tokens * slot;
-    bytes.staging = c.staging_slabs * bytes.slab;
-    bytes.bounce = c.bounce_slabs * bytes.slab;
-    return bytes;
-  };
+  request.costs.cache = CacheCosts(request.shape);
   request.costs.activations = [](const CacheChoice& c) { return c.chunk * 17 * kKiB; };
   request.costs.workspace = [](const CacheChoice&) { return kMiB; };
   return request;

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "plan/cost.h"
 #include "plan/machine.h"
+#include "plan/plan.h"
 
 namespace headway::plan {
 
@@ -89,6 +90,20 @@ inline const ModelShape kLlama8B = {32, 4096, 32, 8, 128, 14336, 128256, DType::
 inline const ModelShape kOpt67B = {32, 4096, 32, 32, 128, 16384, 50272, DType::kF16, false};
 inline const ModelShape kOpt13B = {40, 5120, 40, 40, 128, 20480, 50272, DType::kF16, false};
 inline const ModelShape kOpt30B = {48, 7168, 56, 56, 128, 28672, 50272, DType::kF16, false};
+
+// What a cache of 16-bit pages of 64 slots takes, without padding.
+inline auto CacheCosts(const ModelShape& shape) {
+  return [shape](const CacheChoice& c) {
+    const int64_t slot = int64_t{2} * shape.head_dim * 2;  // K and V of one token and head
+    CacheBytes bytes;
+    bytes.open_pages = shape.layers * shape.kv_heads * 64 * slot;
+    bytes.append_buffer = 2 * (c.chunk + 128) * shape.kv_heads * slot;
+    bytes.slab = c.group_heads * c.segment_tokens * slot;
+    bytes.staging = c.staging_slabs * bytes.slab;
+    bytes.bounce = c.bounce_slabs * bytes.slab;
+    return bytes;
+  };
+}
 
 }  // namespace headway::plan
 
