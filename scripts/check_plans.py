@@ -19,27 +19,26 @@ import sys
 
 LLAMA = "bench/shapes/llama-3-8b.json"
 OPT = "bench/shapes/opt-6.7b.json"
-ALIAS = "--alias-host-memory 32GiB"
 HOST_ONLY = "--placement host-only"
 
 # Name, kind of bench, shape, contexts, further options.
 SETTINGS = [
     ("decode, resident", "decode", LLAMA, "1024,8192,32768,131072", ""),
-    ("decode, a batch of 8, resident", "decode", LLAMA, "2048,8192", "--batch 8"),
-    ("decode, nothing resident, bus alone", "decode", LLAMA, "8192,32768,131072,524288",
-     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 4 {ALIAS}"),
-    ("decode, nothing resident", "decode", LLAMA, "32768,131072,524288",
-     f"{HOST_ONLY} --gpu-memory 20GiB -n 8 {ALIAS}"),
+    ("decode, a batch of 4, resident", "decode", LLAMA, "2048", "--batch 4"),
+    ("decode, a batch of 16, resident", "decode", LLAMA, "2048,8192", "--batch 16"),
+    ("decode, nothing resident, bus alone", "decode", LLAMA, "8192,32768,131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 4"),
+    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
     ("decode, half resident, bus alone", "decode", LLAMA, "65536,131072",
      "--gpu-memory 24GiB --host-attention off -n 8"),
     ("decode, half resident", "decode", LLAMA, "65536,131072", "--gpu-memory 24GiB -n 8"),
     ("decode, a batch of 4 unequal, nothing resident", "decode", LLAMA, "65536+32768+16384+8192",
      f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
     ("prefill, resident", "prefill", LLAMA, "2048,8192,32768", ""),
-    ("prefill, last chunk, resident", "prefill", LLAMA, "65536,262144", "--synthetic-kv"),
+    ("prefill, last chunk, resident", "prefill", LLAMA, "65536,131072", "--synthetic-kv"),
     ("prefill, nothing resident", "prefill", LLAMA, "8192,32768", f"{HOST_ONLY} --gpu-memory 18GiB"),
-    ("prefill, last chunk, nothing resident", "prefill", LLAMA, "65536,262144,524288",
-     f"{HOST_ONLY} --gpu-memory 18GiB --synthetic-kv {ALIAS}"),
+    ("prefill, last chunk, nothing resident", "prefill", LLAMA, "65536,131072",
+     f"{HOST_ONLY} --gpu-memory 18GiB --synthetic-kv"),
     ("decode, OPT-6.7B, a batch of 64, resident", "decode", OPT, "512", "--batch 64"),
     ("decode, OPT-6.7B, a batch of 64, nothing resident", "decode", OPT, "512,1024",
      f"{HOST_ONLY} --gpu-memory 20GiB --batch 64 -n 8"),
@@ -114,7 +113,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["predict", "choose"])
     parser.add_argument("--headway", default="build-cuda/src/cli/headway")
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     {"predict": predict, "choose": choose}[args.what](args)
