@@ -29,7 +29,8 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
                            Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead};
 
 // Plans in which every way of a page comes up: up and down between all tiers, through staging and
-// bounce buffers of which there are hardly enough.
+// bounce buffers of which there are hardly enough. In the last one the weights of all layers
+// stream, too.
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
@@ -56,7 +57,15 @@ std::vector<NamedPlan> Plans() {
   host.placement = kv::PlacementKind::kHostOnly;
   host.host_slabs = 30;
   host.host_share = 0.6;
-  return {{"first-fit", first_fit}, {"lru", lru}, {"disk-only", disk}, {"host", host}};
+  HarnessConfig weights = base;
+  weights.placement = kv::PlacementKind::kHostOnly;
+  weights.host_slabs = 30;
+  weights.weight_layers = 0;
+  return {{"first-fit", first_fit},
+          {"lru", lru},
+          {"disk-only", disk},
+          {"host", host},
+          {"weights", weights}};
 }
 
 std::unique_ptr<Model> Tiny() {
@@ -173,8 +182,8 @@ TEST(EngineRace, DelaysNeverChangeABit) {
   const std::vector<NamedPlan> plans = Plans();
   const auto turns = static_cast<int64_t>(std::size(kTurns));
   const int64_t of_a_turn = DelayedSteps() / (static_cast<int64_t>(plans.size()) * turns) + 1;
-  const std::unique_ptr<Model> model = Tiny();
   for (const NamedPlan& plan : plans) {
+    const std::unique_ptr<Model> model = Tiny();
     const std::vector<uint64_t> expected = Undelayed(*model, plan.config, 1, of_a_turn * turns);
     ASSERT_EQ(expected.size(), static_cast<size_t>(of_a_turn * turns));
     Delays delays(7);
@@ -244,11 +253,11 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
 #endif
   constexpr int64_t kSteps = 120;
   constexpr uint64_t kSeeds = 6;
-  const std::unique_ptr<Model> model = Tiny();
   std::set<WaitKey> seen, unseen;
   // What one life does not show, another does.
   for (uint64_t seed = 1; seed == 1 || (seed <= kSeeds && !unseen.empty()); ++seed) {
     for (const NamedPlan& plan : Plans()) {
+      const std::unique_ptr<Model> model = Tiny();
       const std::vector<uint64_t> expected = Undelayed(*model, plan.config, seed, kSteps);
       ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
       for (const auto& [key, late] : WaitsOf(*model, plan.config, seed, kSteps)) {

@@ -39,9 +39,14 @@ struct EngineOptions {
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
   int64_t gpu_memory = 0;          // all that is on the GPU, the driver's part too; 0: what is free
   int64_t kv_memory = kNoLimit;    // the fast tier's KV pages, append and staging buffers
-  int64_t host_memory = kNoLimit;  // KV in host memory, behind the fast tier
+  int64_t host_memory = kNoLimit;  // KV behind the fast tier, and weights that stream
   int64_t disk_memory = 0;         // KV on disk, behind host memory
   std::string disk_path;           // directory of the disk tier; empty: TMPDIR, or /tmp
+
+  // Layers whose weights stay on the device; those of the others are kept in host memory and
+  // brought in each step. -1: as many as fit, which are all on a CPU. Of one engine, the first
+  // context's.
+  int gpu_layers = -1;
 
   // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
   // group, segment, staging buffers and placement, as the method that it is named after has them:
@@ -201,8 +206,10 @@ struct PlanReport {
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload
   int64_t slab_bytes = 0;
-  int64_t slabs[3] = {};    // device, host, disk
-  double host_share = 0.0;  // that decode begins with; see EngineOptions
+  int64_t slabs[3] = {};              // device, host, disk
+  int weight_layers = 0;              // whose weights stay on the device
+  int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
+  double host_share = 0.0;            // that decode begins with; see EngineOptions
   int staging_slabs = 0;
   Prediction prediction;
   std::vector<MemoryLine> memory;

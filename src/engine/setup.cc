@@ -147,7 +147,7 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
                 "unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
 }
 
-Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
+Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const WeightBytes& weights,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
                                           const kv::Manifest* session, const KernelSizes& kernels,
@@ -186,7 +186,9 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   }
   request.page_slots = options.page_slots;
   request.lengths = workload.lengths;
-  request.weight_bytes = weight_bytes;
+  request.weight_bytes = weights.total();
+  request.layer_weight_bytes = weights.layer;
+  request.weight_layers = memory.weight_layers >= 0 ? memory.weight_layers : options.gpu_layers;
   request.other_bytes = memory.program_bytes;
   request.chunk = memory.backend.chunk;
   request.segment = memory.backend.segment;
@@ -238,12 +240,12 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   return request;
 }
 
-Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
+Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
                         const KernelSizes& kernels, const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
-      MakePlanRequest(config, weight_bytes, options, workload, pattern, session, kernels, memory);
+      MakePlanRequest(config, weights, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();
@@ -317,6 +319,8 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.segment = plan.cache.segment_tokens;
   report.kv_bytes = plan.kv_bytes;
   report.host_share = plan.host_share;
+  report.weight_layers = plan.weight_layers;
+  report.streamed_weight_bytes = plan.streamed_weight_bytes;
   report.slab_bytes = plan.slab_bytes;
   report.staging_slabs = plan.cache.staging_slabs;
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
