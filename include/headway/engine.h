@@ -122,8 +122,9 @@ struct ChatMessage {
   std::string content;
 };
 
-// One prompt of a batch. Request i runs in slot i of the Context: the part of the prompt that
-// equals what the slot's cache holds is not computed again.
+// One prompt of a batch. Request i runs in slot i of the Context, and those that are more than its
+// sequences in the slots of those that end first, in order. The part of a prompt that equals what
+// the slot's cache holds is not computed again.
 struct Request {
   std::vector<TokenId> prompt;
   int64_t max_tokens = 128;
@@ -141,9 +142,13 @@ struct Progress {
   int64_t tier_bytes[3] = {};  // device, host, disk: KV held
 };
 
+struct Generation;
+
 struct Hooks {
   // Text of request i as it is made, always whole UTF-8. False ends that request.
   std::function<bool(int request, std::string_view text)> on_text;
+  // Request i has ended.
+  std::function<void(int request, const Generation&)> on_done;
   std::function<void(const Progress&)> on_progress;
   // Polled between layers; true stops cleanly, keeping what whole pages hold.
   const std::atomic<bool>* cancel = nullptr;
@@ -274,7 +279,8 @@ class Context {
 
   const PlanReport& plan() const;
 
-  // Prefills and decodes a batch: at most as many requests as the workload has sequences.
+  // Prefills and decodes a batch. Requests may be more than the workload's sequences if each fits
+  // the shortest of them; they share steps with those that decode.
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
 
   // The sum of -ln p(token | tokens before) over tokens[1..) of one sequence, in slot 0, whose
