@@ -25,6 +25,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/merge.h"
 
 namespace headway::bench {
 namespace {
@@ -97,6 +98,7 @@ class Bench {
     Products();
     Attentions();
     Choices();
+    Merges();
     Elementwise();  // last: it leaves numbers that no model has
     Print();
   }
@@ -278,6 +280,33 @@ class Bench {
   }
 
   // ---- The rest.
+
+  // A state of all query heads merged as prefill merges those of cuDNN, whose logarithms lie head
+  // by head: the first becomes f32, the last is added to that and becomes activations.
+  void Merges() {
+    cuda::StateMerge merge;
+    merge.o = o_;
+    merge.o_stride = kModel;
+    merge.lse = lse_;
+    merge.lse_stride = kHeads;
+    merge.part_o = ff_;
+    merge.part_o_token_stride = kModel;
+    merge.part_o_head_stride = kHeadDim;
+    merge.part_lse = angles_;
+    merge.part_lse_token_stride = 1;
+    merge.part_lse_head_stride = kTokens;
+    merge.tokens = kTokens;
+    merge.heads = kHeads;
+    merge.first = true;
+    const double states = static_cast<double>(kTokens * kHeads);
+    Memory("merge, first state", 0, states * (kHeadDim * 6 + 8),
+           [&, merge] { Must(cuda::MergeState(native(), kDType, kHeadDim, merge), "merge"); });
+    merge.first = false;
+    merge.result = normed_;
+    merge.result_stride = kModel;
+    Memory("merge, last state", 0, states * (kHeadDim * 8 + 8),
+           [&, merge] { Must(cuda::MergeState(native(), kDType, kHeadDim, merge), "merge"); });
+  }
 
   void Memory(const std::string& name, int count, double bytes, const std::function<void()>& work) {
     Add({name, Kind::kMemory, bytes, 0, 0, count, 0}, work);

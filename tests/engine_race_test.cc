@@ -7,6 +7,7 @@
 // runs them on a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -252,11 +253,16 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
   GTEST_SKIP() << "races on purpose";
 #endif
   constexpr int64_t kSteps = 120;
-  constexpr uint64_t kSeeds = 6;
-  std::set<WaitKey> seen, unseen;
-  // What one life does not show, another does.
-  for (uint64_t seed = 1; seed == 1 || (seed <= kSeeds && !unseen.empty()); ++seed) {
-    for (const NamedPlan& plan : Plans()) {
+  constexpr uint64_t kLives = 40;
+  const std::vector<NamedPlan> plans = Plans();
+  std::set<WaitKey> seen;
+  std::map<WaitKey, std::set<const NamedPlan*>> unseen;  // and where they came up
+  // What one life does not show, another does: some waits matter only when a sequence is dropped at
+  // the right moment and another takes its memory.
+  for (uint64_t seed = 1; seed == 1 || (seed <= kLives && !unseen.empty()); ++seed) {
+    for (const NamedPlan& plan : plans) {
+      const auto wanted = [&](const auto& wait) { return wait.second.contains(&plan); };
+      if (seed > 1 && std::none_of(unseen.begin(), unseen.end(), wanted)) continue;
       const std::unique_ptr<Model> model = Tiny();
       const std::vector<uint64_t> expected = Undelayed(*model, plan.config, seed, kSteps);
       ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
@@ -264,7 +270,7 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
         if (seen.contains(key)) continue;
         const int64_t step = FirstDifference(*model, plan.config, seed, key, late, expected);
         if (step < 0) {
-          unseen.insert(key);
+          unseen[key].insert(&plan);
           continue;
         }
         unseen.erase(key);
@@ -276,8 +282,9 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
     }
   }
   EXPECT_GE(seen.size(), 10u);
-  for (const auto& [where, waiter, awaited] : unseen) {
-    ADD_FAILURE() << where << ": " << waiter << " need not wait for " << awaited;
+  for (const auto& [key, where] : unseen) {
+    ADD_FAILURE() << std::get<0>(key) << ": " << std::get<1>(key) << " need not wait for "
+                  << std::get<2>(key);
   }
 }
 

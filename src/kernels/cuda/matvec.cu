@@ -181,9 +181,58 @@ __device__ inline void StageX(const Problem& problem, int rows_staged, int padde
   }
 }
 
+// Element group i (4 elements) of the only row, laid out as StageX does: chunk i / 2 of 8 elements,
+// its low or high half.
+__device__ inline void StageQuad(float* to, int i, float4 value) {
+  const int chunk = i / 2;
+  float* at = to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128;
+  *reinterpret_cast<float4*>(at) = value;
+}
+
+// The sum over a warp, in every lane.
+__device__ inline float WarpSum(float sum) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  return sum;
+}
+
+// What the warps of a block have summed.
+__device__ inline float TotalOf(const float (&parts)[kLineWarps]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (float part : parts) sum += part;
+  return sum;
+}
+
 // The same of one row of f32 that is normed on the way. Every block does it for itself, while the
-// weights that it asked for are on their way.
-__device__ inline void StageNormed(const Problem& problem, int padded, float* to) {
+// weights that it asked for are on their way. RMSNorm's divisor is common to all elements and left
+// to the results, so that the row is read once and nothing waits for its sum: `squares` gets the
+// warps' sums.
+__device__ inline void StageRms(const Problem& problem, int padded, float* to,
+                                float (&squares)[kLineWarps]) {
+  const auto* x = static_cast<const float4*>(problem.x);
+  const auto* weight = reinterpret_cast<const float4*>(problem.norm.weight);
+  const int thread = static_cast<int>(threadIdx.x);
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int i = thread; i < padded / 4; i += kLineThreads) {
+    float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (i < problem.in / 4) {
+      const float4 from = x[i];
+      const float4 by = weight != nullptr ? weight[i] : float4{1.0f, 1.0f, 1.0f, 1.0f};
+      sum += from.x * from.x + from.y * from.y + from.z * from.z + from.w * from.w;
+      value = {from.x * by.x, from.y * by.y, from.z * by.z, from.w * by.w};
+    }
+    StageQuad(to, i, value);
+  }
+  sum = WarpSum(sum);
+  if (thread % kWarp == 0) squares[thread / kWarp] = sum;
+}
+
+// LayerNorm, which needs the mean before anything is squared, and both before the result.
+__device__ inline void StageLayerNorm(const Problem& problem, int padded, float* to) {
   __shared__ float sums[2][kLineWarps];
   const auto* x = static_cast<const float4*>(problem.x);
   const auto* weight = reinterpret_cast<const float4*>(problem.norm.weight);
@@ -191,27 +240,18 @@ __device__ inline void StageNormed(const Problem& problem, int padded, float* to
   const int thread = static_cast<int>(threadIdx.x);
   const float n = static_cast<float>(problem.in);
   auto total = [&](float sum, float(&parts)[kLineWarps]) {
-#pragma unroll
-    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, distance);
-    }
+    sum = WarpSum(sum);
     if (thread % kWarp == 0) parts[thread / kWarp] = sum;
     __syncthreads();
-    sum = 0.0f;
-#pragma unroll
-    for (float part : parts) sum += part;
-    return sum;
+    return TotalOf(parts);
   };
-  float mean = 0.0f;
-  if (problem.norm.kind == NormKind::kLayer) {
-    float sum = 0.0f;
-    for (int i = thread; i < problem.in / 4; i += kLineThreads) {
-      const float4 value = x[i];
-      sum += (value.x + value.y) + (value.z + value.w);
-    }
-    mean = total(sum, sums[0]) / n;
-  }
   float sum = 0.0f;
+  for (int i = thread; i < problem.in / 4; i += kLineThreads) {
+    const float4 value = x[i];
+    sum += (value.x + value.y) + (value.z + value.w);
+  }
+  const float mean = total(sum, sums[0]) / n;
+  sum = 0.0f;
   for (int i = thread; i < problem.in / 4; i += kLineThreads) {
     float4 value = x[i];
     value = {value.x - mean, value.y - mean, value.z - mean, value.w - mean};
@@ -227,10 +267,7 @@ __device__ inline void StageNormed(const Problem& problem, int padded, float* to
       value = {(from.x - mean) * scale * by.x + add.x, (from.y - mean) * scale * by.y + add.y,
                (from.z - mean) * scale * by.z + add.z, (from.w - mean) * scale * by.w + add.w};
     }
-    // Chunk i / 2 of 8 elements, its low or high half: as StageX lays them out.
-    const int chunk = i / 2;
-    float* at = to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128;
-    *reinterpret_cast<float4*>(at) = value;
+    StageQuad(to, i, value);
   }
 }
 
@@ -309,10 +346,7 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
     if (cursor.step + 1 < cursor.end) return;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-#pragma unroll
-      for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-        sum[row] += __shfl_xor_sync(kAllLanes, sum[row], distance);
-      }
+      sum[row] = WarpSum(sum[row]);
       if (lane == 0) sums[cursor.unit * kRows + row] = sum[row];
       sum[row] = 0.0f;
     }
@@ -328,8 +362,13 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
     load(next, even);
   }
   WaitForPrevious();
-  if (kRows == 1 && kWeight != DType::kF32 && problem.normed) {
-    StageNormed(problem, padded, x);
+  __shared__ float squares[kLineWarps];
+  const bool normed = kRows == 1 && kWeight != DType::kF32 && problem.normed;
+  const bool rms = normed && problem.norm.kind == NormKind::kRms;
+  if (rms) {
+    StageRms(problem, padded, x, squares);
+  } else if (normed) {
+    StageLayerNorm(problem, padded, x);
   } else {
     StageX<kWeight>(problem, kRows, padded, x);
   }
@@ -347,13 +386,15 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
   }
   __syncthreads();
 
+  const float mean = rms ? TotalOf(squares) / static_cast<float>(problem.in) : 0.0f;
+  const float scale = rms ? 1.0f / sqrtf(mean + problem.norm.eps) : 1.0f;
   auto total = [&](int line, int row) {
     float value = 0.0f;
 #pragma unroll 1
     for (int part = 0; part < problem.split; ++part) {
       value += sums[(line * problem.split + part) * kRows + row];
     }
-    return value;
+    return value * scale;
   };
   for (int i = static_cast<int>(threadIdx.x); i < count * problem.rows; i += kLineThreads) {
     const int row = i / count;

@@ -329,43 +329,33 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     }
   };
   load(lane * kN);  // before the logarithms are there
-  float ours[kRowsAtOnce];
-  float theirs[kRowsAtOnce];
-#pragma unroll
-  for (int row = 0; row < kRowsAtOnce; ++row) {
-    const bool there = row < rows;
-    ours[row] = there && !merge.first ? lse[row] : kNoKeys;
-    theirs[row] = there && merge.part_lse != nullptr
-                      ? merge.part_lse[token * merge.part_lse_token_stride +
-                                       (first_head + row) * merge.part_lse_head_stride]
-                      : kNoKeys;
-  }
-  float our_share[kRowsAtOnce];
-  float their_share[kRowsAtOnce];
-  float merged[kRowsAtOnce];
-#pragma unroll
-  for (int row = 0; row < kRowsAtOnce; ++row) {
-    const float top = Finite(fmaxf(ours[row], theirs[row]));
-    const float our_weight = expf(ours[row] - top);
-    const float their_weight = expf(theirs[row] - top);
-    const float total = our_weight + their_weight;
-    our_share[row] = our_weight / total;
-    their_share[row] = their_weight / total;
-    merged[row] = total == 0.0f ? kNoKeys : top + logf(total);
-  }
+  // A lane works out the shares of one row; no share of a state without keys, whose o may be
+  // anything.
+  const int mine = lane % kRowsAtOnce;
+  const bool there = mine < rows;
+  const float ours = there && !merge.first ? lse[mine] : kNoKeys;
+  const float theirs = there && merge.part_lse != nullptr
+                           ? merge.part_lse[token * merge.part_lse_token_stride +
+                                            (first_head + mine) * merge.part_lse_head_stride]
+                           : kNoKeys;
+  const float top = Finite(fmaxf(ours, theirs));
+  const float our_weight = expf(ours - top);
+  const float their_weight = expf(theirs - top);
+  const float total = our_weight + their_weight;
+  const float by = total == 0.0f ? 0.0f : 1.0f / total;
 
-  for (int at = lane * kN; at < head_dim; at += kWarp * kN) {
+  for (int at = lane * kN; at - lane * kN < head_dim; at += kWarp * kN) {
 #pragma unroll
     for (int row = 0; row < kRowsAtOnce; ++row) {
       if (row >= rows) break;
-      // Nothing to add, and what is there stays as it is.
-      if (theirs[row] == kNoKeys && ours[row] != kNoKeys && result == nullptr) continue;
+      const float our_share = __shfl_sync(kAllLanes, our_weight * by, row);
+      const float their_share = __shfl_sync(kAllLanes, their_weight * by, row);
+      if (at >= head_dim) continue;
       float value[kN];
 #pragma unroll
       for (int i = 0; i < kN; ++i) {
-        // The o of a state without keys may be anything: it takes no part.
-        value[i] = ours[row] != kNoKeys ? our_share[row] * old[row][i] : 0.0f;
-        if (theirs[row] != kNoKeys) value[i] += their_share[row] * added[row][i];
+        value[i] = our_share == 0.0f ? 0.0f : our_share * old[row][i];
+        if (their_share != 0.0f) value[i] += their_share * added[row][i];
       }
       if (result != nullptr) {
         StoreSome(value, result + row * head_dim + at);
@@ -377,11 +367,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
   // Every lane has read them.
   __syncwarp();
-  if (result != nullptr) return;
-#pragma unroll
-  for (int row = 0; row < kRowsAtOnce; ++row) {
-    if (lane == row && row < rows) lse[row] = merged[row];
-  }
+  if (result == nullptr && lane < rows) lse[lane] = total == 0.0f ? kNoKeys : top + logf(total);
 }
 
 // Whether rows that start at `pointer` and lie `strides` elements apart can be read 4 elements at a

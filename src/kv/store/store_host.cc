@@ -43,12 +43,15 @@ KeyRun Store::KeysOnHost(const HostRead& read) const {
 void Store::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
                       std::function<Status()> work) {
   Lanes& lanes = impl_->lanes;
-  Fence ready;
-  ready.Add(Lane::kCompute, lanes.Mark(Lane::kCompute));
+  Fence queries, pages;
+  queries.Add(Lane::kCompute, lanes.Mark(Lane::kCompute));
   for (const HostRead& read : reads) {
-    ready.Join((*impl_->slabs)[impl_->FindSlab(read.slab)->slab].written);
+    pages.Join((*impl_->slabs)[impl_->FindSlab(read.slab)->slab].written);
   }
-  lanes.Wait(Lane::kHostCompute, ready);
+  // The queries first: to write new keys the compute lane has mostly waited for the copies of older
+  // ones itself.
+  lanes.Wait(Lane::kHostCompute, queries);
+  lanes.Wait(Lane::kHostCompute, pages);
   lanes.stream(Lane::kHostCompute).HostWork(cost, std::move(work));
   const int64_t done = lanes.Mark(Lane::kHostCompute);
   for (const HostRead& read : reads) {

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Compares what the planner says with what a machine does.
+
+  check_plans.py predict --headway build-cuda/src/cli/headway
+      runs bench over a grid of settings and prints predicted and measured speed, and the errors
+      (measured over predicted time, less one): median and worst
+  check_plans.py choose --headway build-cuda/src/cli/headway
+      runs the plan that Headway chooses for some workloads and then others that could have been
+      chosen, and prints how far the choice is from the best of them
+
+Both want a GPU of 80 GB or more. --only NAME picks settings whose name contains NAME.
+"""
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+
+LLAMA = "bench/shapes/llama-3-8b.json"
+OPT = "bench/shapes/opt-6.7b.json"
+HOST_ONLY = "--placement host-only"
+
+# Name, kind of bench, shape, contexts, further options.
+SETTINGS = [
+    ("decode, resident", "decode", LLAMA, "1024,8192,32768,131072", ""),
+    ("decode, a batch of 4, resident", "decode", LLAMA, "2048", "--batch 4"),
+    ("decode, a batch of 16, resident", "decode", LLAMA, "2048,8192", "--batch 16"),
+    ("decode, nothing resident, bus alone", "decode", LLAMA, "8192,32768,131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 4"),
+    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
+    ("decode, half resident, bus alone", "decode", LLAMA, "65536,131072",
+     "--gpu-memory 24GiB --host-attention off -n 8"),
+    ("decode, half resident", "decode", LLAMA, "65536,131072", "--gpu-memory 24GiB -n 8"),
+    ("decode, a batch of 4 unequal, nothing resident", "decode", LLAMA, "65536+32768+16384+8192",
+     f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
+    ("prefill, resident", "prefill", LLAMA, "2048,8192,32768", ""),
+    ("prefill, last chunk, resident", "prefill", LLAMA, "65536,131072", "--synthetic-kv"),
+    ("prefill, nothing resident", "prefill", LLAMA, "8192,32768", f"{HOST_ONLY} --gpu-memory 18GiB"),
+    ("prefill, last chunk, nothing resident", "prefill", LLAMA, "65536,131072",
+     f"{HOST_ONLY} --gpu-memory 18GiB --synthetic-kv"),
+    ("decode, OPT-6.7B, a batch of 64, resident", "decode", OPT, "512", "--batch 64"),
+    ("decode, OPT-6.7B, a batch of 64, nothing resident", "decode", OPT, "512,1024",
+     f"{HOST_ONLY} --gpu-memory 20GiB --batch 64 -n 8"),
+    ("prefill, OPT-6.7B, a batch of 8", "prefill", OPT, "1024", "--batch 8"),
+]
+
+# Name, kind of bench, shape, context, options of the workload, and the choices that are tried.
+WORKLOADS = [
+    ("decode at 128K, nothing resident", "decode", LLAMA, "131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB -n 6",
+     {"--host-attention": ["off", "0.3", "0.5", "0.6", "0.7", "0.8", "1"], "--head-group": ["1", "8"]}),
+    ("decode at 128K, 24 GiB", "decode", LLAMA, "131072", "--gpu-memory 24GiB -n 6",
+     {"--host-attention": ["off", "0.5", "0.7"], "--segment": ["8192", "32768"]}),
+    ("prefill of 32K, nothing resident", "prefill", LLAMA, "32768", f"{HOST_ONLY} --gpu-memory 18GiB",
+     {"--chunk": ["2048", "4096", "8192"], "--head-group": ["1", "4", "8"]}),
+]
+
+
+def bench(args, kind, shape, contexts, options):
+    """The results of one bench, or None where it failed."""
+    command = [args.headway, "bench", kind, "--random-weights", shape, "--device", "cuda", "--json", "--no-progress",
+               "-c", contexts, "-r", str(args.repetitions), *options.split()]
+    if kind == "decode":
+        command.append("--synthetic-kv")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"  failed: {' '.join(command)}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout)["results"]
+
+
+def name_of(lengths):
+    text = f"{lengths[0]:,}" if len(set(lengths)) == 1 else "+".join(f"{length:,}" for length in lengths)
+    return text if len(set(lengths)) > 1 or len(lengths) == 1 else f"{len(lengths)} × {text}"
+
+
+def predict(args):
+    errors = []
+    print("| setting | context | predicted tok/s | measured | error |\n|---|---|---|---|---|")
+    for name, kind, shape, contexts, options in SETTINGS:
+        if args.only not in name:
+            continue
+        for result in bench(args, kind, shape, contexts, options) or []:
+            predicted, measured = result["predicted_seconds"], result["median_seconds"]
+            errors.append(measured / predicted - 1)
+            print(f"| {name} | {name_of(result['lengths'])} | {result['tokens'] / predicted:,.4g} "
+                  f"| {result['tokens'] / measured:,.4g} | {100 * errors[-1]:+.1f} % |", flush=True)
+    sizes = [abs(error) for error in errors]
+    if sizes:
+        print(f"\n{len(sizes)} settings: median error {100 * statistics.median(sizes):.1f} %, "
+              f"worst {100 * max(sizes):.1f} %")
+
+
+def choose(args):
+    print("| workload | plan | tok/s | of the best |\n|---|---|---|---|")
+    for name, kind, shape, context, options, choices in WORKLOADS:
+        if args.only not in name:
+            continue
+        plans = [""] + [" ".join(f"{flag} {value}" for flag, value in zip(choices, values))
+                        for values in itertools.product(*choices.values())]
+        speeds = {}
+        for plan in plans:
+            results = bench(args, kind, shape, context, f"{options} {plan}")
+            if results:
+                speeds[plan] = results[0]["tokens_per_second"]
+        best = max(speeds.values())
+        for plan, speed in sorted(speeds.items(), key=lambda item: -item[1]):
+            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / best:.1f} % |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["predict", "choose"])
+    parser.add_argument("--headway", default="build-cuda/src/cli/headway")
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    {"predict": predict, "choose": choose}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
