@@ -296,12 +296,17 @@ double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& reque
   const plan::Subject subject = plan::SubjectOf(request);
   const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
   double seconds = 0.0;
-  for (size_t i = 0; phase.decode_steps == 0 && i < phase.lengths.size(); ++i) {
-    const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
-    seconds +=
-        plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
-  }
-  if (phase.decode_steps > 0) {
+  const bool whole = std::all_of(phase.prefixes.begin(), phase.prefixes.end(),
+                                 [](int64_t prefix) { return prefix == 0; });
+  if (phase.decode_steps == 0 && whole) {
+    seconds = plan::PredictPrefills(machine, subject, run, phase.lengths).seconds;
+  } else if (phase.decode_steps == 0) {
+    for (size_t i = 0; i < phase.lengths.size(); ++i) {
+      const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
+      seconds +=
+          plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
+    }
+  } else {
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;

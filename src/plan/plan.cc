@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -53,15 +54,17 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
 // Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
 // with a sliding window keeps what the window and one chunk can see.
 int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  std::map<int64_t, int64_t> sequences;  // by their segments: many are alike
+  for (int64_t length : request.lengths) ++sequences[CeilDiv(length, choice.segment_tokens)];
   int64_t slabs = 0;
-  for (int64_t length : request.lengths) {
-    const int64_t segments = CeilDiv(length, choice.segment_tokens);
+  for (const auto& [segments, count] : sequences) {
     for (int layer = 0; layer < request.shape.layers; ++layer) {
       const int64_t window =
           request.window.empty() ? 0 : request.window[static_cast<size_t>(layer)];
       const int64_t seen =
           window == 0 ? segments : CeilDiv(window + choice.chunk, choice.segment_tokens) + 1;
-      slabs += CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
+      slabs +=
+          count * CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
     }
   }
   return slabs;
@@ -175,6 +178,10 @@ int64_t AutoSegment(const PlanRequest& request) {
   }
   while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
     segment = Align(segment / 2, request.page_slots);
+  }
+  // Each of many short sequences would leave as much room empty.
+  if (request.lengths.size() > 1) {
+    segment = std::min(segment, Align(longest, request.page_slots));
   }
   return segment;
 }
@@ -432,12 +439,14 @@ int64_t LongestThatFits(PlanRequest request) {
 Status DoesNotFit(const PlanRequest& request) {
   const SmallestBudgets smallest = FindSmallestBudgets(request);
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  const bool streams = request.weight_layers >= 0 && request.weight_layers < request.shape.layers;
   std::string message =
-      "the KV cache of " + std::to_string(longest) + " tokens" +
+      std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
+      std::to_string(longest) + " tokens" +
       (request.lengths.size() > 1
            ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
            : "") +
-      " does not fit; one of these would do:";
+      (streams ? " do" : " does") + " not fit; one of these would do:";
   // The cheapest first: a byte of disk costs about a fiftieth of one of RAM, and that a twentieth
   // of one of a GPU.
   struct Offer {

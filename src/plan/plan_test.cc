@@ -70,6 +70,15 @@ TEST(Plan, SmallestBudgetsAreExactlySmallest) {
   EXPECT_FALSE(MakePlan(request).ok());
 }
 
+TEST(Plan, ManyShortSequencesLeaveNoRoomEmpty) {
+  PlanRequest request = Demo(290);
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 1024);
+  request.lengths.assign(64, 290);
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 320);
+  request.lengths[3] = 16384;
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 1024);
+}
+
 TEST(Plan, SaysWhichTierWouldHelp) {
   PlanRequest request = Demo(16384);
   request.budgets = {8 * kMiB, 8 * kMiB, 0};
