@@ -148,6 +148,54 @@ TEST_F(Cli, RunPrintsTheTextAndASummary) {
   }
 }
 
+TEST_F(Cli, ManyPromptsGiveTheirTextsInOrder) {
+  WriteFile(
+      dir_.File("prompts"),
+      "\"Once upon a time\"\n{\"prompt\": \"The old man looked at the sea and\", \"id\": \"x\", "
+      "\"max_tokens\": 3}\n\n\"She said\"\n");
+  const Outcome outcome =
+      Run({"run", kModel, "--prompts", dir_.File("prompts"), "--parallel", "2", "-n", "8"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("3, 2 at a time"));
+  std::vector<Json> lines;
+  std::istringstream in(outcome.out);
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  const std::vector<std::string> prompts = {"Once upon a time", "The old man looked at the sea and",
+                                            "She said"};
+  for (size_t i = 0; i < 3; ++i) {
+    const Json alone = RunJson({"run", kModel, "-p", prompts[i], "-n", i == 1 ? "3" : "8"});
+    EXPECT_EQ(lines[i]["index"], i);
+    EXPECT_EQ(lines[i]["tokens"], alone["tokens"]) << i;
+    EXPECT_EQ(lines[i]["text"], alone["text"]) << i;
+    EXPECT_EQ(lines[i]["finish"], alone["finish"]) << i;
+  }
+  EXPECT_EQ(lines[1]["id"], "x");
+  ExpectFailure({"run", kModel, "--prompts", "-"}, 1, "standard input, line 2", "\"a\"\n{}\n");
+  ExpectFailure({"run", kModel, "--prompts", "-", "-p", "a"}, 2, "--prompts and --prompt");
+}
+
+TEST_F(Cli, WeightsStreamWhereLayersDoNotStay) {
+  const Args run = {"run", kModel, "-p", "Once upon a time", "-n", "8"};
+  const Json all = RunJson(run);
+  Args some = run;
+  some.insert(some.end(), {"--gpu-layers", "2"});
+  const Json streamed = RunJson(some);
+  EXPECT_EQ(streamed["tokens"], all["tokens"]);
+  EXPECT_EQ(streamed["plan"]["weight_layers"], 2);
+  EXPECT_GT(streamed["plan"]["streamed_weight_bytes"], 0);
+  some.insert(some.end(), {"--host-memory", "1MiB"});
+  ExpectFailure(some, 1, "--host-memory");
+  ExpectFailure({"run", kModel, "-p", "a", "--gpu-layers", "few"}, 2, "--gpu-layers: 'few'");
+  // A GPU that is not here: what does not fit it streams.
+  const Json plan = RunJson({"plan", "--random-weights",
+                             std::string(HEADWAY_SOURCE_DIR) + "/bench/shapes/opt-30b.json",
+                             "--machine", "rtx-4090", "-c", "1024"});
+  EXPECT_LT(plan["weight_layers"], 48);
+  EXPECT_GT(plan["weight_layers"], 0);
+  EXPECT_LT(plan["smallest"]["gpu_memory"], int64_t{8} << 30);
+}
+
 TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers take memory of their own";

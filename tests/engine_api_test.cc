@@ -1,6 +1,7 @@
 // The public API: generation, batches, budgets, sessions, cancelling, several engines at once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -100,6 +101,110 @@ TEST(EngineApi, ABatchEqualsItsRequestsAlone) {
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ((*batch)[i].tokens, Fresh(kDemo, {}, requests[i]).tokens) << "request " << i;
   }
+}
+
+// Requests that are more than the sequences take the places of those that end, and read their
+// prompts in steps in which others decode.
+TEST(EngineApi, RequestsThatWaitEqualThemselvesAlone) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  std::vector<Request> requests;
+  for (const int64_t n : {310, 1200, 370, 640, 420, 300, 500}) {
+    requests.push_back(RequestOf(Quoting(*engine, n, static_cast<size_t>(n)), 4 + n % 9));
+  }
+  const std::string early = Fresh(kDemo, {}, requests[2]).text.substr(3, 4);
+  requests[2].stop = {early};
+  requests[4].max_tokens = 0;
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1300, 1300, 1300}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  std::vector<int> done;
+  std::vector<std::string> texts(requests.size());
+  Hooks hooks;
+  hooks.on_done = [&](int request, const Generation&) { done.push_back(request); };
+  hooks.on_text = [&](int request, std::string_view text) {
+    texts[static_cast<size_t>(request)] += text;
+    return true;
+  };
+  Result<std::vector<Generation>> batch = (*context)->Generate(requests, hooks);
+  ASSERT_TRUE(batch.ok()) << batch.status().message();
+  ASSERT_EQ(batch->size(), requests.size());
+  int64_t made = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Generation alone = Fresh(kDemo, {}, requests[i]);
+    EXPECT_EQ((*batch)[i].tokens, alone.tokens) << "request " << i;
+    EXPECT_EQ((*batch)[i].text, alone.text) << "request " << i;
+    EXPECT_EQ((*batch)[i].finish, alone.finish) << "request " << i;
+    EXPECT_EQ(texts[i], alone.text) << "request " << i;
+    made += static_cast<int64_t>(alone.tokens.size());
+  }
+  EXPECT_EQ((*batch)[2].finish, FinishReason::kStop);
+  EXPECT_TRUE((*batch)[4].tokens.empty());
+  std::sort(done.begin(), done.end());
+  EXPECT_EQ(done, (std::vector<int>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_GT((*context)->timings().decode_tokens, 0);
+  EXPECT_LE((*context)->timings().decode_tokens, made);
+  // One that fits no sequence is refused before anything runs.
+  requests[6].prompt = Quoting(*engine, 1301, 1);
+  EXPECT_EQ((*context)->Generate(requests, {}).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(EngineApi, ACancelledBatchKeepsWhatHasEnded) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i)
+    requests.push_back(RequestOf(Quoting(*engine, 300, 1), 3 + 30 * (i % 2)));
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400, 400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  std::atomic<bool> cancel = false;
+  Hooks hooks;
+  hooks.cancel = &cancel;
+  hooks.on_done = [&](int, const Generation&) { cancel = true; };
+  Result<std::vector<Generation>> batch = (*context)->Generate(requests, hooks);
+  ASSERT_TRUE(batch.ok()) << batch.status().message();
+  EXPECT_EQ((*batch)[0].finish, FinishReason::kLength);
+  EXPECT_EQ((*batch)[0].tokens.size(), 3u);
+  for (size_t i = 1; i < requests.size(); ++i) {
+    EXPECT_EQ((*batch)[i].finish, FinishReason::kCancelled) << i;
+  }
+}
+
+// On the CPU, too: there the weights move from RAM to RAM, which only shows that they can.
+TEST(EngineApi, WeightsThatStreamGiveTheSameTokens) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 900, 1), 12);
+  const Generation expected = Fresh(kDemo, {}, request);
+  for (const int layers : {0, 1, 7}) {
+    EngineOptions options;
+    options.gpu_layers = layers;
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    // The second context shares what the first has moved.
+    for (int context = 0; context < 2; ++context) {
+      Result<std::unique_ptr<Context>> made = engine->NewContext({{912}});
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      EXPECT_EQ((*made)->plan().weight_layers, layers);
+      EXPECT_GT((*made)->plan().streamed_weight_bytes, 0);
+      Result<Generation> got = GenerateOne(**made, request);
+      ASSERT_TRUE(got.ok()) << got.status().message();
+      EXPECT_EQ(got->tokens, expected.tokens) << layers << " layers";
+    }
+  }
+}
+
+TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
+  EngineOptions options;
+  options.gpu_layers = 0;
+  options.host_memory = 1 << 20;
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.status().code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(context.status().message().find("--host-memory"), std::string::npos)
+      << context.status().message();
+  // And the smallest that it names does.
+  const size_t at = context.status().message().find("--host-memory ");
+  options.host_memory = std::atoll(context.status().message().c_str() + at + 14) << 10;
+  engine = Open(kDemo, options);
+  context = engine->NewContext({{100}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_TRUE(GenerateOne(**context, RequestOf(Quoting(*engine, 90, 1), 4)).ok());
 }
 
 TEST(EngineApi, ALaterPromptContinuesFromTheCache) {

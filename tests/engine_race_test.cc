@@ -30,7 +30,8 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
                            Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead};
 
 // Plans in which every way of a page comes up: up and down between all tiers, through staging and
-// bounce buffers of which there are hardly enough.
+// bounce buffers of which there are hardly enough. In the last one the weights of all layers
+// stream, too.
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
@@ -57,7 +58,15 @@ std::vector<NamedPlan> Plans() {
   host.placement = kv::PlacementKind::kHostOnly;
   host.host_slabs = 30;
   host.host_share = 0.6;
-  return {{"first-fit", first_fit}, {"lru", lru}, {"disk-only", disk}, {"host", host}};
+  HarnessConfig weights = base;
+  weights.placement = kv::PlacementKind::kHostOnly;
+  weights.host_slabs = 30;
+  weights.weight_layers = 0;
+  return {{"first-fit", first_fit},
+          {"lru", lru},
+          {"disk-only", disk},
+          {"host", host},
+          {"weights", weights}};
 }
 
 std::unique_ptr<Model> Tiny() {
@@ -174,8 +183,8 @@ TEST(EngineRace, DelaysNeverChangeABit) {
   const std::vector<NamedPlan> plans = Plans();
   const auto turns = static_cast<int64_t>(std::size(kTurns));
   const int64_t of_a_turn = DelayedSteps() / (static_cast<int64_t>(plans.size()) * turns) + 1;
-  const std::unique_ptr<Model> model = Tiny();
   for (const NamedPlan& plan : plans) {
+    const std::unique_ptr<Model> model = Tiny();
     const std::vector<uint64_t> expected = Undelayed(*model, plan.config, 1, of_a_turn * turns);
     ASSERT_EQ(expected.size(), static_cast<size_t>(of_a_turn * turns));
     Delays delays(7);
@@ -245,7 +254,6 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
 #endif
   constexpr int64_t kSteps = 120;
   constexpr uint64_t kLives = 40;
-  const std::unique_ptr<Model> model = Tiny();
   const std::vector<NamedPlan> plans = Plans();
   std::set<WaitKey> seen;
   std::map<WaitKey, std::set<const NamedPlan*>> unseen;  // and where they came up
@@ -255,6 +263,7 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
     for (const NamedPlan& plan : plans) {
       const auto wanted = [&](const auto& wait) { return wait.second.contains(&plan); };
       if (seed > 1 && std::none_of(unseen.begin(), unseen.end(), wanted)) continue;
+      const std::unique_ptr<Model> model = Tiny();
       const std::vector<uint64_t> expected = Undelayed(*model, plan.config, seed, kSteps);
       ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
       for (const auto& [key, late] : WaitsOf(*model, plan.config, seed, kSteps)) {

@@ -39,9 +39,14 @@ struct EngineOptions {
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
   int64_t gpu_memory = 0;          // all that is on the GPU, the driver's part too; 0: what is free
   int64_t kv_memory = kNoLimit;    // the fast tier's KV pages, append and staging buffers
-  int64_t host_memory = kNoLimit;  // KV in host memory, behind the fast tier
+  int64_t host_memory = kNoLimit;  // KV behind the fast tier, and weights that stream
   int64_t disk_memory = 0;         // KV on disk, behind host memory
   std::string disk_path;           // directory of the disk tier; empty: TMPDIR, or /tmp
+
+  // Layers whose weights stay on the device; those of the others are kept in host memory and
+  // brought in each step. -1: as many as fit, which are all on a CPU. Of one engine, the first
+  // context's.
+  int gpu_layers = -1;
 
   // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
   // group, segment, staging buffers and placement, as the method that it is named after has them:
@@ -118,8 +123,9 @@ struct ChatMessage {
   std::string content;
 };
 
-// One prompt of a batch. Request i runs in slot i of the Context: the part of the prompt that
-// equals what the slot's cache holds is not computed again.
+// One prompt of a batch. Request i runs in slot i of the Context, and those that are more than its
+// sequences in the slots of those that end first, in order. The part of a prompt that equals what
+// the slot's cache holds is not computed again.
 struct Request {
   std::vector<TokenId> prompt;
   int64_t max_tokens = 128;
@@ -137,9 +143,13 @@ struct Progress {
   int64_t tier_bytes[3] = {};  // device, host, disk: KV held
 };
 
+struct Generation;
+
 struct Hooks {
   // Text of request i as it is made, always whole UTF-8. False ends that request.
   std::function<bool(int request, std::string_view text)> on_text;
+  // Request i has ended.
+  std::function<void(int request, const Generation&)> on_done;
   std::function<void(const Progress&)> on_progress;
   // Polled between layers; true stops cleanly, keeping what whole pages hold.
   const std::atomic<bool>* cancel = nullptr;
@@ -202,8 +212,10 @@ struct PlanReport {
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload
   int64_t slab_bytes = 0;
-  int64_t slabs[3] = {};    // device, host, disk
-  double host_share = 0.0;  // that decode begins with; see EngineOptions
+  int64_t slabs[3] = {};              // device, host, disk
+  int weight_layers = 0;              // whose weights stay on the device
+  int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
+  double host_share = 0.0;            // that decode begins with; see EngineOptions
   int staging_slabs = 0;
   Prediction prediction;
   std::vector<MemoryLine> memory;
@@ -268,7 +280,8 @@ class Context {
 
   const PlanReport& plan() const;
 
-  // Prefills and decodes a batch: at most as many requests as the workload has sequences.
+  // Prefills and decodes a batch. Requests may be more than the workload's sequences if each fits
+  // the shortest of them; they share steps with those that decode.
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
 
   // The sum of -ln p(token | tokens before) over tokens[1..) of one sequence, in slot 0, whose

@@ -194,6 +194,10 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
     work.bus_bytes = static_cast<double>(flags.steps) *
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
   }
+  // A prefill may be as little as one step.
+  work.weight_bytes = static_cast<double>((flags.prefill ? 1 : flags.steps) *
+                                          (*context)->plan().streamed_weight_bytes);
+  work.bus_bytes += work.weight_bytes;
   measured.floor_seconds = FloorSeconds(work, peaks);
   const Result<double> predicted =
       engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});

@@ -114,9 +114,14 @@ Json TiersJson(const TierUse& tiers) {
 }
 
 Json PlanJson(const PlanReport& plan) {
-  Json json = {{"chunk", plan.chunk},           {"head_group", plan.head_group},
-               {"segment", plan.segment},       {"kv_bytes", plan.kv_bytes},
-               {"slab_bytes", plan.slab_bytes}, {"host_share", plan.host_share}};
+  Json json = {{"chunk", plan.chunk},
+               {"head_group", plan.head_group},
+               {"segment", plan.segment},
+               {"kv_bytes", plan.kv_bytes},
+               {"slab_bytes", plan.slab_bytes},
+               {"host_share", plan.host_share},
+               {"weight_layers", plan.weight_layers},
+               {"streamed_weight_bytes", plan.streamed_weight_bytes}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
   json["memory"] = Json::array();
   for (const MemoryLine& line : plan.memory) {

@@ -66,6 +66,7 @@ double FloorSeconds(const Work& work, const MachinePeaks& peaks) {
       {seconds(work.bytes, peaks.read_bytes_per_second),
        seconds(work.flops, peaks.gemm_flops_per_second) + seconds(work.attention_flops, attention),
        seconds(work.bus_bytes, from_host),
+       seconds(work.weight_bytes, peaks.host_to_device_bytes_per_second),
        seconds(work.disk_bytes, peaks.disk_read_bytes_per_second)});
 }
 

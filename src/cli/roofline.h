@@ -15,6 +15,7 @@ struct Work {
   double flops = 0.0;            // multiplications and additions of matrix products
   double attention_flops = 0.0;  // and of attention
   double bus_bytes = 0.0;        // from host memory to a device with its own
+  double weight_bytes = 0.0;     // of these, weights: cores of the host are no help there
   double disk_bytes = 0.0;       // read from the disk
 };
 

@@ -65,6 +65,7 @@ TEST(Roofline, TakesTheLongest) {
   peaks.host_read_bytes_per_second = 5.0;
   peaks.shared_host_to_device_bytes_per_second = 3.0;
   EXPECT_EQ(FloorSeconds({.bytes = 10.0, .bus_bytes = 16.0}, peaks), 2.0);
+  EXPECT_EQ(FloorSeconds({.bytes = 10.0, .bus_bytes = 16.0, .weight_bytes = 12.0}, peaks), 3.0);
   EXPECT_EQ(FloorSeconds({.bytes = 20.0, .flops = 1000.0, .disk_bytes = 15.0}, {}), 0.0);
 }
 

@@ -7,6 +7,7 @@
 #include "cli/generate.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
+#include "cli/run_prompts.h"
 
 namespace headway::cli {
 namespace {
@@ -17,21 +18,21 @@ constexpr const char* kExamples =
       --kv-memory 8MiB --host-memory 64MiB --disk-memory 1GiB
   cat notes.txt | headway run models/demo --json
   headway run models/demo --file book.txt --ask "And who sold it?" \
-      --session book.session)";
-
-struct RunFlags {
-  ModelFlags model;
-  PromptFlags prompt;
-  SamplingFlags sampling;
-  OutputFlags output;
-  int64_t max_tokens = 128;
-  int64_t context = 0;
-  bool compare_resident = false;
-};
+      --session book.session
+  headway run models/demo --prompts prompts.jsonl --parallel 64 -n 100)";
 
 void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddModelFlags(app, &flags->model);
   AddPromptFlags(app, &flags->prompt);
+  const std::string batch = "Many prompts";
+  AddText(app, batch, "--prompts", &flags->prompts,
+          "file of prompts to run together, a line each: a JSON string, or an object with "
+          "\"prompt\" and perhaps \"id\" and \"max_tokens\"; - is standard input. Prints a line of "
+          "JSON for each, in their order")
+      ->type_name("JSONL");
+  AddNumber(app, batch, "--parallel", &flags->parallel, 1, 4096,
+            "most of them at a time; one that ends gives its place to the next")
+      ->default_str(std::to_string(flags->parallel));
   const std::string group = "Length";
   AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,
             "most tokens to generate; 0 only reads the prompt, which fills a --session")
@@ -52,16 +53,6 @@ struct Outcome {
   std::vector<LaneReport> lanes;
   Status saved;
 };
-
-Request RequestOf(const RunFlags& flags, std::vector<TokenId> prompt) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = flags.max_tokens;
-  request.sampling = flags.sampling.options;
-  request.stop = flags.sampling.stop;
-  request.ignore_eos = flags.sampling.ignore_eos;
-  return request;
-}
 
 Result<int64_t> ContextLength(const RunFlags& flags, const Engine& engine, size_t prompt_tokens) {
   if (flags.context > 0) return flags.context;
@@ -188,7 +179,25 @@ int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> eq
   return status;
 }
 
+// What a batch of prompts has no use for.
+std::string CheckBatch(const CLI::App& app, const RunFlags& flags) {
+  for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
+    if (app.count(flag) > 0) return std::string("--prompts and ") + flag + " exclude each other";
+  }
+  return flags.prompt.system.empty() || flags.prompt.chat ? "" : "--system needs --chat";
+}
+
 }  // namespace
+
+Request RequestOf(const RunFlags& flags, std::vector<TokenId> prompt) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = flags.max_tokens;
+  request.sampling = flags.sampling.options;
+  request.stop = flags.sampling.stop;
+  request.ignore_eos = flags.sampling.ignore_eos;
+  return request;
+}
 
 int RunCommand(const Args& args, Console& console) {
   RunFlags flags;
@@ -199,6 +208,12 @@ int RunCommand(const Args& args, Console& console) {
                           kExamples);
   AddRunFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (!flags.prompts.empty()) {
+    if (std::string wrong = CheckBatch(*app, flags); !wrong.empty()) {
+      return WrongUsage(*app, wrong, console);
+    }
+    return RunPrompts(flags, console);
+  }
   if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }

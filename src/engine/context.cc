@@ -16,6 +16,12 @@ int64_t DiskLimit(const EngineOptions& options) {
   return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
 }
 
+// What streamed weights leave of it.
+int64_t HostLimit(const ContextParts& parts) {
+  const int64_t limit = parts.options->host_memory;
+  return limit == kNoLimit ? limit : limit - parts.host_weights;
+}
+
 }  // namespace
 
 std::string DiskDirectory(const EngineOptions& options) {
@@ -39,7 +45,7 @@ Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
 Context::Impl::Impl(const ContextParts& p)
     : parts(p),
       kv_budget("--kv-memory", p.options->kv_memory, p.device_budget),
-      host_budget("--host-memory", p.options->host_memory),
+      host_budget("--host-memory", HostLimit(p)),
       disk_budget("--disk-memory", DiskLimit(*p.options)),
       memory_budget("memory", kNoLimit),
       pool(p.options->threads) {}
@@ -125,9 +131,10 @@ Status Context::Impl::Build(const Workload& workload) {
   if (Status s = OpenSession(&session, &manifest); !s.ok()) return s;
   const ModelConfig& config = parts.model->config();
   Result<Setup> setup =
-      MakeSetup(config, parts.model->weight_bytes().total(), options, workload, *parts.pattern,
+      MakeSetup(config, parts.model->weight_bytes(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
-                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine});
+                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine,
+                 parts.weight_layers});
   if (!setup.ok()) return setup.status();
   setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
@@ -150,13 +157,19 @@ Status Context::Impl::Build(const Workload& workload) {
       kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
+  if (setup->plan.streamed_weight_bytes > 0) {
+    Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
+        *parts.model, *device, store->lanes(), fast_budget, plan::kWeightBuffers);
+    if (!stream.ok()) return stream.status();
+    weights = std::move(*stream);
+  }
   setup->executor.host_reads_device = device->host_reads_memory();
   HostPath host{host_attention.get(), setup->plan.host_share, nullptr, parts.env};
   const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
   if (host_attention != nullptr && corrected) host.trace = &trace;
   Result<std::unique_ptr<Executor>> new_executor =
       Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
-                       fast_budget, memory_budget, host);
+                       fast_budget, memory_budget, host, weights.get());
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,

@@ -30,6 +30,8 @@ struct ContextParts {
   const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
   const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
+  int weight_layers = -1;                  // whose weights are on the device
+  int64_t host_weights = 0;                // bytes of the others
 };
 
 struct Context::Impl {
@@ -57,6 +59,7 @@ struct Context::Impl {
   std::unique_ptr<ThreadPool> host_pool;          // of the path `host`; null without it
   std::unique_ptr<HostAttention> host_attention;  // the same
   std::unique_ptr<kv::Store> store;
+  std::unique_ptr<WeightStream> weights;  // null where all are resident
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Generator> generator;
   PlanReport plan;

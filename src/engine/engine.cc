@@ -12,6 +12,7 @@
 #include "engine/machine_profile.h"
 #include "engine/open.h"
 #include "engine/setup.h"
+#include "engine/weight_stream.h"
 #include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"
@@ -85,7 +86,8 @@ const char* FinishReasonName(FinishReason reason) {
 }
 
 struct Engine::Impl {
-  Impl(Env* e, const EngineOptions& o) : env(e), options(o), pool(o.threads) {}
+  Impl(Env* e, const EngineOptions& o)
+      : env(e), options(o), pool(o.threads), host_budget("--host-memory", o.host_memory) {}
 
   Env* const env;
   EngineOptions options;
@@ -96,6 +98,8 @@ struct Engine::Impl {
   std::optional<Budget> device_budget;
   Reservation driver_memory;
   std::unique_ptr<Device> device;
+  Budget host_budget;      // of weights that stream
+  int placed_layers = -1;  // whose weights are on the device; -1: not moved yet
   std::mutex moving;
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
@@ -111,11 +115,12 @@ struct Engine::Impl {
   // What a plan's error means, and whether what it takes of a device with its own memory is free.
   Status Explain(const Status& error) const;
   Status CheckRoom(const PlanReport& plan);
-  Status MoveWeights();
+  // Puts the weights where a plan has them, the first one.
+  Status MoveWeights(int weight_layers);
   Status FindMachine();
   SetupMemory memory() {
     return {program_bytes, backend->info(), fast_budget(),
-            machine.has_value() ? &machine->machine : nullptr};
+            machine.has_value() ? &machine->machine : nullptr, placed_layers};
   }
   Result<plan::PlanRequest> Request(const Workload& workload);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
@@ -161,7 +166,7 @@ Status Engine::Impl::FindMachine() {
 Result<plan::PlanRequest> Engine::Impl::Request(const Workload& workload) {
   Result<kv::Manifest> session = ReadSession(*env, options);
   if (!session.ok()) return session.status();
-  return MakePlanRequest(model->config(), model->weight_bytes().total(), options, workload, pattern,
+  return MakePlanRequest(model->config(), model->weight_bytes(), options, workload, pattern,
                          &*session, *kernels, memory());
 }
 
@@ -182,18 +187,26 @@ Status Engine::Impl::CheckRoom(const PlanReport& plan) {
   }
   memory.taken = backend->info().context_memory;
   const std::lock_guard lock(moving);
-  if (device != nullptr) memory.taken += model->weight_bytes().total();
+  memory.taken += model->device_bytes();
   return CheckDeviceMemory(memory);
 }
 
-Status Engine::Impl::MoveWeights() {
-  if (!device_budget.has_value()) return OkStatus();
+Status Engine::Impl::MoveWeights(int weight_layers) {
   const std::lock_guard lock(moving);
-  if (device != nullptr) return OkStatus();
+  if (placed_layers >= 0) return OkStatus();
+  const std::vector<int> streamed = StreamedLayers(model->shape().layers, weight_layers);
+  if (!device_budget.has_value() && streamed.empty()) return OkStatus();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
   if (!made.ok()) return made.status();
-  if (Status s = model->MoveTo(**made, *device_budget); !s.ok()) return s;
+  if (Status s = model->MoveTo(**made, {.device_budget = fast_budget(),
+                                        .host_budget = &host_budget,
+                                        .streamed = streamed,
+                                        .pool = &pool});
+      !s.ok()) {
+    return s;
+  }
   device = std::move(*made);
+  placed_layers = weight_layers;
   return OkStatus();
 }
 
@@ -338,7 +351,7 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   Result<PlanReport> plan = Plan(workload);
   if (!plan.ok()) return plan.status();
   if (Status s = impl_->CheckRoom(*plan); !s.ok()) return s;
-  if (Status s = impl_->MoveWeights(); !s.ok()) return s;
+  if (Status s = impl_->MoveWeights(plan->weight_layers); !s.ok()) return s;
   ContextParts parts;
   parts.env = impl_->env;
   parts.backend = impl_->backend.get();
@@ -349,6 +362,8 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   parts.pattern = &impl_->pattern;
   parts.program_bytes = impl_->program_bytes;
   parts.machine = impl_->memory().machine;
+  parts.weight_layers = plan->weight_layers;
+  parts.host_weights = impl_->host_budget.used();
   Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
   if (!made.ok()) return made.status();
   (*made)->plan.prediction = plan->prediction;

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
                                                    Device& device, Stream& compute,
                                                    kv::Store& store, const ExecutorLimits& limits,
                                                    Budget& budget, Budget& host_budget,
-                                                   const HostPath& host) {
+                                                   const HostPath& host, WeightStream* weights) {
   Result<std::unique_ptr<Buffer>> memory = device.Allocate(
       budget, static_cast<size_t>(Bytes(model.shape(), limits, kernels)), "activations");
   if (!memory.ok()) return memory.status();
@@ -94,13 +94,14 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
   }
   return std::unique_ptr<Executor>(new Executor(model, kernels, compute, store, limits,
                                                 std::move(*memory), std::move(host_memory),
-                                                std::move(layer_done), host));
+                                                std::move(layer_done), host, weights));
 }
 
 Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
                    const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
                    std::unique_ptr<Buffer> host_memory,
-                   std::vector<std::unique_ptr<Event>> layer_done, const HostPath& host)
+                   std::vector<std::unique_ptr<Event>> layer_done, const HostPath& host,
+                   WeightStream* weights)
     : model_(model),
       shape_(model.shape()),
       kernels_(kernels),
@@ -111,6 +112,7 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
       max_parts_(MaxParts(limits, kernels)),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
+      weights_(weights),
       host_(host.attention),
       host_path_(host),
       host_share_(host.share),
@@ -238,9 +240,11 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     FindNew(layer);
     kernels_.RopeStoreKv(compute_, format_, store_items_);
     if (Status s = Attention(layer); !s.ok()) return s;
+    if (weights_ != nullptr) weights_->Prefetch();
     store_.CloseLayer(layer);
-    model_.AttentionOut(kernels_, compute_, layer, tokens, act_);
-    model_.Mlp(kernels_, compute_, layer, tokens, act_);
+    model_.AttentionOut(kernels_, compute_, layer, tokens, act_, block_);
+    model_.Mlp(kernels_, compute_, layer, tokens, act_, block_);
+    if (weights_ != nullptr) weights_->Release();
     if (ahead_) compute_.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
   return OkStatus();
@@ -250,7 +254,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
 // ahead; with more, progress and a wish to stop would lag.
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
-  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_);
+  if (weights_ != nullptr) block_ = weights_->Acquire(layer);
+  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_, block_);
 }
 
 void Executor::BeginEntries(std::span<const StepInput> inputs) {

@@ -25,6 +25,7 @@
 #include "device/trace.h"
 #include "engine/host_attention.h"
 #include "engine/host_share.h"
+#include "engine/weight_stream.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kernels/sampler.h"
@@ -78,11 +79,13 @@ class Executor {
   // Bytes that Create takes from the device's budget; pure.
   static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits,
                        const KernelSizes& kernels);
-  // Everything outlives the executor. `kernels` is prepared.
+  // Everything outlives the executor. `kernels` is prepared. `weights` brings the layers that the
+  // model keeps in host memory; null where all are resident.
   static Result<std::unique_ptr<Executor>> Create(const Model& model, Kernels& kernels,
                                                   Device& device, Stream& compute, kv::Store& store,
                                                   const ExecutorLimits& limits, Budget& budget,
-                                                  Budget& host_budget, const HostPath& host = {});
+                                                  Budget& host_budget, const HostPath& host = {},
+                                                  WeightStream* weights = nullptr);
 
   // HostPath::share as it is now.
   double host_share() const { return host_share_.share(); }
@@ -126,7 +129,7 @@ class Executor {
   Executor(const Model& model, Kernels& kernels, Stream& compute, kv::Store& store,
            const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
            std::unique_ptr<Buffer> host_memory, std::vector<std::unique_ptr<Event>> layer_done,
-           const HostPath& host);
+           const HostPath& host, WeightStream* weights);
 
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginLayer(int layer);
@@ -190,7 +193,9 @@ class Executor {
   float* host_logits_;  // the same two, where the host reads them
   Sampled* host_sampled_;
 
-  HostAttention* const host_;  // or null
+  WeightStream* const weights_;       // or null
+  const std::byte* block_ = nullptr;  // of the layer at hand: its weights, where they stream
+  HostAttention* const host_;         // or null
   const HostPath host_path_;
   HostShareControl host_share_;
 

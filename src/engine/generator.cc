@@ -35,11 +35,8 @@ Generator::Generator(const Model& model, const Tokenizer* tokenizer, Executor& e
       slots_(lengths_.size()) {}
 
 Status Generator::Check(std::span<const Request> requests) const {
-  if (requests.empty() || requests.size() > slots_.size()) {
-    return Status(StatusCode::kInvalidArgument, std::to_string(requests.size()) +
-                                                    " requests for a context of " +
-                                                    std::to_string(slots_.size()) + " sequences");
-  }
+  if (requests.empty()) return Status(StatusCode::kInvalidArgument, "there are no requests");
+  const int64_t shortest = *std::min_element(lengths_.begin(), lengths_.end());
   const auto bad = [&](size_t i, const std::string& what) {
     const std::string which = requests.size() > 1 ? " of request " + std::to_string(i) : "";
     return Status(StatusCode::kInvalidArgument, "the prompt" + which + " " + what);
@@ -47,9 +44,11 @@ Status Generator::Check(std::span<const Request> requests) const {
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::vector<TokenId>& prompt = requests[i].prompt;
     if (prompt.empty()) return bad(i, "is empty");
-    if (static_cast<int64_t>(prompt.size()) > lengths_[i]) {
+    // A request that waits takes any slot.
+    const int64_t length = requests.size() > slots_.size() ? shortest : lengths_[i];
+    if (static_cast<int64_t>(prompt.size()) > length) {
       return bad(i, "has " + std::to_string(prompt.size()) + " tokens, and the context holds " +
-                        std::to_string(lengths_[i]) + "; raise --ctx-size");
+                        std::to_string(length) + "; raise --ctx-size");
     }
     for (TokenId token : prompt) {
       if (token < 0 || token >= model_.shape().vocab) {
@@ -94,8 +93,9 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
   return executor_.AppendSynthetic(*filled.sequence, tokens, seed);
 }
 
-Status Generator::ReuseCache(int index, const Request& request, Run* run) {
-  Slot& slot = slots_[static_cast<size_t>(index)];
+Status Generator::ReuseCache(Run* run) {
+  const Request& request = *run->request;
+  Slot& slot = SlotOf(*run);
   // The last prompt token is always computed: its logits are needed.
   const size_t limit = std::min(slot.tokens.size(), request.prompt.size() - 1);
   const size_t common = static_cast<size_t>(
@@ -122,11 +122,24 @@ Status Generator::ReuseCache(int index, const Request& request, Run* run) {
           "heads); prefilling again");
     }
   }
-  return EmptySlot(index);
+  return EmptySlot(run->slot);
 }
 
-Status Generator::Start(int index, const Request& request, Run* run) {
-  run->request = &request;
+Status Generator::FillSlots(std::vector<Run>& runs, size_t* waiting) {
+  std::vector<bool> taken(slots_.size(), false);
+  for (const Run& run : runs) {
+    if (run.slot >= 0 && !run.finished) taken[static_cast<size_t>(run.slot)] = true;
+  }
+  for (size_t slot = 0; slot < slots_.size() && *waiting < runs.size(); ++slot) {
+    if (taken[slot]) continue;
+    if (Status s = Start(static_cast<int>(slot), &runs[(*waiting)++]); !s.ok()) return s;
+  }
+  return OkStatus();
+}
+
+Status Generator::Start(int slot, Run* run) {
+  const Request& request = *run->request;
+  run->slot = slot;
   run->rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
                           static_cast<int64_t>(request.prompt.size()));
   run->out.prompt_tokens = static_cast<int64_t>(request.prompt.size());
@@ -136,8 +149,8 @@ Status Generator::Start(int index, const Request& request, Run* run) {
   if (tokenizer_ != nullptr) {
     run->decoder.emplace(tokenizer_, /*skip_special=*/true);
   }
-  if (Status s = ReuseCache(index, request, run); !s.ok()) return s;
-  slots_[static_cast<size_t>(index)].rope_hash = run->rope.Hash();
+  if (Status s = ReuseCache(run); !s.ok()) return s;
+  SlotOf(*run).rope_hash = run->rope.Hash();
   return OkStatus();
 }
 
@@ -175,45 +188,51 @@ void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, 
   hooks.on_progress(progress);
 }
 
-void Generator::Emit(int index, const std::string& text, Run* run, const Hooks& hooks) {
+void Generator::Emit(const std::string& text, Run* run, const Hooks& hooks) {
   const std::string shown = run->stop->Feed(text);
   run->out.text += shown;
-  if (!shown.empty() && hooks.on_text && !hooks.on_text(index, shown)) {
-    run->active = false;
-    run->out.finish = FinishReason::kCancelled;
+  if (!shown.empty() && hooks.on_text && !hooks.on_text(run->index, shown)) {
+    End(FinishReason::kCancelled, run, hooks);
   }
 }
 
-void Generator::Finish(int index, FinishReason reason, Run* run, const Hooks& hooks) {
-  run->active = false;
-  run->out.finish = reason;
+void Generator::Finish(FinishReason reason, Run* run, const Hooks& hooks) {
+  if (!run->stop.has_value()) return End(reason, run, hooks);  // it never began
   std::string rest;
   if (run->decoder.has_value() && !run->stop->stopped())
     rest = run->stop->Feed(run->decoder->Finish());
   rest += run->stop->Finish();
   run->out.text += rest;
-  if (!rest.empty() && hooks.on_text) hooks.on_text(index, rest);
+  if (!rest.empty() && hooks.on_text) hooks.on_text(run->index, rest);
+  End(reason, run, hooks);
 }
 
-void Generator::Accept(int index, TokenId token, Run* run, const Hooks& hooks) {
+void Generator::End(FinishReason reason, Run* run, const Hooks& hooks) {
+  run->active = false;
+  run->finished = true;
+  run->out.finish = reason;
+  if (hooks.on_done) hooks.on_done(run->index, run->out);
+}
+
+void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
   const std::vector<TokenId>& eos = model_.config().eos;
   if (!run->request->ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
-    return Finish(index, FinishReason::kEos, run, hooks);
+    return Finish(FinishReason::kEos, run, hooks);
   }
   run->sampler->Accept(token);
   run->out.tokens.push_back(token);
   run->active = true;
   if (run->decoder.has_value()) {
-    Emit(index, run->decoder->Push(token), run, hooks);
-    if (run->stop->stopped()) return Finish(index, FinishReason::kStop, run, hooks);
+    Emit(run->decoder->Push(token), run, hooks);
+    if (run->stop->stopped()) return Finish(FinishReason::kStop, run, hooks);
     if (!run->active) return;
   }
   if (static_cast<int64_t>(run->out.tokens.size()) >= run->request->max_tokens) {
-    return Finish(index, FinishReason::kLength, run, hooks);
+    return Finish(FinishReason::kLength, run, hooks);
   }
   const int64_t length = run->out.prompt_tokens + static_cast<int64_t>(run->out.tokens.size());
-  if (length > lengths_[static_cast<size_t>(index)]) {
-    return Finish(index, FinishReason::kContextFull, run, hooks);
+  if (length > lengths_[static_cast<size_t>(run->slot)]) {
+    return Finish(FinishReason::kContextFull, run, hooks);
   }
 }
 
@@ -222,73 +241,89 @@ void Generator::SampleNext(Run* run, StepInput* input) {
   input->sampled = &run->next;
 }
 
-void Generator::AcceptSampled(std::span<const StepInput> inputs, std::span<const int> slot_of,
-                              std::vector<Run>& runs, const Hooks& hooks) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].sampler == nullptr) continue;
-    Run& run = runs[static_cast<size_t>(slot_of[i])];
-    Accept(slot_of[i], run.next, &run, hooks);
+void Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch) {
+  for (Run& run : runs) {
+    if (room <= 0) return;
+    if (run.slot < 0 || run.finished || run.active) continue;
+    const std::span<const TokenId> prompt = run.request->prompt;
+    const size_t at = SlotOf(run).tokens.size();
+    if (at >= prompt.size()) continue;
+    const size_t count = std::min(prompt.size() - at, static_cast<size_t>(room));
+    StepInput input{*SlotOf(run).sequence, prompt.subspan(at, count), &run.rope};
+    if (at + count == prompt.size() && run.request->max_tokens > 0) SampleNext(&run, &input);
+    batch->inputs.push_back(input);
+    batch->runs.push_back(&run);
+    batch->prompt_tokens += static_cast<int64_t>(count);
+    room -= static_cast<int64_t>(count);
   }
+}
+
+Status Generator::RunBatch(const Batch& batch, const Hooks& hooks) {
+  std::vector<int> slot_of;
+  for (const Run* run : batch.runs) slot_of.push_back(run->slot);
+  if (Status s = Step(batch.inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
+  for (size_t i = 0; i < batch.runs.size(); ++i) {
+    Run* const run = batch.runs[i];
+    if (batch.inputs[i].sampler != nullptr) {
+      Accept(run->next, run, hooks);
+    } else if (SlotOf(*run).tokens.size() == run->request->prompt.size()) {
+      Finish(FinishReason::kLength, run, hooks);  // nothing is to be generated
+    }
+  }
+  return OkStatus();
 }
 
 Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
-  int64_t total = 0, done = 0;
-  for (const Run& run : runs) total += run.out.prompt_tokens - run.out.reused_tokens;
-  std::vector<StepInput> inputs;
-  std::vector<int> slot_of;
+  int64_t total = 0;
+  for (const Run& run : runs) {
+    if (run.slot >= 0) total += run.out.prompt_tokens - run.out.reused_tokens;
+  }
   Report(hooks, Progress::Phase::kPrefill, 0, total, start);
-  while (done < total) {
-    inputs.clear();
-    slot_of.clear();
-    int64_t room = chunk_;
-    for (size_t i = 0; i < runs.size() && room > 0; ++i) {
-      const std::span<const TokenId> prompt = runs[i].request->prompt;
-      const size_t at = slots_[i].tokens.size();
-      if (at >= prompt.size()) continue;
-      const size_t count = std::min(prompt.size() - at, static_cast<size_t>(room));
-      const bool last = at + count == prompt.size();
-      StepInput input{*slots_[i].sequence, prompt.subspan(at, count), &runs[i].rope};
-      if (last && runs[i].request->max_tokens > 0) SampleNext(&runs[i], &input);
-      inputs.push_back(input);
-      slot_of.push_back(static_cast<int>(i));
-      room -= static_cast<int64_t>(count);
-    }
-    const Status status = Step(inputs, slot_of, nullptr, hooks.cancel);
+  while (timings_.prefill_tokens < total) {
+    Batch batch;
+    AddPrompts(runs, chunk_, &batch);
+    const Status status = RunBatch(batch, hooks);
     timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
-    AcceptSampled(inputs, slot_of, runs, hooks);
-    done += chunk_ - room;
-    timings_.prefill_tokens = done;
-    Report(hooks, Progress::Phase::kPrefill, done, total, start);
+    timings_.prefill_tokens += batch.prompt_tokens;
+    Report(hooks, Progress::Phase::kPrefill, timings_.prefill_tokens, total, start);
   }
   if (Status s = executor_.Synchronize(); !s.ok()) return s;
   timings_.prefill_seconds = Seconds(start, env_.NowNanos());
   return OkStatus();
 }
 
-Status Generator::Decode(std::vector<Run>& runs, const Hooks& hooks) {
+// A token of each sequence a step, and prompts of requests that take the places of those that have
+// ended: both share the step, and what it reads of the weights.
+Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
-  int64_t total = 0;
+  int64_t total = 0, begun = start;
   for (const Run& run : runs) total += run.request->max_tokens;
-  std::vector<StepInput> inputs;
-  std::vector<int> slot_of;
   while (true) {
-    inputs.clear();
-    slot_of.clear();
-    for (size_t i = 0; i < runs.size(); ++i) {
-      if (!runs[i].active) continue;
-      StepInput input{*slots_[i].sequence, {&runs[i].next, 1}, &runs[i].rope};
-      SampleNext(&runs[i], &input);
-      inputs.push_back(input);
-      slot_of.push_back(static_cast<int>(i));
+    if (Status s = FillSlots(runs, &waiting); !s.ok()) return s;
+    Batch batch;
+    for (Run& run : runs) {
+      if (!run.active) continue;
+      StepInput input{*SlotOf(run).sequence, {&run.next, 1}, &run.rope};
+      SampleNext(&run, &input);
+      batch.inputs.push_back(input);
+      batch.runs.push_back(&run);
     }
-    if (inputs.empty()) break;
-    const Status status = Step(inputs, slot_of, nullptr, hooks.cancel);
-    timings_.decode_tokens += static_cast<int64_t>(inputs.size());
-    timings_.decode_seconds = Seconds(start, env_.NowNanos());
+    const auto decoded = static_cast<int64_t>(batch.inputs.size());
+    AddPrompts(runs, chunk_ - decoded, &batch);
+    if (batch.inputs.empty()) break;
+    const Status status = RunBatch(batch, hooks);
+    // The step's time belongs to both, by their tokens.
+    const int64_t now = env_.NowNanos();
+    const double of_prompts = static_cast<double>(batch.prompt_tokens) /
+                              static_cast<double>(batch.prompt_tokens + decoded);
+    timings_.prefill_seconds += of_prompts * Seconds(begun, now);
+    timings_.decode_seconds += (1.0 - of_prompts) * Seconds(begun, now);
+    begun = now;
+    timings_.prefill_tokens += batch.prompt_tokens;
+    timings_.decode_tokens += decoded;
     if (!status.ok()) return status;
-    AcceptSampled(inputs, slot_of, runs, hooks);
     Report(hooks, Progress::Phase::kDecode, timings_.decode_tokens, total, start);
   }
   return OkStatus();
@@ -300,16 +335,19 @@ Result<std::vector<Generation>> Generator::Generate(std::span<const Request> req
   timings_ = Timings{};
   std::vector<Run> runs(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    if (Status s = Start(static_cast<int>(i), requests[i], &runs[i]); !s.ok()) return s;
+    runs[i].request = &requests[i];
+    runs[i].index = static_cast<int>(i);
   }
+  size_t waiting = 0;
+  if (Status s = FillSlots(runs, &waiting); !s.ok()) return s;
   Status status = Prefill(runs, hooks);
-  if (status.ok()) status = Decode(runs, hooks);
+  if (status.ok()) status = Decode(runs, waiting, hooks);
   const bool cancelled = status.code() == StatusCode::kCancelled;
   if (!status.ok() && !cancelled) return status;
   std::vector<Generation> results;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (cancelled) Finish(static_cast<int>(i), FinishReason::kCancelled, &runs[i], hooks);
-    results.push_back(std::move(runs[i].out));
+  for (Run& run : runs) {
+    if (!run.finished) Finish(FinishReason::kCancelled, &run, hooks);
+    results.push_back(std::move(run.out));
   }
   return results;
 }

@@ -53,6 +53,9 @@ class Generator {
   // A request on its way.
   struct Run {
     const Request* request = nullptr;
+    int index = 0;  // of the request
+    int slot = -1;  // none yet
+    bool finished = false;
     RopeFrequencies rope;
     std::optional<Sampler> sampler;
     std::optional<Detokenizer> decoder;  // none without a tokenizer
@@ -63,22 +66,34 @@ class Generator {
   };
 
   Status Check(std::span<const Request> requests) const;
-  Status Start(int index, const Request& request, Run* run);
+  // Gives free slots to requests that have none, in order.
+  Status FillSlots(std::vector<Run>& runs, size_t* waiting);
+  Status Start(int slot, Run* run);
   // Empties the slot or keeps as much of its cache as fits the prompt.
-  Status ReuseCache(int index, const Request& request, Run* run);
+  Status ReuseCache(Run* run);
   Status EmptySlot(int index);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
-  Status Decode(std::vector<Run>& runs, const Hooks& hooks);
+  Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);
+  // The inputs of one step, and whose they are.
+  struct Batch {
+    std::vector<StepInput> inputs;
+    std::vector<Run*> runs;
+    int64_t prompt_tokens = 0;
+  };
+  // As much of prompts that are not read to the end as `room` tokens take.
+  void AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch);
+  Status RunBatch(const Batch& batch, const Hooks& hooks);
   // A token was sampled: ends the run or appends it to the output.
-  void Accept(int index, TokenId token, Run* run, const Hooks& hooks);
-  // Has a step pick the run's next token; takes the tokens that a step picked.
+  void Accept(TokenId token, Run* run, const Hooks& hooks);
+  // Has a step pick the run's next token.
   static void SampleNext(Run* run, StepInput* input);
-  void AcceptSampled(std::span<const StepInput> inputs, std::span<const int> slot_of,
-                     std::vector<Run>& runs, const Hooks& hooks);
-  void Emit(int index, const std::string& text, Run* run, const Hooks& hooks);
-  void Finish(int index, FinishReason reason, Run* run, const Hooks& hooks);
+  void Emit(const std::string& text, Run* run, const Hooks& hooks);
+  // Ends a run, with the text that was held back; without it.
+  void Finish(FinishReason reason, Run* run, const Hooks& hooks);
+  static void End(FinishReason reason, Run* run, const Hooks& hooks);
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
+  Slot& SlotOf(const Run& run) { return slots_[static_cast<size_t>(run.slot)]; }
   void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
               int64_t start_ns) const;
 

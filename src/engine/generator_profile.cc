@@ -19,7 +19,8 @@ Result<std::vector<float>> Generator::FarAttention(std::span<const TokenId> toke
   }
   if (Status s = Check({&request, 1}); !s.ok()) return s;
   Run run;
-  if (Status s = Start(0, request, &run); !s.ok()) return s;
+  run.request = &request;
+  if (Status s = Start(0, &run); !s.ok()) return s;
   const int slot = 0;
   for (size_t at = slots_[0].tokens.size(); at < static_cast<size_t>(from);) {
     const size_t n = std::min(static_cast<size_t>(from) - at, static_cast<size_t>(chunk_));

@@ -146,8 +146,8 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   memory.backend = info;
   memory.device_budget = device_budget.has_value() ? &*device_budget : nullptr;
   if (chosen_by_machine) memory.machine = &machine->machine;
-  Result<plan::PlanRequest> request = MakePlanRequest(config, weights.total(), options, workload,
-                                                      *pattern, &*session, target->sizes(), memory);
+  Result<plan::PlanRequest> request = MakePlanRequest(config, weights, options, workload, *pattern,
+                                                      &*session, target->sizes(), memory);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();

@@ -151,7 +151,7 @@ bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend) {
   return options.host_share == kHostShareAuto && backend.own_memory && options.policy == "auto";
 }
 
-Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
+Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const WeightBytes& weights,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
                                           const kv::Manifest* session, const KernelSizes& kernels,
@@ -190,7 +190,9 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   }
   request.page_slots = options.page_slots;
   request.lengths = workload.lengths;
-  request.weight_bytes = weight_bytes;
+  request.weight_bytes = weights.total();
+  request.layer_weight_bytes = weights.layer;
+  request.weight_layers = memory.weight_layers >= 0 ? memory.weight_layers : options.gpu_layers;
   request.other_bytes = memory.program_bytes;
   request.chunk = memory.backend.chunk;
   request.segment = memory.backend.segment;
@@ -242,12 +244,12 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
   return request;
 }
 
-Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
+Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
                         const KernelSizes& kernels, const SetupMemory& memory) {
   Result<plan::PlanRequest> request =
-      MakePlanRequest(config, weight_bytes, options, workload, pattern, session, kernels, memory);
+      MakePlanRequest(config, weights, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return plan.status();
@@ -298,12 +300,17 @@ double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& reque
   const plan::Subject subject = plan::SubjectOf(request);
   const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
   double seconds = 0.0;
-  for (size_t i = 0; phase.decode_steps == 0 && i < phase.lengths.size(); ++i) {
-    const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
-    seconds +=
-        plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
-  }
-  if (phase.decode_steps > 0) {
+  const bool whole = std::all_of(phase.prefixes.begin(), phase.prefixes.end(),
+                                 [](int64_t prefix) { return prefix == 0; });
+  if (phase.decode_steps == 0 && whole) {
+    seconds = plan::PredictPrefills(machine, subject, run, phase.lengths).seconds;
+  } else if (phase.decode_steps == 0) {
+    for (size_t i = 0; i < phase.lengths.size(); ++i) {
+      const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
+      seconds +=
+          plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
+    }
+  } else {
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;
@@ -321,6 +328,8 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.segment = plan.cache.segment_tokens;
   report.kv_bytes = plan.kv_bytes;
   report.host_share = plan.host_share;
+  report.weight_layers = plan.weight_layers;
+  report.streamed_weight_bytes = plan.streamed_weight_bytes;
   report.slab_bytes = plan.slab_bytes;
   report.staging_slabs = plan.cache.staging_slabs;
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));

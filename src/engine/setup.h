@@ -40,18 +40,19 @@ struct SetupMemory {
   BackendInfo backend;
   const Budget* device_budget = nullptr;   // null where device memory is the host's
   const plan::Machine* machine = nullptr;  // that cuts are chosen for, or null
+  int weight_layers = -1;  // on the device already, as a plan before had it; -1: not placed yet
 };
 
 // What the planner is asked. `session` is the manifest of the session file, or null: an existing
 // session fixes how slabs are cut.
-Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t weight_bytes,
+Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const WeightBytes& weights,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
                                           const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory);
 
 // Plans and derives all that is needed to build a context.
-Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
+Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
                         const KernelSizes& kernels, const SetupMemory& memory);

@@ -121,6 +121,7 @@ struct Model::Part {
   WeightView* matrix = nullptr;  // or
   const float** vector = nullptr;
   const std::byte* on_host = nullptr;  // once known
+  int layer = kNoLayer;
 
   int64_t count() const { return columns == 0 ? rows : rows * columns; }
   bool MatchesShape(const std::vector<int64_t>& shape) const {
@@ -130,6 +131,7 @@ struct Model::Part {
   // Of the tensor as the model uses it.
   DType dtype() const { return matrix != nullptr ? matrix->dtype : DType::kF32; }
   int64_t bytes() const { return count() * static_cast<int64_t>(DTypeBytes(dtype())); }
+  bool InLayerBlock() const { return matrix != nullptr && layer != kNoLayer; }
   void PointTo(const std::byte* data) const {
     if (matrix != nullptr) {
       matrix->data = data;
@@ -199,21 +201,39 @@ int64_t LogitsBytes(const ModelShape& shape, int64_t rows) {
 WeightBytes CountWeightBytes(const ModelConfig& config) {
   Model model(nullptr, config);
   WeightBytes bytes;
-  for (const Model::Part& part : model.Parts()) {
+  model.parts_ = model.Parts();
+  for (const Model::Part& part : model.parts_) {
     if (part.matrix != nullptr) {
-      model.CountMatrix(part, part.count() * static_cast<int64_t>(DTypeBytes(config.shape.dtype)),
-                        &bytes);
+      part.matrix->dtype = config.shape.dtype;
+      model.CountMatrix(part, &bytes);
     } else {
       bytes.vectors += AlignedFloats(part.count()) * static_cast<int64_t>(sizeof(float));
     }
   }
+  bytes.layer = model.LargestBlock();
   return bytes;
 }
 
-void Model::CountMatrix(const Part& part, int64_t size, WeightBytes* bytes) const {
-  bytes->matrices += size;
+void Model::CountMatrix(const Part& part, WeightBytes* bytes) const {
+  bytes->matrices += part.bytes();
   const bool table = part.matrix == &embed_ && !config_.tied_embeddings;
-  if (table || part.matrix == &positions_) bytes->row_tables += size;
+  if (table || part.matrix == &positions_) bytes->row_tables += part.bytes();
+}
+
+int64_t Model::BlockBytes(int layer) const {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) {
+    if (part.InLayerBlock() && part.layer == layer) bytes += RoundUp(part.bytes(), kAlignment);
+  }
+  return bytes;
+}
+
+int64_t Model::LargestBlock() const {
+  int64_t largest = 0;
+  for (int layer = 0; layer < config_.shape.layers; ++layer) {
+    largest = std::max(largest, BlockBytes(layer));
+  }
+  return largest;
 }
 
 Model::Model(Env* env, ModelConfig config) : env_(env), config_(std::move(config)) {
@@ -225,7 +245,7 @@ Model::Model(Env* env, ModelConfig config) : env_(env), config_(std::move(config
 }
 
 Model::~Model() {
-  if (owned_ != nullptr) env_->FreeMemory(owned_, owned_bytes_);
+  for (const Owned& owned : owned_) env_->FreeMemory(owned.data, owned.bytes);
 }
 
 std::string Model::Prefix() const {
@@ -300,6 +320,7 @@ std::vector<Model::Part> Model::Parts() {
   }
   for (int i = 0; i < s.layers; ++i) {
     std::vector<Part> layer = LayerParts(i);
+    for (Part& part : layer) part.layer = i;
     parts.insert(parts.end(), layer.begin(), layer.end());
   }
   if (config_.final_norm) {
@@ -350,17 +371,18 @@ Status Model::MapParts(const std::string& folder) {
     }
     *part.matrix = {view->data.data(), view->dtype, part.rows, part.columns};
     part.on_host = view->data.data();
-    CountMatrix(part, static_cast<int64_t>(view->data.size()), &weight_bytes_);
+    CountMatrix(part, &weight_bytes_);
   }
+  weight_bytes_.layer = LargestBlock();
   TieEmbeddings();
   config_.shape.dtype = layers_.front().k.dtype;
 
   for (const TensorView& view : vectors) {
     weight_bytes_.vectors += AlignedFloats(view.shape[0]) * static_cast<int64_t>(sizeof(float));
   }
-  Status status = Own(weight_bytes_.vectors);
-  if (!status.ok()) return status;
-  auto* next = reinterpret_cast<float*>(owned_);
+  Result<std::byte*> memory = Own(weight_bytes_.vectors, kNoLayer);
+  if (!memory.ok()) return memory.status();
+  auto* next = reinterpret_cast<float*>(*memory);
   size_t index = 0;
   for (Part& part : parts_) {
     if (part.vector == nullptr) continue;
@@ -374,12 +396,17 @@ Status Model::MapParts(const std::string& folder) {
   return OkStatus();
 }
 
-Status Model::Own(int64_t bytes) {
+Result<std::byte*> Model::Own(int64_t bytes, int layer) {
   Result<std::byte*> memory = env_->AllocateMemory(static_cast<size_t>(bytes));
-  if (!memory.ok()) return memory.status();
-  owned_ = *memory;
-  owned_bytes_ = static_cast<size_t>(bytes);
-  return OkStatus();
+  if (memory.ok()) owned_.push_back({layer, *memory, static_cast<size_t>(bytes)});
+  return memory;
+}
+
+void Model::Disown(int layer) {
+  std::erase_if(owned_, [&](const Owned& owned) {
+    if (owned.layer == layer) env_->FreeMemory(owned.data, owned.bytes);
+    return owned.layer == layer;
+  });
 }
 
 Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config, uint64_t seed,
@@ -387,20 +414,28 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   std::unique_ptr<Model> model(new Model(env, config));
   model->parts_ = model->Parts();
   const DType dtype = config.shape.dtype;
-  int64_t bytes = 0;
+  int64_t rest = 0;  // what is in no layer's block
   for (const Part& part : model->parts_) {
-    const int64_t width = part.matrix != nullptr ? static_cast<int64_t>(DTypeBytes(dtype))
-                                                 : static_cast<int64_t>(sizeof(float));
-    bytes += RoundUp(part.count() * width, kAlignment);
+    if (part.matrix != nullptr) part.matrix->dtype = dtype;
+    if (!part.InLayerBlock()) rest += RoundUp(part.bytes(), kAlignment);
   }
-  Status status = model->Own(bytes);
-  if (!status.ok()) return status;
+  Result<std::byte*> memory = model->Own(rest, kNoLayer);
+  if (!memory.ok()) return memory.status();
+  std::byte* next_of_rest = *memory;
+  // Each layer by itself, so that MoveTo can give them back one by one.
+  std::vector<std::byte*> next_of_layer;
+  for (int layer = 0; layer < config.shape.layers; ++layer) {
+    memory = model->Own(model->BlockBytes(layer), layer);
+    if (!memory.ok()) return memory.status();
+    next_of_layer.push_back(*memory);
+  }
 
   const NormalTable table(dtype);
   headway::Random seeds(seed);
-  std::byte* next = model->owned_;
   for (Part& part : model->parts_) {
     const uint64_t part_seed = seeds.Next();
+    std::byte*& next =
+        part.InLayerBlock() ? next_of_layer[static_cast<size_t>(part.layer)] : next_of_rest;
     part.on_host = next;
     if (part.matrix == nullptr) {
       // Norms of one and biases of zero leave activations as a trained model has them.
@@ -424,18 +459,47 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   return model;
 }
 
-Status Model::MoveTo(Device& device, Budget& budget) {
-  int64_t bytes = 0;
-  for (const Part& part : parts_) bytes += RoundUp(part.bytes(), kAlignment);
+Status Model::MoveToHost(Device& device, const Placement& to, int layer) {
+  std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
+  if (block != nullptr) return OkStatus();
   Result<std::unique_ptr<Buffer>> memory =
-      device.Allocate(budget, static_cast<size_t>(bytes), "weights");
+      device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
+  if (!memory.ok()) return memory.status();
+  std::byte* next = (*memory)->data();
+  for (Part& part : parts_) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
+    ForEachChunk(to.pool, part.bytes(), kScanChunk, [&](int64_t begin, int64_t end) {
+      std::memcpy(next + begin, part.on_host + begin, static_cast<size_t>(end - begin));
+    });
+    part.PointTo(next);
+    part.on_host = next;
+    next += RoundUp(part.bytes(), kAlignment);
+  }
+  block = std::move(*memory);
+  Disown(layer);
+  return OkStatus();
+}
+
+Status Model::MoveTo(Device& device, const Placement& to) {
+  host_blocks_.resize(layers_.size());
+  for (const int layer : to.streamed) {
+    if (Status s = MoveToHost(device, to, layer); !s.ok()) return s;
+  }
+  if (to.device_budget == nullptr) return OkStatus();
+  const auto stays = [&](const Part& part) {
+    return part.InLayerBlock() && host_blocks_[static_cast<size_t>(part.layer)] != nullptr;
+  };
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += stays(part) ? 0 : RoundUp(part.bytes(), kAlignment);
+  Result<std::unique_ptr<Buffer>> memory =
+      device.Allocate(*to.device_budget, static_cast<size_t>(bytes), "weights");
   if (!memory.ok()) return memory.status();
   const std::unique_ptr<Stream> stream = device.NewStream(Lane::kHostToDevice);
   std::byte* next = (*memory)->data();
   // Matrices first: biases between them would keep them apart.
   for (const bool matrices : {true, false}) {
     for (const Part& part : parts_) {
-      if ((part.matrix != nullptr) != matrices) continue;
+      if ((part.matrix != nullptr) != matrices || stays(part)) continue;
       stream->Copy(next, part.on_host, static_cast<size_t>(part.bytes()));
       part.PointTo(next);
       next += RoundUp(part.bytes(), kAlignment);
@@ -446,10 +510,27 @@ Status Model::MoveTo(Device& device, Budget& budget) {
   if (!status.ok()) return status;
   on_device_ = std::move(*memory);
   if (files_.has_value()) return OkStatus();
-  env_->FreeMemory(owned_, owned_bytes_);
-  owned_ = nullptr;
-  for (Part& part : parts_) part.on_host = nullptr;
+  for (int layer = kNoLayer; layer < config_.shape.layers; ++layer) Disown(layer);
+  for (Part& part : parts_) {
+    if (!stays(part)) part.on_host = nullptr;
+  }
   return OkStatus();
+}
+
+std::span<const std::byte> Model::HostBlock(int layer) const {
+  const auto index = static_cast<size_t>(layer);
+  if (index >= host_blocks_.size() || host_blocks_[index] == nullptr) return {};
+  return {host_blocks_[index]->data(), host_blocks_[index]->size()};
+}
+
+Model::Layer Model::LayerAt(int layer, const std::byte* block) const {
+  Layer at = layers_[static_cast<size_t>(layer)];
+  if (block == nullptr) return at;
+  const std::byte* const host = HostBlock(layer).data();
+  for (WeightView* matrix : {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down}) {
+    if (matrix->data != nullptr) matrix->data = block + (matrix->data - host);
+  }
+  return at;
 }
 
 Status Model::CheckFinite(ThreadPool* pool) const {

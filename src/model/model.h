@@ -63,6 +63,7 @@ struct WeightBytes {
   int64_t matrices = 0;
   int64_t vectors = 0;
   int64_t row_tables = 0;  // of the matrices: those of which a step reads a row a token
+  int64_t layer = 0;       // of the matrices: those of the largest layer, side by side
   int64_t total() const { return matrices + vectors; }
 };
 WeightBytes CountWeightBytes(const ModelConfig& config);
@@ -81,11 +82,24 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // Copies every weight to memory of `device`, where the kernels read it from then on. Matrices of
-  // a layer lie side by side, so that products of the same rows can be one. Random weights are
-  // given back on the host. Both outlive the model.
-  Status MoveTo(Device& device, Budget& budget);
+  // Where MoveTo puts the weights.
+  struct Placement {
+    Budget* device_budget = nullptr;     // null: what is not in `streamed` stays where it is
+    Budget* host_budget = nullptr;       // for the layers in `streamed`
+    std::span<const int> streamed = {};  // layers whose matrices go to host memory
+    ThreadPool* pool = nullptr;          // copies on the host, may be null
+  };
+  // Copies the weights to memory of `device`, where the kernels read them from then on, but for the
+  // matrices of streamed layers: these go to host memory that copies to the device reach at full
+  // speed, one HostBlock a layer. Matrices of a layer lie side by side, so that products of the
+  // same rows can be one. Random weights are given back where they were drawn. Device and budgets
+  // outlive the model.
+  Status MoveTo(Device& device, const Placement& to);
   bool on_device() const { return on_device_ != nullptr; }
+  int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
+  // The matrices of a streamed layer: a copy of the block, wherever it is, is what the steps of the
+  // layer take as `block`. Empty for a layer that is not streamed.
+  std::span<const std::byte> HostBlock(int layer) const;
 
   const ModelConfig& config() const { return config_; }
   const ModelShape& shape() const { return config_.shape; }
@@ -102,14 +116,19 @@ class Model {
   // model learned some: each below max_position then. Overwrites normed.
   void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids,
              std::span<const int32_t> positions, const Activations& a) const;
+  // The steps of a layer read its matrices from `block`, a copy of its HostBlock, or, with null,
+  // where they are.
+  //
   // From x: normed; q, k, v, with their norms where the model has them, not rotated yet.
-  void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
+  void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
+           const std::byte* block = nullptr) const;
   // x += o · Wo; with norm_behind, x is normed then.
   void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
-                    const Activations& a) const;
+                    const Activations& a, const std::byte* block = nullptr) const;
   // x += the MLP of the normed x; with norm_behind, the MLP of x, and x is normed then. Overwrites
   // normed, gate and up (thus q, k, v, o).
-  void Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
+  void Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
+           const std::byte* block = nullptr) const;
   // logits [rows, vocab] of x [rows, d_model]. `scratch` has HeadScratchBytes and is overwritten.
   void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* scratch,
             float* logits) const;
@@ -141,6 +160,7 @@ class Model {
 
   friend WeightBytes CountWeightBytes(const ModelConfig& config);
 
+  static constexpr int kNoLayer = -1;  // of what belongs to none
   // Rows of a table of learned positions before the first one's.
   static constexpr int64_t kPositionOffset = 2;
 
@@ -149,19 +169,29 @@ class Model {
   std::vector<Part> Parts();
   std::vector<Part> LayerParts(int layer);
   std::string Prefix() const;
-  void CountMatrix(const Part& part, int64_t size, WeightBytes* bytes) const;
+  void CountMatrix(const Part& part, WeightBytes* bytes) const;
+  int64_t BlockBytes(int layer) const;
+  int64_t LargestBlock() const;
+  Layer LayerAt(int layer, const std::byte* block) const;
   void AddNorm(const std::string& name, int64_t width, NormView* norm,
                std::vector<Part>* parts) const;
   Status MapParts(const std::string& folder);
-  Status Own(int64_t bytes);
+  // Memory for weights on the host; `layer`: that Disown gives back.
+  Result<std::byte*> Own(int64_t bytes, int layer);
+  void Disown(int layer);
+  Status MoveToHost(Device& device, const Placement& to, int layer);
   uint64_t ComputeFingerprint() const;
   void TieEmbeddings();
 
   Env* env_;
   ModelConfig config_;
   std::optional<Weights> files_;  // Load
-  std::byte* owned_ = nullptr;    // norms and biases; with Random the matrices, too
-  size_t owned_bytes_ = 0;
+  struct Owned {
+    int layer = kNoLayer;
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  std::vector<Owned> owned_;  // norms and biases; with Random the matrices, too, layer by layer
   WeightBytes weight_bytes_;
 
   WeightView embed_;
@@ -174,6 +204,7 @@ class Model {
   std::vector<Part> parts_;
   uint64_t fingerprint_ = 0;
   std::unique_ptr<Buffer> on_device_;
+  std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not streamed
 };
 
 }  // namespace headway

@@ -37,9 +37,9 @@ void Model::Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids
   kernels.Embed(stream, positions_, rows, /*add=*/true, a.x);
 }
 
-void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
-                const Activations& a) const {
-  const Layer& w = layers_[static_cast<size_t>(layer)];
+void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
+                const std::byte* block) const {
+  const Layer w = LayerAt(layer, block);
   const ModelShape& s = config_.shape;
   const std::array<LinearOp, 3> ops = {{
       {.weight = w.q, .bias = w.q_bias, .y = a.q, .y_stride = a.qkv_stride},
@@ -56,8 +56,8 @@ void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
 }
 
 void Model::AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
-                         const Activations& a) const {
-  const Layer& w = layers_[static_cast<size_t>(layer)];
+                         const Activations& a, const std::byte* block) const {
+  const Layer w = LayerAt(layer, block);
   const LinearOp op = {.weight = w.o,
                        .bias = w.o_bias,
                        .y = a.x,
@@ -69,9 +69,9 @@ void Model::AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t to
   }
 }
 
-void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
-                const Activations& a) const {
-  const Layer& w = layers_[static_cast<size_t>(layer)];
+void Model::Mlp(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
+                const std::byte* block) const {
+  const Layer w = LayerAt(layer, block);
   const NormView norm = Before(config_, w.mlp_norm);
   LinearOp gate = {.weight = w.gate, .bias = w.gate_bias, .y = a.gate, .y_stride = w.gate.out};
   if (config_.shape.gated_mlp) {

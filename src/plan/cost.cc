@@ -415,11 +415,40 @@ StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Ex
 
 StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
                          std::span<const int64_t> lengths) {
-  std::map<int64_t, int64_t> counts;
-  for (int64_t length : lengths) ++counts[length];
+  const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
+  std::map<int64_t, int64_t> counts;  // of those as long as a chunk
+  // Steps of shorter ones, each filled from the next until it has a chunk's tokens.
+  std::map<std::vector<std::pair<int64_t, int64_t>>, int64_t> steps;
+  std::vector<std::pair<int64_t, int64_t>> packed;  // prefix and tokens
+  int64_t room = chunk;
+  const auto close = [&] {
+    if (!packed.empty()) ++steps[packed];
+    packed.clear();
+    room = chunk;
+  };
+  for (int64_t length : lengths) {
+    if (length >= chunk) {
+      ++counts[length];
+      continue;
+    }
+    for (int64_t at = 0; at < length;) {
+      const int64_t tokens = std::min(length - at, room);
+      packed.emplace_back(at, tokens);
+      at += tokens;
+      room -= tokens;
+      if (room == 0) close();
+    }
+  }
+  close();
   StepTime sum;
   for (const auto& [length, count] : counts) {
     AddTo(&sum, PredictPrefill(machine, subject, execution, 0, length), static_cast<double>(count));
+  }
+  for (const auto& [step, count] : steps) {
+    std::vector<StepEntry> entries;
+    for (const auto& [prefix, tokens] : step) entries.push_back({prefix, tokens});
+    AddTo(&sum, PredictStep(machine, subject, execution, entries, /*logits=*/true),
+          static_cast<double>(count));
   }
   return sum;
 }

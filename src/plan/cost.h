@@ -101,7 +101,7 @@ StepTime PredictStep(const Machine& machine, const Subject& subject, const Execu
 StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Execution& execution,
                         int64_t prefix, int64_t tokens);
 
-// Reading sequences of these lengths, one after the other.
+// Reading sequences of these lengths: several in a step where they are shorter than a chunk.
 StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
                          std::span<const int64_t> lengths);
 

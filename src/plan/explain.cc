@@ -45,8 +45,9 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     sentences.push_back(what + ": " + (gains.empty() ? "no faster" : gains));
   };
   const bool bounded = request.budgets.device < std::numeric_limits<int64_t>::max();
-  const bool streams = plan.slabs[1] + plan.slabs[2] > 0;
-  if (streams && request.keep_on_device) {
+  const bool streams_weights = plan.streamed_weight_bytes > 0;
+  const bool streams = plan.slabs[1] + plan.slabs[2] > 0 || streams_weights;
+  if (streams && (request.keep_on_device || streams_weights)) {
     PlanRequest more = request;
     // A budget that is not given does not bind.
     if (bounded) more.budgets.device += kGiB;

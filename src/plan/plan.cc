@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -19,6 +20,8 @@ constexpr int64_t kMinChunk = 16;
 constexpr double kClearly = 0.05;
 // And any cut: less is the model's noise, and the rule's order decides.
 constexpr double kHairsBreadth = 1e-3;
+// Of the chunk that is preferred, where weights stream: more gains little.
+constexpr int64_t kMostChunks = 4;
 constexpr int kStaging = 2;        // one is attended while the next is filled
 constexpr int kMostStaging = 4;    // more hide nothing where the bus is the lane that limits
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
@@ -51,83 +54,118 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
 // Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
 // with a sliding window keeps what the window and one chunk can see.
 int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  std::map<int64_t, int64_t> sequences;  // by their segments: many are alike
+  for (int64_t length : request.lengths) ++sequences[CeilDiv(length, choice.segment_tokens)];
   int64_t slabs = 0;
-  for (int64_t length : request.lengths) {
-    const int64_t segments = CeilDiv(length, choice.segment_tokens);
+  for (const auto& [segments, count] : sequences) {
     for (int layer = 0; layer < request.shape.layers; ++layer) {
       const int64_t window =
           request.window.empty() ? 0 : request.window[static_cast<size_t>(layer)];
       const int64_t seen =
           window == 0 ? segments : CeilDiv(window + choice.chunk, choice.segment_tokens) + 1;
-      slabs += CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
+      slabs +=
+          count * CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
     }
   }
   return slabs;
 }
 
-// What is on a device with its own memory beside the cache.
-int64_t BesideCache(const PlanRequest& request, const CacheChoice& choice) {
-  return request.driver_bytes + request.weight_bytes + request.costs.activations(choice) +
-         request.costs.workspace(choice);
+// What a cut takes, wherever the weights are: asked of the rooms once.
+struct Sizes {
+  CacheBytes bytes;
+  int64_t slabs = 0;
+  int64_t beside = 0;  // on a device with its own memory beside cache and weights
+};
+
+Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
+  return {
+      request.costs.cache(choice), CountSlabs(request, choice),
+      request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
 }
 
-// What the cache may take of the fast tier.
-int64_t KvLimit(const PlanRequest& request, const CacheChoice& choice) {
-  if (request.budgets.device == kUnbounded) return request.budgets.kv;
-  return std::min(request.budgets.kv, request.budgets.device - BesideCache(request, choice));
+// Weights with the matrices of so many layers on the device.
+struct WeightSplit {
+  int64_t resident = 0;
+  int64_t buffers = 0;  // on the device
+  int64_t host = 0;
+};
+WeightSplit SplitWeights(const PlanRequest& request, int layers) {
+  const int64_t streamed = request.shape.layers - layers;
+  const int64_t bytes = streamed * request.layer_weight_bytes;
+  return {request.weight_bytes - bytes,
+          std::min<int64_t>(streamed, kWeightBuffers) * request.layer_weight_bytes, bytes};
 }
 
 struct Fit {
   bool ok = false;
+  int weight_layers = 0;
+  int64_t room = 0;  // that cache, and layers where not all are resident, may take of the fast tier
   int64_t slabs[kTierCount] = {};
   int64_t page_tables = 0;  // on the device, for host memory
-  // What is missing, when not ok.
-  int64_t kv_needed = 0;    // for the fixed buffers
-  int64_t host_needed = 0;  // for the bounce buffers
-  int64_t slabs_left = 0;   // that no tier has room for
 };
 
-Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
+// What the cache may take of the fast tier.
+int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+  if (request.budgets.device == kUnbounded) return request.budgets.kv;
+  const WeightSplit weights = SplitWeights(request, weight_layers);
+  return std::min(request.budgets.kv,
+                  request.budgets.device - sizes.beside - weights.resident - weights.buffers);
+}
+
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   Fit fit;
-  const CacheBytes bytes = request.costs.cache(choice);
+  fit.weight_layers = weight_layers;
+  const bool streams = weight_layers < request.shape.layers;
+  const int64_t weights = SplitWeights(request, weight_layers).host;
+  const CacheBytes& bytes = sizes.bytes;
   const int64_t fixed = bytes.fixed();
-  const int64_t limit = KvLimit(request, choice);
-  int64_t left = CountSlabs(request, choice);
-  if (fixed > limit) {
-    fit.kv_needed = fixed;
-    return fit;
-  }
+  const int64_t limit = KvLimit(request, sizes, weight_layers);
+  fit.room = streams ? KvLimit(request, sizes, 0) : limit;
+  int64_t left = sizes.slabs;
+  const int64_t host = request.budgets.host - weights;
+  if (fixed > limit || host < 0) return fit;
   const bool all_stay = request.keep_on_device && left <= (limit - fixed) / bytes.slab;
-  if (!all_stay) {
-    const int64_t room = request.keep_on_host ? request.budgets.host - bytes.bounce : 0;
-    const int64_t mapped =
-        bytes.bounce + std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
+  if (!all_stay || streams) {
+    const int64_t room = request.keep_on_host ? host - bytes.bounce : 0;
+    const int64_t slabs = std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
+    const int64_t mapped = weights + (all_stay ? 0 : bytes.bounce + slabs);
     fit.page_tables =
         static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
-    if (fixed + fit.page_tables > limit) {
-      fit.kv_needed = fixed + fit.page_tables;
-      return fit;
-    }
+    if (fixed + fit.page_tables > limit) return fit;
   }
   if (request.keep_on_device) {
     fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
     left -= fit.slabs[0];
   }
-  if (left > 0 && bytes.bounce > request.budgets.host) {
-    fit.host_needed = bytes.bounce;
-    return fit;
-  }
+  if (left > 0 && bytes.bounce > host) return fit;
   if (request.keep_on_host && left > 0) {
-    fit.slabs[1] = std::min(left, (request.budgets.host - bytes.bounce) / bytes.slab);
+    fit.slabs[1] = std::min(left, (host - bytes.bounce) / bytes.slab);
     left -= fit.slabs[1];
   }
   if (left > 0) {
     fit.slabs[2] = std::min(left, request.budgets.disk / bytes.slab);
     left -= fit.slabs[2];
   }
-  fit.slabs_left = left;
   fit.ok = left == 0;
   return fit;
+}
+
+// Weights come before keys and values where not both fit: a byte that stays saves a byte of the bus
+// in each step, but one of the cache only from when it is filled, and cores of the host can attend
+// to what stays there.
+Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
+  const Sizes sizes = SizesOf(request, choice);
+  const int layers = request.shape.layers;
+  if (request.weight_layers >= 0) {
+    return FitWith(request, sizes, std::min(request.weight_layers, layers));
+  }
+  const Fit all = FitWith(request, sizes, layers);
+  if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;
+  for (int resident = layers - 1; resident >= 0; --resident) {
+    const Fit some = FitWith(request, sizes, resident);
+    if (some.ok) return some;
+  }
+  return all;
 }
 
 // A slab longer than every sequence would be room that nothing fills, and of the last slab of a
@@ -140,6 +178,10 @@ int64_t AutoSegment(const PlanRequest& request) {
   }
   while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
     segment = Align(segment / 2, request.page_slots);
+  }
+  // Each of many short sequences would leave as much room empty.
+  if (request.lengths.size() > 1) {
+    segment = std::min(segment, Align(longest, request.page_slots));
   }
   return segment;
 }
@@ -209,17 +251,18 @@ Status CheckRequest(const PlanRequest& request) {
 
 // Of the plans that fit, the one to take: the first whose fixed buffers leave at least half of a
 // limited budget to resident slabs, or else the first that fits.
-const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates) {
+const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                          bool all_weights) {
   const CacheChoice* first = nullptr;
   for (const CacheChoice& choice : candidates) {
     const Fit fit = TryFit(request, choice);
-    if (!fit.ok) continue;
+    if (!fit.ok || (all_weights && fit.weight_layers < request.shape.layers)) continue;
     if (first == nullptr) first = &choice;
     if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
     const CacheBytes bytes = request.costs.cache(choice);
     const int64_t fixed = bytes.fixed();
     const bool all_resident = fit.slabs[1] == 0 && fit.slabs[2] == 0;
-    if (all_resident || fixed <= KvLimit(request, choice) / 2 || !request.keep_on_device) {
+    if (all_resident || fixed <= fit.room / 2 || !request.keep_on_device) {
       return &choice;
     }
   }
@@ -238,9 +281,15 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
   return choice;
 }
 
+double WeightsStreamed(const PlanRequest& request, const Fit& fit) {
+  return 1.0 - static_cast<double>(fit.weight_layers) / request.shape.layers;
+}
+
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
-                       double host_share, const std::vector<int64_t>& lengths) {
+                       double host_share, double weights_streamed,
+                       const std::vector<int64_t>& lengths) {
   Execution run;
+  run.weights_streamed = weights_streamed;
   run.chunk = choice.chunk;
   run.group_heads = choice.group_heads;
   run.segment_tokens = choice.segment_tokens;
@@ -267,7 +316,8 @@ struct Scored {
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const Machine& machine = *request.machine;
   const Subject subject = SubjectOf(request);
-  Execution run = ExecutionFor(choice, fit.slabs, request.host_share, request.lengths);
+  Execution run = ExecutionFor(choice, fit.slabs, request.host_share, WeightsStreamed(request, fit),
+                               request.lengths);
   Scored scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;
@@ -312,9 +362,35 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
     const Fit fit = TryFit(request, cut);
     if (!fit.ok) continue;
     const Scored scored = Score(request, cut, fit);
-    const bool same_bits = cut.segment_tokens == best.choice.segment_tokens;
+    const bool same_bits =
+        cut.segment_tokens == best.choice.segment_tokens && cut.chunk == best.choice.chunk;
     const double needed = same_bits ? kHairsBreadth : kClearly;
     if (scored.seconds < best.seconds * (1.0 - needed)) best = scored;
+  }
+  return best;
+}
+
+// Where weights stream a larger chunk may be faster to read prompts by: a step brings the weights
+// once, however many tokens it has.
+Scored WithLargerChunk(const PlanRequest& request, Scored best) {
+  const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
+    const Execution run = ExecutionFor(choice, fit.slabs, request.host_share,
+                                       WeightsStreamed(request, fit), request.lengths);
+    return PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths).seconds;
+  };
+  const Fit fit = TryFit(request, best.choice);
+  if (request.fixed.chunk > 0 || fit.weight_layers == request.shape.layers) return best;
+  double prefill = prefill_of(best.choice, fit);
+  const int64_t most = best.choice.chunk * kMostChunks;
+  for (CacheChoice larger = best.choice; larger.chunk < most;) {
+    larger.chunk *= 2;
+    const Fit then = TryFit(request, larger);
+    if (!then.ok) break;
+    const Scored scored = Score(request, larger, then);
+    const double seconds = prefill_of(larger, then);
+    if (scored.seconds > best.seconds || seconds > prefill * (1.0 - kClearly)) continue;
+    best = scored;
+    prefill = seconds;
   }
   return best;
 }
@@ -363,12 +439,14 @@ int64_t LongestThatFits(PlanRequest request) {
 Status DoesNotFit(const PlanRequest& request) {
   const SmallestBudgets smallest = FindSmallestBudgets(request);
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  const bool streams = request.weight_layers >= 0 && request.weight_layers < request.shape.layers;
   std::string message =
-      "the KV cache of " + std::to_string(longest) + " tokens" +
+      std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
+      std::to_string(longest) + " tokens" +
       (request.lengths.size() > 1
            ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
            : "") +
-      " does not fit; one of these would do:";
+      (streams ? " do" : " does") + " not fit; one of these would do:";
   // The cheapest first: a byte of disk costs about a fiftieth of one of RAM, and that a twentieth
   // of one of a GPU.
   struct Offer {
@@ -407,7 +485,9 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
-  add(Tier::kDevice, "weights", request.weight_bytes);
+  const WeightSplit weights = SplitWeights(request, fit.weight_layers);
+  add(Tier::kDevice, "weights", weights.resident);
+  add(Tier::kDevice, "weights: buffers", weights.buffers);
   add(Tier::kDevice, "activations", request.costs.activations(plan->cache));
   add(Tier::kDevice, "workspace", request.costs.workspace(plan->cache));
   add(Tier::kDevice, "KV: open pages", bytes.open_pages);
@@ -415,6 +495,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: streaming heads", bytes.streaming_heads);
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
+  add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
   add(Tier::kHost, "program and tokenizer", request.other_bytes);
@@ -423,6 +504,19 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
 
 void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
+  if (plan->streamed_weight_bytes > 0) {
+    const int layers = request.shape.layers;
+    say("the weights of " + std::to_string(layers - fit.weight_layers) + " of " +
+        std::to_string(layers) + " layers stream from host memory, " +
+        FormatBytes(plan->streamed_weight_bytes) + " in each step of any size" +
+        (request.weight_layers >= 0 ? ""
+                                    : "; they do not fit, and those that do come before keys and "
+                                      "values, since a step needs all of them from the first on"));
+  }
+  if (request.fixed.chunk == 0 && plan->cache.chunk > request.chunk) {
+    say("chunk " + std::to_string(plan->cache.chunk) +
+        ": the weights cross the bus once for more tokens");
+  }
   const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2];
   if (fit.slabs[0] == total) {
     say("everything is resident: the KV cache fits in the fast tier");
@@ -475,17 +569,21 @@ int64_t Plan::Bytes(Tier tier) const {
 Result<Plan> MakePlan(const PlanRequest& request) {
   if (Status s = CheckRequest(request); !s.ok()) return s;
   const std::vector<CacheChoice> candidates = Candidates(request);
-  const CacheChoice* choice = Choose(request, candidates);
+  const CacheChoice* choice = Choose(request, candidates, /*all_weights=*/true);
+  if (choice == nullptr) choice = Choose(request, candidates, /*all_weights=*/false);
   if (choice == nullptr) return DoesNotFit(request);
   Plan plan;
   plan.cache = WithReadAhead(request, *choice);
   plan.host_share = request.host_share;
   if (request.machine != nullptr) {
-    const Scored fastest = Fastest(request, candidates, plan.cache);
+    const Scored fastest = WithLargerChunk(request, Fastest(request, candidates, plan.cache));
     plan.cache = fastest.choice;
     plan.host_share = fastest.host_share;
   }
   const Fit fit = TryFit(request, plan.cache);
+  plan.weight_layers = fit.weight_layers;
+  plan.streamed_weight_bytes = SplitWeights(request, fit.weight_layers).host;
+  plan.weights_streamed = WeightsStreamed(request, fit);
   FillTable(request, fit, &plan);
   // A whole number: the bytes of a token are a multiple of the heads.
   const int64_t token_bytes = request.shape.KvBytesPerToken() /
@@ -505,7 +603,7 @@ void Predict(const PlanRequest& request, Plan* plan) {
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  return ExecutionFor(plan.cache, plan.slabs, plan.host_share, lengths);
+  return ExecutionFor(plan.cache, plan.slabs, plan.host_share, plan.weights_streamed, lengths);
 }
 
 Subject SubjectOf(const PlanRequest& request) {

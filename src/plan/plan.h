@@ -16,6 +16,10 @@
 
 namespace headway::plan {
 
+// Buffers on the device that weights of layers in host memory pass through: one is computed with
+// while the next is filled.
+inline constexpr int kWeightBuffers = 2;
+
 // How the cache is cut and moved. 0 in a request means "choose".
 struct CacheChoice {
   int64_t chunk = 0;           // tokens of a prefill step
@@ -60,6 +64,10 @@ struct PlanRequest {
   int page_slots = kDefaultPageSlots;
   std::vector<int64_t> lengths;  // tokens that each sequence of the batch will reach
   int64_t weight_bytes = 0;
+  // Of these: the matrices of a layer, which may be in host memory and stream in each step.
+  int64_t layer_weight_bytes = 0;
+  // Layers whose matrices stay on the device; -1: as many as fit it.
+  int weight_layers = -1;
   int64_t other_bytes = 0;   // tokenizer, program
   int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
   // Of the device's memory for a byte of host memory that it can reach: its page tables.
@@ -93,7 +101,10 @@ struct Plan {
   CacheChoice cache;
   int64_t slabs[kTierCount] = {};
   int64_t slab_bytes = 0;
-  int64_t kv_bytes = 0;  // of all closed and open pages at the workload's end
+  int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
+  int weight_layers = 0;              // whose matrices stay on the device
+  int64_t streamed_weight_bytes = 0;  // of the others: each step brings them from host memory
+  double weights_streamed = 0.0;      // these, as a share of all layers
   // The share of what a decode step reads from host memory that the host's cores attend to.
   double host_share = 0.0;
   // Predicted, where the request has a machine: reading all sequences, and one decode step of all

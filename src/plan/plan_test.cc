@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
 #include "base/bytes.h"
 #include "base/random.h"
 #include "plan/test_machines.h"
@@ -64,6 +68,15 @@ TEST(Plan, SmallestBudgetsAreExactlySmallest) {
   EXPECT_TRUE(MakePlan(request).ok());
   request.budgets.kv = smallest - 4096;
   EXPECT_FALSE(MakePlan(request).ok());
+}
+
+TEST(Plan, ManyShortSequencesLeaveNoRoomEmpty) {
+  PlanRequest request = Demo(290);
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 1024);
+  request.lengths.assign(64, 290);
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 320);
+  request.lengths[3] = 16384;
+  EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 1024);
 }
 
 TEST(Plan, SaysWhichTierWouldHelp) {
@@ -138,6 +151,117 @@ TEST(Plan, StreamingHeadsHaveNoSlabsAndARowOfTheirOwn) {
   EXPECT_EQ(plan->slabs[0] + plan->slabs[1] + plan->slabs[2], 0);
   request.budgets.kv = 90 * kKiB;
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
+}
+
+// The demo model on a device with its own memory: 8 layers of 3 MiB, 10 MiB of other weights.
+PlanRequest OnDevice(int64_t tokens, int64_t device) {
+  PlanRequest request = Demo(tokens);
+  request.layer_weight_bytes = 3 * kMiB;
+  request.budgets = {std::numeric_limits<int64_t>::max(), kGiB, 0, device};
+  request.chunk = 256;
+  return request;
+}
+
+int64_t BytesOf(const Plan& plan, Tier tier, const std::string& tag) {
+  int64_t bytes = 0;
+  for (const MemoryRow& row : plan.memory) {
+    if (row.tier == tier && row.tag == tag) bytes += row.bytes;
+  }
+  return bytes;
+}
+
+TEST(Plan, WeightsThatDoNotFitStreamAndComeBeforeKeysAndValues) {
+  // All that is resident takes 34 MiB of weights and 128 of the cache.
+  int last = 9;
+  for (const int64_t device : {220, 60, 50, 45, 40, 35, 30}) {
+    SCOPED_TRACE(device);
+    const PlanRequest request = OnDevice(16384, device * kMiB);
+    Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_LE(plan->Bytes(Tier::kDevice), device * kMiB);
+    EXPECT_LE(plan->weight_layers, last);
+    last = plan->weight_layers;
+    const int streamed = 8 - last;
+    EXPECT_EQ(plan->streamed_weight_bytes, streamed * 3 * kMiB);
+    EXPECT_EQ(BytesOf(*plan, Tier::kDevice, "weights"), (34 - 3 * streamed) * kMiB);
+    EXPECT_EQ(BytesOf(*plan, Tier::kDevice, "weights: buffers"), std::min(streamed, 2) * 3 * kMiB);
+    EXPECT_EQ(BytesOf(*plan, Tier::kHost, "weights"), streamed * 3 * kMiB);
+    if (streamed == 0) continue;
+    // No layer more would fit, even with nothing else to spare.
+    EXPECT_LT(plan->slabs[0] * plan->slab_bytes, 3 * kMiB);
+    EXPECT_NE(plan->reasons.front().find("stream from host memory"), std::string::npos);
+  }
+  EXPECT_EQ(MakePlan(OnDevice(16384, 220 * kMiB))->weight_layers, 8);
+  EXPECT_LT(last, 6);
+}
+
+TEST(Plan, LayersThatTheUserFixesStay) {
+  for (const int layers : {0, 3, 8, 99}) {
+    PlanRequest request = OnDevice(4096, kGiB);
+    request.weight_layers = layers;
+    Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->weight_layers, std::min(layers, 8));
+    // Also where the device's memory is the host's.
+    request.budgets.device = std::numeric_limits<int64_t>::max();
+    EXPECT_EQ(MakePlan(request)->weight_layers, std::min(layers, 8));
+  }
+}
+
+TEST(Plan, TheSmallestDeviceHoldsNoLayer) {
+  PlanRequest request = OnDevice(16384, 8 * kMiB);
+  Result<Plan> plan = MakePlan(request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.status().message().find("--gpu-memory"), std::string::npos);
+  const int64_t smallest = FindSmallestBudgets(request).device;
+  ASSERT_GT(smallest, 16 * kMiB);  // other weights and two buffers
+  EXPECT_LT(smallest, 34 * kMiB);
+  request.budgets.device = smallest;
+  plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->weight_layers, 0);
+  request.budgets.device = smallest - 4096;
+  EXPECT_FALSE(MakePlan(request).ok());
+}
+
+TEST(Plan, HostMemoryHoldsStreamedWeightsBeforeTheCache) {
+  PlanRequest request = OnDevice(16384, kGiB);
+  request.weight_layers = 0;
+  request.keep_on_device = false;
+  request.budgets.host = (24 + 128) * kMiB - 4096;
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(MakePlan(request).status().message().find("--host-memory"), std::string::npos);
+  EXPECT_EQ(FindSmallestBudgets(request).host, (24 + 128) * kMiB);
+  request.budgets.host = (24 + 128) * kMiB;
+  EXPECT_TRUE(MakePlan(request).ok());
+}
+
+TEST(Plan, ChunksGrowWhereWeightsStream) {
+  const Machine machine = Shipped("h200");
+  PlanRequest request = OnDevice(300, 0);
+  request.shape = kOpt67B;
+  request.costs.cache = CacheCosts(request.shape);
+  request.costs.activations = [](const CacheChoice& c) { return c.chunk * 100 * kKiB; };
+  request.lengths.assign(256, 288);
+  request.layer_weight_bytes = 384 * kMiB;
+  request.weight_bytes = 32 * request.layer_weight_bytes + kGiB;
+  request.chunk = 8192;
+  request.budgets.device = 80 * kGiB;
+  request.budgets.host = 200 * kGiB;
+  request.machine = &machine;
+  Result<Plan> resident = MakePlan(request);
+  ASSERT_TRUE(resident.ok());
+  EXPECT_EQ(resident->weight_layers, 32);
+  EXPECT_EQ(resident->cache.chunk, 8192);
+  request.weight_layers = 0;
+  Result<Plan> streamed = MakePlan(request);
+  ASSERT_TRUE(streamed.ok());
+  EXPECT_GT(streamed->cache.chunk, 8192);
+  // A decode step takes as long as its weights need, and less than they and all else in turn.
+  const double bus = machine.host_to_device.Peak();
+  const double weights = static_cast<double>(streamed->streamed_weight_bytes) / bus;
+  EXPECT_GT(streamed->decode.seconds, weights);
+  EXPECT_LT(streamed->decode.seconds, resident->decode.seconds + 1.02 * weights);
 }
 
 TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {

@@ -6,6 +6,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ref/ref_kernels.h"
+#include "plan/plan.h"
 
 namespace headway::testing {
 
@@ -31,6 +32,8 @@ HarnessConfig HarnessConfig::Default() {
     config.host_slabs = 0;
   } else if (name == "one_head_group") {
     config.group_heads = 1;
+  } else if (name == "weights") {
+    config.weight_layers = 1;
   } else if (name == "host_half" || name == "host_all") {
     config.placement = kv::PlacementKind::kHostOnly;
     config.device_slabs = 0;
@@ -84,9 +87,20 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, &h->trace_, false);
   if (!device.ok()) return device.status();
   h->device_ = std::move(*device);
-  if ((*backend)->info().own_memory && !model.on_device()) {
-    static Budget weights("weights", kUnlimited);  // outlives every model of the test
-    if (Status s = model.MoveTo(*h->device_, weights); !s.ok()) return s;
+  const bool streams =
+      config.weight_layers >= 0 && config.weight_layers < shape.layers && !config.use_ref_kernels;
+  const bool moves = (*backend)->info().own_memory && !model.on_device();
+  if (moves || (streams && model.HostBlock(shape.layers - 1).empty())) {
+    // They outlive every model of the test.
+    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited);
+    const std::vector<int> streamed =
+        StreamedLayers(shape.layers, streams ? config.weight_layers : shape.layers);
+    if (Status s = model.MoveTo(*h->device_, {.device_budget = moves ? &weights : nullptr,
+                                              .host_budget = &host_weights,
+                                              .streamed = streamed});
+        !s.ok()) {
+      return s;
+    }
   }
   if (config.use_ref_kernels) {
     h->kernels_ = NewRefKernels();
@@ -119,6 +133,12 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
       kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
   if (!store.ok()) return store.status();
   h->store_ = std::move(*store);
+  if (!model.HostBlock(shape.layers - 1).empty()) {
+    Result<std::unique_ptr<WeightStream>> weights = WeightStream::Create(
+        model, *h->device_, h->store_->lanes(), *h->memory_budget_, plan::kWeightBuffers);
+    if (!weights.ok()) return weights.status();
+    h->weights_ = std::move(*weights);
+  }
   ExecutorLimits executor_limits;
   executor_limits.step_tokens = options.max_step_tokens;
   executor_limits.entries = sequences;
@@ -132,7 +152,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (config.adapt) host.trace = &h->trace_;
   Result<std::unique_ptr<Executor>> executor =
       Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
-                       *h->memory_budget_, *h->memory_budget_, host);
+                       *h->memory_budget_, *h->memory_budget_, host, h->weights_.get());
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;

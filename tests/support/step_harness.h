@@ -1,8 +1,9 @@
 // StepHarness: a model, a store and an executor under a configuration that tests choose, with
 // access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
 // harness of a test program run under another default: force_evict, tiny_page, disk_only,
-// one_head_group, host_half and host_all (the host's cores attend to half, or all, of what would
-// stream in decode). HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
+// one_head_group, weights (the weights of all layers but one stream), host_half and host_all (the
+// host's cores attend to half, or all, of what would stream in decode). HEADWAY_TEST_DEVICE=cuda
+// runs them on a GPU.
 #ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
@@ -42,6 +43,7 @@ struct HarnessConfig {
   bool host = false;        // there is a path `host`
   double host_share = 0.0;  // of it; above 0 there is one
   bool adapt = false;       // correct it after each step
+  int weight_layers = -1;   // whose weights stay on the device; -1: all. As first used of a model
   int threads = 2;
   std::string isa = "auto";
   Encoding encoding = Encoding::kNone;
@@ -65,7 +67,8 @@ using LogitRows = std::vector<std::vector<float>>;
 
 class StepHarness {
  public:
-  // Moves the model to the test device unless it is there.
+  // Moves the model to the test device unless it is there; layers stream as the first harness of a
+  // model has it.
   static Result<std::unique_ptr<StepHarness>> Create(Model& model, const HarnessConfig& config,
                                                      int sequences, int64_t max_length,
                                                      Env* env = Env::Default());
@@ -96,6 +99,7 @@ class StepHarness {
   std::unique_ptr<ThreadPool> host_pool_;
   std::unique_ptr<HostAttention> host_;
   std::unique_ptr<kv::Store> store_;
+  std::unique_ptr<WeightStream> weights_;
   std::unique_ptr<Executor> executor_;
 };
 

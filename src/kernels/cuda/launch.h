@@ -1,8 +1,9 @@
 // Launching kernels one behind the other without a gap. On GPUs of compute capability 9.0 and above
 // a kernel may start while the one before it in the stream ends ("programmatic dependent launch"):
 // every kernel that LaunchKernel starts calls WaitForPrevious before it touches memory that another
-// kernel writes, or writes memory that another reads. Weights never change, so they may be read
-// before.
+// kernel writes, or writes memory that another reads. No kernel writes weights, so they may be read
+// before: where a copy brings them, the stream has waited for it, and no kernel starts ahead of
+// that.
 #ifndef HEADWAY_KERNELS_CUDA_LAUNCH_H_
 #define HEADWAY_KERNELS_CUDA_LAUNCH_H_
 

@@ -135,6 +135,7 @@ Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
 void Store::Drain() { impl_->lanes.Drain(); }
+Lanes& Store::lanes() { return impl_->lanes; }
 
 // --- Sequences
 

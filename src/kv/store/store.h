@@ -192,6 +192,9 @@ class Store {
   // Waits for all copies, reads and writes under way.
   void Drain();
 
+  // The streams that its copies run on, for copies of others that go among them.
+  Lanes& lanes();
+
   TierUsage Usage(Tier tier) const;
   const CacheFormat& format() const;
 

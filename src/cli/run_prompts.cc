@@ -1,0 +1,171 @@
+#include "cli/run_prompts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+
+namespace headway::cli {
+namespace {
+
+Result<PromptLine> ParsePromptLine(std::string_view text, const std::string& where) {
+  const auto wrong = [&](const std::string& what) {
+    return Status(StatusCode::kInvalidArgument, where + what);
+  };
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !(json.is_string() || json.is_object())) {
+    return wrong(" is neither a JSON string nor an object");
+  }
+  PromptLine line;
+  if (json.is_string()) {
+    line.text = json.get<std::string>();
+  } else {
+    const auto prompt = json.find("prompt");
+    if (prompt == json.end() || !prompt->is_string()) return wrong(": \"prompt\" must be a string");
+    line.text = prompt->get<std::string>();
+    if (const auto id = json.find("id"); id != json.end()) line.id = *id;
+    if (const auto most = json.find("max_tokens"); most != json.end()) {
+      if (!most->is_number_unsigned() || most->get<uint64_t>() > uint64_t{kMaxCount}) {
+        return wrong(
+            fmt::format(": \"max_tokens\" must be a whole number from 0 to {}", kMaxCount));
+      }
+      line.max_tokens = most->get<int64_t>();
+    }
+  }
+  if (Status s = CheckText(line.text, where + ": the prompt"); !s.ok()) return s;
+  return line;
+}
+
+Json GenerationJson(int64_t index, const PromptLine& line, const Generation& made) {
+  Json json = {{"index", index}};
+  if (!line.id.is_null()) json["id"] = line.id;
+  json["text"] = made.text;
+  json["tokens"] = made.tokens;
+  json["finish"] = FinishReasonName(made.finish);
+  json["prompt_tokens"] = made.prompt_tokens;
+  if (!made.notices.empty()) json["notices"] = made.notices;
+  return json;
+}
+
+// Prints results in the order of the prompts, each as soon as those before it are there.
+class InOrder {
+ public:
+  InOrder(const std::vector<PromptLine>& lines, Console& console)
+      : lines_(lines), console_(console), ready_(lines.size()) {}
+
+  void Add(size_t index, const Generation& made) {
+    ready_[index] = Dump(GenerationJson(static_cast<int64_t>(index), lines_[index], made));
+    for (; next_ < ready_.size() && !ready_[next_].empty(); ++next_) {
+      written_ = written_ && console_.Write(ready_[next_]);
+    }
+  }
+  bool written() const { return written_; }
+
+ private:
+  const std::vector<PromptLine>& lines_;
+  Console& console_;
+  std::vector<std::string> ready_;
+  size_t next_ = 0;
+  bool written_ = true;
+};
+
+Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& engine,
+                                        const std::vector<PromptLine>& lines) {
+  std::vector<Request> requests;
+  for (const PromptLine& line : lines) {
+    PromptText text{line.text, {}};
+    if (!flags.prompt.system.empty()) text.messages.push_back({"system", flags.prompt.system});
+    if (flags.prompt.chat) text.messages.push_back({"user", line.text});
+    Result<std::vector<TokenId>> prompt = EncodePrompt(engine, text);
+    if (!prompt.ok()) return prompt.status();
+    Request request = RequestOf(flags, std::move(*prompt));
+    request.max_tokens = line.max_tokens.value_or(flags.max_tokens);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// As many sequences as run at a time, each as long as the longest needs; where all run at once,
+// each as long as its own.
+Workload WorkloadOf(const RunFlags& flags, const std::vector<Request>& requests) {
+  Workload workload;
+  for (const Request& request : requests) {
+    const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+    workload.lengths.push_back(flags.context > 0 ? flags.context : std::max<int64_t>(needed, 1));
+  }
+  const auto parallel = static_cast<size_t>(flags.parallel);
+  if (workload.lengths.size() > parallel) {
+    const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+    workload.lengths.assign(parallel, longest);
+  }
+  return workload;
+}
+
+}  // namespace
+
+Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const std::string& name) {
+  std::vector<PromptLine> lines;
+  int64_t number = 0;
+  for (size_t at = 0; at < jsonl.size();) {
+    const size_t end = std::min(jsonl.find('\n', at), jsonl.size());
+    const std::string_view text = jsonl.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    Result<PromptLine> line = ParsePromptLine(text, fmt::format("{}, line {}", name, number));
+    if (!line.ok()) return line.status();
+    lines.push_back(std::move(*line));
+  }
+  if (lines.empty()) return Status(StatusCode::kInvalidArgument, name + " has no prompts");
+  return lines;
+}
+
+int RunPrompts(const RunFlags& flags, Console& console) {
+  Result<std::string> text = ReadText(flags.prompts, console);
+  if (!text.ok()) return console.Fail(text.status());
+  Result<std::vector<PromptLine>> lines =
+      ParsePromptLines(*text, flags.prompts == "-" ? "standard input" : flags.prompts);
+  if (!lines.ok()) return console.Fail(lines.status());
+  Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
+  if (!engine.ok()) return console.Fail(engine.status());
+  Result<std::vector<Request>> requests = RequestsOf(flags, **engine, *lines);
+  if (!requests.ok()) return console.Fail(requests.status());
+  const Workload workload = WorkloadOf(flags, *requests);
+  const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  if (std::string warning = LongContextWarning((*engine)->info(), longest); !warning.empty()) {
+    console.Warn(warning);
+  }
+  Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
+  if (!context.ok()) return console.Fail(context.status());
+  const InterruptGuard interrupt;
+  InOrder results(*lines, console);
+  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  Hooks hooks;
+  hooks.cancel = interrupt.flag();
+  hooks.on_text = [&](int, std::string_view) { return results.written(); };
+  hooks.on_done = [&](int request, const Generation& made) {
+    if (made.finish != FinishReason::kCancelled) results.Add(static_cast<size_t>(request), made);
+  };
+  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
+  Result<std::vector<Generation>> made = (*context)->Generate(*requests, hooks);
+  console.ClearStatusLine();
+  if (!made.ok()) return console.Fail(made.status());
+  if (!results.written()) {
+    return console.Fail(Status(StatusCode::kIo, "cannot write to standard output"));
+  }
+  const Timings timings = (*context)->timings();
+  console.Say(fmt::format(
+      "prompts   {}, {} at a time: {} tokens read at {:.1f} tok/s, {} made at {:.1f} tok/s",
+      requests->size(), workload.lengths.size(), FormatCount(timings.prefill_tokens),
+      TokensPerSecond(timings.prefill_tokens, timings.prefill_seconds),
+      FormatCount(timings.decode_tokens),
+      TokensPerSecond(timings.decode_tokens, timings.decode_seconds)));
+  if (!interrupt.raised()) return kExitDone;
+  console.Say("headway: interrupted; the lines above are complete, the rest was not done");
+  return kExitFailed;
+}
+
+}  // namespace headway::cli
