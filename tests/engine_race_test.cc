@@ -56,7 +56,16 @@ std::vector<NamedPlan> Plans() {
   host.placement = kv::PlacementKind::kHostOnly;
   host.host_slabs = 30;
   host.host_share = 0.6;
-  return {{"first-fit", first_fit}, {"lru", lru}, {"disk-only", disk}, {"host", host}};
+  HarnessConfig recompute = base;
+  recompute.placement = kv::PlacementKind::kHostOnly;
+  recompute.group_heads = 3;
+  recompute.staging_slabs = 1;
+  recompute.x_segments = 4;
+  return {{"first-fit", first_fit},
+          {"lru", lru},
+          {"disk-only", disk},
+          {"host", host},
+          {"recompute", recompute}};
 }
 
 std::unique_ptr<Model> Tiny() {
@@ -131,7 +140,7 @@ class Life {
     }
     if (id->has_value()) return OkStatus();
     const bool fork = other.has_value() && store.Length(*other) < kMaxLength && chance % 2 == 0;
-    Result<kv::SequenceId> made = fork ? store.Fork(*other) : store.CreateSequence();
+    Result<kv::SequenceId> made = fork ? store.Fork(*other) : harness_->NewSequence();
     if (made.ok()) *id = *made;
     return made.status();
   }

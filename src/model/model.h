@@ -102,8 +102,14 @@ class Model {
   // model learned some: each below max_position then. Overwrites normed.
   void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids,
              std::span<const int32_t> positions, const Activations& a) const;
-  // From x: normed; q, k, v, with their norms where the model has them, not rotated yet.
-  void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a) const;
+  // From x: q, k, v, with their norms where the model has them, not rotated yet; with keep_normed
+  // also what they are made of in normed [T, d_model], which holds anything otherwise.
+  void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
+           bool keep_normed) const;
+  // k and v [rows, kv_heads, head_dim], rows kv_stride elements apart, as Qkv makes them of these
+  // rows of normed.
+  void Kv(Kernels& kernels, Stream& stream, int layer, const void* normed, int64_t rows, void* k,
+          void* v, int64_t kv_stride) const;
   // x += o · Wo; with norm_behind, x is normed then.
   void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                     const Activations& a) const;
