@@ -116,7 +116,8 @@ Json TiersJson(const TierUse& tiers) {
 Json PlanJson(const PlanReport& plan) {
   Json json = {{"chunk", plan.chunk},           {"head_group", plan.head_group},
                {"segment", plan.segment},       {"kv_bytes", plan.kv_bytes},
-               {"slab_bytes", plan.slab_bytes}, {"host_share", plan.host_share}};
+               {"slab_bytes", plan.slab_bytes}, {"host_share", plan.host_share},
+               {"x_slabs", plan.x_slabs},       {"recompute_share", plan.recompute_share}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
   json["memory"] = Json::array();
   for (const MemoryLine& line : plan.memory) {

@@ -14,6 +14,10 @@ constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
 constexpr int64_t kMinChunk = 16;
+// Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
+// so many any share is met well enough.
+constexpr int64_t kMinXSegment = 256;
+constexpr int64_t kShareSegments = 16;
 // What a cut with another chunk or segment must gain: it changes the order of additions, and runs
 // under different budgets should agree to the last bit.
 constexpr double kClearly = 0.05;
@@ -48,10 +52,20 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
   return !request.slab_heads.empty() && heads > SlabHeads(request) * 9 / 8;
 }
 
-// Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
-// with a sliding window keeps what the window and one chunk can see.
-int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+// Slabs of X of all layers and sequences when every sequence has its full length.
+int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
   int64_t slabs = 0;
+  if (choice.recompute <= 0.0) return slabs;
+  for (int segments : XSegments(choice.recompute, request.lengths, choice.segment_tokens)) {
+    slabs += int64_t{segments} * request.shape.layers;
+  }
+  return slabs;
+}
+
+// The same of K and V, of all head groups. A layer with a sliding window keeps what the window and
+// one chunk can see.
+int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  int64_t slabs = -CountXSlabs(request, choice);
   for (int64_t length : request.lengths) {
     const int64_t segments = CeilDiv(length, choice.segment_tokens);
     for (int layer = 0; layer < request.shape.layers; ++layer) {
@@ -80,10 +94,11 @@ int64_t KvLimit(const PlanRequest& request, const CacheChoice& choice) {
 struct Fit {
   bool ok = false;
   int64_t slabs[kTierCount] = {};
+  int64_t x_slabs = 0;
   int64_t page_tables = 0;  // on the device, for host memory
   // What is missing, when not ok.
   int64_t kv_needed = 0;    // for the fixed buffers
-  int64_t host_needed = 0;  // for the bounce buffers
+  int64_t host_needed = 0;  // for the bounce buffers and X
   int64_t slabs_left = 0;   // that no tier has room for
 };
 
@@ -93,15 +108,19 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   const int64_t fixed = bytes.fixed();
   const int64_t limit = KvLimit(request, choice);
   int64_t left = CountSlabs(request, choice);
+  fit.x_slabs = CountXSlabs(request, choice);
+  // What of host memory is not for slabs of K and V.
+  const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
   if (fixed > limit) {
     fit.kv_needed = fixed;
     return fit;
   }
-  const bool all_stay = request.keep_on_device && left <= (limit - fixed) / bytes.slab;
+  const bool all_stay =
+      request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   if (!all_stay) {
-    const int64_t room = request.keep_on_host ? request.budgets.host - bytes.bounce : 0;
+    const int64_t room = request.keep_on_host ? request.budgets.host - on_host : 0;
     const int64_t mapped =
-        bytes.bounce + std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
+        on_host + std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
     fit.page_tables =
         static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
     if (fixed + fit.page_tables > limit) {
@@ -113,12 +132,13 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
     fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
     left -= fit.slabs[0];
   }
-  if (left > 0 && bytes.bounce > request.budgets.host) {
-    fit.host_needed = bytes.bounce;
+  if ((left > 0 && bytes.bounce > request.budgets.host) ||
+      (fit.x_slabs > 0 && on_host > request.budgets.host)) {
+    fit.host_needed = on_host;
     return fit;
   }
   if (request.keep_on_host && left > 0) {
-    fit.slabs[1] = std::min(left, (request.budgets.host - bytes.bounce) / bytes.slab);
+    fit.slabs[1] = std::min(left, (request.budgets.host - on_host) / bytes.slab);
     left -= fit.slabs[1];
   }
   if (left > 0) {
@@ -130,6 +150,12 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return fit;
 }
 
+int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
+  int64_t segments = 0;
+  for (int64_t length : request.lengths) segments += CeilDiv(length, segment_tokens);
+  return segments;
+}
+
 // A slab longer than every sequence would be room that nothing fills, and of the last slab of a
 // long one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request) {
@@ -139,6 +165,12 @@ int64_t AutoSegment(const PlanRequest& request) {
     segment = Align(segment / 2, request.page_slots);
   }
   while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
+    segment = Align(segment / 2, request.page_slots);
+  }
+  // A share of the tokens is a number of segments.
+  const double share = request.fixed.recompute;
+  while (share > 0.0 && share < 1.0 && segment > kMinXSegment &&
+         TotalSegments(request, segment) < kShareSegments) {
     segment = Align(segment / 2, request.page_slots);
   }
   return segment;
@@ -239,7 +271,7 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
 }
 
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
-                       double host_share, const std::vector<int64_t>& lengths) {
+                       int64_t x_slabs, double host_share, const std::vector<int64_t>& lengths) {
   Execution run;
   run.chunk = choice.chunk;
   run.group_heads = choice.group_heads;
@@ -248,12 +280,14 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
   int64_t tokens = 0;
   for (int64_t length : lengths) tokens += length;
   run.full_length = tokens / static_cast<int64_t>(std::max<size_t>(lengths.size(), 1));
-  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2]);
+  run.gather_tokens = GatherTokens(choice, lengths);
+  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2] + x_slabs);
   if (all <= 0.0) return run;
   run.split.resident = static_cast<double>(slabs[0]) / all;
   run.split.host = static_cast<double>(slabs[1]) / all * host_share;
   run.split.stream = static_cast<double>(slabs[1]) / all - run.split.host;
   run.split.disk = static_cast<double>(slabs[2]) / all;
+  run.split.recompute = static_cast<double>(x_slabs) / all;
   return run;
 }
 
@@ -267,7 +301,7 @@ struct Scored {
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const Machine& machine = *request.machine;
   const Subject subject = SubjectOf(request);
-  Execution run = ExecutionFor(choice, fit.slabs, request.host_share, request.lengths);
+  Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share, request.lengths);
   Scored scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;
@@ -317,6 +351,43 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
     if (scored.seconds < best.seconds * (1.0 - needed)) best = scored;
   }
   return best;
+}
+
+// The fastest cut that recomputes a part of what the host holds, where one is clearly faster than
+// `best`, which does not.
+Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, const Scored& best) {
+  if (!request.recompute || !XIsSmaller(request.shape)) return best;
+  const Subject subject = SubjectOf(request);
+  SplitOptions options;
+  options.host = request.host_attention;
+  options.recompute = true;
+  Scored found = best;
+  bool any = false;
+  for (int64_t segment = rule.segment_tokens; segment >= request.page_slots;) {
+    for (int slabs = kStaging; slabs <= kMostStaging; ++slabs) {
+      CacheChoice cut = rule;
+      cut.group_heads = request.shape.kv_heads;
+      cut.segment_tokens = segment;
+      if (request.fixed.staging_slabs == 0) cut.staging_slabs = slabs;
+      const Fit without = TryFit(request, cut);
+      if (!without.ok || without.slabs[1] == 0) continue;
+      Execution run = ExecutionFor(cut, without.slabs, 0, request.host_share, request.lengths);
+      cut.recompute = 1.0;
+      run.gather_tokens = GatherTokens(cut, request.lengths);
+      run = BestSplit(*request.machine, subject, run, request.lengths, options);
+      cut.recompute = run.split.recompute;
+      if (cut.recompute <= 0.0) continue;
+      const Fit fit = TryFit(request, cut);
+      if (!fit.ok || fit.x_slabs == 0) continue;
+      const Scored scored = Score(request, cut, fit);
+      if (any && scored.seconds >= found.seconds * (1.0 - kHairsBreadth)) continue;
+      found = scored;
+      any = true;
+    }
+    if (request.fixed.segment_tokens > 0 || segment <= kMinXSegment) break;
+    segment = Align(segment / 2, request.page_slots);
+  }
+  return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
 }
 
 bool Fits(PlanRequest request, Budgets budgets) {
@@ -405,6 +476,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   };
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
+  plan->x_slabs = fit.x_slabs;
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   add(Tier::kDevice, "weights", request.weight_bytes);
@@ -416,14 +488,40 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
+  add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
   add(Tier::kHost, "program and tokenizer", request.other_bytes);
   add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
 }
 
+// Why keys and values are recomputed, or not.
+void ExplainRecompute(const PlanRequest& request, const Fit& fit, Plan* plan) {
+  const int64_t width = static_cast<int64_t>(DTypeBytes(request.shape.dtype));
+  const std::string bytes =
+      "of a token and layer X is " + FormatBytes(request.shape.d_model * width) + ", K and V are " +
+      FormatBytes(2 * int64_t{request.shape.kv_heads} * request.shape.head_dim * width);
+  if (fit.x_slabs > 0) {
+    plan->reasons.push_back(
+        "keys and values are recomputed from X where the arithmetic takes less "
+        "time than their copy: " +
+        bytes);
+  } else if (!request.recompute) {
+    return;
+  } else if (!XIsSmaller(request.shape)) {
+    plan->reasons.push_back("nothing is recomputed: " + bytes + ", so that it never pays");
+  } else if (request.machine == nullptr) {
+    plan->reasons.push_back(
+        "nothing is recomputed: without a machine's profile it is not known whether that pays");
+  } else if (fit.slabs[1] > 0) {
+    plan->reasons.push_back(
+        "nothing is recomputed: the device would take longer than the copies "
+        "that it saves");
+  }
+}
+
 void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
-  const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2];
+  const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2] + fit.x_slabs;
   if (fit.slabs[0] == total) {
     say("everything is resident: the KV cache fits in the fast tier");
   } else {
@@ -431,8 +529,13 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
       return std::to_string(100 * fit.slabs[tier] / std::max<int64_t>(total, 1)) + " %";
     };
     say("resident " + share(0) + ", streamed from host " + share(1) + ", streamed from disk " +
-        share(2) + " of the closed KV");
+        share(2) +
+        (fit.x_slabs > 0 ? ", recomputed from X in host memory " +
+                               std::to_string(100 * fit.x_slabs / total) + " %"
+                         : std::string()) +
+        " of the closed KV");
   }
+  ExplainRecompute(request, fit, plan);
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
   if (const int64_t streaming = heads - SlabHeads(request); streaming > 0) {
     say(std::to_string(streaming) + " of " + std::to_string(heads) +
@@ -481,7 +584,8 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   plan.cache = WithReadAhead(request, *choice);
   plan.host_share = request.host_share;
   if (request.machine != nullptr) {
-    const Scored fastest = Fastest(request, candidates, plan.cache);
+    const Scored fastest =
+        FastestRecomputing(request, plan.cache, Fastest(request, candidates, plan.cache));
     plan.cache = fastest.choice;
     plan.host_share = fastest.host_share;
   }
@@ -491,7 +595,14 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   const int64_t token_bytes = request.shape.KvBytesPerToken() /
                               (int64_t{request.shape.layers} * request.shape.kv_heads) *
                               SlabHeads(request);
-  for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
+  plan.x_segments = XSegments(plan.cache.recompute, request.lengths, plan.cache.segment_tokens);
+  const int64_t x_bytes = int64_t{request.shape.layers} * request.shape.d_model *
+                          static_cast<int64_t>(DTypeBytes(request.shape.dtype));
+  for (size_t i = 0; i < request.lengths.size(); ++i) {
+    const int64_t of_x =
+        std::min(request.lengths[i], plan.x_segments[i] * plan.cache.segment_tokens);
+    plan.kv_bytes += (request.lengths[i] - of_x) * token_bytes + of_x * x_bytes;
+  }
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
@@ -505,7 +616,7 @@ void Predict(const PlanRequest& request, Plan* plan) {
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  return ExecutionFor(plan.cache, plan.slabs, plan.host_share, lengths);
+  return ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share, lengths);
 }
 
 Subject SubjectOf(const PlanRequest& request) {
