@@ -62,11 +62,13 @@ std::vector<NamedPlan> Plans() {
   weights.placement = kv::PlacementKind::kHostOnly;
   weights.host_slabs = 30;
   weights.weight_layers = 0;
-  return {{"first-fit", first_fit},
-          {"lru", lru},
-          {"disk-only", disk},
-          {"host", host},
-          {"weights", weights}};
+  HarnessConfig recompute = base;
+  recompute.placement = kv::PlacementKind::kHostOnly;
+  recompute.group_heads = 3;
+  recompute.staging_slabs = 1;
+  recompute.x_segments = 4;
+  return {{"first-fit", first_fit}, {"lru", lru},         {"disk-only", disk},
+          {"host", host},           {"weights", weights}, {"recompute", recompute}};
 }
 
 std::unique_ptr<Model> Tiny() {
@@ -141,7 +143,7 @@ class Life {
     }
     if (id->has_value()) return OkStatus();
     const bool fork = other.has_value() && store.Length(*other) < kMaxLength && chance % 2 == 0;
-    Result<kv::SequenceId> made = fork ? store.Fork(*other) : store.CreateSequence();
+    Result<kv::SequenceId> made = fork ? store.Fork(*other) : harness_->NewSequence();
     if (made.ok()) *id = *made;
     return made.status();
   }

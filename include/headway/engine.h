@@ -29,6 +29,7 @@
 namespace headway {
 
 inline constexpr double kHostShareAuto = -1.0;
+inline constexpr double kRecomputeAuto = -1.0;
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -51,8 +52,9 @@ struct EngineOptions {
   // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
   // group, segment, staging buffers and placement, as the method that it is named after has them:
   // headinfer moves the whole KV cache of one head at a time, layerwise that of one layer; both
-  // keep nothing on the device and two buffers, one attended to while the other is filled.
-  std::string policy = "auto";          // auto, headinfer, layerwise
+  // keep nothing on the device and two buffers, one attended to while the other is filled. kvpr
+  // does so with segments, and recomputes the share of them that its closed form says.
+  std::string policy = "auto";          // auto, headinfer, layerwise, kvpr
   int64_t chunk = 0;                    // tokens of a prefill step
   int head_group = 0;                   // KV heads moved together
   int64_t segment = 0;                  // tokens of a slab
@@ -71,6 +73,13 @@ struct EngineOptions {
   // time.
   double host_share = kHostShareAuto;
   bool freeze_plan = false;
+
+  // A share of the tokens, the first ones of each sequence, keep in host memory what keys and
+  // values are made of instead of these (KVPR): fewer bytes to copy where a model has a KV head for
+  // every query head, and more arithmetic. 0: none, 1: all, kRecomputeAuto: as much as is fastest
+  // by the machine's profile, if any. Not together with a session, a KV encoding, streaming heads
+  // or sliding windows.
+  double recompute_share = 0.0;
 
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
   // marks keep sink and recent tokens only, always on the device. Not together with a session.
@@ -216,6 +225,8 @@ struct PlanReport {
   int weight_layers = 0;              // whose weights stay on the device
   int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
   double host_share = 0.0;            // that decode begins with; see EngineOptions
+  int64_t x_slabs = 0;  // on the host, beside those of keys and values: what is recomputed
+  double recompute_share = 0.0;
   int staging_slabs = 0;
   Prediction prediction;
   std::vector<MemoryLine> memory;

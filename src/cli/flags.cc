@@ -284,9 +284,10 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddChoice(app, memory, "--placement", &engine.placement,
             {"first-fit", "lru", "host-only", "disk-only"},
             "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise"},
+  AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
-            "(one head's whole cache at a time) or layerwise (one layer's)");
+            "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
+            "part of it)");
   AddChoice(app, memory, "--kv-encoding", &engine.kv_encoding,
             {"none", "bf16", "f16", "int8", "fp8", "int4"},
             "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
@@ -317,6 +318,23 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       })
       ->type_name("SHARE")
       ->default_str("auto");
+  AddRead(app, memory, "--recompute",
+          "share of the tokens whose keys and values are recomputed from their layer's input, kept "
+          "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
+          "profile says is fastest",
+          [&engine](const std::string& text) {
+            if (text == "off") {
+              engine.recompute_share = 0.0;
+            } else if (text == "auto") {
+              engine.recompute_share = kRecomputeAuto;
+            } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.recompute_share).ok()) {
+              return Status(StatusCode::kInvalidArgument,
+                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
+            }
+            return OkStatus();
+          })
+      ->type_name("SHARE")
+      ->default_str("off");
   AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
   const std::string streaming = "Streaming heads (an approximation)";

@@ -169,6 +169,8 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
        "--host-attention: '1.5' is none of off, auto and a share from 0 to 1"},
       {{"m", "--host-attention", "-1"}, "--host-attention: '-1' is none of off"},
       {{"m", "--host-attention", "nan"}, "--host-attention: 'nan' is none of off"},
+      {{"m", "--recompute", "1.5"},
+       "--recompute: '1.5' is none of off, auto and a share from 0 to 1"},
       {{"m", "--chunk", "automatic"}, "--chunk: 'automatic' is not a whole number"},
       {{"m", "--placement", "anywhere"}, "--placement: 'anywhere' is none of first-fit"},
       {{"m", "--top-p", "1.5"}, "--top-p"},

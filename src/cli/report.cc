@@ -121,7 +121,9 @@ Json PlanJson(const PlanReport& plan) {
                {"slab_bytes", plan.slab_bytes},
                {"host_share", plan.host_share},
                {"weight_layers", plan.weight_layers},
-               {"streamed_weight_bytes", plan.streamed_weight_bytes}};
+               {"streamed_weight_bytes", plan.streamed_weight_bytes},
+               {"x_slabs", plan.x_slabs},
+               {"recompute_share", plan.recompute_share}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
   json["memory"] = Json::array();
   for (const MemoryLine& line : plan.memory) {

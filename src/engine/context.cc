@@ -173,7 +173,8 @@ Status Context::Impl::Build(const Workload& workload) {
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
-                                          *parts.env, workload.lengths, setup->plan.cache.chunk);
+                                          *parts.env, workload.lengths, setup->plan.x_segments,
+                                          setup->plan.cache.chunk);
   return RestoreSession(manifest);
 }
 

@@ -254,6 +254,10 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
         (options.host_share >= 0.0 && options.host_share <= 1.0))) {
     return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
   }
+  if (!(options.recompute_share == kRecomputeAuto ||
+        (options.recompute_share >= 0.0 && options.recompute_share <= 1.0))) {
+    return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
+  }
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   if (Status s = impl->FindMachine(); !s.ok()) return s;
   std::string folder = model;

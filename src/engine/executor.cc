@@ -40,13 +40,29 @@ int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
   return 2 * parts;
 }
 
-// The parts of the executor's memory, in order, each aligned to 64 bytes.
+// Of the pages that a gather is recomputed into: the memory begins on a multiple of this.
+constexpr int64_t kPageAlignment = 4096;
+
+int64_t RecomputedPageStride(const ModelShape& shape, const ExecutorLimits& limits) {
+  const PageFormat page = {shape.dtype, limits.page_slots, shape.head_dim};
+  return kv::CacheFormat::Padded(static_cast<int64_t>(page.bytes()));
+}
+
+// The parts of the executor's memory, in order, each aligned to 64 bytes; the first to a page.
 struct Layout {
+  int64_t pages, x, kv, angles;  // of a gather
   int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled;
 
   Layout(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
     const DType dtype = limits.activation_dtype;
+    const int64_t gather = limits.gather_tokens;
+    const auto width = static_cast<int64_t>(DTypeBytes(dtype));
+    pages = 2 * shape.kv_heads * (gather / limits.page_slots) * RecomputedPageStride(shape, limits);
+    pages = RoundUp(pages, kPageAlignment);
+    x = dtype == shape.dtype ? 0 : RoundUp(gather * shape.d_model * width, 64);
+    kv = RoundUp(gather * 2 * shape.kv_heads * shape.head_dim * width, 64);
+    angles = floats(gather * (shape.head_dim / 2));
     activations = RoundUp(Activations::Bytes(shape, dtype, limits.step_tokens), 64);
     const int64_t rows = limits.step_tokens * shape.query_heads;
     o = dtype == DType::kF32 ? 0 : floats(rows * shape.head_dim);
@@ -61,7 +77,8 @@ struct Layout {
     sampled = RoundUp(logit_rows * int64_t{sizeof(Sampled)}, 64);
   }
   int64_t total() const {
-    return activations + o + lse + part_o + part_lse + head_in + head_scratch + logits + sampled;
+    return pages + x + kv + 2 * angles + activations + o + lse + part_o + part_lse + head_in +
+           head_scratch + logits + sampled;
   }
 };
 
@@ -139,6 +156,13 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
   const auto take = [&](int64_t bytes) {
     return reinterpret_cast<float*>(std::exchange(at, at + bytes));
   };
+  if (recomputes()) {
+    recomputed_.pages = reinterpret_cast<std::byte*>(take(layout.pages));
+    recomputed_.x = layout.x == 0 ? nullptr : take(layout.x);
+    recomputed_.kv = take(layout.kv);
+    recomputed_.cos = take(layout.angles);
+    recomputed_.sin = take(layout.angles);
+  }
   act_ = Activations::Place(shape_, limits_.activation_dtype, limits_.step_tokens,
                             reinterpret_cast<std::byte*>(take(layout.activations)));
   o_ = layout.o == 0 ? static_cast<float*>(act_.o) : take(layout.o);
@@ -180,6 +204,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   if (!status.ok()) {
     views_.clear();
     items_.clear();
+    gather_.clear();
     store_.AwaitHost();  // queries of later steps go where the host may still read
     store_.AbortStep();
     return status;
@@ -204,6 +229,14 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
                     row_bytes, static_cast<size_t>(chunk));
     if (Status s = compute_.Synchronize(); !s.ok()) return s;
   }
+  if (recomputes()) {
+    rows.resize(static_cast<size_t>(ActivationBytes(chunk * shape_.d_model)));
+    for (int64_t i = 0; i < chunk * shape_.d_model; ++i) {
+      StoreFloat(rows.data(), i, limits_.activation_dtype, random.Normal());
+    }
+    compute_.Copy(static_cast<std::byte*>(act_.normed), rows.data(), rows.size());
+    if (Status s = compute_.Synchronize(); !s.ok()) return s;
+  }
   const std::vector<TokenId> ids(static_cast<size_t>(chunk), 0);
   for (int64_t at = 0; at < tokens; at += chunk) {
     const int64_t n = std::min(chunk, tokens - at);
@@ -218,6 +251,7 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
       for (const RopeStoreItem& item : store_items_) {
         kernels_.StoreKv(compute_, format_, {&item.kv, 1});
       }
+      if (recomputes()) KeepX(layer);
       store_.CloseLayer(layer);
     }
     if (status.ok()) status = store_.EndStep();
@@ -239,6 +273,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     }
     FindNew(layer);
     kernels_.RopeStoreKv(compute_, format_, store_items_);
+    if (recomputes()) KeepX(layer);
     if (Status s = Attention(layer); !s.ok()) return s;
     if (weights_ != nullptr) weights_->Prefetch();
     store_.CloseLayer(layer);
@@ -255,7 +290,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) block_ = weights_->Acquire(layer);
-  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_, block_);
+  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_, recomputes(),
+             block_);
 }
 
 void Executor::BeginEntries(std::span<const StepInput> inputs) {
@@ -268,6 +304,7 @@ void Executor::BeginEntries(std::span<const StepInput> inputs) {
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = store_.Length(input.sequence);
     entry.decode = entry.tokens == 1;
+    entry.rope = input.rope;
     entry.split = RoundUp(kernels_.DecodeSplit(entry.position + entry.tokens), limits_.page_slots);
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits_.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
@@ -368,6 +405,11 @@ Status Executor::AttendSegments(int layer, int group) {
     if (read.layer != layer || read.group != group) break;
     Result<kv::SlabView> view = store_.NextRead();
     if (!view.ok()) return view.status();
+    if (view->x != nullptr) {
+      gather_.push_back({read.entry, *view});
+      if (view->ends_gather) Recompute(layer);
+      continue;
+    }
     AttendRange(read.entry, layer, group, view->keys, /*last=*/false);
     views_.push_back(*view);
     // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;

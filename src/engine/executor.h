@@ -4,6 +4,9 @@
 // the host's cores (`host`), and the tail in the append buffer or open page. What each range
 // contributes is a partial state; the states are merged in the order of positions.
 //
+// Segments of which the store keeps X, the normed input of the K/V projection, are recomputed from
+// it (`recompute`), several in one product, and attended to as if they were resident.
+//
 // Streaming heads see the keys of the sink and recent ones only, all of them on the device.
 //
 // Split boundaries (segments, and kDecodeSplit within them) and merge order depend on lengths only,
@@ -59,6 +62,7 @@ struct ExecutorLimits {
   int64_t length = 0;  // of any sequence, the step included
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
+  int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
@@ -120,6 +124,7 @@ class Executor {
     int64_t row = 0;  // of its first token
     int64_t tokens = 0;
     int64_t position = 0;  // of its first token
+    const RopeFrequencies* rope = nullptr;
     int64_t split = 0;     // decode: keys of a partial state
     bool decode = false;   // one token: its states are kept apart and merged at the end
     int parts = 0;         // decode: states of the layer and head group so far
@@ -142,6 +147,10 @@ class Executor {
   void CorrectHostShare(const HostStepTimes& before);
   void Angles(std::span<const StepInput> inputs);
   void FindNew(int layer);
+  bool recomputes() const { return limits_.gather_tokens > 0; }
+  void KeepX(int layer);
+  void Recompute(int layer);
+  void AnglesOfGather();
   Status Attention(int layer);
   Status AttendSegments(int layer, int group);
   void AttendStreaming(int layer);
@@ -182,10 +191,19 @@ class Executor {
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads device memory
   Activations act_;
-  float* o_;            // [step_tokens, query_heads, head_dim]; act_.o where that is f32
-  float* lse_;          // [step_tokens, query_heads]
-  float* part_o_;       // [entries, max_parts, query_heads, head_dim]
-  float* part_lse_;     // [entries, max_parts, query_heads]
+  float* o_;         // [step_tokens, query_heads, head_dim]; act_.o where that is f32
+  float* lse_;       // [step_tokens, query_heads]
+  float* part_o_;    // [entries, max_parts, query_heads, head_dim]
+  float* part_lse_;  // [entries, max_parts, query_heads]
+  // What is recomputed, of gather_tokens tokens; null where nothing is.
+  struct Recomputed {
+    void* x = nullptr;     // [tokens, d_model] activations, where those are not in the pages' dtype
+    void* kv = nullptr;    // [tokens, 2, kv_heads, head_dim] activations
+    float* cos = nullptr;  // [tokens, head_dim / 2]
+    float* sin = nullptr;  // the same
+    std::byte* pages = nullptr;  // of K, head by head, then of V
+  };
+  Recomputed recomputed_;
   float* head_in_;      // [LogitRowsOf(limits), d_model]
   void* head_scratch_;  // of Model::Head for so many rows
   float* logits_;       // [LogitRowsOf(limits), vocab]
@@ -215,6 +233,11 @@ class Executor {
   std::vector<AttentionItem> items_;     // enqueued by the next Flush
   std::vector<MergeItem> layer_merges_;  // that the layer's Merge does
   std::deque<kv::SlabView> views_;       // that items_ point into
+  struct Gathered {
+    int entry;
+    kv::SlabView view;
+  };
+  std::vector<Gathered> gather_;  // X that was read and not recomputed yet
   // The step in progress is a ProbeFarAttention: the decode's row of (o_, lse_) is followed by one
   // that holds the state of sink and recent keys alone.
   struct Probe {

@@ -20,10 +20,15 @@ void Executor::PlanReads() {
   for (int layer = 0; layer < shape_.layers; ++layer) {
     const size_t first = reads_.size();
     for (int group = 0; group < store_.format().head_groups(layer); ++group) {
-      for (int entry = 0; entry < static_cast<int>(entries_.size()); ++entry) {
-        const kv::Store::SegmentSpan span = store_.Segments(entry, layer);
-        for (int segment = span.first; segment < span.last; ++segment) {
-          reads_.push_back({entry, layer, group, segment});
+      // X first: recomputing goes on while the rest streams.
+      for (const bool x : {true, false}) {
+        if (x && !recomputes()) continue;
+        for (int entry = 0; entry < static_cast<int>(entries_.size()); ++entry) {
+          const kv::Store::SegmentSpan span = store_.Segments(entry, layer);
+          const int last = x ? span.x_last : span.last;
+          for (int segment = x ? span.first : span.x_last; segment < last; ++segment) {
+            reads_.push_back({entry, layer, group, segment});
+          }
         }
       }
     }
@@ -40,7 +45,7 @@ void Executor::SplitReads(double share, size_t first, double* carry) {
     const kv::SlabRead& read = reads_[i];
     if (!entries_[static_cast<size_t>(read.entry)].decode) continue;
     const kv::Store::SlabPlace place = store_.PlaceOf(read);
-    if (place.tier != Tier::kHost) continue;
+    if (place.tier != Tier::kHost || place.x) continue;
     slabs.push_back({place.pages, store_.format().HeadsIn(read.layer, read.group)});
     at.push_back(i);
   }

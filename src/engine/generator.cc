@@ -24,13 +24,15 @@ double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
 }  // namespace
 
 Generator::Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor,
-                     kv::Store& store, Env& env, std::vector<int64_t> lengths, int64_t chunk)
+                     kv::Store& store, Env& env, std::vector<int64_t> lengths,
+                     std::vector<int> x_segments, int64_t chunk)
     : model_(model),
       tokenizer_(tokenizer),
       executor_(executor),
       store_(store),
       env_(env),
       lengths_(std::move(lengths)),
+      x_segments_(std::move(x_segments)),
       chunk_(chunk),
       slots_(lengths_.size()) {}
 
@@ -66,7 +68,7 @@ Status Generator::EmptySlot(int index) {
   if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
   slot.sequence.reset();
   slot.tokens.clear();
-  Result<kv::SequenceId> sequence = store_.CreateSequence();
+  Result<kv::SequenceId> sequence = store_.CreateSequence(x_segments_[static_cast<size_t>(index)]);
   if (!sequence.ok()) return sequence.status();
   slot.sequence = *sequence;
   return OkStatus();

@@ -32,9 +32,10 @@ struct Slot {
 
 class Generator {
  public:
-  // `tokenizer` may be null: generations then have tokens and no text. `lengths` bounds each slot.
+  // `tokenizer` may be null: generations then have tokens and no text. `lengths` bounds each slot,
+  // whose first x_segments segments are recomputed.
   Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor, kv::Store& store,
-            Env& env, std::vector<int64_t> lengths, int64_t chunk);
+            Env& env, std::vector<int64_t> lengths, std::vector<int> x_segments, int64_t chunk);
 
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
   Result<Context::ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
@@ -103,6 +104,7 @@ class Generator {
   kv::Store& store_;
   Env& env_;
   const std::vector<int64_t> lengths_;
+  const std::vector<int> x_segments_;
   const int64_t chunk_;
   std::vector<Slot> slots_;
   Timings timings_;

@@ -44,6 +44,8 @@ kv::StoreOptions StoreOptionsFor(const ModelConfig& config, const EngineOptions&
   const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   store.format.pattern.sink = std::min(pattern.sink, longest);
   store.format.pattern.recent = std::min(pattern.recent, longest);
+  store.gather_tokens = plan::GatherTokens(choice, workload.lengths);
+  store.format.x_width = store.gather_tokens > 0 ? config.shape.d_model : 0;
   store.max_sequences = static_cast<int>(workload.lengths.size());
   store.max_step_tokens = std::max<int64_t>(choice.chunk, store.max_sequences);
   store.staging_slabs = choice.staging_slabs;
@@ -59,15 +61,17 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   limits.entries = store.max_sequences;
   limits.length = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   limits.segment_tokens = store.format.segment_tokens();
+  limits.gather_tokens = store.gather_tokens;
   limits.page_slots = store.format.page.page_slots;
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = kernels.ActivationDType(store.format.page.dtype);
   return limits;
 }
 
-KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const KernelSizes& kernels) {
+KernelLimits KernelLimitsFor(const ModelShape& shape, const kv::StoreOptions& store,
+                             const KernelSizes& kernels) {
   KernelLimits limits;
-  limits.rows = rows;
+  limits.rows = std::max(store.max_step_tokens, store.gather_tokens);
   limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
   limits.max_out = std::max(limits.max_in, static_cast<int64_t>(shape.vocab));
   limits.head_dim = shape.head_dim;
@@ -80,12 +84,67 @@ KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernel
 
 // What a policy fixes. HeadInfer's Algorithm 1 fetches the KV cache of the next head while the one
 // before is attended to; offloading by layers, the paper's baseline, does that with all heads.
+// KVPR recomputes the share of each layer's keys that its closed form says, and copies the rest.
 void ApplyPolicy(const std::string& policy, plan::PlanRequest* request) {
   if (policy == "auto") return;
+  if (policy == "kvpr") {
+    request->fixed.staging_slabs = 2;
+    if (request->machine == nullptr) return;  // refused by ApplyRecompute
+    request->fixed.recompute =
+        plan::RecomputeSplit(request->shape, 1.0, request->machine->host_to_device.Peak(),
+                             request->machine->gemm.Peak());
+    return;
+  }
   const int64_t longest = *std::max_element(request->lengths.begin(), request->lengths.end());
   request->fixed.group_heads = policy == "headinfer" ? 1 : request->shape.kv_heads;
   request->fixed.segment_tokens = RoundUp(longest, request->page_slots);
   request->fixed.staging_slabs = 2;
+}
+
+// Why nothing can be recomputed under these options; empty where something can.
+std::string WhyNoRecompute(const EngineOptions& options, const plan::PlanRequest& request,
+                           Encoding encoding) {
+  const bool windows = std::any_of(request.window.begin(), request.window.end(),
+                                   [](int64_t window) { return window > 0; });
+  const int group = request.fixed.group_heads;
+  if (!options.session.empty()) return "a session keeps keys and values; leave out --session";
+  if (encoding != Encoding::kNone) return "the cache is encoded; leave out --kv-encoding";
+  if (!request.slab_heads.empty()) return "there are streaming heads; leave out --head-pattern";
+  if (windows) return "this model's layers have sliding windows";
+  if (!request.keep_on_host) return "X is kept in host memory; leave out --placement disk-only";
+  if (group != 0 && group < request.shape.kv_heads) {
+    return "X is that of all heads; leave out --head-group";
+  }
+  return "";
+}
+
+// Options recompute_share and policy: what the plan must recompute, or may.
+Status ApplyRecompute(const EngineOptions& options, Encoding encoding, plan::PlanRequest* request) {
+  const bool kvpr = options.policy == "kvpr";
+  if (kvpr && (options.recompute_share != 0.0 || options.host_share != 0.0)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "policy kvpr fixes what is recomputed and streams the rest; leave out "
+                  "--recompute and --host-attention");
+  }
+  if (kvpr && request->machine == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "policy kvpr recomputes as much as the machine's speeds say: run headway probe "
+                  "once, or give --machine");
+  }
+  const std::string why = WhyNoRecompute(options, *request, encoding);
+  if (options.recompute_share == kRecomputeAuto) {
+    request->recompute = why.empty();
+    return OkStatus();
+  }
+  if (!kvpr) request->fixed.recompute = options.recompute_share;
+  if (kvpr || request->fixed.recompute > 0.0) {
+    if (!why.empty()) {
+      return Status(StatusCode::kUnsupported,
+                    (kvpr ? "--policy kvpr" : "--recompute") + (": " + why));
+    }
+    request->fixed.group_heads = request->shape.kv_heads;
+  }
+  return OkStatus();
 }
 
 Status CheckSession(const ModelConfig& config, const EngineOptions& options, Encoding encoding,
@@ -125,7 +184,7 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options, Enc
 
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
   const std::string& name = options.placement;
-  if (options.policy == "headinfer" || options.policy == "layerwise") {
+  if (options.policy == "headinfer" || options.policy == "layerwise" || options.policy == "kvpr") {
     if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
         name != EngineOptions{}.placement) {
       return Status(
@@ -136,8 +195,9 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
     return kv::PlacementKind::kHostOnly;
   }
   if (options.policy != "auto") {
-    return Status(StatusCode::kInvalidArgument,
-                  "unknown policy '" + options.policy + "'; there are auto, headinfer, layerwise");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "unknown policy '" + options.policy + "'; there are auto, headinfer, layerwise, kvpr");
   }
   if (name == "first-fit") return kv::PlacementKind::kFirstFit;
   if (name == "lru") return kv::PlacementKind::kLru;
@@ -216,6 +276,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.fixed.segment_tokens = options.segment;
   request.fixed.staging_slabs = options.staging_slabs;
   ApplyPolicy(options.policy, &request);
+  if (Status s = ApplyRecompute(options, *encoding, &request); !s.ok()) return s;
   if (session != nullptr && !session->slabs.empty()) {
     if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;
@@ -228,9 +289,10 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.costs.cache = [store_of](const plan::CacheChoice& choice) {
     const kv::StoreOptions store = store_of(choice);
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
-    return plan::CacheBytes{footprint.open_pages,      footprint.append_buffer,
-                            footprint.streaming_heads, footprint.staging,
-                            footprint.bounce,          store.format.slab_bytes()};
+    return plan::CacheBytes{footprint.open_pages,       footprint.append_buffer,
+                            footprint.streaming_heads,  footprint.staging,
+                            footprint.bounce,           store.format.slab_bytes(),
+                            store.format.x_slab_bytes()};
   };
   request.costs.activations = [config, store_of, workload,
                                &kernels](const plan::CacheChoice& choice) {
@@ -238,8 +300,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
                            kernels);
   };
   request.costs.workspace = [config, store_of, &kernels](const plan::CacheChoice& choice) {
-    return kernels.WorkspaceBytes(
-        KernelLimitsFor(config.shape, store_of(choice).max_step_tokens, kernels));
+    return kernels.WorkspaceBytes(KernelLimitsFor(config.shape, store_of(choice), kernels));
   };
   return request;
 }
@@ -267,9 +328,10 @@ Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
   if (memory.backend.own_memory) {
     setup.store.device_slabs = setup.plan.slabs[0];
     setup.store.host_slabs = setup.plan.slabs[1];
+    setup.store.x_slabs = setup.plan.x_slabs;
   }
   setup.executor = ExecutorLimitsFor(setup.store, workload, kernels);
-  setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens, kernels);
+  setup.kernels = KernelLimitsFor(config.shape, setup.store, kernels);
   return setup;
 }
 
@@ -331,6 +393,11 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.weight_layers = plan.weight_layers;
   report.streamed_weight_bytes = plan.streamed_weight_bytes;
   report.slab_bytes = plan.slab_bytes;
+  report.x_slabs = plan.x_slabs;
+  const int64_t slabs = plan.slabs[0] + plan.slabs[1] + plan.slabs[2] + plan.x_slabs;
+  if (plan.x_slabs > 0) {
+    report.recompute_share = static_cast<double>(plan.x_slabs) / static_cast<double>(slabs);
+  }
   report.staging_slabs = plan.cache.staging_slabs;
   std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
   for (const plan::MemoryRow& row : plan.memory) {

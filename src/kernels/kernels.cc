@@ -27,6 +27,16 @@ void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, i
   Linear(stream, normed, rows, ops);
 }
 
+void Kernels::Convert(Stream& stream, const ConvertItem& item) {
+  HEADWAY_CHECK(item.from_dtype == item.to_dtype);
+  const auto bytes = [&](int64_t count) {
+    return static_cast<size_t>(count) * DTypeBytes(item.to_dtype);
+  };
+  stream.Copy2D(static_cast<std::byte*>(item.to), bytes(item.to_stride),
+                static_cast<const std::byte*>(item.from), bytes(item.from_stride),
+                bytes(item.width), static_cast<size_t>(item.rows));
+}
+
 void Kernels::NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                               void* normed, const LinearOp& gate, const LinearOp& up) {
   Norm(stream, x, norm, rows, gate.weight.in, normed);

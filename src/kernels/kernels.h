@@ -202,6 +202,18 @@ struct MergeItem {
   }
 };
 
+// Rows of activations, or of what a cache keeps of them, in another dtype.
+struct ConvertItem {
+  const void* from = nullptr;  // [rows, width], rows from_stride elements apart
+  DType from_dtype = DType::kF32;
+  int64_t from_stride = 0;
+  void* to = nullptr;  // the same, rounded to the nearest, ties to even
+  DType to_dtype = DType::kF32;
+  int64_t to_stride = 0;
+  int64_t rows = 0;
+  int64_t width = 0;
+};
+
 // A token that penalties count: after the repetition penalty, `subtract` comes off its logit.
 struct TokenPenalty {
   TokenId token = 0;
@@ -294,6 +306,8 @@ class Kernels : public KernelSizes {
                            const LinearOp& up);
   // y = silu(gate) * up; y may be gate.
   virtual void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) = 0;
+  // Where both dtypes are the same, as they are on a GPU, a copy.
+  virtual void Convert(Stream& stream, const ConvertItem& item);
   // Fills cos and sin [tokens, rotary_dim / 2] with scale * cos and sin of f32(position) *
   // inv_freq, the product rounded to f32 as Transformers does.
   virtual void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,

@@ -119,9 +119,14 @@ class Model {
   // The steps of a layer read its matrices from `block`, a copy of its HostBlock, or, with null,
   // where they are.
   //
-  // From x: normed; q, k, v, with their norms where the model has them, not rotated yet.
+  // From x: q, k, v, with their norms where the model has them, not rotated yet; with keep_normed
+  // also what they are made of in normed [T, d_model], which holds anything otherwise.
   void Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
-           const std::byte* block = nullptr) const;
+           bool keep_normed, const std::byte* block = nullptr) const;
+  // k and v [rows, kv_heads, head_dim], rows kv_stride elements apart, as Qkv makes them of these
+  // rows of normed.
+  void Kv(Kernels& kernels, Stream& stream, int layer, const void* normed, int64_t rows, void* k,
+          void* v, int64_t kv_stride, const std::byte* block = nullptr) const;
   // x += o · Wo; with norm_behind, x is normed then.
   void AttentionOut(Kernels& kernels, Stream& stream, int layer, int64_t tokens,
                     const Activations& a, const std::byte* block = nullptr) const;

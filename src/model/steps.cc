@@ -38,7 +38,7 @@ void Model::Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids
 }
 
 void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, const Activations& a,
-                const std::byte* block) const {
+                bool keep_normed, const std::byte* block) const {
   const Layer w = LayerAt(layer, block);
   const ModelShape& s = config_.shape;
   const std::array<LinearOp, 3> ops = {{
@@ -46,12 +46,33 @@ void Model::Qkv(Kernels& kernels, Stream& stream, int layer, int64_t tokens, con
       {.weight = w.k, .bias = w.k_bias, .y = a.k, .y_stride = a.qkv_stride},
       {.weight = w.v, .bias = w.v_bias, .y = a.v, .y_stride = a.qkv_stride},
   }};
-  kernels.NormLinear(stream, a.x, Before(config_, w.input_norm), tokens, a.normed, ops);
+  const NormView norm = Before(config_, w.input_norm);
+  if (keep_normed) {
+    kernels.Norm(stream, a.x, norm, tokens, s.d_model, a.normed);
+    kernels.Linear(stream, a.normed, tokens, ops);
+  } else {
+    kernels.NormLinear(stream, a.x, norm, tokens, a.normed, ops);
+  }
   if (config_.qk_norm) {
     kernels.HeadNorm(stream, w.q_norm, config_.norm_eps, tokens, s.query_heads, s.head_dim, a.q,
                      a.qkv_stride);
     kernels.HeadNorm(stream, w.k_norm, config_.norm_eps, tokens, s.kv_heads, s.head_dim, a.k,
                      a.qkv_stride);
+  }
+}
+
+void Model::Kv(Kernels& kernels, Stream& stream, int layer, const void* normed, int64_t rows,
+               void* k, void* v, int64_t kv_stride, const std::byte* block) const {
+  const Layer w = LayerAt(layer, block);
+  const ModelShape& s = config_.shape;
+  const std::array<LinearOp, 2> ops = {{
+      {.weight = w.k, .bias = w.k_bias, .y = k, .y_stride = kv_stride},
+      {.weight = w.v, .bias = w.v_bias, .y = v, .y_stride = kv_stride},
+  }};
+  kernels.Linear(stream, normed, rows, ops);
+  if (config_.qk_norm) {
+    kernels.HeadNorm(stream, w.k_norm, config_.norm_eps, rows, s.kv_heads, s.head_dim, k,
+                     kv_stride);
   }
 }
 

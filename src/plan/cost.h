@@ -37,6 +37,7 @@ struct Execution {
   int group_heads = 1;
   int64_t segment_tokens = 1024;
   int staging_slabs = 2;
+  int64_t gather_tokens = 0;  // that one product recomputes; 0: all of a layer
   CacheSplit split;
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is in host memory

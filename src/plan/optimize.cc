@@ -9,12 +9,13 @@ namespace {
 constexpr int kSteps = 256;
 constexpr int kCoarse = 32;  // the grid's, of those
 
-// The host tier's part of a split, cut in `host` and `recompute` of kSteps.
-CacheSplit Cut(const CacheSplit& split, int host, int recompute) {
-  const double in_host = split.stream + split.host + split.recompute;
+// The host tier's part of a split, cut in `host` and `recompute` of kSteps. What is recomputed is
+// given unless it may be chosen.
+CacheSplit Cut(const CacheSplit& split, int host, int recompute, bool choose) {
+  const double in_host = split.stream + split.host + (choose ? split.recompute : 0.0);
   CacheSplit cut = split;
   cut.host = in_host * host / kSteps;
-  cut.recompute = in_host * recompute / kSteps;
+  if (choose) cut.recompute = in_host * recompute / kSteps;
   cut.stream = in_host * (kSteps - host - recompute) / kSteps;
   return cut;
 }
@@ -34,7 +35,7 @@ class Search {
     if (host < 0 || recompute < 0 || host + recompute > kSteps) return;
     if ((host > 0 && !options_.host) || (recompute > 0 && !options_.recompute)) return;
     Execution candidate = execution_;
-    candidate.split = Cut(execution_.split, host, recompute);
+    candidate.split = Cut(execution_.split, host, recompute, options_.recompute);
     const double seconds = PredictDecode(machine_, subject_, candidate, lengths_).seconds;
     if (found_ && seconds >= seconds_) return;
     found_ = true;
@@ -64,7 +65,7 @@ class Search {
   double seconds() const { return seconds_; }
   Execution best() const {
     Execution best = execution_;
-    best.split = Cut(execution_.split, host_, recompute_);
+    best.split = Cut(execution_.split, host_, recompute_, options_.recompute);
     return best;
   }
 

@@ -24,9 +24,10 @@ struct SplitOptions {
 };
 
 // The execution with the split, and the batches, that decodes sequences of these lengths fastest.
-// What is resident and on disk stays as it is; what is in host memory is shared between stream,
-// host and recompute as the options allow. Every single path, KVPR's closed form and the balance of
-// bus and cores are among the candidates, so that none of them is faster.
+// What is resident, on disk, and recomputed unless the options let that be chosen, stays as it is;
+// what is in host memory is shared between stream, host and recompute as the options allow. Every
+// single path, KVPR's closed form and the balance of bus and cores are among the candidates, so
+// that none of them is faster.
 Execution BestSplit(const Machine& machine, const Subject& subject, const Execution& execution,
                     std::span<const int64_t> lengths, const SplitOptions& options);
 

@@ -15,6 +15,10 @@ constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
 constexpr int64_t kMinChunk = 16;
+// Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
+// so many any share is met well enough.
+constexpr int64_t kMinXSegment = 256;
+constexpr int64_t kShareSegments = 16;
 // What a cut with another chunk or segment must gain: it changes the order of additions, and runs
 // under different budgets should agree to the last bit.
 constexpr double kClearly = 0.05;
@@ -51,12 +55,22 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
   return !request.slab_heads.empty() && heads > SlabHeads(request) * 9 / 8;
 }
 
-// Slabs of all layers, head groups and sequences when every sequence has its full length. A layer
-// with a sliding window keeps what the window and one chunk can see.
+// Slabs of X of all layers and sequences when every sequence has its full length.
+int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  int64_t slabs = 0;
+  if (choice.recompute <= 0.0) return slabs;
+  for (int segments : XSegments(choice.recompute, request.lengths, choice.segment_tokens)) {
+    slabs += int64_t{segments} * request.shape.layers;
+  }
+  return slabs;
+}
+
+// The same of K and V, of all head groups. A layer with a sliding window keeps what the window and
+// one chunk can see.
 int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
   std::map<int64_t, int64_t> sequences;  // by their segments: many are alike
   for (int64_t length : request.lengths) ++sequences[CeilDiv(length, choice.segment_tokens)];
-  int64_t slabs = 0;
+  int64_t slabs = -CountXSlabs(request, choice);
   for (const auto& [segments, count] : sequences) {
     for (int layer = 0; layer < request.shape.layers; ++layer) {
       const int64_t window =
@@ -74,12 +88,13 @@ int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
 struct Sizes {
   CacheBytes bytes;
   int64_t slabs = 0;
+  int64_t x_slabs = 0;
   int64_t beside = 0;  // on a device with its own memory beside cache and weights
 };
 
 Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
   return {
-      request.costs.cache(choice), CountSlabs(request, choice),
+      request.costs.cache(choice), CountSlabs(request, choice), CountXSlabs(request, choice),
       request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
 }
 
@@ -101,6 +116,7 @@ struct Fit {
   int weight_layers = 0;
   int64_t room = 0;  // that cache, and layers where not all are resident, may take of the fast tier
   int64_t slabs[kTierCount] = {};
+  int64_t x_slabs = 0;
   int64_t page_tables = 0;  // on the device, for host memory
 };
 
@@ -121,14 +137,18 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   const int64_t fixed = bytes.fixed();
   const int64_t limit = KvLimit(request, sizes, weight_layers);
   fit.room = streams ? KvLimit(request, sizes, 0) : limit;
+  fit.x_slabs = sizes.x_slabs;
   int64_t left = sizes.slabs;
+  // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights;
+  const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
   if (fixed > limit || host < 0) return fit;
-  const bool all_stay = request.keep_on_device && left <= (limit - fixed) / bytes.slab;
+  const bool all_stay =
+      request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   if (!all_stay || streams) {
-    const int64_t room = request.keep_on_host ? host - bytes.bounce : 0;
+    const int64_t room = request.keep_on_host ? host - on_host : 0;
     const int64_t slabs = std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
-    const int64_t mapped = weights + (all_stay ? 0 : bytes.bounce + slabs);
+    const int64_t mapped = weights + (all_stay ? 0 : on_host + slabs);
     fit.page_tables =
         static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
     if (fixed + fit.page_tables > limit) return fit;
@@ -137,9 +157,9 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
     fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
     left -= fit.slabs[0];
   }
-  if (left > 0 && bytes.bounce > host) return fit;
+  if ((left > 0 && bytes.bounce > host) || (fit.x_slabs > 0 && on_host > host)) return fit;
   if (request.keep_on_host && left > 0) {
-    fit.slabs[1] = std::min(left, (host - bytes.bounce) / bytes.slab);
+    fit.slabs[1] = std::min(left, (host - on_host) / bytes.slab);
     left -= fit.slabs[1];
   }
   if (left > 0) {
@@ -168,6 +188,12 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return all;
 }
 
+int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
+  int64_t segments = 0;
+  for (int64_t length : request.lengths) segments += CeilDiv(length, segment_tokens);
+  return segments;
+}
+
 // A slab longer than every sequence would be room that nothing fills, and of the last slab of a
 // long one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request) {
@@ -182,6 +208,12 @@ int64_t AutoSegment(const PlanRequest& request) {
   // Each of many short sequences would leave as much room empty.
   if (request.lengths.size() > 1) {
     segment = std::min(segment, Align(longest, request.page_slots));
+  }
+  // A share of the tokens is a number of segments.
+  const double share = request.fixed.recompute;
+  while (share > 0.0 && share < 1.0 && segment > kMinXSegment &&
+         TotalSegments(request, segment) < kShareSegments) {
+    segment = Align(segment / 2, request.page_slots);
   }
   return segment;
 }
@@ -286,7 +318,7 @@ double WeightsStreamed(const PlanRequest& request, const Fit& fit) {
 }
 
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
-                       double host_share, double weights_streamed,
+                       int64_t x_slabs, double host_share, double weights_streamed,
                        const std::vector<int64_t>& lengths) {
   Execution run;
   run.weights_streamed = weights_streamed;
@@ -297,12 +329,14 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
   int64_t tokens = 0;
   for (int64_t length : lengths) tokens += length;
   run.full_length = tokens / static_cast<int64_t>(std::max<size_t>(lengths.size(), 1));
-  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2]);
+  run.gather_tokens = GatherTokens(choice, lengths);
+  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2] + x_slabs);
   if (all <= 0.0) return run;
   run.split.resident = static_cast<double>(slabs[0]) / all;
   run.split.host = static_cast<double>(slabs[1]) / all * host_share;
   run.split.stream = static_cast<double>(slabs[1]) / all - run.split.host;
   run.split.disk = static_cast<double>(slabs[2]) / all;
+  run.split.recompute = static_cast<double>(x_slabs) / all;
   return run;
 }
 
@@ -316,8 +350,8 @@ struct Scored {
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const Machine& machine = *request.machine;
   const Subject subject = SubjectOf(request);
-  Execution run = ExecutionFor(choice, fit.slabs, request.host_share, WeightsStreamed(request, fit),
-                               request.lengths);
+  Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
+                               WeightsStreamed(request, fit), request.lengths);
   Scored scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;
@@ -374,7 +408,7 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
 // once, however many tokens it has.
 Scored WithLargerChunk(const PlanRequest& request, Scored best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
-    const Execution run = ExecutionFor(choice, fit.slabs, request.host_share,
+    const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                        WeightsStreamed(request, fit), request.lengths);
     return PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths).seconds;
   };
@@ -393,6 +427,44 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
     prefill = seconds;
   }
   return best;
+}
+
+// The fastest cut that recomputes a part of what the host holds, where one is clearly faster than
+// `best`, which does not.
+Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, const Scored& best) {
+  if (!request.recompute || !XIsSmaller(request.shape)) return best;
+  const Subject subject = SubjectOf(request);
+  SplitOptions options;
+  options.host = request.host_attention;
+  options.recompute = true;
+  Scored found = best;
+  bool any = false;
+  for (int64_t segment = rule.segment_tokens; segment >= request.page_slots;) {
+    for (int slabs = kStaging; slabs <= kMostStaging; ++slabs) {
+      CacheChoice cut = rule;
+      cut.group_heads = request.shape.kv_heads;
+      cut.segment_tokens = segment;
+      if (request.fixed.staging_slabs == 0) cut.staging_slabs = slabs;
+      const Fit without = TryFit(request, cut);
+      if (!without.ok || without.slabs[1] == 0) continue;
+      Execution run = ExecutionFor(cut, without.slabs, 0, request.host_share,
+                                   WeightsStreamed(request, without), request.lengths);
+      cut.recompute = 1.0;
+      run.gather_tokens = GatherTokens(cut, request.lengths);
+      run = BestSplit(*request.machine, subject, run, request.lengths, options);
+      cut.recompute = run.split.recompute;
+      if (cut.recompute <= 0.0) continue;
+      const Fit fit = TryFit(request, cut);
+      if (!fit.ok || fit.x_slabs == 0) continue;
+      const Scored scored = Score(request, cut, fit);
+      if (any && scored.seconds >= found.seconds * (1.0 - kHairsBreadth)) continue;
+      found = scored;
+      any = true;
+    }
+    if (request.fixed.segment_tokens > 0 || segment <= kMinXSegment) break;
+    segment = Align(segment / 2, request.page_slots);
+  }
+  return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
 }
 
 bool Fits(PlanRequest request, Budgets budgets) {
@@ -483,6 +555,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   };
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
+  plan->x_slabs = fit.x_slabs;
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   const WeightSplit weights = SplitWeights(request, fit.weight_layers);
@@ -497,9 +570,35 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
+  add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
   add(Tier::kHost, "program and tokenizer", request.other_bytes);
   add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
+}
+
+// Why keys and values are recomputed, or not.
+void ExplainRecompute(const PlanRequest& request, const Fit& fit, Plan* plan) {
+  const int64_t width = static_cast<int64_t>(DTypeBytes(request.shape.dtype));
+  const std::string bytes =
+      "of a token and layer X is " + FormatBytes(request.shape.d_model * width) + ", K and V are " +
+      FormatBytes(2 * int64_t{request.shape.kv_heads} * request.shape.head_dim * width);
+  if (fit.x_slabs > 0) {
+    plan->reasons.push_back(
+        "keys and values are recomputed from X where the arithmetic takes less "
+        "time than their copy: " +
+        bytes);
+  } else if (!request.recompute) {
+    return;
+  } else if (!XIsSmaller(request.shape)) {
+    plan->reasons.push_back("nothing is recomputed: " + bytes + ", so that it never pays");
+  } else if (request.machine == nullptr) {
+    plan->reasons.push_back(
+        "nothing is recomputed: without a machine's profile it is not known whether that pays");
+  } else if (fit.slabs[1] > 0) {
+    plan->reasons.push_back(
+        "nothing is recomputed: the device would take longer than the copies "
+        "that it saves");
+  }
 }
 
 void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
@@ -517,7 +616,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the weights cross the bus once for more tokens");
   }
-  const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2];
+  const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2] + fit.x_slabs;
   if (fit.slabs[0] == total) {
     say("everything is resident: the KV cache fits in the fast tier");
   } else {
@@ -525,8 +624,13 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
       return std::to_string(100 * fit.slabs[tier] / std::max<int64_t>(total, 1)) + " %";
     };
     say("resident " + share(0) + ", streamed from host " + share(1) + ", streamed from disk " +
-        share(2) + " of the closed KV");
+        share(2) +
+        (fit.x_slabs > 0 ? ", recomputed from X in host memory " +
+                               std::to_string(100 * fit.x_slabs / total) + " %"
+                         : std::string()) +
+        " of the closed KV");
   }
+  ExplainRecompute(request, fit, plan);
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
   if (const int64_t streaming = heads - SlabHeads(request); streaming > 0) {
     say(std::to_string(streaming) + " of " + std::to_string(heads) +
@@ -576,7 +680,8 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   plan.cache = WithReadAhead(request, *choice);
   plan.host_share = request.host_share;
   if (request.machine != nullptr) {
-    const Scored fastest = WithLargerChunk(request, Fastest(request, candidates, plan.cache));
+    const Scored fastest = WithLargerChunk(
+        request, FastestRecomputing(request, plan.cache, Fastest(request, candidates, plan.cache)));
     plan.cache = fastest.choice;
     plan.host_share = fastest.host_share;
   }
@@ -589,7 +694,14 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   const int64_t token_bytes = request.shape.KvBytesPerToken() /
                               (int64_t{request.shape.layers} * request.shape.kv_heads) *
                               SlabHeads(request);
-  for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
+  plan.x_segments = XSegments(plan.cache.recompute, request.lengths, plan.cache.segment_tokens);
+  const int64_t x_bytes = int64_t{request.shape.layers} * request.shape.d_model *
+                          static_cast<int64_t>(DTypeBytes(request.shape.dtype));
+  for (size_t i = 0; i < request.lengths.size(); ++i) {
+    const int64_t of_x =
+        std::min(request.lengths[i], plan.x_segments[i] * plan.cache.segment_tokens);
+    plan.kv_bytes += (request.lengths[i] - of_x) * token_bytes + of_x * x_bytes;
+  }
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
@@ -603,7 +715,8 @@ void Predict(const PlanRequest& request, Plan* plan) {
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  return ExecutionFor(plan.cache, plan.slabs, plan.host_share, plan.weights_streamed, lengths);
+  return ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share, plan.weights_streamed,
+                      lengths);
 }
 
 Subject SubjectOf(const PlanRequest& request) {

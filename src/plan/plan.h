@@ -27,6 +27,9 @@ struct CacheChoice {
   int64_t segment_tokens = 0;  // tokens of a slab, a multiple of page_slots
   int staging_slabs = 0;       // device buffers that streamed slabs pass through
   int bounce_slabs = 0;        // host buffers between disk and device
+  // Share of the tokens that keep X instead of K and V, and are recomputed; then all heads are one
+  // group.
+  double recompute = 0.0;
 };
 
 // Bytes that a choice takes, as the rooms that will allocate them say.
@@ -36,7 +39,8 @@ struct CacheBytes {
   int64_t streaming_heads = 0;
   int64_t staging = 0;
   int64_t bounce = 0;
-  int64_t slab = 0;  // one slab
+  int64_t slab = 0;    // one slab
+  int64_t x_slab = 0;  // one of X
 
   // What the fast tier holds beside slabs.
   int64_t fixed() const { return open_pages + append_buffer + streaming_heads + staging; }
@@ -87,6 +91,9 @@ struct PlanRequest {
   // fastest, or else so much.
   bool host_attention = false;
   double host_share = 0.0;
+  // The plan may recompute what is in host memory, as much of it as is fastest. (So much:
+  // fixed.recompute.)
+  bool recompute = false;
 };
 
 struct MemoryRow {
@@ -100,6 +107,8 @@ struct MemoryRow {
 struct Plan {
   CacheChoice cache;
   int64_t slabs[kTierCount] = {};
+  int64_t x_slabs = 0;          // on the host, of X, beside them
+  std::vector<int> x_segments;  // [sequences]: the first segments, which keep X
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device
@@ -129,6 +138,16 @@ struct SmallestBudgets {
   int64_t disk = 0;
 };
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request);
+
+// The first segments of each sequence that keep X, so that of the segments of all sequences
+// together about `share` do.
+std::vector<int> XSegments(double share, const std::vector<int64_t>& lengths,
+                           int64_t segment_tokens);
+// Tokens whose X is staged and recomputed at once: enough for an efficient product, or a segment,
+// and no more than there are. 0 where nothing is recomputed.
+int64_t GatherTokens(const CacheChoice& choice, const std::vector<int64_t>& lengths);
+// Whether X takes fewer bytes than K and V: else recomputing never pays.
+bool XIsSmaller(const ModelShape& shape);
 
 // Fills a plan's predicted times by the request's machine.
 void Predict(const PlanRequest& request, Plan* plan);

@@ -158,6 +158,9 @@ class DelayingKernels final : public Kernels {
   void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) override {
     Run(stream, [=, this](Stream& s) { inner_->SwiGlu(s, gate, up, count, y); });
   }
+  void Convert(Stream& stream, const ConvertItem& item) override {
+    Run(stream, [=, this](Stream& s) { inner_->Convert(s, item); });
+  }
   void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
                   int rotary_dim, float scale, float* cos, float* sin) override {
     std::vector<float> frequencies(inv_freq, inv_freq + rotary_dim / 2);

@@ -39,6 +39,10 @@ HarnessConfig HarnessConfig::Default() {
     config.device_slabs = 0;
     config.group_heads = 2;
     config.host_share = name == "host_half" ? 0.5 : 1.0;
+  } else if (name == "recompute_some" || name == "recompute_all") {
+    config.placement = kv::PlacementKind::kHostOnly;
+    config.device_slabs = 0;
+    config.x_segments = name == "recompute_some" ? 2 : 1 << 20;
   } else if (!name.empty()) {
     std::fprintf(stderr, "unknown HEADWAY_TEST_CONFIG %s\n", name.c_str());
     std::abort();
@@ -61,6 +65,16 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   options.format.window = model.config().windows;
   options.format.pattern = config.pattern;
   options.max_sequences = sequences;
+  const auto seen = [](int64_t window) { return window > 0; };
+  if (std::any_of(options.format.window.begin(), options.format.window.end(), seen)) {
+    h->config_.x_segments = 0;
+  }
+  if (h->config_.x_segments > 0) {
+    options.format.x_width = shape.d_model;
+    const int64_t pages = config.gather_pages == 0 ? config.segment_pages + config.segment_pages / 2
+                                                   : config.gather_pages;
+    options.gather_tokens = pages * config.page_slots;
+  }
   options.max_step_tokens = std::max<int64_t>(config.chunk, sequences);
   options.staging_slabs = config.staging_slabs;
   options.bounce_slabs = 2;
@@ -73,7 +87,9 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   h->device_budget_ = std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer +
                                                              fixed.streaming_heads + fixed.staging +
                                                              config.device_slabs * slab);
-  h->host_budget_ = std::make_unique<Budget>("host", fixed.bounce + config.host_slabs * slab);
+  h->host_budget_ =
+      std::make_unique<Budget>("host", fixed.bounce + config.host_slabs * slab +
+                                           config.host_slabs * options.format.x_slab_bytes());
   h->disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
   h->memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
   options.device_budget = h->device_budget_.get();
@@ -115,7 +131,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     h->device_ = NewDelayingDevice(std::move(h->device_), env, config.delays);
   }
   KernelLimits limits;
-  limits.rows = std::max<int64_t>(options.max_step_tokens, 32);
+  limits.rows = std::max<int64_t>({options.max_step_tokens, options.gather_tokens, 32});
   limits.max_in = model.MaxLinearIn();
   limits.max_out = std::max<int64_t>(model.MaxLinearOut(), shape.vocab);
   limits.head_dim = shape.head_dim;
@@ -144,6 +160,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.entries = sequences;
   executor_limits.length = max_length;
   executor_limits.segment_tokens = options.format.segment_tokens();
+  executor_limits.gather_tokens = options.gather_tokens;
   executor_limits.page_slots = config.page_slots;
   executor_limits.streaming_heads = config.pattern.StreamingHeads() > 0;
   executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);

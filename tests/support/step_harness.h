@@ -2,8 +2,8 @@
 // access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
 // harness of a test program run under another default: force_evict, tiny_page, disk_only,
 // one_head_group, weights (the weights of all layers but one stream), host_half and host_all (the
-// host's cores attend to half, or all, of what would stream in decode). HEADWAY_TEST_DEVICE=cuda
-// runs them on a GPU.
+// host's cores attend to half, or all, of what would stream in decode), recompute_some and
+// recompute_all (where there are no windows). HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
 #ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
@@ -39,6 +39,9 @@ struct HarnessConfig {
   int64_t device_slabs = 1 << 20;
   int64_t host_slabs = 1 << 20;
   int staging_slabs = 2;
+  // The first so many segments of each sequence are recomputed; 1 << 20: all.
+  int x_segments = 0;
+  int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half
   kv::HeadPattern pattern;
   bool host = false;        // there is a path `host`
   double host_share = 0.0;  // of it; above 0 there is one
@@ -76,7 +79,7 @@ class StepHarness {
   kv::Store& store() { return *store_; }
   Executor& executor() { return *executor_; }
 
-  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(); }
+  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(config_.x_segments); }
   // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
   Result<LogitRows> Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
                            const RopeFrequencies& rope);

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/env.h"
+#include "base/half.h"
 #include "kernels/cost.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
@@ -130,6 +131,25 @@ class CpuKernels : public Kernels {
       elementwise_.swiglu(static_cast<const float*>(gate) + first,
                           static_cast<const float*>(up) + first, std::min(kPiece, count - first),
                           static_cast<float*>(y) + first);
+    });
+  }
+
+  void Convert(Stream& stream, const ConvertItem& item) override {
+    const auto from_bytes = static_cast<int64_t>(DTypeBytes(item.from_dtype));
+    const int64_t bytes =
+        item.rows * item.width * (from_bytes + static_cast<int64_t>(DTypeBytes(item.to_dtype)));
+    const Traced traced(trace_, stream.lane(), "convert", bytes, 0);
+    OverRows(item.rows, bytes, [&](int64_t row) {
+      const auto* from =
+          static_cast<const std::byte*>(item.from) + row * item.from_stride * from_bytes;
+      const int64_t to = row * item.to_stride;
+      if (item.to_dtype == DType::kF32) {
+        elementwise_.to_f32(from, item.from_dtype, item.width, static_cast<float*>(item.to) + to);
+        return;
+      }
+      for (int64_t i = 0; i < item.width; ++i) {
+        StoreFloat(item.to, to + i, item.to_dtype, LoadAsFloat(from, i, item.from_dtype));
+      }
     });
   }
 

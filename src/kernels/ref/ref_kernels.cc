@@ -77,6 +77,15 @@ class RefKernels : public Kernels {
     }
   }
 
+  void Convert(Stream&, const ConvertItem& item) override {
+    for (int64_t row = 0; row < item.rows; ++row) {
+      for (int64_t i = 0; i < item.width; ++i) {
+        StoreFloat(item.to, row * item.to_stride + i, item.to_dtype,
+                   LoadAsFloat(item.from, row * item.from_stride + i, item.from_dtype));
+      }
+    }
+  }
+
   void RopeAngles(Stream&, std::span<const int32_t> positions, const float* inv_freq,
                   int rotary_dim, float scale, float* cos, float* sin) override {
     const int half = rotary_dim / 2;

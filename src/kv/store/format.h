@@ -50,6 +50,10 @@ struct CacheFormat {
   // no later query can see are freed.
   std::vector<int64_t> window;
   HeadPattern pattern;
+  // Elements of a token's X, the normed input of a layer's K/V projection, which the first segments
+  // of a sequence may keep instead of K and V (Store::CreateSequence); 0: none does. A slab of X is
+  // [segment_tokens, x_width] in the pages' dtype, of all heads: there is one head group then.
+  int64_t x_width = 0;
 
   // Head groups with slabs: of a layer, and the most that one may have.
   int head_groups(int layer) const {
@@ -94,6 +98,12 @@ struct CacheFormat {
   int64_t ClosedBytes(int64_t heads, int64_t pages) const {
     return heads * pages * (2 * static_cast<int64_t>(page.closed_bytes()) + param_bytes());
   }
+  bool keeps_x() const { return x_width > 0; }
+  int64_t XBytes(int64_t tokens) const {
+    return tokens * x_width * static_cast<int64_t>(DTypeBytes(page.dtype));
+  }
+  int64_t x_page_bytes() const { return XBytes(page.page_slots); }
+  int64_t x_slab_bytes() const { return XBytes(segment_tokens()); }
   static int64_t Padded(int64_t bytes) {
     return RoundUp(bytes, static_cast<int64_t>(kDirectAlignment));
   }

@@ -56,6 +56,13 @@ class Mover {
   Copied Copy(const Pages& pages, const Place& from, const Fence& written, const Place& to,
               const Fence& free);
 
+  // The same of X, which lies in host memory: to a device buffer or to another slab.
+  Copied CopyX(int pages, const std::byte* from, const Fence& written, std::byte* to,
+               const Fence& free);
+  // X of new pages, which follow one another at `from`, to a slab behind its first `first` pages;
+  // otherwise as Append.
+  Fence AppendX(int first, int pages, const std::byte* from, std::byte* to, const Fence& used);
+
   // Copies rows of new pages to a slab, on the d2h lane, which has been told to wait for the rows:
   // `from` is the first row of the group, rows are row_stride apart; `params`, of encoded pages, as
   // in a slab. `used` is when the slab may be written to. Returns when they are in place.

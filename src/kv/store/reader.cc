@@ -8,9 +8,16 @@
 namespace headway::kv {
 
 Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
-               std::vector<std::byte*> staging, Poison* poison)
-    : format_(format), lanes_(lanes), mover_(mover), slabs_(slabs), poison_(poison) {
+               std::vector<std::byte*> staging, std::vector<std::byte*> gathers,
+               int64_t gather_tokens, Poison* poison)
+    : format_(format),
+      lanes_(lanes),
+      mover_(mover),
+      slabs_(slabs),
+      poison_(poison),
+      gather_pages_(gather_tokens / format.page.page_slots) {
   for (std::byte* data : staging) staging_.push_back(Staging{data, false, Fence()});
+  for (std::byte* data : gathers) gather_buffers_.push_back(GatherBuffer{data, -1, 0, Fence()});
 }
 
 void Reader::Begin(std::vector<Item>* order, int64_t step) {
@@ -20,6 +27,7 @@ void Reader::Begin(std::vector<Item>* order, int64_t step) {
   next_ = 0;
   issued_ = 0;
   ahead_ = 0;
+  PlanGathers();
   IssueAhead();
 }
 
@@ -38,7 +46,7 @@ bool Reader::Issue(size_t index) {
   if (slab.tier == Tier::kDevice) {
     flight.data = slab.data;
     flight.ready = slab.written;
-  } else if (!IssueCopy(slab, item, &flight)) {
+  } else if (!(slab.x ? IssueX(slab, item, &flight) : IssueCopy(slab, item, &flight))) {
     return false;
   }
   slab.last_read = step_;
@@ -67,7 +75,7 @@ bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
   Staging& buffer = staging_[static_cast<size_t>(staging)];
   buffer.busy = true;
   const Mover::Copied copied =
-      mover_->Copy({slabs_->HeadsOf(slab), 0, item.pages}, from, written,
+      mover_->Copy(slabs_->PagesOf(slab, 0, item.pages), from, written,
                    Place{Tier::kDevice, buffer.data, nullptr}, buffer.used);
   slab.used.Join(copied.source);
   flight->staging = staging;
@@ -79,7 +87,7 @@ bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
 
 void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight) {
   Slab& slab = (*slabs_)[id];
-  const Mover::Copied copied = mover_->Copy({slabs_->HeadsOf(slab), 0, pages}, slab.place(),
+  const Mover::Copied copied = mover_->Copy(slabs_->PagesOf(slab, 0, pages), slab.place(),
                                             slab.written, vacancy.place, vacancy.free);
   slab.used.Join(copied.source);
   flight->data = vacancy.place.data;
@@ -98,8 +106,9 @@ void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlig
 
 void Reader::IssueAhead() {
   while (issued_ < order_.size()) {
-    const bool resident = (*slabs_)[order_[issued_].slab].tier == Tier::kDevice;
-    if (!resident && ahead_ >= staging_.size()) return;
+    const Slab& slab = (*slabs_)[order_[issued_].slab];
+    const bool stages = slab.tier != Tier::kDevice && !slab.x;
+    if (stages && ahead_ >= staging_.size()) return;
     if (!Issue(issued_)) return;
     ++issued_;
   }
@@ -121,6 +130,10 @@ Result<SlabView> Reader::Next() {
   ++next_;
   if (flight.prefetched) --ahead_;
   IssueAhead();
+  if (flight.gather >= 0) {
+    flight.handed_out = true;
+    return ViewOfX(index);
+  }
   lanes_->Wait(Lane::kCompute, flight.ready);
   if (flight.read != nullptr && flight.read->done && !flight.read->status.ok()) {
     if (flight.staging >= 0) {
@@ -156,6 +169,7 @@ void Reader::Finish(const SlabView& view) {
   const auto index = static_cast<size_t>(view.staging);
   HEADWAY_CHECK(view.staging >= 0 && index < next_);
   InFlight& flight = flights_[index];
+  if (flight.gather >= 0) return FinishX(flight);
   if (flight.staging < 0) {
     (*slabs_)[order_[index].slab].used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
     return;
@@ -197,6 +211,7 @@ Status Reader::End() {
     }
   }
   promotions_.clear();
+  EndGathers();
   order_.clear();
   flights_.clear();
   next_ = issued_ = ahead_ = 0;

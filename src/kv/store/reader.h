@@ -19,9 +19,11 @@ namespace headway::kv {
 
 class Reader {
  public:
-  // `staging` is slab-sized device memory, [staging_slabs]; `poison` may be null.
+  // `staging` is slab-sized device memory, [staging_slabs], `gathers` such memory of gather_tokens
+  // of X; `poison` may be null.
   Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
-         std::vector<std::byte*> staging, Poison* poison);
+         std::vector<std::byte*> staging, std::vector<std::byte*> gathers, int64_t gather_tokens,
+         Poison* poison);
 
   struct Item {
     SlabId slab = kNoSlab;
@@ -48,6 +50,9 @@ class Reader {
     std::byte* data = nullptr;
     Fence ready;
     std::shared_ptr<DiskRead> read;
+    int gather = -1;          // of X: the number of its gather
+    int64_t gather_page = 0;  // its first page there
+    bool ends_gather = false;
   };
   // A slab whose pages come up from disk for good, once the read is known to be right.
   struct Promotion {
@@ -62,6 +67,12 @@ class Reader {
     bool busy = false;
     Fence used;
   };
+  struct GatherBuffer {
+    std::byte* data = nullptr;
+    int gather = -1;     // that it holds
+    int unfinished = 0;  // slabs of it
+    Fence used;
+  };
 
   // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
   bool Issue(size_t index);
@@ -69,6 +80,15 @@ class Reader {
   void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
   void IssueAhead();
   int FreeStaging() const;
+  // Of X (store_recompute.cc).
+  void PlanGathers();
+  bool IssueX(Slab& slab, const Item& item, InFlight* flight);
+  SlabView ViewOfX(size_t index);
+  void FinishX(const InFlight& flight);
+  void EndGathers();
+  GatherBuffer& GatherBufferOf(const InFlight& flight) {
+    return gather_buffers_[static_cast<size_t>(flight.gather) % gather_buffers_.size()];
+  }
 
   const CacheFormat& format_;
   Lanes* const lanes_;
@@ -76,6 +96,8 @@ class Reader {
   Slabs* const slabs_;
   Poison* const poison_;
   std::vector<Staging> staging_;
+  std::vector<GatherBuffer> gather_buffers_;
+  const int64_t gather_pages_;
   int64_t step_ = 0;
   std::vector<Item> order_;
   std::vector<InFlight> flights_;  // [order]

@@ -15,6 +15,7 @@ namespace headway::kv {
 struct Sequence {
   int64_t id = -1;  // -1: the place is free
   int64_t length = 0;
+  int x_segments = 0;  // its first so many keep X instead of K and V
   // [layers * max_head_groups][segments]; kNoSlab where no query can see the segment any longer.
   std::vector<std::vector<SlabId>> slabs;
   // [layers]: segments before this one were freed, or never stored, for the window's sake.

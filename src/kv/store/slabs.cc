@@ -99,6 +99,7 @@ Result<SlabId> Slabs::New(int layer, int group) {
 }
 
 Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
+  if ((*this)[from].x) return CopyOfX(from, pages);
   // Not a victim of the room that the copy needs.
   const bool growing = std::exchange((*this)[from].growing, true);
   Result<SlabId> made = New((*this)[from].layer, (*this)[from].group);
@@ -106,7 +107,7 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   source.growing = growing;
   if (!made.ok()) return made;
   Slab& copy = (*this)[*made];
-  const Mover::Copied copied = mover_->Copy({HeadsOf(source), 0, pages}, source.place(),
+  const Mover::Copied copied = mover_->Copy(PagesOf(source, 0, pages), source.place(),
                                             source.written, copy.place(), copy.used);
   source.used.Join(copied.source);
   if (copied.read != nullptr) {
@@ -151,7 +152,7 @@ void Slabs::Release(SlabId id) {
   if (--slab.refs > 0) return;
   HEADWAY_CHECK(!slab.promoting);
   const Fence used = slab.behind();
-  if (slab.tier != Tier::kDisk) pool(slab.tier).Give(slab.data, used);
+  if (slab.tier != Tier::kDisk) PoolOf(slab).Give(slab.data, used);
   if (slab.disk != nullptr) disk_->Give(slab.disk, used);
   slab = Slab();
   free_ids_.push_back(id);
@@ -170,7 +171,7 @@ void Slabs::Cut(SlabId id, int pages) {
 }
 
 std::optional<Slabs::Vacancy> Slabs::VacancyAbove(const Slab& slab) {
-  if (slab.growing || slab.promoting || slab.held) return std::nullopt;
+  if (slab.growing || slab.promoting || slab.held || slab.x) return std::nullopt;
   const std::optional<Tier> tier = PlacePromoted(kind_, slab.tier, Rooms());
   if (!tier.has_value()) return std::nullopt;
   Result<Vacancy> vacancy = Take(*tier);
@@ -195,7 +196,7 @@ bool Slabs::Demote(Tier tier) {
   candidate_ids_.clear();
   for (size_t i = 0; i < slabs_.size(); ++i) {
     const Slab& slab = slabs_[i];
-    if (slab.refs == 0 || slab.tier != tier) continue;
+    if (slab.refs == 0 || slab.tier != tier || slab.x) continue;
     candidates_.push_back(Candidate{
         slab.last_read, slab.pages == format_.segment_pages && !slab.growing && !slab.promoting});
     candidate_ids_.push_back(static_cast<SlabId>(i));
@@ -208,7 +209,7 @@ bool Slabs::Demote(Tier tier) {
     Result<Vacancy> vacancy = Take(Tier::kHost);
     if (vacancy.ok()) {
       Slab& slab = (*this)[id];
-      const Mover::Copied copied = mover_->Copy({HeadsOf(slab), 0, slab.pages}, slab.place(),
+      const Mover::Copied copied = mover_->Copy(PagesOf(slab, 0, slab.pages), slab.place(),
                                                 slab.written, vacancy->place, vacancy->free);
       slab.used.Join(copied.source);
       Rehome(slab, vacancy->place);
@@ -244,7 +245,7 @@ Status Slabs::KeepOnDisk(Slab& slab, int pages) {
   if (first >= pages) return OkStatus();
   const Place to{Tier::kDisk, nullptr, slab.disk};
   const Mover::Copied copied =
-      mover_->Copy({HeadsOf(slab), first, pages - first}, slab.place(), slab.written, to, Fence());
+      mover_->Copy(PagesOf(slab, first, pages - first), slab.place(), slab.written, to, Fence());
   slab.used.Join(copied.source);
   slab.written.Join(copied.ready);
   return OkStatus();
@@ -252,7 +253,7 @@ Status Slabs::KeepOnDisk(Slab& slab, int pages) {
 
 int64_t Slabs::Count(Tier tier) const {
   int64_t count = 0;
-  for (const Slab& slab : slabs_) count += slab.refs > 0 && slab.tier == tier;
+  for (const Slab& slab : slabs_) count += slab.refs > 0 && slab.tier == tier && !slab.x;
   return count;
 }
 
@@ -260,7 +261,8 @@ int64_t Slabs::PageBytes(Tier tier) const {
   int64_t bytes = 0;
   for (const Slab& slab : slabs_) {
     if (slab.refs == 0 || slab.tier != tier) continue;
-    bytes += format_.ClosedBytes(HeadsOf(slab), slab.pages);
+    bytes += slab.x ? slab.pages * format_.x_page_bytes()
+                    : format_.ClosedBytes(format_.HeadsIn(slab.layer, slab.group), slab.pages);
   }
   return bytes;
 }

@@ -26,6 +26,7 @@ struct Slab {
   int refs = 0;
   int layer = 0;
   int group = 0;
+  bool x = false;  // it holds X instead of K and V, in host memory for good
   Tier tier = Tier::kDevice;
   std::byte* data = nullptr;       // its frame on the device or the host
   std::shared_ptr<DiskCopy> disk;  // its home on disk, or a copy there that a save left
@@ -49,12 +50,13 @@ struct Slab {
 class Slabs {
  public:
   Slabs(const CacheFormat& format, PlacementKind kind, Lanes* lanes, Mover* mover,
-        FramePool* device, FramePool* host, DiskTier* disk)
+        FramePool* device, FramePool* host, FramePool* x, DiskTier* disk)
       : format_(format),
         kind_(kind),
         lanes_(lanes),
         mover_(mover),
         pools_{device, host},
+        x_pool_(x),
         disk_(disk) {}
 
   Slab& operator[](SlabId id) { return slabs_[static_cast<size_t>(id)]; }
@@ -62,8 +64,11 @@ class Slabs {
 
   // kOutOfBudget, naming every tier that is full, unless `count` new slabs fit.
   Status CheckRoom(int64_t count) const;
+  // The same of slabs of X.
+  Status CheckXRoom(int64_t count) const;
   // An empty slab where the placement wants it; older ones may move down for it.
   Result<SlabId> New(int layer, int group);
+  Result<SlabId> NewX(int layer, int group);
   // A slab of the same first `pages` pages (copy on write).
   Result<SlabId> CopyOf(SlabId from, int pages);
   // A full or partial slab that lies in a slot already.
@@ -92,16 +97,21 @@ class Slabs {
   // Copies on disk outlive the move up to a faster tier: a session has use for them.
   void set_keep_disk_copies(bool keep) { keep_disk_copies_ = keep; }
 
-  int HeadsOf(const Slab& slab) const { return format_.HeadsIn(slab.layer, slab.group); }
+  Mover::Pages PagesOf(const Slab& slab, int first, int count) const {
+    return {format_.HeadsIn(slab.layer, slab.group), first, count};
+  }
 
-  int64_t Count(Tier tier) const;
+  int64_t Count(Tier tier) const;  // of K and V
+  int64_t CountX() const;
   int64_t PageBytes(Tier tier) const;  // bytes of the closed pages of the slabs there
 
  private:
   FramePool& pool(Tier tier) { return *pools_[static_cast<size_t>(tier)]; }
+  FramePool& PoolOf(const Slab& slab) { return slab.x ? *x_pool_ : pool(slab.tier); }
   int64_t RoomOn(Tier tier) const;
   Room Rooms() const;
   SlabId NewId();
+  Result<SlabId> CopyOfX(SlabId from, int pages);
   // Takes a frame or slot on `tier` for the slab.
   Status Settle(Slab& slab, Tier tier);
   Result<Vacancy> Take(Tier tier);
@@ -114,6 +124,7 @@ class Slabs {
   Lanes* const lanes_;
   Mover* const mover_;
   FramePool* const pools_[2];  // device, host
+  FramePool* const x_pool_;    // null where no X is kept
   DiskTier* const disk_;
   bool keep_disk_copies_ = false;
   std::vector<Slab> slabs_;

@@ -24,6 +24,14 @@ int64_t EncodeBufferBytes(const CacheFormat& format, int64_t max_step_tokens, in
           format.max_head_groups() * format.param_stride());
 }
 
+int64_t OpenXBytes(const CacheFormat& format, int max_sequences) {
+  return int64_t{max_sequences} * format.layers * format.x_page_bytes();
+}
+
+int64_t AppendXBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences) {
+  return 2 * AppendPages(format, max_step_tokens, max_sequences) * format.x_page_bytes();
+}
+
 Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& format,
                                                          int64_t max_step_tokens, int max_sequences,
                                                          Device* device, Budget* budget) {
@@ -44,6 +52,17 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& form
         "KV encode buffer");
     if (!encoded.ok()) return encoded.status();
     buffers->encoded_ = std::move(*encoded);
+  }
+  if (format.keeps_x()) {
+    Result<std::unique_ptr<Buffer>> open_x = device->Allocate(
+        *budget, static_cast<size_t>(OpenXBytes(format, max_sequences)), "open X pages");
+    if (!open_x.ok()) return open_x.status();
+    buffers->open_x_ = std::move(*open_x);
+    Result<std::unique_ptr<Buffer>> append_x = device->Allocate(
+        *budget, static_cast<size_t>(AppendXBytes(format, max_step_tokens, max_sequences)),
+        "X append buffer");
+    if (!append_x.ok()) return append_x.status();
+    buffers->append_x_ = std::move(*append_x);
   }
   buffers->open_fences_.resize(static_cast<size_t>(max_sequences) *
                                static_cast<size_t>(format.layers));

@@ -24,6 +24,9 @@ int64_t OpenPageBytes(const CacheFormat& format, int max_sequences);
 int64_t AppendBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
 // 0 without an encoding.
 int64_t EncodeBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
+// 0 where no X is kept.
+int64_t OpenXBytes(const CacheFormat& format, int max_sequences);
+int64_t AppendXBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
 
 class StepBuffers {
  public:
@@ -62,10 +65,19 @@ class StepBuffers {
     return append_pages_ *
            (rows() * format_.closed_stride() + format_.max_head_groups() * format_.param_stride());
   }
+  // X of a layer's open page of a sequence place, and of a page of the append buffer.
+  std::byte* OpenX(int place, int layer) const {
+    return open_x_->data() + (int64_t{place} * format_.layers + layer) * format_.x_page_bytes();
+  }
+  int64_t open_x_place_bytes() const { return format_.layers * format_.x_page_bytes(); }
+  std::byte* AppendX(int layer, int64_t page) const {
+    return append_x_->data() + ((layer % 2) * append_pages_ + page) * format_.x_page_bytes();
+  }
+  int64_t append_x_half_bytes() const { return append_pages_ * format_.x_page_bytes(); }
+
   int64_t rows() const { return 2 * int64_t{format_.kv_heads}; }
 
-  // When the copies out of, and into, the memory are done; append_fence says so of encoded pages,
-  // too.
+  // When the copies out of, and into, the memory are done, of X and encoded pages, too.
   Fence& open_fence(int place, int layer) {
     return open_fences_[static_cast<size_t>(place * format_.layers + layer)];
   }
@@ -80,7 +92,9 @@ class StepBuffers {
   std::unique_ptr<Buffer> open_;
   std::unique_ptr<Buffer> append_;
   std::unique_ptr<Buffer> encoded_;  // null without an encoding
-  std::vector<Fence> open_fences_;   // [max_sequences * layers]
+  std::unique_ptr<Buffer> open_x_;   // null where no X is kept
+  std::unique_ptr<Buffer> append_x_;
+  std::vector<Fence> open_fences_;  // [max_sequences * layers]
   std::array<Fence, 2> append_fences_;
 };
 

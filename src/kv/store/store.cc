@@ -64,6 +64,13 @@ Status Store::Impl::Allocate(Device* device) {
       "KV staging");
   if (!slabs_on_device.ok()) return slabs_on_device.status();
   staging = std::move(*slabs_on_device);
+  if (format.keeps_x()) {
+    Result<std::unique_ptr<Buffer>> on_device = device->Allocate(
+        *options.device_budget,
+        static_cast<size_t>(options.gathers * format.XBytes(options.gather_tokens)), "X staging");
+    if (!on_device.ok()) return on_device.status();
+    gathers = std::move(*on_device);
+  }
   if (bounce_slabs > 0) {
     Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
         *options.host_budget, static_cast<size_t>(bounce_slabs * format.slab_bytes()),
@@ -74,7 +81,9 @@ Status Store::Impl::Allocate(Device* device) {
   if (options.poison_freed) {
     const int64_t largest =
         std::max({format.slab_bytes(), buffers->open_place_bytes(),
-                  buffers->rows() * buffers->append_row_stride(), streaming->place_bytes()});
+                  buffers->rows() * buffers->append_row_stride(), streaming->place_bytes(),
+                  format.XBytes(options.gather_tokens), buffers->open_x_place_bytes(),
+                  buffers->append_x_half_bytes()});
     Result<std::unique_ptr<Poison>> filler = Poison::Create(device, &lanes, largest);
     if (!filler.ok()) return filler.status();
     poison = std::move(*filler);
@@ -87,12 +96,22 @@ Status Store::Impl::Allocate(Device* device) {
     room = options.alias_host_slabs > 0 ? host_pool->PreallocateAliased(options.alias_host_slabs)
                                         : host_pool->Preallocate(options.host_slabs);
   }
+  if (room.ok() && format.keeps_x()) {
+    x_pool.emplace(Tier::kHost, device, options.host_budget, format.x_slab_bytes(), poison.get());
+    room = options.alias_host_slabs > 0 ? x_pool->PreallocateAliased(options.alias_host_slabs)
+                                        : x_pool->Preallocate(options.x_slabs);
+  }
   if (!room.ok()) return room;
   mover.emplace(format, &lanes, &disk, Slices(bounce.get(), bounce_slabs, format.slab_bytes()));
-  slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool, &disk);
+  slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool,
+                x_pool.has_value() ? &*x_pool : nullptr, &disk);
   slabs->set_keep_disk_copies(is_session);
   reader.emplace(format, &lanes, &*mover, &*slabs,
-                 Slices(staging.get(), options.staging_slabs, format.slab_bytes()), poison.get());
+                 Slices(staging.get(), options.staging_slabs, format.slab_bytes()),
+                 gathers == nullptr
+                     ? std::vector<std::byte*>()
+                     : Slices(gathers.get(), options.gathers, format.XBytes(options.gather_tokens)),
+                 options.gather_tokens, poison.get());
   return OkStatus();
 }
 
@@ -118,6 +137,11 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
   if (is_session && options.format.pattern.StreamingHeads() > 0) {
     return Status(StatusCode::kUnsupported,
                   "KV store: a session cannot keep streaming heads; leave out one of the two");
+  }
+  if (is_session && options.format.keeps_x()) {
+    return Status(StatusCode::kUnsupported,
+                  "KV store: a session keeps keys and values, not what they are recomputed from; "
+                  "leave out one of the two");
   }
   if (has_disk && !is_session) {
     Result<std::unique_ptr<SlabFile>> file =
@@ -161,6 +185,7 @@ int Store::Impl::FreePlace() const {
 void Store::Impl::Begin(Sequence& sequence) {
   sequence.id = next_id++;
   sequence.length = 0;
+  sequence.x_segments = 0;
   sequence.slabs.assign(static_cast<size_t>(format.layers * format.max_head_groups()), {});
   sequence.freed.assign(static_cast<size_t>(format.layers), 0);
   sequence.recent_first = streaming_pages.sink();
@@ -207,6 +232,9 @@ void Store::Impl::DropSequence(Sequence& sequence) {
   const int place = PlaceOf(sequence);
   for (int layer = 0; layer < format.layers; ++layer) used.Join(buffers->open_fence(place, layer));
   poison->Fill(buffers->Open(place, 0, 0), buffers->open_place_bytes(), &used);
+  if (format.keeps_x()) {
+    poison->Fill(buffers->OpenX(place, 0), buffers->open_x_place_bytes(), &used);
+  }
   if (streaming->place_bytes() > 0) {
     poison->Fill(streaming->Place(place), streaming->place_bytes(), &used);
   }
@@ -219,7 +247,12 @@ Status Store::Impl::RefuseInStep(const char* what) const {
                 "KV store: " + std::string(what) + " while a step is in progress");
 }
 
-Result<SequenceId> Store::CreateSequence() {
+Result<SequenceId> Store::CreateSequence(int x_segments) {
+  if (x_segments < 0 || (x_segments > 0 && !impl_->format.keeps_x())) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: " + std::to_string(x_segments) +
+                      " segments of a sequence cannot keep what they are recomputed from");
+  }
   const int place = impl_->FreePlace();
   if (place < 0) {
     return Status(StatusCode::kOutOfBudget,
@@ -228,6 +261,7 @@ Result<SequenceId> Store::CreateSequence() {
   }
   Sequence& sequence = impl_->sequences[static_cast<size_t>(place)];
   impl_->Begin(sequence);
+  sequence.x_segments = x_segments;
   return sequence.id;
 }
 
@@ -240,6 +274,7 @@ Result<SequenceId> Store::Fork(SequenceId id) {
   const Sequence& from = *impl_->Find(id);
   Sequence& to = *impl_->Find(*made);
   to.length = from.length;
+  to.x_segments = from.x_segments;
   to.slabs = from.slabs;
   to.freed = from.freed;
   to.recent_first = from.recent_first;
@@ -260,6 +295,10 @@ Result<SequenceId> Store::Fork(SequenceId id) {
   }
   impl_->compute->Copy(buffers.Open(to_place, 0, 0), buffers.Open(from_place, 0, 0),
                        static_cast<size_t>(buffers.open_place_bytes()));
+  if (to.x_segments > 0) {
+    impl_->compute->Copy(buffers.OpenX(to_place, 0), buffers.OpenX(from_place, 0),
+                         static_cast<size_t>(buffers.open_x_place_bytes()));
+  }
   if (streaming_bytes > 0) {
     impl_->compute->Copy(impl_->streaming->Place(to_place), impl_->streaming->Place(from_place),
                          static_cast<size_t>(streaming_bytes));
@@ -325,6 +364,10 @@ TierUsage Store::Usage(Tier tier) const {
   TierUsage usage;
   usage.slabs = impl_->slabs->Count(tier);
   usage.bytes = usage.slabs * impl_->format.slab_bytes();
+  if (tier == Tier::kHost) {
+    usage.slabs += impl_->slabs->CountX();
+    usage.bytes += impl_->slabs->CountX() * impl_->format.x_slab_bytes();
+  }
   usage.tokens_bytes = impl_->slabs->PageBytes(tier);
   if (tier != Tier::kDevice) return usage;
   for (const Sequence& sequence : impl_->sequences) {

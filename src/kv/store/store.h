@@ -41,6 +41,12 @@ struct StoreOptions {
   int64_t device_slabs = 0;       // for which Create takes memory at once
   int64_t host_slabs = 0;
   int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
+  // Where the format keeps X: host slabs of it for which Create takes memory at once; tokens of a
+  // gather, X that is read and recomputed together, a multiple of the page's slots and at least a
+  // segment; and the device buffers that gathers pass through.
+  int64_t x_slabs = 0;
+  int64_t gather_tokens = 0;
+  int gathers = 2;
   PlacementKind placement = PlacementKind::kFirstFit;
   Kernels* kernels =
       nullptr;  // encode pages that close, on the compute stream; where the format does
@@ -70,7 +76,12 @@ struct StepEntry {
 // Pages of one segment of one head group, readable by kernels: of the heads of the group in order.
 struct SlabView {
   int segment = 0;
-  KeyRun keys;                // closed tokens of the heads of the group
+  KeyRun keys;  // closed tokens of the heads of the group
+  // Not null: there is X of these tokens instead, [keys.pages.count, x_width] in the pages' dtype;
+  // `keys` has their number and position, no pages. The slabs of a gather follow one another in
+  // memory; they are finished together, when the last was handed out.
+  const std::byte* x = nullptr;
+  bool ends_gather = false;
   Tier tier = Tier::kDevice;  // where it came from
   int staging = -1;           // Reader's
 };
@@ -113,7 +124,9 @@ class Store {
   ~Store();
 
   // --- Sequences
-  Result<SequenceId> CreateSequence();
+  // Its first `x_segments` segments keep X in host memory instead of K and V, where the format
+  // does.
+  Result<SequenceId> CreateSequence(int x_segments = 0);
   // A sequence with the same closed pages, shared until one of the two appends to a half-filled
   // slab (copy on write), and a copy of the open page.
   Result<SequenceId> Fork(SequenceId sequence);
@@ -133,6 +146,9 @@ class Store {
   // Where the new tokens of an entry go, for the heads of a group. Valid until CloseLayer of the
   // layer.
   PageRun Target(int entry, int layer, int group);
+  // Where X of an entry's new tokens goes, [tokens, x_width] in the pages' dtype; null where none
+  // of it will be kept. Valid until CloseLayer of the layer.
+  std::byte* XTarget(int entry, int layer);
   // The keys of those heads behind the last closed page before the step, the new ones included.
   KeyRun Tail(int entry, int layer, int group);
   // All keys that an entry's queries see in the streaming heads of a layer, in the order of
@@ -146,6 +162,7 @@ class Store {
   struct SegmentSpan {
     int first = 0;
     int last = 0;
+    int x_last = 0;  // those before this one keep X
   };
   SegmentSpan Segments(int entry, int layer) const;
   // The kernels of this layer are enqueued on the compute stream: closed pages start on their way.
@@ -166,6 +183,7 @@ class Store {
   struct SlabPlace {
     Tier tier = Tier::kDevice;
     int pages = 0;  // closed before the step
+    bool x = false;
   };
   SlabPlace PlaceOf(const SlabRead& slab) const;
   // Where the pages of a slab of BeginReads' `on_host` are.

@@ -15,7 +15,8 @@ void Store::Impl::EndHolds() {
 Store::SlabPlace Store::PlaceOf(const SlabRead& slab) const {
   const Result<Impl::Found> found = impl_->FindSlab(slab);
   HEADWAY_CHECK(found.ok());
-  return {(*impl_->slabs)[found->slab].tier, found->pages};
+  const Slab& there = (*impl_->slabs)[found->slab];
+  return {there.tier, found->pages, there.x};
 }
 
 KeyRun Store::KeysOnHost(const HostRead& read) const {

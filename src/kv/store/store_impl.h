@@ -1,6 +1,6 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
-// store_streaming.cc those of streaming heads, store_host.cc what the host's cores read,
-// store_session.cc saving and restoring.
+// store_streaming.cc those of streaming heads, store_recompute.cc what keys and values are
+// recomputed from, store_host.cc what the host's cores read, store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
@@ -80,7 +80,12 @@ struct Store::Impl {
   Growth GrowthOf(const Entry& entry, int layer) const;
   // The slab must be copied before it is appended to.
   bool MustCopy(const Slab& slab, int pages) const;
-  int64_t NewSlabs() const;
+  struct SlabCount {
+    int64_t kv = 0, x = 0;
+  };
+  SlabCount NewSlabs() const;
+  // Whether X of some new token of the entry is kept.
+  bool KeepsX(const Entry& entry) const;
   Status Grow(const Entry& entry, int layer, int group);
   Status GrowAll();
   void UndoGrowth();
@@ -121,9 +126,11 @@ struct Store::Impl {
   std::unique_ptr<StepBuffers> buffers;
   std::unique_ptr<StreamingHeads> streaming;
   std::unique_ptr<Buffer> staging;
+  std::unique_ptr<Buffer> gathers;  // null where no X is kept
   std::unique_ptr<Buffer> bounce;
   std::optional<FramePool> device_pool;
   std::optional<FramePool> host_pool;
+  std::optional<FramePool> x_pool;  // on the host, where X is kept
   std::optional<Mover> mover;
   std::optional<Slabs> slabs;
   std::optional<Reader> reader;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -28,17 +29,48 @@ bool ProductFits(std::initializer_list<int64_t> factors) {
   return product < std::numeric_limits<int64_t>::max() / 2;
 }
 
+Status CheckX(const StoreOptions& options) {
+  const CacheFormat& format = options.format;
+  Status status = CheckCount("the number of gathers", options.gathers, 1);
+  if (status.ok()) {
+    status = CheckCount("the number of tokens of a gather", options.gather_tokens,
+                        format.segment_tokens());
+  }
+  if (!status.ok()) return status;
+  const int64_t tokens = options.max_step_tokens + 2 * format.page.page_slots;
+  if (!ProductFits({options.gathers, options.gather_tokens, format.x_width, 4}) ||
+      !ProductFits({2, options.max_sequences, tokens, format.x_width, 4}) ||
+      !ProductFits(
+          {options.max_sequences, format.layers, format.page.page_slots, format.x_width, 4})) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: gathers, sequences and the width of X multiply to more bytes than any "
+                  "machine has");
+  }
+  const bool windows = std::any_of(format.window.begin(), format.window.end(),
+                                   [](int64_t window) { return window > 0; });
+  if (format.group_heads < format.kv_heads || format.pattern.StreamingHeads() > 0 ||
+      format.encoded() || windows || options.gather_tokens % format.page.page_slots != 0) {
+    return Status(StatusCode::kUnsupported,
+                  "KV store: keys and values are recomputed of all heads of a layer at once, "
+                  "without windows, streaming heads or encoded pages");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 StoreFootprint FootprintOf(const StoreOptions& options) {
   const CacheFormat& format = options.format;
   StoreFootprint footprint;
-  footprint.open_pages = OpenPageBytes(format, options.max_sequences);
+  footprint.open_pages =
+      OpenPageBytes(format, options.max_sequences) + OpenXBytes(format, options.max_sequences);
   footprint.append_buffer =
       AppendBufferBytes(format, options.max_step_tokens, options.max_sequences) +
-      EncodeBufferBytes(format, options.max_step_tokens, options.max_sequences);
+      EncodeBufferBytes(format, options.max_step_tokens, options.max_sequences) +
+      AppendXBytes(format, options.max_step_tokens, options.max_sequences);
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
-  footprint.staging = options.staging_slabs * format.slab_bytes();
+  footprint.staging = options.staging_slabs * format.slab_bytes() +
+                      options.gathers * format.XBytes(options.gather_tokens);
   footprint.bounce = options.bounce_slabs * format.slab_bytes();
   return footprint;
 }
@@ -71,6 +103,9 @@ Status CheckOptions(const StoreOptions& options) {
     return Status(StatusCode::kUnsupported,
                   std::string("KV store: these kernels do not encode in ") +
                       EncodingName(format.page.encoding));
+  }
+  if (format.keeps_x()) {
+    if (Status s = CheckX(options); !s.ok()) return s;
   }
   if (options.device_budget == nullptr || options.host_budget == nullptr) {
     return Status(StatusCode::kInvalidArgument,

@@ -79,19 +79,22 @@ bool Store::Impl::MustCopy(const Slab& slab, int pages) const {
   return slab.refs > 1 || (slab.tier == Tier::kDisk && pages < slab.disk->sealed);
 }
 
-int64_t Store::Impl::NewSlabs() const {
-  int64_t count = 0;
+Store::Impl::SlabCount Store::Impl::NewSlabs() const {
+  SlabCount count;
   for (const Entry& entry : entries) {
     const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
     const int there = math.Segments(math.ClosedPages(entry.before));
     for (int layer = 0; layer < format.layers; ++layer) {
       const Growth growth = GrowthOf(entry, layer);
-      count += int64_t{growth.last - growth.first} * format.head_groups(layer);
+      const int x_last = std::clamp(sequence.x_segments, growth.first, growth.last);
+      count.x += int64_t{x_last - growth.first} * format.head_groups(layer);
+      count.kv += int64_t{growth.last - x_last} * format.head_groups(layer);
       if (growth.first >= growth.last || growth.first >= there) continue;
       const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
       for (int group = 0; group < format.head_groups(layer); ++group) {
         const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
-        if (!MustCopy((*slabs)[id], pages)) --count;
+        const Slab& slab = (*slabs)[id];
+        if (!MustCopy(slab, pages)) --(slab.x ? count.x : count.kv);
       }
     }
   }
@@ -107,7 +110,10 @@ Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
     SlabId id = old;
     const int pages = math.PagesIn(segment, math.ClosedPages(entry.before));
     if (old == kNoSlab || MustCopy((*slabs)[old], pages)) {
-      Result<SlabId> made = old == kNoSlab ? slabs->New(layer, group) : slabs->CopyOf(old, pages);
+      const bool x = segment < sequences[static_cast<size_t>(entry.place)].x_segments;
+      Result<SlabId> made = old != kNoSlab ? slabs->CopyOf(old, pages)
+                            : x            ? slabs->NewX(layer, group)
+                                           : slabs->New(layer, group);
       if (!made.ok()) return made.status();
       id = *made;
       if (segment >= static_cast<int>(ids.size())) {
@@ -125,7 +131,9 @@ Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
 }
 
 Status Store::Impl::GrowAll() {
-  Status status = slabs->CheckRoom(NewSlabs());
+  const SlabCount needed = NewSlabs();
+  Status status = slabs->CheckRoom(needed.kv);
+  if (status.ok() && needed.x > 0) status = slabs->CheckXRoom(needed.x);
   if (!status.ok()) return status;
   for (const Entry& entry : entries) {
     for (int layer = 0; layer < format.layers; ++layer) {
@@ -202,6 +210,11 @@ void Store::Impl::EnterLayer(int next) {
           static_cast<size_t>(buffers->append_row_stride()), buffers->Open(entry.place, current, 0),
           static_cast<size_t>(buffers->open_row_stride()),
           static_cast<size_t>(open_slots * slot_bytes), static_cast<size_t>(buffers->rows()));
+      if (KeepsX(entry)) {
+        compute->Copy(buffers->AppendX(current, entry.append_page),
+                      buffers->OpenX(entry.place, current),
+                      static_cast<size_t>(format.XBytes(open_slots)));
+      }
     }
   }
 }
@@ -245,6 +258,8 @@ Store::SegmentSpan Store::Segments(int entry_index, int layer) const {
   SegmentSpan span;
   span.last = impl_->math.Segments(impl_->math.ClosedPages(entry.before));
   span.first = std::min(span.last, impl_->math.FirstVisible(layer, entry.before));
+  span.x_last = std::clamp(impl_->sequences[static_cast<size_t>(entry.place)].x_segments,
+                           span.first, span.last);
   return span;
 }
 
@@ -292,6 +307,16 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
       const int64_t page = std::max(before, start);
       const int64_t end = std::min(after, start + format.segment_pages);
       Slab& slab = (*slabs)[SlabsOf(sequence, current, group)[static_cast<size_t>(segment)]];
+      slab.pages = static_cast<int>(end - start);
+      if (slab.x) {
+        const std::byte* x = entry.appends
+                                 ? buffers->AppendX(current, entry.append_page + page - before)
+                                 : buffers->OpenX(entry.place, current);
+        slab.written.Join(mover->AppendX(static_cast<int>(page - start),
+                                         static_cast<int>(end - page), x, slab.data,
+                                         slab.behind()));
+        continue;
+      }
       const std::byte* from = entry.appends
                                   ? buffers->Append(current, row, entry.append_page + page - before)
                                   : buffers->Open(entry.place, current, row);
@@ -306,7 +331,6 @@ void Store::Impl::CopyClosedPages(const Entry& entry) {
           mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
                          static_cast<int>(end - page)},
                         from, stride, params, slab.place(), slab.behind()));
-      slab.pages = static_cast<int>(end - start);
     }
   }
 }
@@ -322,6 +346,12 @@ void Store::Impl::CopyOpenPages(const Entry& entry) {
               buffers->Append(current, 0, entry.append_page + entry.pages - 1),
               static_cast<size_t>(buffers->append_row_stride()),
               static_cast<size_t>(slots * slot_bytes), static_cast<size_t>(buffers->rows()));
+  if (KeepsX(entry)) {
+    lanes.stream(Lane::kDeviceToHost)
+        .Copy(buffers->OpenX(entry.place, current),
+              buffers->AppendX(current, entry.append_page + entry.pages - 1),
+              static_cast<size_t>(format.XBytes(slots)));
+  }
 }
 
 void Store::CloseLayer(int layer) {
@@ -354,6 +384,10 @@ void Store::CloseLayer(int layer) {
   if (impl.poison != nullptr) {
     impl.poison->Fill(impl.buffers->Append(layer, 0, 0),
                       impl.buffers->rows() * impl.buffers->append_row_stride(), &used);
+    if (impl.format.keeps_x()) {
+      impl.poison->Fill(impl.buffers->AppendX(layer, 0), impl.buffers->append_x_half_bytes(),
+                        &used);
+    }
   }
 }
 
@@ -471,7 +505,8 @@ Status Store::BeginReads(std::vector<SlabRead> reads, std::span<const HostRead> 
     const Result<Impl::Found> found = impl.FindSlab(read.slab);
     if (!found.ok()) return found.status();
     Slab& slab = (*impl.slabs)[found->slab];
-    if (slab.tier != Tier::kHost || read.first_page < 0 || read.first_page >= found->pages) {
+    if (slab.tier != Tier::kHost || slab.x || read.first_page < 0 ||
+        read.first_page >= found->pages) {
       return Invalid("a slab that is not on the host cannot be read there");
     }
     slab.held = true;

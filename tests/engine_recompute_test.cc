@@ -1,0 +1,239 @@
+// The path `recompute`: the first segments of a sequence keep X, the normed input of the K/V
+// projection, in host memory, and their keys and values are recomputed from it. Compared with
+// everything resident. A product over X that was rounded to 16 bits errs by about one rounding of
+// its result, since the roundings of its terms are independent; that is what ExpectNear allows for
+// a key or value. Where nothing is rounded (f32) and products have the same order of additions,
+// every bit is the same.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <utility>
+
+#include "base/random.h"
+#include "support/grid.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+constexpr int kAll = 1 << 20;
+
+HarnessConfig Recomputing(int x_segments) {
+  HarnessConfig config;
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.x_segments = x_segments;
+  return config;
+}
+
+// The shapes of models that matter here: rotated keys with and without a norm of their own, biases,
+// fewer KV heads, and OPT with norms before and behind.
+struct Shape {
+  const char* name;
+  ModelConfig config;
+};
+std::vector<Shape> Shapes(DType dtype) {
+  ModelConfig llama = TinyConfig(dtype);
+  ModelConfig mha = llama, norms = llama, biases = llama;
+  mha.shape.kv_heads = mha.shape.query_heads = 3;
+  norms.architecture = "Qwen3ForCausalLM";
+  norms.qk_norm = true;
+  biases.qkv_bias = true;
+  return {
+      {"grouped queries", llama},           {"a KV head each", mha},
+      {"norms of queries and keys", norms}, {"biases", biases},
+      {"OPT", TinyOptConfig(dtype, false)}, {"OPT with norms behind", TinyOptConfig(dtype, true)}};
+}
+
+class Recompute : public ::testing::TestWithParam<DType> {};
+
+// Lengths at the edges of pages and segments; shares of some segments and of all.
+TEST_P(Recompute, AgreesWithAllResidentForEveryShape) {
+  for (const Shape& shape : Shapes(GetParam())) {
+    const std::unique_ptr<Model> model = Tiny(shape.config);
+    for (const int64_t length : {1, 16, 17, 33, 65, 200}) {
+      const std::vector<TokenId> tokens = RandomTokens(length, 96, static_cast<uint64_t>(length));
+      const int64_t decode = std::min<int64_t>(length - 1, 20);
+      const LogitRows expected = RunTokens(*model, HarnessConfig{}, tokens, decode);
+      for (const int segments : {1, 3, kAll}) {
+        ExpectNear(*model, expected, RunTokens(*model, Recomputing(segments), tokens, decode),
+                   std::string(shape.name) + ", length " + std::to_string(length) + ", first " +
+                       std::to_string(segments));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Pages that a chunk filled: products of many rows add in one order, whatever their number.
+TEST(RecomputeExactly, IsWhatTheStepComputed) {
+  if (TestDevice() != "cpu") GTEST_SKIP() << "products of other shapes add in another order";
+  for (const Shape& shape : Shapes(DType::kF32)) {
+    const std::unique_ptr<Model> model = Tiny(shape.config);
+    for (const int64_t prompt : {32, 99, 192}) {
+      const std::vector<TokenId> tokens = RandomTokens(prompt + 12, 96, 5);
+      const LogitRows expected = RunTokens(*model, HarnessConfig{}, tokens, 12);
+      for (const int segments : {1, kAll}) {
+        for (const int64_t gather_pages : {2, 40}) {
+          HarnessConfig config = Recomputing(segments);
+          config.gather_pages = gather_pages;
+          ExpectSameBits(expected, RunTokens(*model, config, tokens, 12),
+                         std::string(shape.name) + ", prompt " + std::to_string(prompt) +
+                             ", first " + std::to_string(segments) + ", gathers of " +
+                             std::to_string(gather_pages));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Chunks, segments, gathers, staging buffers and placements of the rest.
+TEST_P(Recompute, AgreesWithAllResidentInAnyCut) {
+  Random random(3);
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  for (int round = 0; round < 24; ++round) {
+    const std::vector<TokenId> tokens = RandomTokens(20 + random.Below(180), 96, 100 + round);
+    HarnessConfig resident;
+    resident.segment_pages = 1 + random.Below(5);
+    resident.chunk = 1 + random.Below(90);
+    HarnessConfig config = resident;
+    config.x_segments = 1 + static_cast<int>(random.Below(6));
+    config.gather_pages = resident.segment_pages * (1 + random.Below(4));
+    config.placement = static_cast<kv::PlacementKind>(random.Below(4));
+    config.device_slabs = random.Below(6);
+    config.host_slabs = random.Below(2) == 0 ? 18 : 1 << 20;
+    config.staging_slabs = 1 + static_cast<int>(random.Below(3));
+    config.host_share = config.placement == kv::PlacementKind::kDiskOnly || round % 3 > 0
+                            ? 0.0
+                            : static_cast<double>(random.Uniform());
+    const std::string what = "round " + std::to_string(round) + " tokens " +
+                             std::to_string(tokens.size()) + " first " +
+                             std::to_string(config.x_segments);
+    const LogitRows expected = RunTokens(*model, resident, tokens, 15);
+    const LogitRows got = RunTokens(*model, config, tokens, 15);
+    ExpectNear(*model, expected, got, what);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Recompute, GivesTheSameBitsEveryTime) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(150, 96, 2);
+  HarnessConfig config = Recomputing(3);
+  const LogitRows expected = RunTokens(*model, config, tokens, 20);
+  for (int threads : {1, 3}) {
+    config.threads = threads;
+    ExpectSameBits(expected, RunTokens(*model, config, tokens, 20), "once more");
+  }
+  config.threads = 2;
+  config.staging_slabs = 5;
+  config.placement = kv::PlacementKind::kFirstFit;
+  config.device_slabs = 4;
+  ExpectSameBits(expected, RunTokens(*model, config, tokens, 20), "the rest elsewhere");
+}
+
+// Sequences of unequal lengths whose slabs are recomputed together, forks that share slabs and go
+// their own ways, sequences that are cut back, and steps that are given up.
+TEST_P(Recompute, ABatchAgreesWithAllResident) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  constexpr int64_t kMost = 140;
+  const RopeFrequencies rope = RopeOf(*model, kMost);
+  std::vector<std::vector<LogitRows>> all;
+  HarnessConfig together = Recomputing(kAll), first_fit = Recomputing(2);
+  together.gather_pages = 9;
+  first_fit.placement = kv::PlacementKind::kFirstFit;
+  first_fit.device_slabs = 5;
+  for (const HarnessConfig& config :
+       {HarnessConfig{}, Recomputing(1), Recomputing(kAll), together, first_fit}) {
+    Random random(6);
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 5, kMost);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    std::vector<kv::SequenceId> ids;
+    for (const int64_t length : {1, 33, 90, 64}) {
+      ids.push_back(*(*h)->NewSequence());
+      const std::vector<TokenId> prompt = RandomTokens(length, 96, static_cast<uint64_t>(length));
+      ASSERT_TRUE((*h)->Append(ids.back(), prompt, rope).ok());
+    }
+    Result<kv::SequenceId> fork = (*h)->store().Fork(ids[2]);
+    ASSERT_TRUE(fork.ok());
+    ids.push_back(*fork);
+    std::vector<LogitRows> got(ids.size());
+    for (int step = 0; step < 30; ++step) {
+      std::vector<std::vector<TokenId>> tokens;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const int64_t count = (static_cast<size_t>(step) % 7) == i ? 5 : 1;
+        tokens.push_back(RandomTokens(count, 96, static_cast<uint64_t>(1000 * step) + i));
+      }
+      std::vector<StepInput> inputs;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        inputs.push_back({ids[i], tokens[i], &rope, LogitsMode::kAll});
+      }
+      if (step == 9) {
+        const std::atomic<bool> stop = true;
+        EXPECT_EQ((*h)->executor().Step(inputs, nullptr, &stop).code(), StatusCode::kCancelled);
+        continue;
+      }
+      if (step == 15) {
+        EXPECT_EQ(*(*h)->store().Truncate(ids[4], 41), 32);
+        EXPECT_EQ(*(*h)->store().Truncate(ids[3], 20), 16);
+      }
+      Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
+      ASSERT_TRUE(rows.ok()) << rows.status().message();
+      for (size_t i = 0; i < ids.size(); ++i) {
+        for (auto& row : (*rows)[i]) got[i].push_back(std::move(row));
+      }
+    }
+    all.push_back(std::move(got));
+  }
+  for (size_t plan = 1; plan < all.size(); ++plan) {
+    for (size_t i = 0; i < all[0].size(); ++i) {
+      ExpectNear(*model, all[0][i], all[plan][i],
+                 "plan " + std::to_string(plan) + " sequence " + std::to_string(i));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Recompute,
+                         ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& param) { return std::string(DTypeName(param.param)); });
+
+// X takes its own bytes of host memory and of the bus, half of those of keys and values here.
+TEST(RecomputeBytes, AreThoseOfX) {
+  ModelConfig mha = TinyConfig(DType::kBF16);
+  mha.shape.kv_heads = mha.shape.query_heads = 3;
+  const std::unique_ptr<Model> model = Tiny(mha);
+  const std::vector<TokenId> tokens = RandomTokens(128, 96, 1);
+  const RopeFrequencies rope = RopeOf(*model, 128);
+  int64_t bytes[2] = {};
+  for (const int x_segments : {0, kAll}) {
+    Result<std::unique_ptr<StepHarness>> h =
+        StepHarness::Create(*model, Recomputing(x_segments), 1, 128);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    ASSERT_TRUE((*h)->Append(*(*h)->NewSequence(), tokens, rope).ok());
+    const kv::TierUsage usage = (*h)->store().Usage(Tier::kHost);
+    bytes[x_segments > 0] = usage.tokens_bytes;
+    EXPECT_EQ(usage.slabs, 3 * 4);
+    EXPECT_EQ((*h)->store().Usage(Tier::kDevice).slabs, 0);
+  }
+  EXPECT_EQ(bytes[0], 2 * bytes[1]);
+}
+
+TEST(RecomputeBytes, ABudgetThatIsTooSmallSaysSo) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kBF16));
+  HarnessConfig config = Recomputing(kAll);
+  config.host_slabs = 0;
+  const RopeFrequencies rope = RopeOf(*model, 128);
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 128);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId id = *(*h)->NewSequence();
+  const Status status = (*h)->Append(id, RandomTokens(128, 96, 1), rope).status();
+  EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(status.message().find("keys and values are recomputed from"), std::string::npos)
+      << status.message();
+  // What fits goes on.
+  EXPECT_TRUE((*h)->Append(id, RandomTokens(10, 96, 1), rope).ok());
+}
+
+}  // namespace
+}  // namespace headway::testing
