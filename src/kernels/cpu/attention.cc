@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
 
@@ -39,7 +40,8 @@ int64_t ScratchBytesPerThread(int64_t head_dim) {
                            AttentionStripOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
                            AttentionAmxOps().scratch_bytes(head_dim),
                            AttentionFewOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
-                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim)}),
+                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
+                           AttentionAmxFewOps().scratch_bytes(head_dim)}),
                  64);
 }
 
@@ -91,6 +93,13 @@ class Attention {
     return on_tiles ? *code_.tiles : *code_.strips;
   }
 
+  const AttentionFewOps& FewOpsFor(const AttentionItem& item) const {
+    const bool on_tiles = code_.few_on_tiles != nullptr && format_.dtype == DType::kBF16 &&
+                          item.keys.pages.params == nullptr && item.tokens == 1 &&
+                          group_ <= kTileRows && format_.head_dim % kFewChunk == 0;
+    return on_tiles ? *code_.few_on_tiles : *code_.few;
+  }
+
   void AddTasks(const AttentionItem& item, float* partial_lse,
                 std::vector<AttentionTask>& tasks) const {
     const int64_t rows = Rows(item, group_);
@@ -116,7 +125,7 @@ class Attention {
       for (int64_t i = begin; i < end; ++i) {
         const AttentionTask& task = tasks[static_cast<size_t>(i)];
         if (IsFew(*task.item)) {
-          code_.few->attend(task, ThreadScratch(thread));
+          FewOpsFor(*task.item).attend(task, ThreadScratch(thread));
         } else {
           StripOpsFor(*task.item).attend(task, ThreadScratch(thread));
         }
@@ -232,6 +241,7 @@ AttentionCode AttentionCodeFor(Isa isa) {
   return {.strips = &AttentionStripOpsFor(isa),
           .tiles = isa == Isa::kAmx ? &AttentionAmxOps() : nullptr,
           .few = &AttentionFewOpsFor(isa),
+          .few_on_tiles = isa == Isa::kAmx ? &AttentionAmxFewOps() : nullptr,
           .add_key_mass = AddKeyMassFor(isa)};
 }
 
