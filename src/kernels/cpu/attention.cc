@@ -71,6 +71,7 @@ class Attention {
     }
     rows_per_task_ = CeilDiv(rows, pool_.threads() * kTasksPerThread);
     std::vector<AttentionTask> tasks;
+    tasks.reserve(items.size());
     for (const AttentionItem& item : items) {
       if (item.key_mass == nullptr) AddTasks(item, nullptr, tasks);
     }
@@ -248,7 +249,15 @@ AttentionCode AttentionCodeFor(Isa isa) {
 void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
                 const AttentionParams& params, std::span<const AttentionItem> items,
                 const AttentionScratch& scratch) {
-  Attention(code, pool, format, group, params, scratch).Run(SingleStates(format, group, items));
+  Attention attention(code, pool, format, group, params, scratch);
+  // Taking hundreds of states apart takes longer than waking the threads that wait for it: who can
+  // do it ahead of time gives them one by one.
+  const auto single = [](const AttentionItem& item) { return item.heads == 1 && item.split == 0; };
+  if (std::all_of(items.begin(), items.end(), single)) {
+    attention.Run(items);
+  } else {
+    attention.Run(SingleStates(format, group, items));
+  }
 }
 
 void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,

@@ -173,15 +173,17 @@ int PackQueries(const AttentionTask& task, const Scratch& scratch) {
   for (int64_t chunk = 0; chunk < scratch.chunks; ++chunk) {
     V low[kTileRows];
     V high[kTileRows];
-    for (int64_t r = 0; r < kTileRows; ++r) {
+    for (int64_t r = 0; r < task.rows; ++r) {
       const float* from = q + r * scratch.head_dim + chunk * kChunk;
-      low[r] = r < task.rows ? hn::LoadU(d, from) : hn::Zero(d);
-      high[r] = r < task.rows ? hn::LoadU(d, from + kTileRows) : hn::Zero(d);
+      low[r] = hn::LoadU(d, from);
+      high[r] = hn::LoadU(d, from + kTileRows);
     }
     for (int part = 0; part < kQueryParts; ++part) {
       std::byte* tile = scratch.q + (chunk * kQueryParts + part) * kTileBytes;
       V m[kTileRows];
       for (int64_t r = 0; r < kTileRows; ++r) {
+        m[r] = hn::Zero(d);
+        if (r >= task.rows) continue;
         TakePart<Convert>(low[r], high[r], tile);
         m[r] = V{_mm512_load_ps(tile)};
         if (part > 0) continue;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention_ops.h"
@@ -322,12 +323,15 @@ AttentionCase PlainCase(DType dtype, int head_dim, int group, int64_t tokens, in
   return c;
 }
 
-// Another item in the call, other pages, more threads: not a bit changes.
+// Another item in the call, other pages, more threads: not a bit changes. Pages of 64 slots are
+// read in place by tiles, or, from the fifth slot on, in part.
 TEST(CpuAttention, DependsOnTheItemAlone) {
   for (const NamedCode& code : AllCodes()) {
-    for (int64_t tokens : {1, 3, 40, 200}) {
+    for (const auto& [tokens, slots] : {std::pair{1, 64}, std::pair{1, 8}, std::pair{3, 8},
+                                        std::pair{40, 8}, std::pair{200, 8}}) {
       Random random(static_cast<uint64_t>(tokens));
       AttentionCase c = PlainCase(DType::kBF16, 64, 2, tokens, 300);
+      c.format.page_slots = slots;
       AttentionProblem alone(c, random);
       const AttentionItem item = alone.Item();
       RunOn(code, 1, c, {&item, 1});
@@ -341,7 +345,9 @@ TEST(CpuAttention, DependsOnTheItemAlone) {
           moved.kv.SetV(key, i, alone.kv.V(key, i));
         }
       }
-      AttentionProblem other(PlainCase(DType::kBF16, 64, 2, 77, 100), random);
+      AttentionCase of_other = PlainCase(DType::kBF16, 64, 2, 77, 100);
+      of_other.format = c.format;
+      AttentionProblem other(of_other, random);
       const std::vector<AttentionItem> items = {other.Item(), moved.Item()};
       RunOn(code, 3, c, items);
       ExpectSameBits(alone.o, moved.o, code.name + " o");
