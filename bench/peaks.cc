@@ -83,18 +83,21 @@ double MeasureFmaPeak(ThreadPool& pool, Isa isa) {
   return best;
 }
 
+void ReadMemory(ThreadPool& pool, const std::byte* data, int64_t bytes) {
+  pool.Run(bytes, kMiB, [&](int, int64_t begin, int64_t end) {
+    g_int_sink = SumAvx2(data + begin, end - begin);
+  });
+}
+
 double MeasureReadPeak(ThreadPool& pool) {
   constexpr int64_t kBytes = 512 * kMiB;
-  constexpr int64_t kPiece = kMiB;
   Result<std::byte*> memory = Env::Default()->AllocateMemory(static_cast<size_t>(kBytes));
   if (!memory.ok()) return 0;
   std::fill_n(*memory, kBytes, std::byte{1});
   double best = 0;
   for (int repeat = 0; repeat < 4; ++repeat) {
     const Clock::time_point start = Clock::now();
-    pool.Run(kBytes / kPiece, 1, [&](int, int64_t begin, int64_t end) {
-      g_int_sink = SumAvx2(*memory + begin * kPiece, (end - begin) * kPiece);
-    });
+    ReadMemory(pool, *memory, kBytes);
     best = std::max(best, static_cast<double>(kBytes) / SecondsSince(start));
   }
   Env::Default()->FreeMemory(*memory, static_cast<size_t>(kBytes));

@@ -2,6 +2,9 @@
 #ifndef HEADWAY_BENCH_PEAKS_H_
 #define HEADWAY_BENCH_PEAKS_H_
 
+#include <cstddef>
+#include <cstdint>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/isa.h"
 
@@ -9,6 +12,9 @@ namespace headway::bench {
 
 // f32 multiply-adds from registers, all threads together, in FLOP/s. Takes about 20 ms.
 double MeasureFmaPeak(ThreadPool& pool, Isa isa);
+
+// Reads `bytes` from `data` on, both multiples of 128, in pieces of 1 MiB, all threads together.
+void ReadMemory(ThreadPool& pool, const std::byte* data, int64_t bytes);
 
 // Reading memory that no cache holds (512 MiB), all threads together, in bytes/s.
 double MeasureReadPeak(ThreadPool& pool);

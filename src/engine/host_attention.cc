@@ -14,10 +14,20 @@
 namespace headway {
 namespace {
 
-// Keys of a task: at least so many, and so that a sequence has at most about kMostParts: enough
-// tasks that cores end together, few enough that merging costs little.
-constexpr int64_t kLeastSplit = 512;
-constexpr int64_t kMostParts = 128;
+// How a head's keys of a layer are cut into tasks: the last quarter into short pieces, the others
+// into long ones. A piece has at least `least` keys, and `most` would do for a whole sequence: so
+// cores end together but for the time of a short piece, and few states are merged.
+struct Cut {
+  int64_t least;
+  int64_t most;
+
+  int64_t Split(int64_t length, int64_t page_slots) const {
+    return RoundUp(std::max(least, CeilDiv(length, most)), page_slots);
+  }
+};
+constexpr Cut kLong = {.least = 512, .most = 64};
+constexpr Cut kShort = {.least = 256, .most = 256};
+constexpr int64_t kShortShare = 4;
 
 constexpr int64_t kFloat = sizeof(float);
 
@@ -39,14 +49,13 @@ int64_t HostAttention::QueryBytes() const {
   return Width() * static_cast<int64_t>(DTypeBytes(limits_.activation));
 }
 
-int64_t HostAttention::Split(int64_t length) const {
-  return RoundUp(std::max(kLeastSplit, CeilDiv(length, kMostParts)), limits_.format.page_slots);
-}
-
 int64_t HostAttention::MaxParts() const {
-  // Each range may end in a short part.
-  return std::min(kMostParts, CeilDiv(limits_.length, kLeastSplit)) +
-         CeilDiv(limits_.length, limits_.segment_tokens);
+  const int64_t long_parts = std::min(kLong.most, CeilDiv(limits_.length, kLong.least));
+  const int64_t short_parts =
+      CeilDiv(std::min(kShort.most, CeilDiv(limits_.length, kShort.least)), kShortShare);
+  // Each range, and the long pieces of all, may end in a piece that is cut off; a page more may go
+  // into long ones.
+  return long_parts + short_parts + CeilDiv(limits_.length, limits_.segment_tokens) + 2;
 }
 
 Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttentionLimits& limits,
@@ -99,23 +108,35 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   const int64_t heads = limits_.shape.query_heads;
   const int64_t head = int64_t{run.head} * limits_.shape.group();  // query head
   const int64_t first_part = entry * MaxParts();
+  const int64_t slots = limits_.format.page_slots;
+  int64_t keys = 0;
+  for (const KeyRun& range : ranges) keys += range.pages.count;
+  int64_t long_keys = RoundUp(keys - keys / kShortShare, slots);
   int64_t parts = 0;
-  for (const KeyRun& keys : ranges) {
+  const auto add = [&](const KeyRun& part, const Cut& cut) {
+    if (part.pages.count == 0) return;
     AttentionItem item;
     item.q = q_f32_ + entry * Width() + head * limits_.shape.head_dim;
     item.q_stride = Width();
     item.tokens = 1;
     item.q_position = position;
     item.heads = run.heads;
-    item.keys = keys;
-    item.keys.pages = kv::PagesOf(keys.pages, run);
-    item.split = Split(position + 1);
+    item.keys = part;
+    item.split = cut.Split(position + 1, slots);
     item.o = part_o_ + (first_part + parts) * Width() + head * limits_.shape.head_dim;
     item.o_part_stride = Width();
     item.lse = part_lse_ + (first_part + parts) * heads + head;
     item.lse_part_stride = heads;
     parts += PartsOf(item);
     items_.push_back(item);
+  };
+  for (KeyRun range : ranges) {
+    range.pages = kv::PagesOf(range.pages, run);
+    const int64_t count = range.pages.count;
+    const int64_t in_long = std::min(long_keys, count);
+    long_keys -= in_long;
+    add(KeysOf(limits_.format, range, 0, 0, in_long), kLong);
+    add(KeysOf(limits_.format, range, 0, in_long, count - in_long), kShort);
   }
   HEADWAY_CHECK(parts <= MaxParts());
   MergeItem merge;
@@ -158,7 +179,13 @@ std::function<Status()> HostAttention::Work(int64_t window) {
   AttentionParams params;
   params.scale = 1.0f / std::sqrt(static_cast<float>(limits_.shape.head_dim));
   params.window = window;
-  return [this, params, entries = std::move(asked_), items = std::move(items_),
+  // Long pieces first: they are handed out in this order.
+  std::stable_sort(
+      items_.begin(), items_.end(),
+      [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
+  // Taken apart before the queries are there.
+  return [this, params, entries = std::move(asked_),
+          items = SingleStates(limits_.format, limits_.shape.group(), items_),
           merges = std::move(merges_)] {
     LoadQueries(entries);
     kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);

@@ -4,7 +4,7 @@
 //
 // Keys are cut at boundaries that depend on lengths only, each piece is a task that a core takes
 // when it is free, and the pieces' states are merged in order: the number of threads changes no
-// bit.
+// bit. Long pieces are handed out first and short ones behind them, so that cores end together.
 #ifndef HEADWAY_ENGINE_HOST_ATTENTION_H_
 #define HEADWAY_ENGINE_HOST_ATTENTION_H_
 
@@ -64,7 +64,6 @@ class HostAttention {
 
   int64_t QueryBytes() const;
   int64_t Width() const { return int64_t{limits_.shape.query_heads} * limits_.shape.head_dim; }
-  int64_t Split(int64_t length) const;
   int64_t MaxParts() const;
   void LoadQueries(std::span<const int> entries);
 

@@ -6,10 +6,9 @@
 #include "base/check.h"
 
 namespace headway {
-namespace {
 
-// Keys [begin, begin + count) of one head of an item.
-KeyRun Part(const PageFormat& format, const KeyRun& keys, int head, int64_t begin, int64_t count) {
+KeyRun KeysOf(const PageFormat& format, const KeyRun& keys, int head, int64_t begin,
+              int64_t count) {
   KeyRun part = keys;
   const int64_t slot = keys.pages.first_slot + begin;
   const int64_t offset =
@@ -26,8 +25,6 @@ KeyRun Part(const PageFormat& format, const KeyRun& keys, int head, int64_t begi
   if (keys.positions != nullptr) part.positions += begin;
   return part;
 }
-
-}  // namespace
 
 int64_t PartsOf(const AttentionItem& item) {
   return item.split == 0 ? 1 : CeilDiv(item.keys.pages.count, item.split);
@@ -52,7 +49,7 @@ std::vector<AttentionItem> SingleStates(const PageFormat& format, int group,
         one.heads = 1;
         one.split = 0;
         one.q = static_cast<const std::byte*>(item.q) + row * format.head_dim * activation_bytes;
-        one.keys = Part(format, item.keys, head, begin, std::min(step, keys - begin));
+        one.keys = KeysOf(format, item.keys, head, begin, std::min(step, keys - begin));
         if (item.transform.rotate_to != nullptr) one.transform.rotate_to += begin;
         one.o = item.o + part * item.o_part_stride + row * format.head_dim;
         one.lse = item.lse + part * item.lse_part_stride + row;

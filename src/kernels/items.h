@@ -10,6 +10,9 @@
 
 namespace headway {
 
+// Keys [begin, begin + count) of one head of the run.
+KeyRun KeysOf(const PageFormat& format, const KeyRun& keys, int head, int64_t begin, int64_t count);
+
 // Partial states of a decode item: ceil(keys / split), one without a split.
 int64_t PartsOf(const AttentionItem& item);
 

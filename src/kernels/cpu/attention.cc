@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
 
@@ -39,7 +40,8 @@ int64_t ScratchBytesPerThread(int64_t head_dim) {
                            AttentionStripOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
                            AttentionAmxOps().scratch_bytes(head_dim),
                            AttentionFewOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
-                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim)}),
+                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
+                           AttentionAmxFewOps().scratch_bytes(head_dim)}),
                  64);
 }
 
@@ -69,6 +71,7 @@ class Attention {
     }
     rows_per_task_ = CeilDiv(rows, pool_.threads() * kTasksPerThread);
     std::vector<AttentionTask> tasks;
+    tasks.reserve(items.size());
     for (const AttentionItem& item : items) {
       if (item.key_mass == nullptr) AddTasks(item, nullptr, tasks);
     }
@@ -89,6 +92,13 @@ class Attention {
                           item.keys.pages.params == nullptr && item.transform.inv_freq == nullptr &&
                           item.key_mass == nullptr;
     return on_tiles ? *code_.tiles : *code_.strips;
+  }
+
+  const AttentionFewOps& FewOpsFor(const AttentionItem& item) const {
+    const bool on_tiles = code_.few_on_tiles != nullptr && format_.dtype == DType::kBF16 &&
+                          item.keys.pages.params == nullptr && item.tokens == 1 &&
+                          group_ <= kTileRows && format_.head_dim % kFewChunk == 0;
+    return on_tiles ? *code_.few_on_tiles : *code_.few;
   }
 
   void AddTasks(const AttentionItem& item, float* partial_lse,
@@ -116,7 +126,7 @@ class Attention {
       for (int64_t i = begin; i < end; ++i) {
         const AttentionTask& task = tasks[static_cast<size_t>(i)];
         if (IsFew(*task.item)) {
-          code_.few->attend(task, ThreadScratch(thread));
+          FewOpsFor(*task.item).attend(task, ThreadScratch(thread));
         } else {
           StripOpsFor(*task.item).attend(task, ThreadScratch(thread));
         }
@@ -232,13 +242,22 @@ AttentionCode AttentionCodeFor(Isa isa) {
   return {.strips = &AttentionStripOpsFor(isa),
           .tiles = isa == Isa::kAmx ? &AttentionAmxOps() : nullptr,
           .few = &AttentionFewOpsFor(isa),
+          .few_on_tiles = isa == Isa::kAmx ? &AttentionAmxFewOps() : nullptr,
           .add_key_mass = AddKeyMassFor(isa)};
 }
 
 void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
                 const AttentionParams& params, std::span<const AttentionItem> items,
                 const AttentionScratch& scratch) {
-  Attention(code, pool, format, group, params, scratch).Run(SingleStates(format, group, items));
+  Attention attention(code, pool, format, group, params, scratch);
+  // Taking hundreds of states apart takes longer than waking the threads that wait for it: who can
+  // do it ahead of time gives them one by one.
+  const auto single = [](const AttentionItem& item) { return item.heads == 1 && item.split == 0; };
+  if (std::all_of(items.begin(), items.end(), single)) {
+    attention.Run(items);
+  } else {
+    attention.Run(SingleStates(format, group, items));
+  }
 }
 
 void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,

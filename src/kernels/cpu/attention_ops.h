@@ -161,11 +161,18 @@ struct AttentionFewOps {
 };
 const AttentionFewOps& AttentionFewOpsFor(Isa isa);
 
+// The same on AMX tiles: one token, a group of at most kTileRows, bf16 pages, head_dim a multiple
+// of kFewChunk. Weights are rounded to 2^-16 of themselves. And emulated, as above.
+inline constexpr int kFewChunk = 32;
+const AttentionFewOps& AttentionAmxFewOps();
+const AttentionFewOps& AttentionEmulatedAmxFewOps();
+
 // The code of an instruction set, and Attend with it.
 struct AttentionCode {
   const AttentionStripOps* strips;
   const AttentionStripOps* tiles;  // for the items that it can do; or null
   const AttentionFewOps* few;
+  const AttentionFewOps* few_on_tiles;  // for the items that it can do; or null
   AddKeyMassFunction add_key_mass;
 };
 AttentionCode AttentionCodeFor(Isa isa);

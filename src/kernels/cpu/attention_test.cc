@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention_ops.h"
@@ -56,6 +57,7 @@ std::vector<NamedCode> AllCodes() {
     if (isa == Isa::kAvx512) {
       codes.push_back({"emulated amx", cpu::AttentionCodeFor(isa), true});
       codes.back().code.tiles = &cpu::AttentionEmulatedAmxOps();
+      codes.back().code.few_on_tiles = &cpu::AttentionEmulatedAmxFewOps();
     }
   }
   return codes;
@@ -70,11 +72,18 @@ void RunOn(const NamedCode& code, int threads, const AttentionCase& c,
   cpu::AttendWith(code.code, pool, c.format, c.group, c.params, items, scratch.get());
 }
 
-// True when the code takes the item on tiles, that is with queries and weights in bf16.
-bool OnTiles(const NamedCode& code, const AttentionCase& c) {
-  const bool few = c.tokens * c.group <= cpu::kFewRowsMax && c.params.softcap == 0;
-  return code.rounds_to_bf16 && !few && c.format.dtype == DType::kBF16 &&
-         c.format.encoding == Encoding::kNone && c.rotary_dim == 0 && !c.key_mass;
+// Whether the code takes the item on tiles: many queries, with queries and weights in bf16, or few,
+// with all of the queries and weights in two parts.
+enum class OnTiles { kNot, kMany, kFew };
+
+OnTiles TilesOf(const NamedCode& code, const AttentionCase& c) {
+  if (!code.rounds_to_bf16 || c.format.dtype != DType::kBF16 ||
+      c.format.encoding != Encoding::kNone || c.rotary_dim != 0 || c.key_mass) {
+    return OnTiles::kNot;
+  }
+  if (c.tokens * c.group > cpu::kFewRowsMax || c.params.softcap != 0) return OnTiles::kMany;
+  const bool takes = c.tokens == 1 && c.group <= 16 && c.format.head_dim % cpu::kFewChunk == 0;
+  return takes ? OnTiles::kFew : OnTiles::kNot;
 }
 
 // Queries as the tiles see them.
@@ -103,7 +112,7 @@ struct Tolerance {
   double mass = 0;  // relative
 };
 
-Tolerance ToleranceOf(const AttentionProblem& problem, bool on_tiles) {
+Tolerance ToleranceOf(const AttentionProblem& problem, OnTiles on_tiles) {
   const AttentionCase& c = problem.spec;
   const int64_t dim = c.format.head_dim;
   double q_norm = 0;
@@ -131,17 +140,20 @@ Tolerance ToleranceOf(const AttentionProblem& problem, bool on_tiles) {
   const double delta =
       kUnit * ((static_cast<double>(dim) + 16) * std::abs(c.params.scale) * q_norm * k_norm +
                8 * c.params.softcap);
-  const double weight = on_tiles ? 0x1p-8 + 9e-5 : 0;
+  // Weights in bf16, whose rounded values are summed, or in two parts, which are not.
+  const double weight = on_tiles == OnTiles::kMany  ? 2 * (0x1p-8 + 9e-5)
+                        : on_tiles == OnTiles::kFew ? 0x1p-16
+                                                    : 0;
   Tolerance tolerance;
-  tolerance.o = (2 * delta + 2 * weight + (24 + 2 * n) * kUnit) * v_max;
-  tolerance.lse = delta + weight + (16 + n) * kUnit;
+  tolerance.o = (2 * delta + weight + (24 + 2 * n) * kUnit) * v_max;
+  tolerance.lse = delta + (on_tiles == OnTiles::kMany ? weight / 2 : 0) + (16 + n) * kUnit;
   tolerance.mass = 2 * delta + (24 + 2 * n + static_cast<double>(c.tokens * c.group)) * kUnit;
   return tolerance;
 }
 
 void ExpectOutputsNear(const AttentionProblem::Outputs& expected,
                        const AttentionProblem::Outputs& actual, const AttentionProblem& problem,
-                       bool on_tiles, const std::string& what) {
+                       OnTiles on_tiles, const std::string& what) {
   const AttentionCase& c = problem.spec;
   const Tolerance tolerance = ToleranceOf(problem, on_tiles);
   for (int64_t t = 0; t < c.tokens; ++t) {
@@ -234,36 +246,69 @@ AttentionCase RandomCase(Random& random) {
   return c;
 }
 
+// Decode as it goes to tiles: blocks, tiles and pages end anywhere.
+AttentionCase RandomDecodeCase(Random& random) {
+  AttentionCase c;
+  c.format.dtype = DType::kBF16;
+  c.format.page_slots = OneOf(random, {4, 16, 24, 64});
+  c.format.head_dim = 32 * static_cast<int>(1 + random.Below(8));
+  c.group = static_cast<int>(1 + random.Below(16));
+  c.params.scale = 1.0f / std::sqrt(static_cast<float>(c.format.head_dim));
+  if (random.Below(3) == 0) c.params.window = 1 + random.Below(200);
+  c.count = random.Below(300);
+  c.first_slot = random.Below(3) == 0 ? 0 : random.Below(3 * c.format.page_slots);
+  c.key_position = random.Below(50);
+  c.q_position = c.key_position + c.count + random.Below(40) - 20;
+  c.positions = random.Below(4) == 0;
+  c.merge = random.Below(3) == 0;
+  return c;
+}
+
+void ExpectDefinition(const AttentionCase& c, uint64_t seed, bool bf16_queries, Random& random) {
+  AttentionProblem problem(c, random);
+  if (bf16_queries) {
+    for (float& value : problem.q) value = ToFloat(ToBF16(value));
+  }
+  const AttentionProblem::Outputs before = problem.outputs();
+  const std::vector<float> q = problem.q;
+  for (const NamedCode& code : AllCodes()) {
+    const std::string what = Describe(c, seed) + " " + code.name;
+    const OnTiles on_tiles = TilesOf(code, c);
+    problem.Reset(before);
+    problem.q = on_tiles == OnTiles::kMany ? RoundedQueries(c, q) : q;
+    AttentionItem item = problem.Item();
+    ref::Attend(c.format, c.group, c.params, {&item, 1});
+    const AttentionProblem::Outputs expected = problem.outputs();
+
+    problem.q = q;
+    item = problem.Item();
+    problem.Reset(before);
+    RunOn(code, 1, c, {&item, 1});
+    const AttentionProblem::Outputs actual = problem.outputs();
+    ExpectOutputsNear(expected, actual, problem, on_tiles, what);
+    ExpectGapsUntouched(problem, what);
+    for (int threads : {2, 3}) {
+      problem.Reset(before);
+      RunOn(code, threads, c, {&item, 1});
+      ExpectSameBits(actual, problem.outputs(), what + " threads " + std::to_string(threads));
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 TEST(CpuAttention, EqualsTheDefinitionOnRandomShapes) {
-  for (uint64_t seed = 1; seed <= 500; ++seed) {
+  for (uint64_t seed = 1; seed <= 500 && !HasFatalFailure(); ++seed) {
     Random random(seed);
     const AttentionCase c = RandomCase(random);
-    AttentionProblem problem(c, random);
-    const AttentionProblem::Outputs before = problem.outputs();
-    const std::vector<float> q = problem.q;
-    for (const NamedCode& code : AllCodes()) {
-      const std::string what = Describe(c, seed) + " " + code.name;
-      const bool on_tiles = OnTiles(code, c);
-      problem.Reset(before);
-      problem.q = on_tiles ? RoundedQueries(c, q) : q;
-      AttentionItem item = problem.Item();
-      ref::Attend(c.format, c.group, c.params, {&item, 1});
-      const AttentionProblem::Outputs expected = problem.outputs();
+    ExpectDefinition(c, seed, false, random);
+  }
+}
 
-      problem.q = q;
-      item = problem.Item();
-      problem.Reset(before);
-      RunOn(code, 1, c, {&item, 1});
-      const AttentionProblem::Outputs actual = problem.outputs();
-      ExpectOutputsNear(expected, actual, problem, on_tiles, what);
-      ExpectGapsUntouched(problem, what);
-      for (int threads : {2, 3}) {
-        problem.Reset(before);
-        RunOn(code, threads, c, {&item, 1});
-        ExpectSameBits(actual, problem.outputs(), what + " threads " + std::to_string(threads));
-      }
-      if (HasFatalFailure()) return;
-    }
+TEST(CpuAttention, EqualsTheDefinitionInDecode) {
+  for (uint64_t seed = 1; seed <= 300 && !HasFatalFailure(); ++seed) {
+    Random random(seed);
+    const AttentionCase c = RandomDecodeCase(random);
+    ExpectDefinition(c, seed, random.Below(2) == 0, random);
   }
 }
 
@@ -278,12 +323,15 @@ AttentionCase PlainCase(DType dtype, int head_dim, int group, int64_t tokens, in
   return c;
 }
 
-// Another item in the call, other pages, more threads: not a bit changes.
+// Another item in the call, other pages, more threads: not a bit changes. Pages of 64 slots are
+// read in place by tiles, or, from the fifth slot on, in part.
 TEST(CpuAttention, DependsOnTheItemAlone) {
   for (const NamedCode& code : AllCodes()) {
-    for (int64_t tokens : {1, 3, 40, 200}) {
+    for (const auto& [tokens, slots] : {std::pair{1, 64}, std::pair{1, 8}, std::pair{3, 8},
+                                        std::pair{40, 8}, std::pair{200, 8}}) {
       Random random(static_cast<uint64_t>(tokens));
       AttentionCase c = PlainCase(DType::kBF16, 64, 2, tokens, 300);
+      c.format.page_slots = slots;
       AttentionProblem alone(c, random);
       const AttentionItem item = alone.Item();
       RunOn(code, 1, c, {&item, 1});
@@ -297,7 +345,9 @@ TEST(CpuAttention, DependsOnTheItemAlone) {
           moved.kv.SetV(key, i, alone.kv.V(key, i));
         }
       }
-      AttentionProblem other(PlainCase(DType::kBF16, 64, 2, 77, 100), random);
+      AttentionCase of_other = PlainCase(DType::kBF16, 64, 2, 77, 100);
+      of_other.format = c.format;
+      AttentionProblem other(of_other, random);
       const std::vector<AttentionItem> items = {other.Item(), moved.Item()};
       RunOn(code, 3, c, items);
       ExpectSameBits(alone.o, moved.o, code.name + " o");
@@ -373,7 +423,7 @@ TEST(CpuAttention, PartsMergeToTheWhole) {
         actual.lse[static_cast<size_t>(t * whole.lse_stride + h)] = lse[static_cast<size_t>(row)];
       }
       // Both sides round weights on tiles.
-      const bool on_tiles = OnTiles(code, c);
+      const OnTiles on_tiles = TilesOf(code, c);
       ExpectOutputsNear(expected, actual, whole, on_tiles, what + " merged at once");
       ExpectOutputsNear(expected, {merged_o, merged_lse, {}}, whole, on_tiles, what + " merged");
       if (HasFatalFailure()) return;

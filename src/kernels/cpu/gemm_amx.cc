@@ -18,6 +18,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
+#include "kernels/cpu/bf16-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 #ifndef HEADWAY_KERNELS_CPU_GEMM_AMX_CONSTANTS
@@ -43,30 +44,6 @@ namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
-
-// 32 floats as bf16, rounded to nearest even; NaN stays NaN. With AVX512-BF16 an instruction.
-struct ConvertByInstruction {
-  HWY_INLINE static void ToBF16(V low, V high, std::byte* to) {
-    __m512i both;
-    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(high.raw), "v"(low.raw));
-    _mm512_store_si512(to, both);
-  }
-};
-
-struct ConvertByRounding {
-  static __m256i Round(V x) {
-    const __m512i bits = _mm512_castps_si512(x.raw);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
-    const __mmask16 nan = _mm512_cmp_ps_mask(x.raw, x.raw, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC0)));
-  }
-  HWY_INLINE static void ToBF16(V low, V high, std::byte* to) {
-    const __m512i both = _mm512_castsi256_si512(Round(low));
-    _mm512_store_si512(to, _mm512_inserti64x4(both, Round(high), 1));
-  }
-};
 
 // [CeilDiv(in, 32)][2 tiles][16 tokens][32 inputs], zero where there is no input or token.
 template <class Convert>
