@@ -65,10 +65,11 @@ struct EngineOptions {
   std::string kv_encoding = "none";
 
   // Decode steps leave a share of what they would stream from host memory to cores of the host,
-  // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: as the lanes'
-  // speeds are measured when the context is made, and after each step so that both end together,
-  // unless the plan is frozen: then, and with a number, a run gives the same bits every time.
-  double host_share = 0.0;
+  // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: where there is
+  // a GPU, as the planner says, and after each step as the lanes' times say, so that both end
+  // together, unless the plan is frozen: then, and with a number, a run gives the same bits every
+  // time.
+  double host_share = kHostShareAuto;
   bool freeze_plan = false;
 
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern

@@ -299,23 +299,24 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "tokens that move together; auto: the planner's choice");
   AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
-  AddRead(app, memory, "--host-attention",
-          "share of what decode would stream from host memory that CPU cores attend to there "
-          "instead, at the same time: off, a number from 0 to 1, or auto, which begins with what "
-          "the lanes are measured to do and is corrected after each step",
-          [&engine](const std::string& text) {
-            if (text == "off") {
-              engine.host_share = 0.0;
-            } else if (text == "auto") {
-              engine.host_share = kHostShareAuto;
-            } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.host_share).ok()) {
-              return Status(StatusCode::kInvalidArgument,
-                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
-            }
-            return OkStatus();
-          })
+  AddRead(
+      app, memory, "--host-attention",
+      "share of what decode would stream from host memory that CPU cores attend to there "
+      "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
+      "with the planner's share and is corrected after each step",
+      [&engine](const std::string& text) {
+        if (text == "off") {
+          engine.host_share = 0.0;
+        } else if (text == "auto") {
+          engine.host_share = kHostShareAuto;
+        } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.host_share).ok()) {
+          return Status(StatusCode::kInvalidArgument,
+                        fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
+        }
+        return OkStatus();
+      })
       ->type_name("SHARE")
-      ->default_str("off");
+      ->default_str("auto");
   AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
   const std::string streaming = "Streaming heads (an approximation)";

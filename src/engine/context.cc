@@ -83,7 +83,11 @@ Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manif
 
 Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
   const EngineOptions& options = *parts.options;
-  if (options.host_share == 0.0) return 0.0;
+  const bool planned = PlansHostShare(options, parts.backend->info());
+  // Where no machine is known the first steps tell what is best.
+  const double share = planned && parts.machine == nullptr ? 0.5 : setup.plan.host_share;
+  const bool nothing = planned && setup.plan.slabs[static_cast<size_t>(Tier::kHost)] == 0;
+  if (share == 0.0 || nothing) return 0.0;
   // The threads are wanted again within a layer's time.
   host_pool = std::make_unique<ThreadPool>(
       HostThreads(options, pool.threads(), parts.backend->info().own_memory),
@@ -102,9 +106,7 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
       HostAttention::Create(limits, std::move(*host_kernels), *device, memory_budget);
   if (!made.ok()) return made.status();
   host_attention = std::move(*made);
-  // Where no machine is known the first steps tell what is best.
-  const bool unknown = options.host_share == kHostShareAuto && parts.machine == nullptr;
-  return unknown ? 0.5 : setup.plan.host_share;
+  return share;
 }
 
 Status Context::Impl::Build(const Workload& workload) {
@@ -163,7 +165,8 @@ Status Context::Impl::Build(const Workload& workload) {
   }
   setup->executor.host_reads_device = device->host_reads_memory();
   HostPath host{host_attention.get(), setup->plan.host_share, nullptr, parts.env};
-  if (options.host_share == kHostShareAuto && !options.freeze_plan) host.trace = &trace;
+  const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
+  if (host_attention != nullptr && corrected) host.trace = &trace;
   Result<std::unique_ptr<Executor>> new_executor =
       Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
                        fast_budget, memory_budget, host, weights.get());

@@ -147,6 +147,10 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
                 "unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
 }
 
+bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend) {
+  return options.host_share == kHostShareAuto && backend.own_memory && options.policy == "auto";
+}
+
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const WeightBytes& weights,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,
@@ -205,8 +209,8 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
       *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
   request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
   request.machine = memory.machine;
-  request.host_attention = options.host_share == kHostShareAuto;
-  request.host_share = request.host_attention ? 0.0 : options.host_share;
+  request.host_attention = PlansHostShare(options, memory.backend);
+  request.host_share = options.host_share == kHostShareAuto ? 0.0 : options.host_share;
   request.fixed.chunk = options.chunk;
   request.fixed.group_heads = options.head_group;
   request.fixed.segment_tokens = options.segment;

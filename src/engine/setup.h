@@ -30,6 +30,10 @@ struct Setup {
 // policy together with what it fixes.
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);
 
+// Whether the share of the path `host` is the planner's to choose: where the host has cores beside
+// the device, and no policy leaves them out.
+bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend);
+
 // What a plan must know of the machine and the program.
 struct SetupMemory {
   int64_t program_bytes = 0;  // beside weights, KV and activations
