@@ -584,8 +584,9 @@ void ExplainRecompute(const PlanRequest& request, const Fit& fit, Plan* plan) {
       FormatBytes(2 * int64_t{request.shape.kv_heads} * request.shape.head_dim * width);
   if (fit.x_slabs > 0) {
     plan->reasons.push_back(
-        "keys and values are recomputed from X where the arithmetic takes less "
-        "time than their copy: " +
+        (request.recompute ? "keys and values are recomputed where that takes the device less time "
+                             "than their copy takes the bus: "
+                           : "so much is recomputed as was asked for: ") +
         bytes);
   } else if (!request.recompute) {
     return;
@@ -656,7 +657,8 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say(std::to_string(plan->cache.staging_slabs) +
         " staging buffers: most is read from disk, which is faster with many requests");
   }
-  if (request.fixed.segment_tokens == 0 && plan->cache.segment_tokens < AutoSegment(request)) {
+  if (request.fixed.segment_tokens == 0 && plan->cache.recompute == 0.0 &&
+      plan->cache.segment_tokens < AutoSegment(request)) {
     say("segment " + std::to_string(plan->cache.segment_tokens) +
         ": staging buffers of longer ones do not fit");
   }

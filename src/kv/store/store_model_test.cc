@@ -33,6 +33,7 @@ class Life {
       : seed_(seed), kind_(kind), session_(session), slow_lane_(slow_lane), random_(seed) {}
 
   void set_env(Env* env) { env_ = env; }
+  void set_keeps_x() { keeps_x_ = true; }
 
   void Run(int operations) {
     const RigOptions options = Options();
@@ -79,6 +80,15 @@ class Life {
         for (int head = 0; head < format.kv_heads; ++head) heads.push_back(random_.Below(2) == 0);
       }
     }
+    if (keeps_x_) {
+      format.window.clear();
+      format.pattern = {};
+      format.group_heads = format.kv_heads;
+      format.x_width = 1 + random_.Below(9);
+      options.store.gather_tokens =
+          format.segment_tokens() + random_.Below(9) * format.page.page_slots;
+      options.store.gathers = 1 + static_cast<int>(random_.Below(3));
+    }
     options.store.placement = kind_;
     options.store.poison_freed = random_.Below(3) != 0;  // it orders lanes more than need be
     options.store.max_sequences = 1 + static_cast<int>(random_.Below(4));
@@ -120,8 +130,9 @@ class Life {
 
   void Operate(Rig& rig) {
     const std::vector<SequenceId> live = rig.Live();
+    const int x_segments = keeps_x_ ? static_cast<int>(random_.Below(6)) : 0;
     if (live.empty()) {
-      ASSERT_TRUE(rig.NewSequence().ok());
+      ASSERT_TRUE(rig.NewSequence(x_segments).ok());
       return;
     }
     const SequenceId any =
@@ -129,7 +140,7 @@ class Life {
     const int64_t length = rig.store().Length(any);
     const int64_t what = random_.Below(20);
     if (what == 0) {
-      (void)rig.NewSequence().ok();
+      (void)rig.NewSequence(x_segments).ok();
     } else if (what <= 2) {
       (void)rig.Fork(any).ok();
     } else if (what == 3) {
@@ -180,6 +191,7 @@ class Life {
   const bool session_;
   const std::optional<Lane> slow_lane_;
   Env* env_ = nullptr;
+  bool keeps_x_ = false;
   Random random_;
   int64_t reads_[kTierCount] = {};
 };
@@ -205,6 +217,19 @@ TEST(StoreModel, RandomLivesOfEveryPlacement) {
       EXPECT_GT(reads[1], 0) << Name(kind);
     }
     EXPECT_GT(reads[2], 0) << Name(kind);
+  }
+}
+
+// Of sequences whose first segments keep X, with every lane slow in turn.
+TEST(StoreModel, RandomLivesThatKeepX) {
+  for (const PlacementKind kind : kKinds) {
+    for (int lane = -1; lane < kLaneCount; ++lane) {
+      Life life(200 + static_cast<uint64_t>(lane), kind, false,
+                lane < 0 ? std::nullopt : std::optional(static_cast<Lane>(lane)));
+      life.set_keeps_x();
+      life.Run(25);
+      if (HasFailure()) return;
+    }
   }
 }
 

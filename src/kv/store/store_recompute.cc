@@ -168,7 +168,7 @@ SlabView Reader::ViewOfX(size_t index) {
 void Reader::FinishX(const InFlight& flight) {
   GatherBuffer& buffer = GatherBufferOf(flight);
   HEADWAY_CHECK(buffer.gather == flight.gather && buffer.unfinished > 0);
-  if (--buffer.unfinished > 0 || !flight.ends_gather) return;
+  if (--buffer.unfinished > 0) return;
   buffer.used.Add(Lane::kCompute, lanes_->Mark(Lane::kCompute));
   if (poison_ != nullptr) {
     poison_->Fill(buffer.data, gather_pages_ * format_.x_page_bytes(), &buffer.used);

@@ -78,6 +78,31 @@ TEST(Store, RefusesWhatCannotBe) {
             }),
             kInvalid);
   EXPECT_EQ(refused([](RigOptions& o) { o.device_bytes = 4096; }), StatusCode::kOutOfBudget);
+  const auto with_x = [&](auto change) {
+    return refused([&](RigOptions& o) {
+      o.store.format.group_heads = o.store.format.kv_heads;
+      o.store.format.x_width = 8;
+      o.store.gather_tokens = o.store.format.segment_tokens();
+      change(o);
+    });
+  };
+  constexpr StatusCode kUnsupported = StatusCode::kUnsupported;
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.gather_tokens -= 4; }), kInvalid);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.gathers = 0; }), kInvalid);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.gather_tokens += 1; }), kUnsupported);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.format.group_heads = 1; }), kUnsupported);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.format.window = {0, 9}; }), kUnsupported);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.session = true; }), kUnsupported);
+  EXPECT_EQ(with_x([](RigOptions& o) { o.store.format.x_width = int64_t{1} << 60; }), kInvalid);
+}
+
+TEST(Store, OnlyWhereTheFormatKeepsXMaySequencesDo) {
+  RigOptions options;
+  options.store = SmallStore();
+  Rig rig(options);
+  ASSERT_TRUE(rig.Open().ok());
+  EXPECT_EQ(rig.NewSequence(1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.NewSequence(-1).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Store, RefusesStepsThatMakeNoSense) {

@@ -66,6 +66,8 @@ uint16_t Element(uint64_t tag, int layer, int head, bool v, int64_t i) {
   return static_cast<uint16_t>(x >> 40);
 }
 
+constexpr int kHeadOfX = 1000;  // no head has that number
+
 // The heads of the model that a group has, in order.
 std::vector<int> HeadsOf(const CacheFormat& format, int layer, int group) {
   std::vector<int> heads;
@@ -184,8 +186,8 @@ int64_t Rig::Mismatches() {
   return mismatches;
 }
 
-Result<SequenceId> Rig::NewSequence() {
-  Result<SequenceId> id = store_->CreateSequence();
+Result<SequenceId> Rig::NewSequence(int x_segments) {
+  Result<SequenceId> id = store_->CreateSequence(x_segments);
   if (id.ok()) model_[*id];
   return id;
 }
@@ -325,6 +327,7 @@ void Rig::AbortedStep(std::span<const StepEntry> entries, int layers) {
   for (int layer = 0; layer < layers; ++layer) {
     for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
       Write(entries[static_cast<size_t>(i)], i, layer);
+      if (store_->format().keeps_x()) WriteX(entries[static_cast<size_t>(i)], i, layer);
     }
     store_->CloseLayer(layer);
   }
@@ -340,6 +343,7 @@ void Rig::AbortedStep(std::span<const StepEntry> entries, int layers) {
 Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
   for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
     Write(entries[static_cast<size_t>(i)], i, layer);
+    if (store_->format().keeps_x()) WriteX(entries[static_cast<size_t>(i)], i, layer);
   }
   Status status = ReadLayer(entries, layer);
   if (!status.ok()) return status;
@@ -360,7 +364,7 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
 
 Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
   const CacheFormat& format = store_->format();
-  std::vector<SlabView> held;
+  std::vector<SlabView> held, gathered;
   const auto finish = [&](size_t keep) {
     while (held.size() > keep) {
       const auto which = static_cast<size_t>(random_.Below(static_cast<int64_t>(held.size())));
@@ -379,6 +383,18 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
                            format.page.page_slots * format.page.page_slots;
     EXPECT_EQ(view->keys.pages.count,
               std::min(closed - view->keys.position, format.segment_tokens()));
+    EXPECT_EQ(view->x != nullptr, view->segment < store_->Segments(read.entry, layer).x_last);
+    if (view->x != nullptr) {
+      CompareX(*view, read.entry, layer);
+      if (!gathered.empty()) {
+        EXPECT_EQ(view->x, gathered.back().x + format.XBytes(gathered.back().keys.pages.count));
+      }
+      gathered.push_back(*view);
+      if (!view->ends_gather) continue;
+      for (const SlabView& one : gathered) store_->FinishRead(one);
+      gathered.clear();
+      continue;
+    }
     Compare(view->keys, read.entry, layer, read.group);
     held.push_back(std::move(*view));
     finish(static_cast<size_t>(random_.Below(options_.store.staging_slabs)));
@@ -446,6 +462,41 @@ void Rig::Write(const StepEntry& entry, int index, int layer) {
       return OkStatus();
     });
   }
+}
+
+void Rig::WriteX(const StepEntry& entry, int index, int layer) {
+  std::byte* const to = store_->XTarget(index, layer);
+  if (to == nullptr) return;
+  const std::vector<uint64_t>& tags = step_tokens_[static_cast<size_t>(index)];
+  const std::vector<uint64_t> added(tags.end() - entry.tokens, tags.end());
+  compute_->HostWork({}, [to, added, layer, width = store_->format().x_width] {
+    std::byte* at = to;
+    for (const uint64_t tag : added) {
+      for (int64_t i = 0; i < width; ++i, at += 2) {
+        const uint16_t value = Element(tag, layer, kHeadOfX, false, i);
+        std::memcpy(at, &value, 2);
+      }
+    }
+    return OkStatus();
+  });
+}
+
+void Rig::CompareX(const SlabView& view, int index, int layer) {
+  const std::vector<uint64_t>& all = step_tokens_[static_cast<size_t>(index)];
+  const std::vector<uint64_t> tags(all.begin() + view.keys.position,
+                                   all.begin() + view.keys.position + view.keys.pages.count);
+  compute_->HostWork({}, [mismatches = mismatches_.back(), from = view.x, tags, layer,
+                          width = store_->format().x_width] {
+    const std::byte* at = from;
+    for (const uint64_t tag : tags) {
+      for (int64_t i = 0; i < width; ++i, at += 2) {
+        uint16_t value;
+        std::memcpy(&value, at, 2);
+        if (value != Element(tag, layer, kHeadOfX, false, i)) ++*mismatches;
+      }
+    }
+    return OkStatus();
+  });
 }
 
 void Rig::Compare(const KeyRun& keys, int index, int layer, int group) {

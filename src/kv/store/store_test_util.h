@@ -80,7 +80,7 @@ class Rig {
   Store& store() { return *store_; }
 
   // Creates, forks and drops in store and model alike.
-  Result<SequenceId> NewSequence();
+  Result<SequenceId> NewSequence(int x_segments = 0);
   Result<SequenceId> Fork(SequenceId from);
   void Drop(SequenceId id);
   Result<int64_t> Truncate(SequenceId id, int64_t tokens);
@@ -125,6 +125,8 @@ class Rig {
   Status RunLayer(std::span<const StepEntry> entries, int layer);
   Status ReadLayer(std::span<const StepEntry> entries, int layer);
   void Write(const StepEntry& entry, int index, int layer);
+  void WriteX(const StepEntry& entry, int index, int layer);
+  void CompareX(const SlabView& view, int index, int layer);
   // Compares the run with the tokens of entry `index`, on the compute stream.
   void Compare(const KeyRun& keys, int index, int layer, int group);
   void CheckSegments(std::span<const StepEntry> entries, int index, int layer);
