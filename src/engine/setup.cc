@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/bytes.h"
+#include "kernels/page_codec.h"
 
 namespace headway {
 namespace {
@@ -65,7 +66,8 @@ ExecutorLimits ExecutorLimitsFor(const kv::StoreOptions& store, const Workload& 
   return limits;
 }
 
-KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const KernelSizes& kernels) {
+KernelLimits KernelLimitsFor(const ModelShape& shape, Encoding encoding, int64_t rows,
+                             const KernelSizes& kernels) {
   KernelLimits limits;
   limits.rows = rows;
   limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
@@ -75,6 +77,7 @@ KernelLimits KernelLimitsFor(const ModelShape& shape, int64_t rows, const Kernel
   limits.query_heads = shape.query_heads;
   limits.vocab = shape.vocab;
   limits.activation = kernels.ActivationDType(shape.dtype);
+  limits.encoding = encoding;
   return limits;
 }
 
@@ -122,6 +125,15 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options, Enc
 }
 
 }  // namespace
+
+int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options) {
+  const Result<Encoding> encoding = ParseEncoding(options.kv_encoding);
+  const PageFormat page = {shape.dtype, std::max(1, options.page_slots), shape.head_dim,
+                           encoding.ok() ? *encoding : Encoding::kNone};
+  const int64_t params = page.encoding == Encoding::kNone ? 0 : ParamBytes(page);
+  return (2 * static_cast<int64_t>(page.closed_bytes()) + params) * shape.layers * shape.kv_heads /
+         page.page_slots;
+}
 
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
   const std::string& name = options.placement;
@@ -231,9 +243,10 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, int64_t wei
     return Executor::Bytes(config.shape, ExecutorLimitsFor(store_of(choice), workload, kernels),
                            kernels);
   };
-  request.costs.workspace = [config, store_of, &kernels](const plan::CacheChoice& choice) {
+  request.costs.workspace = [config, store_of, encoding = *encoding,
+                             &kernels](const plan::CacheChoice& choice) {
     return kernels.WorkspaceBytes(
-        KernelLimitsFor(config.shape, store_of(choice).max_step_tokens, kernels));
+        KernelLimitsFor(config.shape, encoding, store_of(choice).max_step_tokens, kernels));
   };
   return request;
 }
@@ -263,7 +276,8 @@ Result<Setup> MakeSetup(const ModelConfig& config, int64_t weight_bytes,
     setup.store.host_slabs = setup.plan.slabs[1];
   }
   setup.executor = ExecutorLimitsFor(setup.store, workload, kernels);
-  setup.kernels = KernelLimitsFor(config.shape, setup.store.max_step_tokens, kernels);
+  setup.kernels = KernelLimitsFor(config.shape, setup.store.format.page.encoding,
+                                  setup.store.max_step_tokens, kernels);
   return setup;
 }
 
@@ -291,7 +305,7 @@ Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
 
 double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
                     const plan::Plan& plan, const Phase& phase) {
-  const plan::Subject subject = plan::SubjectOf(request);
+  const plan::Subject subject = plan::SubjectOf(request, plan.cache);
   const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
   double seconds = 0.0;
   for (size_t i = 0; phase.decode_steps == 0 && i < phase.lengths.size(); ++i) {

@@ -266,7 +266,7 @@ struct Scored {
 
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const Machine& machine = *request.machine;
-  const Subject subject = SubjectOf(request);
+  const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, request.host_share, request.lengths);
   Scored scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
@@ -487,11 +487,11 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   }
   const Fit fit = TryFit(request, plan.cache);
   FillTable(request, fit, &plan);
-  // A whole number: the bytes of a token are a multiple of the heads.
-  const int64_t token_bytes = request.shape.KvBytesPerToken() /
-                              (int64_t{request.shape.layers} * request.shape.kv_heads) *
-                              SlabHeads(request);
-  for (int64_t length : request.lengths) plan.kv_bytes += length * token_bytes;
+  const double token_bytes =
+      SubjectOf(request, plan.cache).closed_bytes * static_cast<double>(SlabHeads(request));
+  for (int64_t length : request.lengths) {
+    plan.kv_bytes += std::llround(static_cast<double>(length) * token_bytes);
+  }
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
@@ -500,18 +500,22 @@ Result<Plan> MakePlan(const PlanRequest& request) {
 
 void Predict(const PlanRequest& request, Plan* plan) {
   const Execution run = ExecutionOf(*plan, request.lengths);
-  plan->prefill = PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths);
-  plan->decode = PredictDecode(*request.machine, SubjectOf(request), run, request.lengths);
+  const Subject subject = SubjectOf(request, plan->cache);
+  plan->prefill = PredictPrefills(*request.machine, subject, run, request.lengths);
+  plan->decode = PredictDecode(*request.machine, subject, run, request.lengths);
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
   return ExecutionFor(plan.cache, plan.slabs, plan.host_share, lengths);
 }
 
-Subject SubjectOf(const PlanRequest& request) {
+Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
+  // Slabs move as they are: encoded, and with what pads their pages.
+  const auto slots = static_cast<double>(choice.segment_tokens * choice.group_heads);
   return {request.shape, request.window,
-          static_cast<double>(SlabHeads(request)) / static_cast<double>(heads)};
+          static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
+          static_cast<double>(request.costs.cache(choice).slab) / slots};
 }
 
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request) {
