@@ -150,6 +150,16 @@ TEST(EngineApi, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
   EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
 }
 
+// Of 8 layers and 4 KV heads of 64 elements.
+TEST(EngineApi, ATokenHasTheBytesOfItsEncoding) {
+  EngineOptions options;
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * 256);
+  options.kv_encoding = "fp8";
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * (128 + 8));
+  options.kv_encoding = "int4";
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * (64 + 8));
+}
+
 TEST(EngineApi, ASessionInAnotherEncodingIsRefusedWithOneLine) {
   const TestDir dir;
   EngineOptions options;

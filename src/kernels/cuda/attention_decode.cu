@@ -621,7 +621,7 @@ bool ParamsAligned(const PageRun& pages, int64_t bytes) {
          pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
 }
 
-// Items of one encoding, or of none.
+// Those of the items that are in the encoding, or in none.
 cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation,
                         Encoding encoding, int group, const AttentionParams& params,
                         std::span<const AttentionItem> items) {
@@ -634,7 +634,6 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
     if (!takes(item)) continue;
-    if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
     queries = std::max(queries, item.tokens * group);
     if (encoded && !ParamsAligned(item.keys.pages, 16)) batch.aligned = 0;
   }
@@ -695,6 +694,9 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
 
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                          const AttentionParams& params, std::span<const AttentionItem> items) {
+  for (const AttentionItem& item : items) {
+    if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
+  }
   if (format.encoding != Encoding::kNone) {
     const cudaError_t error =
         AttendAlike(stream, format, activation, format.encoding, group, params, items);

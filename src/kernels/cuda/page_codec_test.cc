@@ -319,6 +319,14 @@ class Problem {
     }
   }
 
+  // Makes a parameter NaN, as encoding does where a group's numbers are not finite: the scale of
+  // channel 3 of K, or of token 5 and its first channels of V.
+  void Poison(int head, int64_t page, bool of_k) {
+    std::byte* params = pages_.params.data() + head * pages_.run.params_head_stride +
+                        page * pages_.run.params_page_stride;
+    StoreFloat(params, of_k ? 3 : 2 * c_.format.head_dim + 5, DType::kBF16, kPoison);
+  }
+
   AttentionItem Upload() {
     q_bytes_ = Bytes(q_, c_.format.dtype);
     const auto bytes_of = [](const auto& values) {
@@ -365,11 +373,17 @@ class Problem {
         lse_written[lse_at] = true;
         if (state.lse == kNoKeys) {
           ASSERT_EQ(lse[lse_at], kNoKeys);
+        } else if (std::isnan(state.lse)) {
+          ASSERT_TRUE(std::isnan(lse[lse_at]));
         } else {
           ASSERT_NEAR(lse[lse_at], state.lse, error + 8 * kUnit * std::abs(state.lse));
         }
         for (size_t e = 0; e < state.o.size(); ++e) {
           written[at + e] = true;
+          if (std::isnan(state.o[e])) {
+            ASSERT_TRUE(std::isnan(o[at + e]));
+            continue;
+          }
           const double rounding = decoded_ ? Unit(c_.format.dtype) : 0;
           ASSERT_NEAR(o[at + e], state.o[e], (2 * error + rounding) * kMaxValue)
               << "part " << part << " token " << token << " head " << head << " element " << e;
@@ -513,6 +527,29 @@ TEST_P(PageCodecTest, AttendsInPlace) {
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       for (const auto& problem : problems) problem->Check();
     }
+  }
+}
+
+// Whoever sees a broken key gets NaN, and nobody else.
+TEST_P(PageCodecTest, PassesOnNan) {
+  Random random(55);
+  for (const bool of_k : {true, false}) {
+    Case c;
+    c.format = Format(128, 16);
+    c.group = 2;
+    c.params.scale = 0.1f;
+    c.tokens = 4;
+    c.heads = 2;
+    c.count = 100;
+    c.q_position = of_k ? 30 : 35;  // the first tokens do not see slots 32 and 37
+    c.split = 50;
+    Problem problem(c, false, random);
+    problem.Poison(1, 2, of_k);
+    const AttentionItem item = problem.Upload();
+    ASSERT_EQ(AttendDecode(nullptr, c.format, c.format.dtype, c.group, c.params, {&item, 1}),
+              cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    problem.Check();
   }
 }
 
