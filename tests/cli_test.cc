@@ -574,7 +574,19 @@ TEST_F(Cli, PerplexityCountsEveryPrediction) {
   const Json two = RunJson(limited);
   EXPECT_EQ(two["tokens"], 2 * 199);
   EXPECT_EQ(two["windows"], 2);
+  Args encoded = args;
+  encoded.insert(encoded.end(),
+                 {"--windows", "2", "--chunk", "64", "--kv-encoding", "int4", "--compare"});
+  const Json compared = RunJson(encoded);
+  EXPECT_NEAR(compared["exact_perplexity"].get<double>(), two["perplexity"].get<double>(), 1e-3);
+  EXPECT_NE(compared["perplexity"], two["perplexity"]);
+  EXPECT_GT(compared["kl_divergence"], 0.0);
+  EXPECT_LT(compared["kl_divergence"], 0.1);
+  EXPECT_GT(compared["same_top"], 0.8);
+  EXPECT_LT(compared["same_top"], 1.0);
   ExpectFailure({"eval", "perplexity", kModel, "--context", "9"}, 2, "--file is missing");
+  ExpectFailure({"eval", "perplexity", kModel, "--file", "x", "--context", "9", "--compare"}, 2,
+                "--compare needs --kv-encoding or --head-pattern");
 }
 
 TEST_F(Cli, RetrievalScoresGeneratedAndGivenLines) {

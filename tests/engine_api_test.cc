@@ -255,6 +255,44 @@ TEST(EngineApi, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
   EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
 }
 
+// Of 8 layers and 4 KV heads of 64 elements.
+TEST(EngineApi, ATokenHasTheBytesOfItsEncoding) {
+  EngineOptions options;
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * 256);
+  options.kv_encoding = "fp8";
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * (128 + 8));
+  options.kv_encoding = "int4";
+  EXPECT_EQ(Open(kDemo, options)->info().kv_bytes_per_token, 32 * (64 + 8));
+}
+
+TEST(EngineApi, ASessionInAnotherEncodingIsRefusedWithOneLine) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("e.session");
+  options.kv_encoding = "int8";
+  std::vector<TokenId> prompt = Quoting(*Open(kDemo), 300, 5);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  for (const char* encoding : {"none", "int4"}) {
+    options.kv_encoding = encoding;
+    Result<std::unique_ptr<Context>> context = Open(kDemo, options)->NewContext({{400}});
+    ASSERT_FALSE(context.ok());
+    const std::string& message = context.status().message();
+    EXPECT_NE(message.find("use --kv-encoding int8"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+  options.kv_encoding = "int8";
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 256);
+}
+
 TEST(EngineApi, ADamagedSessionIsRefused) {
   const TestDir dir;
   EngineOptions options;

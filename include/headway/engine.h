@@ -118,8 +118,8 @@ struct ModelInfo {
   int vocab = 0;
   int64_t max_position = 0;  // trained length; beyond it quality falls
   int64_t weight_bytes = 0;
-  int64_t step_weight_bytes = 0;  // of the weights that a decode step reads
-  int64_t kv_bytes_per_token = 0;
+  int64_t step_weight_bytes = 0;   // of the weights that a decode step reads
+  int64_t kv_bytes_per_token = 0;  // in closed pages, in the encoding asked for
   std::string rope_type;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
@@ -301,7 +301,17 @@ class Context {
     double negative_log_likelihood = 0.0;
     int64_t predictions = 0;
   };
+  // The part of it that tokens[begin, end) predict, behind the parts before, which earlier calls
+  // with the same tokens took: each part is read in steps of its own. `logits`, where given, sees
+  // what predicts tokens[index].
+  struct ScorePart {
+    int64_t begin = 0;  // 0 empties the cache
+    int64_t end = -1;   // -1: up to the last token, which predicts nothing
+    std::function<void(int64_t index, std::span<const float> logits)> logits;
+  };
   Result<ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+  Result<ScoreResult> Score(std::span<const TokenId> tokens, const ScorePart& part,
+                            const Hooks& hooks);
 
   // How far the attention of each KV head reaches behind tokens[from..): the mean over these tokens
   // of the share that falls on keys that are neither among the first `sink` nor the `recent` last

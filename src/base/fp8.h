@@ -16,13 +16,13 @@ inline constexpr float kE4M3Max = 448.0f;
 // difference of the exponents' biases, subnormal numbers included. For codes that are not NaN.
 inline constexpr float kE4M3OverF16 = 256.0f;
 
-inline float E4M3ToFloat(uint8_t code) {
+constexpr float E4M3ToFloat(uint8_t code) {
   const F16 half = {static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7F) << 7)};
   return ToFloat(half) * kE4M3OverF16;
 }
 
 // Rounds to nearest, ties to even; what is beyond the largest number becomes it, NaN becomes 0.
-inline uint8_t FloatToE4M3(float value) {
+constexpr uint8_t FloatToE4M3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 24) & 0x80u;
   const uint32_t magnitude = bits & 0x7FFFFFFFu;

@@ -21,9 +21,9 @@ struct F16 {
   uint16_t bits = 0;
 };
 
-inline float ToFloat(BF16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+constexpr float ToFloat(BF16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
 
-inline float ToFloat(F16 value) {
+constexpr float ToFloat(F16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16;
   const uint32_t exponent = (value.bits >> 10) & 0x1Fu;
   const uint32_t fraction = value.bits & 0x3FFu;
@@ -38,7 +38,7 @@ inline float ToFloat(F16 value) {
 }
 
 // Rounds to nearest, ties to even. A NaN keeps its sign and upper payload and becomes quiet.
-inline BF16 ToBF16(float value) {
+constexpr BF16 ToBF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};

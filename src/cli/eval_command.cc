@@ -18,7 +18,9 @@ namespace {
 constexpr const char* kPerplexityExamples =
     R"(  headway eval perplexity models/demo --file book.txt --context 2048
   headway eval perplexity models/demo --file book.txt --context 16384 \
-      --windows 4 --kv-memory 8MiB --json)";
+      --windows 4 --kv-memory 8MiB --json
+  headway eval perplexity models/demo --file book.txt --context 4096 \
+      --chunk 64 --kv-encoding int4 --compare)";
 
 constexpr const char* kRetrievalExamples =
     R"(  headway eval retrieval models/demo --generate 100 --context 4096 --seed 1
@@ -32,24 +34,50 @@ struct PerplexityFlags {
   std::string file;
   int64_t context = 0;
   int64_t windows = 0;
+  bool compare = false;
 };
 
-int PrintPerplexity(const PerplexityFlags& flags, const eval::Perplexity& result, double seconds,
+bool Approximates(const EngineOptions& options) {
+  return options.kv_encoding != EngineOptions{}.kv_encoding || !options.head_pattern.empty();
+}
+
+// The same without what approximates.
+EngineOptions Exact(EngineOptions options) {
+  options.kv_encoding = EngineOptions{}.kv_encoding;
+  options.head_pattern.clear();
+  options.session.clear();
+  options.trace.clear();
+  return options;
+}
+
+int PrintPerplexity(const PerplexityFlags& flags, const eval::Comparison& compared, double seconds,
                     const TierUse& tiers, Console& console) {
+  const eval::Perplexity& result = compared.approximate;
   std::string text;
   if (flags.output.json) {
-    text = Dump({{"perplexity", result.perplexity},
+    Json json = {{"perplexity", result.perplexity},
                  {"tokens", result.tokens},
                  {"windows", result.windows},
                  {"context", flags.context},
                  {"negative_log_likelihood", result.negative_log_likelihood},
                  {"seconds", seconds},
-                 {"kv_bytes", TiersJson(tiers)}});
+                 {"kv_bytes", TiersJson(tiers)}};
+    if (flags.compare) {
+      json["exact_perplexity"] = compared.exact.perplexity;
+      json["kl_divergence"] = compared.kl_divergence;
+      json["same_top"] = compared.same_top;
+    }
+    text = Dump(json);
   } else {
     text = fmt::format("perplexity {:.4f} over {} tokens in {} window{} of {}; {:.1f} tok/s\n",
                        result.perplexity, FormatCount(result.tokens), result.windows,
                        result.windows == 1 ? "" : "s", flags.context,
                        TokensPerSecond(result.tokens, seconds));
+    if (flags.compare) {
+      text += fmt::format(
+          "exact {:.4f}; KL divergence {:.6f} nats a token; the same likeliest token {:.2f} %\n",
+          compared.exact.perplexity, compared.kl_divergence, 100.0 * compared.same_top);
+    }
   }
   return console.WriteResult(text);
 }
@@ -76,8 +104,14 @@ int PerplexityCommand(const Args& args, Console& console) {
   AddNumber(*app, group, "--windows", &flags.windows, 0, kMaxCount,
             "most windows; 0: all that the text has")
       ->type_name("K");
+  AddSwitch(*app, group, "--compare", &flags.compare,
+            "also run the model without --kv-encoding and --head-pattern, with a cache and budgets "
+            "of its own, and print how far the two are apart");
   AddOutputFlags(*app, &flags.output);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (flags.compare && !Approximates(flags.model.engine)) {
+    return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
+  }
   Result<std::string> text = ReadText(flags.file, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
@@ -102,7 +136,22 @@ int PerplexityCommand(const Args& args, Console& console) {
   hooks.cancel = interrupt.flag();
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
   const double start = Now();
-  Result<eval::Perplexity> result = eval::MeasurePerplexity(**context, windows, hooks);
+  Result<eval::Comparison> result = eval::Comparison{};
+  if (flags.compare) {
+    const EngineOptions options = Exact(flags.model.engine);
+    Result<std::unique_ptr<Engine>> exact = Engine::Open(flags.model.model, options);
+    if (!exact.ok()) return console.Fail(exact.status());
+    Result<std::unique_ptr<Context>> beside = (*exact)->NewContext({{longest}});
+    if (!beside.ok()) return console.Fail(beside.status());
+    result = eval::ComparePerplexity(**beside, **context, windows, hooks);
+  } else {
+    Result<eval::Perplexity> measured = eval::MeasurePerplexity(**context, windows, hooks);
+    if (measured.ok()) {
+      result->approximate = *measured;
+    } else {
+      result = measured.status();
+    }
+  }
   if (result.status().code() == StatusCode::kCancelled) {
     return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
   }

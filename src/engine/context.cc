@@ -217,7 +217,12 @@ Result<std::vector<Generation>> Context::Generate(std::span<const Request> reque
 }
 
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
-  return impl_->generator->Score(tokens, hooks);
+  return Score(tokens, ScorePart{}, hooks);
+}
+
+Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const ScorePart& part,
+                                            const Hooks& hooks) {
+  return impl_->generator->Score(tokens, part, hooks);
 }
 
 Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens, int64_t from,

@@ -46,7 +46,7 @@ Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
 }
 
 ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
-                        const std::string& folder) {
+                        const std::string& folder, const EngineOptions& options) {
   const ModelShape& shape = config.shape;
   ModelInfo info;
   info.folder = folder;
@@ -62,7 +62,7 @@ ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
   info.max_position = config.max_position;
   info.weight_bytes = weights.total();
   info.step_weight_bytes = weights.total() - weights.row_tables;
-  info.kv_bytes_per_token = shape.KvBytesPerToken();
+  info.kv_bytes_per_token = ClosedBytesPerToken(shape, options);
   info.rope_type = RopeTypeName(config.rope.type);
   info.bos = config.bos;
   info.eos = config.eos;
@@ -269,7 +269,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, options, &impl->pool);
   if (!loaded.ok()) return loaded.status();
   impl->model = std::move(*loaded);
-  impl->info = DescribeModel(impl->model->config(), impl->model->weight_bytes(), folder);
+  impl->info = DescribeModel(impl->model->config(), impl->model->weight_bytes(), folder, options);
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, options, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);

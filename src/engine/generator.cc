@@ -354,20 +354,30 @@ Result<std::vector<Generation>> Generator::Generate(std::span<const Request> req
   return results;
 }
 
-Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
+Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
+                                              const Context::ScorePart& part, const Hooks& hooks) {
   Request request;
   request.prompt.assign(tokens.begin(), tokens.end());
   if (Status s = Check({&request, 1}); !s.ok()) return s;
   timings_ = Timings{};
-  if (Status s = EmptySlot(0); !s.ok()) return s;
+  if (part.begin == 0) {
+    if (Status s = EmptySlot(0); !s.ok()) return s;
+  }
   const RopeFrequencies rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
                                            static_cast<int64_t>(tokens.size()));
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();
   const size_t count = tokens.size() - 1;  // the last token is predicted and predicts nothing
-  for (size_t at = 0; at < count;) {
-    const size_t n = std::min(count - at, static_cast<size_t>(chunk_));
+  const size_t end = part.end < 0 ? count : static_cast<size_t>(part.end);
+  const auto begin = static_cast<size_t>(part.begin);
+  if (!slots_[0].sequence.has_value() || begin > end || end > count ||
+      store_.Length(*slots_[0].sequence) != part.begin) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the parts of a sequence are scored one behind the other");
+  }
+  for (size_t at = begin; at < end;) {
+    const size_t n = std::min(end - at, static_cast<size_t>(chunk_));
     const StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope, LogitsMode::kAll};
     const int slot = 0;
     const Status status = Step(
@@ -378,6 +388,9 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens, c
           if (!std::isfinite(nll)) return Status(StatusCode::kCorrupt, "the logits are not finite");
           score.negative_log_likelihood += nll;
           ++score.predictions;
+          if (part.logits) {
+            part.logits(static_cast<int64_t>(at) + token + 1, logits);
+          }
           return OkStatus();
         },
         hooks.cancel);
@@ -386,7 +399,7 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens, c
     Report(hooks, Progress::Phase::kPrefill, static_cast<int64_t>(at), static_cast<int64_t>(count),
            start);
   }
-  timings_.prefill_tokens = static_cast<int64_t>(count);
+  timings_.prefill_tokens = static_cast<int64_t>(end - begin);
   timings_.prefill_seconds = Seconds(start, env_.NowNanos());
   return score;
 }

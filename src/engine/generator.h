@@ -38,7 +38,8 @@ class Generator {
             Env& env, std::vector<int64_t> lengths, std::vector<int> x_segments, int64_t chunk);
 
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
-  Result<Context::ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+  Result<Context::ScoreResult> Score(std::span<const TokenId> tokens,
+                                     const Context::ScorePart& part, const Hooks& hooks);
 
   Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
                                           int64_t sink, int64_t recent, const Hooks& hooks);

@@ -28,7 +28,7 @@ Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path);
 
 // What the engine says of a model.
 ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
-                        const std::string& folder);
+                        const std::string& folder, const EngineOptions& options);
 
 }  // namespace headway
 

@@ -109,7 +109,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   const ModelConfig& config = described->config;
   const WeightBytes weights = CountWeightBytes(config);
   ModelPlan result;
-  result.info = DescribeModel(config, weights, described->folder);
+  result.info = DescribeModel(config, weights, described->folder, options);
   result.kernels = target->name;
   result.threads = pool.threads();
   Workload workload = asked;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/bytes.h"
+#include "kernels/page_codec.h"
 
 namespace headway {
 namespace {
@@ -79,6 +80,7 @@ KernelLimits KernelLimitsFor(const ModelShape& shape, const kv::StoreOptions& st
   limits.query_heads = shape.query_heads;
   limits.vocab = shape.vocab;
   limits.activation = kernels.ActivationDType(shape.dtype);
+  limits.encoding = store.format.page.encoding;
   return limits;
 }
 
@@ -181,6 +183,15 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options, Enc
 }
 
 }  // namespace
+
+int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options) {
+  const Result<Encoding> encoding = ParseEncoding(options.kv_encoding);
+  const PageFormat page = {shape.dtype, std::max(1, options.page_slots), shape.head_dim,
+                           encoding.ok() ? *encoding : Encoding::kNone};
+  const int64_t params = page.encoding == Encoding::kNone ? 0 : ParamBytes(page);
+  return (2 * static_cast<int64_t>(page.closed_bytes()) + params) * shape.layers * shape.kv_heads /
+         page.page_slots;
+}
 
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
   const std::string& name = options.placement;
@@ -359,7 +370,7 @@ Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
 
 double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
                     const plan::Plan& plan, const Phase& phase) {
-  const plan::Subject subject = plan::SubjectOf(request);
+  const plan::Subject subject = plan::SubjectOf(request, plan.cache);
   const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
   double seconds = 0.0;
   const bool whole = std::all_of(phase.prefixes.begin(), phase.prefixes.end(),

@@ -26,6 +26,10 @@ struct Setup {
   KernelLimits kernels;
 };
 
+// Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
+// without what pads pages.
+int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options);
+
 // Of options.placement, or of the policy. kInvalidArgument for names that there are not, and for a
 // policy together with what it fixes.
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);

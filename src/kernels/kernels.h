@@ -250,8 +250,9 @@ struct KernelLimits {
   int64_t head_dim = 0;
   int64_t group = 0;
   int64_t query_heads = 0;
-  int64_t vocab = 0;               // of logits that are sampled from
-  DType activation = DType::kF32;  // ActivationDType of the model
+  int64_t vocab = 0;                    // of logits that are sampled from
+  DType activation = DType::kF32;       // ActivationDType of the model
+  Encoding encoding = Encoding::kNone;  // of closed pages
 };
 
 // What a plan must know of kernels, which it can without the processor that they run on.

@@ -1,88 +1,32 @@
 #include "kernels/page_codec.h"
 
 #include <algorithm>
-#include <bit>
-#include <cfloat>
-#include <limits>
 #include <vector>
 
 #include "base/check.h"
 #include "base/fp8.h"
 #include "base/half.h"
+#include "kernels/page_codec_math.h"
 
 namespace headway {
 namespace {
 
-// What a group's numbers span. `poison` is NaN where one is not finite, and 0 otherwise.
-struct Span {
-  float min = std::numeric_limits<float>::infinity();
-  float max = -std::numeric_limits<float>::infinity();
-  float poison = 0;
-
-  void Add(float x) {
-    min = std::min(min, x);
-    max = std::max(max, x);
-    poison += x * 0.0f;
-  }
-};
-
-// The greatest bf16 that is not above x, and the least that is not below.
-float BF16Down(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t away = x < 0 && (bits & 0xFFFFu) != 0 ? 0x10000u : 0u;
-  return std::bit_cast<float>((bits & 0xFFFF0000u) + away);
-}
-float BF16Up(float x) { return -BF16Down(-x); }
-
-// A group's parameters, and 1 / scale.
-struct Params {
-  float scale = 0;
-  float zero = 0;
-  float inverse = 0;
-};
-
-float Levels(Encoding encoding) { return encoding == Encoding::kInt4 ? 15.0f : 255.0f; }
-
-Params ParamsOf(const Span& span, Encoding encoding) {
-  if (span.poison != 0.0f) {
-    return {std::numeric_limits<float>::quiet_NaN(), 0, 0};
-  }
-  Params params;
-  float step = 0;  // that codes must have at least
-  if (encoding == Encoding::kFp8E4M3) {
-    params.zero = ToFloat(ToBF16(span.min * 0.5f + span.max * 0.5f));
-    step = std::max(span.max - params.zero, params.zero - span.min) / kE4M3Max;
-  } else {
-    params.zero = BF16Down(span.min);
-    step = span.max / Levels(encoding) - params.zero / Levels(encoding);
-  }
-  // Kernels take numbers below FLT_MIN as 0.
-  if (step < FLT_MIN) return params;
-  params.scale = BF16Up(step);
-  params.inverse = 1.0f / params.scale;
-  return params;
-}
+using codec::CodeOf;
+using codec::Params;
+using codec::ParamsOf;
+using codec::Span;
 
 // Codes of a row, whose element i has the parameters zero[i] and inverse[i].
 void EncodeRow(Encoding encoding, int64_t head_dim, const float* x, const float* zero,
                const float* inverse, uint8_t* codes) {
-  if (encoding == Encoding::kFp8E4M3) {
-    for (int64_t i = 0; i < head_dim; ++i) codes[i] = FloatToE4M3((x[i] - zero[i]) * inverse[i]);
-    return;
-  }
-  const float levels = Levels(encoding);
-  const auto code = [&](int64_t i) {
-    // NaN, which the scale tells of already, becomes 0.
-    const float exact = std::min(std::max(0.0f, (x[i] - zero[i]) * inverse[i]), levels);
-    return static_cast<uint8_t>(static_cast<int32_t>(exact + 0.5f));
-  };
-  if (encoding == Encoding::kInt8) {
-    for (int64_t i = 0; i < head_dim; ++i) codes[i] = code(i);
-  } else {
+  const auto code = [&](int64_t i) { return CodeOf(x[i], zero[i], inverse[i], encoding); };
+  if (encoding == Encoding::kInt4) {
     for (int64_t i = 0; i < head_dim; i += 2) {
       codes[i / 2] = static_cast<uint8_t>(code(i) | code(i + 1) << 4);
     }
+    return;
   }
+  for (int64_t i = 0; i < head_dim; ++i) codes[i] = code(i);
 }
 
 // A page in f32, and what is known of each of its channels while it is encoded.

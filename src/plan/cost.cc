@@ -15,8 +15,11 @@ constexpr int64_t kChunkSamples = 12;  // of a long prefill
 
 double BytesOf(const ModelShape& shape) { return static_cast<double>(DTypeBytes(shape.dtype)); }
 
-// Of K and V of one token and KV head.
-double HeadBytes(const ModelShape& shape) { return 2.0 * shape.head_dim * BytesOf(shape); }
+// Of K and V of one token and KV head in closed pages.
+double HeadBytes(const Subject& subject) {
+  return subject.closed_bytes > 0.0 ? subject.closed_bytes
+                                    : 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
+}
 
 // x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
 double ProductSeconds(const Machine& machine, const ModelShape& shape, double rows, double in,
@@ -27,13 +30,13 @@ double ProductSeconds(const Machine& machine, const ModelShape& shape, double ro
 }
 
 // Attention on the device of one launch over `keys` keys of `heads` KV heads.
-double AttentionSeconds(const Machine& machine, const ModelShape& shape, int heads, double keys,
+double AttentionSeconds(const Machine& machine, const Subject& subject, int heads, double keys,
                         double queries) {
   if (keys <= 0.0 || queries <= 0.0) return 0.0;
-  const RangeWork work = WorkOf(RangePath::kResident, shape, heads, keys, queries);
+  const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
   const double read = machine.decode_attention.Seconds(work.device_bytes);
   if (queries <= 1.0) return read;
-  const double rate = machine.attention.Rate(queries * heads * shape.group());
+  const double rate = machine.attention.Rate(queries * heads * subject.shape.group());
   return std::max(read, work.flops / rate);
 }
 
@@ -111,14 +114,14 @@ class Simulation {
       Device(&time_.other,
              machine_.sync_seconds + machine_.step_seconds + 2.0 * machine_.launch_seconds);
     }
-    const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(shape_) *
+    const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(subject_) *
                                                         shape_.kv_heads * subject_.slab_share);
     Busy(CostLane::kDeviceToHost) = down * shape_.layers * run_.batches;
     // Closed pages of the last layer go down behind the step, under the next one.
     time_.seconds = std::max(gpu_, Busy(CostLane::kDeviceToHost));
     if (prefill_ && run_.split.disk > 0.0 && machine_.disk_write > 0.0) {
       const double written = tokens_ * run_.split.disk * shape_.layers * shape_.kv_heads *
-                             HeadBytes(shape_) * subject_.slab_share;
+                             HeadBytes(subject_) * subject_.slab_share;
       Busy(CostLane::kDisk) += written / machine_.disk_write;
       time_.seconds = std::max(time_.seconds, Busy(CostLane::kDisk));
     }
@@ -220,7 +223,7 @@ class Simulation {
   double HostShare(double keys) {
     if (host_ <= 0.0 || keys <= 0.0) return 0.0;
     const RangeWork work =
-        WorkOf(RangePath::kHost, shape_, shape_.kv_heads, keys * host_, Queries());
+        WorkOf(RangePath::kHost, subject_, shape_.kv_heads, keys * host_, Queries());
     const bool copying = stream_ + run_.split.disk + run_.split.recompute > 0.0;
     const Curve& read = copying ? machine_.host_read_copying : machine_.host_read;
     const double seconds = work.host_bytes / (read.Peak() * machine_.host_attention);
@@ -246,7 +249,7 @@ class Simulation {
     const int group = std::min(run_.group_heads, shape_.kv_heads);
     const auto groups = static_cast<double>(CeilDiv(shape_.kv_heads, group));
     const auto attend = [&](int heads, double n, double times) {
-      double seconds = AttentionSeconds(machine_, shape_, heads, n, queries);
+      double seconds = AttentionSeconds(machine_, subject_, heads, n, queries);
       if (queries > 1.0 && seconds > 0.0) seconds += MergeSeconds(machine_, shape_, heads, queries);
       Device(&time_.attention, times * seconds);
     };
@@ -267,7 +270,7 @@ class Simulation {
   void Stream(double keys, double longest, const Attend& attend) {
     const double share = stream_ + run_.split.disk;
     const Pieces pieces = PiecesOf(shape_, run_, keys * share, longest * share);
-    const double bytes = pieces.keys * pieces.heads * HeadBytes(shape_);
+    const double bytes = pieces.keys * pieces.heads * HeadBytes(subject_);
     const double of_disk = share > 0.0 ? run_.split.disk / share : 0.0;
     for (int64_t i = 0; i < pieces.count; ++i) {
       double& buffer = buffers_[next_buffer_];
@@ -293,11 +296,11 @@ class Simulation {
     const auto sequences = static_cast<double>(entries_.size());
     if (queries > 1.0) {
       const double seconds =
-          AttentionSeconds(machine_, shape_, group, (queries + 1.0) / 2.0, queries);
+          AttentionSeconds(machine_, subject_, group, (queries + 1.0) / 2.0, queries);
       Device(&time_.attention, sequences * groups * seconds);
     } else if (keys * (run_.split.resident + run_.split.recompute) <= 0.0) {
       Device(&time_.attention,
-             groups * AttentionSeconds(machine_, shape_, group, sequences, queries));
+             groups * AttentionSeconds(machine_, subject_, group, sequences, queries));
     }
   }
 
@@ -327,9 +330,10 @@ void AddTo(StepTime* sum, const StepTime& time, double times) {
 
 }  // namespace
 
-RangeWork WorkOf(RangePath path, const ModelShape& shape, int heads, double keys, double queries) {
+RangeWork WorkOf(RangePath path, const Subject& subject, int heads, double keys, double queries) {
   RangeWork work;
-  const double kv_bytes = keys * heads * HeadBytes(shape);
+  const ModelShape& shape = subject.shape;
+  const double kv_bytes = keys * heads * HeadBytes(subject);
   const double flops = 4.0 * keys * queries * heads * shape.group() * shape.head_dim;
   if (path == RangePath::kHost) {
     work.host_bytes = kv_bytes;
@@ -468,8 +472,8 @@ StepTime PredictDecode(const Machine& machine, const Subject& subject, const Exe
 
 double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per_second,
                       double flops_per_second) {
-  const RangeWork x = WorkOf(RangePath::kRecompute, shape, shape.kv_heads, 1.0, 1.0);
-  const RangeWork kv = WorkOf(RangePath::kStream, shape, shape.kv_heads, 1.0, 1.0);
+  const RangeWork x = WorkOf(RangePath::kRecompute, {shape}, shape.kv_heads, 1.0, 1.0);
+  const RangeWork kv = WorkOf(RangePath::kStream, {shape}, shape.kv_heads, 1.0, 1.0);
   if (x.bus_bytes >= kv.bus_bytes) return 0.0;
   const double recompute = x.product_flops / flops_per_second;
   const double stream = kv.bus_bytes / bus_bytes_per_second;

@@ -49,8 +49,11 @@ struct Execution {
 // What the model is, as far as time depends on it.
 struct Subject {
   ModelShape shape;
-  std::vector<int64_t> window;  // [layers] or empty; 0: all keys
-  double slab_share = 1.0;      // of the KV heads that see everything; the others see a few keys
+  std::vector<int64_t> window = {};  // [layers] or empty; 0: all keys
+  double slab_share = 1.0;  // of the KV heads that see everything; the others see a few keys
+  // Of K and V of one token and KV head in closed pages, which may be encoded, with what pads them;
+  // 0: as many as the model's dtype has.
+  double closed_bytes = 0.0;
 };
 
 // Bytes and FLOPs of one path for `keys` keys of `heads` KV heads of a layer against `queries`
@@ -63,7 +66,7 @@ struct RangeWork {
   double host_bytes = 0.0;  // read by attention on the host
 };
 enum class RangePath { kResident, kStream, kRecompute, kHost };
-RangeWork WorkOf(RangePath path, const ModelShape& shape, int heads, double keys, double queries);
+RangeWork WorkOf(RangePath path, const Subject& subject, int heads, double keys, double queries);
 
 // Bytes of a layer's matrices.
 struct LayerWeights {

@@ -22,7 +22,7 @@ TEST(Papers, KvprTable1) {
       {kOpt67B, 512, 15.6, 350.9}, {kOpt13B, 640, 19.5, 438.8}, {kOpt30B, 896, 27.3, 614.3}};
   for (const Row& row : rows) {
     const RangeWork work =
-        WorkOf(RangePath::kStream, row.shape, row.shape.kv_heads, 32.0 * 1024, 1);
+        WorkOf(RangePath::kStream, {row.shape}, row.shape.kv_heads, 32.0 * 1024, 1);
     EXPECT_EQ(work.bus_bytes / kMiB, row.mib);
     EXPECT_NEAR(work.bus_bytes / (32.0 * kGiB) * 1e3, row.bus_ms, 0.005 * row.bus_ms);
     // What computes is attention, bound by the 1,555 GB/s of the A100's data sheet to 2 %.
@@ -166,7 +166,7 @@ TEST(Papers, HeadInferRooflines) {
   for (double peak : {165.2e12, 312e12}) {
     for (double tokens : {1024.0, 10240.0, 102400.0}) {
       for (int heads : {8, 1}) {
-        const RangeWork work = WorkOf(RangePath::kStream, kLlama8B, heads, tokens, tokens);
+        const RangeWork work = WorkOf(RangePath::kStream, {kLlama8B}, heads, tokens, tokens);
         // Prefill, "regular": q, K, V and o are read and written once, without the causal half.
         const double q_and_o = 2.0 * tokens * heads * 4 * 128 * 2;
         const double regular = work.device_bytes + q_and_o;
@@ -188,10 +188,10 @@ TEST(Papers, HeadInferRooflines) {
       // prefill rows.
       ModelShape ungrouped = kLlama8B;
       ungrouped.kv_heads = 32;
-      const RangeWork work = WorkOf(RangePath::kStream, ungrouped, 32, tokens, 1);
+      const RangeWork work = WorkOf(RangePath::kStream, {ungrouped}, 32, tokens, 1);
       EXPECT_NEAR(work.device_bytes, 16.8e3 * tokens, 0.03 * work.device_bytes);
       EXPECT_EQ(work.flops / work.device_bytes, 1.0);
-      const RangeWork grouped = WorkOf(RangePath::kStream, kLlama8B, 8, tokens, 1);
+      const RangeWork grouped = WorkOf(RangePath::kStream, {kLlama8B}, 8, tokens, 1);
       EXPECT_EQ(grouped.flops / grouped.device_bytes, 4.0);
     }
   }

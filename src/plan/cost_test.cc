@@ -18,17 +18,17 @@ ModelShape Small() { return {1, 1000, 1, 1, 100, 2000, 5000, DType::kBF16}; }
 
 TEST(Cost, WorkOfARangeByPath) {
   const ModelShape shape = Small();
-  RangeWork work = WorkOf(RangePath::kResident, shape, 1, 1000, 1);
+  RangeWork work = WorkOf(RangePath::kResident, {shape}, 1, 1000, 1);
   EXPECT_EQ(work.device_bytes, 400e3);
   EXPECT_EQ(work.flops, 400e3);  // 2 products of 100 elements, twice an operation, a key
   EXPECT_EQ(work.bus_bytes, 0);
-  work = WorkOf(RangePath::kStream, shape, 1, 1000, 8);
+  work = WorkOf(RangePath::kStream, {shape}, 1, 1000, 8);
   EXPECT_EQ(work.bus_bytes, 400e3);
   EXPECT_EQ(work.flops, 8 * 400e3);
-  work = WorkOf(RangePath::kRecompute, shape, 1, 1000, 1);
+  work = WorkOf(RangePath::kRecompute, {shape}, 1, 1000, 1);
   EXPECT_EQ(work.bus_bytes, 2e6);  // X: 1000 elements a token
   EXPECT_EQ(work.product_flops, 1000.0 * 2 * 1000 * 200);
-  work = WorkOf(RangePath::kHost, shape, 1, 1000, 1);
+  work = WorkOf(RangePath::kHost, {shape}, 1, 1000, 1);
   EXPECT_EQ(work.host_bytes, 400e3);
   EXPECT_EQ(work.device_bytes, 0);
   EXPECT_EQ(work.bus_bytes, 100 * 2 + 100 * 4 + 4);  // q, o in f32, lse
@@ -172,8 +172,8 @@ TEST(Cost, TheClosedFormIsTheLeastOfKvprsSum) {
     const double flops = 1e12 * static_cast<double>(1 + random.Below(1000));
     const double keys = 100'000;
     const auto total = [&](double l) {
-      const RangeWork x = WorkOf(RangePath::kRecompute, shape, shape.kv_heads, l, 1);
-      const RangeWork kv = WorkOf(RangePath::kStream, shape, shape.kv_heads, keys - l, 1);
+      const RangeWork x = WorkOf(RangePath::kRecompute, {shape}, shape.kv_heads, l, 1);
+      const RangeWork kv = WorkOf(RangePath::kStream, {shape}, shape.kv_heads, keys - l, 1);
       return x.bus_bytes / bus + std::max(x.product_flops / flops, kv.bus_bytes / bus);
     };
     double least = total(0);

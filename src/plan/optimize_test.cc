@@ -139,7 +139,7 @@ TEST(Optimize, ThePlanIsAsFastAsEveryCutThatFits) {
     const Result<Plan> plan = MakePlan(request);
     if (!plan.ok()) continue;
     ++planned;
-    const double chosen = WorkloadSeconds(machine, SubjectOf(request),
+    const double chosen = WorkloadSeconds(machine, SubjectOf(request, plan->cache),
                                           ExecutionOf(*plan, request.lengths), request.lengths);
     // HeadInfer's and the layerwise policy, with the plan's segment and with one for all.
     for (int group : {1, shape.kv_heads}) {
@@ -152,7 +152,7 @@ TEST(Optimize, ThePlanIsAsFastAsEveryCutThatFits) {
         fixed.keep_on_device = random.Below(2) == 0;
         const Result<Plan> policy = MakePlan(fixed);
         if (!policy.ok()) continue;
-        const double seconds = WorkloadSeconds(machine, SubjectOf(fixed),
+        const double seconds = WorkloadSeconds(machine, SubjectOf(fixed, policy->cache),
                                                ExecutionOf(*policy, fixed.lengths), fixed.lengths);
         // Another segment must be clearly faster to be taken.
         EXPECT_LE(chosen, seconds / 0.95 * (1 + 2e-3)) << group << " " << segment;

@@ -349,7 +349,7 @@ struct Scored {
 
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const Machine& machine = *request.machine;
-  const Subject subject = SubjectOf(request);
+  const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                WeightsStreamed(request, fit), request.lengths);
   Scored scored{choice, request.host_share};
@@ -410,7 +410,7 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
     const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                        WeightsStreamed(request, fit), request.lengths);
-    return PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths).seconds;
+    return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths).seconds;
   };
   const Fit fit = TryFit(request, best.choice);
   if (request.fixed.chunk > 0 || fit.weight_layers == request.shape.layers) return best;
@@ -433,7 +433,7 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
 // `best`, which does not.
 Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, const Scored& best) {
   if (!request.recompute || !XIsSmaller(request.shape)) return best;
-  const Subject subject = SubjectOf(request);
+  const Subject subject = SubjectOf(request, rule);
   SplitOptions options;
   options.host = request.host_attention;
   options.recompute = true;
@@ -692,17 +692,16 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   plan.streamed_weight_bytes = SplitWeights(request, fit.weight_layers).host;
   plan.weights_streamed = WeightsStreamed(request, fit);
   FillTable(request, fit, &plan);
-  // A whole number: the bytes of a token are a multiple of the heads.
-  const int64_t token_bytes = request.shape.KvBytesPerToken() /
-                              (int64_t{request.shape.layers} * request.shape.kv_heads) *
-                              SlabHeads(request);
+  const double token_bytes =
+      SubjectOf(request, plan.cache).closed_bytes * static_cast<double>(SlabHeads(request));
   plan.x_segments = XSegments(plan.cache.recompute, request.lengths, plan.cache.segment_tokens);
   const int64_t x_bytes = int64_t{request.shape.layers} * request.shape.d_model *
                           static_cast<int64_t>(DTypeBytes(request.shape.dtype));
   for (size_t i = 0; i < request.lengths.size(); ++i) {
     const int64_t of_x =
         std::min(request.lengths[i], plan.x_segments[i] * plan.cache.segment_tokens);
-    plan.kv_bytes += (request.lengths[i] - of_x) * token_bytes + of_x * x_bytes;
+    plan.kv_bytes +=
+        std::llround(static_cast<double>(request.lengths[i] - of_x) * token_bytes) + of_x * x_bytes;
   }
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   if (request.machine != nullptr) Predict(request, &plan);
@@ -712,8 +711,9 @@ Result<Plan> MakePlan(const PlanRequest& request) {
 
 void Predict(const PlanRequest& request, Plan* plan) {
   const Execution run = ExecutionOf(*plan, request.lengths);
-  plan->prefill = PredictPrefills(*request.machine, SubjectOf(request), run, request.lengths);
-  plan->decode = PredictDecode(*request.machine, SubjectOf(request), run, request.lengths);
+  const Subject subject = SubjectOf(request, plan->cache);
+  plan->prefill = PredictPrefills(*request.machine, subject, run, request.lengths);
+  plan->decode = PredictDecode(*request.machine, subject, run, request.lengths);
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
@@ -721,10 +721,13 @@ Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
                       lengths);
 }
 
-Subject SubjectOf(const PlanRequest& request) {
+Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
+  // Slabs move as they are: encoded, and with what pads their pages.
+  const auto slots = static_cast<double>(choice.segment_tokens * choice.group_heads);
   return {request.shape, request.window,
-          static_cast<double>(SlabHeads(request)) / static_cast<double>(heads)};
+          static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
+          static_cast<double>(request.costs.cache(choice).slab) / slots};
 }
 
 SmallestBudgets FindSmallestBudgets(const PlanRequest& request) {

@@ -154,7 +154,7 @@ void Predict(const PlanRequest& request, Plan* plan);
 
 // What a plan does, as the cost model takes it, for sequences of these lengths.
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);
-Subject SubjectOf(const PlanRequest& request);
+Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice);
 
 // What limits the plan, and what would make it faster: a sentence each, from planning again with a
 // little more of one thing. Empty without a machine.

@@ -264,6 +264,34 @@ TEST(Plan, ChunksGrowWhereWeightsStream) {
   EXPECT_LT(streamed->decode.seconds, resident->decode.seconds + 1.02 * weights);
 }
 
+// Memory, bus and times follow the bytes that slabs have, of whatever encoding.
+TEST(Plan, EncodedPagesAreCountedAsTheyMove) {
+  const Machine machine = Simple();
+  PlanRequest request = Demo(16384);
+  request.machine = &machine;
+  request.budgets = {8 * kMiB, kGiB, 0};
+  request.keep_on_device = false;
+  request.fixed = {1024, 4, 1024, 2, 0};
+  const Plan plain = *MakePlan(request);
+  const auto costs = request.costs.cache;
+  request.costs.cache = [costs](const CacheChoice& choice) {
+    CacheBytes bytes = costs(choice);
+    bytes.slab /= 4;
+    bytes.staging /= 4;
+    return bytes;
+  };
+  const Plan encoded = *MakePlan(request);
+  EXPECT_EQ(encoded.kv_bytes, plain.kv_bytes / 4);
+  EXPECT_EQ(encoded.Bytes(Tier::kHost), plain.Bytes(Tier::kHost) / 4);
+  const auto bus = static_cast<size_t>(CostLane::kHostToDevice);
+  const auto down = static_cast<size_t>(CostLane::kDeviceToHost);
+  EXPECT_NEAR(encoded.prefill.busy[down], plain.prefill.busy[down] / 4,
+              1e-9 * plain.prefill.busy[down]);
+  EXPECT_LT(encoded.decode.busy[bus], plain.decode.busy[bus] / 3);
+  EXPECT_LT(encoded.decode.attention, plain.decode.attention);
+  EXPECT_LT(encoded.decode.seconds, plain.decode.seconds);
+}
+
 TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {
   Random random(20240521);
   for (int i = 0; i < 300; ++i) {

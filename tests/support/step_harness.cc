@@ -139,6 +139,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   limits.query_heads = shape.query_heads;
   limits.vocab = shape.vocab;
   limits.activation = h->kernels_->ActivationDType(shape.dtype);
+  limits.encoding = config.encoding;
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
   options.kernels = h->kernels_.get();
   h->compute_ = h->device_->NewStream(Lane::kCompute);

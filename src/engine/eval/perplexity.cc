@@ -25,36 +25,135 @@ std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> text,
   return windows;
 }
 
+namespace {
+
+constexpr int64_t kCompared = 512;  // predictions whose logits are kept at a time
+
+Status TooShort() {
+  return Status(StatusCode::kInvalidArgument, "the text is too short to predict a token of it");
+}
+
+// Hooks of the windows one after the other, whose progress counts all of them.
+class WindowHooks {
+ public:
+  WindowHooks(std::span<const std::vector<TokenId>> windows, const Hooks& hooks) : all_(hooks) {
+    for (const auto& window : windows) total_ += static_cast<int64_t>(window.size()) - 1;
+    one_ = hooks;
+    if (!hooks.on_progress) return;
+    one_.on_progress = [this](const Progress& of_window) {
+      Progress progress = of_window;
+      progress.done += before_;
+      progress.total = total_;
+      progress.seconds += seconds_before_;
+      all_.on_progress(progress);
+    };
+  }
+  WindowHooks(const WindowHooks&) = delete;
+  WindowHooks& operator=(const WindowHooks&) = delete;
+
+  const Hooks& get() const { return one_; }
+  void AddSeconds(double seconds) { seconds_before_ += seconds; }
+  void FinishWindow(int64_t tokens) { before_ += tokens; }
+
+ private:
+  const Hooks& all_;
+  Hooks one_;
+  int64_t total_ = 0, before_ = 0;
+  double seconds_before_ = 0.0;
+};
+
+void Add(const Context::ScoreResult& score, Perplexity* to) {
+  to->negative_log_likelihood += score.negative_log_likelihood;
+  to->tokens += score.predictions;
+}
+
+void Finish(size_t windows, Perplexity* result) {
+  result->windows = static_cast<int64_t>(windows);
+  result->perplexity =
+      std::exp(result->negative_log_likelihood / static_cast<double>(result->tokens));
+}
+
+// The greatest, and ln of the sum of the exponentials.
+struct LogSum {
+  size_t top = 0;
+  double value = 0.0;
+};
+LogSum LogSumOf(std::span<const float> logits) {
+  const auto top = std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(double{logit} - double{*top});
+  return {static_cast<size_t>(top - logits.begin()), double{*top} + std::log(sum)};
+}
+
+}  // namespace
+
 Result<Perplexity> MeasurePerplexity(Context& context,
                                      std::span<const std::vector<TokenId>> windows,
                                      const Hooks& hooks) {
-  if (windows.empty()) {
-    return Status(StatusCode::kInvalidArgument, "the text is too short to predict a token of it");
-  }
-  int64_t total = 0, before = 0;
-  for (const auto& window : windows) total += static_cast<int64_t>(window.size()) - 1;
-  double seconds_before = 0.0;
-  Hooks inner = hooks;
-  if (hooks.on_progress) {
-    inner.on_progress = [&](const Progress& of_window) {
-      Progress progress = of_window;
-      progress.done += before;
-      progress.total = total;
-      progress.seconds += seconds_before;
-      hooks.on_progress(progress);
-    };
-  }
+  if (windows.empty()) return TooShort();
+  WindowHooks inner(windows, hooks);
   Perplexity result;
   for (const std::vector<TokenId>& window : windows) {
-    Result<Context::ScoreResult> score = context.Score(window, inner);
+    Result<Context::ScoreResult> score = context.Score(window, inner.get());
     if (!score.ok()) return score.status();
-    result.negative_log_likelihood += score->negative_log_likelihood;
-    result.tokens += score->predictions;
-    ++result.windows;
-    before += static_cast<int64_t>(window.size()) - 1;
-    seconds_before += context.timings().prefill_seconds;
+    Add(*score, &result);
+    inner.AddSeconds(context.timings().prefill_seconds);
+    inner.FinishWindow(score->predictions);
   }
-  result.perplexity = std::exp(result.negative_log_likelihood / static_cast<double>(result.tokens));
+  Finish(windows.size(), &result);
+  return result;
+}
+
+double KlDivergence(std::span<const float> exact, std::span<const float> other) {
+  const double exact_sum = LogSumOf(exact).value;
+  const double other_sum = LogSumOf(other).value;
+  double divergence = 0.0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_p = double{exact[i]} - exact_sum;
+    divergence += std::exp(log_p) * (log_p - (double{other[i]} - other_sum));
+  }
+  return std::max(divergence, 0.0);
+}
+
+Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
+                                     std::span<const std::vector<TokenId>> windows,
+                                     const Hooks& hooks) {
+  if (windows.empty()) return TooShort();
+  WindowHooks inner(windows, hooks);
+  Hooks quiet;
+  quiet.cancel = hooks.cancel;
+  Comparison result;
+  std::vector<float> kept;
+  for (const std::vector<TokenId>& window : windows) {
+    const auto count = static_cast<int64_t>(window.size()) - 1;
+    for (int64_t begin = 0; begin < count; begin += kCompared) {
+      Context::ScorePart part;
+      part.begin = begin;
+      part.end = std::min(begin + kCompared, count);
+      kept.clear();
+      part.logits = [&](int64_t, std::span<const float> logits) {
+        kept.insert(kept.end(), logits.begin(), logits.end());
+      };
+      Result<Context::ScoreResult> score = exact.Score(window, part, quiet);
+      if (!score.ok()) return score.status();
+      Add(*score, &result.exact);
+      part.logits = [&](int64_t index, std::span<const float> logits) {
+        const std::span<const float> row = std::span<const float>(kept).subspan(
+            static_cast<size_t>(index - 1 - begin) * logits.size(), logits.size());
+        result.kl_divergence += KlDivergence(row, logits);
+        result.same_top += LogSumOf(row).top == LogSumOf(logits).top ? 1.0 : 0.0;
+      };
+      score = approximate.Score(window, part, inner.get());
+      if (!score.ok()) return score.status();
+      Add(*score, &result.approximate);
+      inner.AddSeconds(approximate.timings().prefill_seconds);
+    }
+    inner.FinishWindow(count);
+  }
+  Finish(windows.size(), &result.exact);
+  Finish(windows.size(), &result.approximate);
+  result.kl_divergence /= static_cast<double>(result.exact.tokens);
+  result.same_top /= static_cast<double>(result.exact.tokens);
   return result;
 }
 

@@ -31,6 +31,23 @@ Result<Perplexity> MeasurePerplexity(Context& context,
                                      std::span<const std::vector<TokenId>> windows,
                                      const Hooks& hooks);
 
+// How far two runs over the same windows are apart.
+struct Comparison {
+  Perplexity exact;
+  Perplexity approximate;
+  double kl_divergence = 0.0;  // of the approximate run's next token from the exact one's, mean
+  double same_top = 0.0;       // share of predictions whose likeliest token is the same
+};
+
+// Scores the windows in slot 0 of both contexts, a few hundred tokens in turn, so that no more
+// logits are kept. Progress counts the tokens of `approximate`.
+Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
+                                     std::span<const std::vector<TokenId>> windows,
+                                     const Hooks& hooks);
+
+// KL(exact || other) in nats of the distributions that logits stand for; not negative.
+double KlDivergence(std::span<const float> exact, std::span<const float> other);
+
 }  // namespace headway::eval
 
 #endif  // HEADWAY_ENGINE_EVAL_PERPLEXITY_H_

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -31,6 +32,17 @@ TEST(CutWindows, StopsAtTheMost) {
   EXPECT_EQ(CutWindows(Count(2), 0, 3, 5), (Windows{{0, 1, 2}}));
   EXPECT_TRUE(CutWindows({}, 0, 3, 0).empty());
   EXPECT_TRUE(CutWindows(Count(1), std::nullopt, 8, 0).empty());
+}
+
+TEST(KlDivergence, IsThatOfTheDistributions) {
+  const std::vector<float> even = {1.0f, 1.0f};           // 1/2, 1/2
+  const std::vector<float> odd = {std::log(3.0f), 0.0f};  // 3/4, 1/4
+  EXPECT_NEAR(KlDivergence(even, odd), 0.5 * std::log(2.0 / 3.0) + 0.5 * std::log(2.0), 1e-6);
+  EXPECT_NEAR(KlDivergence(odd, even), 0.75 * std::log(1.5) + 0.25 * std::log(0.5), 1e-6);
+  // What is added to all logits changes nothing, and large ones do not overflow.
+  const std::vector<float> far = {1000.0f + std::log(3.0f), 1000.0f};
+  EXPECT_NEAR(KlDivergence(even, far), KlDivergence(even, odd), 1e-4);
+  EXPECT_EQ(KlDivergence(odd, odd), 0.0);
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ class GpuKernelSizes final : public KernelSizes {
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
     return cuda::WorkspaceLayout(limits).total;
   }
+  bool TakesEncoding(Encoding) const override { return true; }
 };
 
 #ifdef HEADWAY_CUDA

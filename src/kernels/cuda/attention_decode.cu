@@ -7,10 +7,12 @@
 #include <limits>
 
 #include "base/bytes.h"
+#include "kernels/cuda/attention_codes.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/items.h"
+#include "kernels/page_codec.h"
 
 namespace headway::cuda {
 namespace {
@@ -339,26 +341,8 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= work.queries) break;
     if (n > 0) __syncthreads();  // the tile before has been read
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int query = c * 2 + j;
-      float total = sum[n][j];
-#pragma unroll
-      for (int apart = 4; apart < kWarp; apart *= 2) {
-        total += __shfl_xor_sync(kAllLanes, total, apart);
-      }
-      if (r == 0) {
-        states.max[warp][query] = max[n][j];
-        states.sum[warp][query] = total;
-      }
-      if (n * 8 + query >= work.queries) continue;
-#pragma unroll
-      for (int h = 0; h < kVLoads; ++h) {
-        float4* to = reinterpret_cast<float4*>(&states.o[warp][query][h * 64 + r * 8]);
-        to[0] = make_float4(o[h][0][n][j], o[h][0][n][2 + j], o[h][1][n][j], o[h][1][n][2 + j]);
-        to[1] = make_float4(o[h][2][n][j], o[h][2][n][2 + j], o[h][3][n][j], o[h][3][n][2 + j]);
-      }
-    }
+    states.Take(warp, lane, max[n], sum[n], min(8, work.queries - n * 8),
+                [&](int h, int w, int i) { return o[h][w][n][i]; });
     states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
 }
@@ -566,8 +550,18 @@ cudaError_t LaunchPlain(cudaStream_t stream, const DecodeBatch& batch, int block
   return LaunchKernel(kernel, blocks, kPlainWarps * kWarp, 0, stream, batch);
 }
 
-cudaError_t Launch(cudaStream_t stream, DType dtype, const DecodeBatch& batch, int block_queries,
-                   int blocks) {
+cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding encoding, const DecodeBatch& batch,
+                   int block_queries, int blocks) {
+  switch (encoding) {
+    case Encoding::kInt8:
+      return LaunchCodes<Encoding::kInt8>(stream, batch, block_queries, blocks);
+    case Encoding::kFp8E4M3:
+      return LaunchCodes<Encoding::kFp8E4M3>(stream, batch, block_queries, blocks);
+    case Encoding::kInt4:
+      return LaunchCodes<Encoding::kInt4>(stream, batch, block_queries, blocks);
+    case Encoding::kNone:
+      break;
+  }
   switch (dtype) {
     case DType::kBF16:
       return LaunchMma<__nv_bfloat16>(stream, batch, block_queries, blocks);
@@ -580,8 +574,8 @@ cudaError_t Launch(cudaStream_t stream, DType dtype, const DecodeBatch& batch, i
 }
 
 // Queries that one block does: as many as the registers hold.
-int BlockQueries(DType dtype, int head_dim, int64_t queries) {
-  if (dtype == DType::kF32) return kPlainQueries;
+int BlockQueries(DType dtype, Encoding encoding, int head_dim, int64_t queries) {
+  if (dtype == DType::kF32 && encoding == Encoding::kNone) return kPlainQueries;
   return queries > 8 && head_dim <= 128 ? 16 : 8;
 }
 
@@ -594,6 +588,9 @@ DecodeItem ToDecodeItem(const AttentionItem& item, int group, int block_queries)
       .q_position = item.q_position,
       .k = item.keys.pages.k,
       .v = item.keys.pages.v,
+      .params = item.keys.pages.params,
+      .params_page_stride = item.keys.pages.params_page_stride,
+      .params_head_stride = item.keys.pages.params_head_stride,
       .page_stride = item.keys.pages.page_stride,
       .head_stride = item.keys.pages.head_stride,
       .position = item.keys.position,
@@ -614,32 +611,34 @@ DecodeItem ToDecodeItem(const AttentionItem& item, int group, int block_queries)
   };
 }
 
-bool Aligned(const void* pointer) { return std::bit_cast<uintptr_t>(pointer) % 16 == 0; }
-
-}  // namespace
-
-bool CanAttendDecode(const PageFormat& format, DType activation, int group,
-                     const AttentionParams& params, const AttentionItem& item) {
-  constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max() / 2;
-  const PageRun& pages = item.keys.pages;
-  return format.dtype == activation && format.head_dim >= 8 && format.head_dim <= kMaxHeadDim &&
-         format.head_dim % 8 == 0 && format.page_slots > 0 && params.window >= 0 && group > 0 &&
-         item.tokens * group <= kMaxSlots && item.key_mass == nullptr &&
-         item.transform.inv_freq == nullptr && !(item.merge && item.split != 0) &&
-         Aligned(pages.k) && Aligned(pages.v) && pages.page_stride % 16 == 0 &&
-         pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots;
+bool Aligned(const void* pointer, size_t bytes = 16) {
+  return std::bit_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items) {
+// Parameters on 4 bytes are what there is; on 16 they are read faster.
+bool ParamsAligned(const PageRun& pages, int64_t bytes) {
+  return Aligned(pages.params, static_cast<size_t>(bytes)) &&
+         pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
+}
+
+// Those of the items that are in the encoding, or in none.
+cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation,
+                        Encoding encoding, int group, const AttentionParams& params,
+                        std::span<const AttentionItem> items) {
+  const bool encoded = encoding != Encoding::kNone;
+  const auto takes = [&](const AttentionItem& item) {
+    return (item.keys.pages.params != nullptr) == encoded;
+  };
+  DecodeBatch batch = {};
+  batch.aligned = 1;
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
-    if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
+    if (!takes(item)) continue;
     queries = std::max(queries, item.tokens * group);
+    if (encoded && !ParamsAligned(item.keys.pages, 16)) batch.aligned = 0;
   }
-  const int block_queries = BlockQueries(format.dtype, format.head_dim, queries);
+  const int block_queries = BlockQueries(format.dtype, encoding, format.head_dim, queries);
 
-  DecodeBatch batch = {};
   batch.head_dim = format.head_dim;
   batch.group = Divisor::Of(group);
   batch.page_slots = Divisor::Of(format.page_slots);
@@ -647,17 +646,20 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
   batch.logit_scale = (batch.capped != 0 ? params.softcap : params.scale) * kLog2E;
   batch.cap_scale = batch.capped != 0 ? params.scale / params.softcap : 0.0f;
   batch.window = params.window;
+  batch.param_bytes = static_cast<int32_t>(ParamBytes(format));
+  batch.q_dtype = static_cast<int32_t>(activation);
 
   int64_t blocks = 0;
   auto flush = [&] {
-    const cudaError_t error =
-        blocks == 0 ? cudaSuccess
-                    : Launch(stream, format.dtype, batch, block_queries, static_cast<int>(blocks));
+    const cudaError_t error = blocks == 0 ? cudaSuccess
+                                          : Launch(stream, format.dtype, encoding, batch,
+                                                   block_queries, static_cast<int>(blocks));
     batch.items_count = 0;
     blocks = 0;
     return error;
   };
   for (const AttentionItem& item : items) {
+    if (!takes(item)) continue;
     const int64_t more =
         CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
     if (more == 0) continue;
@@ -672,6 +674,35 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
     blocks += more;
   }
   return flush();
+}
+
+}  // namespace
+
+bool CanAttendDecode(const PageFormat& format, DType activation, int group,
+                     const AttentionParams& params, const AttentionItem& item) {
+  constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max() / 2;
+  const PageRun& pages = item.keys.pages;
+  return format.dtype == activation && format.head_dim >= 8 && format.head_dim <= kMaxHeadDim &&
+         format.head_dim % 8 == 0 && format.page_slots > 0 && params.window >= 0 && group > 0 &&
+         item.tokens * group <= kMaxSlots && item.key_mass == nullptr &&
+         item.transform.inv_freq == nullptr && !(item.merge && item.split != 0) &&
+         Aligned(pages.k) && Aligned(pages.v) && pages.page_stride % 16 == 0 &&
+         pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots &&
+         (pages.params == nullptr ||
+          (format.encoding != Encoding::kNone && ParamsAligned(pages, 4)));
+}
+
+cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
+                         const AttentionParams& params, std::span<const AttentionItem> items) {
+  for (const AttentionItem& item : items) {
+    if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
+  }
+  if (format.encoding != Encoding::kNone) {
+    const cudaError_t error =
+        AttendAlike(stream, format, activation, format.encoding, group, params, items);
+    if (error != cudaSuccess) return error;
+  }
+  return AttendAlike(stream, format, activation, Encoding::kNone, group, params, items);
 }
 
 }  // namespace headway::cuda

@@ -14,7 +14,8 @@
 namespace headway::cuda {
 
 // True when AttendDecode can do the item: heads of at most 256 elements in multiples of 8, KV and
-// activations of one dtype, pages aligned to 16 bytes, keys neither rotated nor weighed.
+// activations of one dtype, or closed pages in the format's encoding; pages aligned to 16 bytes,
+// parameters to 4; keys neither rotated nor weighed.
 bool CanAttendDecode(const PageFormat& format, DType activation, int group,
                      const AttentionParams& params, const AttentionItem& item);
 

@@ -20,6 +20,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/merge.h"
+#include "kernels/cuda/page_codec.h"
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/sdpa.h"
@@ -68,6 +69,8 @@ class CudaKernels final : public Kernels {
   DType ActivationDType(DType weights) const override { return weights; }
   int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
 
+  bool TakesEncoding(Encoding) const override { return true; }
+
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
 
   Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
@@ -84,6 +87,7 @@ class CudaKernels final : public Kernels {
     prefill_memory_ = take(layout.prefill);
     bias_ = take(layout.bias);
     sample_memory_ = take(layout.sample);
+    decoded_ = take(layout.decoded);
     Result<std::unique_ptr<Buffer>> pinned =
         device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
@@ -227,6 +231,12 @@ class CudaKernels final : public Kernels {
     call.Check(cuda::RopeStoreKv(call.native(), dtype_, format, items), "rope and store kv");
   }
 
+  void EncodePages(Stream& stream, const PageFormat& format,
+                   std::span<const EncodePagesItem> items) override {
+    Call call(stream, EncodePagesCost(format, items));
+    call.Check(cuda::EncodePages(call.native(), format, items), "encoding pages");
+  }
+
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     Call call(stream, AttendCost(format, group, params, items, Bytes()));
@@ -238,7 +248,7 @@ class CudaKernels final : public Kernels {
           (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax)) {
         few_.push_back(item);
       } else {
-        const cuda::PrefillMemory memory = {prefill_memory_, limits_};
+        const cuda::PrefillMemory memory = {prefill_memory_, decoded_, limits_};
         call.Check(cuda::AttendPrefill(call.native(), sdpa_.get(), memory, format, dtype_, group,
                                        params, item));
       }
@@ -364,6 +374,7 @@ class CudaKernels final : public Kernels {
   void* bias_ = nullptr;  // of the product at hand
   std::byte* prefill_memory_ = nullptr;
   std::byte* sample_memory_ = nullptr;
+  std::byte* decoded_ = nullptr;  // keys and values of encoded pages, for a prefill
   std::array<Upload, kUploads> uploads_;
   size_t next_upload_ = 0;
   int64_t upload_bytes_ = 0;

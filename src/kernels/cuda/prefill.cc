@@ -9,6 +9,8 @@
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/merge.h"
+#include "kernels/cuda/page_codec.h"
+#include "kernels/cuda/workspace.h"
 
 namespace headway::cuda {
 namespace {
@@ -94,7 +96,7 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
 }
 
 // By the decode kernel, as many tokens at a time as it takes: every slice reads all keys. For f32,
-// which tensor cores do not take.
+// which the kernels of prefill do not take.
 Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                  const AttentionParams& params, const AttentionItem& item) {
   const int64_t step = std::max<int64_t>(1, kFewQueriesMax / group);
@@ -172,10 +174,59 @@ std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, 
   return pieces;
 }
 
+PageFormat DecodedFormat(const PageFormat& format) {
+  // Rows lie side by side, so that any pages will do.
+  return {.dtype = format.dtype, .page_slots = kDefaultPageSlots, .head_dim = format.head_dim};
+}
+
+std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
+                                         const PrefillMemory& memory) {
+  const PageFormat plain = DecodedFormat(format);
+  const auto row_bytes = static_cast<int64_t>(plain.bytes()) / plain.page_slots;
+  const int kv_heads = memory.limits.query_heads / memory.limits.group;
+  const int64_t most = kDecodedSlots / kv_heads / plain.page_slots * plain.page_slots;
+  HEADWAY_CHECK(most > 0 && item.heads <= kv_heads);
+  const int64_t count = item.keys.pages.count;
+  std::vector<AttentionItem> pieces;
+  for (int64_t begin = 0; begin < count || pieces.empty(); begin += most) {
+    AttentionItem piece = item;
+    const int64_t keys = std::min(most, count - begin);
+    piece.keys.pages = {.k = memory.decoded,
+                        .v = memory.decoded + kDecodedSlots * row_bytes,
+                        .page_stride = static_cast<int64_t>(plain.bytes()),
+                        .head_stride = keys * row_bytes,
+                        .count = keys};
+    // What lies behind the last head's keys is memory, too.
+    piece.keys.pages.readable = kDecodedSlots - (item.heads - 1) * keys;
+    piece.keys.position += begin;
+    if (piece.keys.positions != nullptr) piece.keys.positions += begin;
+    piece.merge = item.merge || begin > 0;
+    if (begin + keys < count) piece.result = nullptr;
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
 Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
                      const PageFormat& format, DType activation, int group,
                      const AttentionParams& params, const AttentionItem& item) {
   HEADWAY_CHECK(item.split == 0 && item.tokens <= memory.limits.rows);
+  if (item.keys.pages.params != nullptr && activation != DType::kF32) {
+    int64_t begin = 0;
+    for (const AttentionItem& piece : DecodedPieces(format, item, memory)) {
+      const PageRun& run = piece.keys.pages;
+      const cudaError_t error =
+          DecodePages(stream, format, item.keys.pages, item.heads, begin, run.count, run.k, run.v);
+      if (error != cudaSuccess) return StatusOf(error, "decoding pages");
+      if (Status s = AttendPrefill(stream, sdpa, memory, DecodedFormat(format), activation, group,
+                                   params, piece);
+          !s.ok()) {
+        return s;
+      }
+      begin += run.count;
+    }
+    return OkStatus();
+  }
   if (sdpa != nullptr) {
     const std::vector<DensePiece> pieces = DensePieces(format, activation, group, params, item);
     for (size_t i = 0; i < pieces.size(); ++i) {

@@ -18,13 +18,15 @@ namespace headway::cuda {
 // Queries a KV head (tokens * group) that AttendDecode takes at once.
 inline constexpr int64_t kFewQueriesMax = 64;
 
-// Memory for cuDNN's partial states, as PrefillLayout has it.
+// Memory for cuDNN's partial states, as PrefillLayout has it, and for decoded pages.
 struct PrefillMemory {
   std::byte* data = nullptr;
+  std::byte* decoded = nullptr;  // DecodedBytes
   KernelLimits limits;
 };
 
-// Kernels::Attend of one item without a split. `sdpa` may be null. An item of more tokens than
+// Kernels::Attend of one item without a split. Encoded pages are decoded first, a piece of the
+// range at a time. `sdpa` may be null. An item of more tokens than
 // `limits` has, and one that neither can do, is an error.
 //
 // Reads q up to half as many tokens beyond the last as there are (cuDNN's plans are for few sizes):
@@ -32,6 +34,13 @@ struct PrefillMemory {
 Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
                      const PageFormat& format, DType activation, int group,
                      const AttentionParams& params, const AttentionItem& item);
+
+// The pieces that an encoded item is decoded in, one behind the other: their keys are plain ones in
+// the memory for that. Where pieces end does not depend on how many heads the item has.
+std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
+                                         const PrefillMemory& memory);
+// The format of their pages.
+PageFormat DecodedFormat(const PageFormat& format);
 
 // How cuDNN does an item: keys [begin, begin + count), each piece after the first merged into the
 // state.

@@ -199,6 +199,47 @@ TEST(KeySpanTest, AgreesWithTheDefinition) {
   }
 }
 
+// Pieces follow one another, end at the same keys for any heads of a cache, and leave to the last
+// what only it may do.
+TEST(DecodedPiecesTest, CutTheKeysWhateverTheHeads) {
+  PageFormat format = kFormat;
+  format.page_slots = 5;
+  format.encoding = Encoding::kInt4;
+  PrefillMemory memory_for = {memory, memory, {}};
+  memory_for.limits.group = 4;
+  memory_for.limits.query_heads = 32;
+  float result = 0;
+  for (const int heads : {1, 3, 8}) {
+    for (const bool merge : {false, true}) {
+      AttentionItem item = OwnKeys();
+      item.heads = heads;
+      item.merge = merge;
+      item.result = &result;
+      item.keys.pages.first_slot = 3;
+      item.keys.pages.count = 40000;
+      item.keys.pages.params = memory;
+      item.keys.position = 100;
+      const std::vector<AttentionItem> pieces = DecodedPieces(format, item, memory_for);
+      ASSERT_EQ(pieces.size(), 3u);
+      int64_t begin = 0;
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const PageRun& run = pieces[i].keys.pages;
+        EXPECT_EQ(run.params, nullptr);
+        EXPECT_EQ(run.count, i < 2 ? 16384 : 40000 - 2 * 16384);
+        EXPECT_EQ(pieces[i].keys.position, 100 + begin);
+        EXPECT_EQ(pieces[i].merge, merge || i > 0);
+        EXPECT_EQ(pieces[i].result, i == 2 ? &result : nullptr);
+        // All that may be read is there.
+        const int64_t last = (heads - 1) * run.head_stride + run.readable * 256;
+        EXPECT_LE(last, run.v - run.k);
+        EXPECT_GE(run.readable, run.count);
+        begin += run.count;
+      }
+      EXPECT_EQ(begin, 40000);
+    }
+  }
+}
+
 TEST(CanNormMatVecTest, AsksForOneDtypeOnSixteenBytes) {
   alignas(16) static float numbers[8] = {};
   const MatVecNorm x = {numbers, {NormKind::kRms, numbers, nullptr, 1e-5f}};

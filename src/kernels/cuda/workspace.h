@@ -36,6 +36,15 @@ struct PrefillLayout {
   int64_t total() const { return kSdpaWorkspaceBytes + o + lse; }
 };
 
+// Keys and values of encoded pages, decoded for a prefill: so many of a KV head in all, so that a
+// range is attended to in pieces, whose states are merged. A merge costs as much as attention to
+// 850 keys, and the most heads of a group leave a piece several times as many.
+inline constexpr int64_t kDecodedSlots = 131072;
+constexpr int64_t DecodedBytes(const KernelLimits& limits) {
+  if (limits.encoding == Encoding::kNone || limits.activation == DType::kF32) return 0;
+  return RoundUp(2 * kDecodedSlots * limits.head_dim * 2, 256);
+}
+
 // Items of one call of sampling, the logits of one of its blocks, and what a row and a block keep.
 inline constexpr int64_t kSampleRowsMax = 16;
 inline constexpr int64_t kSampleBlockLogits = 1024;
@@ -57,8 +66,9 @@ struct WorkspaceLayout {
         prefill(RoundUp(PrefillLayout(limits).total(), 256)),
         bias(RoundUp(kJoinedMax * limits.max_out * 4, 256)),
         sample(RoundUp(SampleMemoryBytes(limits.vocab), 256)),
-        total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample) {}
-  int64_t upload, prefill, bias, sample, total;
+        decoded(DecodedBytes(limits)),
+        total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample + decoded) {}
+  int64_t upload, prefill, bias, sample, decoded, total;
 };
 
 // Short sequences need many small parts to fill the GPU, long ones few to be merged.

@@ -1,0 +1,27 @@
+// Encoding closed pages, and decoding them for kernels that know the dtype alone: the numbers of
+// kernels/page_codec.h, bit for bit.
+#ifndef HEADWAY_KERNELS_CUDA_PAGE_CODEC_H_
+#define HEADWAY_KERNELS_CUDA_PAGE_CODEC_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kernels.h"
+
+namespace headway::cuda {
+
+// Enqueues Kernels::EncodePages.
+cudaError_t EncodePages(cudaStream_t stream, const PageFormat& format,
+                        std::span<const EncodePagesItem> items);
+
+// Keys [begin, begin + count) of an encoded run of `heads` heads as rows of the format's dtype, f16
+// or bf16, rounded once from f32: K to k and V to v, each [heads, count, head_dim], on 16 bytes.
+// head_dim is a multiple of 8.
+cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const PageRun& run,
+                        int heads, int64_t begin, int64_t count, void* k, void* v);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_PAGE_CODEC_H_
