@@ -106,7 +106,7 @@ class PlainRunner {
 
     model_.Embed(*kernels_, *stream_, ids, positions, a);
     for (int layer = 0; layer < shape_.layers; ++layer) {
-      model_.Qkv(*kernels_, *stream_, layer, tokens, a);
+      model_.Qkv(*kernels_, *stream_, layer, tokens, a, false);
       Attention(layer, table, tokens, a);
       model_.AttentionOut(*kernels_, *stream_, layer, tokens, a);
       model_.Mlp(*kernels_, *stream_, layer, tokens, a);
