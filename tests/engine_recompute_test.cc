@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "headway/engine.h"
 #include "support/grid.h"
 #include "support/step_harness.h"
 
@@ -233,6 +234,103 @@ TEST(RecomputeBytes, ABudgetThatIsTooSmallSaysSo) {
       << status.message();
   // What fits goes on.
   EXPECT_TRUE((*h)->Append(id, RandomTokens(10, 96, 1), rope).ok());
+}
+
+EngineOptions DemoOptions() {
+  EngineOptions options;
+  options.device = TestDevice();
+  options.placement = "host-only";
+  options.segment = 64;
+  options.threads = 2;
+  if (TestDevice() != "cpu") options.host_memory = 64 << 20;
+  return options;
+}
+
+const char* const kDemo = HEADWAY_SOURCE_DIR "/models/demo";
+
+// Through the public API, in two requests of unequal lengths, one after another in the same slots.
+TEST(RecomputeOptions, ReachTheSteps) {
+  const auto run = [&](double share, PlanReport* plan) {
+    EngineOptions options = DemoOptions();
+    options.recompute_share = share;
+    Result<std::unique_ptr<Engine>> engine = Engine::Open(kDemo, options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{400, 260}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    *plan = (*context)->plan();
+    std::vector<TokenId> tokens;
+    for (int round = 0; round < 2; ++round) {
+      std::vector<Request> requests(2);
+      for (int i = 0; i < 2; ++i) {
+        const int64_t length = i == 0 ? 350 : 231 + round;
+        requests[static_cast<size_t>(i)].prompt =
+            RandomTokens(length, (*engine)->info().vocab, static_cast<uint64_t>(i + round));
+        requests[static_cast<size_t>(i)].max_tokens = 8;
+        requests[static_cast<size_t>(i)].ignore_eos = true;
+      }
+      Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      for (const Generation& one : *made) {
+        tokens.insert(tokens.end(), one.tokens.begin(), one.tokens.end());
+      }
+    }
+    EXPECT_GT((*context)->TierBytes(1), 0);
+    // Synthetic caches have X, too.
+    EXPECT_TRUE((*context)->FillSynthetic(0, 300, 3).ok());
+    Request request;
+    request.prompt.assign(301, 0);
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    EXPECT_TRUE((*context)->Generate({&request, 1}, {}).ok());
+    return tokens;
+  };
+  PlanReport off, some, all;
+  run(0.0, &off);
+  EXPECT_EQ(off.x_slabs, 0);
+  const std::vector<TokenId> first = run(0.6, &some);
+  EXPECT_NEAR(some.recompute_share, 0.6, 0.05);
+  EXPECT_EQ(run(0.6, &some), first);
+  run(1.0, &all);
+  EXPECT_EQ(all.recompute_share, 1.0);
+  EXPECT_EQ(all.slabs[1], 0);
+  EXPECT_LT(all.kv_bytes, off.kv_bytes);
+}
+
+TEST(RecomputeOptions, WhatCannotBeSaysWhy) {
+  const auto why = [](auto change) {
+    EngineOptions options = DemoOptions();
+    options.recompute_share = 0.5;
+    change(options);
+    Result<std::unique_ptr<Engine>> engine = Engine::Open(kDemo, options);
+    if (!engine.ok()) return engine.status().message();
+    return (*engine)->Plan({{800}}).status().message();
+  };
+  const auto expect = [](const std::string& message, const char* part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  EXPECT_EQ(why([](EngineOptions&) {}), "");
+  expect(why([](EngineOptions& o) { o.recompute_share = 1.5; }), "0 to 1, or auto");
+  expect(why([](EngineOptions& o) { o.session = "/nowhere/session"; }), "leave out --session");
+  expect(why([](EngineOptions& o) { o.kv_encoding = "int8"; }),
+         TestDevice() == "cpu" ? "leave out --kv-encoding" : "--kv-encoding int8");
+  expect(why([](EngineOptions& o) { o.head_group = 1; }), "leave out --head-group");
+  expect(why([](EngineOptions& o) {
+           o.placement = "disk-only";
+           o.disk_memory = 1 << 30;
+         }),
+         "leave out --placement disk-only");
+  expect(why([](EngineOptions& o) {
+           o.policy = "kvpr";
+           o.placement = "first-fit";
+           o.segment = 0;
+         }),
+         "policy kvpr fixes what is recomputed");
+  // A session with auto recomputes nothing, and says no word.
+  EXPECT_EQ(why([](EngineOptions& o) {
+              o.recompute_share = kRecomputeAuto;
+              o.head_group = 1;
+            }),
+            "");
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ struct Measured {
   std::vector<LaneReport> lanes;   // of all repetitions
   TierUse tiers;
   double host_share = 0.0;  // in the end
+  double recompute_share = 0.0;
 
   double median() const {
     std::vector<double> sorted = seconds;
@@ -182,6 +183,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
   measured.host_share = (*context)->timings().host_share;
+  measured.recompute_share = (*context)->plan().recompute_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
@@ -226,6 +228,9 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
   }
   if (measured.host_share > 0.0) {
     text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.host_share);
+  }
+  if (measured.recompute_share > 0.0) {
+    text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
   }
   return text;
 }
@@ -305,6 +310,7 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
          {"host_share", measured.host_share},
+         {"recompute_share", measured.recompute_share},
          {"predicted_seconds", measured.predicted_seconds},
          {"prediction_error", PredictionError(measured)},
          {"kv_bytes", TiersJson(measured.tiers)},

@@ -102,9 +102,10 @@ std::string ReportText(const ModelPlan& made) {
   text += FormatTable(rows, {false, false, true, true});
   text += fmt::format(
       "\ncut       chunk {} tokens, head group {}, segment {} tokens\n"
-      "slabs     {} each: {} on the device, {} on the host, {} on disk\n",
+      "slabs     {} each: {} on the device, {} on the host, {} on disk{}\n",
       plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes),
-      FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]));
+      FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]),
+      plan.x_slabs > 0 ? fmt::format("; {} of X on the host", FormatCount(plan.x_slabs)) : "");
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   text += PredictionText(made);
   text += "\nsmallest budgets, each with the others as they are:\n";

@@ -101,6 +101,8 @@ inline auto CacheCosts(const ModelShape& shape) {
     bytes.slab = c.group_heads * c.segment_tokens * slot;
     bytes.staging = c.staging_slabs * bytes.slab;
     bytes.bounce = c.bounce_slabs * bytes.slab;
+    bytes.x_slab = c.segment_tokens * shape.d_model * 2;
+    if (c.recompute > 0.0) bytes.staging += 2 * bytes.x_slab;
     return bytes;
   };
 }

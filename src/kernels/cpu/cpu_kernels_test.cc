@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -167,6 +168,36 @@ TEST_P(CpuKernelsTest, HeadNorm) {
     }
     cpu_->HeadNorm(*stream_, weight.data(), 1e-5f, tokens, heads, head_dim, actual.data(), stride);
     EXPECT_EQ(actual, expected) << head_dim;
+  }
+}
+
+// Rows some way apart, to the bits of the reference; nothing between them is touched.
+TEST_P(CpuKernelsTest, Convert) {
+  Random random(28);
+  for (const DType from : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const DType to : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const int64_t width : {1, 17, 384}) {
+        const int64_t rows = 9;
+        ConvertItem item = {.from_dtype = from,
+                            .from_stride = width + 3,
+                            .to_dtype = to,
+                            .to_stride = width + 5,
+                            .rows = rows,
+                            .width = width};
+        std::vector<std::byte> x(static_cast<size_t>(rows * item.from_stride) * 4);
+        for (int64_t i = 0; i < rows * item.from_stride; ++i) {
+          StoreFloat(x.data(), i, from, random.Normal());
+        }
+        std::vector<float> expected = Poisoned(rows * item.to_stride), actual = expected;
+        item.from = x.data();
+        item.to = expected.data();
+        ref_->Convert(*stream_, item);
+        item.to = actual.data();
+        cpu_->Convert(*stream_, item);
+        EXPECT_EQ(std::memcmp(actual.data(), expected.data(), actual.size() * sizeof(float)), 0)
+            << DTypeName(from) << " to " << DTypeName(to) << ", " << width;
+      }
+    }
   }
 }
 
