@@ -410,7 +410,8 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
     const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                        WeightsStreamed(request, fit), request.lengths);
-    return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths).seconds;
+    return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
+        .seconds;
   };
   const Fit fit = TryFit(request, best.choice);
   if (request.fixed.chunk > 0 || fit.weight_layers == request.shape.layers) return best;

@@ -122,8 +122,8 @@ TEST(Recompute, IsNeverSlowerThanKvpr) {
     PlanRequest request = Batch(i % 2 == 0 ? kOpt67B : kOpt13B, &machine);
     for (int64_t& length : request.lengths) length = 128 + random.Below(1000);
     const auto seconds = [&](const PlanRequest& asked, const Plan& plan) {
-      return WorkloadSeconds(machine, SubjectOf(asked), ExecutionOf(plan, asked.lengths),
-                             asked.lengths);
+      return WorkloadSeconds(machine, SubjectOf(asked, plan.cache),
+                             ExecutionOf(plan, asked.lengths), asked.lengths);
     };
     const Result<Plan> without = MakePlan(request);
     PlanRequest kvpr = request;

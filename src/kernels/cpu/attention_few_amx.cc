@@ -21,7 +21,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_few_amx.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
@@ -131,7 +130,10 @@ class Ahead {
   HWY_INLINE void Step() {
     if (left_ == 0) return;
 #pragma GCC unroll 16
-    for (int64_t line = 0; line < kTileBytes; line += kTileRowBytes) hwy::Prefetch(at_ + line);
+    for (int64_t line = 0; line < kTileBytes; line += kTileRowBytes) {
+      // To the second level: the first has too few buffers for lines under way to the memory.
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + line), _MM_HINT_T1);
+    }
     at_ += kTileBytes;
     if (--left_ == 0) NextTile();
   }
