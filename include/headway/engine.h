@@ -76,10 +76,10 @@ struct EngineOptions {
 
   // A share of the tokens, the first ones of each sequence, keep in host memory what keys and
   // values are made of instead of these (KVPR): fewer bytes to copy where a model has a KV head for
-  // every query head, and more arithmetic. 0: none, 1: all, kRecomputeAuto: as much as is fastest
-  // by the machine's profile, if any. Not together with a session, a KV encoding, streaming heads
-  // or sliding windows.
-  double recompute_share = 0.0;
+  // every query head, and more arithmetic. 0: none, 1: all, kRecomputeAuto: beside a GPU as much as
+  // is fastest by the machine's profile, if any. Not together with a session, a KV encoding,
+  // streaming heads or sliding windows.
+  double recompute_share = kRecomputeAuto;
 
   // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
   // marks keep sink and recent tokens only, always on the device. Not together with a session.

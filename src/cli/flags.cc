@@ -334,7 +334,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
             return OkStatus();
           })
       ->type_name("SHARE")
-      ->default_str("off");
+      ->default_str("auto");
   AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
   const std::string streaming = "Streaming heads (an approximation)";

@@ -121,9 +121,10 @@ std::string WhyNoRecompute(const EngineOptions& options, const plan::PlanRequest
 }
 
 // Options recompute_share and policy: what the plan must recompute, or may.
-Status ApplyRecompute(const EngineOptions& options, Encoding encoding, plan::PlanRequest* request) {
+Status ApplyRecompute(const EngineOptions& options, bool own_memory, Encoding encoding,
+                      plan::PlanRequest* request) {
   const bool kvpr = options.policy == "kvpr";
-  if (kvpr && (options.recompute_share != 0.0 || options.host_share != 0.0)) {
+  if (kvpr && (options.recompute_share > 0.0 || options.host_share > 0.0)) {
     return Status(StatusCode::kInvalidArgument,
                   "policy kvpr fixes what is recomputed and streams the rest; leave out "
                   "--recompute and --host-attention");
@@ -135,10 +136,11 @@ Status ApplyRecompute(const EngineOptions& options, Encoding encoding, plan::Pla
   }
   const std::string why = WhyNoRecompute(options, *request, encoding);
   if (options.recompute_share == kRecomputeAuto) {
-    request->recompute = why.empty();
-    return OkStatus();
+    // Without a bus there is nothing to save.
+    request->recompute = own_memory && options.policy == "auto" && why.empty();
+  } else if (!kvpr) {
+    request->fixed.recompute = options.recompute_share;
   }
-  if (!kvpr) request->fixed.recompute = options.recompute_share;
   if (kvpr || request->fixed.recompute > 0.0) {
     if (!why.empty()) {
       return Status(StatusCode::kUnsupported,
@@ -287,7 +289,9 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.fixed.segment_tokens = options.segment;
   request.fixed.staging_slabs = options.staging_slabs;
   ApplyPolicy(options.policy, &request);
-  if (Status s = ApplyRecompute(options, *encoding, &request); !s.ok()) return s;
+  if (Status s = ApplyRecompute(options, memory.backend.own_memory, *encoding, &request); !s.ok()) {
+    return s;
+  }
   if (session != nullptr && !session->slabs.empty()) {
     if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;

@@ -288,7 +288,7 @@ TEST(Plan, EncodedPagesAreCountedAsTheyMove) {
   EXPECT_NEAR(encoded.prefill.busy[down], plain.prefill.busy[down] / 4,
               1e-9 * plain.prefill.busy[down]);
   EXPECT_LT(encoded.decode.busy[bus], plain.decode.busy[bus] / 3);
-  EXPECT_LT(encoded.decode.attention, plain.decode.attention);
+  EXPECT_LE(encoded.decode.attention, plain.decode.attention);
   EXPECT_LT(encoded.decode.seconds, plain.decode.seconds);
 }
 
