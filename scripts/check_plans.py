@@ -19,30 +19,32 @@ import sys
 
 LLAMA = "bench/shapes/llama-3-8b.json"
 OPT = "bench/shapes/opt-6.7b.json"
+OPT13 = "bench/shapes/opt-13b.json"
 HOST_ONLY = "--placement host-only"
 
-# Name, kind of bench, shape, contexts, further options.
+# Name, kind of bench, shape, contexts, further options. KVPR's settings are batches of 64 at the mean
+# lengths of 128 + 128, 256 + 128 and 512 + 32 tokens.
+KVPR = f"{HOST_ONLY} --batch 64 -n 4"
 SETTINGS = [
+    ("decode, KVPR, 6.7B, stream alone", "decode", OPT, "192,320,528", f"{KVPR} --recompute off --host-attention off"),
+    ("decode, KVPR, 6.7B, recompute", "decode", OPT, "192,320,528", f"{KVPR} --host-attention off"),
+    ("decode, KVPR, 6.7B", "decode", OPT, "192,320,528", KVPR),
     ("decode, resident", "decode", LLAMA, "1024,8192,32768,131072", ""),
-    ("decode, a batch of 4, resident", "decode", LLAMA, "2048", "--batch 4"),
-    ("decode, a batch of 16, resident", "decode", LLAMA, "2048,8192", "--batch 16"),
-    ("decode, nothing resident, bus alone", "decode", LLAMA, "8192,32768,131072",
-     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 4"),
-    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
-    ("decode, half resident, bus alone", "decode", LLAMA, "65536,131072",
-     "--gpu-memory 24GiB --host-attention off -n 8"),
-    ("decode, half resident", "decode", LLAMA, "65536,131072", "--gpu-memory 24GiB -n 8"),
-    ("decode, a batch of 4 unequal, nothing resident", "decode", LLAMA, "65536+32768+16384+8192",
-     f"{HOST_ONLY} --gpu-memory 20GiB -n 8"),
+    ("decode, batches, resident", "decode", LLAMA, "2048+2048+2048+2048,16384+8192+4096", ""),
+    ("decode, nothing resident, bus alone", "decode", LLAMA, "32768,131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2"),
+    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB -n 6"),
+    ("decode, 24 GiB", "decode", LLAMA, "131072", "--gpu-memory 24GiB -n 6"),
     ("prefill, resident", "prefill", LLAMA, "2048,8192,32768", ""),
-    ("prefill, last chunk, resident", "prefill", LLAMA, "65536,131072", "--synthetic-kv"),
     ("prefill, nothing resident", "prefill", LLAMA, "8192,32768", f"{HOST_ONLY} --gpu-memory 18GiB"),
     ("prefill, last chunk, nothing resident", "prefill", LLAMA, "65536,131072",
      f"{HOST_ONLY} --gpu-memory 18GiB --synthetic-kv"),
-    ("decode, OPT-6.7B, a batch of 64, resident", "decode", OPT, "512", "--batch 64"),
-    ("decode, OPT-6.7B, a batch of 64, nothing resident", "decode", OPT, "512,1024",
-     f"{HOST_ONLY} --gpu-memory 20GiB --batch 64 -n 8"),
-    ("prefill, OPT-6.7B, a batch of 8", "prefill", OPT, "1024", "--batch 8"),
+    ("decode, int8, bus alone", "decode", LLAMA, "131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2 --kv-encoding int8"),
+    ("decode, int4, bus alone", "decode", LLAMA, "131072",
+     f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2 --kv-encoding int4"),
+    ("decode, KVPR, 13B, stream alone", "decode", OPT13, "320", f"{KVPR} --recompute off --host-attention off"),
+    ("decode, KVPR, 13B, recompute", "decode", OPT13, "320", f"{KVPR} --host-attention off"),
 ]
 
 # Name, kind of bench, shape, context, options of the workload, and the choices that are tried.
