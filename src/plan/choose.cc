@@ -1,0 +1,300 @@
+#include "plan/choose.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "plan/optimize.h"
+
+namespace headway::plan {
+namespace {
+
+constexpr int64_t kMinAutoSegment = 1024;
+constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
+constexpr int64_t kMinChunk = 16;
+// Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
+// so many any share is met well enough.
+constexpr int64_t kMinXSegment = 256;
+constexpr int64_t kShareSegments = 16;
+// What a cut with another chunk or segment must gain: it changes the order of additions, and runs
+// under different budgets should agree to the last bit.
+constexpr double kClearly = 0.05;
+// And any cut: less is the model's noise, and the rule's order decides.
+constexpr double kHairsBreadth = 1e-3;
+// Of the chunk that is preferred, where weights stream: more gains little.
+constexpr int64_t kMostChunks = 4;
+constexpr int kMostStaging = 4;    // more hide nothing where the bus is the lane that limits
+constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
+
+int64_t Align(int64_t tokens, int page_slots) {
+  return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
+}
+
+// Where layers have unequal numbers of heads with slabs, larger groups leave more of their last
+// slabs empty.
+bool WastesSlabs(const PlanRequest& request, int group_heads) {
+  int64_t heads = 0;
+  for (int layer = 0; layer < request.shape.layers; ++layer) {
+    heads += RoundUp(SlabHeads(request, layer), group_heads);
+  }
+  return !request.slab_heads.empty() && heads > SlabHeads(request) * 9 / 8;
+}
+
+int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
+  int64_t segments = 0;
+  for (int64_t length : request.lengths) segments += CeilDiv(length, segment_tokens);
+  return segments;
+}
+
+}  // namespace
+
+int64_t AutoSegment(const PlanRequest& request) {
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  int64_t segment = Align(request.segment, request.page_slots);
+  while (segment > kAlwaysSegment && segment * 2 > longest) {
+    segment = Align(segment / 2, request.page_slots);
+  }
+  while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
+    segment = Align(segment / 2, request.page_slots);
+  }
+  // Each of many short sequences would leave as much room empty.
+  if (request.lengths.size() > 1) {
+    segment = std::min(segment, Align(longest, request.page_slots));
+  }
+  // A share of the tokens is a number of segments.
+  const double share = request.fixed.recompute;
+  while (share > 0.0 && share < 1.0 && segment > kMinXSegment &&
+         TotalSegments(request, segment) < kShareSegments) {
+    segment = Align(segment / 2, request.page_slots);
+  }
+  return segment;
+}
+
+std::vector<CacheChoice> Candidates(const PlanRequest& request) {
+  std::vector<int> groups;
+  if (request.fixed.group_heads > 0) {
+    groups.push_back(std::min(request.fixed.group_heads, request.shape.kv_heads));
+  } else {
+    for (int g = request.shape.kv_heads; g > 1; g = static_cast<int>(CeilDiv(g, 2)))
+      if (!WastesSlabs(request, g)) groups.push_back(g);
+    groups.push_back(1);
+  }
+  std::vector<int64_t> chunks, segments;
+  if (request.fixed.chunk > 0) {
+    chunks.push_back(request.fixed.chunk);
+  } else {
+    for (int64_t c = request.chunk; c >= kMinChunk; c /= 2) chunks.push_back(c);
+  }
+  if (request.fixed.segment_tokens > 0) {
+    segments.push_back(request.fixed.segment_tokens);
+  } else {
+    const int64_t largest = AutoSegment(request);
+    for (int64_t s = largest; s >= request.page_slots; s = Align(s / 2, request.page_slots)) {
+      segments.push_back(s);
+      if (s == request.page_slots) break;
+    }
+  }
+  std::vector<CacheChoice> candidates;
+  for (int64_t segment : segments) {
+    for (int64_t chunk : chunks) {
+      for (int group : groups) {
+        CacheChoice choice = request.fixed;
+        choice.group_heads = group;
+        choice.chunk = chunk;
+        choice.segment_tokens = segment;
+        if (choice.staging_slabs == 0) choice.staging_slabs = kStaging;
+        choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
+        candidates.push_back(choice);
+      }
+    }
+  }
+  return candidates;
+}
+
+const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                          bool all_weights) {
+  const CacheChoice* first = nullptr;
+  for (const CacheChoice& choice : candidates) {
+    const Fit fit = TryFit(request, choice);
+    if (!fit.ok || (all_weights && fit.weight_layers < request.shape.layers)) continue;
+    if (first == nullptr) first = &choice;
+    if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
+    const CacheBytes bytes = request.costs.cache(choice);
+    const int64_t fixed = bytes.fixed();
+    const bool all_resident = fit.slabs[1] == 0 && fit.slabs[2] == 0;
+    if (all_resident || fixed <= fit.room / 2 || !request.keep_on_device) {
+      return &choice;
+    }
+  }
+  return first;
+}
+
+CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice) {
+  const Fit fit = TryFit(request, choice);
+  if (request.fixed.staging_slabs > 0 || fit.slabs[2] <= fit.slabs[0] + fit.slabs[1]) return choice;
+  CacheChoice deeper = choice;
+  for (int slabs = kStagingOfDisk; slabs > kStaging; --slabs) {
+    deeper.staging_slabs = deeper.bounce_slabs = slabs;
+    if (TryFit(request, deeper).ok) return deeper;
+  }
+  return choice;
+}
+
+double WeightsStreamed(const PlanRequest& request, const Fit& fit) {
+  return 1.0 - static_cast<double>(fit.weight_layers) / request.shape.layers;
+}
+
+Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
+                       int64_t x_slabs, double host_share, double weights_streamed,
+                       const std::vector<int64_t>& lengths) {
+  Execution run;
+  run.weights_streamed = weights_streamed;
+  run.chunk = choice.chunk;
+  run.group_heads = choice.group_heads;
+  run.segment_tokens = choice.segment_tokens;
+  run.staging_slabs = std::max(choice.staging_slabs, 1);
+  int64_t tokens = 0;
+  for (int64_t length : lengths) tokens += length;
+  run.full_length = tokens / static_cast<int64_t>(std::max<size_t>(lengths.size(), 1));
+  run.gather_tokens = GatherTokens(choice, lengths);
+  const auto all = static_cast<double>(slabs[0] + slabs[1] + slabs[2] + x_slabs);
+  if (all <= 0.0) return run;
+  run.split.resident = static_cast<double>(slabs[0]) / all;
+  run.split.host = static_cast<double>(slabs[1]) / all * host_share;
+  run.split.stream = static_cast<double>(slabs[1]) / all - run.split.host;
+  run.split.disk = static_cast<double>(slabs[2]) / all;
+  run.split.recompute = static_cast<double>(x_slabs) / all;
+  return run;
+}
+
+namespace {
+
+Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
+  const Machine& machine = *request.machine;
+  const Subject subject = SubjectOf(request, choice);
+  Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
+                               WeightsStreamed(request, fit), request.lengths);
+  Scored scored{choice, request.host_share};
+  if (request.host_attention && fit.slabs[1] > 0) {
+    SplitOptions options;
+    options.host = true;
+    run = BestSplit(machine, subject, run, request.lengths, options);
+    scored.host_share = run.split.host / (run.split.host + run.split.stream);
+  }
+  scored.seconds = WorkloadSeconds(machine, subject, run, request.lengths);
+  return scored;
+}
+
+// The fastest of the cuts that fit, `rule` among them. Cuts with its chunk and segment give the
+// same bits, and any that is faster is taken; the named policies' whole-context segment must be
+// clearly faster.
+Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+               const CacheChoice& rule) {
+  std::vector<CacheChoice> cuts;
+  const bool disk = request.budgets.disk > 0;
+  const auto add = [&](CacheChoice cut) {
+    cut.bounce_slabs = disk ? kStaging : 0;
+    if (request.fixed.staging_slabs > 0) return cuts.push_back(cut);
+    for (int slabs = kStaging; slabs <= (disk ? kStagingOfDisk : kMostStaging); ++slabs) {
+      cut.staging_slabs = slabs;
+      if (disk) cut.bounce_slabs = slabs;
+      cuts.push_back(cut);
+    }
+  };
+  for (const CacheChoice& cut : candidates) {
+    if (cut.chunk == rule.chunk && cut.segment_tokens == rule.segment_tokens) add(cut);
+  }
+  if (request.fixed.segment_tokens == 0 && request.fixed.group_heads == 0) {
+    CacheChoice whole = rule;
+    whole.segment_tokens = Align(*std::max_element(request.lengths.begin(), request.lengths.end()),
+                                 request.page_slots);
+    for (int group : {1, request.shape.kv_heads}) {
+      whole.group_heads = group;
+      add(whole);
+    }
+  }
+  Scored best = Score(request, rule, TryFit(request, rule));
+  for (const CacheChoice& cut : cuts) {
+    const Fit fit = TryFit(request, cut);
+    if (!fit.ok) continue;
+    const Scored scored = Score(request, cut, fit);
+    const bool same_bits =
+        cut.segment_tokens == best.choice.segment_tokens && cut.chunk == best.choice.chunk;
+    const double needed = same_bits ? kHairsBreadth : kClearly;
+    if (scored.seconds < best.seconds * (1.0 - needed)) best = scored;
+  }
+  return best;
+}
+
+// Where weights stream a larger chunk may be faster to read prompts by: a step brings the weights
+// once, however many tokens it has.
+Scored WithLargerChunk(const PlanRequest& request, Scored best) {
+  const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
+    const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
+                                       WeightsStreamed(request, fit), request.lengths);
+    return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
+        .seconds;
+  };
+  const Fit fit = TryFit(request, best.choice);
+  if (request.fixed.chunk > 0 || fit.weight_layers == request.shape.layers) return best;
+  double prefill = prefill_of(best.choice, fit);
+  const int64_t most = best.choice.chunk * kMostChunks;
+  for (CacheChoice larger = best.choice; larger.chunk < most;) {
+    larger.chunk *= 2;
+    const Fit then = TryFit(request, larger);
+    if (!then.ok) break;
+    const Scored scored = Score(request, larger, then);
+    const double seconds = prefill_of(larger, then);
+    if (scored.seconds > best.seconds || seconds > prefill * (1.0 - kClearly)) continue;
+    best = scored;
+    prefill = seconds;
+  }
+  return best;
+}
+
+// The fastest cut that recomputes a part of what the host holds, where one is clearly faster than
+// `best`, which does not.
+Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, const Scored& best) {
+  if (!request.recompute || !XIsSmaller(request.shape)) return best;
+  const Subject subject = SubjectOf(request, rule);
+  SplitOptions options;
+  options.host = request.host_attention;
+  options.recompute = true;
+  Scored found = best;
+  bool any = false;
+  for (int64_t segment = rule.segment_tokens; segment >= request.page_slots;) {
+    for (int slabs = kStaging; slabs <= kMostStaging; ++slabs) {
+      CacheChoice cut = rule;
+      cut.group_heads = request.shape.kv_heads;
+      cut.segment_tokens = segment;
+      if (request.fixed.staging_slabs == 0) cut.staging_slabs = slabs;
+      const Fit without = TryFit(request, cut);
+      if (!without.ok || without.slabs[1] == 0) continue;
+      Execution run = ExecutionFor(cut, without.slabs, 0, request.host_share,
+                                   WeightsStreamed(request, without), request.lengths);
+      cut.recompute = 1.0;
+      run.gather_tokens = GatherTokens(cut, request.lengths);
+      run = BestSplit(*request.machine, subject, run, request.lengths, options);
+      cut.recompute = run.split.recompute;
+      if (cut.recompute <= 0.0) continue;
+      const Fit fit = TryFit(request, cut);
+      if (!fit.ok || fit.x_slabs == 0) continue;
+      const Scored scored = Score(request, cut, fit);
+      if (any && scored.seconds >= found.seconds * (1.0 - kHairsBreadth)) continue;
+      found = scored;
+      any = true;
+    }
+    if (request.fixed.segment_tokens > 0 || segment <= kMinXSegment) break;
+    segment = Align(segment / 2, request.page_slots);
+  }
+  return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
+}
+
+}  // namespace
+
+Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                  const CacheChoice& rule) {
+  const Scored best = Fastest(request, candidates, rule);
+  return WithLargerChunk(request, FastestRecomputing(request, rule, best));
+}
+
+}  // namespace headway::plan

@@ -1,0 +1,142 @@
+#include "plan/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/bytes.h"
+#include "plan/optimize.h"
+
+namespace headway::plan {
+
+int SlabHeads(const PlanRequest& request, int layer) {
+  return request.slab_heads.empty() ? request.shape.kv_heads
+                                    : request.slab_heads[static_cast<size_t>(layer)];
+}
+
+int64_t SlabHeads(const PlanRequest& request) {
+  int64_t heads = 0;
+  for (int layer = 0; layer < request.shape.layers; ++layer) heads += SlabHeads(request, layer);
+  return heads;
+}
+
+WeightSplit SplitWeights(const PlanRequest& request, int layers) {
+  const int64_t streamed = request.shape.layers - layers;
+  const int64_t bytes = streamed * request.layer_weight_bytes;
+  return {request.weight_bytes - bytes,
+          std::min<int64_t>(streamed, kWeightBuffers) * request.layer_weight_bytes, bytes};
+}
+
+namespace {
+
+// Slabs of X of all layers and sequences when every sequence has its full length.
+int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  int64_t slabs = 0;
+  if (choice.recompute <= 0.0) return slabs;
+  for (int segments : XSegments(choice.recompute, request.lengths, choice.segment_tokens)) {
+    slabs += int64_t{segments} * request.shape.layers;
+  }
+  return slabs;
+}
+
+// The same of K and V, of all head groups. A layer with a sliding window keeps what the window and
+// one chunk can see.
+int64_t CountSlabs(const PlanRequest& request, const CacheChoice& choice) {
+  std::map<int64_t, int64_t> sequences;  // by their segments: many are alike
+  for (int64_t length : request.lengths) ++sequences[CeilDiv(length, choice.segment_tokens)];
+  int64_t slabs = -CountXSlabs(request, choice);
+  for (const auto& [segments, count] : sequences) {
+    for (int layer = 0; layer < request.shape.layers; ++layer) {
+      const int64_t window =
+          request.window.empty() ? 0 : request.window[static_cast<size_t>(layer)];
+      const int64_t seen =
+          window == 0 ? segments : CeilDiv(window + choice.chunk, choice.segment_tokens) + 1;
+      slabs +=
+          count * CeilDiv(SlabHeads(request, layer), choice.group_heads) * std::min(segments, seen);
+    }
+  }
+  return slabs;
+}
+
+// What a cut takes, wherever the weights are: asked of the rooms once.
+struct Sizes {
+  CacheBytes bytes;
+  int64_t slabs = 0;
+  int64_t x_slabs = 0;
+  int64_t beside = 0;  // on a device with its own memory beside cache and weights
+};
+
+Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
+  return {
+      request.costs.cache(choice), CountSlabs(request, choice), CountXSlabs(request, choice),
+      request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
+}
+
+// What the cache may take of the fast tier.
+int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+  if (request.budgets.device == kUnbounded) return request.budgets.kv;
+  const WeightSplit weights = SplitWeights(request, weight_layers);
+  return std::min(request.budgets.kv,
+                  request.budgets.device - sizes.beside - weights.resident - weights.buffers);
+}
+
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+  Fit fit;
+  fit.weight_layers = weight_layers;
+  const bool streams = weight_layers < request.shape.layers;
+  const int64_t weights = SplitWeights(request, weight_layers).host;
+  const CacheBytes& bytes = sizes.bytes;
+  const int64_t fixed = bytes.fixed();
+  const int64_t limit = KvLimit(request, sizes, weight_layers);
+  fit.room = streams ? KvLimit(request, sizes, 0) : limit;
+  fit.x_slabs = sizes.x_slabs;
+  int64_t left = sizes.slabs;
+  // What is there for the cache, and what of it is not for slabs of K and V.
+  const int64_t host = request.budgets.host - weights;
+  const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
+  if (fixed > limit || host < 0) return fit;
+  const bool all_stay =
+      request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
+  if (!all_stay || streams) {
+    const int64_t room = request.keep_on_host ? host - on_host : 0;
+    const int64_t slabs = std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
+    const int64_t mapped = weights + (all_stay ? 0 : on_host + slabs);
+    fit.page_tables =
+        static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
+    if (fixed + fit.page_tables > limit) return fit;
+  }
+  if (request.keep_on_device) {
+    fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
+    left -= fit.slabs[0];
+  }
+  if ((left > 0 && bytes.bounce > host) || (fit.x_slabs > 0 && on_host > host)) return fit;
+  if (request.keep_on_host && left > 0) {
+    fit.slabs[1] = std::min(left, (host - on_host) / bytes.slab);
+    left -= fit.slabs[1];
+  }
+  if (left > 0) {
+    fit.slabs[2] = std::min(left, request.budgets.disk / bytes.slab);
+    left -= fit.slabs[2];
+  }
+  fit.ok = left == 0;
+  return fit;
+}
+
+}  // namespace
+
+Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
+  const Sizes sizes = SizesOf(request, choice);
+  const int layers = request.shape.layers;
+  if (request.weight_layers >= 0) {
+    return FitWith(request, sizes, std::min(request.weight_layers, layers));
+  }
+  const Fit all = FitWith(request, sizes, layers);
+  if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;
+  for (int resident = layers - 1; resident >= 0; --resident) {
+    const Fit some = FitWith(request, sizes, resident);
+    if (some.ok) return some;
+  }
+  return all;
+}
+
+}  // namespace headway::plan

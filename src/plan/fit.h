@@ -1,0 +1,42 @@
+// Fit: what a cut of the cache takes of each tier, and whether that is there.
+#ifndef HEADWAY_PLAN_FIT_H_
+#define HEADWAY_PLAN_FIT_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "plan/plan.h"
+
+namespace headway::plan {
+
+inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+
+// KV heads that have slabs, of a layer and of all.
+int SlabHeads(const PlanRequest& request, int layer);
+int64_t SlabHeads(const PlanRequest& request);
+
+// Weights with the matrices of so many layers on the device.
+struct WeightSplit {
+  int64_t resident = 0;
+  int64_t buffers = 0;  // on the device
+  int64_t host = 0;
+};
+WeightSplit SplitWeights(const PlanRequest& request, int layers);
+
+struct Fit {
+  bool ok = false;
+  int weight_layers = 0;
+  int64_t room = 0;  // that cache, and layers where not all are resident, may take of the fast tier
+  int64_t slabs[kTierCount] = {};
+  int64_t x_slabs = 0;
+  int64_t page_tables = 0;  // on the device, for host memory
+};
+
+// Weights come before keys and values where not both fit: a byte that stays saves a byte of the bus
+// in each step, but one of the cache only from when it is filled, and cores of the host can attend
+// to what stays there.
+Fit TryFit(const PlanRequest& request, const CacheChoice& choice);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_FIT_H_
