@@ -132,6 +132,12 @@ TEST_P(Recompute, GivesTheSameBitsEveryTime) {
   config.placement = kv::PlacementKind::kFirstFit;
   config.device_slabs = 4;
   ExpectSameBits(expected, RunTokens(*model, config, tokens, 20), "the rest elsewhere");
+  for (const int layers : {0, 1}) {
+    HarnessConfig streamed = config;
+    streamed.weight_layers = layers;
+    const std::unique_ptr<Model> other = Tiny(TinyConfig(GetParam()));
+    ExpectSameBits(expected, RunTokens(*other, streamed, tokens, 20), "weights stream");
+  }
 }
 
 // Sequences of unequal lengths whose slabs are recomputed together, forks that share slabs and go
