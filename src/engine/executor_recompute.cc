@@ -107,6 +107,8 @@ void Executor::Recompute(int layer) {
   pages.k = recomputed_.pages;
   pages.v = recomputed_.pages + shape_.kv_heads * pages.head_stride;
   pages.count = rows;
+  // Not RopeStoreKv, which lets the next kernel begin: decode attention would read these pages
+  // ahead of the store, as those of earlier steps that they are.
   const StoreKvItem store = {
       .k = k, .v = v, .kv_stride = 2 * width, .heads = shape_.kv_heads, .to = pages};
   kernels_.StoreKv(compute_, format_, {&store, 1});
