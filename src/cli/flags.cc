@@ -123,6 +123,25 @@ Status ReadNumber(const std::string& text, T low, T high, T* target) {
                             std::is_floating_point_v<T> ? "number" : "whole number", low, high));
 }
 
+// A share from 0 to 1; off is 0, and auto, the default, is `automatic`.
+void AddShare(CLI::App& app, const std::string& group, const std::string& name, double* target,
+              double automatic, const std::string& help) {
+  AddRead(app, group, name, help,
+          [target, automatic](const std::string& text) {
+            if (text == "off") {
+              *target = 0.0;
+            } else if (text == "auto") {
+              *target = automatic;
+            } else if (!ReadNumber<double>(text, 0.0, 1.0, target).ok()) {
+              return Status(StatusCode::kInvalidArgument,
+                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
+            }
+            return OkStatus();
+          })
+      ->type_name("SHARE")
+      ->default_str("auto");
+}
+
 // A number from 1 on, or auto, which is 0 in *target.
 template <typename T>
 CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
@@ -300,41 +319,16 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "tokens that move together; auto: the planner's choice");
   AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
-  AddRead(
-      app, memory, "--host-attention",
+  AddShare(
+      app, memory, "--host-attention", &engine.host_share, kHostShareAuto,
       "share of what decode would stream from host memory that CPU cores attend to there "
       "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
-      "with the planner's share and is corrected after each step",
-      [&engine](const std::string& text) {
-        if (text == "off") {
-          engine.host_share = 0.0;
-        } else if (text == "auto") {
-          engine.host_share = kHostShareAuto;
-        } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.host_share).ok()) {
-          return Status(StatusCode::kInvalidArgument,
-                        fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
-        }
-        return OkStatus();
-      })
-      ->type_name("SHARE")
-      ->default_str("auto");
-  AddRead(app, memory, "--recompute",
-          "share of the tokens whose keys and values are recomputed from their layer's input, kept "
-          "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
-          "profile says is fastest",
-          [&engine](const std::string& text) {
-            if (text == "off") {
-              engine.recompute_share = 0.0;
-            } else if (text == "auto") {
-              engine.recompute_share = kRecomputeAuto;
-            } else if (!ReadNumber<double>(text, 0.0, 1.0, &engine.recompute_share).ok()) {
-              return Status(StatusCode::kInvalidArgument,
-                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
-            }
-            return OkStatus();
-          })
-      ->type_name("SHARE")
-      ->default_str("auto");
+      "with the planner's share and is corrected after each step");
+  AddShare(
+      app, memory, "--recompute", &engine.recompute_share, kRecomputeAuto,
+      "share of the tokens whose keys and values are recomputed from their layer's input, kept "
+      "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
+      "profile says is fastest");
   AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
   const std::string streaming = "Streaming heads (an approximation)";

@@ -250,12 +250,14 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (options.threads < 0 || options.threads > 1024) {
     return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
   }
-  if (!(options.host_share == kHostShareAuto ||
-        (options.host_share >= 0.0 && options.host_share <= 1.0))) {
+  // NaN is neither.
+  const auto is_share = [](double share, double automatic) {
+    return share == automatic || (share >= 0.0 && share <= 1.0);
+  };
+  if (!is_share(options.host_share, kHostShareAuto)) {
     return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
   }
-  if (!(options.recompute_share == kRecomputeAuto ||
-        (options.recompute_share >= 0.0 && options.recompute_share <= 1.0))) {
+  if (!is_share(options.recompute_share, kRecomputeAuto)) {
     return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
   }
   if (Status s = impl->OpenBackend(); !s.ok()) return s;

@@ -73,16 +73,17 @@ void Finish(size_t windows, Perplexity* result) {
       std::exp(result->negative_log_likelihood / static_cast<double>(result->tokens));
 }
 
-// The greatest, and ln of the sum of the exponentials.
-struct LogSum {
-  size_t top = 0;
-  double value = 0.0;
-};
-LogSum LogSumOf(std::span<const float> logits) {
-  const auto top = std::max_element(logits.begin(), logits.end());
+// The index of the greatest.
+size_t TopOf(std::span<const float> logits) {
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// ln of the sum of the exponentials.
+double LogSumOf(std::span<const float> logits) {
+  const double top = logits[TopOf(logits)];
   double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(double{logit} - double{*top});
-  return {static_cast<size_t>(top - logits.begin()), double{*top} + std::log(sum)};
+  for (const float logit : logits) sum += std::exp(double{logit} - top);
+  return top + std::log(sum);
 }
 
 }  // namespace
@@ -105,8 +106,8 @@ Result<Perplexity> MeasurePerplexity(Context& context,
 }
 
 double KlDivergence(std::span<const float> exact, std::span<const float> other) {
-  const double exact_sum = LogSumOf(exact).value;
-  const double other_sum = LogSumOf(other).value;
+  const double exact_sum = LogSumOf(exact);
+  const double other_sum = LogSumOf(other);
   double divergence = 0.0;
   for (size_t i = 0; i < exact.size(); ++i) {
     const double log_p = double{exact[i]} - exact_sum;
@@ -141,7 +142,7 @@ Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
         const std::span<const float> row = std::span<const float>(kept).subspan(
             static_cast<size_t>(index - 1 - begin) * logits.size(), logits.size());
         result.kl_divergence += KlDivergence(row, logits);
-        result.same_top += LogSumOf(row).top == LogSumOf(logits).top ? 1.0 : 0.0;
+        result.same_top += TopOf(row) == TopOf(logits) ? 1.0 : 0.0;
       };
       score = approximate.Score(window, part, inner.get());
       if (!score.ok()) return score.status();
