@@ -19,10 +19,13 @@ namespace headway {
 class Trace {
  public:
   struct LaneTotals {
+    // A pause of less than kHandOver between two pieces of work belongs to them.
     int64_t busy_ns = 0;
     int64_t bytes = 0;
     int64_t flops = 0;
   };
+
+  static constexpr int64_t kHandOver = 5000;  // ns
 
   void EnableEvents() { events_enabled_ = true; }
   void Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns);
@@ -41,6 +44,7 @@ class Trace {
   std::atomic<bool> events_enabled_ = false;
   mutable std::mutex mutex_;
   LaneTotals totals_[kLaneCount];
+  int64_t last_end_ns_[kLaneCount] = {};
   std::vector<Entry> entries_;
 };
 

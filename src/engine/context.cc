@@ -164,7 +164,7 @@ Status Context::Impl::Build(const Workload& workload) {
     weights = std::move(*stream);
   }
   setup->executor.host_reads_device = device->host_reads_memory();
-  HostPath host{host_attention.get(), setup->plan.host_share, nullptr, parts.env};
+  HostPath host{host_attention.get(), setup->plan.host_share, nullptr};
   const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
   if (host_attention != nullptr && corrected) host.trace = &trace;
   Result<std::unique_ptr<Executor>> new_executor =

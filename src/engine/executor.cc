@@ -188,6 +188,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     step.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
   }
   const HostStepTimes before = LaneTimes();
+  if (host_ != nullptr) host_->ForgetPauses();
   BeginEntries(inputs);
   ahead_ = std::all_of(inputs.begin(), inputs.end(), [](const StepInput& in) {
     return in.logits == LogitsMode::kNone && in.sampler == nullptr;
@@ -381,7 +382,10 @@ Status Executor::Attention(int layer) {
   // Without the host all groups have as many parts.
   if (!with_host) AddMerges(slab_runs_[static_cast<size_t>(layer)], false);
   if (store_.format().pattern.StreamingIn(layer) > 0) AttendStreaming(layer);
-  if (with_host) store_.AwaitHost();
+  if (with_host) {
+    host_->StreamWaits(compute_);
+    store_.AwaitHost();
+  }
   if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
   return probe_ == nullptr ? OkStatus() : FinishProbe(layer);
 }

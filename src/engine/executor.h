@@ -75,7 +75,6 @@ struct HostPath {
   // Not null: the share is corrected after each decode step by what the lanes took, as the trace of
   // the device's streams says.
   const Trace* trace = nullptr;
-  Env* env = nullptr;
 };
 
 class Executor {

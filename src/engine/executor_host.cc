@@ -120,8 +120,7 @@ HostStepTimes Executor::LaneTimes() const {
   const Trace::LaneTotals bus = host_path_.trace->totals(Lane::kHostToDevice);
   const Trace::LaneTotals host = host_path_.trace->totals(Lane::kHostCompute);
   constexpr double kNano = 1e-9;
-  return {.step_seconds = static_cast<double>(host_path_.env->NowNanos()) * kNano,
-          .bus_seconds = static_cast<double>(bus.busy_ns) * kNano,
+  return {.bus_seconds = static_cast<double>(bus.busy_ns) * kNano,
           .host_seconds = static_cast<double>(host.busy_ns) * kNano,
           .bus_bytes = static_cast<double>(bus.bytes) / 2.0,  // read, and written
           .host_bytes = static_cast<double>(host.bytes)};
@@ -135,11 +134,11 @@ void Executor::CorrectHostShare(const HostStepTimes& before) {
     return;
   }
   const HostStepTimes now = LaneTimes();
-  host_share_.Observe({.step_seconds = now.step_seconds - before.step_seconds,
-                       .bus_seconds = now.bus_seconds - before.bus_seconds,
+  host_share_.Observe({.bus_seconds = now.bus_seconds - before.bus_seconds,
                        .host_seconds = now.host_seconds - before.host_seconds,
                        .bus_bytes = now.bus_bytes - before.bus_bytes,
-                       .host_bytes = now.host_bytes - before.host_bytes});
+                       .host_bytes = now.host_bytes - before.host_bytes,
+                       .gap_seconds = host_->PauseSeconds()});
 }
 
 }  // namespace headway

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/env.h"
 #include "base/half.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/cost.h"
@@ -93,6 +94,10 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
   kernel_limits.group = limits.shape.group();
   kernel_limits.query_heads = limits.shape.query_heads;
   if (Status s = host->kernels_->Prepare(kernel_limits, *host->cpu_, budget); !s.ok()) return s;
+  // A step has a work a layer at most, and ends before the next begins.
+  for (int layer = 0; layer < limits.shape.layers; ++layer) {
+    host->stream_at_.push_back(device.NewEvent());
+  }
   return host;
 }
 
@@ -184,14 +189,47 @@ std::function<Status()> HostAttention::Work(int64_t window) {
       items_.begin(), items_.end(),
       [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
   // Taken apart before the queries are there.
-  return [this, params, entries = std::move(asked_),
+  return [this, params, number = ++works_, entries = std::move(asked_),
           items = SingleStates(limits_.format, limits_.shape.group(), items_),
           merges = std::move(merges_)] {
+    const int64_t start_ns = Env::Default()->NowNanos();
     LoadQueries(entries);
     kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
     kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
+    EndWork(number, start_ns);
     return at_once_->status();
   };
+}
+
+void HostAttention::StreamWaits(Stream& stream) {
+  stream.Record(*stream_at_[static_cast<size_t>(works_) % stream_at_.size()]);
+  stream_told_.store(works_, std::memory_order_release);
+}
+
+void HostAttention::EndWork(int64_t number, int64_t start_ns) {
+  // Where the stream was not told yet it has other things to do, too.
+  const bool awaited = stream_told_.load(std::memory_order_acquire) >= number &&
+                       stream_at_[static_cast<size_t>(number) % stream_at_.size()]->Reached();
+  const std::lock_guard lock(mutex_);
+  spans_.push_back({start_ns, Env::Default()->NowNanos(), awaited});
+}
+
+void HostAttention::ForgetPauses() {
+  const std::lock_guard lock(mutex_);
+  spans_.clear();
+}
+
+double HostAttention::PauseSeconds() const {
+  const std::lock_guard lock(mutex_);
+  int64_t pauses = 0, nanos = 0;
+  for (size_t i = 1; i < spans_.size(); ++i) {
+    if (!spans_[i - 1].awaited) continue;
+    ++pauses;
+    nanos += spans_[i].start_ns - spans_[i - 1].end_ns;
+  }
+  if (pauses == 0) return -1.0;
+  return static_cast<double>(nanos) * 1e-9 / static_cast<double>(pauses) *
+         static_cast<double>(spans_.size());
 }
 
 }  // namespace headway

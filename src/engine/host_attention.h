@@ -8,9 +8,11 @@
 #ifndef HEADWAY_ENGINE_HOST_ATTENTION_H_
 #define HEADWAY_ENGINE_HOST_ATTENTION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -58,6 +60,15 @@ class HostAttention {
   // What it moves and computes, and what does it, once, on a thread of its own.
   WorkCost Cost() const;
   std::function<Status()> Work(int64_t window);
+  // `stream` was given all that it does beside the last work, and waits for it next.
+  void StreamWaits(Stream& stream);
+
+  // --- How the works of a step followed each other.
+  void ForgetPauses();
+  // Of the works since then, all of which have ended: seconds between the end of one and the begin
+  // of the next, as many as there were works, where the stream waited for nothing but the work.
+  // < 0: it never did.
+  double PauseSeconds() const;
 
  private:
   HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels);
@@ -66,6 +77,8 @@ class HostAttention {
   int64_t Width() const { return int64_t{limits_.shape.query_heads} * limits_.shape.head_dim; }
   int64_t MaxParts() const;
   void LoadQueries(std::span<const int> entries);
+  // The work of this number, on the thread that did it.
+  void EndWork(int64_t number, int64_t start_ns);
 
   const HostAttentionLimits limits_;
   std::unique_ptr<Device> cpu_;
@@ -84,6 +97,16 @@ class HostAttention {
   std::vector<int> asked_;  // entries
   std::vector<AttentionItem> items_;
   std::vector<MergeItem> merges_;
+
+  int64_t works_ = 0;                              // made so far
+  std::vector<std::unique_ptr<Event>> stream_at_;  // of work n: number n modulo as many
+  std::atomic<int64_t> stream_told_ = 0;           // works whose event was recorded
+  struct Span {
+    int64_t start_ns, end_ns;
+    bool awaited;  // the stream waited for it at its end
+  };
+  mutable std::mutex mutex_;
+  std::vector<Span> spans_;
 };
 
 }  // namespace headway

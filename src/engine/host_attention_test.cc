@@ -153,5 +153,42 @@ TEST(HostAttentionCuts, AgreeWithTheDefinition) {
   }
 }
 
+// A work whose stream waited for it tells what comes behind it; another one, that others were
+// waited for, too.
+TEST(HostAttentionPauses, CountBehindWorksThatTheStreamAwaited) {
+  ThreadPool pool(1);
+  Budget budget("test", kUnlimited);
+  const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
+  const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
+  HostAttentionLimits limits;
+  limits.shape.layers = 3;
+  limits.shape.query_heads = limits.shape.kv_heads = 1;
+  limits.shape.head_dim = kDim;
+  limits.format = {DType::kBF16, kSlots, kDim};
+  limits.entries = limits.length = 1;
+  limits.segment_tokens = kSlots;
+  Result<std::unique_ptr<HostAttention>> made =
+      HostAttention::Create(limits, *NewCpuKernels(&pool, nullptr, "auto"), *device, budget);
+  ASSERT_TRUE(made.ok());
+  HostAttention& host = **made;
+  const auto run = [&](bool awaited) {
+    host.Begin();
+    std::fill_n(reinterpret_cast<float*>(host.Queries(0, 1)), kDim, 0.0f);
+    host.Add(0, 0, {0, 1, 0}, {});
+    const std::function<Status()> work = host.Work(0);
+    if (awaited) host.StreamWaits(*stream);
+    ASSERT_TRUE(work().ok());
+    if (!awaited) host.StreamWaits(*stream);
+  };
+  EXPECT_LT(host.PauseSeconds(), 0.0);
+  for (const bool awaited : {false, true, false}) run(awaited);
+  const double pauses = host.PauseSeconds();
+  EXPECT_GT(pauses, 0.0);  // three times that behind the second work
+  EXPECT_LT(pauses, 1.0);
+  host.ForgetPauses();
+  for (const bool awaited : {false, false, true}) run(awaited);
+  EXPECT_LT(host.PauseSeconds(), 0.0);
+}
+
 }  // namespace
 }  // namespace headway

@@ -27,25 +27,20 @@ void SplitLayer(double share, std::span<const HostSlab> slabs, double* carry,
 }
 
 void HostShareControl::Observe(const HostStepTimes& times) {
-  const double bytes = times.bus_bytes + times.host_bytes;
   if (times.bus_bytes <= 0.0 || times.host_bytes <= 0.0 || times.bus_seconds <= 0.0 ||
       times.host_seconds <= 0.0) {
     return;
   }
-  const double bus = bytes * times.bus_seconds / times.bus_bytes;     // seconds, alone with all
-  const double host = bytes * times.host_seconds / times.host_bytes;  // the same
-  // Other batches have other gaps.
-  if (bytes > 1.25 * gap_bytes_ || bytes < 0.8 * gap_bytes_) {
-    gap_bytes_ = bytes;
-    gap_ = -1.0;
+  if (times.gap_seconds >= 0.0) {
+    gap_ += (gap_known_ ? 0.5 : 1.0) * (times.gap_seconds - gap_);
+    gap_known_ = true;
   }
-  // Where the bus is busy all the time the host waits for it, too, and its idle time is no gap.
-  if (times.bus_seconds < kBusyBus * times.step_seconds) {
-    const double idle =
-        std::clamp(times.step_seconds - times.host_seconds, 0.0, kMostGap * times.step_seconds);
-    gap_ = gap_ < 0.0 ? idle : std::min(gap_, idle);
-  }
-  const double best = std::clamp((bus - std::max(gap_, 0.0)) / (bus + host), kLeast, kMost);
+  const double host = times.host_seconds / share_;  // alone with all that is shared out
+  const double streamed = times.host_bytes * (1.0 - share_) / share_;
+  const double fixed = std::max(times.bus_bytes - streamed, 0.0);
+  const double byte = times.bus_seconds / times.bus_bytes;
+  const double bus = (streamed + times.host_bytes) * byte;  // the same
+  const double best = std::clamp((fixed * byte + bus - gap_) / (bus + host), kLeast, kMost);
   if (std::abs(best - share_) <= kDeadband) return;
   share_ = std::clamp(share_ + 0.5 * (best - share_), kLeast, kMost);
 }

@@ -25,33 +25,37 @@ void SplitLayer(double share, std::span<const HostSlab> slabs, double* carry,
 
 // What a decode step took.
 struct HostStepTimes {
-  double step_seconds = 0.0;
   double bus_seconds = 0.0;   // that the h2d lane was busy
   double host_seconds = 0.0;  // that the cpu lane was busy
-  double bus_bytes = 0.0;     // of slabs that streamed
-  double host_bytes = 0.0;    // of those that the host attended to
+  double bus_bytes = 0.0;     // of all that came over the bus
+  double host_bytes = 0.0;    // of what the host attended to
+  // That the host had nothing to do while no other lane was waited for (a layer needs its queries
+  // first); < 0: not known.
+  double gap_seconds = -1.0;
 };
 
-// Moves the share so that both lanes end together. With B bytes in all, the bus's and the host's
-// seconds a byte t_b and t_h as measured last, and the gap g in which the host cannot work (a layer
-// needs its queries first), the step takes max((1 - s) B t_b, s B t_h + g): least where both are
-// equal. Moves half of the way a step, and not at all where that is within kDeadband.
+// Moves the share so that both lanes end together. With B the bytes that are shared out, F those
+// that cross the bus whatever the share (X of recomputed ranges, weights), t_b and t_h the bus's
+// and the host's seconds a byte as measured last, and g the gap, the step takes
+// max((F + (1 - s) B) t_b, s B t_h + g): least where both are equal. Moves half of the way a step,
+// and not at all where that is within kDeadband.
 class HostShareControl {
  public:
   explicit HostShareControl(double share) : share_(share) {}
 
   double share() const { return share_; }
+  // Of a step whose share was share().
   void Observe(const HostStepTimes& times);
 
   static constexpr double kDeadband = 0.004;
   static constexpr double kLeast = 0.005, kMost = 0.995;  // beyond, one lane would not be measured
-  static constexpr double kBusyBus = 0.92;                // of a step
-  static constexpr double kMostGap = 0.15;                // of a step: more is a wait for the bus
 
  private:
   double share_;
-  double gap_ = -1.0;  // seconds, the least seen of steps with about as many bytes; < 0: none yet
-  double gap_bytes_ = 0.0;
+  // Seconds, of the last steps that told it. Until one has, none: then the host gets too much, and
+  // the next step tells.
+  double gap_ = 0.0;
+  bool gap_known_ = false;
 };
 
 }  // namespace headway

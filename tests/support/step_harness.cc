@@ -166,7 +166,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.streaming_heads = config.pattern.StreamingHeads() > 0;
   executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
   executor_limits.host_reads_device = h->device_->host_reads_memory();
-  HostPath host{h->host_.get(), config.host_share, nullptr, env};
+  HostPath host{h->host_.get(), config.host_share, nullptr};
   if (config.adapt) host.trace = &h->trace_;
   Result<std::unique_ptr<Executor>> executor =
       Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
