@@ -6,7 +6,8 @@
       (measured over predicted time, less one): median and worst
   check_plans.py choose --headway build-cuda/src/cli/headway
       runs the plan that Headway chooses for some workloads and then others that could have been
-      chosen, and prints how far the choice is from the best of them
+      chosen, and prints how far the choice is from the best of them. A run takes 7 to 25 seconds;
+      with --budget SECONDS none begins after so many, and what was left out is said
 
 Both want a GPU of 80 GB or more. --only NAME picks settings whose name contains NAME.
 """
@@ -16,6 +17,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 
 LLAMA = "bench/shapes/llama-3-8b.json"
 OPT = "bench/shapes/opt-6.7b.json"
@@ -47,15 +49,21 @@ SETTINGS = [
     ("decode, KVPR, 13B, recompute", "decode", OPT13, "320", f"{KVPR} --host-attention off"),
 ]
 
-# Name, kind of bench, shape, context, options of the workload, and the choices that are tried.
+# Name, kind of bench, shape, context, options of the workload, and the grids of choices that are tried, the likeliest first,
+# a dozen with the plan that is chosen. KVPR's has steps enough for the cores' share to settle. What recomputes everything
+# leaves the cores nothing.
 WORKLOADS = [
+    ("decode, KVPR, 6.7B", "decode", OPT, "320", f"{HOST_ONLY} --batch 64 -n 24",
+     [{"--recompute": ["0.5", "off"], "--host-attention": ["auto", "0.6", "0.3", "off"]},
+      {"--recompute": ["0.3", "0.7"], "--host-attention": ["auto"]},
+      {"--recompute": ["1"], "--host-attention": ["off"]}]),
     ("decode at 128K, nothing resident", "decode", LLAMA, "131072",
      f"{HOST_ONLY} --gpu-memory 20GiB -n 6",
-     {"--host-attention": ["off", "0.3", "0.5", "0.6", "0.7", "0.8", "1"], "--head-group": ["1", "8"]}),
+     [{"--host-attention": ["0.7", "0.8", "0.6", "0.5", "off"], "--head-group": ["1", "8"]}]),
     ("decode at 128K, 24 GiB", "decode", LLAMA, "131072", "--gpu-memory 24GiB -n 6",
-     {"--host-attention": ["off", "0.5", "0.7"], "--segment": ["8192", "32768"]}),
+     [{"--host-attention": ["0.7", "0.5", "off"], "--segment": ["8192", "32768"]}]),
     ("prefill of 32K, nothing resident", "prefill", LLAMA, "32768", f"{HOST_ONLY} --gpu-memory 18GiB",
-     {"--chunk": ["2048", "4096", "8192"], "--head-group": ["1", "4", "8"]}),
+     [{"--chunk": ["8192", "4096", "2048"], "--head-group": ["8", "4", "1"]}]),
 ]
 
 
@@ -95,20 +103,25 @@ def predict(args):
 
 
 def choose(args):
+    start, left_out = time.monotonic(), 0
     print("| workload | plan | tok/s | of the best |\n|---|---|---|---|")
-    for name, kind, shape, context, options, choices in WORKLOADS:
+    for name, kind, shape, context, options, grids in WORKLOADS:
         if args.only not in name:
             continue
         plans = [""] + [" ".join(f"{flag} {value}" for flag, value in zip(choices, values))
-                        for values in itertools.product(*choices.values())]
+                        for choices in grids for values in itertools.product(*choices.values())]
         speeds = {}
-        for plan in plans:
+        for at, plan in enumerate(plans):
+            if args.budget and time.monotonic() - start > args.budget:
+                left_out += len(plans) - at
+                break
             results = bench(args, kind, shape, context, f"{options} {plan}")
             if results:
                 speeds[plan] = results[0]["tokens_per_second"]
-        best = max(speeds.values())
         for plan, speed in sorted(speeds.items(), key=lambda item: -item[1]):
-            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / best:.1f} % |", flush=True)
+            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / max(speeds.values()):.1f} % |", flush=True)
+    if left_out:
+        print(f"\n{left_out} plans left out: over {args.budget:g} s")
 
 
 def main():
@@ -117,6 +130,7 @@ def main():
     parser.add_argument("--headway", default="build-cuda/src/cli/headway")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--only", default="")
+    parser.add_argument("--budget", type=float, default=0, help="seconds after which choose begins no run; 0: no limit")
     args = parser.parse_args()
     {"predict": predict, "choose": choose}[args.what](args)
 
