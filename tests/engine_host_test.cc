@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <optional>
 #include <utility>
 
 #include "base/random.h"
@@ -99,59 +97,11 @@ TEST_P(HostAttentionTest, AgreesWithWindowsAndStreamingHeads) {
   }
 }
 
-// Sequences of unequal lengths, forks that share slabs, prefills among decodes, and steps that are
-// given up.
 TEST_P(HostAttentionTest, ABatchAgreesWithAllResident) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  constexpr int64_t kMost = 140;
-  const RopeFrequencies rope = RopeOf(*model, kMost);
-  std::vector<std::vector<LogitRows>> all;
   HarnessConfig lru = HostOnly(0.7);
   lru.placement = kv::PlacementKind::kLru;
   lru.device_slabs = 7;
-  for (const HarnessConfig& config : {Resident(), HostOnly(0.4), HostOnly(1.0), lru}) {
-    Random random(6);
-    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 4, kMost);
-    ASSERT_TRUE(h.ok()) << h.status().message();
-    std::vector<kv::SequenceId> ids;
-    for (const int64_t length : {1, 33, 90}) {
-      ids.push_back(*(*h)->NewSequence());
-      const std::vector<TokenId> prompt = RandomTokens(length, 96, static_cast<uint64_t>(length));
-      ASSERT_TRUE((*h)->Append(ids.back(), prompt, rope).ok());
-    }
-    Result<kv::SequenceId> fork = (*h)->store().Fork(ids[2]);
-    ASSERT_TRUE(fork.ok());
-    ids.push_back(*fork);
-    std::vector<LogitRows> got(ids.size());
-    for (int step = 0; step < 24; ++step) {
-      std::vector<std::vector<TokenId>> tokens;
-      for (size_t i = 0; i < ids.size(); ++i) {
-        const int64_t count = (static_cast<size_t>(step) % 7) == i ? 5 : 1;
-        tokens.push_back(RandomTokens(count, 96, static_cast<uint64_t>(1000 * step) + i));
-      }
-      std::vector<StepInput> inputs;
-      for (size_t i = 0; i < ids.size(); ++i) {
-        inputs.push_back({ids[i], tokens[i], &rope, LogitsMode::kAll});
-      }
-      if (step == 9) {
-        const std::atomic<bool> stop = true;
-        EXPECT_EQ((*h)->executor().Step(inputs, nullptr, &stop).code(), StatusCode::kCancelled);
-        continue;
-      }
-      Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
-      ASSERT_TRUE(rows.ok()) << rows.status().message();
-      for (size_t i = 0; i < ids.size(); ++i) {
-        for (auto& row : (*rows)[i]) got[i].push_back(std::move(row));
-      }
-    }
-    all.push_back(std::move(got));
-  }
-  for (size_t plan = 1; plan < all.size(); ++plan) {
-    for (size_t i = 0; i < all[0].size(); ++i) {
-      ExpectNear(*model, all[0][i], all[plan][i],
-                 "plan " + std::to_string(plan) + " sequence " + std::to_string(i));
-    }
-  }
+  ExpectBatchesNear(*Tiny(TinyConfig(GetParam())), {Resident(), HostOnly(0.4), HostOnly(1.0), lru});
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, HostAttentionTest,

@@ -6,7 +6,6 @@
 // every bit is the same.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <utility>
 
 #include "base/random.h"
@@ -140,65 +139,14 @@ TEST_P(Recompute, GivesTheSameBitsEveryTime) {
   }
 }
 
-// Sequences of unequal lengths whose slabs are recomputed together, forks that share slabs and go
-// their own ways, sequences that are cut back, and steps that are given up.
+// Slabs of several sequences are recomputed together.
 TEST_P(Recompute, ABatchAgreesWithAllResident) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  constexpr int64_t kMost = 140;
-  const RopeFrequencies rope = RopeOf(*model, kMost);
-  std::vector<std::vector<LogitRows>> all;
   HarnessConfig together = Recomputing(kAll), first_fit = Recomputing(2);
   together.gather_pages = 9;
   first_fit.placement = kv::PlacementKind::kFirstFit;
   first_fit.device_slabs = 5;
-  for (const HarnessConfig& config :
-       {HarnessConfig{}, Recomputing(1), Recomputing(kAll), together, first_fit}) {
-    Random random(6);
-    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 5, kMost);
-    ASSERT_TRUE(h.ok()) << h.status().message();
-    std::vector<kv::SequenceId> ids;
-    for (const int64_t length : {1, 33, 90, 64}) {
-      ids.push_back(*(*h)->NewSequence());
-      const std::vector<TokenId> prompt = RandomTokens(length, 96, static_cast<uint64_t>(length));
-      ASSERT_TRUE((*h)->Append(ids.back(), prompt, rope).ok());
-    }
-    Result<kv::SequenceId> fork = (*h)->store().Fork(ids[2]);
-    ASSERT_TRUE(fork.ok());
-    ids.push_back(*fork);
-    std::vector<LogitRows> got(ids.size());
-    for (int step = 0; step < 30; ++step) {
-      std::vector<std::vector<TokenId>> tokens;
-      for (size_t i = 0; i < ids.size(); ++i) {
-        const int64_t count = (static_cast<size_t>(step) % 7) == i ? 5 : 1;
-        tokens.push_back(RandomTokens(count, 96, static_cast<uint64_t>(1000 * step) + i));
-      }
-      std::vector<StepInput> inputs;
-      for (size_t i = 0; i < ids.size(); ++i) {
-        inputs.push_back({ids[i], tokens[i], &rope, LogitsMode::kAll});
-      }
-      if (step == 9) {
-        const std::atomic<bool> stop = true;
-        EXPECT_EQ((*h)->executor().Step(inputs, nullptr, &stop).code(), StatusCode::kCancelled);
-        continue;
-      }
-      if (step == 15) {
-        EXPECT_EQ(*(*h)->store().Truncate(ids[4], 41), 32);
-        EXPECT_EQ(*(*h)->store().Truncate(ids[3], 20), 16);
-      }
-      Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
-      ASSERT_TRUE(rows.ok()) << rows.status().message();
-      for (size_t i = 0; i < ids.size(); ++i) {
-        for (auto& row : (*rows)[i]) got[i].push_back(std::move(row));
-      }
-    }
-    all.push_back(std::move(got));
-  }
-  for (size_t plan = 1; plan < all.size(); ++plan) {
-    for (size_t i = 0; i < all[0].size(); ++i) {
-      ExpectNear(*model, all[0][i], all[plan][i],
-                 "plan " + std::to_string(plan) + " sequence " + std::to_string(i));
-    }
-  }
+  ExpectBatchesNear(*Tiny(TinyConfig(GetParam())),
+                    {HarnessConfig{}, Recomputing(1), Recomputing(kAll), together, first_fit});
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Recompute,

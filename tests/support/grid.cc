@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -124,6 +125,66 @@ void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
   for (size_t i = 0; i < a.size(); ++i) {
     for (size_t j = 0; j < a[i].size(); ++j) {
       ASSERT_NEAR(a[i][j], b[i][j], tolerance) << what << ", token " << i << ", logit " << j;
+    }
+  }
+}
+
+namespace {
+
+void LiveBatch(Model& model, const HarnessConfig& config, std::vector<LogitRows>* got) {
+  constexpr int64_t kMost = 140;
+  const RopeFrequencies rope = RopeOf(model, kMost);
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 5, kMost);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  std::vector<kv::SequenceId> ids;
+  for (const int64_t length : {1, 33, 90, 64}) {
+    ids.push_back(*(*h)->NewSequence());
+    const std::vector<TokenId> prompt = RandomTokens(length, 96, static_cast<uint64_t>(length));
+    ASSERT_TRUE((*h)->Append(ids.back(), prompt, rope).ok());
+  }
+  Result<kv::SequenceId> fork = (*h)->store().Fork(ids[2]);
+  ASSERT_TRUE(fork.ok());
+  ids.push_back(*fork);
+  got->resize(ids.size());
+  for (int step = 0; step < 30; ++step) {
+    std::vector<std::vector<TokenId>> tokens;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const int64_t count = (static_cast<size_t>(step) % 7) == i ? 5 : 1;
+      tokens.push_back(RandomTokens(count, 96, static_cast<uint64_t>(1000 * step) + i));
+    }
+    std::vector<StepInput> inputs;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      inputs.push_back({ids[i], tokens[i], &rope, LogitsMode::kAll});
+    }
+    if (step == 9) {
+      const std::atomic<bool> stop = true;
+      EXPECT_EQ((*h)->executor().Step(inputs, nullptr, &stop).code(), StatusCode::kCancelled);
+      continue;
+    }
+    if (step == 15) {
+      EXPECT_EQ(*(*h)->store().Truncate(ids[4], 41), 32);
+      EXPECT_EQ(*(*h)->store().Truncate(ids[3], 20), 16);
+    }
+    Result<std::vector<LogitRows>> rows = (*h)->Step(inputs);
+    ASSERT_TRUE(rows.ok()) << rows.status().message();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (auto& row : (*rows)[i]) (*got)[i].push_back(std::move(row));
+    }
+  }
+}
+
+}  // namespace
+
+void ExpectBatchesNear(Model& model, std::span<const HarnessConfig> configs) {
+  std::vector<LogitRows> first;
+  for (size_t plan = 0; plan < configs.size(); ++plan) {
+    std::vector<LogitRows> got;
+    LiveBatch(model, configs[plan], &got);
+    if (::testing::Test::HasFatalFailure()) return;
+    if (plan == 0) first = got;
+    for (size_t i = 0; i < first.size(); ++i) {
+      ExpectNear(model, first[i], got[i],
+                 "plan " + std::to_string(plan) + " sequence " + std::to_string(i));
     }
   }
 }

@@ -3,6 +3,7 @@
 #define HEADWAY_TESTS_SUPPORT_GRID_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,13 @@ void ExpectSameAnywhere(const Model& model, const HarnessConfig& config, const L
 // Within what the order of additions can change.
 void ExpectNear(const Model& model, const LogitRows& a, const LogitRows& b,
                 const std::string& what);
+// The life of a batch under each of the configurations, near to that under the first: sequences of
+// unequal lengths, a fork that shares slabs and goes its own way, prefills among decodes, a step
+// that is given up, sequences that are cut back.
+void ExpectBatchesNear(Model& model, std::span<const HarnessConfig> configs);
+inline void ExpectBatchesNear(Model& model, std::initializer_list<HarnessConfig> configs) {
+  ExpectBatchesNear(model, std::span(configs.begin(), configs.size()));
+}
 
 }  // namespace headway::testing
 
