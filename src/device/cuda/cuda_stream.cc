@@ -176,6 +176,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaShared> shared, Lane lane)
 
 CudaStream::~CudaStream() {
   cudaSetDevice(shared_->device);
+  EndCopies();
   cudaStreamSynchronize(stream_);
   Report(true);
   cudaStreamDestroy(stream_);
@@ -195,13 +196,26 @@ void CudaStream::BeginCopy(size_t bytes) {
   if (lane_ == Lane::kHostToDevice && shared_->pageable) {
     Check(cudaStreamSynchronize(stream_), "work on the GPU");
   }
-  if (lane_ != Lane::kCompute) BeginTimed(CopyCost(bytes));
+  if (lane_ == Lane::kCompute) return;
+  const WorkCost cost = CopyCost(bytes);
+  if (copying_) {
+    timed_.back().cost.bytes += cost.bytes;
+    return;
+  }
+  BeginTimed(cost);
+  copying_ = open_;
+}
+
+// An event behind each copy would keep the next one from beginning under its end.
+void CudaStream::EndCopies() {
+  if (!copying_) return;
+  copying_ = false;
+  End();
 }
 
 void CudaStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
   BeginCopy(bytes);
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "a copy");
-  End();
 }
 
 void CudaStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
@@ -210,7 +224,6 @@ void CudaStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, 
   Check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, rows, cudaMemcpyDefault,
                           stream_),
         "a copy");
-  End();
 }
 
 void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
@@ -231,14 +244,17 @@ void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
 }
 
 void CudaStream::Record(Event& event) {
+  EndCopies();
   Check(static_cast<CudaEvent&>(event).RecordOn(*this), "recording an event");
 }
 
 void CudaStream::Wait(Event& event) {
+  EndCopies();
   Check(static_cast<CudaEvent&>(event).WaitOn(stream_), "waiting for an event");
 }
 
 Status CudaStream::Synchronize() {
+  EndCopies();
   Check(cudaStreamSynchronize(stream_), "work on the GPU");
   Report(false);
   return first_error();
@@ -257,6 +273,7 @@ Status CudaStream::first_error() {
 }
 
 void CudaStream::Begin(const WorkCost& cost) {
+  EndCopies();
   if (shared_->time_kernels) BeginTimed(cost);
 }
 

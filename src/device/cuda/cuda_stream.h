@@ -107,6 +107,7 @@ class CudaStream final : public Stream {
     cudaEvent_t end = nullptr;
   };
   void BeginCopy(size_t bytes);
+  void EndCopies();
   void BeginTimed(const WorkCost& cost);
   Status first_error();
   void Report(bool wait);
@@ -115,8 +116,9 @@ class CudaStream final : public Stream {
   const Lane lane_;
   cudaStream_t stream_ = nullptr;
   std::deque<Timed> timed_;
-  bool open_ = false;  // Begin without End so far
-  std::mutex mutex_;   // of status_, which host work sets, too
+  bool open_ = false;     // Begin without End so far
+  bool copying_ = false;  // copies without anything between them, timed as one, without End so far
+  std::mutex mutex_;      // of status_, which host work sets, too
   Status status_;
 };
 

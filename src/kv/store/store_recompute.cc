@@ -23,7 +23,7 @@ Mover::Copied Mover::CopyX(int pages, const std::byte* from, const Fence& writte
   lanes_->stream(Lane::kHostToDevice)
       .Copy(to, from, static_cast<size_t>(pages * format_.x_page_bytes()));
   Copied copied;
-  copied.source.Add(Lane::kHostToDevice, lanes_->Mark(Lane::kHostToDevice));
+  copied.source.Add(Lane::kHostToDevice, lanes_->Soon(Lane::kHostToDevice));
   copied.ready = copied.source;
   return copied;
 }
@@ -148,12 +148,15 @@ bool Reader::IssueX(Slab& slab, const Item& item, InFlight* flight) {
       mover_->CopyX(item.pages, slab.data, slab.written, flight->data, buffer.used);
   slab.used.Join(copied.source);
   flight->ready = copied.ready;
+  // One point behind the whole gather: a point behind each copy would keep the next one from
+  // beginning under the end of this one.
+  if (flight->ends_gather) lanes_->Mark(Lane::kHostToDevice);
   return true;
 }
 
 SlabView Reader::ViewOfX(size_t index) {
   const InFlight& flight = flights_[index];
-  lanes_->Wait(Lane::kCompute, flight.ready);
+  if (flight.ends_gather) lanes_->Wait(Lane::kCompute, flight.ready);
   SlabView view;
   view.segment = order_[index].segment;
   view.keys.position = order_[index].segment * format_.segment_tokens();
