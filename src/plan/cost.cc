@@ -181,10 +181,9 @@ class Simulation {
       double x_ready = 0.0;
       const double recomputed = keys * run_.split.recompute;
       if (recomputed > 0.0) {
-        // Slabs of X are of one sequence each, and as long as a segment at most.
-        const double slab = std::min(static_cast<double>(run_.segment_tokens),
-                                     recomputed / static_cast<double>(entries_.size()));
-        x_ready = CopyUp(0.0, slab * shape_.d_model * BytesOf(shape_), recomputed / slab);
+        // Slabs of a gather are copied as if they were one.
+        const double rows = GatherRows(recomputed);
+        x_ready = CopyUp(0.0, rows * shape_.d_model * BytesOf(shape_), recomputed / rows);
       }
       if (batch == 0 && streamed > 0.0) {
         qo_ready = CopyUp(free, streamed * weights_.qo, 1.0);
@@ -241,12 +240,16 @@ class Simulation {
     return cpu_;
   }
 
+  // Of `keys` recomputed ones, those of one product.
+  double GatherRows(double keys) const {
+    return run_.gather_tokens > 0 ? std::min(keys, static_cast<double>(run_.gather_tokens)) : keys;
+  }
+
   void Recompute(double keys, double x_ready) {
     if (keys <= 0.0) return;
     gpu_ = std::max(gpu_, x_ready);
     const double out = 2.0 * shape_.kv_heads * shape_.head_dim;
-    const double rows =
-        run_.gather_tokens > 0 ? std::min(keys, static_cast<double>(run_.gather_tokens)) : keys;
+    const double rows = GatherRows(keys);
     Device(&time_.products,
            keys / rows * ProductSeconds(machine_, shape_, rows, shape_.d_model, out));
     Device(&time_.other, 2.0 * keys * out * BytesOf(shape_) / machine_.device_read);
