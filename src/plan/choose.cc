@@ -1,6 +1,7 @@
 #include "plan/choose.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -22,7 +23,10 @@ constexpr double kClearly = 0.05;
 constexpr double kHairsBreadth = 1e-3;
 // Of the chunk that is preferred, where weights stream: more gains little.
 constexpr int64_t kMostChunks = 4;
-constexpr int kMostStaging = 4;    // more hide nothing where the bus is the lane that limits
+constexpr int kMostStaging = 4;  // more hide nothing where the bus is the lane that limits
+// But where slabs are short: the bus goes on while a layer computes what is no attention, or
+// recomputes.
+constexpr int kStagingOfBatches[] = {8, 16, 32, 64};
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
 
 int64_t Align(int64_t tokens, int page_slots) {
@@ -37,6 +41,18 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
     heads += RoundUp(SlabHeads(request, layer), group_heads);
   }
   return !request.slab_heads.empty() && heads > SlabHeads(request) * 9 / 8;
+}
+
+// Numbers of staging slabs to choose from.
+std::vector<int> StagingChoices(const PlanRequest& request) {
+  if (request.fixed.staging_slabs > 0) return {request.fixed.staging_slabs};
+  std::vector<int> choices;
+  const int most = request.budgets.disk > 0 ? kStagingOfDisk : kMostStaging;
+  for (int slabs = kStaging; slabs <= most; ++slabs) choices.push_back(slabs);
+  if (request.lengths.size() > 1) {
+    choices.insert(choices.end(), std::begin(kStagingOfBatches), std::end(kStagingOfBatches));
+  }
+  return choices;
 }
 
 int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
@@ -192,11 +208,9 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
   std::vector<CacheChoice> cuts;
   const bool disk = request.budgets.disk > 0;
   const auto add = [&](CacheChoice cut) {
-    cut.bounce_slabs = disk ? kStaging : 0;
-    if (request.fixed.staging_slabs > 0) return cuts.push_back(cut);
-    for (int slabs = kStaging; slabs <= (disk ? kStagingOfDisk : kMostStaging); ++slabs) {
+    for (int slabs : StagingChoices(request)) {
       cut.staging_slabs = slabs;
-      if (disk) cut.bounce_slabs = slabs;
+      cut.bounce_slabs = !disk ? 0 : request.fixed.staging_slabs > 0 ? kStaging : slabs;
       cuts.push_back(cut);
     }
   };
@@ -262,11 +276,11 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
   Scored found = best;
   bool any = false;
   for (int64_t segment = rule.segment_tokens; segment >= request.page_slots;) {
-    for (int slabs = kStaging; slabs <= kMostStaging; ++slabs) {
+    for (int slabs : StagingChoices(request)) {
       CacheChoice cut = rule;
       cut.group_heads = request.shape.kv_heads;
       cut.segment_tokens = segment;
-      if (request.fixed.staging_slabs == 0) cut.staging_slabs = slabs;
+      cut.staging_slabs = slabs;
       const Fit without = TryFit(request, cut);
       if (!without.ok || without.slabs[1] == 0) continue;
       Execution run = ExecutionFor(cut, without.slabs, 0, request.host_share,

@@ -25,10 +25,10 @@ double HeadBytes(const Subject& subject) {
 double ProductSeconds(const Machine& machine, const ModelShape& shape, double rows, double in,
                       double out) {
   if (rows <= 0.0) return 0.0;
-  // The kernel for one row asks for weights before the kernel ahead of it has ended, the one for a
-  // few rows only then.
-  const bool few = machine.own_memory && rows > 1.0 && rows <= static_cast<double>(kFewTokens);
-  const double begin = machine.product_seconds + (few ? 4.0 * machine.launch_seconds : 0.0);
+  // The kernel for one row asks for weights before the kernel ahead of it has ended, those for more
+  // only then.
+  const bool more = machine.own_memory && rows > 1.0;
+  const double begin = machine.product_seconds + (more ? 4.0 * machine.launch_seconds : 0.0);
   return std::max(in * out * BytesOf(shape) / machine.device_read + begin,
                   2.0 * in * out * machine.gemm.Seconds(rows));
 }
@@ -53,25 +53,28 @@ double MergeSeconds(const Machine& machine, const ModelShape& shape, int heads, 
   return queries * heads * shape.group() * shape.head_dim * 16.0 / machine.device_read;
 }
 
-// A layer's keys, by what happens to them. `keys` are closed ones summed over the sequences.
+// A layer's keys, by what happens to them: slabs of a sequence and a group of heads each.
 struct Pieces {
   int64_t count = 0;  // that are followed
   double each = 1.0;  // real pieces that one followed stands for
-  double keys = 0.0;  // of a real piece, all sequences
+  double keys = 0.0;  // of a real piece
   int heads = 0;
 };
 
-Pieces PiecesOf(const ModelShape& shape, const Execution& execution, double keys, double slabs_of) {
+// Of the `keys` closed ones of all sequences, the longest of which has `longest`, the share that
+// takes one path: whole slabs, but for the last one.
+Pieces PiecesOf(const ModelShape& shape, const Execution& execution, size_t sequences, double keys,
+                double longest, double share) {
   Pieces pieces;
-  if (keys <= 0.0) return pieces;
+  if (keys * share <= 0.0) return pieces;
   pieces.heads = std::min(execution.group_heads, shape.kv_heads);
-  const int64_t groups = CeilDiv(shape.kv_heads, pieces.heads);
-  const auto segments = static_cast<int64_t>(
-      std::ceil(slabs_of / static_cast<double>(execution.segment_tokens) - 1e-9));
-  const int64_t real = groups * std::max<int64_t>(segments, 1);
-  pieces.count = std::min(real, kMostPieces);
-  pieces.each = static_cast<double>(real) / static_cast<double>(pieces.count);
-  pieces.keys = keys * static_cast<double>(groups) / static_cast<double>(real);
+  const auto groups = static_cast<double>(CeilDiv(shape.kv_heads, pieces.heads));
+  const double segments = std::ceil(longest / static_cast<double>(execution.segment_tokens) - 1e-9);
+  const double slabs = groups * std::max(segments, 1.0) * static_cast<double>(sequences);
+  const double real = std::max(std::ceil(slabs * share - 1e-9), 1.0);
+  pieces.count = static_cast<int64_t>(std::min(real, static_cast<double>(kMostPieces)));
+  pieces.each = real / static_cast<double>(pieces.count);
+  pieces.keys = keys * share * groups / real;
   return pieces;
 }
 
@@ -224,7 +227,10 @@ class Simulation {
     const double width = (shape_.query_heads + 2.0 * shape_.kv_heads) * shape_.head_dim;
     const double bytes = shape_.d_model * (24.0 + 2.0 * a) +
                          (shape_.gated_mlp ? 3.0 : 0.0) * a * shape_.d_ff + 2.0 * a * width;
-    Device(&time_.other, tokens_ * bytes / machine_.device_read + 5.0 * machine_.launch_seconds);
+    // Decode of many sequences merges their states, too.
+    const double launches = prefill_ ? 5.0 : 15.0;
+    Device(&time_.other,
+           tokens_ * bytes / machine_.device_read + launches * machine_.launch_seconds);
   }
 
   // The CPU's part of a layer: q goes down, the state comes up. When it is there; 0: no part.
@@ -267,7 +273,7 @@ class Simulation {
     };
     // Resident slabs come first in the order of reading, each a launch of its own in prefill.
     if (here > 0.0) {
-      const Pieces resident = PiecesOf(shape_, run_, here, here / keys * longest);
+      const Pieces resident = PiecesOf(shape_, run_, entries_.size(), keys, longest, here / keys);
       if (queries > 1.0) {
         attend(resident.heads, resident.keys, static_cast<double>(resident.count) * resident.each);
       } else {
@@ -281,13 +287,17 @@ class Simulation {
   template <typename Attend>
   void Stream(double keys, double longest, const Attend& attend) {
     const double share = stream_ + run_.split.disk;
-    const Pieces pieces = PiecesOf(shape_, run_, keys * share, longest * share);
+    const Pieces pieces = PiecesOf(shape_, run_, entries_.size(), keys, longest, share);
     const double bytes = pieces.keys * pieces.heads * HeadBytes(subject_);
     const double of_disk = share > 0.0 ? run_.split.disk / share : 0.0;
+    // Where one stands for several, they fill as many buffers.
+    const auto room = static_cast<size_t>(static_cast<double>(buffers_.size()) / pieces.each);
+    const size_t buffers =
+        std::clamp<size_t>(room, std::min<size_t>(2, buffers_.size()), buffers_.size());
     for (int64_t i = 0; i < pieces.count; ++i) {
+      next_buffer_ = (next_buffer_ + 1) % buffers;
       double& buffer = buffers_[next_buffer_];
       double& bounce = bounces_[next_buffer_];
-      next_buffer_ = (next_buffer_ + 1) % buffers_.size();
       double there = buffer;
       if (of_disk > 0.0 && machine_.disk_read > 0.0) {
         const double seconds = of_disk * pieces.each * bytes / machine_.disk_read;

@@ -49,6 +49,7 @@ TEST(Papers, KvprGainsFromRecomputing) {
     Execution run;
     run.group_heads = row.shape.kv_heads;
     run.segment_tokens = 1024;
+    run.staging_slabs = 2 * static_cast<int>(lengths.size());  // two layers of the batch
     run.split = {.resident = 0, .stream = 1};
     const Subject subject{row.shape, {}, 1.0};
     const double stream = PredictDecode(a100, subject, run, lengths).seconds;

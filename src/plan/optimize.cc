@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/plan.h"
+
 namespace headway::plan {
 namespace {
 
@@ -33,7 +35,8 @@ class Search {
 
   void Try(int host, int recompute) {
     if (host < 0 || recompute < 0 || host + recompute > kSteps) return;
-    if ((host > 0 && !options_.host) || (recompute > 0 && !options_.recompute)) return;
+    if (host > 0 && !options_.host) return;
+    if (recompute > 0 && !(options_.recompute && XIsSmaller(subject_.shape))) return;
     Execution candidate = execution_;
     candidate.split = Cut(execution_.split, host, recompute, options_.recompute);
     const double seconds = PredictDecode(machine_, subject_, candidate, lengths_).seconds;

@@ -101,6 +101,7 @@ TEST(Optimize, RecomputesWhereXIsSmall) {
   Execution run;
   run.segment_tokens = 1024;
   run.group_heads = 32;
+  run.staging_slabs = 64;
   run.split = {.resident = 0, .stream = 1};
   const std::vector<int64_t> lengths(64, 512);
   const Execution opt = BestSplit(a100, {kOpt67B, {}, 1.0}, run, lengths, options);
