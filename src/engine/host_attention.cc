@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/half.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/cost.h"
 #include "kernels/items.h"
@@ -30,12 +29,6 @@ constexpr Cut kShort = {.least = 256, .most = 256};
 constexpr int64_t kShortShare = 4;
 
 constexpr int64_t kFloat = sizeof(float);
-
-template <typename T>
-void Widen(const std::byte* from, int64_t count, float* to) {
-  const T* values = reinterpret_cast<const T*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] = ToFloat(values[i]);
-}
 
 }  // namespace
 
@@ -97,7 +90,6 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
 }
 
 void HostAttention::Begin() {
-  asked_.clear();
   items_.clear();
   merges_.clear();
 }
@@ -157,22 +149,26 @@ WorkCost HostAttention::Cost() const {
   return cost;
 }
 
-void HostAttention::LoadQueries(std::span<const int> entries) {
-  for (const int entry : entries) {
-    const std::byte* from = q_ + entry * QueryBytes();
-    float* to = q_f32_ + entry * Width();
-    switch (limits_.activation) {
-      case DType::kBF16:
-        Widen<BF16>(from, Width(), to);
-        break;
-      case DType::kF16:
-        Widen<F16>(from, Width(), to);
-        break;
-      case DType::kF32:
-        std::copy_n(reinterpret_cast<const float*>(from), Width(), to);
-        break;
-    }
+// The queries of the entries that have keys here, neighbours together.
+std::vector<ConvertItem> HostAttention::QueriesToLoad() const {
+  std::vector<bool> wanted(static_cast<size_t>(limits_.entries) + 1);
+  for (const AttentionItem& item : items_) {
+    wanted[static_cast<size_t>((static_cast<const float*>(item.q) - q_f32_) / Width())] = true;
   }
+  std::vector<ConvertItem> loads;
+  for (int64_t entry = 0, end = 0; entry < limits_.entries; entry = std::max(entry + 1, end)) {
+    for (end = entry; wanted[static_cast<size_t>(end)];) ++end;
+    if (end == entry) continue;
+    loads.push_back({.from = q_ + entry * QueryBytes(),
+                     .from_dtype = limits_.activation,
+                     .from_stride = Width(),
+                     .to = q_f32_ + entry * Width(),
+                     .to_dtype = DType::kF32,
+                     .to_stride = Width(),
+                     .rows = end - entry,
+                     .width = Width()});
+  }
+  return loads;
 }
 
 std::function<Status()> HostAttention::Work(int64_t window) {
@@ -184,10 +180,10 @@ std::function<Status()> HostAttention::Work(int64_t window) {
       items_.begin(), items_.end(),
       [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
   // Taken apart before the queries are there.
-  return [this, params, entries = std::move(asked_),
+  return [this, params, loads = QueriesToLoad(),
           items = SingleStates(limits_.format, limits_.shape.group(), items_),
           merges = std::move(merges_)] {
-    LoadQueries(entries);
+    for (const ConvertItem& load : loads) kernels_->Convert(*at_once_, load);
     kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
     kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
     return at_once_->status();
