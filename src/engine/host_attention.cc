@@ -14,8 +14,9 @@ namespace headway {
 namespace {
 
 // How a head's keys of a layer are cut into tasks: the last quarter into short pieces, the others
-// into long ones. A piece has at least `least` keys, and `most` would do for a whole sequence: so
-// cores end together but for the time of a short piece, and few states are merged.
+// into long ones; those that fit one long piece stay together. A piece has at least `least` keys,
+// and `most` would do for a whole sequence: so cores end together but for the time of a short
+// piece, and few states are merged.
 struct Cut {
   int64_t least;
   int64_t most;
@@ -103,7 +104,7 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   const int64_t slots = limits_.format.page_slots;
   int64_t keys = 0;
   for (const KeyRun& range : ranges) keys += range.pages.count;
-  int64_t long_keys = RoundUp(keys - keys / kShortShare, slots);
+  int64_t long_keys = keys <= kLong.least ? keys : RoundUp(keys - keys / kShortShare, slots);
   int64_t parts = 0;
   const auto add = [&](const KeyRun& part, const Cut& cut) {
     if (part.pages.count == 0) return;
@@ -131,6 +132,13 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
     add(KeysOf(limits_.format, range, 0, in_long, count - in_long), kShort);
   }
   HEADWAY_CHECK(parts <= MaxParts());
+  float* const o = o_ + entry * Width() + head * limits_.shape.head_dim;
+  float* const lse = lse_ + entry * heads + head;
+  if (parts == 1) {  // nothing to merge
+    items_.back().o = o;
+    items_.back().lse = lse;
+    return;
+  }
   MergeItem merge;
   merge.part_o = part_o_ + first_part * Width() + head * limits_.shape.head_dim;
   merge.o_part_stride = Width();
@@ -138,8 +146,8 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   merge.lse_part_stride = heads;
   merge.parts = static_cast<int>(parts);
   merge.rows = int64_t{run.heads} * limits_.shape.group();
-  merge.o = o_ + entry * Width() + head * limits_.shape.head_dim;
-  merge.lse = lse_ + entry * heads + head;
+  merge.o = o;
+  merge.lse = lse;
   merges_.push_back(merge);
 }
 
