@@ -226,18 +226,19 @@ HWY_INLINE V SumsOfVectors(const V (&v)[kLanes]) {
 struct Piece {
   const AttentionTask& task;
   const Scratch& scratch;
-  int64_t first_row;  // of the group
-  int64_t first_key;  // of the item's
-  int64_t keys;       // at most kBlock
+  int64_t first_row;           // of the group
+  int64_t first_key;           // of the item's
+  int64_t keys;                // at most kBlock
+  const std::byte* next_keys;  // the page of K behind the item, or null
 
   float* s() const { return scratch.s + first_row * kBlock; }
 
-  // The row of K at the slot of the next page that `values`, on V, is at; where there is no such
-  // page, of V itself.
+  // The row of K at the slot of the next page that `values`, on V, is at; behind the last page in
+  // that which this thread reads next, or of V itself.
   const std::byte* KeysBehind(const RowCursor& values) const {
     const PageRun& run = task.item->keys.pages;
-    if (values.on_last_page()) return values.row();
-    return values.row() + (run.k - run.v) + run.page_stride;
+    if (!values.on_last_page()) return values.row() + (run.k - run.v) + run.page_stride;
+    return next_keys == nullptr ? values.row() : next_keys + (values.row() - values.page());
   }
 };
 
@@ -684,6 +685,13 @@ int64_t NextBound(const AttentionTask& task, int64_t key) {
   return key - slot + std::min((slot / kBlock + 1) * kBlock, slots);
 }
 
+// The page of the first key that an item's first row sees.
+const std::byte* FirstPage(const AttentionTask& task, const AttentionItem& item) {
+  const PageRun& run = item.keys.pages;
+  const int64_t slot = run.first_slot + KeysSeenBy(*task.params, item, 0).begin;
+  return run.k + slot / task.format->page_slots * run.page_stride;
+}
+
 void AttendFew(const AttentionTask& task, std::byte* data) {
   const FlushDenormals flush;
   const Scratch scratch(data, task.format->head_dim);
@@ -692,11 +700,12 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
   // latest.
   const int64_t begin = scratch.begin[0];
   const int64_t end = scratch.end[task.rows - 1];
+  const std::byte* next_keys = task.next == nullptr ? nullptr : FirstPage(task, *task.next);
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min(end, NextBound(task, key));
     for (int64_t row = 0; row < task.rows;) {
       const int64_t group = GroupOf(task.rows - row);
-      const Piece piece = {task, scratch, row, key, next - key};
+      const Piece piece = {task, scratch, row, key, next - key, next_keys};
       AttendRows(piece, group);
       row += group;
     }

@@ -36,6 +36,7 @@ struct AttentionTask {
   int64_t first_row = 0;
   int64_t rows = 0;
   float* partial_lse = nullptr;  // [rows of the item], or null: the item's own lse, before merging
+  const AttentionItem* next = nullptr;  // of the same thread's next task, if that is known
 };
 
 // The keys that a query sees, [begin, end) of the item: key positions ascend, so they are adjacent.
