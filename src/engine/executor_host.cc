@@ -88,7 +88,7 @@ void Executor::StartHost(int layer) {
     }
     if (end == e) continue;
     const int64_t q = entries_[static_cast<size_t>(e)].row * act_.qkv_stride;
-    compute_.Copy2D(host_->Queries(e, end - e), row_bytes,
+    compute_.Copy2D(host_->Queries(e), row_bytes,
                     static_cast<const std::byte*>(act_.q) + ActivationBytes(q),
                     static_cast<size_t>(ActivationBytes(act_.qkv_stride)), row_bytes,
                     static_cast<size_t>(end - e));

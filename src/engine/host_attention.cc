@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/env.h"
-#include "base/half.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/cost.h"
 #include "kernels/items.h"
@@ -16,8 +15,9 @@ namespace headway {
 namespace {
 
 // How a head's keys of a layer are cut into tasks: the last quarter into short pieces, the others
-// into long ones. A piece has at least `least` keys, and `most` would do for a whole sequence: so
-// cores end together but for the time of a short piece, and few states are merged.
+// into long ones; those that fit one long piece stay together. A piece has at least `least` keys,
+// and `most` would do for a whole sequence: so cores end together but for the time of a short
+// piece, and few states are merged.
 struct Cut {
   int64_t least;
   int64_t most;
@@ -31,12 +31,6 @@ constexpr Cut kShort = {.least = 256, .most = 256};
 constexpr int64_t kShortShare = 4;
 
 constexpr int64_t kFloat = sizeof(float);
-
-template <typename T>
-void Widen(const std::byte* from, int64_t count, float* to) {
-  const T* values = reinterpret_cast<const T*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] = ToFloat(values[i]);
-}
 
 }  // namespace
 
@@ -102,7 +96,6 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
 }
 
 void HostAttention::Begin() {
-  asked_.clear();
   items_.clear();
   merges_.clear();
 }
@@ -116,7 +109,7 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   const int64_t slots = limits_.format.page_slots;
   int64_t keys = 0;
   for (const KeyRun& range : ranges) keys += range.pages.count;
-  int64_t long_keys = RoundUp(keys - keys / kShortShare, slots);
+  int64_t long_keys = keys <= kLong.least ? keys : RoundUp(keys - keys / kShortShare, slots);
   int64_t parts = 0;
   const auto add = [&](const KeyRun& part, const Cut& cut) {
     if (part.pages.count == 0) return;
@@ -144,6 +137,13 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
     add(KeysOf(limits_.format, range, 0, in_long, count - in_long), kShort);
   }
   HEADWAY_CHECK(parts <= MaxParts());
+  float* const o = o_ + entry * Width() + head * limits_.shape.head_dim;
+  float* const lse = lse_ + entry * heads + head;
+  if (parts == 1) {  // nothing to merge
+    items_.back().o = o;
+    items_.back().lse = lse;
+    return;
+  }
   MergeItem merge;
   merge.part_o = part_o_ + first_part * Width() + head * limits_.shape.head_dim;
   merge.o_part_stride = Width();
@@ -151,8 +151,8 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   merge.lse_part_stride = heads;
   merge.parts = static_cast<int>(parts);
   merge.rows = int64_t{run.heads} * limits_.shape.group();
-  merge.o = o_ + entry * Width() + head * limits_.shape.head_dim;
-  merge.lse = lse_ + entry * heads + head;
+  merge.o = o;
+  merge.lse = lse;
   merges_.push_back(merge);
 }
 
@@ -162,22 +162,26 @@ WorkCost HostAttention::Cost() const {
   return cost;
 }
 
-void HostAttention::LoadQueries(std::span<const int> entries) {
-  for (const int entry : entries) {
-    const std::byte* from = q_ + entry * QueryBytes();
-    float* to = q_f32_ + entry * Width();
-    switch (limits_.activation) {
-      case DType::kBF16:
-        Widen<BF16>(from, Width(), to);
-        break;
-      case DType::kF16:
-        Widen<F16>(from, Width(), to);
-        break;
-      case DType::kF32:
-        std::copy_n(reinterpret_cast<const float*>(from), Width(), to);
-        break;
-    }
+// The queries of the entries that have keys here, neighbours together.
+std::vector<ConvertItem> HostAttention::QueriesToLoad() const {
+  std::vector<bool> wanted(static_cast<size_t>(limits_.entries) + 1);
+  for (const AttentionItem& item : items_) {
+    wanted[static_cast<size_t>((static_cast<const float*>(item.q) - q_f32_) / Width())] = true;
   }
+  std::vector<ConvertItem> loads;
+  for (int64_t entry = 0, end = 0; entry < limits_.entries; entry = std::max(entry + 1, end)) {
+    for (end = entry; wanted[static_cast<size_t>(end)];) ++end;
+    if (end == entry) continue;
+    loads.push_back({.from = q_ + entry * QueryBytes(),
+                     .from_dtype = limits_.activation,
+                     .from_stride = Width(),
+                     .to = q_f32_ + entry * Width(),
+                     .to_dtype = DType::kF32,
+                     .to_stride = Width(),
+                     .rows = end - entry,
+                     .width = Width()});
+  }
+  return loads;
 }
 
 std::function<Status()> HostAttention::Work(int64_t window) {
@@ -189,11 +193,11 @@ std::function<Status()> HostAttention::Work(int64_t window) {
       items_.begin(), items_.end(),
       [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
   // Taken apart before the queries are there.
-  return [this, params, number = ++works_, entries = std::move(asked_),
+  return [this, params, number = ++works_, loads = QueriesToLoad(),
           items = SingleStates(limits_.format, limits_.shape.group(), items_),
           merges = std::move(merges_)] {
     const int64_t start_ns = Env::Default()->NowNanos();
-    LoadQueries(entries);
+    for (const ConvertItem& load : loads) kernels_->Convert(*at_once_, load);
     kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
     kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
     EndWork(number, start_ns);

@@ -42,18 +42,15 @@ class HostAttention {
                                                        Device& device, Budget& budget);
 
   // In memory of the host that copies and kernels of the device reach:
-  // room for the queries of so many entries, each [query_heads, head_dim] activations;
-  std::byte* Queries(int entry, int count) {
-    for (int i = 0; i < count; ++i) asked_.push_back(entry + i);
-    return q_ + entry * QueryBytes();
-  }
+  // room for the queries of an entry and those behind it, each [query_heads, head_dim] activations;
+  std::byte* Queries(int entry) { return q_ + entry * QueryBytes(); }
   // what comes of them, [query_heads, head_dim] and [query_heads], until the next work runs.
   const float* o(int entry) const { return o_ + entry * Width(); }
   const float* lse(int entry) const { return lse_ + entry * limits_.shape.query_heads; }
 
   // --- The work of a layer, put together before its queries are there.
   void Begin();
-  // KV heads `run` of an entry, whose Queries was called, against ranges of keys (of all heads of
+  // KV heads `run` of an entry against ranges of keys (of all heads of
   // their group) in the order of positions, perhaps none. Every head whose state is read comes
   // once.
   void Add(int entry, int64_t position, const kv::HeadRun& run, std::span<const KeyRun> ranges);
@@ -76,7 +73,7 @@ class HostAttention {
   int64_t QueryBytes() const;
   int64_t Width() const { return int64_t{limits_.shape.query_heads} * limits_.shape.head_dim; }
   int64_t MaxParts() const;
-  void LoadQueries(std::span<const int> entries);
+  std::vector<ConvertItem> QueriesToLoad() const;
   // The work of this number, on the thread that did it.
   void EndWork(int64_t number, int64_t start_ns);
 
@@ -94,7 +91,6 @@ class HostAttention {
   float* part_lse_ = nullptr;  // [entries, max_parts, query_heads]
 
   // Of the layer that is put together.
-  std::vector<int> asked_;  // entries
   std::vector<AttentionItem> items_;
   std::vector<MergeItem> merges_;
 

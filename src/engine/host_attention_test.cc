@@ -80,8 +80,7 @@ std::vector<float> Attend(const Problem& problem, int64_t segment, int threads, 
   EXPECT_TRUE(made.ok());
   HostAttention& host = **made;
   host.Begin();
-  std::memcpy(host.Queries(0, static_cast<int>(limits.entries)), problem.q.data(),
-              problem.q.size() * sizeof(float));
+  std::memcpy(host.Queries(0), problem.q.data(), problem.q.size() * sizeof(float));
   for (int entry = 0; entry < limits.entries; ++entry) {
     host.Add(entry, problem.positions[static_cast<size_t>(entry)], {0, kHeads, 0},
              problem.ranges[static_cast<size_t>(entry)]);
@@ -173,7 +172,7 @@ TEST(HostAttentionPauses, CountBehindWorksThatTheStreamAwaited) {
   HostAttention& host = **made;
   const auto run = [&](bool awaited) {
     host.Begin();
-    std::fill_n(reinterpret_cast<float*>(host.Queries(0, 1)), kDim, 0.0f);
+    std::fill_n(reinterpret_cast<float*>(host.Queries(0)), kDim, 0.0f);
     host.Add(0, 0, {0, 1, 0}, {});
     const std::function<Status()> work = host.Work(0);
     if (awaited) host.StreamWaits(*stream);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -121,15 +122,25 @@ class Attention {
     }
   }
 
+  // A thread that waits for memory takes its next task ahead, to fetch the first keys of that at
+  // the end of the one before. Not the last tasks: those are for whoever is free first.
   void RunTasks(std::span<const AttentionTask> tasks) {
-    pool_.Run(static_cast<int64_t>(tasks.size()), 1, [&](int thread, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const AttentionTask& task = tasks[static_cast<size_t>(i)];
-        if (IsFew(*task.item)) {
+    const auto count = static_cast<int64_t>(tasks.size());
+    const int64_t threads = std::min<int64_t>(pool_.threads(), count);
+    std::atomic<int64_t> taken = 0;
+    pool_.Run(threads, 1, [&](int thread, int64_t, int64_t) {
+      for (int64_t at = taken++; at < count;) {
+        AttentionTask task = tasks[static_cast<size_t>(at)];
+        const bool few = IsFew(*task.item);
+        const bool ahead = few && taken + threads < count;
+        if (ahead) at = taken++;
+        if (ahead && at < count) task.next = tasks[static_cast<size_t>(at)].item;
+        if (few) {
           FewOpsFor(*task.item).attend(task, ThreadScratch(thread));
         } else {
           StripOpsFor(*task.item).attend(task, ThreadScratch(thread));
         }
+        if (!ahead) at = taken++;
       }
     });
   }

@@ -127,11 +127,29 @@ bool InPairs(const AttentionTask& task) {
                                                  : task.format->dtype == DType::kBF16;
 }
 
-// Where element `i` of a row of `dim` lies in the order of Pair and Single.
-int64_t Shuffled(bool in_pairs, int64_t dim, int64_t i) {
-  const int64_t pair = 2 * kLanes;
-  if (!in_pairs || i >= dim / pair * pair) return i;
-  return i / pair * pair + i % 2 * kLanes + i % pair / 2;
+// to = from * factor, rows of `dim`: from their order into that of Pair and Single, and back.
+void Shuffle(bool in_pairs, int64_t dim, const float* from, float factor, float* to) {
+  const D d;
+  const V factors = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; in_pairs && i + 2 * kLanes <= dim; i += 2 * kLanes) {
+    V even;
+    V odd;
+    hn::LoadInterleaved2(d, from + i, even, odd);
+    hn::StoreU(hn::Mul(even, factors), d, to + i);
+    hn::StoreU(hn::Mul(odd, factors), d, to + i + kLanes);
+  }
+  for (; i < dim; ++i) to[i] = from[i] * factor;
+}
+void Unshuffle(bool in_pairs, int64_t dim, const float* from, float factor, float* to) {
+  const D d;
+  const V factors = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; in_pairs && i + 2 * kLanes <= dim; i += 2 * kLanes) {
+    hn::StoreInterleaved2(hn::Mul(hn::LoadU(d, from + i), factors),
+                          hn::Mul(hn::LoadU(d, from + i + kLanes), factors), d, to + i);
+  }
+  for (; i < dim; ++i) to[i] = from[i] * factor;
 }
 
 struct Scratch {
@@ -208,34 +226,41 @@ HWY_INLINE V SumsOfVectors(const V (&v)[kLanes]) {
 struct Piece {
   const AttentionTask& task;
   const Scratch& scratch;
-  int64_t first_row;  // of the group
-  int64_t first_key;  // of the item's
-  int64_t keys;       // at most kBlock
+  int64_t first_row;           // of the group
+  int64_t first_key;           // of the item's
+  int64_t keys;                // at most kBlock
+  const std::byte* next_keys;  // the page of K behind the item, or null
 
   float* s() const { return scratch.s + first_row * kBlock; }
+
+  // The row of K at the slot of the next page that `values`, on V, is at; behind the last page in
+  // that which this thread reads next, or of V itself.
+  const std::byte* KeysBehind(const RowCursor& values) const {
+    const PageRun& run = task.item->keys.pages;
+    if (!values.on_last_page()) return values.row() + (run.k - run.v) + run.page_stride;
+    return next_keys == nullptr ? values.row() : next_keys + (values.row() - values.page());
+  }
 };
 
-// The rows of the next keys, of which `left` are there; the last repeated for those that are not.
-// Returns the first of the rows one page on, for Ahead, or of these where there is no such page.
+// The rows of the next keys, of which `left` > 0 are there; the last repeated for those that are
+// not.
 template <int kKeys>
-HWY_INLINE const std::byte* NextRows(RowCursor& cursor, int64_t left,
-                                     const std::byte* (&rows)[kKeys]) {
-  if (cursor.adjacent() >= kKeys && left > kKeys) {
-    const std::byte* next = cursor.row_of_next_page();
+HWY_INLINE void NextRows(RowCursor& cursor, int64_t left, const std::byte* (&rows)[kKeys]) {
+  if (cursor.adjacent() >= kKeys && left >= kKeys) {
     for (int k = 0; k < kKeys; ++k) rows[k] = cursor.row() + k * cursor.row_bytes();
-    cursor.Advance(kKeys);
-    return next;
+    if (left > kKeys) cursor.Advance(kKeys);
+    return;
   }
   for (int k = 0; k < kKeys; ++k) {
     rows[k] = cursor.row();
     if (k + 1 < left) cursor.Advance();
   }
-  return rows[0];
 }
 
-// Asks the memory for what is needed one page on: the processor's own prefetching runs too short a
-// way ahead to hide all of the memory's latency, and ends with each page. A line at a time among
-// the arithmetic: a burst of them would fill the buffers that loads need.
+// Asks the memory for what is needed half a block on, the values of the keys at hand or the keys
+// behind the values at hand: the processor's own prefetching runs too short a way ahead to hide all
+// of the memory's latency, and ends with each page. A line at a time among the arithmetic: a burst
+// of them would fill the buffers that loads need.
 HWY_INLINE void Ahead(const std::byte* row) { hwy::Prefetch(row); }
 
 // The parameters of the page that an encoded piece lies in.
@@ -344,52 +369,58 @@ HWY_NOINLINE void PrepareWeights(const Piece& piece, int64_t group) {
   }
 }
 
-// Products of a group's queries with the piece's keys; lanes beyond the last key repeat it.
+// Products of a group's queries with the piece's keys; anything in lanes beyond the last key.
 template <class F, int kRows>
 HWY_NOINLINE void Score(const Piece& piece) {
   constexpr int kKeys = kLanes / kRows;
+  // Rows of keys that are read side by side: as many streams as memory serves well.
+  constexpr int kSide = std::min(kKeys, 4);
   const D d;
   const Scratch& scratch = piece.scratch;
   const PageRun& run = piece.task.item->keys.pages;
   const int64_t dim = piece.task.format->head_dim;
   const float* q = F::kCoded ? scratch.page_q : scratch.q + piece.first_row * scratch.dim;
   RowCursor cursor(*piece.task.format, run, run.k, piece.first_key);
+  const int64_t to_values = run.v - run.k;
   float* s = piece.s();
   for (int64_t key = 0; key < piece.keys; key += kKeys, s += kLanes) {
-    const std::byte* rows[kKeys];
-    const std::byte* next = NextRows(cursor, piece.keys - key, rows);
-    const int64_t row_bytes = cursor.row_bytes();
     V sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = hn::Zero(d);
-    int64_t i = 0;
-    for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
-#pragma GCC unroll 16
-      for (int k = 0; k < kKeys; ++k) {
-        V first;
-        V second;
-        Ahead(next + k * row_bytes + F::Bytes(i));
-        if constexpr (F::Bytes(2 * kLanes) > kLine) {
-          Ahead(next + k * row_bytes + F::Bytes(i + kLanes));
-        }
-        F::Pair(rows[k], i, first, second);
+#pragma GCC unroll 4
+    for (int side = 0; side < kKeys; side += kSide) {
+      const std::byte* rows[kSide];
+      if (side > 0 && key + side >= piece.keys) break;
+      NextRows(cursor, piece.keys - key - side, rows);
+      int64_t i = 0;
+      for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
+#pragma GCC unroll 4
+        for (int k = 0; k < kSide; ++k) {
+          V first;
+          V second;
+          Ahead(rows[k] + to_values + F::Bytes(i));
+          if constexpr (F::Bytes(2 * kLanes) > kLine) {
+            Ahead(rows[k] + to_values + F::Bytes(i + kLanes));
+          }
+          F::Pair(rows[k], i, first, second);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const float* qr = q + r * scratch.dim + i;
-          V& sum = sums[r * kKeys + k];
-          sum = hn::MulAdd(first, hn::Load(d, qr), sum);
-          sum = hn::MulAdd(second, hn::Load(d, qr + kLanes), sum);
+          for (int r = 0; r < kRows; ++r) {
+            const float* qr = q + r * scratch.dim + i;
+            V& sum = sums[r * kKeys + side + k];
+            sum = hn::MulAdd(first, hn::Load(d, qr), sum);
+            sum = hn::MulAdd(second, hn::Load(d, qr + kLanes), sum);
+          }
         }
       }
-    }
-    for (; i < dim; i += kLanes) {
-#pragma GCC unroll 16
-      for (int k = 0; k < kKeys; ++k) {
-        const V single = F::Single(rows[k], i, dim);
+      for (; i < dim; i += kLanes) {
+#pragma GCC unroll 4
+        for (int k = 0; k < kSide; ++k) {
+          const V single = F::Single(rows[k], i, dim);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          V& sum = sums[r * kKeys + k];
-          sum = hn::MulAdd(single, hn::Load(d, q + r * scratch.dim + i), sum);
+          for (int r = 0; r < kRows; ++r) {
+            V& sum = sums[r * kKeys + side + k];
+            sum = hn::MulAdd(single, hn::Load(d, q + r * scratch.dim + i), sum);
+          }
         }
       }
     }
@@ -399,6 +430,35 @@ HWY_NOINLINE void Score(const Piece& piece) {
   }
 }
 
+// The number of each row, for all its lanes of a vector of logits.
+template <int kRows>
+HWY_INLINE V ToLanes(const float* rows) {
+  const D d;
+  if constexpr (kRows == 1) return hn::Set(d, rows[0]);
+  HWY_ALIGN float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = rows[i / (kLanes / kRows)];
+  return hn::Load(d, lanes);
+}
+template <int kRows>
+HWY_INLINE void FromLanes(V v, float* rows) {
+  const D d;
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, d, lanes);
+  for (int r = 0; r < kRows; ++r) rows[r] = lanes[r * (kLanes / kRows)];
+}
+
+// The sum, or whatever `op` makes of two, of the lanes of each row, in all of them.
+template <int kRows, class Op>
+HWY_INLINE V OverKeys(V v, const Op& op) {
+  constexpr int kKeys = kLanes / kRows;
+  const D d;
+  v = op(v, hn::Shuffle2301(v));
+  if constexpr (kKeys >= 4) v = op(v, hn::Shuffle1032(v));
+  if constexpr (kKeys >= 8) v = op(v, hn::SwapAdjacentBlocks(v));
+  if constexpr (kKeys >= 16) v = op(v, hn::ConcatLowerUpper(d, v, v));
+  return v;
+}
+
 // Logits to 2^(logit - max), 0 for keys that a row does not see; the rows' max, sum and alpha.
 template <int kRows>
 HWY_NOINLINE void Exponentiate(const Piece& piece) {
@@ -406,52 +466,46 @@ HWY_NOINLINE void Exponentiate(const Piece& piece) {
   const D d;
   const DI di;
   const Scratch& scratch = piece.scratch;
-  HWY_ALIGN int32_t begin[kLanes];
-  HWY_ALIGN int32_t end[kLanes];
-  HWY_ALIGN int32_t index[kLanes];
-  HWY_ALIGN float values[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    begin[i] = scratch.begin[piece.first_row + i / kKeys];
-    end[i] = static_cast<int32_t>(
-        std::min<int64_t>(scratch.end[piece.first_row + i / kKeys], piece.first_key + piece.keys));
-    index[i] = static_cast<int32_t>(piece.first_key) + i % kKeys;
+  const V none = hn::Set(d, -kInfinity);
+  // Of the piece's keys; small enough to be exact.
+  float begin_of[kRows];
+  float end_of[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    begin_of[r] = static_cast<float>(
+        std::clamp<int64_t>(scratch.begin[piece.first_row + r] - piece.first_key, 0, piece.keys));
+    end_of[r] = static_cast<float>(
+        std::clamp<int64_t>(scratch.end[piece.first_row + r] - piece.first_key, 0, piece.keys));
   }
+  const V begin = ToLanes<kRows>(begin_of);
+  const V end = ToLanes<kRows>(end_of);
+  V key = hn::ConvertTo(d, hn::And(hn::Iota(di, 0), hn::Set(di, kKeys - 1)));
   float* const s = piece.s();
   const int64_t size = CeilDiv(piece.keys, kKeys) * kLanes;
-  auto key = hn::Load(di, index);
-  V max = hn::Set(d, -kInfinity);
+  V max = none;
   for (int64_t i = 0; i < size; i += kLanes) {
-    const auto seen = hn::AndNot(hn::Lt(key, hn::Load(di, begin)), hn::Lt(key, hn::Load(di, end)));
-    const V logit =
-        hn::IfThenElse(hn::RebindMask(d, seen), hn::Load(d, s + i), hn::Set(d, -kInfinity));
+    const auto seen = hn::And(hn::Ge(key, begin), hn::Lt(key, end));
+    const V logit = hn::IfThenElse(seen, hn::Load(d, s + i), none);
     hn::Store(logit, d, s + i);
     max = hn::Max(max, logit);
-    key = hn::Add(key, hn::Set(di, kKeys));
+    key = hn::Add(key, hn::Set(d, kKeys));
   }
-  hn::Store(max, d, values);
-  for (int r = 0; r < kRows; ++r) {
-    const float before = scratch.max[piece.first_row + r];
-    float after = before;
-    for (int k = 0; k < kKeys; ++k) after = std::max(after, values[r * kKeys + k]);
-    scratch.max[piece.first_row + r] = after;
-    // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
-    const float base = after == -kInfinity ? 0.0f : after;
-    scratch.alpha[piece.first_row + r] = hn::GetLane(Exp2(d, hn::Set(d, before - base)));
-    for (int k = 0; k < kKeys; ++k) values[r * kKeys + k] = base;
-  }
-  const V base = hn::Load(d, values);
+  max = OverKeys<kRows>(max, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+  const V before = ToLanes<kRows>(scratch.max + piece.first_row);
+  const V after = hn::Max(before, max);
+  FromLanes<kRows>(after, scratch.max + piece.first_row);
+  // A row that has seen no key yet: any finite base gives 2^(-inf - base) = 0 and no NaN.
+  const V base = hn::IfThenZeroElse(hn::Eq(after, none), after);
+  const V alpha = Exp2(d, hn::Sub(before, base));
+  FromLanes<kRows>(alpha, scratch.alpha + piece.first_row);
   V sum = hn::Zero(d);
   for (int64_t i = 0; i < size; i += kLanes) {
     const V p = Exp2(d, hn::Sub(hn::Load(d, s + i), base));
     hn::Store(p, d, s + i);
     sum = hn::Add(sum, p);
   }
-  hn::Store(sum, d, values);
-  for (int r = 0; r < kRows; ++r) {
-    float& total = scratch.sum[piece.first_row + r];
-    total *= scratch.alpha[piece.first_row + r];
-    for (int k = 0; k < kKeys; ++k) total += values[r * kKeys + k];
-  }
+  sum = OverKeys<kRows>(sum, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+  const V total = hn::MulAdd(ToLanes<kRows>(scratch.sum + piece.first_row), alpha, sum);
+  FromLanes<kRows>(total, scratch.sum + piece.first_row);
 }
 
 // o = o * alpha + P V for kVecs vectors of dims from `dim_begin` on.
@@ -473,29 +527,29 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
     }
   }
   RowCursor cursor(*piece.task.format, run, run.v, piece.first_key);
-  const float* p = F::kCoded ? scratch.page_weights : piece.s();
-  for (int64_t key = 0; key < piece.keys; key += kKeys, p += kLanes) {
-    const std::byte* rows[kKeys];
-    const std::byte* next = NextRows(cursor, piece.keys - key, rows) + F::Bytes(dim_begin);
-    const int64_t row_bytes = cursor.row_bytes();
-    const int64_t keys = std::min<int64_t>(kKeys, piece.keys - key);
-    for (int64_t k = 0; k < keys; ++k) {
+  const int64_t row_bytes = cursor.row_bytes();
+  const float* const weights = F::kCoded ? scratch.page_weights : piece.s();
+  for (int64_t key = 0; key < piece.keys;) {
+    const int64_t page_end = key + std::min(cursor.adjacent(), piece.keys - key);
+    const std::byte* row = cursor.row();
+    const std::byte* next = piece.KeysBehind(cursor) + F::Bytes(dim_begin);
+    if (page_end < piece.keys) cursor.Advance(page_end - key);
+    for (; key < page_end; ++key, row += row_bytes, next += row_bytes) {
 #pragma GCC unroll 8
-      for (int64_t at = 0; at < F::Bytes(kVecs * kLanes); at += kLine) {
-        Ahead(next + k * row_bytes + at);
-      }
+      for (int64_t at = 0; at < F::Bytes(kVecs * kLanes); at += kLine) Ahead(next + at);
       V values[kVecs];
       if constexpr (kVecs == 1) {
-        values[0] = F::Single(rows[k], dim_begin, piece.task.format->head_dim);
+        values[0] = F::Single(row, dim_begin, piece.task.format->head_dim);
       } else {
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; v += 2) {
-          F::Pair(rows[k], dim_begin + v * kLanes, values[v], values[v + 1]);
+          F::Pair(row, dim_begin + v * kLanes, values[v], values[v + 1]);
         }
       }
+      const float* p = weights + key / kKeys * kLanes + key % kKeys;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const V weight = hn::Set(d, p[r * kKeys + k]);
+        const V weight = hn::Set(d, p[r * kKeys]);
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) sums[r][v] = hn::MulAdd(weight, values[v], sums[r][v]);
       }
@@ -518,7 +572,7 @@ void AttendPiece(const Piece& piece) {
   // As many vectors at once as leave room for the rows' sums in registers; of encoded pages, no
   // more than a value group has.
   constexpr int kInGroup = F::kCoded ? kValueGroup / kLanes : kLanes;
-  constexpr int kVecsMax = std::min({kLanes / kRows, kLanes / 2, kInGroup});
+  constexpr int kVecsMax = std::min({kLanes / kRows, 8, kInGroup});
   const int64_t dim = piece.task.format->head_dim;
   const auto begin = [&](int64_t i) HWY_ATTR {
     if constexpr (F::kCoded) {
@@ -597,22 +651,24 @@ void FillRows(const AttentionTask& task, const Scratch& scratch) {
   const LogitScale scale(*task.params);
   const bool in_pairs = InPairs(task);
   const int64_t dim = task.format->head_dim;
-  const int64_t rows = RoundUp(task.rows, kGroupMax);
-  std::fill_n(scratch.q, rows * scratch.dim, 0.0f);
+  int64_t rows = 0;  // with those of zeros
+  while (rows < task.rows) rows += GroupOf(task.rows - rows);
   std::fill_n(scratch.o, rows * scratch.dim, 0.0f);
   std::fill_n(scratch.max, rows, -kInfinity);
   std::fill_n(scratch.sum, rows, 0.0f);
   VisibleKeys seen;
   for (int64_t r = 0; r < rows; ++r) {
+    float* const to = scratch.q + r * scratch.dim;
     if (r < task.rows) {
       const int64_t token = r / task.group;
       const int64_t head = r % task.group;
       const float* q =
           static_cast<const float*>(task.item->q) + token * task.item->q_stride + head * dim;
-      for (int64_t i = 0; i < dim; ++i) {
-        scratch.q[r * scratch.dim + Shuffled(in_pairs, dim, i)] = q[i] * scale.q;
-      }
+      Shuffle(in_pairs, dim, q, scale.q, to);
+      std::fill(to + dim, to + scratch.dim, 0.0f);
       if (head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
+    } else {
+      std::fill_n(to, scratch.dim, 0.0f);
     }
     scratch.begin[r] = seen.begin;
     scratch.end[r] = seen.end;
@@ -629,6 +685,13 @@ int64_t NextBound(const AttentionTask& task, int64_t key) {
   return key - slot + std::min((slot / kBlock + 1) * kBlock, slots);
 }
 
+// The page of the first key that an item's first row sees.
+const std::byte* FirstPage(const AttentionTask& task, const AttentionItem& item) {
+  const PageRun& run = item.keys.pages;
+  const int64_t slot = run.first_slot + KeysSeenBy(*task.params, item, 0).begin;
+  return run.k + slot / task.format->page_slots * run.page_stride;
+}
+
 void AttendFew(const AttentionTask& task, std::byte* data) {
   const FlushDenormals flush;
   const Scratch scratch(data, task.format->head_dim);
@@ -637,11 +700,12 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
   // latest.
   const int64_t begin = scratch.begin[0];
   const int64_t end = scratch.end[task.rows - 1];
+  const std::byte* next_keys = task.next == nullptr ? nullptr : FirstPage(task, *task.next);
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min(end, NextBound(task, key));
     for (int64_t row = 0; row < task.rows;) {
       const int64_t group = GroupOf(task.rows - row);
-      const Piece piece = {task, scratch, row, key, next - key};
+      const Piece piece = {task, scratch, row, key, next - key, next_keys};
       AttendRows(piece, group);
       row += group;
     }
@@ -651,10 +715,7 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
   for (int64_t r = 0; r < task.rows; ++r) {
     const float sum = scratch.sum[r];
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    for (int64_t i = 0; i < task.format->head_dim; ++i) {
-      scratch.row[i] =
-          scratch.o[r * scratch.dim + Shuffled(in_pairs, task.format->head_dim, i)] * inverse;
-    }
+    Unshuffle(in_pairs, task.format->head_dim, scratch.o + r * scratch.dim, inverse, scratch.row);
     StoreState(task, r, scratch.row, LogSumOf(scratch.max[r], sum));
   }
 }

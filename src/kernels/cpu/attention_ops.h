@@ -36,6 +36,7 @@ struct AttentionTask {
   int64_t first_row = 0;
   int64_t rows = 0;
   float* partial_lse = nullptr;  // [rows of the item], or null: the item's own lse, before merging
+  const AttentionItem* next = nullptr;  // of the same thread's next task, if that is known
 };
 
 // The keys that a query sees, [begin, end) of the item: key positions ascend, so they are adjacent.
@@ -107,10 +108,8 @@ class RowCursor {
   int64_t row_bytes() const { return row_bytes_; }
   // Rows from this one on that lie next to each other.
   int64_t adjacent() const { return page_slots_ - slot_; }
-  // The row at the same slot of the next page; of this one where it is the last.
-  const std::byte* row_of_next_page() const {
-    return page_ == last_page_ ? row_ : row_ + page_stride_;
-  }
+  const std::byte* page() const { return page_; }
+  bool on_last_page() const { return page_ == last_page_; }
 
   // To the row `count` <= adjacent() keys on, which must be there.
   void Advance(int64_t count = 1) {
