@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "device/budget.h"
@@ -69,6 +70,12 @@ struct WorkCost {
   int64_t flops = 0;
 };
 
+struct CopyPiece {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -79,6 +86,11 @@ class Stream {
   // `rows` rows of `row_bytes`, whose starts are the strides apart.
   virtual void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
                       size_t row_bytes, size_t rows) = 0;
+  // Copies between memory of AllocateHost and of Allocate, in any order: without the pause that
+  // lies between one copy and the next.
+  virtual void CopyAll(std::span<const CopyPiece> pieces) {
+    for (const CopyPiece& piece : pieces) Copy(piece.to, piece.from, piece.bytes);
+  }
   // Runs `work` on a host thread at this point of the stream. A Status that is not ok becomes the
   // stream's error, and work behind it is dropped (events still fire).
   virtual void HostWork(const WorkCost& cost, std::function<Status()> work) = 0;

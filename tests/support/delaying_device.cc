@@ -40,6 +40,10 @@ class DelayingStream final : public Stream {
     Delay(*inner_, delays_);
     inner_->Copy(to, from, bytes);
   }
+  void CopyAll(std::span<const CopyPiece> pieces) override {
+    Delay(*inner_, delays_);
+    inner_->CopyAll(pieces);
+  }
   void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
               size_t row_bytes, size_t rows) override {
     Delay(*inner_, delays_);

@@ -176,7 +176,6 @@ CudaStream::CudaStream(std::shared_ptr<CudaShared> shared, Lane lane)
 
 CudaStream::~CudaStream() {
   cudaSetDevice(shared_->device);
-  EndCopies();
   cudaStreamSynchronize(stream_);
   Report(true);
   cudaStreamDestroy(stream_);
@@ -196,26 +195,13 @@ void CudaStream::BeginCopy(size_t bytes) {
   if (lane_ == Lane::kHostToDevice && shared_->pageable) {
     Check(cudaStreamSynchronize(stream_), "work on the GPU");
   }
-  if (lane_ == Lane::kCompute) return;
-  const WorkCost cost = CopyCost(bytes);
-  if (copying_) {
-    timed_.back().cost.bytes += cost.bytes;
-    return;
-  }
-  BeginTimed(cost);
-  copying_ = open_;
-}
-
-// An event behind each copy would keep the next one from beginning under its end.
-void CudaStream::EndCopies() {
-  if (!copying_) return;
-  copying_ = false;
-  End();
+  if (lane_ != Lane::kCompute) BeginTimed(CopyCost(bytes));
 }
 
 void CudaStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
   BeginCopy(bytes);
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "a copy");
+  End();
 }
 
 void CudaStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
@@ -224,6 +210,29 @@ void CudaStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, 
   Check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, rows, cudaMemcpyDefault,
                           stream_),
         "a copy");
+  End();
+}
+
+void CudaStream::CopyAll(std::span<const CopyPiece> pieces) {
+  if (pieces.size() < 2 || shared_->pageable) return Stream::CopyAll(pieces);
+  std::vector<void*> to;
+  std::vector<const void*> from;
+  std::vector<size_t> bytes;
+  size_t all = 0;
+  for (const CopyPiece& piece : pieces) {
+    to.push_back(piece.to);
+    from.push_back(piece.from);
+    bytes.push_back(piece.bytes);
+    all += piece.bytes;
+  }
+  cudaMemcpyAttributes attributes = {};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first = 0;  // of the copies that these attributes are of
+  BeginCopy(all);
+  Check(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), bytes.size(), &attributes,
+                             &first, 1, stream_),
+        "copies");
+  End();
 }
 
 void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
@@ -244,17 +253,14 @@ void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
 }
 
 void CudaStream::Record(Event& event) {
-  EndCopies();
   Check(static_cast<CudaEvent&>(event).RecordOn(*this), "recording an event");
 }
 
 void CudaStream::Wait(Event& event) {
-  EndCopies();
   Check(static_cast<CudaEvent&>(event).WaitOn(stream_), "waiting for an event");
 }
 
 Status CudaStream::Synchronize() {
-  EndCopies();
   Check(cudaStreamSynchronize(stream_), "work on the GPU");
   Report(false);
   return first_error();
@@ -273,7 +279,6 @@ Status CudaStream::first_error() {
 }
 
 void CudaStream::Begin(const WorkCost& cost) {
-  EndCopies();
   if (shared_->time_kernels) BeginTimed(cost);
 }
 

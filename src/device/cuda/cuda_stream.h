@@ -83,6 +83,7 @@ class CudaStream final : public Stream {
   void Copy(std::byte* to, const std::byte* from, size_t bytes) override;
   void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
               size_t row_bytes, size_t rows) override;
+  void CopyAll(std::span<const CopyPiece> pieces) override;
   void HostWork(const WorkCost& cost, std::function<Status()> work) override;
   void Record(Event& event) override;
   void Wait(Event& event) override;
@@ -107,7 +108,6 @@ class CudaStream final : public Stream {
     cudaEvent_t end = nullptr;
   };
   void BeginCopy(size_t bytes);
-  void EndCopies();
   void BeginTimed(const WorkCost& cost);
   Status first_error();
   void Report(bool wait);
@@ -116,9 +116,8 @@ class CudaStream final : public Stream {
   const Lane lane_;
   cudaStream_t stream_ = nullptr;
   std::deque<Timed> timed_;
-  bool open_ = false;     // Begin without End so far
-  bool copying_ = false;  // copies without anything between them, timed as one, without End so far
-  std::mutex mutex_;      // of status_, which host work sets, too
+  bool open_ = false;  // Begin without End so far
+  std::mutex mutex_;   // of status_, which host work sets, too
   Status status_;
 };
 

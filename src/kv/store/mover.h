@@ -56,7 +56,7 @@ class Mover {
   Copied Copy(const Pages& pages, const Place& from, const Fence& written, const Place& to,
               const Fence& free);
 
-  // The same of X, which lies in host memory: to a device buffer or to another slab.
+  // The same of X, from one slab in host memory to another.
   Copied CopyX(int pages, const std::byte* from, const Fence& written, std::byte* to,
                const Fence& free);
   // X of new pages, which follow one another at `from`, to a slab behind its first `first` pages;

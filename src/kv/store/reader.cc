@@ -46,7 +46,7 @@ bool Reader::Issue(size_t index) {
   if (slab.tier == Tier::kDevice) {
     flight.data = slab.data;
     flight.ready = slab.written;
-  } else if (!(slab.x ? IssueX(slab, item, &flight) : IssueCopy(slab, item, &flight))) {
+  } else if (!(slab.x ? IssueX(index) : IssueCopy(slab, item, &flight))) {
     return false;
   }
   slab.last_read = step_;

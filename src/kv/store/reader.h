@@ -82,7 +82,7 @@ class Reader {
   int FreeStaging() const;
   // Of X (store_recompute.cc).
   void PlanGathers();
-  bool IssueX(Slab& slab, const Item& item, InFlight* flight);
+  bool IssueX(size_t index);
   SlabView ViewOfX(size_t index);
   void FinishX(const InFlight& flight);
   void EndGathers();
@@ -98,6 +98,7 @@ class Reader {
   std::vector<Staging> staging_;
   std::vector<GatherBuffer> gather_buffers_;
   const int64_t gather_pages_;
+  std::vector<CopyPiece> gather_pieces_;  // of the gather that is issued
   int64_t step_ = 0;
   std::vector<Item> order_;
   std::vector<InFlight> flights_;  // [order]

@@ -23,7 +23,7 @@ Mover::Copied Mover::CopyX(int pages, const std::byte* from, const Fence& writte
   lanes_->stream(Lane::kHostToDevice)
       .Copy(to, from, static_cast<size_t>(pages * format_.x_page_bytes()));
   Copied copied;
-  copied.source.Add(Lane::kHostToDevice, lanes_->Soon(Lane::kHostToDevice));
+  copied.source.Add(Lane::kHostToDevice, lanes_->Mark(Lane::kHostToDevice));
   copied.ready = copied.source;
   return copied;
 }
@@ -136,21 +136,29 @@ void Reader::PlanGathers() {
   }
 }
 
-bool Reader::IssueX(Slab& slab, const Item& item, InFlight* flight) {
-  GatherBuffer& buffer = GatherBufferOf(*flight);
-  if (buffer.gather != flight->gather) {
+// The slabs of a gather are copied together, with the last of them.
+bool Reader::IssueX(size_t index) {
+  InFlight& flight = flights_[index];
+  GatherBuffer& buffer = GatherBufferOf(flight);
+  if (buffer.gather != flight.gather) {
     if (buffer.unfinished > 0) return false;
-    buffer.gather = flight->gather;
+    buffer.gather = flight.gather;
   }
   ++buffer.unfinished;
-  flight->data = buffer.data + flight->gather_page * format_.x_page_bytes();
-  const Mover::Copied copied =
-      mover_->CopyX(item.pages, slab.data, slab.written, flight->data, buffer.used);
-  slab.used.Join(copied.source);
-  flight->ready = copied.ready;
-  // One point behind the whole gather: a point behind each copy would keep the next one from
-  // beginning under the end of this one.
-  if (flight->ends_gather) lanes_->Mark(Lane::kHostToDevice);
+  const Slab& slab = (*slabs_)[order_[index].slab];
+  flight.data = buffer.data + flight.gather_page * format_.x_page_bytes();
+  lanes_->Wait(Lane::kHostToDevice, slab.written);
+  lanes_->Wait(Lane::kHostToDevice, buffer.used);
+  gather_pieces_.push_back(
+      {flight.data, slab.data, static_cast<size_t>(order_[index].pages * format_.x_page_bytes())});
+  if (!flight.ends_gather) return true;
+  lanes_->stream(Lane::kHostToDevice).CopyAll(gather_pieces_);
+  const int64_t ticket = lanes_->Mark(Lane::kHostToDevice);
+  for (size_t i = index + 1 - gather_pieces_.size(); i <= index; ++i) {
+    flights_[i].ready.Add(Lane::kHostToDevice, ticket);
+    (*slabs_)[order_[i].slab].used.Add(Lane::kHostToDevice, ticket);
+  }
+  gather_pieces_.clear();
   return true;
 }
 
@@ -180,6 +188,7 @@ void Reader::FinishX(const InFlight& flight) {
 }
 
 void Reader::EndGathers() {
+  HEADWAY_CHECK(gather_pieces_.empty());
   for (GatherBuffer& buffer : gather_buffers_) {
     // Unless finished, kernels may still read it.
     if (buffer.unfinished > 0) buffer.used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
