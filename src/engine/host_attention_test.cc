@@ -22,16 +22,19 @@ constexpr int kHeads = 2, kGroup = 2, kDim = 32, kSlots = 16;
 constexpr int64_t kWidth = kHeads * kGroup * kDim;
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
-// Two sequences, each with ranges of whole pages behind one another and some keys left out.
+// Sequences, each with ranges of whole pages behind one another and some keys left out.
 struct Problem {
   PageFormat format{DType::kBF16, kSlots, kDim};
   std::vector<std::vector<KeyRun>> ranges;
   std::vector<int64_t> positions;
-  std::vector<float> q;
+  DType activation;
+  std::vector<float> q;  // numbers that an activation can be
   std::vector<std::byte> memory;
 
   explicit Problem(Random& random, int64_t segment, std::vector<int64_t> lengths)
-      : positions(std::move(lengths)) {
+      : positions(std::move(lengths)),
+        activation(static_cast<DType>(random.Below(3))),
+        q(positions.size() * kWidth) {
     const auto page = static_cast<int64_t>(format.bytes());
     int64_t keys = 0;
     for (const int64_t length : positions) keys += length;
@@ -57,7 +60,11 @@ struct Problem {
         at += 2 * plane;
       }
     }
-    for (size_t i = 0; i < positions.size() * kWidth; ++i) q.push_back(random.Normal());
+    std::byte rounded[sizeof(float)];
+    for (float& value : q) {
+      StoreFloat(rounded, 0, activation, random.Normal());
+      value = LoadAsFloat(rounded, 0, activation);
+    }
   }
 };
 
@@ -75,12 +82,15 @@ std::vector<float> Attend(const Problem& problem, int64_t segment, int threads, 
   for (const int64_t length : problem.positions) limits.length = std::max(limits.length, length);
   ++limits.length;
   limits.segment_tokens = segment;
+  limits.activation = problem.activation;
   Result<std::unique_ptr<HostAttention>> made =
       HostAttention::Create(limits, *NewCpuKernels(&pool, nullptr, "auto"), *device, budget);
   EXPECT_TRUE(made.ok());
   HostAttention& host = **made;
   host.Begin();
-  std::memcpy(host.Queries(0), problem.q.data(), problem.q.size() * sizeof(float));
+  for (size_t i = 0; i < problem.q.size(); ++i) {
+    StoreFloat(host.Queries(0), static_cast<int64_t>(i), problem.activation, problem.q[i]);
+  }
   for (int entry = 0; entry < limits.entries; ++entry) {
     host.Add(entry, problem.positions[static_cast<size_t>(entry)], {0, kHeads, 0},
              problem.ranges[static_cast<size_t>(entry)]);
@@ -123,7 +133,7 @@ std::vector<float> Expected(const Problem& problem, int64_t window) {
 }
 
 // Whatever the lengths that decide how keys are cut, and the window: pieces that no core needs,
-// long and short ones, ranges that end in between.
+// long and short ones, ranges that end in between, sequences of one piece and of none.
 TEST(HostAttentionCuts, AgreeWithTheDefinition) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     Random random(seed);
@@ -131,7 +141,8 @@ TEST(HostAttentionCuts, AgreeWithTheDefinition) {
     const int64_t longest = seed == 1 ? 40000 : 6000;
     const Problem problem(
         random, segment,
-        {kSlots * (1 + random.Below(longest / kSlots)), kSlots * (1 + random.Below(300))});
+        {kSlots * (1 + random.Below(longest / kSlots)), kSlots * (1 + random.Below(32)),
+         kSlots * (1 + random.Below(300)), kSlots});
     const int64_t window = random.Below(3) == 0 ? 1000 : 0;
     const std::string what = "seed " + std::to_string(seed);
     const std::vector<float> expected = Expected(problem, window);

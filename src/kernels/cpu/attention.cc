@@ -66,9 +66,16 @@ class Attention {
 
   void Run(std::span<const AttentionItem> items) {
     int64_t rows = 0;  // that go in strips
+    bool all_few = true;
     for (const AttentionItem& item : items) {
       HEADWAY_CHECK(item.keys.pages.count <= std::numeric_limits<int32_t>::max());
-      if (!IsFew(item)) rows += Rows(item, group_);
+      const bool few = IsFew(item);
+      if (!few) rows += Rows(item, group_);
+      all_few = all_few && few && item.tokens > 0;
+    }
+    if (all_few) {  // each is a task; making hundreds of those would keep the threads waiting
+      const auto task = [&](int64_t i) { return TaskOf(items[static_cast<size_t>(i)]); };
+      return RunTasks(static_cast<int64_t>(items.size()), task);
     }
     rows_per_task_ = CeilDiv(rows, pool_.threads() * kTasksPerThread);
     std::vector<AttentionTask> tasks;
@@ -102,6 +109,15 @@ class Attention {
     return on_tiles ? *code_.few_on_tiles : *code_.few;
   }
 
+  // All of an item.
+  AttentionTask TaskOf(const AttentionItem& item) const {
+    return {.format = &format_,
+            .params = &params_,
+            .item = &item,
+            .group = group_,
+            .rows = Rows(item, group_)};
+  }
+
   void AddTasks(const AttentionItem& item, float* partial_lse,
                 std::vector<AttentionTask>& tasks) const {
     const int64_t rows = Rows(item, group_);
@@ -112,29 +128,27 @@ class Attention {
       step = std::clamp<int64_t>(strips, 1, ops.max_strips(format_.head_dim)) * ops.strip_rows;
     }
     for (int64_t row = 0; row < rows; row += step) {
-      tasks.push_back({.format = &format_,
-                       .params = &params_,
-                       .item = &item,
-                       .group = group_,
-                       .first_row = row,
-                       .rows = std::min(step, rows - row),
-                       .partial_lse = partial_lse});
+      AttentionTask task = TaskOf(item);
+      task.first_row = row;
+      task.rows = std::min(step, rows - row);
+      task.partial_lse = partial_lse;
+      tasks.push_back(task);
     }
   }
 
   // A thread that waits for memory takes its next task ahead, to fetch the first keys of that at
   // the end of the one before. Not the last tasks: those are for whoever is free first.
-  void RunTasks(std::span<const AttentionTask> tasks) {
-    const auto count = static_cast<int64_t>(tasks.size());
+  template <typename TaskAt>
+  void RunTasks(int64_t count, const TaskAt& task_at) {
     const int64_t threads = std::min<int64_t>(pool_.threads(), count);
     std::atomic<int64_t> taken = 0;
     pool_.Run(threads, 1, [&](int thread, int64_t, int64_t) {
       for (int64_t at = taken++; at < count;) {
-        AttentionTask task = tasks[static_cast<size_t>(at)];
+        AttentionTask task = task_at(at);
         const bool few = IsFew(*task.item);
         const bool ahead = few && taken + threads < count;
         if (ahead) at = taken++;
-        if (ahead && at < count) task.next = tasks[static_cast<size_t>(at)].item;
+        if (ahead && at < count) task.next = task_at(at).item;
         if (few) {
           FewOpsFor(*task.item).attend(task, ThreadScratch(thread));
         } else {
@@ -143,6 +157,11 @@ class Attention {
         if (!ahead) at = taken++;
       }
     });
+  }
+
+  void RunTasks(std::span<const AttentionTask> tasks) {
+    RunTasks(static_cast<int64_t>(tasks.size()),
+             [&](int64_t i) { return tasks[static_cast<size_t>(i)]; });
   }
 
   // The mass of a key needs each row's final lse: a second pass over the logits, split by keys so
