@@ -11,7 +11,7 @@
 // A byte of codes is worth up to four of a 16-bit page, so instructions count: q ∘ scale and the
 // softmax's steps are done once for all keys of a page, which one warp takes at a time. Codes pass
 // through shared memory, each warp's its own: V arrives while K is used, and the next K while V is.
-// With 128 dimensions and up to 8 queries, 64 keys take some 1500 instructions of a warp.
+// With 128 dimensions and up to 8 queries, 64 keys take some 1400 instructions of a warp.
 #ifndef HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 #define HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 
@@ -83,7 +83,7 @@ struct CodesShape {
     return (key * kPieces + piece) ^ (key / kRowKeys);
   }
   // Where a lane's row of the matrices of pieces `piece` and the next one of tile `tile` is: first
-  // those of its even keys b, then those of the odd ones. lane_unit: that of tile 0 and piece 0.
+  // those of its even keys b, then those of the odd ones. lane_unit: LaneUnit, its part of that.
   __device__ static int LaneUnit(int lane) {
     return Unit(lane % 8 * kRowKeys + lane / 8 % 2, lane / 16);
   }
