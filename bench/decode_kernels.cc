@@ -5,14 +5,19 @@
 //             launch does on the host show that instead
 //   in step   what the step takes less without the kernel: its share where kernels overlap
 //
-//   decode_kernels [DEVICE [CONTEXT [LAYERS]]]      by default cuda 1024 32
+// With an encoding all keys but the new one's are taken from encoded pages.
+//
+//   decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING]]]]      by default cuda 1024 32 none
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +28,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/backend/backend.h"
+#include "kernels/page_codec.h"
 
 namespace headway::bench {
 namespace {
@@ -57,8 +63,10 @@ struct Kernel {
 
 class Step {
  public:
-  Step(const std::string& device, int64_t context, int layers)
-      : context_(context), layers_(layers), format_{DType::kBF16, kDefaultPageSlots, kHeadDim} {
+  Step(const std::string& device, int64_t context, int layers, Encoding encoding)
+      : context_(context),
+        layers_(layers),
+        format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding} {
     backend_ = Unwrap(NewBackend(device, "auto"));
     device_ = Unwrap(backend_->NewDevice(Env::Default(), nullptr, false));
     kernels_ = Unwrap(backend_->NewKernels(&pool_, nullptr));
@@ -73,13 +81,16 @@ class Step {
     limits.query_heads = kKvHeads * kGroup;
     limits.vocab = kVocab;
     limits.activation = activation;
+    limits.encoding = encoding;
     Require(kernels_->Prepare(limits, *device_, budget_));
     activation_bytes_ = static_cast<int64_t>(DTypeBytes(activation));
     pages_ = CeilDiv(context_, format_.page_slots);
     split_ = RoundUp(kernels_->DecodeSplit(context_), format_.page_slots);
     parts_ = CeilDiv(context_, split_);
     weights_ = Fill((layers_ * kLayerWeights + kModel * kVocab) * 2);
-    kv_ = Fill(layers_ * 2 * kKvHeads * pages_ * static_cast<int64_t>(format_.bytes()));
+    open_ = Fill(2 * kKvHeads * static_cast<int64_t>(format_.bytes()));
+    kv_ = Fill(layers_ * 2 * kKvHeads * pages_ * static_cast<int64_t>(format_.closed_bytes()));
+    if (encoded()) params_ = Fill(layers_ * kKvHeads * pages_ * ParamBytes(format_), true);
     x_ = Floats(kModel);
     norm_ = Floats(kModel);
     angles_ = Floats(kHeadDim);
@@ -92,6 +103,14 @@ class Step {
 
   const std::vector<Kernel>& layer_kernels() const { return layer_; }
   const std::vector<Kernel>& last_kernels() const { return last_; }
+  // What attention of a layer reads.
+  int64_t code_bytes() const {
+    return 2 * kKvHeads * EncodedBytes(format_.encoding, format_.dtype, context_ * kHeadDim);
+  }
+  int64_t kv_bytes() const {
+    return code_bytes() + (encoded() ? kKvHeads * pages_ * ParamBytes(format_) : 0);
+  }
+  bool encoded() const { return format_.encoding != Encoding::kNone; }
 
   // Microseconds of one of `count` calls of work(i), the best of some rounds.
   double Measure(int count, const std::function<void(int)>& work) {
@@ -128,20 +147,27 @@ class Step {
   }
 
  private:
-  // Memory of small normal numbers in bf16; as f32 they are numbers, too.
-  std::unique_ptr<Buffer> Fill(int64_t bytes) {
+  // Memory of small normal numbers in bf16, or their sizes; as f32 they are numbers, too, and as
+  // codes.
+  std::unique_ptr<Buffer> Fill(int64_t bytes, bool sizes = false) {
     constexpr int64_t kPattern = int64_t{1} << 20;
-    if (pattern_ == nullptr) {
-      pattern_ = Unwrap(device_->AllocateHost(budget_, kPattern * 2, "pattern"));
+    std::unique_ptr<Buffer>& pattern = patterns_[sizes ? 1 : 0];
+    if (pattern == nullptr) {
+      pattern = Unwrap(device_->AllocateHost(budget_, kPattern * 2, "pattern"));
       Random random(1);
       for (int64_t i = 0; i < kPattern; ++i) {
-        StoreFloat(pattern_->data(), i, DType::kBF16, 0.02f * random.Normal());
+        const float number = 0.02f * random.Normal();
+        StoreFloat(pattern->data(), i, DType::kBF16, sizes ? std::abs(number) : number);
+        // As codes of fp8 these bytes are NaN.
+        for (std::byte& byte : std::span(pattern->data() + i * 2, 2)) {
+          if ((byte & std::byte{0x7F}) == std::byte{0x7F}) byte ^= std::byte{1};
+        }
       }
     }
     std::unique_ptr<Buffer> buffer =
         Unwrap(device_->Allocate(budget_, static_cast<size_t>(bytes), "benchmark"));
     for (int64_t at = 0; at < bytes; at += 2 * kPattern) {
-      compute_->Copy(buffer->data() + at, pattern_->data(),
+      compute_->Copy(buffer->data() + at, pattern->data(),
                      static_cast<size_t>(std::min(2 * kPattern, bytes - at)));
     }
     Require(compute_->Synchronize());
@@ -163,15 +189,35 @@ class Step {
     return op;
   }
 
-  PageRun Pages(int layer, int64_t first, int64_t count) const {
-    const auto page = static_cast<int64_t>(format_.bytes());
+  PageRun Pages(int layer) const {
+    const auto page = static_cast<int64_t>(format_.closed_bytes());
     PageRun run;
     run.k = kv_->data() + layer * 2 * kKvHeads * pages_ * page;
     run.v = run.k + kKvHeads * pages_ * page;
     run.page_stride = page;
     run.head_stride = pages_ * page;
-    run.first_slot = first;
-    run.count = count;
+    run.count = context_;
+    if (encoded()) {
+      run.params_page_stride = ParamBytes(format_);
+      run.params_head_stride = pages_ * run.params_page_stride;
+      run.params = params_->data() + layer * kKvHeads * run.params_head_stride;
+    }
+    return run;
+  }
+  // Where the new key goes.
+  PageRun OpenPage(int layer) const {
+    if (!encoded()) {
+      PageRun run = Pages(layer);
+      run.first_slot = context_ - 1;
+      run.count = 1;
+      return run;
+    }
+    PageRun run;
+    run.k = open_->data();
+    run.page_stride = static_cast<int64_t>(format_.bytes());
+    run.head_stride = run.page_stride;
+    run.v = run.k + kKvHeads * run.head_stride;
+    run.count = 1;
     return run;
   }
   void Rope(int layer) {
@@ -180,7 +226,7 @@ class Step {
     item.q_stride = kQkv;
     item.query_heads = kKvHeads * kGroup;
     item.table = {F(angles_), F(angles_) + kHeadDim / 2, kHeadDim};
-    item.kv = {Activation(kQ), Activation(kQ + kKv), kQkv, kKvHeads, Pages(layer, context_ - 1, 1)};
+    item.kv = {Activation(kQ), Activation(kQ + kKv), kQkv, kKvHeads, OpenPage(layer)};
     kernels_->RopeStoreKv(*compute_, format_, {&item, 1});
   }
   void Attend(int layer) {
@@ -191,7 +237,7 @@ class Step {
     item.tokens = 1;
     item.q_position = context_ - 1;
     item.heads = kKvHeads;
-    item.keys.pages = Pages(layer, 0, context_);
+    item.keys.pages = Pages(layer);
     item.split = split_;
     item.o = F(parts_memory_);
     item.o_stride = kQ;
@@ -228,7 +274,7 @@ class Step {
       kernels_->NormLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), {&op, 1});
     });
     layer_.push_back({"rope, store kv", 2 * kQkv * activation_bytes_, [this](int l) { Rope(l); }});
-    layer_.push_back({"attention", context_ * kKv * 4, [this](int l) { Attend(l); }});
+    layer_.push_back({"attention", kv_bytes(), [this](int l) { Attend(l); }});
     layer_.push_back({"merge", kQ * activation_bytes_, [this](int) { Merge(); }});
     linear("o", kQ, kModel, [this](int layer) {
       const LinearOp op = Op(layer, kModel * kQkv, kModel, kQ, F(x_), LinearResult::kAddFloat);
@@ -265,19 +311,20 @@ class Step {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Buffer> pattern_, weights_, kv_, x_, norm_, angles_, logits_, parts_memory_;
+  std::array<std::unique_ptr<Buffer>, 2> patterns_;
+  std::unique_ptr<Buffer> weights_, kv_, open_, params_, x_, norm_, angles_, logits_, parts_memory_;
   std::unique_ptr<Buffer> activations_, sampled_;
   std::vector<Kernel> layer_, last_;
 };
 
-void Run(const std::string& device, int64_t context, int layers) {
-  Step step(device, context, layers);
+void Run(const std::string& device, int64_t context, int layers, Encoding encoding) {
+  Step step(device, context, layers, encoding);
   const Kernel& head = step.last_kernels().front();
   const double rate = static_cast<double>(head.bytes) / step.Measure(8, head.run) * 1e-6;  // TB/s
   const double whole = step.MeasureStep(nullptr);
-  std::printf("context %lld, %d layers, %.2f TB/s\n%-18s %10s %9s %9s %9s %9s %6s\n",
-              static_cast<long long>(context), layers, rate, "kernel", "MB", "floor µs", "alone µs",
-              "in step", "× a step", "share");
+  std::printf("context %lld, %d layers, encoding %s, %.2f TB/s\n%-18s %10s %9s %9s %9s %9s %6s\n",
+              static_cast<long long>(context), layers, EncodingName(encoding), rate, "kernel", "MB",
+              "floor µs", "alone µs", "in step", "× a step", "share");
   double floor = 0.0;
   const auto print = [&](const Kernel& kernel, int times) {
     const double least = static_cast<double>(kernel.bytes) / rate * 1e-6;
@@ -288,6 +335,10 @@ void Run(const std::string& device, int64_t context, int layers) {
     std::printf("%-18s %10.3f %9.2f %9.2f %9.2f %9d %5.1f%%\n", kernel.name.c_str(),
                 static_cast<double>(kernel.bytes) * 1e-6, least, alone, inside, times,
                 100.0 * inside * times / whole);
+    if (kernel.name != "attention") return;
+    std::printf("  K and V %.2f TB/s, with parameters %.2f TB/s: %.1f %% of the floor\n",
+                static_cast<double>(step.code_bytes()) / alone * 1e-6,
+                static_cast<double>(kernel.bytes) / alone * 1e-6, 100.0 * least / alone);
   };
   for (const Kernel& kernel : step.layer_kernels()) print(kernel, layers);
   for (const Kernel& kernel : step.last_kernels()) print(kernel, 1);
@@ -308,10 +359,12 @@ int main(int argc, char** argv) {
   const std::string device = argc > 1 ? argv[1] : "cuda";
   const long long context = argc > 2 ? std::atoll(argv[2]) : 1024;
   const int layers = argc > 3 ? std::atoi(argv[3]) : 32;
-  if (argc > 4 || context < 1 || context > (int64_t{1} << 24) || layers < 1 || layers > 1000) {
-    std::fprintf(stderr, "usage: decode_kernels [DEVICE [CONTEXT [LAYERS]]]\n");
+  const auto encoding = headway::ParseEncoding(argc > 4 ? argv[4] : "none");
+  if (argc > 5 || !encoding.ok() || context < 1 || context > (int64_t{1} << 24) || layers < 1 ||
+      layers > 1000) {
+    std::fprintf(stderr, "usage: decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING]]]]\n");
     return 2;
   }
-  headway::bench::Run(device, context, layers);
+  headway::bench::Run(device, context, layers, *encoding);
   return 0;
 }

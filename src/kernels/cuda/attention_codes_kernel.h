@@ -6,152 +6,149 @@
 //
 // q ∘ scale and p scale are f32, and meet the codes as two f16 numbers, a rounded one and what the
 // rounding lost, in units of the largest scale, so that no range is lost. The rest is f32. Nothing
-// is rounded to the model's dtype, and a byte of codes takes about as many instructions as it takes
-// with 16-bit pages: the kernel is bound by reading until codes come at some 3 TB/s.
+// is rounded to the model's dtype.
+//
+// A byte of codes is worth up to four of a 16-bit page, so instructions count: q ∘ scale and the
+// softmax's steps are done once for all keys of a page, which one warp takes at a time. Codes pass
+// through shared memory, each warp's its own: V arrives while K is used, and the next K while V is.
+// With 128 dimensions and up to 8 queries, 64 keys take some 1400 instructions of a warp.
 #ifndef HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 #define HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
-#include "base/fp8.h"
 #include "kernels/cuda/attention_codes.h"
+#include "kernels/cuda/attention_codes_unpack.h"
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.h"
 
 namespace headway::cuda {
 
-__device__ inline uint32_t SubtractPair(uint32_t pair, uint32_t from_both) {
-  __half2 a, b;
-  memcpy(&a, &pair, sizeof(a));
-  memcpy(&b, &from_both, sizeof(b));
-  const __half2 difference = __hsub2(a, b);
-  memcpy(&pair, &difference, sizeof(pair));
-  return pair;
-}
+// Shared memory of a processor; the host need not know.
+#if __CUDA_ARCH__ >= 900
+inline constexpr int kSharedBytes = 228 << 10;
+#elif __CUDA_ARCH__ == 800
+inline constexpr int kSharedBytes = 164 << 10;
+#else
+inline constexpr int kSharedBytes = 100 << 10;
+#endif
 
-__device__ inline float2 WidenPair(uint32_t pair) {
-  __half2 halves;
-  memcpy(&halves, &pair, sizeof(halves));
-  return __half22float2(halves);
-}
-
-// Codes as pairs of f16. Unpack gives the pairs of a word of codes: of one byte each, codes 2i and
-// 2i + 1; of half a byte, codes i and i + 4. The number that a code stands for in the products is
-// (code - kCentre) / kOver.
-template <Encoding kEncoding>
-struct Code;
-
-// 0x64xx is 1024 + xx.
-template <>
-struct Code<Encoding::kInt8> {
-  static constexpr int kBits = 8;
-  static constexpr float kCentre = 128.0f;
-  static constexpr float kOver = 1.0f;
-  __device__ static void Unpack(uint32_t word, uint32_t* pairs) {
-    pairs[0] = SubtractPair(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u);
-    pairs[1] = SubtractPair(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u);
-  }
-};
-template <>
-struct Code<Encoding::kInt4> {
-  static constexpr int kBits = 4;
-  static constexpr float kCentre = 8.0f;
-  static constexpr float kOver = 1.0f;
-  __device__ static void Unpack(uint32_t word, uint32_t* pairs) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = SubtractPair((word >> (4 * i) & 0x000F000Fu) | 0x64006400u, 0x64086408u);
-    }
-  }
-};
-// As E4M3ToFloat: an f16 is the code's bits in their places.
-template <>
-struct Code<Encoding::kFp8E4M3> {
-  static constexpr int kBits = 8;
-  static constexpr float kCentre = 0.0f;
-  static constexpr float kOver = kE4M3OverF16;
-  __device__ static void Unpack(uint32_t word, uint32_t* pairs) {
-    pairs[0] = Place(__byte_perm(word, 0, 0x1404));
-    pairs[1] = Place(__byte_perm(word, 0, 0x3424));
-  }
-  __device__ static uint32_t Place(uint32_t high_bytes) {
-    return (high_bytes & 0x80008000u) | (high_bytes >> 1 & 0x3F803F80u);
-  }
-};
-
+// kDim is head_dim rounded up to a size that is compiled; kTiles × 8 queries are done at a time.
 template <Encoding kEncoding, int kDim, int kTiles>
 struct CodesShape {
-  static constexpr int kBits = Code<kEncoding>::kBits;
-  static constexpr int kWarps = kDim <= 128 ? 8 : 4;
-  // Enough of K and V in flight, and a page's parameters read less often; with more queries at a
-  // time the registers are for these.
-  static constexpr int kKeyTiles = kTiles == 1 && kDim * kBits <= 512 ? 2 : 1;
-  static constexpr int kBlocks = kDim == 128 && kTiles > 1 ? 1 : 2;
-  // Each of 4 lanes loads so many bytes of a row of K at a time, and so many codes.
-  static constexpr int kLoadBytes = std::min(16, kDim* kBits / 32);
-  static constexpr int kLoadCodes = kLoadBytes * 8 / kBits;
-  static constexpr int kKLoads = kDim / (4 * kLoadCodes);
-  static constexpr int kVLoads = kDim / 64;  // of 8 codes each by 8 lanes
+  using Codes = Code<kEncoding>;
+  static constexpr int kWarps = 4;
+  static constexpr int kQueries = kTiles * 8;
+  static constexpr int kRowBytes = kDim * Codes::kBits / 8;
+  static constexpr int kPieces = kRowBytes / 16;  // of 16 bytes, in a row
+  // Keys of a page that a warp takes at a time: row r of its lanes 4 r + c has keys r * kRowKeys
+  // and on, of which key b is in tile b / 2 of 16 keys.
+  static constexpr int kChunk = kTiles > 1 || kDim > 128 ? 32 : 64;
+  static constexpr int kRowKeys = kChunk / 8;
+  static constexpr int kKeyTiles = kChunk / 16;
+  static constexpr int kGroups = kDim / 64;               // of channels of V
+  static constexpr int kCodes = 32 / Codes::kBits;        // in a word
+  static constexpr int kPairs = kCodes / 2;               // of f16
+  static constexpr int kGroupPieces = kPieces / kGroups;  // of V, in a group
+  // What a warp has of a chunk: rows of codes, and scales, then zeros.
+  struct Stage {
+    uint4 k[kChunk * kPieces];
+    uint4 v[kChunk * kPieces];
+    uint16_t k_params[2][kDim];
+    uint16_t v_params[2][kGroups][kChunk];
+  };
+  struct Shared {
+    union {
+      Stage stages[kWarps];
+      WarpStates<kDim, kWarps, 8> states;  // when all is read
+    };
+    float4 queries[kTiles][kPieces][kCodes / 4][kWarp];
+    float query_factor[kQueries];
+    KeyRange ranges[kQueries];  // of the tokens
+    KeyRange seen[kQueries];
+  };
+  // Blocks on a processor, as far as registers and shared memory go.
+  static constexpr int kFit = static_cast<int>((kSharedBytes >> 10) / (sizeof(Shared) / 1024 + 2));
+  static constexpr int kMost = kTiles > 1 || kDim > 128 ? 2 : 3;
+  static constexpr int kBlocks = kFit < 1 ? 1 : kFit < kMost ? kFit : kMost;
+
+  // Where a piece of a key's row is. Turned, so that the same piece of keys that matrices take
+  // together lies in other banks each.
+  __device__ static int Unit(int key, int piece) {
+    return (key * kPieces + piece) ^ (key / kRowKeys);
+  }
+  // Where a lane's row of the matrices of pieces `piece` and the next one of tile `tile` is: first
+  // those of its even keys b, then those of the odd ones. lane_unit: LaneUnit, its part of that.
+  __device__ static int LaneUnit(int lane) {
+    return Unit(lane % 8 * kRowKeys + lane / 8 % 2, lane / 16);
+  }
+  __device__ static int UnitAt(int lane_unit, int tile, int piece) {
+    const int apart = tile * 2 * kPieces + piece;
+    return (lane_unit ^ (apart & 7)) + (apart & ~7);
+  }
 };
 
-// kWords words on as many bytes, each byte of which is read once.
-template <int kWords>
-__device__ void LoadWords(const std::byte* at, uint32_t* words) {
-  if constexpr (kWords == 4) {
-    const uint4 value = LoadStreaming(at);
-    words[0] = value.x;
-    words[1] = value.y;
-    words[2] = value.z;
-    words[3] = value.w;
-  } else if constexpr (kWords == 2) {
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(words[0]), "=r"(words[1])
-                 : "l"(at));
-  } else {
-    static_assert(kWords == 1);
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(words[0]) : "l"(at));
-  }
-}
-
-// kWords words from `offset` of a row. A row whose pieces are aligned has all of them or none: a
-// lane without one of its own loads a neighbour's. Words behind the end of another are 0.
-template <int kWords>
-__device__ void LoadPiece(const std::byte* row, int offset, int row_bytes, bool aligned,
-                          uint32_t* words) {
-  if (aligned) {
-    LoadWords<kWords>(row + min(offset, row_bytes - kWords * 4), words);
+// Copies rows [first, last) of a chunk into `to`, and zeros for its other rows: nobody sees these.
+template <typename Shape>
+__device__ void CopyRows(const std::byte* from, int row_bytes, int first, int last, int lane,
+                         uint4* to) {
+  constexpr int kUnits = Shape::kChunk * Shape::kPieces;
+  if (row_bytes == Shape::kRowBytes && first == 0 && last == Shape::kChunk) {
+    from += lane * 16;
+#pragma unroll
+    for (int i = 0; i < kUnits; i += kWarp) {
+      CopyAsync(to + Shape::Unit((i + lane) / Shape::kPieces, (i + lane) % Shape::kPieces),
+                from + i * 16, true);
+    }
     return;
   }
+#pragma unroll 1
+  for (int unit = lane; unit < kUnits; unit += kWarp) {
+    const int row = unit / Shape::kPieces;
+    const int at = unit % Shape::kPieces * 16;
+    const bool some = row >= first && row < last;
+    const std::byte* source = from + static_cast<int64_t>(row) * row_bytes + at;
+    uint4* target = to + Shape::Unit(row, unit % Shape::kPieces);
+    if (row_bytes % 16 == 0) {
+      CopyAsync(target, source, some && at < row_bytes);
+      continue;
+    }
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words[i] = 0;
-    if (offset + i * 4 < row_bytes) LoadWords<1>(row + offset + i * 4, words + i);
+    for (int i = 0; i < 16; i += 4) {
+      CopyWordAsync(reinterpret_cast<std::byte*>(target) + i, source + i,
+                    some && at + i < row_bytes);
+    }
   }
 }
 
-// Eight parameters, on 16 bytes or on 4. Warps that share a page share them.
-__device__ inline void LoadParams(const std::byte* at, bool aligned, uint32_t (&words)[4]) {
+// Copies parameters: of rows kWidth apart in `to` and row_params apart in `from` the first `count`,
+// and zeros for those behind. Aligned ones are on 16 bytes there, others on 2.
+template <int kRows, int kWidth>
+__device__ void CopyParams(const std::byte* from, int rows, int row_params, int count, bool aligned,
+                           int lane, uint16_t* to) {
   if (aligned) {
-    const uint4 value = __ldg(reinterpret_cast<const uint4*>(at));
-    words[0] = value.x;
-    words[1] = value.y;
-    words[2] = value.z;
-    words[3] = value.w;
+#pragma unroll
+    for (int i = 0; i < kRows * kWidth / 8; i += kWarp) {
+      const int row = (i + lane) / (kWidth / 8);
+      const int at = (i + lane) % (kWidth / 8) * 8;
+      if (kRows * kWidth / 8 % kWarp != 0 && row >= kRows) break;
+      CopyAsync(to + row * kWidth + at, from + (row * row_params + at) * 2,
+                row < rows && at < count);
+    }
     return;
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
-}
-
-// Brings the line that holds a byte nearer.
-inline constexpr int kLine = 128;
-__device__ inline void Prefetch(const std::byte* at) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#pragma unroll 1
+  for (int i = lane; i < kRows * kWidth; i += kWarp) {
+    const int row = i / kWidth;
+    const int at = i % kWidth;
+    const auto* source = reinterpret_cast<const uint16_t*>(from) + row * row_params + at;
+    to[i] = row < rows && at < count ? *source : uint16_t{0};
+  }
 }
 
 // Number `index` of words of two bf16.
@@ -159,8 +156,15 @@ __device__ inline float ParamAt(const uint32_t* words, int index) {
   const uint32_t word = words[index / 2];
   return __uint_as_float(index % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
 }
-__device__ inline uint32_t LoadParam(const std::byte* at) {
-  return __ldg(reinterpret_cast<const uint16_t*>(at));
+// kCount of them, on as many bytes as they have, but 16 at most.
+template <int kCount>
+__device__ void LoadParams(const uint16_t* at, uint32_t (&words)[kCount / 2]) {
+  struct alignas(kCount < 8 ? kCount * 2 : 16) Some {
+    uint32_t words[kCount / 2];
+  };
+  const Some some = *reinterpret_cast<const Some*>(at);
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) words[i] = some.words[i];
 }
 
 // The power of two below the largest of a warp's numbers, which are not negative, as bits; what is
@@ -188,29 +192,17 @@ __device__ inline float LoadQuery(const void* q, int64_t index, int dtype) {
   return static_cast<const float*>(q)[index];
 }
 
-// Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
-struct HalfSplit {
-  uint32_t rounded;
-  uint32_t lost;
-};
-__device__ inline HalfSplit SplitHalf(float low, float high) {
-  const uint32_t rounded = PackPair<DType::kF16>(low, high);
-  const float2 wide = WidenPair(rounded);
-  return {rounded, PackPair<DType::kF16>(low - wide.x, high - wide.y)};
-}
-
 __device__ inline uint32_t TransposePairs(uint32_t pair) {
   uint32_t result;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
   return result;
 }
 
-// Units of q̂ = q ∘ scale and of p scale: with these, numbers 2^-15 of the largest keep 22 bits.
-inline constexpr float kQueryUnit = 1024.0f;
+// Units of q̂ = q ∘ scale and of p scale, so that f16 holds the largest, less than 4 and 2 of them:
+// then numbers 2^-15 of that keep 22 bits, in q̂ even a sixteenth of them.
+inline constexpr float kQueryUnit = 8192.0f;
 inline constexpr float kWeightUnit = 4096.0f;
 
-// Fragments as in DecodeMma (attention_decode.cu). Keys are taken kKeyTiles * 16 at a time, all of
-// one page.
 template <Encoding kEncoding, int kDim, int kTiles>
 __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* kWarp,
                                   CodesShape<kEncoding, kDim, kTiles>::kBlocks)
@@ -219,23 +211,20 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
   using Codes = Code<kEncoding>;
   using Shape = CodesShape<kEncoding, kDim, kTiles>;
   constexpr int kWarps = Shape::kWarps;
+  constexpr int kChunk = Shape::kChunk;
+  constexpr int kRowKeys = Shape::kRowKeys;
   constexpr int kKeyTiles = Shape::kKeyTiles;
-  constexpr int kChunk = kKeyTiles * 16;
-  constexpr int kQueries = kTiles * 8;
-  constexpr int kKLoads = Shape::kKLoads;
-  constexpr int kKWords = Shape::kLoadBytes / 4;
-  constexpr int kKGroups = Shape::kLoadCodes / 8;  // of 8 codes, in a load
-  constexpr int kVLoads = Shape::kVLoads;
-  constexpr int kWordsOf8 = Codes::kBits / 4;
-  __shared__ WarpStates<kDim, kWarps, 8> states;
-  __shared__ float4 queries[kTiles][kKLoads][kKGroups][2][kWarp];
-  __shared__ float query_factor[kQueries];
-  __shared__ KeyRange ranges[kQueries];  // of the tokens
-  __shared__ KeyRange seen[kQueries];
+  constexpr int kQueries = Shape::kQueries;
+  constexpr int kPieces = Shape::kPieces;
+  constexpr int kGroups = Shape::kGroups;
+  constexpr int kCodes = Shape::kCodes;
+  constexpr int kPairs = Shape::kPairs;
+  extern __shared__ uint4 memory[];
+  auto& shared = *reinterpret_cast<typename Shape::Shared*>(memory);
 
   const BlockWork work = FindWork(batch, kQueries);
   const DecodeItem& item = batch.items[work.item];
-  FindRanges(batch, item, work, ranges);
+  FindRanges(batch, item, work, shared.ranges);
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
@@ -244,8 +233,10 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
   const int c = lane % 4;
   const int first_token = batch.group.Divide(work.first_query);
   const int last_token = batch.group.Divide(work.first_query + work.queries - 1);
-  const int begin = ranges[0].begin;
-  const int end = ranges[last_token - first_token].end;
+  const int begin = shared.ranges[0].begin;
+  const int end = shared.ranges[last_token - first_token].end;
+  // Keys that all queries see.
+  const KeyRange common = {shared.ranges[last_token - first_token].begin, shared.ranges[0].end};
   const int head_dim = batch.head_dim;
   const int row_bytes = head_dim * Codes::kBits / 8;
   const int page_slots = static_cast<int>(batch.page_slots.divisor);
@@ -253,6 +244,8 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
   const std::byte* v_head = item.v + work.head * item.head_stride;
   const std::byte* param_head = item.params + work.head * item.params_head_stride;
   const bool aligned = batch.aligned != 0;
+  typename Shape::Stage& stage = shared.stages[warp];
+  const int lane_unit = Shape::LaneUnit(lane);
 
   // Chunks are counted from the first page on.
   auto chunk_of = [&](int key) {
@@ -261,50 +254,37 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
     return page * static_cast<int>(batch.page_chunks.divisor) +
            batch.page_slots.Rest(slot, page) / kChunk;
   };
-  // Where a chunk is: its page, its first slot there, and that slot as a key.
+  // Where a chunk is: its page, its first slot there and that slot as a key; and which of its rows
+  // somebody sees.
   struct Place {
-    int page, slot, key;
+    int page, slot, key, first, last;
   };
   auto place_of = [&](int chunk) {
     Place place;
     place.page = batch.page_chunks.Divide(chunk);
     place.slot = batch.page_chunks.Rest(chunk, place.page) * kChunk;
     place.key = place.page * page_slots + place.slot - item.first_slot;
+    place.first = ::max(begin - place.key, 0);
+    place.last = min(min(end - place.key, page_slots - place.slot), kChunk);
     return place;
   };
-
-  uint32_t k[kKeyTiles][2][kKLoads][kKWords];
-  auto load_k = [&](const Place& place) {
-    const std::byte* page = k_head + place.page * item.page_stride;
-#pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int slot = min(place.slot + t * 16 + half * 8 + r, page_slots - 1);
-        const std::byte* row = page + static_cast<int64_t>(slot) * row_bytes;
-#pragma unroll
-        for (int i = 0; i < kKLoads; ++i) {
-          LoadPiece<kKWords>(row, (i * 4 + c) * Shape::kLoadBytes, row_bytes, aligned,
-                             k[t][half][i]);
-        }
-      }
-    }
+  auto copy_k = [&](const Place& place) {
+    const std::byte* params = param_head + place.page * item.params_page_stride;
+    CopyRows<Shape>(k_head + place.page * item.page_stride + place.slot * row_bytes, row_bytes,
+                    place.first, place.last, lane, stage.k);
+    CopyParams<2, kDim>(params, 2, head_dim, head_dim, aligned, lane, stage.k_params[0]);
   };
-  uint32_t v[kKeyTiles][4][kVLoads][kWordsOf8];
-  auto load_v = [&](const Place& place) {
-    const std::byte* page = v_head + place.page * item.page_stride;
+  auto copy_v = [&](const Place& place) {
+    const std::byte* params = param_head + place.page * item.params_page_stride;
+    const int groups = (head_dim + 63) / 64;
+    CopyRows<Shape>(v_head + place.page * item.page_stride + place.slot * row_bytes, row_bytes,
+                    place.first, place.last, lane, stage.v);
+    // Scales, then zeros, which lie behind those of the groups that there are.
 #pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int slot = min(place.slot + t * 16 + i / 2 * 8 + c * 2 + i % 2, page_slots - 1);
-        const std::byte* row = page + static_cast<int64_t>(slot) * row_bytes;
-#pragma unroll
-        for (int h = 0; h < kVLoads; ++h) {
-          const int dim = min(h * 64 + r * 8, head_dim - 8);
-          LoadWords<kWordsOf8>(row + dim * Codes::kBits / 8, v[t][i][h]);
-        }
-      }
+    for (int i = 0; i < 2; ++i) {
+      CopyParams<kGroups, kChunk>(
+          params + (head_dim * 2 + i * groups * page_slots + place.slot) * 2, groups, page_slots,
+          page_slots - place.slot, aligned, lane, stage.v_params[i][0]);
     }
   };
 
@@ -314,15 +294,18 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
   // The first keys are under way while the queries are still computed.
   if (min(place.key + kChunk, end) > KeysOfEarlierSteps(item)) WaitForPrevious();
   if (chunk <= last_chunk) {
-    load_k(place);
-    load_v(place);
+    copy_k(place);
+    GroupCopies();
+    copy_v(place);
+    GroupCopies();
   }
   WaitForPrevious();
 
   if (thread < kQueries) {
-    seen[thread] = thread < work.queries
-                       ? ranges[batch.group.Divide(work.first_query + thread) - first_token]
-                       : KeyRange{0, 0};
+    shared.seen[thread] =
+        thread < work.queries
+            ? shared.ranges[batch.group.Divide(work.first_query + thread) - first_token]
+            : KeyRange{0, 0};
   }
   for (int query = warp; query < kQueries; query += kWarps) {
     float values[kDim / kWarp];
@@ -339,15 +322,13 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
       largest = fmaxf(largest, fabsf(values[i]));
     }
     const uint32_t unit = UnitOf(largest);
-    if (lane == 0) query_factor[query] = __uint_as_float(unit) / kQueryUnit;
+    if (lane == 0) shared.query_factor[query] = __uint_as_float(unit) / kQueryUnit;
     const float inverse = kQueryUnit * InverseOf(unit);
 #pragma unroll
     for (int i = 0; i < kDim / kWarp; ++i) {
       const int dim = i * kWarp + lane;
-      const int load = dim / (4 * Shape::kLoadCodes);
-      const int in_load = dim % (4 * Shape::kLoadCodes);
-      const int owner = query % 8 * 4 + in_load / Shape::kLoadCodes;
-      float4& to = queries[query / 8][load][in_load % Shape::kLoadCodes / 8][dim % 8 / 4][owner];
+      const int owner = query % 8 * 4 + dim / kCodes % 4;
+      float4& to = shared.queries[query / 8][dim / (4 * kCodes)][dim % kCodes / 4][owner];
       reinterpret_cast<float*>(&to)[dim % 4] = values[i] * inverse;
     }
   }
@@ -355,8 +336,8 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
   // This lane's queries are tile * 8 + 2c and the next one.
   float max[kTiles][2];
   float sum[kTiles][2];
-  float zeros[kVLoads][kTiles][2] = {};  // this lane's keys' part of Σ p zero
-  uint32_t unit_bits[kVLoads];           // of p scale
+  float zeros[kGroups][kTiles][2] = {};  // this lane's keys' part of Σ p zero
+  uint32_t unit_bits[kGroups];           // of p scale
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -366,112 +347,85 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
     }
   }
 #pragma unroll
-  for (int h = 0; h < kVLoads; ++h) unit_bits[h] = 27u << 23;
-  // o[h][w]: rows r and r + 8 are dimensions h * 64 + r * 8 + w * 2 and the next one.
-  float o[kVLoads][4][kTiles][4] = {};
+  for (int h = 0; h < kGroups; ++h) unit_bits[h] = 27u << 23;
+  // o[h][m]: rows r and r + 8 of matrix m of group h are two neighbouring dimensions.
+  float o[kGroups][4][kTiles][4] = {};
   __syncthreads();
 
   for (; chunk <= last_chunk; chunk += kWarps) {
-    const std::byte* params = param_head + place.page * item.params_page_stride;
     const Place next = place_of(chunk + kWarps);
     const bool more = chunk + kWarps <= last_chunk;
+    WaitForCopiesButNewest();
+    __syncwarp();  // K is there
 
     // The page's largest scale of K.
     float largest = 0.0f;
+    uint32_t some_scales[kDim / kWarp / 2];
+    LoadParams<kDim / kWarp>(stage.k_params[0] + lane * (kDim / kWarp), some_scales);
 #pragma unroll
-    for (int i = 0; i < kKLoads * kKGroups; ++i) {
-      const int dim = (i / kKGroups * 4 + c) * Shape::kLoadCodes + i % kKGroups * 8;
-      uint32_t scales[4];
-      LoadParams(params + min(dim, head_dim - 8) * 2, aligned, scales);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) largest = fmaxf(largest, ParamAt(scales, e));
-    }
+    for (int i = 0; i < kDim / kWarp; ++i) largest = fmaxf(largest, ParamAt(some_scales, i));
     const uint32_t k_unit = UnitOf(largest);
     const float k_inverse = InverseOf(k_unit);
 
     float s[kKeyTiles][kTiles][4] = {};
     float zero_dot[kTiles] = {};  // q · zero over this lane's dimensions, of query r of the tile
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; piece += 2) {
+      HalfSplit q[kTiles][2][kPairs];
 #pragma unroll
-    for (int i = 0; i < kKLoads; ++i) {
-#pragma unroll
-      for (int g = 0; g < kKGroups; ++g) {
-        const int dim = min((i * 4 + c) * Shape::kLoadCodes + g * 8, head_dim - 8);
-        uint32_t scales[4];
-        uint32_t zeros_of_k[4];
-        LoadParams(params + dim * 2, aligned, scales);
-        LoadParams(params + (head_dim + dim) * 2, aligned, zeros_of_k);
-        uint32_t codes[kKeyTiles][2][4];
-#pragma unroll
-        for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-#pragma unroll
-            for (int w = 0; w < kWordsOf8; ++w) {
-              Codes::Unpack(k[t][half][i][g * kWordsOf8 + w], &codes[t][half][w * 2]);
-            }
-          }
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int dim = ((piece + i) * 4 + c) * kCodes;
+        uint32_t scales[kCodes / 2];
+        uint32_t zeros_of_k[kCodes / 2];
+        LoadParams<kCodes>(stage.k_params[0] + dim, scales);
+        LoadParams<kCodes>(stage.k_params[1] + dim, zeros_of_k);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const float4 q0 = queries[n][i][g][0][lane];
-          const float4 q1 = queries[n][i][g][1][lane];
-          const float q[8] = {q0.x, q0.y, q0.z, q0.w, q1.x, q1.y, q1.z, q1.w};
-          float x[8];
+          float x[kCodes];
 #pragma unroll
-          for (int e = 0; e < 8; ++e) {
-            const float scale = ParamAt(scales, e);
-            x[e] = q[e] * (scale * k_inverse);
-            zero_dot[n] =
-                fmaf(q[e], fmaf(scale, Codes::kCentre, ParamAt(zeros_of_k, e)), zero_dot[n]);
-          }
-          HalfSplit pairs[4];
-#pragma unroll
-          for (int p = 0; p < 4; ++p) {
-            pairs[p] =
-                Codes::kBits == 4 ? SplitHalf(x[p], x[p + 4]) : SplitHalf(x[p * 2], x[p * 2 + 1]);
+          for (int e = 0; e < kCodes; ++e) {
+            if (e % 4 == 0) {
+              const float4 some = shared.queries[n][piece + i][e / 4][lane];
+              x[e] = some.x;
+              x[e + 1] = some.y;
+              x[e + 2] = some.z;
+              x[e + 3] = some.w;
+            }
+            zero_dot[n] = fmaf(x[e], ParamAt(zeros_of_k, e), zero_dot[n]);
+            x[e] *= ParamAt(scales, e) * (k_inverse * (Codes::Over(e % kPairs) / Codes::Over(0)));
           }
 #pragma unroll
-          for (int t = 0; t < kKeyTiles; ++t) {
+          for (int p = 0; p < kPairs; ++p) q[n][i][p] = SplitHalf(x[p], x[p + kPairs]);
+        }
+      }
 #pragma unroll
-            for (int p = 0; p < 4; p += 2) {
-              const uint32_t a[4] = {codes[t][0][p], codes[t][1][p], codes[t][0][p + 1],
-                                     codes[t][1][p + 1]};
-              MultiplyAdd<DType::kF16>(s[t][n], a, pairs[p].rounded, pairs[p + 1].rounded);
-              MultiplyAdd<DType::kF16>(s[t][n], a, pairs[p].lost, pairs[p + 1].lost);
+      for (int t = 0; t < kKeyTiles; ++t) {
+        uint32_t words[4];
+        LoadMatrices(stage.k + Shape::UnitAt(lane_unit, t, piece), words);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uint32_t even[kPairs];
+          uint32_t odd[kPairs];
+          Codes::Unpack(words[i * 2], even);
+          Codes::Unpack(words[i * 2 + 1], odd);
+#pragma unroll
+          for (int p = 0; p < kPairs; p += 2) {
+            const uint32_t a[4] = {even[p], odd[p], even[p + 1], odd[p + 1]};
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+              MultiplyAdd<DType::kF16>(s[t][n], a, q[n][i][p].rounded, q[n][i][p + 1].rounded);
+              MultiplyAdd<DType::kF16>(s[t][n], a, q[n][i][p].lost, q[n][i][p + 1].lost);
             }
           }
         }
       }
     }
-    // The next K are on their way while these logits become weights and meet V.
-    if (more) {
-      load_k(next);
-      if (lane * kLine < batch.param_bytes)
-        Prefetch(param_head + next.page * item.params_page_stride + lane * kLine);
-    }
+    __syncwarp();  // K is read
+    if (more) copy_k(next);
+    GroupCopies();
 
-    // This lane's keys' parameters of V: the scale in the low half, the zero in the high one.
-    const std::byte* v_params = params + head_dim * 4;
-    const int v_groups = (head_dim + 63) / 64;
-    uint32_t v_param[kKeyTiles][2][kVLoads];
-#pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = t * 16 + half * 8 + r;
-        const bool some =
-            place.slot + row < page_slots && place.key + row >= begin && place.key + row < end;
-#pragma unroll
-        for (int h = 0; h < kVLoads; ++h) {
-          v_param[t][half][h] = 0;  // of keys that nobody sees nothing is read
-          if (!some) continue;
-          const std::byte* at =
-              v_params + (min(h, v_groups - 1) * page_slots + place.slot + row) * 2;
-          v_param[t][half][h] = LoadParam(at) | LoadParam(at + v_groups * page_slots * 2) << 16;
-        }
-      }
-    }
-
+    const bool whole =
+        place.key >= common.begin && place.key + kChunk <= common.end && place.last == kChunk;
     float decays[kTiles][2];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -480,31 +434,43 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
       dot += __shfl_xor_sync(kAllLanes, dot, 2);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float zero = __shfl_sync(kAllLanes, dot, (c * 2 + j) * 4);
-        const float factor = query_factor[n * 8 + c * 2 + j];
-        const KeyRange range = seen[n * 8 + c * 2 + j];
-        float top = max[n][j];
+        const float factor = shared.query_factor[n * 8 + c * 2 + j] *
+                             (batch.capped != 0 ? batch.cap_scale : batch.logit_scale);
+        const float code_factor = __uint_as_float(k_unit) * Codes::Over(0) * factor;
+        const float zero = __shfl_sync(kAllLanes, dot, (c * 2 + j) * 4) * factor;
 #pragma unroll
         for (int t = 0; t < kKeyTiles; ++t) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& logit = s[t][n][half * 2 + j];
-            const int row = t * 16 + half * 8 + r;
-            const int key = place.key + row;
-            const bool visible =
-                key >= range.begin && key < range.end && place.slot + row < page_slots;
-            logit = fmaf(logit, __uint_as_float(k_unit) * Codes::kOver, zero) * factor;
-            if (batch.capped != 0) logit = tanhf(logit * batch.cap_scale);
-            logit = visible ? logit * batch.logit_scale : kNoKeys;
-            top = fmaxf(top, logit);
+            logit = fmaf(logit, code_factor, zero);
+            if (batch.capped != 0) logit = tanhf(logit) * batch.logit_scale;
           }
+        }
+        if (!whole) {
+          const KeyRange range = shared.seen[n * 8 + c * 2 + j];
+#pragma unroll
+          for (int t = 0; t < kKeyTiles; ++t) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int row = r * kRowKeys + t * 2 + half;
+              const int key = place.key + row;
+              const bool visible = key >= range.begin && key < range.end && row < place.last;
+              if (!visible) s[t][n][half * 2 + j] = kNoKeys;
+            }
+          }
+        }
+        float top = max[n][j];
+#pragma unroll
+        for (int t = 0; t < kKeyTiles; ++t) {
+          top = fmaxf(top, fmaxf(s[t][n][j], s[t][n][2 + j]));
         }
 #pragma unroll
         for (int apart = 4; apart < kWarp; apart *= 2) {
           top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
         }
         const float base = Finite(top);
-        const float decay = exp2f(max[n][j] - base);
+        const float decay = Exp2(max[n][j] - base);
         decays[n][j] = decay;
         max[n][j] = top;
         sum[n][j] *= decay;
@@ -513,100 +479,110 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& p = s[t][n][half * 2 + j];
-            p = exp2f(p - base);
+            p = Exp2(p - base);
             sum[n][j] += p;
           }
         }
       }
     }
 
+    // A key that not all queries see may hold anything: for those that do not it does not count.
+    auto add_values = [&](auto kAllSeen) {
 #pragma unroll
-    for (int h = 0; h < kVLoads; ++h) {
-      float v_scale[kKeyTiles][2];
-      float v_zero[kKeyTiles][2];
-      float top = 0.0f;
+      for (int h = 0; h < kGroups; ++h) {
+        uint32_t scales[kRowKeys / 2];
+        uint32_t zeros_of_v[kRowKeys / 2];
+        LoadParams<kRowKeys>(stage.v_params[0][h] + r * kRowKeys, scales);
+        LoadParams<kRowKeys>(stage.v_params[1][h] + r * kRowKeys, zeros_of_v);
+        float top = 0.0f;
 #pragma unroll
-      for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          v_scale[t][half] = ParamAt(&v_param[t][half][h], 0);
-          v_zero[t][half] =
-              fmaf(v_scale[t][half], Codes::kCentre, ParamAt(&v_param[t][half][h], 1));
-          top = fmaxf(top, v_scale[t][half]);
-        }
-      }
-      const uint32_t bits = ::max(UnitOf(top), unit_bits[h]);
-      const float shrunk = __uint_as_float(unit_bits[h]) * InverseOf(bits);
-      unit_bits[h] = bits;
-      const float inverse = kWeightUnit * InverseOf(bits);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          zeros[h][n][j] *= decays[n][j];
-          const float decay = decays[n][j] * shrunk;
-#pragma unroll
-          for (int w = 0; w < 4; ++w) {
-            o[h][w][n][j] *= decay;
-            o[h][w][n][2 + j] *= decay;
-          }
-        }
-      }
-#pragma unroll
-      for (int t = 0; t < kKeyTiles; ++t) {
-        HalfSplit p[kTiles][2];
+        for (int b = 0; b < kRowKeys; ++b) top = fmaxf(top, ParamAt(scales, b));
+        const uint32_t bits = ::max(UnitOf(top), unit_bits[h]);
+        const float shrunk = __uint_as_float(unit_bits[h]) * InverseOf(bits);
+        unit_bits[h] = bits;
+        const float inverse = kWeightUnit * InverseOf(bits);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            zeros[h][n][j] *= decays[n][j];
+            const float decay = decays[n][j] * shrunk;
+#pragma unroll
+            for (int m = 0; m < 4; ++m) {
+              o[h][m][n][j] *= decay;
+              o[h][m][n][2 + j] *= decay;
+            }
+          }
+        }
+#pragma unroll
+        for (int t = 0; t < kKeyTiles; ++t) {
+          HalfSplit p[kTiles][2];
+#pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float x[2];
+            const float scale = ParamAt(scales, t * 2 + half);
+            const float zero = ParamAt(zeros_of_v, t * 2 + half);
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              // A key that this query does not see may hold anything.
-              const float weight = s[t][n][half * 2 + j];
-              x[j] = weight == 0.0f ? 0.0f : weight * (v_scale[t][half] * inverse);
-              if (weight != 0.0f) zeros[h][n][j] += weight * v_zero[t][half];
-            }
-            const HalfSplit split = SplitHalf(x[0], x[1]);
-            p[n][half] = {TransposePairs(split.rounded), TransposePairs(split.lost)};
-          }
-        }
-        // Pairs of neighbouring keys of each of this lane's 8 dimensions.
-        uint32_t codes[2][8];
+            for (int n = 0; n < kTiles; ++n) {
+              float x[2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t(&even)[kWordsOf8] = v[t][half * 2][h];
-          const uint32_t(&odd)[kWordsOf8] = v[t][half * 2 + 1][h];
-          if constexpr (Codes::kBits == 4) {
-            Codes::Unpack(__byte_perm(even[0], odd[0], 0x5410), &codes[half][0]);
-            Codes::Unpack(__byte_perm(even[0], odd[0], 0x7632), &codes[half][4]);
-          } else {
-#pragma unroll
-            for (int w = 0; w < 2; ++w) {
-              Codes::Unpack(__byte_perm(even[w], odd[w], 0x5140), &codes[half][w * 4]);
-              Codes::Unpack(__byte_perm(even[w], odd[w], 0x7362), &codes[half][w * 4 + 2]);
+              for (int j = 0; j < 2; ++j) {
+                const float weight = s[t][n][half * 2 + j];
+                const bool counts = kAllSeen.value || weight != 0.0f;
+                x[j] = counts ? weight * (scale * inverse) : 0.0f;
+                if (counts) zeros[h][n][j] += weight * zero;
+              }
+              const HalfSplit split = SplitHalf(x[0], x[1]);
+              p[n][half] = {TransposePairs(split.rounded), TransposePairs(split.lost)};
             }
           }
-        }
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const uint32_t a[4] = {codes[0][w * 2], codes[0][w * 2 + 1], codes[1][w * 2],
-                                 codes[1][w * 2 + 1]};
+          for (int piece = 0; piece < Shape::kGroupPieces; piece += 2) {
+            uint32_t words[4];
+            LoadTransposed(stage.v + Shape::UnitAt(lane_unit, t, h * Shape::kGroupPieces + piece),
+                           words);
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) {
-            MultiplyAdd<DType::kF16>(o[h][w][n], a, p[n][0].rounded, p[n][1].rounded);
-            MultiplyAdd<DType::kF16>(o[h][w][n], a, p[n][0].lost, p[n][1].lost);
+            for (int i = 0; i < 2; ++i) {
+              uint32_t even[kPairs];  // pairs of keys of two rows, of a dimension each
+              uint32_t odd[kPairs];
+              Codes::Unpack(words[i * 2], even);
+              Codes::Unpack(words[i * 2 + 1], odd);
+#pragma unroll
+              for (int e = 0; e < kPairs; e += 2) {
+                const int m = ((piece + i) * kPairs + e) / 2;
+                const uint32_t a[4] = {even[e], even[e + 1], odd[e], odd[e + 1]};
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) {
+                  MultiplyAdd<DType::kF16>(o[h][m][n], a, p[n][0].rounded, p[n][1].rounded);
+                  MultiplyAdd<DType::kF16>(o[h][m][n], a, p[n][0].lost, p[n][1].lost);
+                }
+              }
+            }
           }
         }
       }
+    };
+    WaitForCopiesButNewest();
+    __syncwarp();  // V is there
+    if (whole) {
+      add_values(std::true_type{});
+    } else {
+      // Of keys that nobody sees nothing counts.
+      for (int i = lane; i < 2 * kGroups * kChunk; i += kWarp) {
+        const int row = i % kChunk;
+        if (row < place.first || row >= place.last) stage.v_params[0][0][i] = 0;
+      }
+      __syncwarp();
+      add_values(std::false_type{});
     }
-    if (more) load_v(next);
+    __syncwarp();  // V is read
+    if (more) copy_v(next);
+    GroupCopies();
     place = next;
   }
 
 #pragma unroll
-  for (int h = 0; h < kVLoads; ++h) {
-    const float unit = __uint_as_float(unit_bits[h]) * (Codes::kOver / kWeightUnit);
+  for (int h = 0; h < kGroups; ++h) {
+    const float unit = __uint_as_float(unit_bits[h]) * (1.0f / kWeightUnit);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -617,9 +593,9 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
           zero += __shfl_xor_sync(kAllLanes, zero, apart);
         }
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          o[h][w][n][j] = fmaf(o[h][w][n][j], unit, zero);
-          o[h][w][n][2 + j] = fmaf(o[h][w][n][2 + j], unit, zero);
+        for (int m = 0; m < 4; ++m) {
+          o[h][m][n][j] = fmaf(o[h][m][n][j], unit * Codes::Over(0), zero);
+          o[h][m][n][2 + j] = fmaf(o[h][m][n][2 + j], unit * Codes::Over(1), zero);
         }
       }
     }
@@ -627,21 +603,38 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= work.queries) break;
-    if (n > 0) __syncthreads();  // the tile before has been read
-    states.Take(warp, lane, max[n], sum[n], min(8, work.queries - n * 8),
-                [&](int h, int w, int i) { return o[h][w][n][i]; });
-    states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
+    __syncthreads();  // the codes, and the tile before, have been read
+    shared.states.Take(
+        warp, lane, max[n], sum[n], min(8, work.queries - n * 8), [&](float* row, int j) {
+#pragma unroll
+          for (int h = 0; h < kGroups; ++h) {
+#pragma unroll
+            for (int m = 0; m < 4; ++m) {
+              const int dim = h * 64 + m * 2 / kPairs * 8 * kPairs + r * kPairs + m * 2 % kPairs;
+              *reinterpret_cast<float2*>(row + dim) = make_float2(o[h][m][n][j], o[h][m][n][2 + j]);
+            }
+          }
+        });
+    shared.states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
 }
 
 template <Encoding kEncoding, int kDim, int kTiles>
 cudaError_t LaunchCodes(cudaStream_t stream, DecodeBatch batch, int blocks) {
   using Shape = CodesShape<kEncoding, kDim, kTiles>;
+  constexpr auto kKernel = DecodeCodes<kEncoding, kDim, kTiles>;
+  constexpr int kShared = static_cast<int>(sizeof(typename Shape::Shared));
+  // Every device that launches it has to be told.
+  cudaError_t error =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return error;
+  error = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared);
+  if (error != cudaSuccess) return error;
   const int64_t slots = batch.page_slots.divisor;
-  batch.page_chunks = Divisor::Of((slots + Shape::kKeyTiles * 16 - 1) / (Shape::kKeyTiles * 16));
-  if (batch.head_dim % Shape::kLoadCodes != 0) batch.aligned = 0;
-  return LaunchKernel(DecodeCodes<kEncoding, kDim, kTiles>, blocks, Shape::kWarps * kWarp, 0,
-                      stream, batch);
+  batch.page_chunks = Divisor::Of((slots + Shape::kChunk - 1) / Shape::kChunk);
+  if (slots % 8 != 0) batch.aligned = 0;
+  return LaunchKernel(kKernel, blocks, Shape::kWarps * kWarp, kShared, stream, batch);
 }
 
 template <Encoding kEncoding>

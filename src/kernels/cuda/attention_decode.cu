@@ -12,7 +12,6 @@
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/items.h"
-#include "kernels/page_codec.h"
 
 namespace headway::cuda {
 namespace {
@@ -341,8 +340,16 @@ __global__ void __launch_bounds__(MmaShape<kDim, kTiles>::kWarps* kWarp,
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= work.queries) break;
     if (n > 0) __syncthreads();  // the tile before has been read
-    states.Take(warp, lane, max[n], sum[n], min(8, work.queries - n * 8),
-                [&](int h, int w, int i) { return o[h][w][n][i]; });
+    states.Take(warp, lane, max[n], sum[n], min(8, work.queries - n * 8), [&](float* row, int j) {
+#pragma unroll
+      for (int h = 0; h < kVLoads; ++h) {
+#pragma unroll
+        for (int w = 0; w < 4; w += 2) {
+          *reinterpret_cast<float4*>(row + h * 64 + r * 8 + w * 2) = make_float4(
+              o[h][w][n][j], o[h][w][n][2 + j], o[h][w + 1][n][j], o[h][w + 1][n][2 + j]);
+        }
+      }
+    });
     states.Write(batch, item, work, work.first_query + n * 8, min(8, work.queries - n * 8));
   }
 }
@@ -646,7 +653,6 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
   batch.logit_scale = (batch.capped != 0 ? params.softcap : params.scale) * kLog2E;
   batch.cap_scale = batch.capped != 0 ? params.scale / params.softcap : 0.0f;
   batch.window = params.window;
-  batch.param_bytes = static_cast<int32_t>(ParamBytes(format));
   batch.q_dtype = static_cast<int32_t>(activation);
 
   int64_t blocks = 0;

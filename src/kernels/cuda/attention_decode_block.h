@@ -83,10 +83,9 @@ struct DecodeBatch {
   float cap_scale;
   int32_t capped;
   int64_t window;
-  // Of encoded pages: parts that a page is read in, bytes of its parameters, whether all of them
-  // can be read 16 bytes at a time, and the DType of q.
+  // Of encoded pages: parts that a page is read in, whether all parameters can be read 16 bytes at
+  // a time, and the DType of q.
   Divisor page_chunks;
-  int32_t param_bytes;
   int32_t aligned;
   int32_t q_dtype;
   int32_t first_block[kItemsPerLaunch];
@@ -228,13 +227,11 @@ struct alignas(16) WarpStates {
   float weight[kWarps][kQueries];
   float old_weight[kQueries];
 
-  // Takes up to 8 queries' states of a warp whose lane 4 r + c has sums over its keys of queries 2c
-  // and 2c + 1, and their outputs at dimensions h * 64 + r * 8 + w * 2 and the next one: o(h, w, i)
-  // with i of the 16 x 8 fragments of tensor cores.
-  template <typename Output>
+  // Takes up to 8 queries' states of a warp whose lane 4 r + c has sums over its keys of queries
+  // 2c + j, j = 0, 1, and some of their outputs: store(row, j) writes these.
+  template <typename Store>
   __device__ void Take(int warp, int lane, const float (&tops)[2], const float (&sums)[2],
-                       int queries, const Output& output) {
-    const int r = lane / 4;
+                       int queries, const Store& store) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int query = lane % 4 * 2 + j;
@@ -243,19 +240,11 @@ struct alignas(16) WarpStates {
       for (int apart = 4; apart < kWarp; apart *= 2) {
         total += __shfl_xor_sync(kAllLanes, total, apart);
       }
-      if (r == 0) {
+      if (lane < 4) {
         max[warp][query] = tops[j];
         sum[warp][query] = total;
       }
-      if (query >= queries) continue;
-#pragma unroll
-      for (int h = 0; h < kDim / 64; ++h) {
-        float4* to = reinterpret_cast<float4*>(&o[warp][query][h * 64 + r * 8]);
-        to[0] =
-            make_float4(output(h, 0, j), output(h, 0, 2 + j), output(h, 1, j), output(h, 1, 2 + j));
-        to[1] =
-            make_float4(output(h, 2, j), output(h, 2, 2 + j), output(h, 3, j), output(h, 3, 2 + j));
-      }
+      if (query < queries) store(o[warp][query], j);
     }
   }
 

@@ -431,9 +431,9 @@ class Problem {
         const double q =
             LoadAsFloat(q_bytes_.data(), token * q_stride_ + head * dim + i, c_.format.dtype);
         dot += q * k[static_cast<size_t>(i)];
-        // The zero and the code's part are each no larger than the range's ends.
+        // The zero is no larger than the range's ends, and the code's part than the whole range.
         const double range = 5 * c_.key_size * (i == 3 ? 16 : 1);
-        size += std::abs(q) * 2 * range;
+        size += std::abs(q) * 3 * range;
       }
       const double cap = c_.params.softcap;
       double logit = dot * c_.params.scale;

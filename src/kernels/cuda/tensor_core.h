@@ -22,6 +22,22 @@ __device__ inline void CopyAsync(void* shared, const void* global, bool valid) {
                : "memory");
 }
 
+// The same of 4 bytes, both sides on 4.
+__device__ inline void CopyWordAsync(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+// The copies that this thread started since the last call are a group, if need be an empty one.
+__device__ inline void GroupCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// All groups of copies but the newest are done; other threads see them after a barrier.
+__device__ inline void WaitForCopiesButNewest() {
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
 // All copies that this thread started are done; other threads see them after a barrier.
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
