@@ -18,6 +18,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/types.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/merge.h"
 
 namespace headway::cuda {
@@ -33,7 +34,7 @@ class DeviceBytes {
   DeviceBytes(const void* data, size_t size) : size_(size) {
     EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(size, 1)), cudaSuccess);
     if (size > 0) {
-      EXPECT_EQ(cudaMemcpy(data_, data, size, cudaMemcpyHostToDevice), cudaSuccess);
+      EXPECT_EQ(cuda::CopyToGpu(data_, data, size), cudaSuccess);
     }
   }
   template <typename T>

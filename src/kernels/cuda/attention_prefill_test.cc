@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/ref/ref_attention.h"
 
 namespace headway::cuda {
@@ -32,7 +33,7 @@ class OnDevice {
  public:
   explicit OnDevice(const std::vector<T>& host) : size_(host.size()) {
     EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(1, Bytes())), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, host.data(), Bytes(), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cuda::CopyToGpu(data_, host.data(), Bytes()), cudaSuccess);
   }
   ~OnDevice() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
   OnDevice(const OnDevice&) = delete;

@@ -18,6 +18,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/merge.h"
 
 namespace headway {
@@ -65,9 +66,7 @@ class CudaKernelsTest : public testing::TestWithParam<DType> {
     Result<std::unique_ptr<Buffer>> buffer = device_->Allocate(budget_, bytes.size(), "test");
     EXPECT_TRUE(buffer.ok());
     buffers_.push_back(std::move(*buffer));
-    EXPECT_EQ(
-        cudaMemcpy(buffers_.back()->data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
-        cudaSuccess);
+    EXPECT_EQ(cuda::CopyToGpu(buffers_.back()->data(), bytes.data(), bytes.size()), cudaSuccess);
     return buffers_.back()->data();
   }
   std::vector<float> Read(const void* from, size_t count, DType dtype) {

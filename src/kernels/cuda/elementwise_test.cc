@@ -17,6 +17,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/types.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/matvec.h"
 
 namespace headway::cuda {
@@ -66,7 +67,7 @@ class Memory {
   }
   explicit Memory(const std::vector<std::byte>& bytes, size_t offset = 0)
       : Memory(bytes.size(), offset) {
-    Check(cudaMemcpy(data(), bytes.data(), size_, cudaMemcpyHostToDevice));
+    Check(cuda::CopyToGpu(data(), bytes.data(), size_));
   }
   Memory(DType dtype, std::span<const float> values, size_t offset = 0)
       : Memory(Encode(dtype, values), offset) {}
@@ -403,8 +404,7 @@ TEST_F(ElementwiseTest, Embed) {
         for (TokenId& id : ids) id = static_cast<TokenId>(random_.Below(vocab));
         Memory table_memory(dtype, table, offset);
         Memory id_memory(ids.size() * sizeof(TokenId));
-        ASSERT_CUDA(cudaMemcpy(id_memory.data(), ids.data(), ids.size() * sizeof(TokenId),
-                               cudaMemcpyHostToDevice));
+        ASSERT_CUDA(cuda::CopyToGpu(id_memory.data(), ids.data(), ids.size() * sizeof(TokenId)));
         const std::vector<float> before = Floats(tokens * width);
         for (const bool add : {false, true}) {
           Memory x(Count(tokens * width) * sizeof(float));
@@ -599,8 +599,8 @@ TEST_F(ElementwiseTest, RopeAngles) {
     }
     const float scale = 1.25f;
     Memory position_memory(positions.size() * sizeof(int32_t));
-    ASSERT_CUDA(cudaMemcpy(position_memory.data(), positions.data(),
-                           positions.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+    ASSERT_CUDA(cuda::CopyToGpu(position_memory.data(), positions.data(),
+                                positions.size() * sizeof(int32_t)));
     Memory inv_freq_memory(DType::kF32, inv_freq);
     Memory cos(Count(tokens * half) * sizeof(float));
     Memory sin(Count(tokens * half) * sizeof(float));

@@ -20,6 +20,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/page_codec.h"
@@ -41,7 +42,7 @@ class OnDevice {
  public:
   explicit OnDevice(const std::vector<std::byte>& data) : size_(data.size()) {
     EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(size_, 1)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, data.data(), size_, cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cuda::CopyToGpu(data_, data.data(), size_), cudaSuccess);
   }
   ~OnDevice() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
   OnDevice(const OnDevice&) = delete;

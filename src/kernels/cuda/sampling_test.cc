@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/cuda/cuda_testing.h"
 #include "kernels/ref/ref_sampling.h"
 #include "kernels/sample_testing.h"
 
@@ -31,8 +32,7 @@ class Memory {
 
   T* at() const { return static_cast<T*>(data_); }
   void Write(const std::vector<T>& data) {
-    EXPECT_EQ(cudaMemcpy(data_, data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
+    EXPECT_EQ(cuda::CopyToGpu(data_, data.data(), data.size() * sizeof(T)), cudaSuccess);
   }
   std::vector<T> Read(size_t count) const {
     std::vector<T> data(count);

@@ -17,6 +17,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/cuda/cuda_testing.h"
 
 namespace headway::cuda {
 namespace {
@@ -51,8 +52,7 @@ class Array {
   Array& operator=(const Array&) = delete;
 
   void Upload() {
-    EXPECT_EQ(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
+    EXPECT_EQ(cuda::CopyToGpu(device_, host_.data(), host_.size() * sizeof(T)), cudaSuccess);
   }
   void Download() {
     EXPECT_EQ(cudaMemcpy(host_.data(), device_, host_.size() * sizeof(T), cudaMemcpyDeviceToHost),
