@@ -86,9 +86,8 @@ void Lanes::Drain() {
 }
 
 Status Lanes::status() {
-  for (const Lane lane :
-       {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost, Lane::kHostCompute}) {
-    Status status = stream(lane).status();
+  for (int i = 0; i < kLaneCount; ++i) {
+    Status status = stream(static_cast<Lane>(i)).status();
     if (!status.ok()) return status;
   }
   return OkStatus();
