@@ -206,14 +206,9 @@ TEST(WeightsInFiles, ThatAreCutShortEndTheContext) {
   const RopeFrequencies rope = RopeOf(**model, 64);
   const kv::SequenceId id = *(*h)->NewSequence();
   const std::span<const TokenId> prompt(golden->prompt);
-  ASSERT_TRUE((*h)->Append(id, prompt.first(20), rope).ok());
   const std::string shard = dir.File("model/model-00003-of-00006.safetensors");  // of layer 0
   std::filesystem::resize_file(shard, 4096);
-  // What was read ahead is right; what comes next is not there.
-  Status status;
-  for (size_t at = 20; at < 24 && status.ok(); ++at) {
-    status = (*h)->Append(id, prompt.subspan(at, 1), rope).status();
-  }
+  const Status status = (*h)->Append(id, prompt.first(20), rope).status();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.message().find(shard + " was changed"), std::string::npos) << status.message();
   EXPECT_FALSE((*h)->Append(id, prompt.first(1), rope).ok());

@@ -132,6 +132,7 @@ TEST_F(DiskBlockTest, FailedReadsAreSaid) {
               std::string::npos)
         << status.message();
   }
+  env_.FailAt(0, false);
   EXPECT_TRUE(Load(block, 10'000).ok());
 }
 

@@ -296,7 +296,7 @@ TEST(Plan, WeightsInNoFileTakeDiskMemory) {
 
 // What does not fit the GPU goes to host memory, and what does not fit that to disk.
 TEST(Plan, WeightsFillOneTierAfterTheOther) {
-  PlanRequest request = OnDevice(4096, 40 * kMiB);
+  PlanRequest request = OnDevice(4096, 35 * kMiB);
   request.layer_read_bytes = 4 * kMiB;
   const Result<Plan> two = MakePlan(request);
   ASSERT_TRUE(two.ok()) << two.status().message();
