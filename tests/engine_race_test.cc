@@ -27,7 +27,8 @@ constexpr int64_t kMaxLength = 60;
 constexpr int kVocab = 96;
 constexpr int64_t kChunk = 21;
 constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDeviceToHost,
-                           Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead};
+                           Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead,
+                           Lane::kDiskWeights};
 
 // Plans in which every way of a page comes up: up and down between all tiers, through staging and
 // bounce buffers of which there are hardly enough. In two of them the weights of all layers

@@ -243,7 +243,7 @@ struct PlanReport {
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
 struct LaneReport {
-  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-read"
+  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-weights", "disk-read"
   double busy_seconds = 0.0;
   int64_t bytes = 0;
   int64_t flops = 0;

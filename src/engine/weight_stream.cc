@@ -153,13 +153,13 @@ WeightStream::Slot* WeightStream::ReadDisk(int layer) {
   Slot* const free = bounce_.Free();
   const DiskBlock* const block = model_.BlockOnDisk(layer);
   std::byte* const to = free->memory->data();
-  lanes_.Wait(Lane::kDiskRead, free->used);
-  lanes_.stream(Lane::kDiskRead)
+  lanes_.Wait(Lane::kDiskWeights, free->used);
+  lanes_.stream(Lane::kDiskWeights)
       .HostWork(WorkCost{"read weights", block->read_bytes(), 0},
                 [block, to] { return block->Read(to); });
   free->layer = layer;
   free->ready = {};
-  free->ready.Add(Lane::kDiskRead, lanes_.Mark(Lane::kDiskRead));
+  free->ready.Add(Lane::kDiskWeights, lanes_.Mark(Lane::kDiskWeights));
   return free;
 }
 

@@ -5,7 +5,7 @@
 // each layer once, as FlexGen's column-by-column schedule does batch by batch (KVPR, "Column-by-
 // column schedule").
 //
-// Layers that the host does not hold either come from disk: the first disk-read lane reads them
+// Layers that the host does not hold either come from disk: a lane of its own reads them
 // into bounce buffers, as many layers of that kind ahead as there are such buffers, and the h2d
 // lane copies their tensors from there. The calling thread waits for neither.
 #ifndef HEADWAY_ENGINE_WEIGHT_STREAM_H_
@@ -58,7 +58,6 @@ class WeightStream {
     kv::Fence ready, used;
   };
 
-  WeightStream(const Model& model, kv::Lanes& lanes) : model_(model), lanes_(lanes) {}
   // Some buffers and the order in which layers pass through them, again and again.
   struct Ring {
     std::vector<int> layers;  // ascending
@@ -72,6 +71,8 @@ class WeightStream {
     // A slot whose layer is not wanted soon: there is one where a layer that is has none.
     Slot* Free();
   };
+
+  WeightStream(const Model& model, kv::Lanes& lanes) : model_(model), lanes_(lanes) {}
   Slot* Load(int layer);
   // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
   void CopyFromDisk(int layer, std::byte* to);

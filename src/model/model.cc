@@ -520,15 +520,16 @@ Result<DiskBlock::Tensor> Model::WriteToDisk(const Placement& to, int layer) {
 Status Model::MoveToDisk(const Placement& to, int layer) {
   std::unique_ptr<DiskBlock>& block = disk_blocks_[static_cast<size_t>(layer)];
   if (block != nullptr) return OkStatus();
-  std::vector<DiskBlock::Tensor> tensors;
   if (!files_.has_value()) {
     Result<DiskBlock::Tensor> written = WriteToDisk(to, layer);
     if (!written.ok()) return written.status();
-    tensors.push_back(*written);
+    block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
+    return OkStatus();
   }
+  std::vector<DiskBlock::Tensor> tensors;
   int64_t at = 0;
   for (const Part& part : parts_) {
-    if (!files_.has_value() || !part.InLayerBlock() || part.layer != layer) continue;
+    if (!part.InLayerBlock() || part.layer != layer) continue;
     Result<TensorView> view = files_->Find(part.name);
     if (!view.ok()) return view.status();
     Result<const WeightFile*> file = FileOf(view->file);
@@ -594,10 +595,9 @@ Model::Layer Model::LayerAt(int layer, const std::byte* block) const {
   // In the order of LayerParts.
   for (WeightView* matrix : {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down}) {
     if (matrix->data == nullptr) continue;
-    matrix->data = std::exchange(
-        block,
-        block + RoundUp(matrix->out * matrix->in * static_cast<int64_t>(DTypeBytes(matrix->dtype)),
-                        kAlignment));
+    const auto width = static_cast<int64_t>(DTypeBytes(matrix->dtype));
+    matrix->data = block;
+    block += RoundUp(matrix->out * matrix->in * width, kAlignment);
   }
   return at;
 }

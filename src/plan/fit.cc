@@ -34,6 +34,8 @@ WeightSplit SplitWeights(const PlanRequest& request, int resident, int on_disk) 
 
 namespace {
 
+constexpr int64_t kDiskAlignment = 4096;  // of what is written there
+
 // Slabs of X of all layers and sequences when every sequence has its full length.
 int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
   int64_t slabs = 0;
@@ -135,10 +137,10 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, i
 // more of host memory, so that the number is found by bisection.
 Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   const int64_t disk = request.budgets.disk;
+  const int64_t layer =
+      request.weights_in_files ? 0 : RoundUp(request.layer_weight_bytes, kDiskAlignment);
   const auto with = [&](int on_disk) {
-    const int64_t taken =
-        request.weights_in_files ? 0 : SplitWeights(request, weight_layers, on_disk).disk;
-    return FitWith(request, sizes, weight_layers, on_disk, disk - taken);
+    return FitWith(request, sizes, weight_layers, on_disk, disk - on_disk * layer);
   };
   int high = request.shape.layers - weight_layers;
   if (request.disk_layers >= 0) return with(std::min(request.disk_layers, high));

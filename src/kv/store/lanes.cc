@@ -86,8 +86,9 @@ void Lanes::Drain() {
 }
 
 Status Lanes::status() {
-  for (int i = 0; i < kLaneCount; ++i) {
-    Status status = stream(static_cast<Lane>(i)).status();
+  for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost,
+                          Lane::kHostCompute, Lane::kDiskWeights}) {
+    Status status = stream(lane).status();
     if (!status.ok()) return status;
   }
   return OkStatus();

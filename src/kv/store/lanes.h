@@ -65,8 +65,8 @@ class Lanes {
   bool Reached(const Fence& fence);
   // The calling thread waits for all work of all lanes.
   void Drain();
-  // An error of the kernels, the copies or weights that were read from disk: what they did cannot
-  // be trusted from there on. (Slabs' errors stay with the slab.)
+  // An error of the kernels, the copies or the weights' reads, whose work cannot be trusted from
+  // there on.
   Status status();
 
  private:
