@@ -212,9 +212,7 @@ TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
   WriteFile(dir_.File("document"), line["context"]);
   for (const Args& limits :
        {Args{}, Args{"--kv-memory", "8MiB"},
-        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"},
-        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB",
-             "--gpu-layers", "0"}}) {
+        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"}}) {
     Args args = {"run", kModel, "--file", dir_.File("document"), "--ask", line["question"],
                  "-n",  "4",    "--json", "--no-progress"};
     args.insert(args.end(), limits.begin(), limits.end());
