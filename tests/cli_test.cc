@@ -184,6 +184,14 @@ TEST_F(Cli, WeightsStreamWhereLayersDoNotStay) {
   EXPECT_EQ(streamed["tokens"], all["tokens"]);
   EXPECT_EQ(streamed["plan"]["weight_layers"], 2);
   EXPECT_GT(streamed["plan"]["streamed_weight_bytes"], 0);
+  EXPECT_EQ(streamed["plan"]["disk_layers"], Json::array());
+  // What host memory does not hold either is read from the model's file.
+  Args on_disk = some;
+  on_disk.insert(on_disk.end(), {"--host-memory", "16MiB"});
+  const Json read = RunJson(on_disk);
+  EXPECT_EQ(read["tokens"], all["tokens"]);
+  EXPECT_EQ(read["plan"]["disk_layers"], (Json{2, 3, 6, 7}));
+  EXPECT_EQ(read["plan"]["streamed_weight_bytes"], streamed["plan"]["streamed_weight_bytes"]);
   some.insert(some.end(), {"--host-memory", "1MiB"});
   ExpectFailure(some, 1, "--host-memory");
   ExpectFailure({"run", kModel, "-p", "a", "--gpu-layers", "few"}, 2, "--gpu-layers: 'few'");

@@ -204,7 +204,43 @@ TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
   engine = Open(kDemo, options);
   context = engine->NewContext({{100}});
   ASSERT_TRUE(context.ok()) << context.status().message();
-  EXPECT_TRUE(GenerateOne(**context, RequestOf(Quoting(*engine, 90, 1), 4)).ok());
+  EXPECT_EQ((*context)->plan().disk_layers.size(), 8u);
+  const Request request = RequestOf(Quoting(*engine, 90, 1), 4);
+  Result<Generation> got = GenerateOne(**context, request);
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->tokens, Fresh(kDemo, {}, request).tokens);
+}
+
+TEST(EngineApi, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 600, 1), 12);
+  const Generation expected = Fresh(kDemo, {}, request);
+  EngineOptions options;
+  options.gpu_layers = 1;
+  options.kv_memory = 8 << 20;
+  options.host_memory = 24 << 20;
+  options.disk_memory = 64 << 20;
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  size_t on_disk = 0;
+  // The second context finds the weights where the first has put them, and less than they need of
+  // the rest.
+  for (const int64_t length : {612, 3000}) {
+    Result<std::unique_ptr<Context>> made = engine->NewContext({{length}});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    const PlanReport& plan = (*made)->plan();
+    EXPECT_GT(plan.disk_layers.size(), 0u);
+    EXPECT_LT(plan.disk_layers.size(), 7u);
+    EXPECT_GT(plan.streamed_weight_bytes, plan.disk_weight_bytes);
+    EXPECT_TRUE(on_disk == 0 || plan.disk_layers.size() == on_disk);
+    on_disk = plan.disk_layers.size();
+    int64_t host = 0;
+    for (const MemoryLine& line : plan.memory) {
+      if (line.tier == "host" && line.what != "program and tokenizer") host += line.bytes;
+    }
+    EXPECT_LE(host, options.host_memory);
+    Result<Generation> got = GenerateOne(**made, request);
+    ASSERT_TRUE(got.ok()) << got.status().message();
+    EXPECT_EQ(got->tokens, expected.tokens) << length;
+  }
 }
 
 TEST(EngineApi, ALaterPromptContinuesFromTheCache) {

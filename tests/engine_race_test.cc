@@ -27,11 +27,12 @@ constexpr int64_t kMaxLength = 60;
 constexpr int kVocab = 96;
 constexpr int64_t kChunk = 21;
 constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDeviceToHost,
-                           Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead};
+                           Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead,
+                           Lane::kDiskWeights};
 
 // Plans in which every way of a page comes up: up and down between all tiers, through staging and
-// bounce buffers of which there are hardly enough. In the last one the weights of all layers
-// stream, too.
+// bounce buffers of which there are hardly enough. In two of them the weights of all layers
+// stream, too, from host memory or from disk.
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
@@ -62,13 +63,17 @@ std::vector<NamedPlan> Plans() {
   weights.placement = kv::PlacementKind::kHostOnly;
   weights.host_slabs = 30;
   weights.weight_layers = 0;
+  HarnessConfig disk_weights = weights;
+  disk_weights.disk_layers = 3;
   HarnessConfig recompute = base;
   recompute.placement = kv::PlacementKind::kHostOnly;
   recompute.group_heads = 3;
   recompute.staging_slabs = 1;
   recompute.x_segments = 4;
-  return {{"first-fit", first_fit}, {"lru", lru},         {"disk-only", disk},
-          {"host", host},           {"weights", weights}, {"recompute", recompute}};
+  return {{"first-fit", first_fit},      {"lru", lru},
+          {"disk-only", disk},           {"host", host},
+          {"weights", weights},          {"recompute", recompute},
+          {"disk-weights", disk_weights}};
 }
 
 std::unique_ptr<Model> Tiny() {

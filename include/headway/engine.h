@@ -224,6 +224,8 @@ struct PlanReport {
   int64_t slabs[3] = {};              // device, host, disk
   int weight_layers = 0;              // whose weights stay on the device
   int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
+  std::vector<int> disk_layers;       // of these, those whose weights it reads from disk, ascending
+  int64_t disk_weight_bytes = 0;      // theirs
   double host_share = 0.0;            // that decode begins with; see EngineOptions
   int64_t x_slabs = 0;  // on the host, beside those of keys and values: what is recomputed
   double recompute_share = 0.0;
@@ -241,7 +243,7 @@ struct PlanReport {
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
 struct LaneReport {
-  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-read"
+  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-weights", "disk-read"
   double busy_seconds = 0.0;
   int64_t bytes = 0;
   int64_t flops = 0;

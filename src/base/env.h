@@ -44,6 +44,8 @@ class File {
   virtual Status Sync() = 0;                  // fdatasync
   virtual Status Truncate(int64_t size) = 0;  // also grows
   virtual Result<int64_t> Size() = 0;
+  // When it was last written to, by the file system's clock.
+  virtual Result<int64_t> ModifiedNanos() = 0;
   // True when reads and writes go past the page cache (O_DIRECT was accepted).
   virtual bool direct() const = 0;
 };

@@ -127,6 +127,12 @@ class PosixFile : public File {
     return static_cast<int64_t>(info.st_size);
   }
 
+  Result<int64_t> ModifiedNanos() override {
+    struct stat info = {};
+    if (fstat(fd_.get(), &info) != 0) return IoError("inspect", path_, errno);
+    return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  }
+
   bool direct() const override { return direct_; }
 
  private:

@@ -57,6 +57,7 @@ class FaultEnv::FaultFile : public File {
   }
 
   Result<int64_t> Size() override { return base_->Size(); }
+  Result<int64_t> ModifiedNanos() override { return base_->ModifiedNanos(); }
   bool direct() const override { return base_->direct(); }
 
  private:

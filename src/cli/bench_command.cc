@@ -197,9 +197,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
   }
   // A prefill may be as little as one step.
-  work.weight_bytes = static_cast<double>((flags.prefill ? 1 : flags.steps) *
-                                          (*context)->plan().streamed_weight_bytes);
+  const PlanReport& plan = (*context)->plan();
+  const auto weight_steps = static_cast<double>(flags.prefill ? 1 : flags.steps);
+  work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
   work.bus_bytes += work.weight_bytes;
+  work.disk_bytes += weight_steps * static_cast<double>(plan.disk_weight_bytes);
   measured.floor_seconds = FloorSeconds(work, peaks);
   const Result<double> predicted =
       engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});

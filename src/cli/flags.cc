@@ -275,18 +275,19 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddSize(app, memory, "--gpu-memory", &engine.gpu_memory,
           "most that may be on the GPU in all, weights and driver too, such as 17GiB; 0 takes what "
           "is free");
-  AddRead(app, memory, "--gpu-layers,--n-gpu-layers",
-          "layers whose weights stay on the GPU; those of the others lie in host memory and stream "
-          "in each step; auto: as many as fit",
-          [&engine](const std::string& text) {
-            if (text == "auto") {
-              engine.gpu_layers = -1;
-            } else if (!ReadNumber<int>(text, 0, 1 << 20, &engine.gpu_layers).ok()) {
-              return Status(StatusCode::kInvalidArgument,
-                            fmt::format("'{}' is neither auto nor a number of layers", text));
-            }
-            return OkStatus();
-          })
+  AddRead(
+      app, memory, "--gpu-layers,--n-gpu-layers",
+      "layers whose weights stay on the GPU; those of the others lie in host memory, or on disk "
+      "where --host-memory is too small, and stream in each step; auto: as many as fit",
+      [&engine](const std::string& text) {
+        if (text == "auto") {
+          engine.gpu_layers = -1;
+        } else if (!ReadNumber<int>(text, 0, 1 << 20, &engine.gpu_layers).ok()) {
+          return Status(StatusCode::kInvalidArgument,
+                        fmt::format("'{}' is neither auto nor a number of layers", text));
+        }
+        return OkStatus();
+      })
       ->type_name("N")
       ->default_str("auto");
   AddSize(app, memory, "--kv-memory", &engine.kv_memory,

@@ -106,6 +106,11 @@ std::string ReportText(const ModelPlan& made) {
       plan.chunk, plan.head_group, plan.segment, FormatBytes(plan.slab_bytes),
       FormatCount(plan.slabs[0]), FormatCount(plan.slabs[1]), FormatCount(plan.slabs[2]),
       plan.x_slabs > 0 ? fmt::format("; {} of X on the host", FormatCount(plan.x_slabs)) : "");
+  if (!plan.disk_layers.empty()) {
+    text += Wrap(fmt::format("on disk   weights of layers {}", fmt::join(plan.disk_layers, ", ")),
+                 78, 10) +
+            "\n";
+  }
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   text += PredictionText(made);
   text += "\nsmallest budgets, each with the others as they are:\n";

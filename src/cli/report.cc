@@ -122,6 +122,8 @@ Json PlanJson(const PlanReport& plan) {
                {"host_share", plan.host_share},
                {"weight_layers", plan.weight_layers},
                {"streamed_weight_bytes", plan.streamed_weight_bytes},
+               {"disk_layers", plan.disk_layers},
+               {"disk_weight_bytes", plan.disk_weight_bytes},
                {"x_slabs", plan.x_slabs},
                {"recompute_share", plan.recompute_share}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];

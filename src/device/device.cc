@@ -14,6 +14,8 @@ const char* LaneName(Lane lane) {
       return "cpu";
     case Lane::kDiskWrite:
       return "disk-write";
+    case Lane::kDiskWeights:
+      return "disk-weights";
     case Lane::kDiskRead:
     case Lane::kDiskRead2:
     case Lane::kDiskRead3:

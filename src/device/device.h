@@ -33,13 +33,15 @@ enum class Lane : uint8_t {
   kDeviceToHost,
   kHostCompute,  // cores of the host that attend to pages in its memory
   kDiskWrite,
+  kDiskWeights,  // reads weights, a layer at a time, which pages must not wait behind
   kDiskRead,
   kDiskRead2,
   kDiskRead3,
   kDiskRead4,
 };
-inline constexpr int kLaneCount = 9;
-// "compute", "h2d", "d2h", "cpu", "disk-write", or "disk-read" for each lane of that kind.
+inline constexpr int kLaneCount = 10;
+// "compute", "h2d", "d2h", "cpu", "disk-write", "disk-weights", or "disk-read" for each lane of
+// that kind.
 const char* LaneName(Lane lane);
 
 // Memory of a device or of the host, freed and its reservation given back when destroyed.

@@ -12,8 +12,11 @@
 namespace headway {
 namespace {
 
-int64_t DiskLimit(const EngineOptions& options) {
-  return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
+// What streamed weights leave of it, too.
+int64_t DiskLimit(const ContextParts& parts) {
+  const EngineOptions& options = *parts.options;
+  if (!options.session.empty() && options.disk_memory == 0) return kNoLimit;
+  return options.disk_memory == kNoLimit ? kNoLimit : options.disk_memory - parts.disk_weights;
 }
 
 // What streamed weights leave of it.
@@ -46,7 +49,7 @@ Context::Impl::Impl(const ContextParts& p)
     : parts(p),
       kv_budget("--kv-memory", p.options->kv_memory, p.device_budget),
       host_budget("--host-memory", HostLimit(p)),
-      disk_budget("--disk-memory", DiskLimit(*p.options)),
+      disk_budget("--disk-memory", DiskLimit(p)),
       memory_budget("memory", kNoLimit),
       pool(p.options->threads) {}
 
@@ -134,7 +137,7 @@ Status Context::Impl::Build(const Workload& workload) {
       MakeSetup(config, parts.model->weight_bytes(), options, workload, *parts.pattern,
                 session == nullptr ? nullptr : &manifest, *kernels,
                 {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine,
-                 parts.weight_layers});
+                 parts.weight_layers, parts.disk_layers});
   if (!setup.ok()) return setup.status();
   setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
@@ -152,14 +155,15 @@ Status Context::Impl::Build(const Workload& workload) {
   Result<double> host_share = MakeHostAttention(*setup);
   if (!host_share.ok()) return host_share.status();
   setup->plan.host_share = *host_share;
-  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, parts.device_budget != nullptr);
+  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, config.shape.layers,
+                  parts.device_budget != nullptr);
   Result<std::unique_ptr<kv::Store>> new_store =
       kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   if (setup->plan.streamed_weight_bytes > 0) {
     Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
-        *parts.model, *device, store->lanes(), fast_budget, plan::kWeightBuffers);
+        *parts.model, *device, store->lanes(), fast_budget, host_budget, plan::kWeightBuffers);
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }

@@ -31,7 +31,9 @@ struct ContextParts {
   int64_t program_bytes = 0;
   const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
   int weight_layers = -1;                  // whose weights are on the device
-  int64_t host_weights = 0;                // bytes of the others
+  int disk_layers = -1;                    // of the others, on disk
+  int64_t host_weights = 0;                // bytes of the others in host memory
+  int64_t disk_weights = 0;                // and of --disk-memory
 };
 
 struct Context::Impl {

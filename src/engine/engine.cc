@@ -87,7 +87,11 @@ const char* FinishReasonName(FinishReason reason) {
 
 struct Engine::Impl {
   Impl(Env* e, const EngineOptions& o)
-      : env(e), options(o), pool(o.threads), host_budget("--host-memory", o.host_memory) {}
+      : env(e),
+        options(o),
+        pool(o.threads),
+        host_budget("--host-memory", o.host_memory),
+        disk_budget("--disk-memory", o.disk_memory) {}
 
   Env* const env;
   EngineOptions options;
@@ -98,8 +102,9 @@ struct Engine::Impl {
   std::optional<Budget> device_budget;
   Reservation driver_memory;
   std::unique_ptr<Device> device;
-  Budget host_budget;      // of weights that stream
-  int placed_layers = -1;  // whose weights are on the device; -1: not moved yet
+  Budget host_budget, disk_budget;  // of weights that stream
+  // Whose weights are on the device, and of the others on disk; -1: not moved yet.
+  int placed_layers = -1, placed_on_disk = -1;
   std::mutex moving;
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
@@ -116,11 +121,12 @@ struct Engine::Impl {
   Status Explain(const Status& error) const;
   Status CheckRoom(const PlanReport& plan);
   // Puts the weights where a plan has them, the first one.
-  Status MoveWeights(int weight_layers);
+  Status MoveWeights(const PlanReport& plan);
   Status FindMachine();
   SetupMemory memory() {
-    return {program_bytes, backend->info(), fast_budget(),
-            machine.has_value() ? &machine->machine : nullptr, placed_layers};
+    return {program_bytes, backend->info(),
+            fast_budget(), machine.has_value() ? &machine->machine : nullptr,
+            placed_layers, placed_on_disk};
   }
   Result<plan::PlanRequest> Request(const Workload& workload);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
@@ -191,22 +197,26 @@ Status Engine::Impl::CheckRoom(const PlanReport& plan) {
   return CheckDeviceMemory(memory);
 }
 
-Status Engine::Impl::MoveWeights(int weight_layers) {
+Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   const std::lock_guard lock(moving);
   if (placed_layers >= 0) return OkStatus();
-  const std::vector<int> streamed = StreamedLayers(model->shape().layers, weight_layers);
+  const std::vector<int> streamed = StreamedLayers(model->shape().layers, plan.weight_layers);
   if (!device_budget.has_value() && streamed.empty()) return OkStatus();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
   if (!made.ok()) return made.status();
   if (Status s = model->MoveTo(**made, {.device_budget = fast_budget(),
                                         .host_budget = &host_budget,
                                         .streamed = streamed,
+                                        .on_disk = plan.disk_layers,
+                                        .disk_budget = &disk_budget,
+                                        .directory = DiskDirectory(options),
                                         .pool = &pool});
       !s.ok()) {
     return s;
   }
   device = std::move(*made);
-  placed_layers = weight_layers;
+  placed_layers = plan.weight_layers;
+  placed_on_disk = static_cast<int>(plan.disk_layers.size());
   return OkStatus();
 }
 
@@ -327,8 +337,8 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const {
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
   if (!plan.ok()) return impl_->Explain(plan.status());
-  PlanReport report =
-      ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->device_budget.has_value());
+  PlanReport report = ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->info.layers,
+                               impl_->device_budget.has_value());
   if (impl_->machine.has_value()) {
     report.prediction = PredictionOf(*plan, *impl_->machine, workload);
   }
@@ -357,7 +367,7 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   Result<PlanReport> plan = Plan(workload);
   if (!plan.ok()) return plan.status();
   if (Status s = impl_->CheckRoom(*plan); !s.ok()) return s;
-  if (Status s = impl_->MoveWeights(plan->weight_layers); !s.ok()) return s;
+  if (Status s = impl_->MoveWeights(*plan); !s.ok()) return s;
   ContextParts parts;
   parts.env = impl_->env;
   parts.backend = impl_->backend.get();
@@ -369,7 +379,9 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   parts.program_bytes = impl_->program_bytes;
   parts.machine = impl_->memory().machine;
   parts.weight_layers = plan->weight_layers;
+  parts.disk_layers = static_cast<int>(plan->disk_layers.size());
   parts.host_weights = impl_->host_budget.used();
+  parts.disk_weights = impl_->disk_budget.used();
   Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
   if (!made.ok()) return made.status();
   (*made)->plan.prediction = plan->prediction;

@@ -579,7 +579,7 @@ Status Executor::FlushLogits(std::span<const StepInput> inputs, const LogitsSink
   to_host(host_sampled_, sampled_, sampled == 0 ? 0 : rows * int64_t{sizeof(Sampled)});
   to_host(host_logits_, logits_, sampled == rows ? 0 : LogitsBytes(shape_, rows));
   if (Status s = compute_.Synchronize(); !s.ok()) return s;
-  if (!host_reads_.empty()) {  // whose error is not the compute stream's
+  if (!host_reads_.empty() || weights_ != nullptr) {  // whose errors are not the compute stream's
     if (Status s = store_.LaneStatus(); !s.ok()) return s;
   }
   for (int64_t i = 0; i < rows; ++i) {

@@ -155,11 +155,12 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
     request->machine = &machine->machine;
     plan::Predict(*request, &*plan);
   }
-  result.plan = ReportOf(*plan, plan::FindSmallestBudgets(*request), info.own_memory);
+  result.plan =
+      ReportOf(*plan, plan::FindSmallestBudgets(*request), config.shape.layers, info.own_memory);
   if (machine.has_value()) {
     result.plan.prediction = PredictionOf(*plan, *machine, workload);
     if (explain) result.explain = plan::ExplainSpeed(*request, *plan);
-    if (plan->slabs[2] > 0 && machine->machine.disk_read <= 0.0) {
+    if ((plan->slabs[2] > 0 || plan->disk_layers > 0) && machine->machine.disk_read <= 0.0) {
       result.notices.push_back(
           "the profile does not say how fast the disk is: what it holds is "
           "predicted to cost nothing; headway probe measures it");

@@ -266,6 +266,9 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.weight_bytes = weights.total();
   request.layer_weight_bytes = weights.layer;
   request.weight_layers = memory.weight_layers >= 0 ? memory.weight_layers : options.gpu_layers;
+  request.disk_layers = memory.disk_layers;
+  request.layer_read_bytes = weights.layer_read;
+  request.weights_in_files = !options.random_weights;
   request.other_bytes = memory.program_bytes;
   request.chunk = memory.backend.chunk;
   request.segment = memory.backend.segment;
@@ -397,7 +400,7 @@ double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& reque
   return seconds;
 }
 
-PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest,
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, int layers,
                     bool own_memory) {
   PlanReport report;
   report.chunk = plan.cache.chunk;
@@ -407,6 +410,8 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
   report.host_share = plan.host_share;
   report.weight_layers = plan.weight_layers;
   report.streamed_weight_bytes = plan.streamed_weight_bytes;
+  report.disk_layers = DiskLayers(StreamedLayers(layers, plan.weight_layers), plan.disk_layers);
+  report.disk_weight_bytes = plan.disk_weight_bytes;
   report.slab_bytes = plan.slab_bytes;
   report.x_slabs = plan.x_slabs;
   const int64_t slabs = plan.slabs[0] + plan.slabs[1] + plan.slabs[2] + plan.x_slabs;

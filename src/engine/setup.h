@@ -44,7 +44,9 @@ struct SetupMemory {
   BackendInfo backend;
   const Budget* device_budget = nullptr;   // null where device memory is the host's
   const plan::Machine* machine = nullptr;  // that cuts are chosen for, or null
-  int weight_layers = -1;  // on the device already, as a plan before had it; -1: not placed yet
+  // Whose weights are on the device and on disk already, as a plan before had it; -1: not placed.
+  int weight_layers = -1;
+  int disk_layers = -1;
 };
 
 // What the planner is asked. `session` is the manifest of the session file, or null: an existing
@@ -68,7 +70,9 @@ Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
 double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
                     const plan::Plan& plan, const Phase& phase);
 
-PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, bool own_memory);
+// Of a model with so many layers.
+PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smallest, int layers,
+                    bool own_memory);
 
 }  // namespace headway
 

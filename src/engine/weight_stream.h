@@ -4,6 +4,10 @@
 // buffers by turns. All tokens of a step share what was copied: a step over many sequences reads
 // each layer once, as FlexGen's column-by-column schedule does batch by batch (KVPR, "Column-by-
 // column schedule").
+//
+// Layers that the host does not hold either come from disk: a lane of its own reads them
+// into bounce buffers, as many layers of that kind ahead as there are such buffers, and the h2d
+// lane copies their tensors from there. The calling thread waits for neither.
 #ifndef HEADWAY_ENGINE_WEIGHT_STREAM_H_
 #define HEADWAY_ENGINE_WEIGHT_STREAM_H_
 
@@ -22,19 +26,24 @@ namespace headway {
 // The layers, ascending, whose weights stream where `resident` of `layers` stay on the device:
 // evenly among the others, so that the bus works while the resident ones compute.
 std::vector<int> StreamedLayers(int layers, int resident);
+// Of the streamed layers, those that are read from disk, `count` of them: evenly among the others,
+// so that the disk works all the time.
+std::vector<int> DiskLayers(const std::vector<int>& streamed, int count);
 
 class WeightStream {
  public:
-  // For the layers of `model` that have host blocks; `buffers` are taken from `budget`, at most one
-  // a layer. Everything outlives it.
+  // For the layers of `model` that stream; `buffers` are taken from `budget`, at most one a layer,
+  // and as many bounce buffers from `host_budget`, at most one a layer that is on disk. Everything
+  // outlives it.
   static Result<std::unique_ptr<WeightStream>> Create(const Model& model, Device& device,
                                                       kv::Lanes& lanes, Budget& budget,
-                                                      int buffers);
+                                                      Budget& host_budget, int buffers);
   ~WeightStream();
 
   // Where the kernels of `layer`, enqueued on the compute lane next, find its block; null for a
   // layer that is resident. Layers come in ascending order, and from the first one again in the
-  // next step; a step that was given up may begin anew.
+  // next step; a step that was given up may begin anew. A layer that cannot be read from disk is an
+  // error of its lane, which Lanes::status says behind the work that waited for it.
   const std::byte* Acquire(int layer);
   // All kernels of the layer last acquired are enqueued.
   void Release();
@@ -49,18 +58,31 @@ class WeightStream {
     kv::Fence ready, used;
   };
 
-  WeightStream(const Model& model, kv::Lanes& lanes, std::vector<int> layers,
-               std::vector<Slot> slots);
-  // Whether the layer is among those that the slots should hold, from next_ on.
-  bool IsNear(int layer) const;
-  Slot* Find(int layer);
+  // Some buffers and the order in which layers pass through them, again and again.
+  struct Ring {
+    std::vector<int> layers;  // ascending
+    std::vector<Slot> slots;
+    size_t next = 0;  // in layers: the one in use, or the next to be
+
+    int Ahead(size_t i) const { return layers[(next + i) % layers.size()]; }
+    // Whether the layer is among those that the slots should hold, from `next` on.
+    bool IsNear(int layer) const;
+    Slot* Find(int layer);
+    // A slot whose layer is not wanted soon: there is one where a layer that is has none.
+    Slot* Free();
+  };
+
+  WeightStream(const Model& model, kv::Lanes& lanes) : model_(model), lanes_(lanes) {}
   Slot* Load(int layer);
+  // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
+  void CopyFromDisk(int layer, std::byte* to);
+  Slot* ReadDisk(int layer);
+  void ReadAhead();
 
   const Model& model_;
   kv::Lanes& lanes_;
-  const std::vector<int> layers_;  // streamed ones, ascending
-  std::vector<Slot> slots_;
-  size_t next_ = 0;       // in layers_: the one in use, or the next to be
+  Ring device_;           // of all layers that stream
+  Ring bounce_;           // of those on disk
   Slot* held_ = nullptr;  // acquired and not released
 };
 

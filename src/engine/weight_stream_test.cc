@@ -18,5 +18,14 @@ TEST(WeightStream, StreamedLayersLieEvenlyAmongTheOthers) {
   }
 }
 
+TEST(WeightStream, LayersOnDiskLieEvenlyAmongTheStreamed) {
+  const std::vector<int> streamed = {1, 3, 4, 6, 7, 9};
+  EXPECT_EQ(DiskLayers(streamed, 0), std::vector<int>{});
+  EXPECT_EQ(DiskLayers(streamed, 1), std::vector<int>{9});
+  EXPECT_EQ(DiskLayers(streamed, 3), (std::vector<int>{3, 6, 9}));
+  EXPECT_EQ(DiskLayers(streamed, 6), streamed);
+  EXPECT_EQ(DiskLayers({}, 0), std::vector<int>{});
+}
+
 }  // namespace
 }  // namespace headway

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/half.h"
 #include "base/random.h"
 
@@ -211,6 +212,7 @@ WeightBytes CountWeightBytes(const ModelConfig& config) {
     }
   }
   bytes.layer = model.LargestBlock();
+  bytes.layer_read = DiskBlock::MostReadBytes(bytes.layer);
   return bytes;
 }
 
@@ -374,6 +376,7 @@ Status Model::MapParts(const std::string& folder) {
     CountMatrix(part, &weight_bytes_);
   }
   weight_bytes_.layer = LargestBlock();
+  weight_bytes_.layer_read = DiskBlock::MostReadBytes(weight_bytes_.layer);
   TieEmbeddings();
   config_.shape.dtype = layers_.front().k.dtype;
 
@@ -425,7 +428,7 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   // Each layer by itself, so that MoveTo can give them back one by one.
   std::vector<std::byte*> next_of_layer;
   for (int layer = 0; layer < config.shape.layers; ++layer) {
-    memory = model->Own(model->BlockBytes(layer), layer);
+    memory = model->Own(RoundUp(model->BlockBytes(layer), int64_t{kDirectAlignment}), layer);
     if (!memory.ok()) return memory.status();
     next_of_layer.push_back(*memory);
   }
@@ -480,15 +483,73 @@ Status Model::MoveToHost(Device& device, const Placement& to, int layer) {
   return OkStatus();
 }
 
+Result<const WeightFile*> Model::FileOf(size_t file) {
+  std::unique_ptr<WeightFile>& open = weight_files_[file];
+  if (open != nullptr) return open.get();
+  Result<std::unique_ptr<WeightFile>> made =
+      WeightFile::Open(*env_, files_->path(file), files_->file_bytes(file));
+  if (!made.ok()) return made.status();
+  open = std::move(*made);
+  return open.get();
+}
+
+// Random weights of a layer, which were drawn as the block that they are: one tensor there.
+Result<DiskBlock::Tensor> Model::WriteToDisk(const Placement& to, int layer) {
+  const int64_t bytes = RoundUp(BlockBytes(layer), int64_t{kDirectAlignment});
+  Result<Reservation> reserved = to.disk_budget->Reserve(bytes, "weights");
+  if (!reserved.ok()) return reserved.status();
+  std::unique_ptr<WeightFile>& file = weight_files_[0];
+  if (file == nullptr) {
+    Result<std::unique_ptr<WeightFile>> made = WeightFile::Temporary(*env_, to.directory);
+    if (!made.ok()) return made.status();
+    file = std::move(*made);
+  }
+  const auto block = std::find_if(owned_.begin(), owned_.end(),
+                                  [&](const Owned& owned) { return owned.layer == layer; });
+  HEADWAY_CHECK(block != owned_.end());
+  Result<int64_t> offset = file->Append(block->data, bytes);
+  if (!offset.ok()) return offset.status();
+  on_disk_.push_back(std::move(*reserved));
+  for (Part& part : parts_) {
+    if (part.InLayerBlock() && part.layer == layer) part.on_host = nullptr;
+  }
+  Disown(layer);
+  return DiskBlock::Tensor{file.get(), *offset, BlockBytes(layer), 0};
+}
+
+Status Model::MoveToDisk(const Placement& to, int layer) {
+  std::unique_ptr<DiskBlock>& block = disk_blocks_[static_cast<size_t>(layer)];
+  if (block != nullptr) return OkStatus();
+  if (!files_.has_value()) {
+    Result<DiskBlock::Tensor> written = WriteToDisk(to, layer);
+    if (!written.ok()) return written.status();
+    block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
+    return OkStatus();
+  }
+  std::vector<DiskBlock::Tensor> tensors;
+  int64_t at = 0;
+  for (const Part& part : parts_) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
+    Result<TensorView> view = files_->Find(part.name);
+    if (!view.ok()) return view.status();
+    Result<const WeightFile*> file = FileOf(view->file);
+    if (!file.ok()) return file.status();
+    tensors.push_back({*file, view->offset, part.bytes(), at});
+    at += RoundUp(part.bytes(), kAlignment);
+  }
+  block = std::make_unique<DiskBlock>(std::move(tensors));
+  return OkStatus();
+}
+
 Status Model::MoveTo(Device& device, const Placement& to) {
   host_blocks_.resize(layers_.size());
+  disk_blocks_.resize(layers_.size());
   for (const int layer : to.streamed) {
-    if (Status s = MoveToHost(device, to, layer); !s.ok()) return s;
+    const bool disk = std::find(to.on_disk.begin(), to.on_disk.end(), layer) != to.on_disk.end();
+    if (Status s = disk ? MoveToDisk(to, layer) : MoveToHost(device, to, layer); !s.ok()) return s;
   }
   if (to.device_budget == nullptr) return OkStatus();
-  const auto stays = [&](const Part& part) {
-    return part.InLayerBlock() && host_blocks_[static_cast<size_t>(part.layer)] != nullptr;
-  };
+  const auto stays = [&](const Part& part) { return part.InLayerBlock() && Streams(part.layer); };
   int64_t bytes = 0;
   for (const Part& part : parts_) bytes += stays(part) ? 0 : RoundUp(part.bytes(), kAlignment);
   Result<std::unique_ptr<Buffer>> memory =
@@ -523,12 +584,20 @@ std::span<const std::byte> Model::HostBlock(int layer) const {
   return {host_blocks_[index]->data(), host_blocks_[index]->size()};
 }
 
+const DiskBlock* Model::BlockOnDisk(int layer) const {
+  const auto index = static_cast<size_t>(layer);
+  return index < disk_blocks_.size() ? disk_blocks_[index].get() : nullptr;
+}
+
 Model::Layer Model::LayerAt(int layer, const std::byte* block) const {
   Layer at = layers_[static_cast<size_t>(layer)];
   if (block == nullptr) return at;
-  const std::byte* const host = HostBlock(layer).data();
+  // In the order of LayerParts.
   for (WeightView* matrix : {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down}) {
-    if (matrix->data != nullptr) matrix->data = block + (matrix->data - host);
+    if (matrix->data == nullptr) continue;
+    const auto width = static_cast<int64_t>(DTypeBytes(matrix->dtype));
+    matrix->data = block;
+    block += RoundUp(matrix->out * matrix->in * width, kAlignment);
   }
   return at;
 }

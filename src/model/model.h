@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/disk_block.h"
 #include "model/safetensors.h"
 
 namespace headway {
@@ -64,6 +66,7 @@ struct WeightBytes {
   int64_t vectors = 0;
   int64_t row_tables = 0;  // of the matrices: those of which a step reads a row a token
   int64_t layer = 0;       // of the matrices: those of the largest layer, side by side
+  int64_t layer_read = 0;  // host memory that these take on their way from disk
   int64_t total() const { return matrices + vectors; }
 };
 WeightBytes CountWeightBytes(const ModelConfig& config);
@@ -87,19 +90,31 @@ class Model {
     Budget* device_budget = nullptr;     // null: what is not in `streamed` stays where it is
     Budget* host_budget = nullptr;       // for the layers in `streamed`
     std::span<const int> streamed = {};  // layers whose matrices go to host memory
-    ThreadPool* pool = nullptr;          // copies on the host, may be null
+    // Of these, those whose matrices stay on disk: in the model's files; random ones go to a
+    // temporary file in `directory`, reserved from `disk_budget`.
+    std::span<const int> on_disk = {};
+    Budget* disk_budget = nullptr;
+    std::string directory = {};
+    ThreadPool* pool = nullptr;  // copies on the host, may be null
   };
   // Copies the weights to memory of `device`, where the kernels read them from then on, but for the
   // matrices of streamed layers: these go to host memory that copies to the device reach at full
-  // speed, one HostBlock a layer. Matrices of a layer lie side by side, so that products of the
-  // same rows can be one. Random weights are given back where they were drawn. Device and budgets
-  // outlive the model.
+  // speed, one HostBlock a layer, or stay on disk, one BlockOnDisk a layer. Matrices of a layer lie
+  // side by side, so that products of the same rows can be one. Random weights are given back where
+  // they were drawn. Device and budgets outlive the model.
   Status MoveTo(Device& device, const Placement& to);
   bool on_device() const { return on_device_ != nullptr; }
   int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
   // The matrices of a streamed layer: a copy of the block, wherever it is, is what the steps of the
-  // layer take as `block`. Empty for a layer that is not streamed.
+  // layer take as `block`. Empty for a layer that is not streamed, or is on disk.
   std::span<const std::byte> HostBlock(int layer) const;
+  // The same block of a layer that is on disk; else null.
+  const DiskBlock* BlockOnDisk(int layer) const;
+  bool Streams(int layer) const {
+    return !HostBlock(layer).empty() || BlockOnDisk(layer) != nullptr;
+  }
+  // Bytes of a layer's block.
+  int64_t BlockBytes(int layer) const;
 
   const ModelConfig& config() const { return config_; }
   const ModelShape& shape() const { return config_.shape; }
@@ -116,8 +131,8 @@ class Model {
   // model learned some: each below max_position then. Overwrites normed.
   void Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids,
              std::span<const int32_t> positions, const Activations& a) const;
-  // The steps of a layer read its matrices from `block`, a copy of its HostBlock, or, with null,
-  // where they are.
+  // The steps of a layer read its matrices from `block`, a copy of its block, or, with null, where
+  // they are.
   //
   // From x: q, k, v, with their norms where the model has them, not rotated yet; with keep_normed
   // also what they are made of in normed [T, d_model], which holds anything otherwise.
@@ -175,7 +190,6 @@ class Model {
   std::vector<Part> LayerParts(int layer);
   std::string Prefix() const;
   void CountMatrix(const Part& part, WeightBytes* bytes) const;
-  int64_t BlockBytes(int layer) const;
   int64_t LargestBlock() const;
   Layer LayerAt(int layer, const std::byte* block) const;
   void AddNorm(const std::string& name, int64_t width, NormView* norm,
@@ -185,6 +199,9 @@ class Model {
   Result<std::byte*> Own(int64_t bytes, int layer);
   void Disown(int layer);
   Status MoveToHost(Device& device, const Placement& to, int layer);
+  Status MoveToDisk(const Placement& to, int layer);
+  Result<const WeightFile*> FileOf(size_t file);
+  Result<DiskBlock::Tensor> WriteToDisk(const Placement& to, int layer);
   uint64_t ComputeFingerprint() const;
   void TieEmbeddings();
 
@@ -209,7 +226,11 @@ class Model {
   std::vector<Part> parts_;
   uint64_t fingerprint_ = 0;
   std::unique_ptr<Buffer> on_device_;
-  std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not streamed
+  std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not there
+  // Of layers on disk; the files by their number in files_, or the temporary one.
+  std::map<size_t, std::unique_ptr<WeightFile>> weight_files_;
+  std::vector<Reservation> on_disk_;                     // of the temporary file
+  std::vector<std::unique_ptr<DiskBlock>> disk_blocks_;  // [layers], null where it is not there
 };
 
 }  // namespace headway

@@ -307,6 +307,7 @@ Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
   if (!parsed.ok()) return parsed.status();
   *tensors = std::move(*parsed);
   files_.push_back(std::move(*file));
+  paths_.push_back(path);
   return OkStatus();
 }
 
@@ -375,6 +376,8 @@ Result<TensorView> Weights::Find(std::string_view name) const {
                               folder_, Printable(name), Printable(located.info.dtype)));
   }
   view.shape = located.info.shape;
+  view.file = located.file;
+  view.offset = located.info.begin;
   view.data = files_[located.file]->bytes().subspan(
       static_cast<size_t>(located.info.begin),
       static_cast<size_t>(located.info.end - located.info.begin));

@@ -38,6 +38,8 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> data;
+  size_t file = 0;     // that it lies in, for Weights::path
+  int64_t offset = 0;  // in bytes from the start of that file
 };
 
 // All tensors of a model folder.
@@ -51,6 +53,10 @@ class Weights {
   Result<TensorView> Find(std::string_view name) const;
   std::vector<std::string> Names() const;  // sorted
   int64_t file_bytes() const;              // of all mapped files
+  const std::string& path(size_t file) const { return paths_[file]; }
+  int64_t file_bytes(size_t file) const {
+    return static_cast<int64_t>(files_[file]->bytes().size());
+  }
 
  private:
   struct Located {
@@ -63,6 +69,7 @@ class Weights {
 
   std::string folder_;
   std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<std::string> paths_;  // [files_]
   std::map<std::string, Located, std::less<>> tensors_;
 };
 

@@ -155,15 +155,17 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
   return choice;
 }
 
-double WeightsStreamed(const PlanRequest& request, const Fit& fit) {
-  return 1.0 - static_cast<double>(fit.weight_layers) / request.shape.layers;
+WeightShares SharesOf(const PlanRequest& request, const Fit& fit) {
+  const auto layers = static_cast<double>(request.shape.layers);
+  return {1.0 - fit.weight_layers / layers, fit.disk_layers / layers};
 }
 
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
-                       int64_t x_slabs, double host_share, double weights_streamed,
+                       int64_t x_slabs, double host_share, const WeightShares& weights,
                        const std::vector<int64_t>& lengths) {
   Execution run;
-  run.weights_streamed = weights_streamed;
+  run.weights_streamed = weights.streamed;
+  run.weights_on_disk = weights.on_disk;
   run.chunk = choice.chunk;
   run.group_heads = choice.group_heads;
   run.segment_tokens = choice.segment_tokens;
@@ -188,7 +190,7 @@ Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& f
   const Machine& machine = *request.machine;
   const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
-                               WeightsStreamed(request, fit), request.lengths);
+                               SharesOf(request, fit), request.lengths);
   Scored scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;
@@ -244,7 +246,7 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
 Scored WithLargerChunk(const PlanRequest& request, Scored best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
     const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
-                                       WeightsStreamed(request, fit), request.lengths);
+                                       SharesOf(request, fit), request.lengths);
     return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
         .seconds;
   };
@@ -284,7 +286,7 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
       const Fit without = TryFit(request, cut);
       if (!without.ok || without.slabs[1] == 0) continue;
       Execution run = ExecutionFor(cut, without.slabs, 0, request.host_share,
-                                   WeightsStreamed(request, without), request.lengths);
+                                   SharesOf(request, without), request.lengths);
       cut.recompute = 1.0;
       run.gather_tokens = GatherTokens(cut, request.lengths);
       run = BestSplit(*request.machine, subject, run, request.lengths, options);

@@ -29,12 +29,16 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
 // Where most of the cache is read from disk, more buffers are worth more than resident slabs.
 CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice);
 
-// The share of the layers whose weights stream.
-double WeightsStreamed(const PlanRequest& request, const Fit& fit);
+// The shares of the layers whose weights stream, and that come from disk.
+struct WeightShares {
+  double streamed = 0.0;
+  double on_disk = 0.0;
+};
+WeightShares SharesOf(const PlanRequest& request, const Fit& fit);
 
 // What the cost model takes of a cut.
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
-                       int64_t x_slabs, double host_share, double weights_streamed,
+                       int64_t x_slabs, double host_share, const WeightShares& weights,
                        const std::vector<int64_t>& lengths);
 
 // A cut that fits, with what the machine would do with it.

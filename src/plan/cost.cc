@@ -175,7 +175,8 @@ class Simulation {
   void Layer(int layer) {
     const double streamed = run_.weights_streamed;
     // Two buffers of weights: a layer's come while the one before last is done with its own.
-    const double free = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
+    const double buffer = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
+    const double free = std::max(buffer, ReadWeights(layer));
     const double kv_ready = CopyUp(free, streamed * weights_.kv, 1.0);
     double qo_ready = kv_ready, mlp_ready = kv_ready;
     for (int batch = 0; batch < run_.batches; ++batch) {
@@ -192,6 +193,7 @@ class Simulation {
         qo_ready = CopyUp(free, streamed * weights_.qo, 1.0);
         mlp_ready = CopyUp(free, streamed * weights_.mlp, 1.0);
       }
+      if (batch == 0) weights_copied_.push_back(mlp_ready);
       gpu_ = std::max(gpu_, std::max(kv_ready, qo_ready));
       const double width = shape_.query_heads + 2.0 * shape_.kv_heads;
       Device(&time_.products,
@@ -213,6 +215,16 @@ class Simulation {
                  ProductSeconds(machine_, shape_, tokens_, shape_.d_ff, shape_.d_model));
     }
     layer_done_.push_back(gpu_);
+  }
+
+  // When a layer's weights on disk are in their bounce buffer, of which there are two.
+  double ReadWeights(int layer) {
+    if (run_.weights_on_disk <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
+    const double free = layer >= 2 ? weights_copied_[static_cast<size_t>(layer - 2)] : 0.0;
+    const double seconds = run_.weights_on_disk * weights_.total() / machine_.disk_read;
+    disk_ = std::max(disk_, free) + seconds;
+    Busy(CostLane::kDisk) += seconds;
+    return disk_;
   }
 
   // Norms, rotation and the store into pages, SwiGLU, the residual stream in f32. In decode they
@@ -338,7 +350,7 @@ class Simulation {
   double gpu_ = 0.0, bus_ = 0.0, cpu_ = 0.0, disk_ = 0.0;
   std::vector<double> buffers_, bounces_;  // when each is free again
   size_t next_buffer_ = 0;
-  std::vector<double> layer_done_;
+  std::vector<double> layer_done_, weights_copied_;
   StepTime time_;
 };
 

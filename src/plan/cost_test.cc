@@ -152,6 +152,32 @@ TEST(Cost, ColumnsReadStreamedWeightsOnceForAllBatches) {
   EXPECT_LT(eight.seconds, 2 * one.seconds);
 }
 
+// A step that reads half of its weights from a disk at 1e9 bytes a second takes as long as that,
+// and what of the last layer comes behind: its copy at 1e10 and its products.
+TEST(Cost, WeightsOnDiskAreTheDisk) {
+  Execution run;
+  run.weights_streamed = 1.0;
+  run.weights_on_disk = 0.5;
+  Machine machine = Simple();
+  machine.disk_read = 1e9;
+  const Subject subject{{20, 1000, 10, 10, 100, 3000, 1000, DType::kBF16}, {}, 1.0};
+  const int64_t length = 100;
+  const double layer = WeightsOf(subject.shape).total();
+  const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_NEAR(time.busy[static_cast<int>(CostLane::kDisk)], 20 * 0.5 * layer / 1e9, 1e-9);
+  EXPECT_NEAR(time.busy[static_cast<int>(CostLane::kHostToDevice)], 20 * layer / 1e10, 1e-9);
+  EXPECT_EQ(time.limit(), CostLane::kDisk);
+  EXPECT_GT(time.seconds, 20 * 0.5 * layer / 1e9 + layer / 1e10);
+  EXPECT_LT(time.seconds, 20 * 0.5 * layer / 1e9 + 1.2 * layer / 1e10);
+  // A disk that is fast enough costs nothing beside the bus but its first layer.
+  machine.disk_read = 1e10;
+  const StepTime fast = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_EQ(fast.limit(), CostLane::kHostToDevice);
+  run.weights_on_disk = 0.0;
+  const StepTime none = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_NEAR(fast.seconds, none.seconds + 0.5 * layer / 1e10, 0.05 * layer / 1e10);
+}
+
 TEST(Cost, WindowsAndStreamingHeadsReadLess) {
   Execution run;
   run.split = {.resident = 0, .stream = 1};

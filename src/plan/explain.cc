@@ -54,7 +54,8 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     if (more.budgets.kv < std::numeric_limits<int64_t>::max() - kGiB) more.budgets.kv += kGiB;
     add(bounded ? "1 GiB more on the GPU" : "1 GiB more for the fast tier", more);
   }
-  if (plan.slabs[2] > 0) {
+  const bool reads_disk = plan.slabs[2] > 0 || plan.disk_layers > 0;
+  if (reads_disk) {
     PlanRequest more = request;
     if (more.budgets.host < std::numeric_limits<int64_t>::max() - kGiB) more.budgets.host += kGiB;
     add("1 GiB more of host memory", more);
@@ -80,7 +81,7 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
       m.host_read_copying = Faster(m.host_read_copying, 2.0);
     });
   }
-  if (plan.slabs[2] > 0) {
+  if (reads_disk) {
     with("a disk twice as fast", [](Machine& m) {
       m.disk_read *= 2.0;
       m.disk_write *= 2.0;

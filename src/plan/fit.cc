@@ -20,14 +20,21 @@ int64_t SlabHeads(const PlanRequest& request) {
   return heads;
 }
 
-WeightSplit SplitWeights(const PlanRequest& request, int layers) {
-  const int64_t streamed = request.shape.layers - layers;
-  const int64_t bytes = streamed * request.layer_weight_bytes;
-  return {request.weight_bytes - bytes,
-          std::min<int64_t>(streamed, kWeightBuffers) * request.layer_weight_bytes, bytes};
+WeightSplit SplitWeights(const PlanRequest& request, int resident, int on_disk) {
+  const int64_t streamed = request.shape.layers - resident;
+  const int64_t layer = request.layer_weight_bytes;
+  WeightSplit split;
+  split.resident = request.weight_bytes - streamed * layer;
+  split.buffers = std::min<int64_t>(streamed, kWeightBuffers) * layer;
+  split.host = (streamed - on_disk) * layer;
+  split.bounce = std::min(on_disk, kWeightBuffers) * request.layer_read_bytes;
+  split.disk = on_disk * layer;
+  return split;
 }
 
 namespace {
+
+constexpr int64_t kDiskAlignment = 4096;  // of what is written there
 
 // Slabs of X of all layers and sequences when every sequence has its full length.
 int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
@@ -75,16 +82,20 @@ Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
 // What the cache may take of the fast tier.
 int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   if (request.budgets.device == kUnbounded) return request.budgets.kv;
-  const WeightSplit weights = SplitWeights(request, weight_layers);
+  const WeightSplit weights = SplitWeights(request, weight_layers, 0);
   return std::min(request.budgets.kv,
                   request.budgets.device - sizes.beside - weights.resident - weights.buffers);
 }
 
-Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+// With `disk` left there for the cache.
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, int disk_layers,
+            int64_t disk) {
   Fit fit;
   fit.weight_layers = weight_layers;
+  fit.disk_layers = disk_layers;
   const bool streams = weight_layers < request.shape.layers;
-  const int64_t weights = SplitWeights(request, weight_layers).host;
+  const WeightSplit split = SplitWeights(request, weight_layers, disk_layers);
+  const int64_t weights = split.host + split.bounce;
   const CacheBytes& bytes = sizes.bytes;
   const int64_t fixed = bytes.fixed();
   const int64_t limit = KvLimit(request, sizes, weight_layers);
@@ -94,7 +105,7 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights;
   const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
-  if (fixed > limit || host < 0) return fit;
+  if (fixed > limit || host < 0 || disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   if (!all_stay || streams) {
@@ -115,11 +126,38 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
     left -= fit.slabs[1];
   }
   if (left > 0) {
-    fit.slabs[2] = std::min(left, request.budgets.disk / bytes.slab);
+    fit.slabs[2] = std::min(left, disk / bytes.slab);
     left -= fit.slabs[2];
   }
   fit.ok = left == 0;
   return fit;
+}
+
+// With so many layers on the device, and of the others as few on disk as fit: more of them leave
+// more of host memory, so that the number is found by bisection.
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+  const int64_t disk = request.budgets.disk;
+  const int64_t layer =
+      request.weights_in_files ? 0 : RoundUp(request.layer_weight_bytes, kDiskAlignment);
+  const auto with = [&](int on_disk) {
+    return FitWith(request, sizes, weight_layers, on_disk, disk - on_disk * layer);
+  };
+  int high = request.shape.layers - weight_layers;
+  if (request.disk_layers >= 0) return with(std::min(request.disk_layers, high));
+  const Fit none = with(0);
+  if (none.ok || high == 0 || request.layer_read_bytes == 0) return none;
+  // Where they take of the disk's budget, that is asked last.
+  const auto fits = [&](int on_disk) {
+    return FitWith(request, sizes, weight_layers, on_disk,
+                   request.weights_in_files ? disk : kUnbounded)
+        .ok;
+  };
+  if (!fits(high)) return none;
+  for (int low = 0; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return with(high);
 }
 
 }  // namespace

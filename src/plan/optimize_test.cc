@@ -33,6 +33,7 @@ TEST(Optimize, NoNamedPolicyIsFaster) {
     run.group_heads = subject.shape.kv_heads;
     const double resident = 0.1 * static_cast<double>(random.Below(8));
     run.weights_streamed = random.Below(2) == 0 ? 0.0 : 1.0;
+    run.weights_on_disk = run.weights_streamed * static_cast<double>(random.Below(3)) / 4.0;
     const auto seconds = [&](const CacheSplit& split, int batches) {
       Execution policy = run;
       policy.split = split;

@@ -122,7 +122,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->x_slabs = fit.x_slabs;
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
-  const WeightSplit weights = SplitWeights(request, fit.weight_layers);
+  const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
   add(Tier::kDevice, "weights", weights.resident);
   add(Tier::kDevice, "weights: buffers", weights.buffers);
   add(Tier::kDevice, "activations", request.costs.activations(plan->cache));
@@ -133,10 +133,13 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "weights", weights.host);
+  add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
   add(Tier::kHost, "program and tokenizer", request.other_bytes);
+  add(Tier::kDisk, request.weights_in_files ? "weights, in the model's files" : "weights",
+      weights.disk);
   add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
 }
 
@@ -170,12 +173,20 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
   if (plan->streamed_weight_bytes > 0) {
     const int layers = request.shape.layers;
+    const bool all_on_disk = fit.weight_layers + fit.disk_layers == layers;
     say("the weights of " + std::to_string(layers - fit.weight_layers) + " of " +
-        std::to_string(layers) + " layers stream from host memory, " +
-        FormatBytes(plan->streamed_weight_bytes) + " in each step of any size" +
+        std::to_string(layers) + " layers stream from " + (all_on_disk ? "disk" : "host memory") +
+        ", " + FormatBytes(plan->streamed_weight_bytes) + " in each step of any size" +
         (request.weight_layers >= 0 ? ""
                                     : "; they do not fit, and those that do come before keys and "
                                       "values, since a step needs all of them from the first on"));
+  }
+  if (fit.disk_layers > 0) {
+    say("host memory does not hold those of " + std::to_string(fit.disk_layers) +
+        " layers, evenly among the others: each step reads their " +
+        FormatBytes(plan->disk_weight_bytes) + " from " +
+        (request.weights_in_files ? "the model's files" : "a temporary file") +
+        " again, a layer ahead");
   }
   if (request.fixed.chunk == 0 && plan->cache.chunk > request.chunk) {
     say("chunk " + std::to_string(plan->cache.chunk) +
@@ -252,8 +263,13 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   }
   const Fit fit = TryFit(request, plan.cache);
   plan.weight_layers = fit.weight_layers;
-  plan.streamed_weight_bytes = SplitWeights(request, fit.weight_layers).host;
-  plan.weights_streamed = WeightsStreamed(request, fit);
+  const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
+  plan.streamed_weight_bytes = weights.streamed();
+  plan.disk_layers = fit.disk_layers;
+  plan.disk_weight_bytes = weights.disk;
+  const WeightShares shares = SharesOf(request, fit);
+  plan.weights_streamed = shares.streamed;
+  plan.weights_on_disk = shares.on_disk;
   FillTable(request, fit, &plan);
   const double token_bytes =
       SubjectOf(request, plan.cache).closed_bytes * static_cast<double>(SlabHeads(request));
@@ -280,8 +296,8 @@ void Predict(const PlanRequest& request, Plan* plan) {
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  return ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share, plan.weights_streamed,
-                      lengths);
+  return ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
+                      {plan.weights_streamed, plan.weights_on_disk}, lengths);
 }
 
 Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {

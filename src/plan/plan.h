@@ -16,8 +16,8 @@
 
 namespace headway::plan {
 
-// Buffers on the device that weights of layers in host memory pass through: one is computed with
-// while the next is filled.
+// Buffers on the device that weights of layers elsewhere pass through: one is computed with while
+// the next is filled. And buffers in host memory that those on disk pass through before.
 inline constexpr int kWeightBuffers = 2;
 
 // How the cache is cut and moved. 0 in a request means "choose".
@@ -72,8 +72,14 @@ struct PlanRequest {
   int64_t layer_weight_bytes = 0;
   // Layers whose matrices stay on the device; -1: as many as fit it.
   int weight_layers = -1;
-  int64_t other_bytes = 0;   // tokenizer, program
-  int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
+  // Of the others, those whose matrices are read from disk in each step; -1: as few as host memory
+  // leaves.
+  int disk_layers = -1;
+  // Host memory that these take on their way, a layer; 0: none can be read from disk.
+  int64_t layer_read_bytes = 0;
+  bool weights_in_files = true;  // they lie on disk already; else what is there takes of its budget
+  int64_t other_bytes = 0;       // tokenizer, program
+  int64_t driver_bytes = 0;      // that the driver takes of the device's own memory
   // Of the device's memory for a byte of host memory that it can reach: its page tables.
   double map_share = 0.0;
   // Chunk and segment to prefer where nothing is fixed, in tokens.
@@ -112,8 +118,11 @@ struct Plan {
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device
-  int64_t streamed_weight_bytes = 0;  // of the others: each step brings them from host memory
-  double weights_streamed = 0.0;      // these, as a share of all layers
+  int64_t streamed_weight_bytes = 0;  // of the others: each step brings them there
+  int disk_layers = 0;                // of the others, those whose matrices are read from disk
+  int64_t disk_weight_bytes = 0;      // theirs: each step reads them
+  double weights_streamed = 0.0;      // of all layers, the share that does not stay on the device
+  double weights_on_disk = 0.0;       // of all layers
   // The share of what a decode step reads from host memory that the host's cores attend to.
   double host_share = 0.0;
   // Predicted, where the request has a machine: reading all sequences, and one decode step of all

@@ -236,6 +236,83 @@ TEST(Plan, HostMemoryHoldsStreamedWeightsBeforeTheCache) {
   EXPECT_TRUE(MakePlan(request).ok());
 }
 
+// 8 layers of 3 MiB, of which host memory holds ever fewer; a read takes 4 MiB.
+TEST(Plan, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
+  PlanRequest request = OnDevice(4096, kGiB);
+  request.weight_layers = 0;
+  request.layer_read_bytes = 4 * kMiB;
+  // All are resident on the device: of the cache nothing needs the host.
+  const auto on_disk = [&](int64_t host) {
+    request.budgets.host = host;
+    Result<Plan> plan = MakePlan(request);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    if (!plan.ok()) return -1;
+    EXPECT_LE(plan->Bytes(Tier::kHost), host);
+    const int64_t n = plan->disk_layers;
+    EXPECT_EQ(plan->streamed_weight_bytes, 24 * kMiB);
+    EXPECT_EQ(plan->disk_weight_bytes, n * 3 * kMiB);
+    EXPECT_EQ(plan->weights_on_disk, static_cast<double>(n) / 8);
+    EXPECT_EQ(BytesOf(*plan, Tier::kHost, "weights"), (8 - n) * 3 * kMiB);
+    EXPECT_EQ(BytesOf(*plan, Tier::kHost, "weights: bounce buffers"),
+              std::min<int64_t>(n, 2) * 4 * kMiB);
+    EXPECT_EQ(BytesOf(*plan, Tier::kDisk, "weights, in the model's files"), n * 3 * kMiB);
+    return plan->disk_layers;
+  };
+  EXPECT_EQ(on_disk(24 * kMiB), 0);
+  EXPECT_EQ(on_disk(24 * kMiB - 1), 3);  // 5 × 3 + 2 × 4
+  EXPECT_EQ(on_disk(23 * kMiB), 3);
+  EXPECT_EQ(on_disk(23 * kMiB - 1), 4);
+  EXPECT_EQ(on_disk(8 * kMiB), 8);
+  request.budgets.host = 8 * kMiB - 4096;
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
+  EXPECT_EQ(FindSmallestBudgets(request).host, 8 * kMiB);
+  // A cache that the disk may not hold comes before weights that it may: 32 slabs of 1 MiB.
+  request.keep_on_device = false;
+  EXPECT_EQ(on_disk(56 * kMiB), 0);
+  EXPECT_EQ(on_disk(55 * kMiB), 3);
+  EXPECT_EQ(on_disk(40 * kMiB), 8);
+  // As many as an earlier plan had, however much room there is.
+  request.disk_layers = 5;
+  EXPECT_EQ(on_disk(kGiB), 5);
+}
+
+// On their own, such as random ones, they take of the disk's budget.
+TEST(Plan, WeightsInNoFileTakeDiskMemory) {
+  PlanRequest request = OnDevice(4096, kGiB);
+  request.weight_layers = 0;
+  request.layer_read_bytes = 4 * kMiB;
+  request.weights_in_files = false;
+  request.budgets.host = 14 * kMiB;  // 2 × 3 + 2 × 4
+  EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
+  EXPECT_EQ(FindSmallestBudgets(request).disk, 18 * kMiB);
+  request.budgets.disk = 18 * kMiB;
+  // Buffers for slabs on disk are there where there is such a budget.
+  request.fixed.bounce_slabs = 0;
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->disk_layers, 6);
+  EXPECT_EQ(BytesOf(*plan, Tier::kDisk, "weights"), 18 * kMiB);
+}
+
+// What does not fit the GPU goes to host memory, and what does not fit that to disk.
+TEST(Plan, WeightsFillOneTierAfterTheOther) {
+  PlanRequest request = OnDevice(4096, 35 * kMiB);
+  request.layer_read_bytes = 4 * kMiB;
+  const Result<Plan> two = MakePlan(request);
+  ASSERT_TRUE(two.ok()) << two.status().message();
+  EXPECT_EQ(two->disk_layers, 0);
+  ASSERT_LT(two->weight_layers, 8);
+  request.budgets.device = 30 * kMiB;
+  request.budgets.host = 44 * kMiB;
+  const Result<Plan> three = MakePlan(request);
+  ASSERT_TRUE(three.ok()) << three.status().message();
+  EXPECT_GT(three->weight_layers, 0);
+  EXPECT_GT(three->disk_layers, 0);
+  EXPECT_LT(three->weight_layers + three->disk_layers, 8);
+  EXPECT_LE(three->Bytes(Tier::kDevice), 30 * kMiB);
+  EXPECT_LE(three->Bytes(Tier::kHost), 44 * kMiB);
+}
+
 TEST(Plan, ChunksGrowWhereWeightsStream) {
   const Machine machine = Shipped("h200");
   PlanRequest request = OnDevice(300, 0);

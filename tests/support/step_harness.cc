@@ -32,8 +32,9 @@ HarnessConfig HarnessConfig::Default() {
     config.host_slabs = 0;
   } else if (name == "one_head_group") {
     config.group_heads = 1;
-  } else if (name == "weights") {
-    config.weight_layers = 1;
+  } else if (name == "weights" || name == "disk_weights") {
+    config.weight_layers = name == "weights" ? 1 : 0;
+    config.disk_layers = name == "weights" ? 0 : 2;
   } else if (name == "host_half" || name == "host_all") {
     config.placement = kv::PlacementKind::kHostOnly;
     config.device_slabs = 0;
@@ -106,14 +107,18 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   const bool streams =
       config.weight_layers >= 0 && config.weight_layers < shape.layers && !config.use_ref_kernels;
   const bool moves = (*backend)->info().own_memory && !model.on_device();
-  if (moves || (streams && model.HostBlock(shape.layers - 1).empty())) {
+  if (moves || (streams && !model.Streams(shape.layers - 1))) {
     // They outlive every model of the test.
-    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited);
+    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited),
+        disk_weights("disk weights", kUnlimited);
     const std::vector<int> streamed =
         StreamedLayers(shape.layers, streams ? config.weight_layers : shape.layers);
     if (Status s = model.MoveTo(*h->device_, {.device_budget = moves ? &weights : nullptr,
                                               .host_budget = &host_weights,
-                                              .streamed = streamed});
+                                              .streamed = streamed,
+                                              .on_disk = DiskLayers(streamed, config.disk_layers),
+                                              .disk_budget = &disk_weights,
+                                              .directory = options.disk_directory});
         !s.ok()) {
       return s;
     }
@@ -150,9 +155,10 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
       kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
   if (!store.ok()) return store.status();
   h->store_ = std::move(*store);
-  if (!model.HostBlock(shape.layers - 1).empty()) {
-    Result<std::unique_ptr<WeightStream>> weights = WeightStream::Create(
-        model, *h->device_, h->store_->lanes(), *h->memory_budget_, plan::kWeightBuffers);
+  if (model.Streams(shape.layers - 1)) {
+    Result<std::unique_ptr<WeightStream>> weights =
+        WeightStream::Create(model, *h->device_, h->store_->lanes(), *h->memory_budget_,
+                             *h->memory_budget_, plan::kWeightBuffers);
     if (!weights.ok()) return weights.status();
     h->weights_ = std::move(*weights);
   }

@@ -1,9 +1,10 @@
 // StepHarness: a model, a store and an executor under a configuration that tests choose, with
 // access to the logits of every token. The environment variable HEADWAY_TEST_CONFIG makes every
 // harness of a test program run under another default: force_evict, tiny_page, disk_only,
-// one_head_group, weights (the weights of all layers but one stream), host_half and host_all (the
-// host's cores attend to half, or all, of what would stream in decode), recompute_some and
-// recompute_all (where there are no windows). HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
+// one_head_group, weights (the weights of all layers but one stream), disk_weights (all of them,
+// those of two layers from disk), host_half and host_all (the host's cores attend to half, or all,
+// of what would stream in decode), recompute_some and recompute_all (where there are no windows).
+// HEADWAY_TEST_DEVICE=cuda runs them on a GPU.
 #ifndef HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 #define HEADWAY_TESTS_SUPPORT_STEP_HARNESS_H_
 
@@ -47,6 +48,7 @@ struct HarnessConfig {
   double host_share = 0.0;  // of it; above 0 there is one
   bool adapt = false;       // correct it after each step
   int weight_layers = -1;   // whose weights stay on the device; -1: all. As first used of a model
+  int disk_layers = 0;      // of the others, those that are read from disk; the same
   int threads = 2;
   std::string isa = "auto";
   Encoding encoding = Encoding::kNone;

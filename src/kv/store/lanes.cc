@@ -86,8 +86,8 @@ void Lanes::Drain() {
 }
 
 Status Lanes::status() {
-  for (const Lane lane :
-       {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost, Lane::kHostCompute}) {
+  for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost,
+                          Lane::kHostCompute, Lane::kDiskWeights}) {
     Status status = stream(lane).status();
     if (!status.ok()) return status;
   }

@@ -65,7 +65,8 @@ class Lanes {
   bool Reached(const Fence& fence);
   // The calling thread waits for all work of all lanes.
   void Drain();
-  // An error of the kernels or the copies, whose work cannot be trusted from there on.
+  // An error of the kernels, the copies or the weights' reads, whose work cannot be trusted from
+  // there on.
   Status status();
 
  private:

@@ -103,6 +103,8 @@ class MemoryEnv::OpenFile : public File {
     return static_cast<int64_t>(inode_->bytes.size());
   }
 
+  Result<int64_t> ModifiedNanos() override { return 0; }  // it has no clock for that
+
   bool direct() const override { return direct_; }
 
  private:
