@@ -163,6 +163,8 @@ const AttentionFewOps& AttentionFewOpsFor(Isa isa);
 // The same on AMX tiles: one token, a group of at most kTileRows, bf16 pages, head_dim a multiple
 // of kFewChunk. Weights are rounded to 2^-16 of themselves. And emulated, as above.
 inline constexpr int kFewChunk = 32;
+// Up to so many queries a KV head vectors keep up with memory, and reach more of it than tiles.
+inline constexpr int kFewOffTilesMax = 8;
 const AttentionFewOps& AttentionAmxFewOps();
 const AttentionFewOps& AttentionEmulatedAmxFewOps();
 
