@@ -27,16 +27,17 @@ HOST_ONLY = "--placement host-only"
 # Name, kind of bench, shape, contexts, further options. KVPR's settings are batches of 64 at the mean
 # lengths of 128 + 128, 256 + 128 and 512 + 32 tokens.
 KVPR = f"{HOST_ONLY} --batch 64 -n 4"
+SETTLED = "-n 24"  # steps after which the host's share has settled
 SETTINGS = [
     ("decode, KVPR, 6.7B, stream alone", "decode", OPT, "192,320,528", f"{KVPR} --recompute off --host-attention off"),
     ("decode, KVPR, 6.7B, recompute", "decode", OPT, "192,320,528", f"{KVPR} --host-attention off"),
-    ("decode, KVPR, 6.7B", "decode", OPT, "192,320,528", KVPR),
+    ("decode, KVPR, 6.7B", "decode", OPT, "192,320,528", f"{HOST_ONLY} --batch 64 {SETTLED}"),
     ("decode, resident", "decode", LLAMA, "1024,8192,32768,131072", ""),
     ("decode, batches, resident", "decode", LLAMA, "2048+2048+2048+2048,16384+8192+4096", ""),
     ("decode, nothing resident, bus alone", "decode", LLAMA, "32768,131072",
      f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2"),
-    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB -n 6"),
-    ("decode, 24 GiB", "decode", LLAMA, "131072", "--gpu-memory 24GiB -n 6"),
+    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB {SETTLED}"),
+    ("decode, 24 GiB", "decode", LLAMA, "131072", f"--gpu-memory 24GiB {SETTLED}"),
     ("prefill, resident", "prefill", LLAMA, "2048,8192,32768", ""),
     ("prefill, nothing resident", "prefill", LLAMA, "8192,32768", f"{HOST_ONLY} --gpu-memory 18GiB"),
     ("prefill, last chunk, nothing resident", "prefill", LLAMA, "65536,131072",
@@ -58,9 +59,9 @@ WORKLOADS = [
       {"--recompute": ["0.3", "0.7"], "--host-attention": ["auto"]},
       {"--recompute": ["1"], "--host-attention": ["off"]}]),
     ("decode at 128K, nothing resident", "decode", LLAMA, "131072",
-     f"{HOST_ONLY} --gpu-memory 20GiB -n 6",
+     f"{HOST_ONLY} --gpu-memory 20GiB {SETTLED}",
      [{"--host-attention": ["0.7", "0.8", "0.6", "0.5", "off"], "--head-group": ["1", "8"]}]),
-    ("decode at 128K, 24 GiB", "decode", LLAMA, "131072", "--gpu-memory 24GiB -n 6",
+    ("decode at 128K, 24 GiB", "decode", LLAMA, "131072", f"--gpu-memory 24GiB {SETTLED}",
      [{"--host-attention": ["0.7", "0.5", "off"], "--segment": ["8192", "32768"]}]),
     ("prefill of 32K, nothing resident", "prefill", LLAMA, "32768", f"{HOST_ONLY} --gpu-memory 18GiB",
      [{"--chunk": ["8192", "4096", "2048"], "--head-group": ["8", "4", "1"]}]),

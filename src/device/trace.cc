@@ -14,7 +14,8 @@ void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_n
   LaneTotals& totals = totals_[static_cast<int>(lane)];
   int64_t& last_end_ns = last_end_ns_[static_cast<int>(lane)];
   const int64_t pause_ns = start_ns - last_end_ns;
-  totals.busy_ns += end_ns - start_ns + (pause_ns > 0 && pause_ns < kHandOver ? pause_ns : 0);
+  const bool hands_over = lane == Lane::kHostToDevice && pause_ns > 0 && pause_ns < kHandOver;
+  totals.busy_ns += end_ns - start_ns + (hands_over ? pause_ns : 0);
   last_end_ns = end_ns;
   totals.bytes += cost.bytes;
   totals.flops += cost.flops;

@@ -19,7 +19,7 @@ namespace headway {
 class Trace {
  public:
   struct LaneTotals {
-    // A pause of less than kHandOver between two pieces of work belongs to them.
+    // On the h2d lane a pause of less than kHandOver between two copies belongs to them.
     int64_t busy_ns = 0;
     int64_t bytes = 0;
     int64_t flops = 0;

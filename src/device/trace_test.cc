@@ -11,13 +11,14 @@ TEST(Trace, SumsLanesAndWritesJson) {
   Trace trace;
   trace.Add(Lane::kCompute, {"ignored event", 1, 1}, 0, 5);
   trace.Add(Lane::kHostToDevice, {"copy long before", 0, 0}, -10000, -8000);
+  trace.Add(Lane::kHostToDevice, {"copy just before", 0, 0}, -2000, 0);
   trace.EnableEvents();
   trace.Add(Lane::kHostToDevice, {"copy", 4000, 0}, 1000, 3000);
   trace.Add(Lane::kCompute, {"linear", 10, 700}, 2000, 4000);
-  EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 4000);  // and the pause
+  EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 2005);
   EXPECT_EQ(trace.totals(Lane::kCompute).flops, 701);
   EXPECT_EQ(trace.totals(Lane::kHostToDevice).bytes, 4000);
-  EXPECT_EQ(trace.totals(Lane::kHostToDevice).busy_ns, 4000);
+  EXPECT_EQ(trace.totals(Lane::kHostToDevice).busy_ns, 7000);  // with a pause of 1000
 
   const std::string path = testing::TempDir() + "/trace_test.json";
   ASSERT_TRUE(trace.Write(*Env::Default(), path).ok());

@@ -91,7 +91,8 @@ struct Engine::Impl {
         options(o),
         pool(o.threads),
         host_budget("--host-memory", o.host_memory),
-        disk_budget("--disk-memory", o.disk_memory) {}
+        disk_budget("--disk-memory",
+                    !o.session.empty() && o.disk_memory == 0 ? kNoLimit : o.disk_memory) {}
 
   Env* const env;
   EngineOptions options;
@@ -105,6 +106,7 @@ struct Engine::Impl {
   Budget host_budget, disk_budget;  // of weights that stream
   // Whose weights are on the device, and of the others on disk; -1: not moved yet.
   int placed_layers = -1, placed_on_disk = -1;
+  Status moved;  // why that did not work
   std::mutex moving;
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
@@ -199,7 +201,7 @@ Status Engine::Impl::CheckRoom(const PlanReport& plan) {
 
 Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   const std::lock_guard lock(moving);
-  if (placed_layers >= 0) return OkStatus();
+  if (placed_layers >= 0 || !moved.ok()) return moved;
   const std::vector<int> streamed = StreamedLayers(model->shape().layers, plan.weight_layers);
   if (!device_budget.has_value() && streamed.empty()) return OkStatus();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
@@ -212,6 +214,7 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
                                         .directory = DiskDirectory(options),
                                         .pool = &pool});
       !s.ok()) {
+    if (!streamed.empty()) moved = s;  // some are where another plan would not have them
     return s;
   }
   device = std::move(*made);

@@ -215,25 +215,26 @@ void HostAttention::EndWork(int64_t number, int64_t start_ns) {
   const bool awaited = stream_told_.load(std::memory_order_acquire) >= number &&
                        stream_at_[static_cast<size_t>(number) % stream_at_.size()]->Reached();
   const std::lock_guard lock(mutex_);
+  if (number <= forgotten_) return;  // of a step that was given up
   spans_.push_back({start_ns, Env::Default()->NowNanos(), awaited});
 }
 
 void HostAttention::ForgetPauses() {
   const std::lock_guard lock(mutex_);
   spans_.clear();
+  forgotten_ = works_;
 }
 
 double HostAttention::PauseSeconds() const {
   const std::lock_guard lock(mutex_);
-  int64_t pauses = 0, nanos = 0;
+  std::vector<int64_t> pauses;
   for (size_t i = 1; i < spans_.size(); ++i) {
-    if (!spans_[i - 1].awaited) continue;
-    ++pauses;
-    nanos += spans_[i].start_ns - spans_[i - 1].end_ns;
+    if (spans_[i - 1].awaited) pauses.push_back(spans_[i].start_ns - spans_[i - 1].end_ns);
   }
-  if (pauses == 0) return -1.0;
-  return static_cast<double>(nanos) * 1e-9 / static_cast<double>(pauses) *
-         static_cast<double>(spans_.size());
+  if (pauses.empty()) return -1.0;
+  const auto middle = pauses.begin() + static_cast<std::ptrdiff_t>(pauses.size() / 2);
+  std::nth_element(pauses.begin(), middle, pauses.end());
+  return static_cast<double>(*middle) * 1e-9 * static_cast<double>(spans_.size());
 }
 
 }  // namespace headway

@@ -63,8 +63,8 @@ class HostAttention {
   // --- How the works of a step followed each other.
   void ForgetPauses();
   // Of the works since then, all of which have ended: seconds between the end of one and the begin
-  // of the next, as many as there were works, where the stream waited for nothing but the work.
-  // < 0: it never did.
+  // of the next, the median where the stream waited for nothing but the work times the number of
+  // works. < 0: it never did.
   double PauseSeconds() const;
 
  private:
@@ -103,6 +103,7 @@ class HostAttention {
   };
   mutable std::mutex mutex_;
   std::vector<Span> spans_;
+  int64_t forgotten_ = 0;  // works up to this one are not told of
 };
 
 }  // namespace headway

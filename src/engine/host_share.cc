@@ -31,10 +31,7 @@ void HostShareControl::Observe(const HostStepTimes& times) {
       times.host_seconds <= 0.0) {
     return;
   }
-  if (times.gap_seconds >= 0.0) {
-    gap_ += (gap_known_ ? 0.5 : 1.0) * (times.gap_seconds - gap_);
-    gap_known_ = true;
-  }
+  gap_ = times.gap_seconds < 0.0 ? kForget * gap_ : std::min(times.gap_seconds, times.bus_seconds);
   const double host = times.host_seconds / share_;  // alone with all that is shared out
   const double streamed = times.host_bytes * (1.0 - share_) / share_;
   const double fixed = std::max(times.bus_bytes - streamed, 0.0);

@@ -49,13 +49,13 @@ class HostShareControl {
 
   static constexpr double kDeadband = 0.004;
   static constexpr double kLeast = 0.005, kMost = 0.995;  // beyond, one lane would not be measured
+  static constexpr double kForget = 0.8;
 
  private:
   double share_;
-  // Seconds, of the last steps that told it. Until one has, none: then the host gets too much, and
-  // the next step tells.
+  // Seconds, of the last steps that told it, and less with each that does not: then the host gets
+  // more, until it is waited for and tells. So no step is believed for long.
   double gap_ = 0.0;
-  bool gap_known_ = false;
 };
 
 }  // namespace headway

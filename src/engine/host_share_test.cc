@@ -130,6 +130,18 @@ TEST(HostShareControl, FollowsAHostThatBecomesSlower) {
   EXPECT_NEAR(control.share(), before, 0.02);
 }
 
+// A machine that was suspended, or whose cores did something else for a while.
+TEST(HostShareControl, OneLongPauseIsForgotten) {
+  const Machine machine;
+  HostShareControl control(0.7);
+  for (int step = 0; step < 20; ++step) control.Observe(machine.Step(control.share(), 0.0));
+  HostStepTimes bad = machine.Step(control.share(), 0.0);
+  bad.gap_seconds = 5.0;
+  control.Observe(bad);
+  for (int step = 0; step < 25; ++step) control.Observe(machine.Step(control.share(), 0.0));
+  EXPECT_LE(machine.Seconds(control.share()), 1.06 * machine.Best());
+}
+
 TEST(HostShareControl, StepsWithOneLaneSayNothing) {
   HostShareControl control(0.3);
   control.Observe({.bus_seconds = 1, .host_seconds = 0, .bus_bytes = 5, .host_bytes = 0});

@@ -210,8 +210,9 @@ class Simulation {
       Recompute(recomputed, x_ready);
       Attention(keys, longest);
       if (host_done > 0.0) {
+        // The merge reads the host's states over a busy bus.
         gpu_ = std::max(gpu_, host_done);
-        Device(&time_.other, machine_.launch_seconds);
+        Device(&time_.other, 20.0 * machine_.launch_seconds);
       }
       Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
                                              shape_.query_heads * shape_.head_dim, shape_.d_model));
@@ -247,7 +248,7 @@ class Simulation {
     const double bytes = shape_.d_model * (24.0 + 2.0 * a) +
                          (shape_.gated_mlp ? 3.0 : 0.0) * a * shape_.d_ff + 2.0 * a * width;
     // Decode of many sequences merges their states, too.
-    const double launches = prefill_ ? 5.0 : 15.0;
+    const double launches = prefill_ ? 5.0 : 30.0;
     Device(&time_.other,
            tokens_ * bytes / machine_.device_read + launches * machine_.launch_seconds);
   }
@@ -280,7 +281,7 @@ class Simulation {
            keys / rows * ProductSeconds(machine_, shape_, rows, shape_.d_model, out));
     // A gather is projected, stored into pages and attended to: kernels that wait for each other.
     Device(&time_.other, 2.0 * keys * out * BytesOf(shape_) / machine_.device_read +
-                             keys / rows * 8.0 * machine_.launch_seconds);
+                             keys / rows * 15.0 * machine_.launch_seconds);
   }
 
   void Attention(double keys, double longest) {

@@ -105,7 +105,8 @@ class Attention {
   const AttentionFewOps& FewOpsFor(const AttentionItem& item) const {
     const bool on_tiles = code_.few_on_tiles != nullptr && format_.dtype == DType::kBF16 &&
                           item.keys.pages.params == nullptr && item.tokens == 1 &&
-                          group_ > kFewOffTilesMax && group_ <= kTileRows && format_.head_dim % kFewChunk == 0;
+                          group_ > kFewOffTilesMax && group_ <= kTileRows &&
+                          format_.head_dim % kFewChunk == 0;
     return on_tiles ? *code_.few_on_tiles : *code_.few;
   }
 

@@ -82,7 +82,8 @@ OnTiles TilesOf(const NamedCode& code, const AttentionCase& c) {
     return OnTiles::kNot;
   }
   if (c.tokens * c.group > cpu::kFewRowsMax || c.params.softcap != 0) return OnTiles::kMany;
-  const bool takes = c.tokens == 1 && c.group > cpu::kFewOffTilesMax && c.group <= 16 && c.format.head_dim % cpu::kFewChunk == 0;
+  const bool takes = c.tokens == 1 && c.group > cpu::kFewOffTilesMax && c.group <= 16 &&
+                     c.format.head_dim % cpu::kFewChunk == 0;
   return takes ? OnTiles::kFew : OnTiles::kNot;
 }
 
@@ -327,10 +328,15 @@ AttentionCase PlainCase(DType dtype, int head_dim, int group, int64_t tokens, in
 // read in place by tiles, or, from the fifth slot on, in part.
 TEST(CpuAttention, DependsOnTheItemAlone) {
   for (const NamedCode& code : AllCodes()) {
-    for (const auto& [tokens, slots] : {std::pair{1, 64}, std::pair{1, 8}, std::pair{3, 8},
-                                        std::pair{40, 8}, std::pair{200, 8}}) {
+    struct Shape {
+      int64_t tokens;
+      int slots, group;
+    };
+    for (const auto& [tokens, slots, group] :
+         {Shape{1, 64, 2}, Shape{1, 8, 2}, Shape{1, 64, 12}, Shape{1, 8, 12}, Shape{3, 8, 2},
+          Shape{40, 8, 2}, Shape{200, 8, 2}}) {
       Random random(static_cast<uint64_t>(tokens));
-      AttentionCase c = PlainCase(DType::kBF16, 64, 2, tokens, 300);
+      AttentionCase c = PlainCase(DType::kBF16, 64, group, tokens, 300);
       c.format.page_slots = slots;
       AttentionProblem alone(c, random);
       const AttentionItem item = alone.Item();
@@ -345,7 +351,7 @@ TEST(CpuAttention, DependsOnTheItemAlone) {
           moved.kv.SetV(key, i, alone.kv.V(key, i));
         }
       }
-      AttentionCase of_other = PlainCase(DType::kBF16, 64, 2, 77, 100);
+      AttentionCase of_other = PlainCase(DType::kBF16, 64, group, 77, 100);
       of_other.format = c.format;
       AttentionProblem other(of_other, random);
       const std::vector<AttentionItem> items = {other.Item(), moved.Item()};
@@ -362,7 +368,8 @@ TEST(CpuAttention, PartsMergeToTheWhole) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       Random random(seed);
       const int64_t tokens = OneOf<int64_t>(random, {1, 2, 60});
-      const AttentionCase c = PlainCase(DType::kBF16, 64, 3, tokens, 1 + random.Below(400));
+      const int group = seed % 2 == 0 ? 3 : 12;
+      const AttentionCase c = PlainCase(DType::kBF16, 64, group, tokens, 1 + random.Below(400));
       AttentionProblem whole(c, random);
       const AttentionItem item = whole.Item();
       RunOn(code, 1, c, {&item, 1});

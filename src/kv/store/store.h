@@ -79,7 +79,7 @@ struct SlabView {
   KeyRun keys;  // closed tokens of the heads of the group
   // Not null: there is X of these tokens instead, [keys.pages.count, x_width] in the pages' dtype;
   // `keys` has their number and position, no pages. The slabs of a gather follow one another in
-  // memory; they are finished together, when the last was handed out.
+  // memory; they are there, and are finished together, when the last was handed out.
   const std::byte* x = nullptr;
   bool ends_gather = false;
   Tier tier = Tier::kDevice;  // where it came from

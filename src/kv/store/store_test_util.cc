@@ -364,7 +364,8 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
 
 Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
   const CacheFormat& format = store_->format();
-  std::vector<SlabView> held, gathered;
+  std::vector<SlabView> held;
+  std::vector<std::pair<int, SlabView>> gathered;  // and their entries
   const auto finish = [&](size_t keep) {
     while (held.size() > keep) {
       const auto which = static_cast<size_t>(random_.Below(static_cast<int64_t>(held.size())));
@@ -385,13 +386,14 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
               std::min(closed - view->keys.position, format.segment_tokens()));
     EXPECT_EQ(view->x != nullptr, view->segment < store_->Segments(read.entry, layer).x_last);
     if (view->x != nullptr) {
-      CompareX(*view, read.entry, layer);
       if (!gathered.empty()) {
-        EXPECT_EQ(view->x, gathered.back().x + format.XBytes(gathered.back().keys.pages.count));
+        const SlabView& last = gathered.back().second;
+        EXPECT_EQ(view->x, last.x + format.XBytes(last.keys.pages.count));
       }
-      gathered.push_back(*view);
+      gathered.emplace_back(read.entry, *view);
       if (!view->ends_gather) continue;
-      for (const SlabView& one : gathered) store_->FinishRead(one);
+      for (const auto& [entry, one] : gathered) CompareX(one, entry, layer);
+      for (const auto& [entry, one] : gathered) store_->FinishRead(one);
       gathered.clear();
       continue;
     }
