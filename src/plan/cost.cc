@@ -212,7 +212,7 @@ class Simulation {
       if (host_done > 0.0) {
         // The merge reads the host's states over a busy bus.
         gpu_ = std::max(gpu_, host_done);
-        Device(&time_.other, 20.0 * machine_.launch_seconds);
+        Device(&time_.other, 40.0 * machine_.launch_seconds);
       }
       Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
                                              shape_.query_heads * shape_.head_dim, shape_.d_model));
@@ -281,7 +281,7 @@ class Simulation {
            keys / rows * ProductSeconds(machine_, shape_, rows, shape_.d_model, out));
     // A gather is projected, stored into pages and attended to: kernels that wait for each other.
     Device(&time_.other, 2.0 * keys * out * BytesOf(shape_) / machine_.device_read +
-                             keys / rows * 15.0 * machine_.launch_seconds);
+                             keys / rows * 30.0 * machine_.launch_seconds);
   }
 
   void Attention(double keys, double longest) {
