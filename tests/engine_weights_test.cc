@@ -119,11 +119,12 @@ TEST_P(Weights, ThatCannotBeReadEndTheContext) {
   FaultEnv env(Env::Default());
   Result<std::unique_ptr<Model>> model = Model::Random(&env, Deep(GetParam()), 11, nullptr);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const RopeFrequencies rope = RopeOf(**model, 40);
+  const RopeFrequencies rope = RopeOf(**model, 48);
   env.SetKinds(0);
   int failed = 0;
   for (int64_t n = 1;; ++n) {
-    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(**model, config, 1, 40);
+    // Room for a step behind the last one, where the error may come out.
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(**model, config, 1, 48);
     ASSERT_TRUE(h.ok()) << h.status().message();
     const kv::SequenceId id = *(*h)->NewSequence();
     env.SetKinds(kFaultRead);
