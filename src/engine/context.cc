@@ -14,9 +14,8 @@ namespace {
 
 // What streamed weights leave of it, too.
 int64_t DiskLimit(const ContextParts& parts) {
-  const EngineOptions& options = *parts.options;
-  if (!options.session.empty() && options.disk_memory == 0) return kNoLimit;
-  return options.disk_memory == kNoLimit ? kNoLimit : options.disk_memory - parts.disk_weights;
+  const int64_t limit = DiskMemoryLimit(*parts.options);
+  return limit == kNoLimit ? limit : limit - parts.disk_weights;
 }
 
 // What streamed weights leave of it.

@@ -91,8 +91,7 @@ struct Engine::Impl {
         options(o),
         pool(o.threads),
         host_budget("--host-memory", o.host_memory),
-        disk_budget("--disk-memory",
-                    !o.session.empty() && o.disk_memory == 0 ? kNoLimit : o.disk_memory) {}
+        disk_budget("--disk-memory", DiskMemoryLimit(o)) {}
 
   Env* const env;
   EngineOptions options;

@@ -220,6 +220,10 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options) {
                 "unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
 }
 
+int64_t DiskMemoryLimit(const EngineOptions& options) {
+  return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
+}
+
 bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend) {
   return options.host_share == kHostShareAuto && backend.own_memory && options.policy == "auto";
 }
@@ -272,10 +276,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.other_bytes = memory.program_bytes;
   request.chunk = memory.backend.chunk;
   request.segment = memory.backend.segment;
-  // The session's file is the disk tier, too: as large as it must be unless the user bounds it.
-  const bool unbounded_session = !options.session.empty() && options.disk_memory == 0;
-  request.budgets = {options.kv_memory, options.host_memory,
-                     unbounded_session ? kNoLimit : options.disk_memory};
+  request.budgets = {options.kv_memory, options.host_memory, DiskMemoryLimit(options)};
   if (memory.device_budget != nullptr) {
     request.budgets.device = memory.device_budget->limit();
     request.driver_bytes = memory.backend.context_memory;

@@ -34,6 +34,10 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& option
 // policy together with what it fixes.
 Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);
 
+// Bytes that the disk tier and weights on disk may take. A session's file is that tier, too: as
+// large as it must be unless the user bounds it.
+int64_t DiskMemoryLimit(const EngineOptions& options);
+
 // Whether the share of the path `host` is the planner's to choose: where the host has cores beside
 // the device, and no policy leaves them out.
 bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend);
