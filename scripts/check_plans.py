@@ -9,11 +9,13 @@
       chosen, and prints how far the choice is from the best of them. A run takes 7 to 25 seconds;
       with --budget SECONDS none begins after so many, and what was left out is said
 
-Both want a GPU of 80 GB or more. --only NAME picks settings whose name contains NAME.
+Both want a GPU of 80 GB or more, and `headway probe --device cuda` before: machines of one kind differ in
+what their cores read. --only NAME picks settings whose name contains NAME.
 """
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,7 +38,7 @@ SETTINGS = [
     ("decode, batches, resident", "decode", LLAMA, "2048+2048+2048+2048,16384+8192+4096", ""),
     ("decode, nothing resident, bus alone", "decode", LLAMA, "32768,131072",
      f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2"),
-    ("decode, nothing resident", "decode", LLAMA, "32768,131072", f"{HOST_ONLY} --gpu-memory 20GiB {SETTLED}"),
+    ("decode, nothing resident", "decode", LLAMA, "32768,131072,524288", f"{HOST_ONLY} --gpu-memory 20GiB {SETTLED}"),
     ("decode, 24 GiB", "decode", LLAMA, "131072", f"--gpu-memory 24GiB {SETTLED}"),
     ("prefill, resident", "prefill", LLAMA, "2048,8192,32768", ""),
     ("prefill, nothing resident", "prefill", LLAMA, "8192,32768", f"{HOST_ONLY} --gpu-memory 18GiB"),
@@ -48,6 +50,10 @@ SETTINGS = [
      f"{HOST_ONLY} --gpu-memory 20GiB --host-attention off -n 2 --kv-encoding int4"),
     ("decode, KVPR, 13B, stream alone", "decode", OPT13, "320", f"{KVPR} --recompute off --host-attention off"),
     ("decode, KVPR, 13B, recompute", "decode", OPT13, "320", f"{KVPR} --host-attention off"),
+    ("decode, weights streamed, stream alone", "decode", OPT, "256",
+     f"{HOST_ONLY} --batch 256 -n 4 --gpu-layers 0 --host-attention off --recompute off"),
+    ("decode, weights streamed, recompute", "decode", OPT, "256",
+     f"{HOST_ONLY} --batch 256 -n 4 --gpu-layers 0 --host-attention off"),
 ]
 
 # Name, kind of bench, shape, context, options of the workload, and the grids of choices that are tried, the likeliest first,
@@ -55,8 +61,8 @@ SETTINGS = [
 # leaves the cores nothing.
 WORKLOADS = [
     ("decode, KVPR, 6.7B", "decode", OPT, "320", f"{HOST_ONLY} --batch 64 -n 24",
-     [{"--recompute": ["0.5", "off"], "--host-attention": ["auto", "0.6", "0.3", "off"]},
-      {"--recompute": ["0.3", "0.7"], "--host-attention": ["auto"]},
+     [{"--recompute": ["0.5", "0.4", "0.6", "0.3", "0.7", "off"], "--host-attention": ["auto"]},
+      {"--recompute": ["0.5", "off"], "--host-attention": ["0.6", "off"]},
       {"--recompute": ["1"], "--host-attention": ["off"]}]),
     ("decode at 128K, nothing resident", "decode", LLAMA, "131072",
      f"{HOST_ONLY} --gpu-memory 20GiB {SETTLED}",
@@ -105,7 +111,7 @@ def predict(args):
 
 def choose(args):
     start, left_out = time.monotonic(), 0
-    print("| workload | plan | tok/s | of the best |\n|---|---|---|---|")
+    print("| workload | plan | tok/s | of the best | predicted |\n|---|---|---|---|---|")
     for name, kind, shape, context, options, grids in WORKLOADS:
         if args.only not in name:
             continue
@@ -118,9 +124,12 @@ def choose(args):
                 break
             results = bench(args, kind, shape, context, f"{options} {plan}")
             if results:
-                speeds[plan] = results[0]["tokens_per_second"]
-        for plan, speed in sorted(speeds.items(), key=lambda item: -item[1]):
-            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / max(speeds.values()):.1f} % |", flush=True)
+                speeds[plan] = [results[0]["tokens"] / results[0][time_of]
+                                for time_of in ("median_seconds", "predicted_seconds")]
+        best = max((speed for speed, _ in speeds.values()), default=0)
+        for plan, (speed, predicted) in sorted(speeds.items(), key=lambda item: -item[1][0]):
+            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / best:.1f} % | {predicted:,.4g} |",
+                  flush=True)
     if left_out:
         print(f"\n{left_out} plans left out: over {args.budget:g} s")
 
@@ -133,6 +142,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--budget", type=float, default=0, help="seconds after which choose begins no run; 0: no limit")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the bench at work, too
     {"predict": predict, "choose": choose}[args.what](args)
 
 

@@ -103,7 +103,7 @@ Result<MachinePeaks> MeasureAccelerator(Env& env, const EngineOptions& options, 
     *figure.rate = figure.work / *figure.seconds;
   }
   if (options.host_share != 0.0) {
-    Result<Prober::HostRead> beside =
+    Result<Prober::HostRate> beside =
         prober.ReadHost(HostThreads(options, threads, true), /*copying=*/true);
     if (!beside.ok()) return beside.status();
     peaks.host_read_bytes_per_second = beside->bytes_per_second;

@@ -19,6 +19,8 @@ namespace {
 
 constexpr double kSecondsEach = 0.25;
 constexpr double kQuickSecondsEach = 0.008;
+constexpr double kLeastShare = 0.01;  // of what can be read, that attention reads
+constexpr double kMostShare = 1.0;
 
 // Measures into a machine, and keeps the first error.
 class Probe {
@@ -79,25 +81,29 @@ class Probe {
   void Host(int threads) {
     std::vector<int> counts = {threads};
     if (!quick_) counts = {1, threads / 4, threads / 2, threads * 3 / 4, threads};
+    const bool bus = machine_.own_memory;
     int before = 0;
     for (int count : counts) {
       if (count <= before) continue;
       before = count;
-      const double alone = ReadHost(count, false).bytes_per_second;
-      machine_.host_read.points.emplace_back(count, alone);
-      if (!machine_.own_memory) continue;
-      // One core drives the copies; reading on all would only take turns with it.
-      const int beside = count == threads && threads > 1 ? count - 1 : count;
-      const Prober::HostRead shared = ReadHost(beside, true);
+      const Prober::HostRate alone = Take(prober_.ReadHost(count, false));
+      machine_.host_read.points.emplace_back(count, alone.bytes_per_second);
+      if (!bus) continue;
+      const int beside = Beside(count, threads);
+      const Prober::HostRate shared = Take(prober_.ReadHost(beside, true));
       std::vector<std::pair<double, double>>& points = machine_.host_read_copying.points;
       if (points.empty() || points.back().first < beside) {
         points.emplace_back(beside, shared.bytes_per_second);
       }
-      machine_.host_to_device_reading = shared.copied_per_second;
     }
-    if (machine_.own_memory) return;
-    machine_.host_read_copying = machine_.host_read;
-    machine_.host_to_device_reading = machine_.host_to_device.Peak();
+    if (!bus) machine_.host_read_copying = machine_.host_read;
+    const Prober::HostRate attention =
+        Take(prober_.AttendOnHost(bus ? Beside(threads, threads) : threads, bus));
+    // What noise adds to it is no part of a profile.
+    machine_.host_attention = std::clamp(
+        attention.bytes_per_second / machine_.host_read_copying.Peak(), kLeastShare, kMostShare);
+    machine_.host_to_device_reading =
+        bus ? attention.copied_per_second : machine_.host_to_device.Peak();
   }
 
  private:
@@ -106,10 +112,14 @@ class Probe {
     return seconds.ok() ? std::max(*seconds, 1e-9) : 1.0;
   }
 
-  Prober::HostRead ReadHost(int threads, bool copying) {
-    const Result<Prober::HostRead> read = prober_.ReadHost(threads, copying);
-    if (!read.ok() && status_.ok()) status_ = read.status();
-    return read.ok() ? *read : Prober::HostRead{1.0, 1.0};
+  Prober::HostRate Take(const Result<Prober::HostRate>& rate) {
+    if (!rate.ok() && status_.ok()) status_ = rate.status();
+    return rate.ok() ? *rate : Prober::HostRate{1.0, 1.0};
+  }
+
+  // One core drives the copies; reading on all would only take turns with it.
+  static int Beside(int count, int threads) {
+    return count == threads && threads > 1 ? count - 1 : count;
   }
 
   // A point of a curve. Noise may make more work seem to take less time, which a profile must not
@@ -154,7 +164,6 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   machine.host_memory = static_cast<double>(HostMemoryBytes(env));
   machine.device_memory = info.own_memory ? static_cast<double>(info.memory) : machine.host_memory;
   machine.step_seconds = 15e-6;
-  machine.host_attention = 0.6;
   Probe probe(prober, quick, &machine);
   probe.Device();
   probe.Attention();
@@ -175,7 +184,7 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   for (const plan::MachineFigure& figure : plan::DescribeMachine(machine)) {
     if (figure.value != "not measured") machine.sources[figure.name] = "measured";
   }
-  machine.sources["step_seconds"] = machine.sources["host_attention_share"] = "assumption";
+  machine.sources["step_seconds"] = "assumption";
   machine.sources["device_memory_bytes"] = machine.sources["host_memory_bytes"] = "the system";
   return machine;
 }

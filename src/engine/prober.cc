@@ -4,10 +4,15 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "engine/host_attention.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {
 namespace {
@@ -41,6 +46,8 @@ constexpr int64_t kQuickScanBytes = 256 * kMiB;
 constexpr double kShortSeconds = 0.1;
 constexpr int64_t kPieceBytes = kMiB;
 constexpr int64_t kCopyStep = 32 * kMiB;
+// Of the host's memory: as bf16 0.75, and no byte that Scan looks for.
+constexpr int kFilledWith = 0x3F;
 
 bool Scan(const std::byte* data, int64_t bytes) {
   return std::memchr(data, 0xFF, static_cast<size_t>(bytes)) != nullptr;
@@ -69,7 +76,7 @@ Result<double> Prober::Seconds(Stream& stream, int count, const Work& work) {
 
 Result<std::unique_ptr<Prober>> Prober::Create(Env& env, const EngineOptions& options,
                                                double seconds) {
-  std::unique_ptr<Prober> p(new Prober(env, seconds, options.threads));
+  std::unique_ptr<Prober> p(new Prober(env, seconds, options));
   Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
   if (!backend.ok()) return backend.status();
   p->backend_ = std::move(*backend);
@@ -126,26 +133,26 @@ Status Prober::Allocate() {
   return compute_->Synchronize();
 }
 
-Result<double> Prober::ProductSeconds(int64_t rows, int64_t out) {
+void Prober::Product(int64_t rows, int64_t out) {
   const int64_t part = out * sizes_.in * 2;  // bytes
   const int64_t parts = sizes_.weights * WeightBytes() / part;
-  const int count = rows > 64 ? 4 : 64;
-  int64_t next = 0;
-  return Seconds(*compute_, count, [&](int) {
-    LinearOp op;
-    op.weight = {memory_->data() + next++ % parts * part, DType::kBF16, out, sizes_.in};
-    op.y = y();
-    op.y_stride = out;
-    kernels_->Linear(*compute_, x(), rows, {&op, 1});
-  });
+  LinearOp op;
+  op.weight = {memory_->data() + next_product_++ % parts * part, DType::kBF16, out, sizes_.in};
+  op.y = y();
+  op.y_stride = out;
+  kernels_->Linear(*compute_, x(), rows, {&op, 1});
 }
 
-KeyRun Prober::Keys(int64_t keys) {
+Result<double> Prober::ProductSeconds(int64_t rows, int64_t out) {
+  return Seconds(*compute_, rows > 64 ? 4 : 64, [&](int) { Product(rows, out); });
+}
+
+KeyRun Prober::Keys(std::byte* data, int64_t keys) const {
   const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
   const int64_t head_bytes = keys * sizes_.head_dim * 2;
   KeyRun run;
-  run.pages = {.k = memory_->data(),
-               .v = memory_->data() + sizes_.heads * head_bytes,
+  run.pages = {.k = data,
+               .v = data + sizes_.heads * head_bytes,
                .page_stride = static_cast<int64_t>(format.bytes()),
                .head_stride = head_bytes,
                .count = keys,
@@ -161,7 +168,7 @@ Result<double> Prober::AttentionSeconds(int64_t tokens, int heads) {
   item.tokens = tokens;
   item.q_position = sizes_.keys;
   item.heads = heads;
-  item.keys = Keys(sizes_.keys);
+  item.keys = Keys(memory_->data(), sizes_.keys);
   item.o = states();
   item.o_stride = item.q_stride;
   item.lse = item.o + tokens * item.q_stride;
@@ -203,24 +210,43 @@ Result<double> Prober::DecodeSeconds(int64_t keys) {
   const int64_t turns = std::max<int64_t>(1, sizes_.weights * WeightBytes() / bytes);
   int64_t turn = 0;
   return Seconds(*compute_, 16, [&](int) {
-    item.keys = Keys(keys);
-    item.keys.pages.k += turn % turns * bytes;
-    item.keys.pages.v += turn++ % turns * bytes;
+    item.keys = Keys(memory_->data() + turn++ % turns * bytes, keys);
     kernels_->Attend(*compute_, format, sizes_.group, params, {&item, 1});
     kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
   });
 }
 
-Result<double> Prober::SmallestKernelSeconds(int at_once) {
+void Prober::SmallestKernel() {
   MergeItem merge;
   merge.part_o = states();
   merge.part_lse = states() + sizes_.head_dim;
   merge.parts = 1;
   merge.rows = 1;
   merge.o = y();
-  return Seconds(*compute_, at_once, [&](int) {
-    kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
-  });
+  kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
+}
+
+Result<double> Prober::SyncSeconds() {
+  return Seconds(*compute_, 1, [&](int) { SmallestKernel(); });
+}
+
+Result<double> Prober::LaunchSeconds() {
+  if (!info().own_memory) return SyncSeconds();
+  // Behind products that last longer than the host takes to launch all of them: otherwise this
+  // would be its time for a launch.
+  constexpr int kProducts = 4;
+  constexpr int kKernels = 512;
+  const auto seconds = [&](int kernels) {
+    return Seconds(*compute_, 1, [&, kernels](int) {
+      for (int i = 0; i < kProducts; ++i) Product(sizes_.rows, sizes_.out);
+      for (int i = 0; i < kernels; ++i) SmallestKernel();
+    });
+  };
+  const Result<double> without = seconds(0);
+  if (!without.ok()) return without;
+  const Result<double> with = seconds(kKernels);
+  if (!with.ok()) return with;
+  return std::max(0.0, *with - *without) / kKernels;
 }
 
 Result<double> Prober::CopySeconds(Lane lane, int64_t bytes) {
@@ -252,19 +278,8 @@ Result<double> Prober::BothDirections() {
   return 4.0 * static_cast<double>(half) / *seconds;
 }
 
-Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
-  ThreadPool readers(threads);
-  const int64_t scanned = seconds_ < kShortSeconds ? kQuickScanBytes : kScanBytes;
-  Result<std::byte*> memory = env_.AllocateMemory(static_cast<size_t>(scanned));
-  if (!memory.ok()) return memory.status();
-  // Written first: pages that were never written share one page of zeros, which caches hold.
-  const auto pieces = [&](int64_t at, int64_t bytes, const auto& work) {
-    readers.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
-      work(*memory + at + begin * kPieceBytes, (end - begin) * kPieceBytes);
-    });
-  };
-  pieces(0, scanned,
-         [](std::byte* data, int64_t bytes) { std::memset(data, 1, static_cast<size_t>(bytes)); });
+Result<Prober::HostRate> Prober::RateOf(const std::function<Status()>& work, int64_t bytes,
+                                        bool copying) {
   std::atomic<bool> stop = false;
   std::atomic<int64_t> copied = 0;
   Status copy_status;
@@ -282,28 +297,102 @@ Result<Prober::HostRead> Prober::ReadHost(int threads, bool copying) {
       }
     });
   }
-  std::atomic<int> found = 0;
-  const auto scan_for = [&](double seconds, int64_t* bytes) {
+  Status status;
+  const auto work_for = [&](double seconds) {
     const int64_t start = env_.NowNanos();
     double elapsed = 0.0;
-    for (*bytes = 0; elapsed < seconds; *bytes += scanned) {
-      pieces(0, scanned, [&](const std::byte* data, int64_t n) { found += Scan(data, n) ? 1 : 0; });
-      elapsed = static_cast<double>(env_.NowNanos() - start) * 1e-9;
+    int64_t times = 0;
+    for (; elapsed < seconds && status.ok(); ++times) {
+      status = work();
+      elapsed = static_cast<double>(std::max<int64_t>(env_.NowNanos() - start, 1)) * 1e-9;
     }
-    return elapsed;
+    return std::pair(static_cast<double>(times * bytes), elapsed);
   };
-  int64_t bytes = 0;
-  scan_for(seconds_ / 2, &bytes);
+  work_for(seconds_ / 2);
   const int64_t before = copied;
-  const double seconds = scan_for(seconds_, &bytes);
-  HostRead result;
-  result.bytes_per_second = static_cast<double>(bytes) / seconds;
-  result.copied_per_second = static_cast<double>(copied - before) / seconds;
+  const auto [moved, seconds] = work_for(seconds_);
+  HostRate rate;
+  rate.bytes_per_second = moved / seconds;
+  rate.copied_per_second = static_cast<double>(copied - before) / seconds;
   stop = true;
   if (copier.joinable()) copier.join();
-  env_.FreeMemory(*memory, static_cast<size_t>(scanned));
+  if (!status.ok()) return status;
   if (!copy_status.ok()) return copy_status;
-  return result;
+  return rate;
+}
+
+Result<std::unique_ptr<Buffer>> Prober::HostMemory(Device& cpu, ThreadPool& pool) {
+  const int64_t bytes = seconds_ < kShortSeconds ? kQuickScanBytes : kScanBytes;
+  Result<std::unique_ptr<Buffer>> memory =
+      cpu.Allocate(budget_, static_cast<size_t>(bytes), "probe");
+  if (!memory.ok()) return memory;
+  // Written first: pages that were never written share one page of zeros, which caches hold.
+  pool.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
+    std::memset((*memory)->data() + begin * kPieceBytes, kFilledWith,
+                static_cast<size_t>((end - begin) * kPieceBytes));
+  });
+  return memory;
+}
+
+Result<Prober::HostRate> Prober::ReadHost(int threads, bool copying) {
+  ThreadPool pool(threads);
+  const std::unique_ptr<Device> cpu = NewCpuDevice(&env_, nullptr);
+  const Result<std::unique_ptr<Buffer>> memory = HostMemory(*cpu, pool);
+  if (!memory.ok()) return memory.status();
+  const auto bytes = static_cast<int64_t>((*memory)->size());
+  std::atomic<int> found = 0;
+  const auto scan = [&] {
+    pool.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
+      const std::byte* data = (*memory)->data() + begin * kPieceBytes;
+      found += Scan(data, (end - begin) * kPieceBytes) ? 1 : 0;
+    });
+    return OkStatus();
+  };
+  return RateOf(scan, bytes, copying);
+}
+
+Result<Prober::HostRate> Prober::AttendOnHost(int threads, bool copying) {
+  // As the engine's.
+  ThreadPool pool(threads, std::chrono::milliseconds(1));
+  const std::unique_ptr<Device> cpu = NewCpuDevice(&env_, nullptr);
+  const Result<std::unique_ptr<Buffer>> memory = HostMemory(*cpu, pool);
+  if (!memory.ok()) return memory.status();
+  HostAttentionLimits limits;
+  limits.shape.layers = 1;
+  limits.shape.kv_heads = sizes_.heads;
+  limits.shape.query_heads = sizes_.heads * sizes_.group;
+  limits.shape.head_dim = sizes_.head_dim;
+  limits.format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
+  limits.entries = 1;
+  limits.length = sizes_.keys + 1;
+  limits.segment_tokens = sizes_.keys;
+  limits.activation = sizes_.activation;
+  Result<std::unique_ptr<Kernels>> kernels = NewCpuKernels(&pool, nullptr, isa_);
+  if (!kernels.ok()) return kernels.status();
+  const Result<std::unique_ptr<HostAttention>> made =
+      HostAttention::Create(limits, std::move(*kernels), *device_, budget_);
+  if (!made.ok()) return made.status();
+  HostAttention& host = **made;
+  std::memset(host.Queries(0), kFilledWith,
+              static_cast<size_t>(limits.shape.query_heads * limits.shape.head_dim) *
+                  DTypeBytes(limits.activation));
+  // Layers of keys fill the memory.
+  const int64_t layer_bytes = sizes_.keys * sizes_.heads * 4 * sizes_.head_dim;
+  std::vector<std::function<Status()>> works;
+  for (int64_t at = 0; at + layer_bytes <= static_cast<int64_t>((*memory)->size());
+       at += layer_bytes) {
+    const KeyRun keys = Keys((*memory)->data() + at, sizes_.keys);
+    host.Begin();
+    host.Add(0, sizes_.keys, {0, sizes_.heads, 0}, {&keys, 1});
+    works.push_back(host.Work(/*window=*/0));
+  }
+  const auto attend = [&] {
+    Status status;
+    for (size_t i = 0; i < works.size() && status.ok(); ++i) status = works[i]();
+    host.ForgetPauses();
+    return status;
+  };
+  return RateOf(attend, layer_bytes * static_cast<int64_t>(works.size()), copying);
 }
 
 }  // namespace headway

@@ -3,7 +3,9 @@
 #ifndef HEADWAY_ENGINE_PROBER_H_
 #define HEADWAY_ENGINE_PROBER_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "base/env.h"
 #include "base/thread_pool.h"
@@ -44,21 +46,25 @@ class Prober {
   // Of one token's attention over so many keys of all heads, and the merge of its parts.
   Result<double> DecodeSeconds(int64_t keys);
   // Of the smallest kernel behind another, and from such a kernel's start until the host knows.
-  Result<double> LaunchSeconds() { return SmallestKernelSeconds(256); }
-  Result<double> SyncSeconds() { return SmallestKernelSeconds(1); }
+  Result<double> LaunchSeconds();
+  Result<double> SyncSeconds();
 
   // Of one of many copies.
   Result<double> CopySeconds(Lane lane, int64_t bytes);
   // Bytes a second each way while both are busy: the slower one's.
   Result<double> BothDirections();
-  struct HostRead {
+  // Of so many threads of the host, while copies go to the device or alone.
+  struct HostRate {
     double bytes_per_second = 0.0;
     double copied_per_second = 0.0;  // to the device meanwhile; 0 without copies
   };
-  Result<HostRead> ReadHost(int threads, bool copying);
+  // Reading its memory, and the path `host` in decode: attention to keys and values there.
+  Result<HostRate> ReadHost(int threads, bool copying);
+  Result<HostRate> AttendOnHost(int threads, bool copying);
 
  private:
-  Prober(Env& env, double seconds, int threads) : env_(env), seconds_(seconds), pool_(threads) {}
+  Prober(Env& env, double seconds, const EngineOptions& options)
+      : env_(env), seconds_(seconds), isa_(options.isa), pool_(options.threads) {}
   Status Allocate();
   int64_t WeightBytes() const { return sizes_.out * sizes_.in * 2; }
   int64_t ActivationBytes(int64_t n) const {
@@ -69,9 +75,12 @@ class Prober {
   float* states() {
     return reinterpret_cast<float*>(y() + ActivationBytes(sizes_.rows * sizes_.out));
   }
-  KeyRun Keys(int64_t keys);
-  // Of the smallest kernel, when the host waits for every at_once of them.
-  Result<double> SmallestKernelSeconds(int at_once);
+  KeyRun Keys(std::byte* data, int64_t keys) const;
+  void Product(int64_t rows, int64_t out);
+  void SmallestKernel();
+  Result<std::unique_ptr<Buffer>> HostMemory(Device& cpu, ThreadPool& pool);
+  // Of work that reads `bytes` each time.
+  Result<HostRate> RateOf(const std::function<Status()>& work, int64_t bytes, bool copying);
   // Seconds of one of `count` calls that follow one another for a while: of a burst they would be
   // fewer, before a GPU comes to the power that it may draw and its clock falls.
   template <typename Work>
@@ -79,6 +88,7 @@ class Prober {
 
   Env& env_;
   const double seconds_;
+  const std::string isa_;
   ProbeSizes sizes_ = {};
   ThreadPool pool_;  // of kernels that run on the host; outlives them
   Budget budget_{"probe", kNoLimit};
@@ -88,6 +98,7 @@ class Prober {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Buffer> memory_;  // weights, x, y, states; keys and values are among the weights
   std::unique_ptr<Buffer> pinned_;
+  int64_t next_product_ = 0;  // matrices are taken by turns
 };
 
 // Reads every byte of 512 MiB of the host's memory with the threads of the pool; bytes a second.

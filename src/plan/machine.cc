@@ -62,7 +62,7 @@ const Field kFields[] = {
      kSlowest, kFastest, nullptr, &Machine::host_read_copying, Size::kThreads},
     {"host_to_device_while_reading_bytes_per_second", "copies meanwhile", Unit::kBytesPerSecond,
      kSlowest, kFastest, &Machine::host_to_device_reading},
-    {"host_attention_share", "CPU attention, of host memory read", Unit::kShare, 0.01, 1.1,
+    {"host_attention_share", "CPU attention, of the read", Unit::kShare, 0.01, 1.1,
      &Machine::host_attention},
     {"disk_read_bytes_per_second", "disk read", Unit::kBytesPerSecond, kSlowest, kFastest,
      &Machine::disk_read, nullptr, Size::kNone, /*optional=*/true},

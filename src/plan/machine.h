@@ -63,7 +63,7 @@ struct Machine {
   // The host, by threads.
   Curve host_read;                      // bytes a second
   Curve host_read_copying;              // the same while copies run
-  double host_to_device_reading = 0.0;  // bytes a second of the copies, while all threads read
+  double host_to_device_reading = 0.0;  // bytes a second of the copies, beside CPU attention
   double host_attention = 0.0;          // share of what can be read that CPU attention reaches
 
   double disk_read = 0.0;  // bytes a second; 0: no disk, or not measured
