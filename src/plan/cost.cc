@@ -42,16 +42,17 @@ double ProductSeconds(const Machine& machine, const ModelShape& shape, double ro
                   2.0 * in * out * machine.gemm.Seconds(rows));
 }
 
-// Attention on the device of one launch over `keys` keys of `heads` KV heads.
+// Attention on the device of one launch over `keys` keys of `heads` KV heads, which fills the
+// device as `filling` of its `queries` do.
 double AttentionSeconds(const Machine& machine, const Subject& subject, int heads, double keys,
-                        double queries) {
+                        double queries, double filling) {
   if (keys <= 0.0 || queries <= 0.0) return 0.0;
   const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
   const double bytes =
       machine.own_memory ? BytesInTime(subject, work.device_bytes, heads, keys) : work.device_bytes;
   const double read = machine.decode_attention.Seconds(bytes);
   if (queries <= 1.0) return read;
-  const double rate = machine.attention.Rate(queries * heads * subject.shape.group());
+  const double rate = machine.attention.Rate(filling * heads * subject.shape.group());
   return std::max(read, work.flops / rate);
 }
 
@@ -210,9 +211,9 @@ class Simulation {
       Recompute(recomputed, x_ready);
       Attention(keys, longest);
       if (host_done > 0.0) {
-        // The merge reads the host's states over a busy bus.
+        // The merge reads the host's states over a busy bus, cores begin and end at different times.
         gpu_ = std::max(gpu_, host_done);
-        Device(&time_.other, 40.0 * machine_.launch_seconds);
+        Device(&time_.other, 90.0 * machine_.launch_seconds);
       }
       Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
                                              shape_.query_heads * shape_.head_dim, shape_.d_model));
@@ -290,7 +291,7 @@ class Simulation {
     const int group = std::min(run_.group_heads, shape_.kv_heads);
     const auto groups = static_cast<double>(CeilDiv(shape_.kv_heads, group));
     const auto attend = [&](int heads, double n, double times) {
-      double seconds = AttentionSeconds(machine_, subject_, heads, n, queries);
+      double seconds = AttentionSeconds(machine_, subject_, heads, n, queries, queries);
       if (queries > 1.0 && seconds > 0.0) seconds += MergeSeconds(machine_, shape_, heads, queries);
       Device(&time_.attention, times * seconds);
     };
@@ -345,12 +346,13 @@ class Simulation {
   void Tail(double queries, int group, double groups, double keys) {
     const auto sequences = static_cast<double>(entries_.size());
     if (queries > 1.0) {
-      const double seconds =
-          AttentionSeconds(machine_, subject_, group, (queries + 1.0) / 2.0, queries);
+      // The first queries are done early.
+      const double seconds = AttentionSeconds(machine_, subject_, group, (queries + 1.0) / 2.0,
+                                              queries, queries / 2.0);
       Device(&time_.attention, sequences * groups * seconds);
     } else if (keys * (run_.split.resident + run_.split.recompute) <= 0.0) {
       Device(&time_.attention,
-             groups * AttentionSeconds(machine_, subject_, group, sequences, queries));
+             groups * AttentionSeconds(machine_, subject_, group, sequences, queries, queries));
     }
   }
 
