@@ -6,8 +6,9 @@
       (measured over predicted time, less one): median and worst
   check_plans.py choose --headway build-cuda/src/cli/headway
       runs the plan that Headway chooses for some workloads and then others that could have been
-      chosen, and prints how far the choice is from the best of them. A run takes 7 to 25 seconds;
-      with --budget SECONDS none begins after so many, and what was left out is said
+      chosen, and prints how far the choice is from the best of them. The best two and the choice run
+      --again times more, by turns, and means count. A run takes 7 to 25 seconds; with --budget
+      SECONDS no other plan begins after so many, and what was left out is said
 
 Both want a GPU of 80 GB or more, and `headway probe --device cuda` before: machines of one kind differ in
 what their cores read. --only NAME picks settings whose name contains NAME.
@@ -111,25 +112,37 @@ def predict(args):
 
 def choose(args):
     start, left_out = time.monotonic(), 0
-    print("| workload | plan | tok/s | of the best | predicted |\n|---|---|---|---|---|")
+    print("| workload | plan | tok/s (runs) | of the best | predicted |\n|---|---|---|---|---|")
     for name, kind, shape, context, options, grids in WORKLOADS:
         if args.only not in name:
             continue
         plans = [""] + [" ".join(f"{flag} {value}" for flag, value in zip(choices, values))
                         for choices in grids for values in itertools.product(*choices.values())]
-        speeds = {}
+        runs, predicted = {}, {}
+
+        def run(plan):
+            results = bench(args, kind, shape, context, f"{options} {plan}")
+            if results:
+                runs.setdefault(plan, []).append(results[0]["tokens"] / results[0]["median_seconds"])
+                predicted[plan] = results[0]["tokens"] / results[0]["predicted_seconds"]
+
         for at, plan in enumerate(plans):
             if args.budget and time.monotonic() - start > args.budget:
                 left_out += len(plans) - at
                 break
-            results = bench(args, kind, shape, context, f"{options} {plan}")
-            if results:
-                speeds[plan] = [results[0]["tokens"] / results[0][time_of]
-                                for time_of in ("median_seconds", "predicted_seconds")]
-        best = max((speed for speed, _ in speeds.values()), default=0)
-        for plan, (speed, predicted) in sorted(speeds.items(), key=lambda item: -item[1][0]):
-            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} | {100 * speed / best:.1f} % | {predicted:,.4g} |",
-                  flush=True)
+            run(plan)
+
+        def ranked():
+            return sorted(runs, key=lambda plan: -statistics.mean(runs[plan]))
+
+        # What two runs differ by is not the plan's: the best and the choice again, by turns.
+        again = list(dict.fromkeys([*ranked()[:2], ""])) if len(runs) > 1 else []
+        for plan in again * args.again:
+            run(plan)
+        for plan in ranked():
+            speed = statistics.mean(runs[plan])
+            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} ({len(runs[plan])}) "
+                  f"| {100 * speed / statistics.mean(runs[ranked()[0]]):.1f} % | {predicted[plan]:,.4g} |", flush=True)
     if left_out:
         print(f"\n{left_out} plans left out: over {args.budget:g} s")
 
@@ -141,6 +154,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--budget", type=float, default=0, help="seconds after which choose begins no run; 0: no limit")
+    parser.add_argument("--again", type=int, default=1, help="more runs of the best two plans and the chosen one")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the bench at work, too
     {"predict": predict, "choose": choose}[args.what](args)
