@@ -215,5 +215,26 @@ TEST(WeightsInFiles, ThatAreCutShortEndTheContext) {
   EXPECT_FALSE((*h)->Append(id, prompt.first(1), rope).ok());
 }
 
+// A file that another of the same size has replaced since the model was loaded.
+TEST(WeightsInFiles, ThatWereReplacedAreNotRead) {
+  const TestDir dir;
+  Result<Golden> golden = LoadGolden(*Env::Default(), "llama-bf16");
+  ASSERT_TRUE(golden.ok()) << golden.status().message();
+  std::filesystem::copy(golden->folder, dir.File("model"));
+  Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), dir.File("model"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::string shard = dir.File("model/model-00003-of-00006.safetensors");  // of layer 0
+  std::filesystem::copy_file(shard, dir.File("other"));
+  std::filesystem::last_write_time(
+      dir.File("other"), std::filesystem::last_write_time(shard) + std::chrono::seconds(1));
+  std::filesystem::rename(dir.File("other"), shard);
+  HarnessConfig config = HarnessConfig::Default();
+  config.weight_layers = 0;
+  config.disk_layers = (*model)->shape().layers;
+  const Status status = StepHarness::Create(**model, config, 1, 64).status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find(shard + " was changed"), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace headway::testing

@@ -21,7 +21,7 @@ int64_t RoundDown(int64_t n) { return n / kAlign * kAlign; }
 }  // namespace
 
 Result<std::unique_ptr<WeightFile>> WeightFile::Open(Env& env, const std::string& path,
-                                                     int64_t bytes) {
+                                                     int64_t bytes, int64_t modified) {
   Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kRead, /*direct=*/true);
   if (!file.ok()) return file.status();
   std::unique_ptr<WeightFile> made(new WeightFile(path, std::move(*file)));
@@ -30,10 +30,8 @@ Result<std::unique_ptr<WeightFile>> WeightFile::Open(Env& env, const std::string
     if (!cached.ok()) return cached.status();
     made->cached_ = std::move(*cached);
   }
-  Result<int64_t> modified = made->file_->ModifiedNanos();
-  if (!modified.ok()) return modified.status();
   made->bytes_ = bytes;
-  made->modified_ = *modified;
+  made->modified_ = modified;
   if (Status s = made->CheckUnchanged(); !s.ok()) return s;
   return made;
 }

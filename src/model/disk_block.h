@@ -19,8 +19,10 @@ namespace headway {
 // A file of weights, open while they are read again and again.
 class WeightFile {
  public:
-  // One that the model was loaded from, with so many bytes.
-  static Result<std::unique_ptr<WeightFile>> Open(Env& env, const std::string& path, int64_t bytes);
+  // One that the model was loaded from, which had so many bytes and was written to last at
+  // `modified` (nanoseconds of the file system's clock). kIo for another one.
+  static Result<std::unique_ptr<WeightFile>> Open(Env& env, const std::string& path, int64_t bytes,
+                                                  int64_t modified);
   // An empty one for weights that lie in no file; gone when closed.
   static Result<std::unique_ptr<WeightFile>> Temporary(Env& env, const std::string& directory);
 
@@ -28,8 +30,8 @@ class WeightFile {
   Result<int64_t> Append(std::byte* data, int64_t bytes);
 
   // Reads pieces that are aligned to kDirectAlignment, of which the last may reach beyond the end
-  // of the file: the rest of it is left as it was. kIo for a file that is not what it was when it
-  // was opened. From any thread.
+  // of the file: the rest of it is left as it was. kIo for a file that is no longer what Open
+  // was told. From any thread.
   Status Read(std::vector<IoPiece> pieces) const;
 
  private:

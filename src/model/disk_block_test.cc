@@ -23,12 +23,16 @@ constexpr std::byte kPoison{0xA5};
 // Files of random bytes, and blocks of tensors that lie anywhere in them.
 class DiskBlockTest : public ::testing::Test {
  protected:
+  int64_t ModifiedNanos(const std::string& path) {
+    return *(*env_.Open(path, OpenMode::kRead, /*direct=*/false))->ModifiedNanos();
+  }
   void MakeFile(int64_t bytes) {
     std::string data;
     for (int64_t i = 0; i < bytes; ++i) data.push_back(static_cast<char>(random_.Below(256)));
     const std::string path = dir_.File(std::to_string(data_.size()));
     std::ofstream(path, std::ios::binary) << data;
-    Result<std::unique_ptr<WeightFile>> file = WeightFile::Open(env_, path, bytes);
+    Result<std::unique_ptr<WeightFile>> file =
+        WeightFile::Open(env_, path, bytes, ModifiedNanos(path));
     ASSERT_TRUE(file.ok()) << file.status().message();
     files_.push_back(std::move(*file));
     data_.push_back(std::move(data));
@@ -115,8 +119,12 @@ TEST_F(DiskBlockTest, AChangedFileIsSaid) {
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 0}};
   ASSERT_EQ(utimensat(AT_FDCWD, paths_[3].c_str(), times, 0), 0);
   EXPECT_EQ(Load(same, 100).status().code(), StatusCode::kIo);
-  // And one that is not as long as it was when it was mapped.
-  EXPECT_EQ(WeightFile::Open(env_, paths_[1], 10'001).status().code(), StatusCode::kIo);
+  // And those that are not as long, or as old, as they were when they were mapped.
+  const int64_t modified = ModifiedNanos(paths_[1]);
+  EXPECT_TRUE(WeightFile::Open(env_, paths_[1], 10'000, modified).ok());
+  EXPECT_EQ(WeightFile::Open(env_, paths_[1], 10'001, modified).status().code(), StatusCode::kIo);
+  EXPECT_EQ(WeightFile::Open(env_, paths_[1], 10'000, modified - 1).status().code(),
+            StatusCode::kIo);
 }
 
 TEST_F(DiskBlockTest, FailedReadsAreSaid) {

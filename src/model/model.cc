@@ -486,8 +486,8 @@ Status Model::MoveToHost(Device& device, const Placement& to, int layer) {
 Result<const WeightFile*> Model::FileOf(size_t file) {
   std::unique_ptr<WeightFile>& open = weight_files_[file];
   if (open != nullptr) return open.get();
-  Result<std::unique_ptr<WeightFile>> made =
-      WeightFile::Open(*env_, files_->path(file), files_->file_bytes(file));
+  Result<std::unique_ptr<WeightFile>> made = WeightFile::Open(
+      *env_, files_->path(file), files_->file_bytes(file), files_->modified_nanos(file));
   if (!made.ok()) return made.status();
   open = std::move(*made);
   return open.get();

@@ -305,7 +305,12 @@ Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
   if (!file.ok()) return file.status();
   Result<TensorMap> parsed = ParseSafetensors((*file)->bytes(), path);
   if (!parsed.ok()) return parsed.status();
+  Result<std::unique_ptr<File>> same = env.Open(path, OpenMode::kRead, /*direct=*/false);
+  if (!same.ok()) return same.status();
+  const Result<int64_t> modified = (*same)->ModifiedNanos();
+  if (!modified.ok()) return modified.status();
   *tensors = std::move(*parsed);
+  modified_nanos_.push_back(*modified);
   files_.push_back(std::move(*file));
   paths_.push_back(path);
   return OkStatus();

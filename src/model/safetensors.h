@@ -57,6 +57,8 @@ class Weights {
   int64_t file_bytes(size_t file) const {
     return static_cast<int64_t>(files_[file]->bytes().size());
   }
+  // When it was last written to, as its file system said when it was mapped.
+  int64_t modified_nanos(size_t file) const { return modified_nanos_[file]; }
 
  private:
   struct Located {
@@ -69,7 +71,8 @@ class Weights {
 
   std::string folder_;
   std::vector<std::unique_ptr<MappedFile>> files_;
-  std::vector<std::string> paths_;  // [files_]
+  std::vector<std::string> paths_;       // [files_]
+  std::vector<int64_t> modified_nanos_;  // [files_]
   std::map<std::string, Located, std::less<>> tensors_;
 };
 
