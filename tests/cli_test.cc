@@ -403,6 +403,21 @@ TEST_F(Cli, FailsWhereNobodyReads) {
   EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output"));
 }
 
+TEST_F(Cli, AFileThatMayNotGrowIsAnError) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 256 << 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const pid_t child = Start(
+      {"run", kModel, "-p", "Hello", "-n", "80", "--ignore-eos", "--session", dir_.File("session")},
+      "");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  const Outcome outcome = Wait(child);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("error: the session was not saved: "));
+}
+
 // Else a session file could get the number of a closed stream, and what is printed with it.
 TEST_F(Cli, NoFileTakesTheNumberOfAClosedStream) {
   const std::string prompt = dir_.File("prompt");
