@@ -310,6 +310,14 @@ TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
   EXPECT_THAT(outcome.err, HasSubstr("16384"));
 }
 
+TEST_F(Cli, WarnsOfMoreMemoryThanThereIs) {
+  const Outcome unlimited = Run({"plan", kModel, "-c", "1000000000"});
+  EXPECT_EQ(unlimited.status, 0) << unlimited.err;
+  EXPECT_THAT(unlimited.err, HasSubstr("of RAM, and the machine has "));
+  const Outcome limited = Run({"plan", kModel, "-c", "4096"});
+  EXPECT_THAT(limited.err, Not(HasSubstr("of RAM")));
+}
+
 TEST_F(Cli, SaysThatTheContextIsFull) {
   const Outcome outcome = Run({"run", kModel, "-p", "Hello there", "-n", "50", "-c", "16"});
   EXPECT_EQ(outcome.status, 0);
