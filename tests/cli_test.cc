@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -309,6 +310,14 @@ TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
   EXPECT_THAT(outcome.err, HasSubstr("16384"));
 }
 
+TEST_F(Cli, WarnsOfMoreMemoryThanThereIs) {
+  const Outcome unlimited = Run({"plan", kModel, "-c", "1000000000"});
+  EXPECT_EQ(unlimited.status, 0) << unlimited.err;
+  EXPECT_THAT(unlimited.err, HasSubstr("of RAM, and the machine has "));
+  const Outcome limited = Run({"plan", kModel, "-c", "4096"});
+  EXPECT_THAT(limited.err, Not(HasSubstr("of RAM")));
+}
+
 TEST_F(Cli, SaysThatTheContextIsFull) {
   const Outcome outcome = Run({"run", kModel, "-p", "Hello there", "-n", "50", "-c", "16"});
   EXPECT_EQ(outcome.status, 0);
@@ -400,6 +409,46 @@ TEST_F(Cli, FailsWhereNobodyReads) {
   const Outcome outcome = Wait(Start({"run", kModel, "-p", "Hello", "-n", "8"}, "", "/dev/full"));
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output"));
+}
+
+TEST_F(Cli, AFileThatMayNotGrowIsAnError) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 256 << 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const pid_t child = Start(
+      {"run", kModel, "-p", "Hello", "-n", "80", "--ignore-eos", "--session", dir_.File("session")},
+      "");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  const Outcome outcome = Wait(child);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("error: the session was not saved: "));
+}
+
+// Else a session file could get the number of a closed stream, and what is printed with it.
+TEST_F(Cli, NoFileTakesTheNumberOfAClosedStream) {
+  const std::string prompt = dir_.File("prompt");
+  ASSERT_EQ(mkfifo(prompt.c_str(), 0600), 0);
+  std::string args[] = {HEADWAY_BINARY, "run", kModel, "-f", prompt};
+  char* argv[] = {args[0].data(), args[1].data(), args[2].data(),
+                  args[3].data(), args[4].data(), nullptr};
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int fd = 0; fd < 3; ++fd) close(fd);
+    execv(argv[0], argv);
+    _exit(127);
+  }
+  const int fifo = open(prompt.c_str(), O_WRONLY);  // waits for the reader
+  ASSERT_GE(fifo, 0);
+  for (int fd = 0; fd < 3; ++fd) {
+    char target[64] = {};
+    const std::string link = "/proc/" + std::to_string(child) + "/fd/" + std::to_string(fd);
+    EXPECT_GT(readlink(link.c_str(), target, sizeof target - 1), 0);
+    EXPECT_STREQ(target, "/dev/null");
+  }
+  close(fifo);
+  EXPECT_EQ(Wait(child).status, 1);
 }
 
 TEST_F(Cli, ChatKeepsTheConversation) {

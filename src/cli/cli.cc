@@ -98,7 +98,9 @@ int Dispatch(const Args& args, Console& console) {
 
 int Main(const Args& args, Console& console) {
   // A reader of ours that went away ends the run cleanly, its session kept: writing fails instead.
+  // So does a file that may not grow further (ulimit -f).
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   SetLogSink([&console](LogLevel level, std::string_view line) {
     if (level == LogLevel::kWarning) console.Warn(line);
     if (level == LogLevel::kError) console.Say("headway: error: " + std::string(line));

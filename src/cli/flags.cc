@@ -251,9 +251,22 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
       }
     }
     return WrongUsage(app, error.what(), console);
+  } catch (const CLI::ExtrasError&) {
+    // CLI11's message has them in the wrong order.
+    const std::string first = app.remaining().front();
+    return WrongUsage(app,
+                      first.starts_with('-') ? "there is no flag " + first
+                                             : fmt::format("'{}' belongs to no flag", first),
+                      console);
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
     std::replace(message.begin(), message.end(), '\n', ' ');
+    if (const size_t at = message.find(": At Most 1 required"); at != std::string::npos) {
+      message = message.substr(0, at) + " is given more than once";
+    }
+    // Which a parser of short flags takes for -n with the value gl.
+    if (std::find(args.begin(), args.end(), "-ngl") != args.end())
+      message += "; -ngl is --gpu-layers";
     return WrongUsage(app, NameVariables(app, args, message), console);
   }
   return std::nullopt;

@@ -175,8 +175,11 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
       {{"m", "--placement", "anywhere"}, "--placement: 'anywhere' is none of first-fit"},
       {{"m", "--top-p", "1.5"}, "--top-p"},
       {{"m", "--temp", "nan"}, "--temp"},
-      {{"m", "--no-such-flag"}, "--no-such-flag"},
-      {{"m", "another"}, "another"},
+      {{"m", "--no-such-flag"}, "there is no flag --no-such-flag"},
+      {{"m", "--kv-memry", "8MiB"}, "there is no flag --kv-memry"},
+      {{"m", "another"}, "'another' belongs to no flag"},
+      {{"m", "--chunk", "1", "-b", "2"}, "--chunk is given more than once"},
+      {{"m", "--model", "n"}, "--model is given more than once"},
       {{"m", "--seed", "-1"}, "--seed"},
       {{"m", "--chunk"}, "--chunk"},
   };

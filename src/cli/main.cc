@@ -1,9 +1,24 @@
+#include <fcntl.h>
+
 #include <cstdio>
 
 #include "cli/commands.h"
 #include "cli/console.h"
 
+namespace {
+
+// Standard streams that were closed by the caller stay unusable: a session file that got the number
+// of one would get what is printed.
+void HoldClosedStreams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  HoldClosedStreams();
   headway::cli::Console console(stdin, stdout, stderr);
   const headway::cli::Args args(argv + (argc > 0 ? 1 : 0), argv + argc);
   return headway::cli::Main(args, console);

@@ -17,8 +17,10 @@ constexpr const char* kExamples =
 std::string ReportText(const MachineReport& report) {
   std::string text = report.name + "\n";
   for (const MachineReport::Figure& figure : report.figures) {
-    text += fmt::format("  {:<28}", figure.meaning) + Wrap(figure.value, 78, 30) +
-            (figure.source == "measured" ? "" : "  (" + figure.source + ")") + "\n";
+    text +=
+        fmt::format("  {:<28}", figure.meaning) + Wrap(figure.value, 78, 30) +
+        (figure.source == "measured" || figure.source.empty() ? "" : "  (" + figure.source + ")") +
+        "\n";
   }
   if (!report.cached_at.empty()) text += "kept in " + report.cached_at + "\n";
   return text;

@@ -1,6 +1,7 @@
 #include "cli/report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -93,6 +94,16 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   }
   return lines;
 }
+
+std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes) {
+  if (ram_bytes <= 0 || plan.memory_bytes <= ram_bytes) return "";
+  return fmt::format(
+      "at full length this takes {} of RAM, and the machine has {}; give --kv-memory, "
+      "--host-memory and --disk-memory, or a shorter context",
+      FormatBytes(plan.memory_bytes), FormatBytes(ram_bytes));
+}
+
+int64_t RamBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
 Json TimingsJson(const Timings& timings) {
   return {

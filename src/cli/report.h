@@ -26,6 +26,11 @@ std::string FormatCount(int64_t count);
 
 double TokensPerSecond(int64_t tokens, double seconds);
 
+// A warning where the plan takes more RAM than the machine has, which unlimited budgets allow; else
+// empty.
+std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes);
+int64_t RamBytes();
+
 // What each tier holds.
 struct TierUse {
   int64_t bytes[3] = {};

@@ -18,6 +18,15 @@ TEST(FormatTable, AlignsColumns) {
   EXPECT_EQ(FormatTable({}, {}), "");
 }
 
+TEST(MemoryWarning, ComparesThePlanWithTheMachine) {
+  PlanReport plan;
+  plan.memory_bytes = 4 * kGiB;
+  EXPECT_EQ(MemoryWarning(plan, 4 * kGiB), "");
+  EXPECT_THAT(MemoryWarning(plan, 3 * kGiB), HasSubstr("4.0 GiB of RAM, and the machine has 3.0"));
+  EXPECT_EQ(MemoryWarning(plan, -1), "");  // unknown
+  EXPECT_GT(RamBytes(), 0);
+}
+
 TEST(FormatCount, DividesThousands) {
   EXPECT_EQ(FormatCount(0), "0");
   EXPECT_EQ(FormatCount(999), "999");

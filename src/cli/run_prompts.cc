@@ -26,7 +26,11 @@ Result<PromptLine> ParsePromptLine(std::string_view text, const std::string& whe
     const auto prompt = json.find("prompt");
     if (prompt == json.end() || !prompt->is_string()) return wrong(": \"prompt\" must be a string");
     line.text = prompt->get<std::string>();
-    if (const auto id = json.find("id"); id != json.end()) line.id = *id;
+    if (const auto id = json.find("id"); id != json.end()) {
+      // Lists within lists may be nested as deep as the file is long.
+      if (id->is_structured()) return wrong(": \"id\" must be a string or a number");
+      line.id = *id;
+    }
     if (const auto most = json.find("max_tokens"); most != json.end()) {
       if (!most->is_number_unsigned() || most->get<uint64_t>() > uint64_t{kMaxCount}) {
         return wrong(
@@ -140,6 +144,9 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
   if (!context.ok()) return console.Fail(context.status());
+  if (std::string warning = MemoryWarning((*context)->plan(), RamBytes()); !warning.empty()) {
+    console.Warn(warning);
+  }
   const InterruptGuard interrupt;
   InOrder results(*lines, console);
   ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);

@@ -21,7 +21,8 @@ TEST(PromptLines, AreStringsOrObjects) {
 TEST(PromptLines, ErrorsNameTheLine) {
   for (const char* bad :
        {"{", "12", "[\"a\"]", "{}", "{\"prompt\": 1}", "\"\"", "{\"prompt\": \"\"}",
-        "{\"prompt\": \"a\", \"max_tokens\": -1}", "{\"prompt\": \"a\", \"max_tokens\": \"x\"}"}) {
+        "{\"prompt\": \"a\", \"max_tokens\": -1}", "{\"prompt\": \"a\", \"max_tokens\": \"x\"}",
+        "{\"prompt\": \"a\", \"id\": [1]}", "{\"prompt\": \"a\", \"id\": {}}"}) {
     const auto lines = ParsePromptLines(std::string("\"good\"\n\n") + bad + "\n", "f.jsonl");
     ASSERT_FALSE(lines.ok()) << bad;
     EXPECT_EQ(lines.status().code(), StatusCode::kInvalidArgument);

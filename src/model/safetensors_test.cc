@@ -136,6 +136,12 @@ TEST(SafetensorsTest, RefusesALyingHeaderLength) {
   }
 }
 
+TEST(SafetensorsTest, KnowsAGitLfsPointer) {
+  const auto tensors = Parse("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n");
+  ASSERT_FALSE(tensors.ok());
+  EXPECT_THAT(tensors.status().message(), HasSubstr("git lfs pull"));
+}
+
 TEST(SafetensorsTest, RefusesEveryTruncation) {
   const std::string file = MakeFile(kTwoTensors, 28);
   for (size_t size = 0; size < file.size(); ++size) {
