@@ -313,7 +313,7 @@ TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
 TEST_F(Cli, WarnsOfMoreMemoryThanThereIs) {
   const Outcome unlimited = Run({"plan", kModel, "-c", "1000000000"});
   EXPECT_EQ(unlimited.status, 0) << unlimited.err;
-  EXPECT_THAT(unlimited.err, HasSubstr("of RAM, and the machine has "));
+  EXPECT_THAT(unlimited.err, HasSubstr("of RAM, and the system shows "));
   const Outcome limited = Run({"plan", kModel, "-c", "4096"});
   EXPECT_THAT(limited.err, Not(HasSubstr("of RAM")));
 }

@@ -98,7 +98,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes) {
   if (ram_bytes <= 0 || plan.memory_bytes <= ram_bytes) return "";
   return fmt::format(
-      "at full length this takes {} of RAM, and the machine has {}; give --kv-memory, "
+      "at full length this takes {} of RAM, and the system shows {}; give --kv-memory, "
       "--host-memory and --disk-memory, or a shorter context",
       FormatBytes(plan.memory_bytes), FormatBytes(ram_bytes));
 }

@@ -22,7 +22,7 @@ TEST(MemoryWarning, ComparesThePlanWithTheMachine) {
   PlanReport plan;
   plan.memory_bytes = 4 * kGiB;
   EXPECT_EQ(MemoryWarning(plan, 4 * kGiB), "");
-  EXPECT_THAT(MemoryWarning(plan, 3 * kGiB), HasSubstr("4.0 GiB of RAM, and the machine has 3.0"));
+  EXPECT_THAT(MemoryWarning(plan, 3 * kGiB), HasSubstr("4.0 GiB of RAM, and the system shows 3.0"));
   EXPECT_EQ(MemoryWarning(plan, -1), "");  // unknown
   EXPECT_GT(RamBytes(), 0);
 }
