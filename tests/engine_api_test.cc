@@ -448,6 +448,40 @@ TEST(EngineApi, StopsAndLimits) {
   EXPECT_EQ(cut->prompt_tokens + static_cast<int64_t>(cut->tokens.size()), 61);
 }
 
+// The hook refuses the text before a stop string that comes in the same token.
+TEST(EngineApi, ARequestThatIsEndedAtItsStopEndsOnce) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::vector<TokenId>> prompt = engine->Encode("It was a bright morning, and the", {});
+  ASSERT_TRUE(prompt.ok());
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{60}});
+  ASSERT_TRUE(context.ok());
+  Request request = RequestOf(*prompt, 30);
+  Result<Generation> full = GenerateOne(**context, request);
+  ASSERT_TRUE(full.ok());
+  std::string before;
+  for (const TokenId token : full->tokens) {
+    const std::string text = *engine->Decode({&token, 1}, true);
+    const std::string stop = text.substr(std::min<size_t>(1, text.size()));
+    if (stop.size() > 2 && full->text.find(stop) == before.size() + 1) request.stop = {stop};
+    if (!request.stop.empty()) break;
+    before += text;
+  }
+  ASSERT_FALSE(request.stop.empty());
+  std::string shown;
+  std::vector<FinishReason> ends;
+  Hooks hooks;
+  hooks.on_text = [&](int, std::string_view text) {
+    shown += text;
+    return shown.size() <= before.size();
+  };
+  hooks.on_done = [&](int, const Generation& done) { ends.push_back(done.finish); };
+  Result<std::vector<Generation>> result = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(shown, full->text.substr(0, before.size() + 1));
+  EXPECT_EQ(ends, std::vector<FinishReason>{FinishReason::kCancelled});
+  EXPECT_EQ((*result)[0].finish, FinishReason::kCancelled);
+}
+
 TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   std::unique_ptr<Engine> engine = Open(kDemo);
   Result<std::unique_ptr<Context>> context = engine->NewContext({{50}});

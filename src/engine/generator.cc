@@ -226,8 +226,8 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
   run->active = true;
   if (run->decoder.has_value()) {
     Emit(run->decoder->Push(token), run, hooks);
+    if (!run->active) return;  // the hook has ended it
     if (run->stop->stopped()) return Finish(FinishReason::kStop, run, hooks);
-    if (!run->active) return;
   }
   if (static_cast<int64_t>(run->out.tokens.size()) >= run->request->max_tokens) {
     return Finish(FinishReason::kLength, run, hooks);
