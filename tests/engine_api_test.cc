@@ -358,6 +358,24 @@ TEST(EngineApi, DynamicRopePrefillsAgainForAnotherLengthAndSaysSo) {
   EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
 }
 
+// A call that is refused leaves the cache as it was, and what is known of it.
+TEST(EngineApi, APartThatIsNotNextLeavesTheCacheAlone) {
+  std::unique_ptr<Engine> engine = Open(kGolden + "llama-dynamic");
+  const int64_t trained = engine->info().max_position;
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{4 * trained + 300}});
+  ASSERT_TRUE(context.ok());
+  std::vector<TokenId> prompt = Tokens(trained + 70, engine->info().vocab, 6);
+  ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 2)).ok());
+  prompt.resize(static_cast<size_t>(2 * trained + 140), 5);
+  Context::ScorePart part;
+  part.begin = 3;
+  EXPECT_EQ((*context)->Score(prompt, part, {}).status().code(), StatusCode::kInvalidArgument);
+  Result<Generation> longer = GenerateOne(**context, RequestOf(prompt, 4));
+  ASSERT_TRUE(longer.ok()) << longer.status().message();
+  EXPECT_EQ(longer->reused_tokens, 0);
+  EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
+}
+
 TEST(EngineApi, LearnedPositionsBoundTheContext) {
   std::unique_ptr<Engine> engine = Open(kGolden + "opt");
   const int64_t most = engine->info().max_position;
