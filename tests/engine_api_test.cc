@@ -516,6 +516,15 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   Request hot = RequestOf({1}, 5);
   hot.sampling.temperature = -1.0f;
   EXPECT_NE(error(hot).find("temperature"), std::string::npos);
+  for (const TokenId token : {-1, 8192, 1 << 30}) {
+    const std::vector<TokenId> tokens = {1, 2, 3, token, 4};
+    for (const int64_t from : {2, 3}) {
+      const Status profiled = (*context)->FarAttention(tokens, from, 1, 1, {}).status();
+      EXPECT_NE(profiled.message().find(std::to_string(token)), std::string::npos)
+          << profiled.message();
+    }
+    EXPECT_FALSE((*context)->Score(tokens, {}).ok());
+  }
 
   EngineOptions tiny;
   tiny.kv_memory = 1000;
