@@ -526,6 +526,12 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
     EXPECT_FALSE((*context)->Score(tokens, {}).ok());
   }
 
+  for (const int threads : {-1, 1025}) {
+    EngineOptions options;
+    options.threads = threads;
+    EXPECT_EQ(Engine::Open(kDemo, options).status().message(), "threads must be 0 to 1024");
+  }
+
   EngineOptions tiny;
   tiny.kv_memory = 1000;
   std::unique_ptr<Engine> small = Open(kDemo, tiny);
