@@ -526,6 +526,12 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
     EXPECT_FALSE((*context)->Score(tokens, {}).ok());
   }
 
+  for (int64_t EngineOptions::*tokens : {&EngineOptions::chunk, &EngineOptions::segment}) {
+    EngineOptions options;
+    options.*tokens = int64_t{1} << 40;  // so many that their pages are not counted in 32 bits
+    const Status cut = Open(kDemo, options)->NewContext({{50}}).status();
+    EXPECT_EQ(cut.message(), "a chunk or segment has at most 1073741824 tokens");
+  }
   for (const int threads : {-1, 1025}) {
     EngineOptions options;
     options.threads = threads;
