@@ -86,6 +86,18 @@ TEST(EngineApi, ASmallBudgetGivesTheTokensOfNoBudget) {
   EXPECT_EQ(got.text, expected.text);
 }
 
+// A disk that is allowed and not needed takes no buffers on the host.
+TEST(EngineApi, ACacheOnTheDeviceNeedsNoHostMemory) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 700, 1), 4);
+  EngineOptions options;
+  options.host_memory = 0;
+  options.disk_memory = 1 << 30;
+  for (const char* placement : {"first-fit", "lru"}) {
+    options.placement = placement;
+    EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, {}, request).tokens);
+  }
+}
+
 TEST(EngineApi, ABatchEqualsItsRequestsAlone) {
   std::unique_ptr<Engine> engine = Open(kDemo);
   std::vector<Request> requests;
