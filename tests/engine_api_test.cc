@@ -86,6 +86,18 @@ TEST(EngineApi, ASmallBudgetGivesTheTokensOfNoBudget) {
   EXPECT_EQ(got.text, expected.text);
 }
 
+// A disk that is allowed and not needed takes no buffers on the host.
+TEST(EngineApi, ACacheOnTheDeviceNeedsNoHostMemory) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 700, 1), 4);
+  EngineOptions options;
+  options.host_memory = 0;
+  options.disk_memory = 1 << 30;
+  for (const char* placement : {"first-fit", "lru"}) {
+    options.placement = placement;
+    EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, {}, request).tokens);
+  }
+}
+
 TEST(EngineApi, ABatchEqualsItsRequestsAlone) {
   std::unique_ptr<Engine> engine = Open(kDemo);
   std::vector<Request> requests;
@@ -358,6 +370,24 @@ TEST(EngineApi, DynamicRopePrefillsAgainForAnotherLengthAndSaysSo) {
   EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
 }
 
+// A call that is refused leaves the cache as it was, and what is known of it.
+TEST(EngineApi, APartThatIsNotNextLeavesTheCacheAlone) {
+  std::unique_ptr<Engine> engine = Open(kGolden + "llama-dynamic");
+  const int64_t trained = engine->info().max_position;
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{4 * trained + 300}});
+  ASSERT_TRUE(context.ok());
+  std::vector<TokenId> prompt = Tokens(trained + 70, engine->info().vocab, 6);
+  ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 2)).ok());
+  prompt.resize(static_cast<size_t>(2 * trained + 140), 5);
+  Context::ScorePart part;
+  part.begin = 3;
+  EXPECT_EQ((*context)->Score(prompt, part, {}).status().code(), StatusCode::kInvalidArgument);
+  Result<Generation> longer = GenerateOne(**context, RequestOf(prompt, 4));
+  ASSERT_TRUE(longer.ok()) << longer.status().message();
+  EXPECT_EQ(longer->reused_tokens, 0);
+  EXPECT_EQ(longer->tokens, Fresh(kGolden + "llama-dynamic", {}, RequestOf(prompt, 4)).tokens);
+}
+
 TEST(EngineApi, LearnedPositionsBoundTheContext) {
   std::unique_ptr<Engine> engine = Open(kGolden + "opt");
   const int64_t most = engine->info().max_position;
@@ -448,6 +478,40 @@ TEST(EngineApi, StopsAndLimits) {
   EXPECT_EQ(cut->prompt_tokens + static_cast<int64_t>(cut->tokens.size()), 61);
 }
 
+// The hook refuses the text before a stop string that comes in the same token.
+TEST(EngineApi, ARequestThatIsEndedAtItsStopEndsOnce) {
+  std::unique_ptr<Engine> engine = Open(kDemo);
+  Result<std::vector<TokenId>> prompt = engine->Encode("It was a bright morning, and the", {});
+  ASSERT_TRUE(prompt.ok());
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{60}});
+  ASSERT_TRUE(context.ok());
+  Request request = RequestOf(*prompt, 30);
+  Result<Generation> full = GenerateOne(**context, request);
+  ASSERT_TRUE(full.ok());
+  std::string before;
+  for (const TokenId token : full->tokens) {
+    const std::string text = *engine->Decode({&token, 1}, true);
+    const std::string stop = text.substr(std::min<size_t>(1, text.size()));
+    if (stop.size() > 2 && full->text.find(stop) == before.size() + 1) request.stop = {stop};
+    if (!request.stop.empty()) break;
+    before += text;
+  }
+  ASSERT_FALSE(request.stop.empty());
+  std::string shown;
+  std::vector<FinishReason> ends;
+  Hooks hooks;
+  hooks.on_text = [&](int, std::string_view text) {
+    shown += text;
+    return shown.size() <= before.size();
+  };
+  hooks.on_done = [&](int, const Generation& done) { ends.push_back(done.finish); };
+  Result<std::vector<Generation>> result = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(shown, full->text.substr(0, before.size() + 1));
+  EXPECT_EQ(ends, std::vector<FinishReason>{FinishReason::kCancelled});
+  EXPECT_EQ((*result)[0].finish, FinishReason::kCancelled);
+}
+
 TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   std::unique_ptr<Engine> engine = Open(kDemo);
   Result<std::unique_ptr<Context>> context = engine->NewContext({{50}});
@@ -464,6 +528,27 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   Request hot = RequestOf({1}, 5);
   hot.sampling.temperature = -1.0f;
   EXPECT_NE(error(hot).find("temperature"), std::string::npos);
+  for (const TokenId token : {-1, 8192, 1 << 30}) {
+    const std::vector<TokenId> tokens = {1, 2, 3, token, 4};
+    for (const int64_t from : {2, 3}) {
+      const Status profiled = (*context)->FarAttention(tokens, from, 1, 1, {}).status();
+      EXPECT_NE(profiled.message().find(std::to_string(token)), std::string::npos)
+          << profiled.message();
+    }
+    EXPECT_FALSE((*context)->Score(tokens, {}).ok());
+  }
+
+  for (int64_t EngineOptions::*tokens : {&EngineOptions::chunk, &EngineOptions::segment}) {
+    EngineOptions options;
+    options.*tokens = int64_t{1} << 40;  // so many that their pages are not counted in 32 bits
+    const Status cut = Open(kDemo, options)->NewContext({{50}}).status();
+    EXPECT_EQ(cut.message(), "a chunk or segment has at most 1073741824 tokens");
+  }
+  for (const int threads : {-1, 1025}) {
+    EngineOptions options;
+    options.threads = threads;
+    EXPECT_EQ(Engine::Open(kDemo, options).status().message(), "threads must be 0 to 1024");
+  }
 
   EngineOptions tiny;
   tiny.kv_memory = 1000;

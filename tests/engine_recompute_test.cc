@@ -250,6 +250,27 @@ TEST(RecomputeOptions, ReachTheSteps) {
   EXPECT_LT(all.kv_bytes, off.kv_bytes);
 }
 
+// X and the slabs of keys and values share the host's budget to the last byte.
+TEST(RecomputeOptions, TheSmallestHostMemoryHoldsBoth) {
+  for (const double share : {0.2, 0.5, 0.8, 1.0}) {
+    EngineOptions options = DemoOptions();
+    options.recompute_share = share;
+    const Workload workload = {{400, 260}};
+    Result<std::unique_ptr<Engine>> planner = Engine::Open(kDemo, options);
+    ASSERT_TRUE(planner.ok()) << planner.status().message();
+    options.host_memory = (*planner)->Plan(workload)->smallest_host_memory;
+    Result<std::unique_ptr<Engine>> engine = Engine::Open(kDemo, options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    for (const int slot : {1, 0}) {
+      const Status filled =
+          (*context)->FillSynthetic(slot, workload.lengths[static_cast<size_t>(slot)], 3);
+      EXPECT_TRUE(filled.ok()) << share << ": " << filled.message();
+    }
+  }
+}
+
 TEST(RecomputeOptions, WhatCannotBeSaysWhy) {
   const auto why = [](auto change) {
     EngineOptions options = DemoOptions();

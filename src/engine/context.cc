@@ -142,7 +142,11 @@ Status Context::Impl::Build(const Workload& workload) {
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
   setup->store.disk_budget = &disk_budget;
-  setup->store.disk_directory = options.disk_memory > 0 ? DiskDirectory(options) : "";
+  // A disk tier takes buffers on the host: there is none where the plan leaves nothing to it.
+  const bool to_disk = setup->plan.slabs[static_cast<size_t>(Tier::kDisk)] > 0 ||
+                       setup->store.placement == kv::PlacementKind::kDiskOnly;
+  setup->store.disk_directory =
+      options.disk_memory > 0 && to_disk ? DiskDirectory(options) : std::string();
   if (session == nullptr && !options.session.empty()) {
     Result<std::unique_ptr<kv::SlabFile>> created =
         kv::SlabFile::CreateSession(parts.env, options.session, setup->store.format, &disk_budget);

@@ -255,7 +255,6 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
 
 Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
                                                    const EngineOptions& options) {
-  auto impl = std::make_unique<Engine::Impl>(env, options);
   if (Result<kv::PlacementKind> kind = PlacementOf(options); !kind.ok()) {
     return kind.status();
   }
@@ -272,6 +271,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (!is_share(options.recompute_share, kRecomputeAuto)) {
     return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
   }
+  auto impl = std::make_unique<Engine::Impl>(env, options);
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   if (Status s = impl->FindMachine(); !s.ok()) return s;
   std::string folder = model;

@@ -1,14 +1,10 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/half.h"
-#include "base/random.h"
-#include "kernels/items.h"
 
 namespace headway {
 namespace {
@@ -39,9 +35,6 @@ int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
   // Lengths just before a split doubles have up to twice the parts of a sampled one.
   return 2 * parts;
 }
-
-// Of synthetic keys and values, that differ from each other.
-constexpr int64_t kSyntheticRows = 64;
 
 // Of the pages that a gather is recomputed into: the memory begins on a multiple of this.
 constexpr int64_t kPageAlignment = 4096;
@@ -218,63 +211,6 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   return status;
 }
 
-Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed) {
-  Random random(seed);
-  const int64_t chunk = std::min(tokens, limits_.step_tokens);
-  const int64_t width = int64_t{shape_.kv_heads} * shape_.head_dim;
-  std::vector<std::byte> rows(static_cast<size_t>(ActivationBytes(chunk * width)));
-  // Drawing takes longer than all else here: rows come again.
-  const int64_t drawn = std::min(chunk, kSyntheticRows);
-  for (void* to : {act_.k, act_.v}) {
-    for (int64_t i = 0; i < drawn * width; ++i) {
-      StoreFloat(rows.data(), i, limits_.activation_dtype, random.Normal());
-    }
-    const auto row_bytes = static_cast<size_t>(ActivationBytes(width));
-    for (int64_t row = drawn; row < chunk; ++row) {
-      std::copy_n(rows.data() + static_cast<size_t>(row - drawn) * row_bytes, row_bytes,
-                  rows.data() + static_cast<size_t>(row) * row_bytes);
-    }
-    compute_.Copy2D(static_cast<std::byte*>(to),
-                    static_cast<size_t>(ActivationBytes(act_.qkv_stride)), rows.data(), row_bytes,
-                    row_bytes, static_cast<size_t>(chunk));
-    if (Status s = compute_.Synchronize(); !s.ok()) return s;
-  }
-  if (recomputes()) {
-    // Any numbers do: the values again, over and over.
-    const int64_t bytes = ActivationBytes(chunk * shape_.d_model);
-    for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(rows.size())) {
-      compute_.Copy(static_cast<std::byte*>(act_.normed) + at, rows.data(),
-                    std::min(rows.size(), static_cast<size_t>(bytes - at)));
-    }
-    if (Status s = compute_.Synchronize(); !s.ok()) return s;
-  }
-  const std::vector<TokenId> ids(static_cast<size_t>(chunk), 0);
-  for (int64_t at = 0; at < tokens; at += chunk) {
-    const int64_t n = std::min(chunk, tokens - at);
-    const StepInput input{sequence, std::span(ids).first(static_cast<size_t>(n)), nullptr,
-                          LogitsMode::kNone};
-    BeginEntries({&input, 1});
-    const kv::StepEntry entry{sequence, n};
-    if (Status s = store_.BeginStep({&entry, 1}); !s.ok()) return s;
-    Status status = store_.BeginReads({});
-    for (int layer = 0; status.ok() && layer < shape_.layers; ++layer) {
-      FindNew(layer);
-      for (const RopeStoreItem& item : store_items_) {
-        kernels_.StoreKv(compute_, format_, {&item.kv, 1});
-      }
-      if (recomputes()) KeepX(layer);
-      store_.CloseLayer(layer);
-    }
-    if (status.ok()) status = store_.EndStep();
-    if (!status.ok()) {
-      store_.AbortStep();
-      return status;
-    }
-  }
-  store_.Drain();  // what is measured next starts with idle lanes
-  return OkStatus();
-}
-
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   const int64_t tokens = static_cast<int64_t>(ids_.size());
   for (int layer = 0; layer < shape_.layers; ++layer) {
@@ -371,152 +307,6 @@ void Executor::FindNew(int layer) {
                    .to = PagesOf(target, run)};
         store_items_.push_back(item);
       }
-    }
-  }
-}
-
-Status Executor::Attention(int layer) {
-  layer_merges_.clear();
-  const bool with_host = !HostReads(layer).empty();
-  if (with_host) StartHost(layer);
-  for (int group = 0; group < store_.format().head_groups(layer); ++group) {
-    BeginStates();
-    if (Status s = AttendSegments(layer, group); !s.ok()) return s;
-    for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-      AttendRange(e, layer, group, store_.Tail(e, layer, group), /*last=*/true);
-    }
-    Flush(WindowOf(layer));
-    if (with_host) AddMerges(RunsOf(layer, group), true);
-  }
-  // Without the host all groups have as many parts.
-  if (!with_host) AddMerges(slab_runs_[static_cast<size_t>(layer)], false);
-  if (store_.format().pattern.StreamingIn(layer) > 0) AttendStreaming(layer);
-  if (with_host) {
-    host_->StreamWaits(compute_);
-    store_.AwaitHost();
-  }
-  if (!layer_merges_.empty()) kernels_.Merge(compute_, shape_.head_dim, layer_merges_);
-  return probe_ == nullptr ? OkStatus() : FinishProbe(layer);
-}
-
-int64_t Executor::WindowOf(int layer) const {
-  const std::vector<int64_t>& windows = model_.config().windows;
-  return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
-}
-
-// A group of heads has no states yet.
-void Executor::BeginStates() {
-  for (Entry& entry : entries_) {
-    entry.parts = 0;
-    entry.started = false;
-  }
-  if (probe_ != nullptr) probe_->started = false;
-}
-
-Status Executor::AttendSegments(int layer, int group) {
-  for (; next_read_ < reads_.size(); ++next_read_) {
-    const kv::SlabRead& read = reads_[next_read_];
-    if (read.layer != layer || read.group != group) break;
-    Result<kv::SlabView> view = store_.NextRead();
-    if (!view.ok()) return view.status();
-    if (view->x != nullptr) {
-      gather_.push_back({read.entry, *view});
-      if (view->ends_gather) Recompute(layer);
-      continue;
-    }
-    AttendRange(read.entry, layer, group, view->keys, /*last=*/false);
-    views_.push_back(*view);
-    // A prefill state takes its ranges one after the other, and a staging buffer is wanted back;
-    // decode items of resident slabs wait to be launched together.
-    if (!entries_[static_cast<size_t>(read.entry)].decode || view->tier != Tier::kDevice) {
-      Flush(WindowOf(layer));
-    }
-  }
-  return OkStatus();
-}
-
-// The heads of a group against one range of keys. Decode cuts it at fixed boundaries, each piece
-// with a state of its own.
-void Executor::AttendRange(int entry_index, int layer, int group, const KeyRun& keys, bool last) {
-  Entry& entry = entries_[static_cast<size_t>(entry_index)];
-  const int64_t width = QWidth();
-  int64_t parts = 0;
-  for (const kv::HeadRun& run : RunsOf(layer, group)) {
-    const int64_t head = int64_t{run.head} * shape_.group();  // query head
-    AttentionItem item;
-    item.q = static_cast<const std::byte*>(act_.q) +
-             ActivationBytes(entry.row * act_.qkv_stride + head * shape_.head_dim);
-    item.q_stride = act_.qkv_stride;
-    item.tokens = entry.tokens;
-    item.q_position = entry.position;
-    item.heads = run.heads;
-    item.keys = keys;
-    item.keys.pages = PagesOf(keys.pages, run);
-    item.o_stride = width;
-    item.lse_stride = shape_.query_heads;
-    if (entry.decode) {
-      const int64_t part = entry_index * max_parts_ + entry.parts;
-      item.split = entry.split;
-      item.o = part_o_ + part * width + head * shape_.head_dim;
-      item.o_part_stride = width;
-      item.lse = part_lse_ + part * shape_.query_heads + head;
-      item.lse_part_stride = shape_.query_heads;
-      parts = PartsOf(item);
-    } else {
-      item.o = o_ + entry.row * width + head * shape_.head_dim;
-      item.lse = lse_ + entry.row * shape_.query_heads + head;
-      item.merge = entry.started;
-      if (last && o_ != act_.o) {
-        item.result = static_cast<std::byte*>(act_.o) +
-                      ActivationBytes(entry.row * width + head * shape_.head_dim);
-        item.result_stride = width;
-      }
-    }
-    items_.push_back(item);
-  }
-  entry.started = true;
-  entry.parts += static_cast<int>(parts);
-  HEADWAY_CHECK(entry.parts <= max_parts_);
-  if (probe_ != nullptr) ProbeRange(layer, group, keys);
-}
-
-// Enqueues the items so far.
-void Executor::Flush(int64_t window) {
-  if (!items_.empty()) {
-    AttentionParams params;
-    params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
-    params.window = window;
-    kernels_.Attend(compute_, format_, shape_.group(), params, items_);
-    items_.clear();
-  }
-  for (const kv::SlabView& view : views_) store_.FinishRead(view);
-  views_.clear();
-}
-
-// Leaves the partial states of decode entries, of heads that have as many parts as those attended
-// to last, and those of the host to the layer's Merge into act_.o.
-void Executor::AddMerges(std::span<const kv::HeadRun> runs, bool with_host) {
-  const int64_t width = QWidth();
-  for (int e = 0; e < static_cast<int>(entries_.size()); ++e) {
-    const Entry& entry = entries_[static_cast<size_t>(e)];
-    if (!entry.decode) continue;
-    for (const kv::HeadRun& run : runs) {
-      const int64_t head = int64_t{run.head} * shape_.group();  // query head
-      MergeItem item;
-      item.part_o = part_o_ + e * max_parts_ * width + head * shape_.head_dim;
-      item.o_part_stride = width;
-      item.part_lse = part_lse_ + e * max_parts_ * shape_.query_heads + head;
-      item.lse_part_stride = shape_.query_heads;
-      item.parts = entry.parts;
-      if (with_host && on_host_[static_cast<size_t>(e)]) {
-        item.extra_o = host_->o(e) + head * shape_.head_dim;
-        item.extra_lse = host_->lse(e) + head;
-      }
-      item.rows = int64_t{run.heads} * shape_.group();
-      item.o = static_cast<std::byte*>(act_.o) +
-               ActivationBytes(entry.row * width + head * shape_.head_dim);
-      if (probe_ != nullptr) item.lse = lse_ + head;
-      layer_merges_.push_back(item);
     }
   }
 }

@@ -226,8 +226,8 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
   run->active = true;
   if (run->decoder.has_value()) {
     Emit(run->decoder->Push(token), run, hooks);
+    if (!run->active) return;  // the hook has ended it
     if (run->stop->stopped()) return Finish(FinishReason::kStop, run, hooks);
-    if (!run->active) return;
   }
   if (static_cast<int64_t>(run->out.tokens.size()) >= run->request->max_tokens) {
     return Finish(FinishReason::kLength, run, hooks);
@@ -359,8 +359,17 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   Request request;
   request.prompt.assign(tokens.begin(), tokens.end());
   if (Status s = Check({&request, 1}); !s.ok()) return s;
+  const size_t count = tokens.size() - 1;  // the last token is predicted and predicts nothing
+  const size_t end = part.end < 0 ? count : static_cast<size_t>(part.end);
+  const auto begin = static_cast<size_t>(part.begin);
+  if (begin > end || end > count ||
+      (begin > 0 &&
+       (!slots_[0].sequence.has_value() || store_.Length(*slots_[0].sequence) != part.begin))) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the parts of a sequence are scored one behind the other");
+  }
   timings_ = Timings{};
-  if (part.begin == 0) {
+  if (begin == 0) {
     if (Status s = EmptySlot(0); !s.ok()) return s;
   }
   const RopeFrequencies rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
@@ -368,14 +377,6 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();
-  const size_t count = tokens.size() - 1;  // the last token is predicted and predicts nothing
-  const size_t end = part.end < 0 ? count : static_cast<size_t>(part.end);
-  const auto begin = static_cast<size_t>(part.begin);
-  if (!slots_[0].sequence.has_value() || begin > end || end > count ||
-      store_.Length(*slots_[0].sequence) != part.begin) {
-    return Status(StatusCode::kInvalidArgument,
-                  "the parts of a sequence are scored one behind the other");
-  }
   for (size_t at = begin; at < end;) {
     const size_t n = std::min(end - at, static_cast<size_t>(chunk_));
     const StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope, LogitsMode::kAll};

@@ -12,12 +12,10 @@ Result<std::vector<float>> Generator::FarAttention(std::span<const TokenId> toke
     return Status(StatusCode::kInvalidArgument,
                   "attention is profiled behind at least one token, with at least one recent one");
   }
-  Request request;  // its last token is not computed
-  request.prompt.assign(tokens.begin(), tokens.begin() + from + 1);
-  if (static_cast<int64_t>(tokens.size()) > lengths_[0]) {
-    return Status(StatusCode::kInvalidArgument, "the tokens to profile do not fit the context");
-  }
+  Request request;
+  request.prompt.assign(tokens.begin(), tokens.end());
   if (Status s = Check({&request, 1}); !s.ok()) return s;
+  request.prompt.resize(static_cast<size_t>(from) + 1);  // the last one is not computed
   Run run;
   run.request = &request;
   if (Status s = Start(0, &run); !s.ok()) return s;

@@ -347,8 +347,9 @@ Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
   if (memory.backend.own_memory) {
     setup.store.device_slabs = setup.plan.slabs[0];
     setup.store.host_slabs = setup.plan.slabs[1];
-    setup.store.x_slabs = setup.plan.x_slabs;
   }
+  // Slabs of K and V are made by blocks of as many as the host's budget holds: X's come first.
+  setup.store.x_slabs = setup.plan.x_slabs;
   setup.executor = ExecutorLimitsFor(setup.store, workload, kernels);
   setup.kernels = KernelLimitsFor(config.shape, setup.store, kernels);
   return setup;

@@ -11,10 +11,17 @@
 namespace headway::plan {
 namespace {
 
+// Of a chunk and a segment: pages of one are counted in an int.
+constexpr int64_t kMostTokens = int64_t{1} << 30;
+
 Status CheckRequest(const PlanRequest& request) {
   const CacheChoice& fixed = request.fixed;
   if (fixed.chunk < 0 || fixed.group_heads < 0 || fixed.segment_tokens < 0) {
     return Status(StatusCode::kInvalidArgument, "chunk, head group and segment must be positive");
+  }
+  if (std::max(fixed.chunk, fixed.segment_tokens) > kMostTokens) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a chunk or segment has at most " + std::to_string(kMostTokens) + " tokens");
   }
   if (fixed.segment_tokens % request.page_slots != 0) {
     return Status(StatusCode::kInvalidArgument, "a segment of " +

@@ -1,6 +1,7 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
-// store_streaming.cc those of streaming heads, store_recompute.cc what keys and values are
-// recomputed from, store_host.cc what the host's cores read, store_session.cc saving and restoring.
+// store_close.cc the pages that they close, store_streaming.cc the steps of streaming heads,
+// store_recompute.cc what keys and values are recomputed from, store_host.cc what the host's cores
+// read, store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
@@ -90,7 +91,7 @@ struct Store::Impl {
   Status GrowAll();
   void UndoGrowth();
   void EnterLayer(int next);
-  // Of the layer that was entered last:
+  // Of the layer that was entered last (store_close.cc):
   void EncodeClosedPages(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
   void CopyOpenPages(const Entry& entry);

@@ -1,0 +1,139 @@
+// The end of a layer in a step of a Store: pages that closed are encoded and go down to their
+// slabs, what is left of the append buffer goes to the open pages.
+#include <algorithm>
+#include <vector>
+
+#include "kv/store/store.h"
+#include "kv/store/store_impl.h"
+
+namespace headway::kv {
+
+void Store::Impl::EncodeClosedPages(const Entry& entry) {
+  const int64_t pages =
+      math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
+  std::vector<EncodePagesItem> items;
+  for (int group = 0; pages > 0 && group < format.head_groups(current); ++group) {
+    const int row = FirstRow(format, current, group);
+    const int heads = format.HeadsIn(current, group);
+    const auto from = [&](int at) {
+      return entry.appends ? buffers->Append(current, at, entry.append_page)
+                           : buffers->Open(entry.place, current, at);
+    };
+    EncodePagesItem item;
+    item.heads = heads;
+    item.from = {
+        .k = from(row),
+        .v = from(row + heads),
+        .page_stride = format.page_stride(),
+        .head_stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride(),
+        .count = pages * math.slots()};
+    item.to = {.k = buffers->Encoded(current, row, entry.encoded_page),
+               .v = buffers->Encoded(current, row + heads, entry.encoded_page),
+               .page_stride = format.closed_stride(),
+               .head_stride = buffers->encoded_row_stride(),
+               .count = item.from.count,
+               .params = buffers->EncodedParams(current, group, entry.encoded_page),
+               .params_page_stride = format.param_stride(),
+               .params_head_stride = format.param_bytes()};
+    items.push_back(item);
+  }
+  if (!items.empty()) options.kernels->EncodePages(*compute, format.page, items);
+}
+
+void Store::Impl::CopyClosedPages(const Entry& entry) {
+  const int64_t before = math.ClosedPages(entry.before);
+  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
+  const Growth growth = GrowthOf(entry, current);
+  Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  for (int group = 0; group < format.head_groups(current); ++group) {
+    const int row = FirstRow(format, current, group);
+    for (int segment = growth.first; segment < growth.last; ++segment) {
+      const int64_t start = int64_t{segment} * format.segment_pages;
+      const int64_t page = std::max(before, start);
+      const int64_t end = std::min(after, start + format.segment_pages);
+      Slab& slab = (*slabs)[SlabsOf(sequence, current, group)[static_cast<size_t>(segment)]];
+      slab.pages = static_cast<int>(end - start);
+      if (slab.x) {
+        const std::byte* x = entry.appends
+                                 ? buffers->AppendX(current, entry.append_page + page - before)
+                                 : buffers->OpenX(entry.place, current);
+        slab.written.Join(mover->AppendX(static_cast<int>(page - start),
+                                         static_cast<int>(end - page), x, slab.data,
+                                         slab.behind()));
+        continue;
+      }
+      const std::byte* from = entry.appends
+                                  ? buffers->Append(current, row, entry.append_page + page - before)
+                                  : buffers->Open(entry.place, current, row);
+      int64_t stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+      const std::byte* params = nullptr;
+      if (format.encoded()) {
+        from = buffers->Encoded(current, row, entry.encoded_page + page - before);
+        stride = buffers->encoded_row_stride();
+        params = buffers->EncodedParams(current, group, entry.encoded_page + page - before);
+      }
+      slab.written.Join(
+          mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
+                         static_cast<int>(end - page)},
+                        from, stride, params, slab.place(), slab.behind()));
+    }
+  }
+}
+
+void Store::Impl::CopyOpenPages(const Entry& entry) {
+  const auto slot_bytes =
+      static_cast<int64_t>(DTypeBytes(format.page.dtype)) * format.page.head_dim;
+  const int64_t slots = (entry.before + entry.tokens) % math.slots();
+  if (!entry.appends || slots == 0) return;
+  lanes.stream(Lane::kDeviceToHost)
+      .Copy2D(buffers->Open(entry.place, current, 0),
+              static_cast<size_t>(buffers->open_row_stride()),
+              buffers->Append(current, 0, entry.append_page + entry.pages - 1),
+              static_cast<size_t>(buffers->append_row_stride()),
+              static_cast<size_t>(slots * slot_bytes), static_cast<size_t>(buffers->rows()));
+  if (KeepsX(entry)) {
+    lanes.stream(Lane::kDeviceToHost)
+        .Copy(buffers->OpenX(entry.place, current),
+              buffers->AppendX(current, entry.append_page + entry.pages - 1),
+              static_cast<size_t>(format.XBytes(slots)));
+  }
+}
+
+void Store::CloseLayer(int layer) {
+  Impl& impl = *impl_;
+  impl.EnterLayer(layer);
+  ++impl.layers_closed;
+  const auto moves = [&](const Impl::Entry& entry) {
+    return entry.appends ||
+           impl.math.ClosedPages(entry.before + 1) > impl.math.ClosedPages(entry.before);
+  };
+  if (std::none_of(impl.entries.begin(), impl.entries.end(), moves)) return;
+
+  if (impl.format.encoded()) {
+    impl.lanes.Wait(Lane::kCompute, impl.buffers->append_fence(layer));
+    for (const Impl::Entry& entry : impl.entries) impl.EncodeClosedPages(entry);
+  }
+  Fence computed;
+  computed.Add(Lane::kCompute, impl.lanes.Mark(Lane::kCompute));
+  impl.lanes.Wait(Lane::kDeviceToHost, computed);
+  for (const Impl::Entry& entry : impl.entries) {
+    if (!moves(entry)) continue;
+    impl.CopyClosedPages(entry);
+    impl.CopyStreamingPages(entry);
+    impl.CopyOpenPages(entry);
+    impl.buffers->open_fence(entry.place, layer)
+        .Add(Lane::kDeviceToHost, impl.lanes.Soon(Lane::kDeviceToHost));
+  }
+  Fence& used = impl.buffers->append_fence(layer);
+  used.Add(Lane::kDeviceToHost, impl.lanes.Mark(Lane::kDeviceToHost));
+  if (impl.poison != nullptr) {
+    impl.poison->Fill(impl.buffers->Append(layer, 0, 0),
+                      impl.buffers->rows() * impl.buffers->append_row_stride(), &used);
+    if (impl.format.keeps_x()) {
+      impl.poison->Fill(impl.buffers->AppendX(layer, 0), impl.buffers->append_x_half_bytes(),
+                        &used);
+    }
+  }
+}
+
+}  // namespace headway::kv
