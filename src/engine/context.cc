@@ -106,6 +106,10 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
   limits.activation = setup.executor.activation_dtype;
   Result<std::unique_ptr<HostAttention>> made =
       HostAttention::Create(limits, std::move(*host_kernels), *device, memory_budget);
+  if (planned && made.status().code() == StatusCode::kUnsupported) {  // nobody asked for it
+    Log(LogLevel::kWarning, made.status().message());
+    return 0.0;
+  }
   if (!made.ok()) return made.status();
   host_attention = std::move(*made);
   return share;

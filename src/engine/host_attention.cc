@@ -211,11 +211,11 @@ void HostAttention::StreamWaits(Stream& stream) {
 }
 
 void HostAttention::EndWork(int64_t number, int64_t start_ns) {
+  const std::lock_guard lock(mutex_);
+  if (number <= forgotten_) return;  // of a step that was given up, whose events are used again
   // Where the stream was not told yet it has other things to do, too.
   const bool awaited = stream_told_.load(std::memory_order_acquire) >= number &&
                        stream_at_[static_cast<size_t>(number) % stream_at_.size()]->Reached();
-  const std::lock_guard lock(mutex_);
-  if (number <= forgotten_) return;  // of a step that was given up
   spans_.push_back({start_ns, Env::Default()->NowNanos(), awaited});
 }
 
