@@ -380,8 +380,9 @@ TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {
   const auto args = [&](size_t length) {
     WriteFile(dir_.File("doc.txt"), text.substr(0, length));
     // The answer is sure enough not to depend on where the last run was killed.
-    return Args{"run", kModel,        "-f",   dir_.File("doc.txt"), "--ask", line["question"], "-n",
-                "16",  "--kv-memory", "8MiB", "--session",          session};
+    return Args{
+        "run", kModel,        "-f",   dir_.File("doc.txt"), "--ask", line["question"], "-n",
+        "16",  "--kv-memory", "8MiB", "--save-every",       "0",     "--session",      session};
   };
   const int seed = static_cast<int>(getpid());
   SCOPED_TRACE("seed " + std::to_string(seed));

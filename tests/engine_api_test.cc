@@ -445,6 +445,41 @@ TEST(EngineApi, CancellingKeepsWholePagesForTheNextTry) {
   EXPECT_EQ(again->tokens, Fresh(kDemo, {}, request).tokens);
 }
 
+// What a process had saved when it was killed.
+TEST(EngineApi, ASessionIsSavedWhileAPromptIsRead) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  options.chunk = 512;
+  const Request request = RequestOf(Quoting(*Open(kDemo), 2000, 8), 8);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2100}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    Hooks hooks;
+    hooks.on_progress = [&](const Progress& progress) {
+      const Status saved = (*context)->SaveSession("on the way");
+      EXPECT_TRUE(saved.ok()) << saved.message();
+      if (progress.phase == Progress::Phase::kPrefill && progress.done == 1024) {
+        std::filesystem::copy(options.session, dir.File("killed.session"));
+      }
+    };
+    Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made->front().tokens, Fresh(kDemo, {}, request).tokens);
+  }
+  options.session = dir.File("killed.session");
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{2100}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 1024);
+  EXPECT_EQ((*context)->SessionNote(), "on the way");
+  Result<Generation> again = GenerateOne(**context, request);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->reused_tokens, 1024);
+  EXPECT_EQ(again->tokens, Fresh(kDemo, {}, request).tokens);
+}
+
 TEST(EngineApi, EnginesLiveSideBySide) {
   const Request request = RequestOf(Tokens(300, 8000, 9), 16);
   const Generation expected = Fresh(kDemo, {}, request);

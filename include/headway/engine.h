@@ -327,7 +327,7 @@ class Context {
 
   void Reset();  // empties every slot
   // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept
-  // with it, such as the conversation that the tokens are.
+  // with it, such as the conversation that the tokens are. Also from within on_progress.
   Status SaveSession(std::string_view note = {});
   int64_t SessionTokens() const;           // that the session file held when it was opened
   const std::string& SessionNote() const;  // that it was saved with; empty without a session

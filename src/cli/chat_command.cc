@@ -210,7 +210,8 @@ Status Chat::Answer(const std::string& text) {
   request.sampling = flags_.sampling.options;
   request.stop = flags_.sampling.stop;
   request.ignore_eos = flags_.sampling.ignore_eos;
-  const GenerateView view{.stream_text = true, .progress = !flags_.output.no_progress};
+  const GenerateView view{
+      .stream_text = true, .progress = !flags_.output.no_progress, .note = Note()};
   Result<Generation> made =
       GenerateShown(context_, request, view, flags_.model.engine, interrupt_, console_);
   if (!made.ok()) return made.status();

@@ -1,5 +1,7 @@
 #include "cli/generate.h"
 
+#include <chrono>
+
 #include <utility>
 
 namespace headway::cli {
@@ -18,7 +20,18 @@ Result<Generation> GenerateShown(Context& context, const Request& request, const
       return written;
     };
   }
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::seconds save_every(view.save_every);
+  Clock::time_point saved = Clock::now();
+  bool saves = true;
   hooks.on_progress = [&](const Progress& progress) {
+    if (saves && Clock::now() - saved >= save_every) {
+      if (Status s = context.SaveSession(view.note); !s.ok()) {
+        console.Warn("the session could not be saved on the way: " + s.message());
+        saves = false;
+      }
+      saved = Clock::now();
+    }
     // Text that streams is progress enough, and a status line on its terminal would wipe it away.
     if (started || (view.stream_text && progress.phase == Progress::Phase::kDecode)) return;
     meter.Show(progress);

@@ -2,6 +2,9 @@
 #ifndef HEADWAY_CLI_GENERATE_H_
 #define HEADWAY_CLI_GENERATE_H_
 
+#include <cstdint>
+#include <string>
+
 #include "cli/console.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
@@ -10,12 +13,19 @@
 
 namespace headway::cli {
 
+inline constexpr int64_t kSaveEvery = 60;
+
 struct GenerateView {
   bool stream_text = true;  // text to `out` as it comes
   bool progress = true;
+  // Seconds between saves of the session, where there is one, so that a run that is killed loses no
+  // more. With this note.
+  int64_t save_every = kSaveEvery;
+  std::string note = {};
 };
 
-// Runs one request in slot 0. kIo when the text could not be written.
+// Runs one request in slot 0. kIo when the text could not be written; a save that fails is a
+// warning.
 Result<Generation> GenerateShown(Context& context, const Request& request, const GenerateView& view,
                                  const EngineOptions& limits, const InterruptGuard& interrupt,
                                  Console& console);

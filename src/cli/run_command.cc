@@ -39,6 +39,9 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
       ->default_str(std::to_string(flags->max_tokens));
   AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the context; 0: as many as prompt, --n-predict and session need");
+  AddNumber(app, "Memory", "--save-every", &flags->save_every, 0, kMaxCount,
+            "seconds after which --session is saved again while the run goes on")
+      ->default_str(std::to_string(flags->save_every));
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
   AddSwitch(app, "Output", "--compare-resident", &flags->compare_resident,
@@ -233,7 +236,9 @@ int RunCommand(const Args& args, Console& console) {
   }
   const Request request = RequestOf(flags, std::move(*prompt));
   const InterruptGuard interrupt;
-  const GenerateView view{.stream_text = !flags.output.json, .progress = !flags.output.no_progress};
+  const GenerateView view{.stream_text = !flags.output.json,
+                          .progress = !flags.output.no_progress,
+                          .save_every = flags.save_every};
   Result<Outcome> outcome = RunOnce(flags, **engine, request, *length, view, interrupt, console);
   if (!outcome.ok()) return console.Fail(outcome.status());
   SayNotices(outcome->generation, console);

@@ -10,6 +10,7 @@
 
 #include "cli/console.h"
 #include "cli/flags.h"
+#include "cli/generate.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 
@@ -24,6 +25,7 @@ struct RunFlags {
   int64_t parallel = 32;
   int64_t max_tokens = 128;
   int64_t context = 0;
+  int64_t save_every = kSaveEvery;
   bool compare_resident = false;
 };
 
