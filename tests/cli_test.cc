@@ -310,6 +310,12 @@ TEST_F(Cli, WarnsOfContextsBeyondTheTrainedLength) {
   EXPECT_THAT(outcome.err, HasSubstr("16384"));
 }
 
+TEST_F(Cli, WarnsOfABudgetForAGpuThatIsNotAskedFor) {
+  const Outcome outcome = Run({"run", kModel, "-p", "Hello", "-n", "1", "--gpu-memory", "17GiB"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("--device cuda computes on a GPU"));
+}
+
 TEST_F(Cli, WarnsOfMoreMemoryThanThereIs) {
   const Outcome unlimited = Run({"plan", kModel, "-c", "1000000000"});
   EXPECT_EQ(unlimited.status, 0) << unlimited.err;

@@ -141,7 +141,13 @@ Status Engine::Impl::OpenBackend() {
   if (!made_kernels.ok()) return made_kernels.status();
   kernels = std::move(*made_kernels);
   const BackendInfo& info_of = backend->info();
-  if (!info_of.own_memory) return OkStatus();
+  if (!info_of.own_memory) {
+    if (options.gpu_memory > 0) {
+      Log(LogLevel::kWarning,
+          "--gpu-memory counts for nothing on the CPU; --device cuda computes on a GPU");
+    }
+    return OkStatus();
+  }
   // The driver has taken its part of what is free already.
   device_budget.emplace("--gpu-memory", options.gpu_memory > 0
                                             ? options.gpu_memory
