@@ -211,7 +211,8 @@ class Simulation {
       Recompute(recomputed, x_ready);
       Attention(keys, longest);
       if (host_done > 0.0) {
-        // The merge reads the host's states over a busy bus, cores begin and end at different times.
+        // The merge reads the host's states over a busy bus, cores begin and end at different
+        // times.
         gpu_ = std::max(gpu_, host_done);
         Device(&time_.other, 90.0 * machine_.launch_seconds);
       }
