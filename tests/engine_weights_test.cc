@@ -191,13 +191,16 @@ TEST(WeightsInFiles, StreamFromThereToTheSameBits) {
   }
 }
 
+// A golden model from a copy of its files, "model" in the directory, which a test may harm.
+Result<std::unique_ptr<Model>> LoadCopy(const TestDir& dir) {
+  std::filesystem::copy(LoadGolden(*Env::Default(), "llama-bf16")->folder, dir.File("model"));
+  return Model::Load(Env::Default(), dir.File("model"));
+}
+
 // A file that is cut short while its model is in use: an error, and no token of it.
 TEST(WeightsInFiles, ThatAreCutShortEndTheContext) {
   const TestDir dir;
-  Result<Golden> golden = LoadGolden(*Env::Default(), "llama-bf16");
-  ASSERT_TRUE(golden.ok()) << golden.status().message();
-  std::filesystem::copy(golden->folder, dir.File("model"));
-  Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), dir.File("model"));
+  Result<std::unique_ptr<Model>> model = LoadCopy(dir);
   ASSERT_TRUE(model.ok()) << model.status().message();
   HarnessConfig config = HarnessConfig::Default();
   config.weight_layers = 0;
@@ -206,22 +209,19 @@ TEST(WeightsInFiles, ThatAreCutShortEndTheContext) {
   ASSERT_TRUE(h.ok()) << h.status().message();
   const RopeFrequencies rope = RopeOf(**model, 64);
   const kv::SequenceId id = *(*h)->NewSequence();
-  const std::span<const TokenId> prompt(golden->prompt);
+  const std::vector<TokenId> tokens = RandomTokens(20, 96, 5);
   const std::string shard = dir.File("model/model-00003-of-00006.safetensors");  // of layer 0
   std::filesystem::resize_file(shard, 4096);
-  const Status status = (*h)->Append(id, prompt.first(20), rope).status();
+  const Status status = (*h)->Append(id, tokens, rope).status();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.message().find(shard + " was changed"), std::string::npos) << status.message();
-  EXPECT_FALSE((*h)->Append(id, prompt.first(1), rope).ok());
+  EXPECT_FALSE((*h)->Append(id, std::span(tokens).first(1), rope).ok());
 }
 
 // A file that another of the same size has replaced since the model was loaded.
 TEST(WeightsInFiles, ThatWereReplacedAreNotRead) {
   const TestDir dir;
-  Result<Golden> golden = LoadGolden(*Env::Default(), "llama-bf16");
-  ASSERT_TRUE(golden.ok()) << golden.status().message();
-  std::filesystem::copy(golden->folder, dir.File("model"));
-  Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), dir.File("model"));
+  Result<std::unique_ptr<Model>> model = LoadCopy(dir);
   ASSERT_TRUE(model.ok()) << model.status().message();
   const std::string shard = dir.File("model/model-00003-of-00006.safetensors");  // of layer 0
   std::filesystem::copy_file(shard, dir.File("other"));
