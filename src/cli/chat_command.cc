@@ -324,9 +324,7 @@ int ChatCommand(const Args& args, Console& console) {
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});
   if (!context.ok()) return console.Fail(context.status());
-  if (std::string warning = MemoryWarning((*context)->plan(), RamBytes()); !warning.empty()) {
-    console.Warn(warning);
-  }
+  WarnOfMemory((*context)->plan(), console);
   Chat chat(flags, **engine, **context, *length, std::move(*document), console);
   chat.Resume();
   return chat.Loop();

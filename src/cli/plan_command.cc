@@ -194,10 +194,7 @@ int PlanCommand(const Args& args, Console& console) {
   }
   for (const std::string& notice : made->notices) console.Warn(notice);
   // Another machine's memory is not this one's.
-  if (std::string warning = MemoryWarning(made->plan, RamBytes());
-      flags.model.engine.machine.empty() && !warning.empty()) {
-    console.Warn(warning);
-  }
+  if (flags.model.engine.machine.empty()) WarnOfMemory(made->plan, console);
   return console.WriteResult(flags.output.json ? Dump(ReportJson(*made)) : ReportText(*made));
 }
 

@@ -105,6 +105,11 @@ std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes) {
 
 int64_t RamBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
+void WarnOfMemory(const PlanReport& plan, Console& console) {
+  const std::string warning = MemoryWarning(plan, RamBytes());
+  if (!warning.empty()) console.Warn(warning);
+}
+
 Json TimingsJson(const Timings& timings) {
   return {
       {"prefill_tokens", timings.prefill_tokens},

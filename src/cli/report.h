@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/console.h"
 #include "headway/engine.h"
 
 namespace headway::cli {
@@ -30,6 +31,8 @@ double TokensPerSecond(int64_t tokens, double seconds);
 // empty.
 std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes);
 int64_t RamBytes();
+// Prints it for this machine.
+void WarnOfMemory(const PlanReport& plan, Console& console);
 
 // What each tier holds.
 struct TierUse {

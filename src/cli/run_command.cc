@@ -69,9 +69,7 @@ Result<Outcome> RunOnce(const RunFlags& flags, Engine& engine, const Request& re
                         Console& console) {
   Result<std::unique_ptr<Context>> context = engine.NewContext({{length}});
   if (!context.ok()) return context.status();
-  if (std::string warning = MemoryWarning((*context)->plan(), RamBytes()); !warning.empty()) {
-    console.Warn(warning);
-  }
+  WarnOfMemory((*context)->plan(), console);
   Result<Generation> made =
       GenerateShown(**context, request, view, flags.model.engine, interrupt, console);
   Outcome outcome;

@@ -144,9 +144,7 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
   if (!context.ok()) return console.Fail(context.status());
-  if (std::string warning = MemoryWarning((*context)->plan(), RamBytes()); !warning.empty()) {
-    console.Warn(warning);
-  }
+  WarnOfMemory((*context)->plan(), console);
   const InterruptGuard interrupt;
   InOrder results(*lines, console);
   ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
