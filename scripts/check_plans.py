@@ -6,9 +6,11 @@
       (measured over predicted time, less one): median and worst
   check_plans.py choose --headway build-cuda/src/cli/headway
       runs the plan that Headway chooses for some workloads and then others that could have been
-      chosen, and prints how far the choice is from the best of them. The best two and the choice run
-      --again times more, by turns, and means count. A run takes 7 to 25 seconds; with --budget
-      SECONDS no other plan begins after so many, and what was left out is said
+      chosen, and prints how far the choice is from the best of them. The choice runs once before
+      what counts, since the first process of a machine may get memory that the system still has to
+      find. The best two and the choice run --again times more, by turns, and means count. A run
+      takes 7 to 25 seconds; with --budget SECONDS no other plan begins after so many, and what was
+      left out is said
 
 Both want a GPU of 80 GB or more, and `headway probe --device cuda` before: machines of one kind differ in
 what their cores read. --only NAME picks settings whose name contains NAME.
@@ -112,7 +114,7 @@ def predict(args):
 
 def choose(args):
     start, left_out = time.monotonic(), 0
-    print("| workload | plan | tok/s (runs) | of the best | predicted |\n|---|---|---|---|---|")
+    print("| workload | plan | tok/s | of the best | runs | predicted |\n|---|---|---|---|---|---|")
     for name, kind, shape, context, options, grids in WORKLOADS:
         if args.only not in name:
             continue
@@ -126,6 +128,7 @@ def choose(args):
                 runs.setdefault(plan, []).append(results[0]["tokens"] / results[0]["median_seconds"])
                 predicted[plan] = results[0]["tokens"] / results[0]["predicted_seconds"]
 
+        bench(args, kind, shape, context, options)
         for at, plan in enumerate(plans):
             if args.budget and time.monotonic() - start > args.budget:
                 left_out += len(plans) - at
@@ -141,8 +144,9 @@ def choose(args):
             run(plan)
         for plan in ranked():
             speed = statistics.mean(runs[plan])
-            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} ({len(runs[plan])}) "
-                  f"| {100 * speed / statistics.mean(runs[ranked()[0]]):.1f} % | {predicted[plan]:,.4g} |", flush=True)
+            print(f"| {name} | {plan or 'chosen'} | {speed:,.4g} "
+                  f"| {100 * speed / statistics.mean(runs[ranked()[0]]):.1f} % "
+                  f"| {', '.join(f'{rate:,.4g}' for rate in runs[plan])} | {predicted[plan]:,.4g} |", flush=True)
     if left_out:
         print(f"\n{left_out} plans left out: over {args.budget:g} s")
 

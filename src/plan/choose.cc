@@ -1,7 +1,9 @@
 #include "plan/choose.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -11,6 +13,10 @@ namespace {
 
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
+// Sequences of unequal lengths have shorter segments, down to these, where more than a quarter of the
+// slabs would stay empty.
+constexpr int64_t kLeastOfBatches = 4096;
+constexpr int64_t kMostEmpty = 4;
 constexpr int64_t kMinChunk = 16;
 // Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
 // so many any share is met well enough.
@@ -31,6 +37,13 @@ constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many request
 
 int64_t Align(int64_t tokens, int page_slots) {
   return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
+}
+
+// Up to an eighth of a power of two: the sizes that attention on a GPU is made for (powers of two and
+// halves between) then cover a full slab with two pieces at most.
+int64_t RoundSegment(int64_t tokens, int page_slots) {
+  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens)));
+  return Align(RoundUp(tokens, std::max<int64_t>(power / 8, page_slots)), page_slots);
 }
 
 // Where layers have unequal numbers of heads with slabs, larger groups leave more of their last
@@ -72,9 +85,19 @@ int64_t AutoSegment(const PlanRequest& request) {
   while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
     segment = Align(segment / 2, request.page_slots);
   }
+  // As many segments of equal length: of a last one that takes what is left most may stay empty.
+  if (segment > kMinAutoSegment) {
+    const int64_t even = CeilDiv(longest, CeilDiv(longest, segment));
+    segment = std::clamp(RoundSegment(even, request.page_slots), kMinAutoSegment, segment);
+  }
   // Each of many short sequences would leave as much room empty.
   if (request.lengths.size() > 1) {
     segment = std::min(segment, Align(longest, request.page_slots));
+    const int64_t tokens = std::reduce(request.lengths.begin(), request.lengths.end());
+    while (segment >= 2 * kLeastOfBatches &&
+           TotalSegments(request, segment) * segment > tokens + tokens / kMostEmpty) {
+      segment = RoundSegment(segment / 2, request.page_slots);
+    }
   }
   // A share of the tokens is a number of segments.
   const double share = request.fixed.recompute;

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "plan/choose.h"
 #include "plan/test_machines.h"
 
 namespace headway::plan {
@@ -77,6 +78,35 @@ TEST(Plan, ManyShortSequencesLeaveNoRoomEmpty) {
   EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 320);
   request.lengths[3] = 16384;
   EXPECT_EQ(MakePlan(request)->cache.segment_tokens, 1024);
+}
+
+// Of long segments, as GPUs have them, a last one that takes what is left would be mostly empty.
+TEST(Plan, LeavesLittleOfTheSlabsEmpty) {
+  Random random(3);
+  for (int i = 0; i < 200; ++i) {
+    const auto tokens = static_cast<int64_t>(1024 + random.Below(i % 2 == 0 ? 40'000 : 600'000));
+    PlanRequest request = Demo(tokens);
+    request.segment = 131072;
+    const int64_t segment = AutoSegment(request);
+    EXPECT_EQ(segment % request.page_slots, 0);
+    EXPECT_LE(segment, request.segment);
+    const int64_t segments = CeilDiv(tokens, segment);
+    EXPECT_LE(segments * segment, tokens + tokens / 8 + 1024) << tokens << " by " << segment;
+    EXPECT_LE(segments, CeilDiv(tokens, 32768) + 1) << tokens;
+  }
+}
+
+TEST(Plan, UnequalSequencesHaveShorterSegments) {
+  PlanRequest request = Demo(1);
+  request.segment = 131072;
+  request.lengths = {16384, 16384, 16384};
+  EXPECT_EQ(AutoSegment(request), 16384);
+  request.lengths = {16384, 8192, 4096};
+  EXPECT_EQ(AutoSegment(request), 8192);
+  request.lengths = {30'000, 1000, 1000};
+  const int64_t segment = AutoSegment(request);
+  EXPECT_GE(segment, 4096);
+  EXPECT_LT(segment, 16384);
 }
 
 TEST(Plan, SaysWhichTierWouldHelp) {
