@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
-// Sequences of unequal lengths have shorter segments, down to these, where more than a quarter of the
-// slabs would stay empty.
+// Sequences of unequal lengths have shorter segments, down to these, where more than a quarter of
+// the slabs would stay empty.
 constexpr int64_t kLeastOfBatches = 4096;
 constexpr int64_t kMostEmpty = 4;
 constexpr int64_t kMinChunk = 16;
@@ -39,8 +39,8 @@ int64_t Align(int64_t tokens, int page_slots) {
   return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
 }
 
-// Up to an eighth of a power of two: the sizes that attention on a GPU is made for (powers of two and
-// halves between) then cover a full slab with two pieces at most.
+// Up to an eighth of a power of two: the sizes that attention on a GPU is made for (powers of two
+// and halves between) then cover a full slab with two pieces at most.
 int64_t RoundSegment(int64_t tokens, int page_slots) {
   const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens)));
   return Align(RoundUp(tokens, std::max<int64_t>(power / 8, page_slots)), page_slots);
