@@ -176,6 +176,20 @@ void ExplainRecompute(const PlanRequest& request, const Fit& fit, Plan* plan) {
   }
 }
 
+std::string WhyNoLargerGroup(const PlanRequest& request, const Fit& fit, const Plan& plan) {
+  if (request.machine == nullptr) {
+    return "larger staging buffers would take over half of the fast tier or not fit";
+  }
+  CacheChoice larger = plan.cache;
+  larger.group_heads = std::min(2 * larger.group_heads, request.shape.kv_heads);
+  if (!TryFit(request, larger).ok) return "larger staging buffers would not fit";
+  if (fit.slabs[0] > 0) {
+    return "larger staging buffers would leave less to resident keys than they gain";
+  }
+  return request.slab_heads.empty() ? "predicted to be faster than a larger one"
+                                    : "larger ones would leave more of the slabs empty";
+}
+
 void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
   if (plan->streamed_weight_bytes > 0) {
@@ -203,15 +217,14 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   if (fit.slabs[0] == total) {
     say("everything is resident: the KV cache fits in the fast tier");
   } else {
-    const auto share = [&](int tier) {
-      return std::to_string(100 * fit.slabs[tier] / std::max<int64_t>(total, 1)) + " %";
+    const auto share = [&](int64_t slabs) {
+      const double percent =
+          100.0 * static_cast<double>(slabs) / static_cast<double>(std::max<int64_t>(total, 1));
+      return std::to_string(std::lround(percent)) + " %";
     };
-    say("resident " + share(0) + ", streamed from host " + share(1) + ", streamed from disk " +
-        share(2) +
-        (fit.x_slabs > 0 ? ", recomputed from X in host memory " +
-                               std::to_string(100 * fit.x_slabs / total) + " %"
-                         : std::string()) +
-        " of the closed KV");
+    say("of the closed KV " + share(fit.slabs[0]) + " is resident, " + share(fit.slabs[1]) +
+        " in host memory, " + share(fit.slabs[2]) + " on disk" +
+        (fit.x_slabs > 0 ? ", " + share(fit.x_slabs) + " recomputed from X in host memory" : ""));
   }
   ExplainRecompute(request, fit, plan);
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
@@ -221,11 +234,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   }
   if (request.fixed.group_heads == 0 && plan->cache.group_heads < request.shape.kv_heads) {
     say("head group " + std::to_string(plan->cache.group_heads) + " of " +
-        std::to_string(request.shape.kv_heads) +
-        (request.machine == nullptr ? ": larger staging buffers would take over half of "
-                                      "the fast tier or not fit"
-                                    : ": larger staging buffers would not fit, or leave less to "
-                                      "resident keys than they gain"));
+        std::to_string(request.shape.kv_heads) + ": " + WhyNoLargerGroup(request, fit, *plan));
   }
   if (request.fixed.chunk == 0 && plan->cache.chunk < request.chunk) {
     say("chunk " + std::to_string(plan->cache.chunk) +
@@ -233,7 +242,8 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   }
   if (plan->host_share > 0.0) {
     say("the host's cores attend to " + std::to_string(std::lround(100.0 * plan->host_share)) +
-        " % of what is in host memory, so that they end with the bus");
+        " % of what is in host memory" +
+        (request.host_attention ? ", so that they end with the bus" : ", as asked"));
   }
   if (plan->cache.staging_slabs > kStaging && fit.slabs[2] > 0) {
     say(std::to_string(plan->cache.staging_slabs) +
