@@ -548,10 +548,9 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   const Outcome outcome = Run(PlanFor({"--machine", "h200", "--explain"}));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* text :
-       {"driver and libraries", "in host memory", "predicted for NVIDIA H200",
-        "shipped profile h200", "decode: host to device", "1 GiB more on the GPU",
-        "a bus twice as fast"}) {
+  for (const char* text : {"driver and libraries", "in host memory", "predicted for NVIDIA H200",
+                           "shipped profile h200", "decode: host to device",
+                           "1 GiB more on the GPU", "a bus twice as fast"}) {
     EXPECT_THAT(outcome.out, HasSubstr(text));
   }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
