@@ -25,12 +25,14 @@ struct PlanFlags {
   bool explain = false;
 };
 
+constexpr int64_t kInMiB = 128 * kMiB;  // from here on nobody counts KiB
+
 std::string SmallestBudget(int64_t bytes) {
   if (bytes < 0) return "none would do";
   if (bytes == 0) return "0";
   // Rounded up to what can be typed: a size printed as 2.1 MiB would be a little too small.
-  return bytes % kMiB == 0 ? fmt::format("{}MiB", bytes / kMiB)
-                           : fmt::format("{}KiB", CeilDiv(bytes, kKiB));
+  return bytes % kMiB == 0 || bytes >= kInMiB ? fmt::format("{}MiB", CeilDiv(bytes, kMiB))
+                                              : fmt::format("{}KiB", CeilDiv(bytes, kKiB));
 }
 
 std::string WorkloadName(const Workload& workload) {

@@ -20,8 +20,12 @@ Curve Faster(Curve curve, double factor) {
 // "decode 3.2 instead of 2.9 tokens a second (+10 %)"; empty for what changes next to nothing.
 std::string Gain(const char* phase, double tokens, double before, double after) {
   if (before <= 0.0 || after <= 0.0 || before / after < 1.0 + kWorthSaying) return "";
-  return fmt::format("{} {:.4g} instead of {:.4g} tokens a second (+{:.0f} %)", phase,
-                     tokens / after, tokens / before, 100.0 * (before / after - 1.0));
+  const auto rate = [tokens](double seconds) {
+    const double value = tokens / seconds;
+    return value < 1000.0 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
+  };
+  return fmt::format("{} {} instead of {} tokens a second (+{:.0f} %)", phase, rate(after),
+                     rate(before), 100.0 * (before / after - 1.0));
 }
 
 }  // namespace
