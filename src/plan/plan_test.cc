@@ -109,6 +109,27 @@ TEST(Plan, UnequalSequencesHaveShorterSegments) {
   EXPECT_LT(segment, 16384);
 }
 
+// Half of a page is a page: what is halved must stop there, and stay whole pages.
+TEST(Plan, SegmentsAreWholePagesOfAnySize) {
+  Random random(4);
+  for (const int page : {1, 16, 48, 100, 300, 512, 1000, 1500, 2048, 3000, 4096}) {
+    for (const int64_t preferred : {1024, 131072}) {
+      for (const double share : {0.0, 0.5}) {
+        for (int i = 0; i < 30; ++i) {
+          PlanRequest request = Demo(1 + random.Below(i % 2 == 0 ? 3000 : 300'000));
+          if (i % 3 == 0) request.lengths.push_back(1 + random.Below(3000));
+          request.page_slots = page;
+          request.segment = preferred;
+          request.fixed.recompute = share;
+          const int64_t segment = AutoSegment(request);
+          EXPECT_GE(segment, page);
+          EXPECT_EQ(segment % page, 0) << segment << " of pages of " << page;
+        }
+      }
+    }
+  }
+}
+
 TEST(Plan, SaysWhichTierWouldHelp) {
   PlanRequest request = Demo(16384);
   request.budgets = {8 * kMiB, 8 * kMiB, 0};

@@ -65,6 +65,19 @@ int64_t RowOf(const Plan& plan, const std::string& tag) {
   return 0;
 }
 
+// Segments that recompute are halved as far as whole pages go.
+TEST(Recompute, TakesPagesOfAnySize) {
+  const Machine machine = Shipped("h200");
+  for (const int page : {48, 300, 512, 4096}) {
+    PlanRequest request = Batch(kOpt67B, &machine);
+    request.page_slots = page;
+    request.recompute = true;
+    const Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->cache.segment_tokens % page, 0) << page;
+  }
+}
+
 TEST(Recompute, XTakesItsOwnRoom) {
   PlanRequest request = Batch(kOpt67B, nullptr);
   request.fixed.group_heads = 32;
