@@ -96,6 +96,31 @@ TEST(Plan, LeavesLittleOfTheSlabsEmpty) {
   }
 }
 
+// By hand: as many segments as preferred ones would be, each an eighth of a power of two longer at
+// most than an equal share.
+TEST(Plan, SegmentsOfAContextAreEquallyLong) {
+  const auto segment = [](std::vector<int64_t> lengths) {
+    PlanRequest request = Demo(1);
+    request.segment = 131072;
+    request.lengths = std::move(lengths);
+    return AutoSegment(request);
+  };
+  EXPECT_EQ(segment({100}), 1024);
+  EXPECT_EQ(segment({5000}), 5120);
+  EXPECT_EQ(segment({32'768}), 32'768);
+  EXPECT_EQ(segment({33'000}), 18'432);      // 2 of 16,500
+  EXPECT_EQ(segment({65'536}), 32'768);      // 2
+  EXPECT_EQ(segment({100'000}), 26'624);     // 4 of 25,000
+  EXPECT_EQ(segment({131'098}), 45'056);     // 3 of 43,700
+  EXPECT_EQ(segment({262'144}), 131'072);    // 2
+  EXPECT_EQ(segment({1'000'000}), 131'072);  // 8 of 125,000
+  // A quarter of the slabs may stay empty, no more.
+  EXPECT_EQ(segment({16'384, 16'384, 8192}), 16'384);
+  EXPECT_EQ(segment({16'384, 16'384, 6000}), 8192);
+  EXPECT_EQ(segment({8192, 4096, 100}), 4096);
+  EXPECT_EQ(segment({4096, 100, 100}), 4096);
+}
+
 TEST(Plan, UnequalSequencesHaveShorterSegments) {
   PlanRequest request = Demo(1);
   request.segment = 131072;
@@ -362,6 +387,17 @@ TEST(Plan, WeightsFillOneTierAfterTheOther) {
   EXPECT_LT(three->weight_layers + three->disk_layers, 8);
   EXPECT_LE(three->Bytes(Tier::kDevice), 30 * kMiB);
   EXPECT_LE(three->Bytes(Tier::kHost), 44 * kMiB);
+}
+
+// As much as can be is no reason to count beyond it.
+TEST(Plan, ExplainsABudgetWithoutBounds) {
+  const Machine machine = Simple();
+  PlanRequest request = OnDevice(4096, std::numeric_limits<int64_t>::max() - 1);
+  request.weight_layers = 0;
+  request.machine = &machine;
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(ExplainSpeed(request, *plan).front(), "1 GiB more on the GPU: no faster");
 }
 
 TEST(Plan, ChunksGrowWhereWeightsStream) {
