@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "plan/choose.h"
+#include "plan/optimize.h"
 #include "plan/test_machines.h"
 
 namespace headway::plan {
@@ -54,6 +55,16 @@ TEST(Plan, StaysInsideASmallBudgetAndKeepsChunkAndSegment) {
   EXPECT_GT(plan->slabs[0], 0);
   EXPECT_GT(plan->slabs[1], 0);
   EXPECT_GT(plan->slabs[2], 0);
+}
+
+TEST(Plan, KeepsTheChunkWhereBuffersTakeMoreThanHalf) {
+  PlanRequest request = Demo(16384);
+  // 2.25 MiB of append buffer and 0.5 of open pages; staging takes 0.5 a head of the group.
+  request.budgets = {4 * kMiB, kGiB, 0};
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->cache.chunk, 1024);
+  EXPECT_EQ(plan->cache.group_heads, 2);
 }
 
 TEST(Plan, SmallestBudgetsAreExactlySmallest) {
@@ -271,6 +282,37 @@ TEST(Plan, WeightsThatDoNotFitStreamAndComeBeforeKeysAndValues) {
   EXPECT_LT(last, 6);
 }
 
+// A sixteenth, where GPUs take a 512th.
+TEST(Plan, PageTablesOfHostMemoryAreOnTheDevice) {
+  const char* const tag = "page tables of host memory";
+  PlanRequest request = OnDevice(16384, kGiB);
+  request.map_share = 1.0 / 16;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 0);  // all is resident
+  request.weight_layers = 0;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 24 * kMiB / 16);
+  request.keep_on_device = false;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), (24 + 128) * kMiB / 16);
+  request.weight_layers = 8;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 128 * kMiB / 16);
+  // They take of the smallest budget, to the byte that it is found by.
+  const int64_t smallest = FindSmallestBudgets(request).device;
+  request.map_share = 0.0;
+  EXPECT_EQ(FindSmallestBudgets(request).device + 128 * kMiB / 16, smallest);
+  // And leave less to what is resident.
+  request.map_share = 1.0 / 16;
+  request.keep_on_device = true;
+  for (const int64_t device : {60, 80, 100, 130}) {
+    request.budgets.device = device * kMiB;
+    const Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_GT(plan->slabs[0], 0);
+    EXPECT_GT(plan->slabs[1], 0);
+    EXPECT_GE(BytesOf(*plan, Tier::kDevice, tag), plan->slabs[1] * plan->slab_bytes / 16);
+    EXPECT_LE(plan->Bytes(Tier::kDevice), device * kMiB);
+    EXPECT_GT(plan->Bytes(Tier::kDevice) + plan->slab_bytes, device * kMiB);
+  }
+}
+
 TEST(Plan, LayersThatTheUserFixesStay) {
   for (const int layers : {0, 3, 8, 99}) {
     PlanRequest request = OnDevice(4096, kGiB);
@@ -421,11 +463,44 @@ TEST(Plan, ChunksGrowWhereWeightsStream) {
   Result<Plan> streamed = MakePlan(request);
   ASSERT_TRUE(streamed.ok());
   EXPECT_GT(streamed->cache.chunk, 8192);
+  EXPECT_LE(streamed->cache.chunk, 4 * 8192);
   // A decode step takes as long as its weights need, and less than they and all else in turn.
   const double bus = machine.host_to_device.Peak();
   const double weights = static_cast<double>(streamed->streamed_weight_bytes) / bus;
   EXPECT_GT(streamed->decode.seconds, weights);
   EXPECT_LT(streamed->decode.seconds, resident->decode.seconds + 1.02 * weights);
+}
+
+// Its activations take room of resident keys, which decode would miss.
+TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
+  const Machine machine = Shipped("h200");
+  int larger = 0, kept = 0;
+  for (int64_t device = 4; device <= 60; device += 4) {
+    PlanRequest request = OnDevice(300, device * kGiB);
+    request.shape = kOpt67B;
+    request.costs.cache = CacheCosts(request.shape);
+    request.costs.activations = [](const CacheChoice& c) { return c.chunk * 200 * kKiB; };
+    request.lengths.assign(64, 640);
+    request.layer_weight_bytes = 384 * kMiB;
+    request.weight_bytes = 32 * request.layer_weight_bytes + kGiB;
+    request.weight_layers = 0;
+    request.chunk = 8192;
+    request.budgets.host = 200 * kGiB;
+    request.machine = &machine;
+    const Result<Plan> plan = MakePlan(request);
+    if (!plan.ok()) continue;
+    PlanRequest same = request;
+    same.fixed.chunk = request.chunk;
+    const auto seconds = [&](const Plan& of) {
+      return WorkloadSeconds(machine, SubjectOf(request, of.cache),
+                             ExecutionOf(of, request.lengths), request.lengths);
+    };
+    ++(plan->cache.chunk > request.chunk ? larger : kept);
+    if (plan->cache.chunk <= request.chunk) continue;
+    EXPECT_LE(seconds(*plan), seconds(*MakePlan(same)) * (1 + 1e-9)) << device;
+  }
+  EXPECT_GT(larger, 0);
+  EXPECT_GT(kept, 0);
 }
 
 // Memory, bus and times follow the bytes that slabs have, of whatever encoding.
