@@ -298,6 +298,10 @@ TEST(Plan, PageTablesOfHostMemoryAreOnTheDevice) {
   const int64_t smallest = FindSmallestBudgets(request).device;
   request.map_share = 0.0;
   EXPECT_EQ(FindSmallestBudgets(request).device + 128 * kMiB / 16, smallest);
+  // Of the cache's own budget they take nothing.
+  const int64_t kv = FindSmallestBudgets(request).kv;
+  request.map_share = 1.0 / 16;
+  EXPECT_EQ(FindSmallestBudgets(request).kv, kv);
   // And leave less to what is resident.
   request.map_share = 1.0 / 16;
   request.keep_on_device = true;
