@@ -303,6 +303,42 @@ TEST(EngineApi, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
   EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
 }
 
+// A session is cut as when it was made, also while no page of it is full.
+TEST(EngineApi, ASessionOfAFewTokensContinuesUnderOtherSettings) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("few.session");
+  const std::vector<TokenId> prompt = Quoting(*Open(kDemo), 300, 5);
+  options.segment = 128;
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf({prompt.begin(), prompt.begin() + 20}, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  options.segment = 0;
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->plan().segment, 128);
+  EXPECT_EQ(GenerateOne(**context, RequestOf(prompt, 6))->tokens,
+            Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
+}
+
+TEST(EngineApi, SharesOutOfRangeAreRefusedByPlansToo) {
+  for (double EngineOptions::*share :
+       {&EngineOptions::host_share, &EngineOptions::recompute_share}) {
+    for (const double value : {-0.5, 1.5, std::nan("")}) {
+      EngineOptions options;
+      options.*share = value;
+      EXPECT_EQ(Engine::Open(kDemo, options).status().code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(PlanModel(kDemo, options, {{100}}, false).status().code(),
+                StatusCode::kInvalidArgument);
+    }
+  }
+}
+
 // Of 8 layers and 4 KV heads of 64 elements.
 TEST(EngineApi, ATokenHasTheBytesOfItsEncoding) {
   EngineOptions options;

@@ -250,6 +250,34 @@ TEST(RecomputeOptions, ReachTheSteps) {
   EXPECT_LT(all.kv_bytes, off.kv_bytes);
 }
 
+// With dynamic RoPE each sequence of a batch has frequencies of its own, and one gather keys of
+// several.
+TEST(RecomputeOptions, KeysAreRotatedAsTheirSequenceIs) {
+  const auto run = [](double share) {
+    EngineOptions options = DemoOptions();
+    options.device = "cpu";  // in f32, as the model is, X is not rounded
+    options.recompute_share = share;
+    Result<std::unique_ptr<Engine>> engine =
+        Engine::Open(HEADWAY_SOURCE_DIR "/tests/golden/models/llama-dynamic", options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{440, 240, 140}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    EXPECT_EQ((*context)->plan().x_slabs > 0, share > 0.0);
+    std::vector<Request> requests(3);
+    for (size_t i = 0; i < 3; ++i) {
+      requests[i].prompt = RandomTokens(400 / (1 << i), (*engine)->info().vocab, i + 1);
+      requests[i].max_tokens = 32;
+      requests[i].ignore_eos = true;
+    }
+    std::vector<std::vector<TokenId>> tokens;
+    Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    for (const Generation& one : *made) tokens.push_back(one.tokens);
+    return tokens;
+  };
+  EXPECT_EQ(run(1.0), run(0.0));
+}
+
 // X and the slabs of keys and values share the host's budget to the last byte.
 TEST(RecomputeOptions, TheSmallestHostMemoryHoldsBoth) {
   for (const double share : {0.2, 0.5, 0.8, 1.0}) {

@@ -69,8 +69,8 @@ struct Context::Impl {
   std::string session_note;
 };
 
-// The session of `options`, if there is one: its manifest; empty slabs when there is none. For
-// planning without opening a context.
+// The manifest of the session of `options`; one of no layers where there is none. For planning
+// without opening a context.
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
 
 // Threads that attend to pages in host memory, where those of the kernels are `threads`.

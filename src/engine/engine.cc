@@ -264,19 +264,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (Result<kv::PlacementKind> kind = PlacementOf(options); !kind.ok()) {
     return kind.status();
   }
-  if (options.threads < 0 || options.threads > 1024) {
-    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
-  }
-  // NaN is neither.
-  const auto is_share = [](double share, double automatic) {
-    return share == automatic || (share >= 0.0 && share <= 1.0);
-  };
-  if (!is_share(options.host_share, kHostShareAuto)) {
-    return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
-  }
-  if (!is_share(options.recompute_share, kRecomputeAuto)) {
-    return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
-  }
+  if (Status s = CheckOptions(options); !s.ok()) return s;
   auto impl = std::make_unique<Engine::Impl>(env, options);
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   if (Status s = impl->FindMachine(); !s.ok()) return s;

@@ -22,8 +22,7 @@ void SplitLayer(double share, std::span<const HostSlab> slabs, double* carry,
     left = pages < slab.pages ? 0 : std::max<int64_t>(0, left - pages * slab.heads);
     streams += pages * slab.heads;
   }
-  // All or nothing is never off, and what cannot be had is not asked for again.
-  if (share > 0.0 && share < 1.0) *carry = wanted - static_cast<double>(all - streams);
+  *carry = wanted - static_cast<double>(all - streams);
 }
 
 void HostShareControl::Observe(const HostStepTimes& times) {

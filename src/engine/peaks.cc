@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/context.h"
 #include "engine/prober.h"
+#include "engine/setup.h"
 #include "headway/engine.h"
 
 namespace headway {
@@ -177,9 +178,7 @@ Result<DiskRates> MeasureDisk(Env& env, const EngineOptions& options, ThreadPool
 }
 
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
-  if (options.threads < 0 || options.threads > 1024) {
-    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
-  }
+  if (Status s = CheckOptions(options); !s.ok()) return s;
   Env* env = Env::Default();
   ThreadPool pool(options.threads);
   Result<DiskRates> disk = MeasureDisk(*env, options, pool);

@@ -87,9 +87,7 @@ Result<Target> TargetOf(const EngineOptions& options, const std::optional<Chosen
 Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
                             const Workload& asked, bool explain) {
   Env& env = *Env::Default();
-  if (options.threads < 0 || options.threads > 1024) {
-    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
-  }
+  if (Status s = CheckOptions(options); !s.ok()) return s;
   ThreadPool pool(options.threads);
   std::optional<ChosenMachine> machine;
   if (!options.machine.empty()) {

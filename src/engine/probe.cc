@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "engine/machine_profile.h"
 #include "engine/prober.h"
+#include "engine/setup.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
@@ -190,9 +191,7 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
 }
 
 Result<MachineReport> ProbeMachine(const EngineOptions& options) {
-  if (options.threads < 0 || options.threads > 1024) {
-    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
-  }
+  if (Status s = CheckOptions(options); !s.ok()) return s;
   Env& env = *Env::Default();
   Result<plan::Machine> machine = ProbeHardware(env, options, /*quick=*/false);
   if (!machine.ok()) return machine.status();

@@ -186,6 +186,23 @@ Status CheckSession(const ModelConfig& config, const EngineOptions& options, Enc
 
 }  // namespace
 
+Status CheckOptions(const EngineOptions& options) {
+  if (options.threads < 0 || options.threads > 1024) {
+    return Status(StatusCode::kInvalidArgument, "threads must be 0 to 1024");
+  }
+  // NaN is neither.
+  const auto is_share = [](double share, double automatic) {
+    return share == automatic || (share >= 0.0 && share <= 1.0);
+  };
+  if (!is_share(options.host_share, kHostShareAuto)) {
+    return Status(StatusCode::kInvalidArgument, "the host's share must be 0 to 1, or auto");
+  }
+  if (!is_share(options.recompute_share, kRecomputeAuto)) {
+    return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
+  }
+  return OkStatus();
+}
+
 int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options) {
   const Result<Encoding> encoding = ParseEncoding(options.kv_encoding);
   const PageFormat page = {shape.dtype, std::max(1, options.page_slots), shape.head_dim,
@@ -296,7 +313,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   if (Status s = ApplyRecompute(options, memory.backend.own_memory, *encoding, &request); !s.ok()) {
     return s;
   }
-  if (session != nullptr && !session->slabs.empty()) {
+  if (session != nullptr && session->format.layers > 0) {
     if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;
     request.fixed.segment_tokens = session->format.segment_tokens();

@@ -26,6 +26,9 @@ struct Setup {
   KernelLimits kernels;
 };
 
+// kInvalidArgument for numbers out of range that nothing else would refuse.
+Status CheckOptions(const EngineOptions& options);
+
 // Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
 // without what pads pages.
 int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options);
@@ -53,8 +56,8 @@ struct SetupMemory {
   int disk_layers = -1;
 };
 
-// What the planner is asked. `session` is the manifest of the session file, or null: an existing
-// session fixes how slabs are cut.
+// What the planner is asked. `session` is the manifest of the session file, or null, or one of no
+// layers: an existing session fixes how slabs are cut, also before it holds any.
 Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const WeightBytes& weights,
                                           const EngineOptions& options, const Workload& workload,
                                           const kv::HeadPattern& pattern,

@@ -46,6 +46,10 @@ int64_t RoundSegment(int64_t tokens, int page_slots) {
   return Align(RoundUp(tokens, std::max<int64_t>(power / 8, page_slots)), page_slots);
 }
 
+int64_t LeastXSegment(const PlanRequest& request) {
+  return Align(kMinXSegment, request.page_slots);
+}
+
 // Where layers have unequal numbers of heads with slabs, larger groups leave more of their last
 // slabs empty.
 bool WastesSlabs(const PlanRequest& request, int group_heads) {
@@ -78,17 +82,18 @@ int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
 
 int64_t AutoSegment(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  const int64_t least = Align(kMinAutoSegment, request.page_slots);
   int64_t segment = Align(request.segment, request.page_slots);
   while (segment > kAlwaysSegment && segment * 2 > longest) {
     segment = Align(segment / 2, request.page_slots);
   }
-  while (segment / 2 >= std::max(longest, kMinAutoSegment)) {
+  while (segment / 2 >= std::max(longest, least)) {
     segment = Align(segment / 2, request.page_slots);
   }
   // As many segments of equal length: of a last one that takes what is left most may stay empty.
-  if (segment > kMinAutoSegment) {
+  if (segment > least) {
     const int64_t even = CeilDiv(longest, CeilDiv(longest, segment));
-    segment = std::clamp(RoundSegment(even, request.page_slots), kMinAutoSegment, segment);
+    segment = std::clamp(RoundSegment(even, request.page_slots), least, segment);
   }
   // Each of many short sequences would leave as much room empty.
   if (request.lengths.size() > 1) {
@@ -101,7 +106,7 @@ int64_t AutoSegment(const PlanRequest& request) {
   }
   // A share of the tokens is a number of segments.
   const double share = request.fixed.recompute;
-  while (share > 0.0 && share < 1.0 && segment > kMinXSegment &&
+  while (share > 0.0 && share < 1.0 && segment > LeastXSegment(request) &&
          TotalSegments(request, segment) < kShareSegments) {
     segment = Align(segment / 2, request.page_slots);
   }
@@ -300,7 +305,7 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
   options.recompute = true;
   Scored found = best;
   bool any = false;
-  for (int64_t segment = rule.segment_tokens; segment >= request.page_slots;) {
+  for (int64_t segment = rule.segment_tokens;; segment = Align(segment / 2, request.page_slots)) {
     for (int slabs : StagingChoices(request)) {
       CacheChoice cut = rule;
       cut.group_heads = request.shape.kv_heads;
@@ -322,8 +327,7 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
       found = scored;
       any = true;
     }
-    if (request.fixed.segment_tokens > 0 || segment <= kMinXSegment) break;
-    segment = Align(segment / 2, request.page_slots);
+    if (request.fixed.segment_tokens > 0 || segment <= LeastXSegment(request)) break;
   }
   return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
 }

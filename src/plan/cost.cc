@@ -166,15 +166,21 @@ class Simulation {
   }
 
   // Closed keys that the queries of a layer see, of all sequences and of the longest.
-  void CountKeys(int layer, double* keys, double* longest) const {
+  struct Keys {
+    double all = 0.0, longest = 0.0;
+  };
+  const Keys& KeysOf(int layer) {
     const int64_t window =
         subject_.window.empty() ? 0 : subject_.window[static_cast<size_t>(layer)];
-    *keys = *longest = 0.0;
+    const auto [at, unknown] = keys_.try_emplace(window);
+    Keys& keys = at->second;
+    if (!unknown) return keys;
     for (const StepEntry& entry : entries_) {
       const int64_t seen = window > 0 ? std::min(entry.prefix, window) : entry.prefix;
-      *keys += static_cast<double>(seen) * subject_.slab_share;
-      *longest = std::max(*longest, static_cast<double>(seen));
+      keys.all += static_cast<double>(seen) * subject_.slab_share;
+      keys.longest = std::max(keys.longest, static_cast<double>(seen));
     }
+    return keys;
   }
 
   // Tokens that see a key, on average.
@@ -188,8 +194,7 @@ class Simulation {
     const double kv_ready = CopyUp(free, streamed * weights_.kv, 1.0);
     double qo_ready = kv_ready, mlp_ready = kv_ready;
     for (int batch = 0; batch < run_.batches; ++batch) {
-      double keys, longest;
-      CountKeys(layer, &keys, &longest);
+      const auto [keys, longest] = KeysOf(layer);
       double x_ready = 0.0;
       const double recomputed = keys * run_.split.recompute;
       if (recomputed > 0.0) {
@@ -363,6 +368,7 @@ class Simulation {
   Execution run_;
   std::span<const StepEntry> entries_;
   LayerWeights weights_;
+  std::map<int64_t, Keys> keys_;  // by the window of a layer: there may be thousands of sequences
   double tokens_ = 0.0;
   bool prefill_ = false;
   double stream_ = 0.0, host_ = 0.0, down_bytes_ = 0.0, bus_slower_ = 1.0;

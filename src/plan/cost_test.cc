@@ -101,6 +101,80 @@ TEST(Cost, HostAndBusShareTheKeys) {
   EXPECT_NEAR(prefill.busy[static_cast<int>(CostLane::kHostToDevice)], 0.04, 1e-12);
 }
 
+TEST(Cost, LanesThatShareWiresOrMemoryAreSlower) {
+  const auto busy = [](const StepTime& time, CostLane lane) {
+    return time.busy[static_cast<size_t>(lane)];
+  };
+  Machine machine = Simple();
+  machine.host_to_device_reading = 5e9;
+  machine.both_directions = 2e9;
+  const Subject subject{Small(), {}, 1.0};
+  const int64_t length = 1'000'000;
+  Execution run;
+  run.segment_tokens = 10'000;
+  // Copies beside cores that read, cores beside copies, and cores alone.
+  run.split = {.resident = 0, .stream = 0.1, .host = 0.9};
+  StepTime time = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 40e6 / 5e9, 1e-12);
+  EXPECT_NEAR(busy(time, CostLane::kHost), 360e6 / 90e9, 1e-12);
+  run.split = {.resident = 0, .host = 1};
+  time = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_NEAR(busy(time, CostLane::kHost), 400e6 / 100e9, 1e-12);
+  // Copies up beside those of what a prefill adds; a decode step adds next to nothing.
+  run.split = {.resident = 0, .stream = 1};
+  time = PredictDecode(machine, subject, run, {&length, 1});
+  EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 1e10, 1e-12);
+  const StepEntry chunk{1'000'000, 64};
+  time = PredictStep(machine, subject, run, {&chunk, 1}, false);
+  EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 2e9, 1e-12);
+}
+
+TEST(Cost, APrefillWritesWhatTheDiskKeeps) {
+  Execution run;
+  run.split = {.resident = 0, .disk = 1};
+  const StepEntry chunk{0, 1000};
+  const StepTime time = PredictStep(Simple(), {Small(), {}, 1.0}, run, {&chunk, 1}, false);
+  EXPECT_NEAR(time.busy[static_cast<size_t>(CostLane::kDisk)], 400e3 / 1e9, 1e-12);
+  EXPECT_GE(time.seconds, 400e3 / 1e9);
+}
+
+// A quarter of the bytes, and 0.7 of the time.
+TEST(Cost, CodesAreReadMoreSlowlyThanTheyAreSmall) {
+  const int64_t length = 1'000'000;
+  Subject subject{Small(), {}, 1.0};
+  subject.closed_bytes = 100.0;
+  const StepTime time = PredictDecode(Simple(), subject, {}, {&length, 1});
+  EXPECT_NEAR(time.attention, 0.7 * 400e6 / 1e12, 1e-9);
+}
+
+TEST(Cost, StreamedWeightsComeWhileTheLayerBeforeComputes) {
+  ModelShape shape = Small();
+  shape.layers = 8;
+  // A layer's 12.8 MB cross the bus in 1.28 ms; its products of 10,000 rows take as long.
+  const StepEntry chunk{0, 10'000};
+  Execution run;
+  const double resident = PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, false).seconds;
+  run.weights_streamed = 1.0;
+  const double streamed = PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, false).seconds;
+  EXPECT_GT(resident, 8 * 1.28e-3);
+  EXPECT_LT(streamed, resident + 1.29e-3);  // but for the first layer
+}
+
+TEST(Cost, TiersFillOneAfterTheOther) {
+  const CacheSplit split = {.resident = 0.1, .stream = 0.2, .disk = 0.5, .host = 0.2};
+  const auto expect = [&](double keys, double resident, double stream, double host, double disk) {
+    const CacheSplit at = SplitAt(split, 1000, keys);
+    EXPECT_NEAR(at.resident, resident, 1e-12);
+    EXPECT_NEAR(at.stream, stream, 1e-12);
+    EXPECT_NEAR(at.host, host, 1e-12);
+    EXPECT_NEAR(at.disk, disk, 1e-12);
+  };
+  expect(1000, 0.1, 0.2, 0.2, 0.5);
+  expect(800, 0.125, 0.25, 0.25, 0.375);
+  expect(400, 0.25, 0.375, 0.375, 0);
+  expect(50, 1, 0, 0, 0);
+}
+
 TEST(Cost, RecomputingReadsXAndWaitsForIt) {
   ModelShape shape = Small();
   shape.d_model = 100;  // X has half the bytes of K and V

@@ -51,17 +51,20 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
   const bool bounded = request.budgets.device < std::numeric_limits<int64_t>::max();
   const bool streams_weights = plan.streamed_weight_bytes > 0;
   const bool streams = plan.slabs[1] + plan.slabs[2] > 0 || streams_weights;
+  // A budget that is not given does not bind.
+  const auto raise = [](int64_t* budget) {
+    if (*budget < std::numeric_limits<int64_t>::max() - kGiB) *budget += kGiB;
+  };
   if (streams && (request.keep_on_device || streams_weights)) {
     PlanRequest more = request;
-    // A budget that is not given does not bind.
-    if (bounded) more.budgets.device += kGiB;
-    if (more.budgets.kv < std::numeric_limits<int64_t>::max() - kGiB) more.budgets.kv += kGiB;
+    raise(&more.budgets.device);
+    raise(&more.budgets.kv);
     add(bounded ? "1 GiB more on the GPU" : "1 GiB more for the fast tier", more);
   }
   const bool reads_disk = plan.slabs[2] > 0 || plan.disk_layers > 0;
   if (reads_disk) {
     PlanRequest more = request;
-    if (more.budgets.host < std::numeric_limits<int64_t>::max() - kGiB) more.budgets.host += kGiB;
+    raise(&more.budgets.host);
     add("1 GiB more of host memory", more);
   }
   const auto with = [&](const std::string& what, const auto& change) {

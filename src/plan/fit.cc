@@ -79,12 +79,13 @@ Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
       request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
 }
 
-// What the cache may take of the fast tier.
-int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+// What the cache may take of the fast tier, beside page tables on the device.
+int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers,
+                int64_t page_tables) {
   if (request.budgets.device == kUnbounded) return request.budgets.kv;
   const WeightSplit weights = SplitWeights(request, weight_layers, 0);
-  return std::min(request.budgets.kv,
-                  request.budgets.device - sizes.beside - weights.resident - weights.buffers);
+  return std::min(request.budgets.kv, request.budgets.device - sizes.beside - weights.resident -
+                                          weights.buffers - page_tables);
 }
 
 // With `disk` left there for the cache.
@@ -98,8 +99,8 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, i
   const int64_t weights = split.host + split.bounce;
   const CacheBytes& bytes = sizes.bytes;
   const int64_t fixed = bytes.fixed();
-  const int64_t limit = KvLimit(request, sizes, weight_layers);
-  fit.room = streams ? KvLimit(request, sizes, 0) : limit;
+  int64_t limit = KvLimit(request, sizes, weight_layers, 0);
+  fit.room = streams ? KvLimit(request, sizes, 0, 0) : limit;
   fit.x_slabs = sizes.x_slabs;
   int64_t left = sizes.slabs;
   // What is there for the cache, and what of it is not for slabs of K and V.
@@ -114,10 +115,11 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, i
     const int64_t mapped = weights + (all_stay ? 0 : on_host + slabs);
     fit.page_tables =
         static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
-    if (fixed + fit.page_tables > limit) return fit;
+    limit = KvLimit(request, sizes, weight_layers, fit.page_tables);
+    if (fixed > limit) return fit;
   }
   if (request.keep_on_device) {
-    fit.slabs[0] = std::min(left, (limit - fixed - fit.page_tables) / bytes.slab);
+    fit.slabs[0] = std::min(left, (limit - fixed) / bytes.slab);
     left -= fit.slabs[0];
   }
   if ((left > 0 && bytes.bounce > host) || (fit.x_slabs > 0 && on_host > host)) return fit;

@@ -206,18 +206,6 @@ double Curve::Rate(double size) const {
   return seconds > 0.0 ? size / seconds : 0.0;
 }
 
-double Curve::Level(double threads) const {
-  std::pair<double, double> low{0.0, 0.0};
-  for (const auto& point : points) {
-    if (threads <= point.first) {
-      return low.second +
-             (point.second - low.second) * (threads - low.first) / (point.first - low.first);
-    }
-    low = point;
-  }
-  return low.second;
-}
-
 Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Bad(where, "is not JSON");

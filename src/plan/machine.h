@@ -24,9 +24,6 @@ struct Curve {
   // Of one unit of work of this size; 0 for an empty curve or no work.
   double Seconds(double size) const;
   double Rate(double size) const;
-  // For sizes that are not work but threads: the rate grows linearly between two points, and from
-  // 0.
-  double Level(double threads) const;
   // The rate of the largest size.
   double Peak() const { return points.empty() ? 0.0 : points.back().second; }
 };

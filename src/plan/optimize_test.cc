@@ -171,6 +171,36 @@ TEST(Optimize, ThePlanIsAsFastAsEveryCutThatFits) {
   EXPECT_GT(planned, 30);
 }
 
+// Runs under different budgets should agree to the last bit, so that the rule's segment stays
+// unless another is clearly faster than the fastest cut with it.
+TEST(Optimize, AnotherSegmentIsClearlyFaster) {
+  Random random(14);
+  int others = 0;
+  for (int i = 0; i < 150; ++i) {
+    const Machine machine = RandomMachine(random);
+    const ModelShape shape = RandomShape(random);
+    PlanRequest request = Request(random, shape, &machine);
+    PlanRequest rule = request;
+    rule.machine = nullptr;
+    const Result<Plan> plan = MakePlan(request);
+    const Result<Plan> by_rule = MakePlan(rule);
+    ASSERT_EQ(plan.ok(), by_rule.ok());
+    if (!plan.ok()) continue;
+    EXPECT_EQ(plan->cache.chunk, by_rule->cache.chunk);
+    if (plan->cache.segment_tokens == by_rule->cache.segment_tokens) continue;
+    ++others;
+    const auto seconds = [&](const Plan& of) {
+      return WorkloadSeconds(machine, SubjectOf(request, of.cache),
+                             ExecutionOf(of, request.lengths), request.lengths);
+    };
+    PlanRequest same = request;
+    same.fixed.chunk = by_rule->cache.chunk;
+    same.fixed.segment_tokens = by_rule->cache.segment_tokens;
+    EXPECT_LT(seconds(*plan), 0.951 * seconds(*MakePlan(same)));
+  }
+  EXPECT_GT(others, 3);
+}
+
 TEST(Optimize, WithoutAMachineTheRuleDecides) {
   Random random(13);
   for (int i = 0; i < 50; ++i) {

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "plan/choose.h"
+#include "plan/optimize.h"
 #include "plan/test_machines.h"
 
 namespace headway::plan {
@@ -56,6 +57,16 @@ TEST(Plan, StaysInsideASmallBudgetAndKeepsChunkAndSegment) {
   EXPECT_GT(plan->slabs[2], 0);
 }
 
+TEST(Plan, KeepsTheChunkWhereBuffersTakeMoreThanHalf) {
+  PlanRequest request = Demo(16384);
+  // 2.25 MiB of append buffer and 0.5 of open pages; staging takes 0.5 a head of the group.
+  request.budgets = {4 * kMiB, kGiB, 0};
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->cache.chunk, 1024);
+  EXPECT_EQ(plan->cache.group_heads, 2);
+}
+
 TEST(Plan, SmallestBudgetsAreExactlySmallest) {
   PlanRequest request = Demo(16384);
   request.budgets = {kMiB / 4, kGiB, 0};
@@ -96,6 +107,31 @@ TEST(Plan, LeavesLittleOfTheSlabsEmpty) {
   }
 }
 
+// By hand: as many segments as preferred ones would be, each an eighth of a power of two longer at
+// most than an equal share.
+TEST(Plan, SegmentsOfAContextAreEquallyLong) {
+  const auto segment = [](std::vector<int64_t> lengths) {
+    PlanRequest request = Demo(1);
+    request.segment = 131072;
+    request.lengths = std::move(lengths);
+    return AutoSegment(request);
+  };
+  EXPECT_EQ(segment({100}), 1024);
+  EXPECT_EQ(segment({5000}), 5120);
+  EXPECT_EQ(segment({32'768}), 32'768);
+  EXPECT_EQ(segment({33'000}), 18'432);      // 2 of 16,500
+  EXPECT_EQ(segment({65'536}), 32'768);      // 2
+  EXPECT_EQ(segment({100'000}), 26'624);     // 4 of 25,000
+  EXPECT_EQ(segment({131'098}), 45'056);     // 3 of 43,700
+  EXPECT_EQ(segment({262'144}), 131'072);    // 2
+  EXPECT_EQ(segment({1'000'000}), 131'072);  // 8 of 125,000
+  // A quarter of the slabs may stay empty, no more.
+  EXPECT_EQ(segment({16'384, 16'384, 8192}), 16'384);
+  EXPECT_EQ(segment({16'384, 16'384, 6000}), 8192);
+  EXPECT_EQ(segment({8192, 4096, 100}), 4096);
+  EXPECT_EQ(segment({4096, 100, 100}), 4096);
+}
+
 TEST(Plan, UnequalSequencesHaveShorterSegments) {
   PlanRequest request = Demo(1);
   request.segment = 131072;
@@ -107,6 +143,27 @@ TEST(Plan, UnequalSequencesHaveShorterSegments) {
   const int64_t segment = AutoSegment(request);
   EXPECT_GE(segment, 4096);
   EXPECT_LT(segment, 16384);
+}
+
+// Half of a page is a page: what is halved must stop there, and stay whole pages.
+TEST(Plan, SegmentsAreWholePagesOfAnySize) {
+  Random random(4);
+  for (const int page : {1, 16, 48, 100, 300, 512, 1000, 1500, 2048, 3000, 4096}) {
+    for (const int64_t preferred : {1024, 131072}) {
+      for (const double share : {0.0, 0.5}) {
+        for (int i = 0; i < 30; ++i) {
+          PlanRequest request = Demo(1 + random.Below(i % 2 == 0 ? 3000 : 300'000));
+          if (i % 3 == 0) request.lengths.push_back(1 + random.Below(3000));
+          request.page_slots = page;
+          request.segment = preferred;
+          request.fixed.recompute = share;
+          const int64_t segment = AutoSegment(request);
+          EXPECT_GE(segment, page);
+          EXPECT_EQ(segment % page, 0) << segment << " of pages of " << page;
+        }
+      }
+    }
+  }
 }
 
 TEST(Plan, SaysWhichTierWouldHelp) {
@@ -223,6 +280,41 @@ TEST(Plan, WeightsThatDoNotFitStreamAndComeBeforeKeysAndValues) {
   }
   EXPECT_EQ(MakePlan(OnDevice(16384, 220 * kMiB))->weight_layers, 8);
   EXPECT_LT(last, 6);
+}
+
+// A sixteenth, where GPUs take a 512th.
+TEST(Plan, PageTablesOfHostMemoryAreOnTheDevice) {
+  const char* const tag = "page tables of host memory";
+  PlanRequest request = OnDevice(16384, kGiB);
+  request.map_share = 1.0 / 16;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 0);  // all is resident
+  request.weight_layers = 0;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 24 * kMiB / 16);
+  request.keep_on_device = false;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), (24 + 128) * kMiB / 16);
+  request.weight_layers = 8;
+  EXPECT_EQ(BytesOf(*MakePlan(request), Tier::kDevice, tag), 128 * kMiB / 16);
+  // They take of the smallest budget, to the byte that it is found by.
+  const int64_t smallest = FindSmallestBudgets(request).device;
+  request.map_share = 0.0;
+  EXPECT_EQ(FindSmallestBudgets(request).device + 128 * kMiB / 16, smallest);
+  // Of the cache's own budget they take nothing.
+  const int64_t kv = FindSmallestBudgets(request).kv;
+  request.map_share = 1.0 / 16;
+  EXPECT_EQ(FindSmallestBudgets(request).kv, kv);
+  // And leave less to what is resident.
+  request.map_share = 1.0 / 16;
+  request.keep_on_device = true;
+  for (const int64_t device : {60, 80, 100, 130}) {
+    request.budgets.device = device * kMiB;
+    const Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_GT(plan->slabs[0], 0);
+    EXPECT_GT(plan->slabs[1], 0);
+    EXPECT_GE(BytesOf(*plan, Tier::kDevice, tag), plan->slabs[1] * plan->slab_bytes / 16);
+    EXPECT_LE(plan->Bytes(Tier::kDevice), device * kMiB);
+    EXPECT_GT(plan->Bytes(Tier::kDevice) + plan->slab_bytes, device * kMiB);
+  }
 }
 
 TEST(Plan, LayersThatTheUserFixesStay) {
@@ -343,6 +435,17 @@ TEST(Plan, WeightsFillOneTierAfterTheOther) {
   EXPECT_LE(three->Bytes(Tier::kHost), 44 * kMiB);
 }
 
+// As much as can be is no reason to count beyond it.
+TEST(Plan, ExplainsABudgetWithoutBounds) {
+  const Machine machine = Simple();
+  PlanRequest request = OnDevice(4096, std::numeric_limits<int64_t>::max() - 1);
+  request.weight_layers = 0;
+  request.machine = &machine;
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(ExplainSpeed(request, *plan).front(), "1 GiB more on the GPU: no faster");
+}
+
 TEST(Plan, ChunksGrowWhereWeightsStream) {
   const Machine machine = Shipped("h200");
   PlanRequest request = OnDevice(300, 0);
@@ -364,11 +467,44 @@ TEST(Plan, ChunksGrowWhereWeightsStream) {
   Result<Plan> streamed = MakePlan(request);
   ASSERT_TRUE(streamed.ok());
   EXPECT_GT(streamed->cache.chunk, 8192);
+  EXPECT_LE(streamed->cache.chunk, 4 * 8192);
   // A decode step takes as long as its weights need, and less than they and all else in turn.
   const double bus = machine.host_to_device.Peak();
   const double weights = static_cast<double>(streamed->streamed_weight_bytes) / bus;
   EXPECT_GT(streamed->decode.seconds, weights);
   EXPECT_LT(streamed->decode.seconds, resident->decode.seconds + 1.02 * weights);
+}
+
+// Its activations take room of resident keys, which decode would miss.
+TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
+  const Machine machine = Shipped("h200");
+  int larger = 0, kept = 0;
+  for (int64_t device = 4; device <= 60; device += 4) {
+    PlanRequest request = OnDevice(300, device * kGiB);
+    request.shape = kOpt67B;
+    request.costs.cache = CacheCosts(request.shape);
+    request.costs.activations = [](const CacheChoice& c) { return c.chunk * 200 * kKiB; };
+    request.lengths.assign(64, 640);
+    request.layer_weight_bytes = 384 * kMiB;
+    request.weight_bytes = 32 * request.layer_weight_bytes + kGiB;
+    request.weight_layers = 0;
+    request.chunk = 8192;
+    request.budgets.host = 200 * kGiB;
+    request.machine = &machine;
+    const Result<Plan> plan = MakePlan(request);
+    if (!plan.ok()) continue;
+    PlanRequest same = request;
+    same.fixed.chunk = request.chunk;
+    const auto seconds = [&](const Plan& of) {
+      return WorkloadSeconds(machine, SubjectOf(request, of.cache),
+                             ExecutionOf(of, request.lengths), request.lengths);
+    };
+    ++(plan->cache.chunk > request.chunk ? larger : kept);
+    if (plan->cache.chunk <= request.chunk) continue;
+    EXPECT_LE(seconds(*plan), seconds(*MakePlan(same)) * (1 + 1e-9)) << device;
+  }
+  EXPECT_GT(larger, 0);
+  EXPECT_GT(kept, 0);
 }
 
 // Memory, bus and times follow the bytes that slabs have, of whatever encoding.

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "plan/choose.h"
 #include "plan/optimize.h"
 #include "plan/test_machines.h"
 
@@ -31,6 +32,19 @@ TEST(Recompute, ASharePicksWholeSegmentsOfTheBatch) {
     EXPECT_NEAR(std::accumulate(segments.begin(), segments.end(), 0.0),
                 share * static_cast<double>(all), 0.5 + 1e-9);
   }
+}
+
+TEST(Recompute, AShareOfOneSequenceIsOneOfSixteenSegments) {
+  PlanRequest request;
+  request.lengths = {40'000};
+  request.segment = 131072;
+  EXPECT_EQ(AutoSegment(request), 20'480);
+  request.fixed.recompute = 0.3;
+  EXPECT_EQ(AutoSegment(request), 2560);
+  request.lengths = {1000};  // 256 tokens at least
+  EXPECT_EQ(AutoSegment(request), 256);
+  request.fixed.recompute = 1.0;
+  EXPECT_EQ(AutoSegment(request), 1024);
 }
 
 TEST(Recompute, AGatherIsAnEfficientProductOrASegment) {
@@ -65,6 +79,19 @@ int64_t RowOf(const Plan& plan, const std::string& tag) {
   return 0;
 }
 
+// Segments that recompute are halved as far as whole pages go.
+TEST(Recompute, TakesPagesOfAnySize) {
+  const Machine machine = Shipped("h200");
+  for (const int page : {48, 300, 512, 4096}) {
+    PlanRequest request = Batch(kOpt67B, &machine);
+    request.page_slots = page;
+    request.recompute = true;
+    const Result<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->cache.segment_tokens % page, 0) << page;
+  }
+}
+
 TEST(Recompute, XTakesItsOwnRoom) {
   PlanRequest request = Batch(kOpt67B, nullptr);
   request.fixed.group_heads = 32;
@@ -83,6 +110,9 @@ TEST(Recompute, XTakesItsOwnRoom) {
   request.budgets.host -= 1;
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
   EXPECT_EQ(FindSmallestBudgets(request).host, 32 * 32 * 24 * kMiB);
+  // Also where nothing else is in host memory.
+  request.fixed.recompute = 1.0;
+  EXPECT_EQ(FindSmallestBudgets(request).host, 64 * 32 * 8 * kMiB);
 }
 
 TEST(Recompute, PaysForKvprsBatchesAndNeverForGroupedQueries) {
