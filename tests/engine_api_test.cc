@@ -303,6 +303,22 @@ TEST(EngineApi, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
   EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
 }
 
+// Too short for a closed page, it still has a file that is laid out for a cut.
+TEST(EngineApi, AShortSessionContinuesUnderAnotherContextAndBudget) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  const std::vector<TokenId> prompt = Quoting(*Open(kDemo), 40, 5);
+  for (const int64_t length : {100, 3000, 200}) {
+    options.kv_memory = length == 3000 ? int64_t{4} << 20 : EngineOptions().kv_memory;
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{length}});
+    ASSERT_TRUE(context.ok()) << length << ": " << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 2)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+}
+
 // Of 8 layers and 4 KV heads of 64 elements.
 TEST(EngineApi, ATokenHasTheBytesOfItsEncoding) {
   EngineOptions options;

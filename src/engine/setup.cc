@@ -296,7 +296,8 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   if (Status s = ApplyRecompute(options, memory.backend.own_memory, *encoding, &request); !s.ok()) {
     return s;
   }
-  if (session != nullptr && !session->slabs.empty()) {
+  // Also one that is too short for a closed page: its file has slots of a slab.
+  if (session != nullptr && session->format.layers > 0) {
     if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;
     request.fixed.segment_tokens = session->format.segment_tokens();
