@@ -313,6 +313,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   if (Status s = ApplyRecompute(options, memory.backend.own_memory, *encoding, &request); !s.ok()) {
     return s;
   }
+  // Also one that is too short for a closed page: its file has slots of a slab.
   if (session != nullptr && session->format.layers > 0) {
     if (Status s = CheckSession(config, options, *encoding, *session); !s.ok()) return s;
     request.fixed.group_heads = session->format.group_heads;

@@ -13,10 +13,10 @@ namespace {
 
 constexpr int64_t kMinAutoSegment = 1024;
 constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments at least
-// Sequences of unequal lengths have shorter segments, down to these, where more than a quarter of
-// the slabs would stay empty.
-constexpr int64_t kLeastOfBatches = 4096;
+// Sequences of unequal lengths have shorter segments where more than a quarter of the slabs would
+// stay empty, the longest sequence so many at most: each costs prefill a merge.
 constexpr int64_t kMostEmpty = 4;
+constexpr int64_t kSegmentsOfLongest = 8;
 constexpr int64_t kMinChunk = 16;
 // Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
 // so many any share is met well enough.
@@ -99,7 +99,7 @@ int64_t AutoSegment(const PlanRequest& request) {
   if (request.lengths.size() > 1) {
     segment = std::min(segment, Align(longest, request.page_slots));
     const int64_t tokens = std::reduce(request.lengths.begin(), request.lengths.end());
-    while (segment >= 2 * kLeastOfBatches &&
+    while (segment / 2 >= std::max(least, longest / kSegmentsOfLongest) &&
            TotalSegments(request, segment) * segment > tokens + tokens / kMostEmpty) {
       segment = RoundSegment(segment / 2, request.page_slots);
     }
@@ -332,12 +332,52 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
   return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
 }
 
+// The rule puts weights on the device first and long segments before long chunks. Where memory is
+// short by a little that costs much: chunks of a few tokens, each of which takes all weights, or
+// layers on disk because those in host memory take page tables. So, where it shortens chunks, the
+// first cut of each longer one, and where it reads more from disk than others do, the first of
+// those.
+std::vector<CacheChoice> OtherRules(const PlanRequest& request,
+                                    const std::vector<CacheChoice>& candidates,
+                                    const CacheChoice& rule) {
+  std::vector<CacheChoice> others;
+  const auto add = [&](const auto& wanted) {
+    std::vector<CacheChoice> some;
+    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(some), wanted);
+    const CacheChoice* first = Choose(request, some, /*all_weights=*/false);
+    if (first != nullptr) others.push_back(*first);
+  };
+  for (int64_t chunk = request.chunk; chunk > rule.chunk; chunk /= 2) {
+    add([&](const CacheChoice& choice) { return choice.chunk == chunk; });
+  }
+  const int on_disk = TryFit(request, rule).disk_layers;
+  int least = on_disk;
+  for (size_t i = 0; i < candidates.size() && least > 0; ++i) {
+    const Fit fit = TryFit(request, candidates[i]);
+    if (fit.ok) least = std::min(least, fit.disk_layers);
+  }
+  if (least < on_disk) {
+    add([&](const CacheChoice& choice) { return TryFit(request, choice).disk_layers == least; });
+  }
+  return others;
+}
+
+Scored FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                     const CacheChoice& rule) {
+  const Scored best = Fastest(request, candidates, rule);
+  return WithLargerChunk(request, FastestRecomputing(request, rule, best));
+}
+
 }  // namespace
 
 Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
                   const CacheChoice& rule) {
-  const Scored best = Fastest(request, candidates, rule);
-  return WithLargerChunk(request, FastestRecomputing(request, rule, best));
+  Scored best = FastestBeside(request, candidates, rule);
+  for (const CacheChoice& other : OtherRules(request, candidates, rule)) {
+    const Scored scored = FastestBeside(request, candidates, other);
+    if (scored.seconds < best.seconds * (1.0 - kClearly)) best = scored;
+  }
+  return best;
 }
 
 }  // namespace headway::plan

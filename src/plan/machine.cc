@@ -14,6 +14,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headway-machine";
 constexpr int kVersion = 1;
+// Parsed JSON takes some seventy times its text; a profile has some KiB.
+constexpr size_t kMaxText = size_t{1} << 20;
 
 enum class Unit { kBytes, kBytesPerSecond, kFlopsPerSecond, kSeconds, kShare };
 enum class Size { kNone, kBytes, kRows, kThreads };
@@ -207,6 +209,7 @@ double Curve::Rate(double size) const {
 }
 
 Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
+  if (text.size() > kMaxText) return Bad(where, "is longer than 1 MiB; is it another file?");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Bad(where, "is not JSON");
   if (!json.is_object() || json.value("format", Json()) != kFormat) {

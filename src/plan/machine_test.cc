@@ -77,6 +77,7 @@ TEST(Machine, RefusesProfilesThatMakeNoSense) {
   refuses("", "is not JSON");
   refuses("{", "is not JSON");
   refuses(std::string(100'000, '['), "is not JSON");
+  refuses(good + std::string(2'000'000, ' '), "is longer than 1 MiB");
   refuses("[]", "is no machine profile");
   refuses("{\"format\": 7}", "is no machine profile");
   refuses(Replaced(good, "\"version\": 1", "\"version\": 0"), "another version");

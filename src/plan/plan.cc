@@ -190,6 +190,15 @@ std::string WhyNoLargerGroup(const PlanRequest& request, const Fit& fit, const P
                                     : "larger ones would leave more of the slabs empty";
 }
 
+// Why a cut's chunk or segment is shorter than `longer`'s, which is the next longer one.
+std::string WhyNoLonger(const PlanRequest& request, const CacheChoice& longer,
+                        const std::string& what_does_not_fit) {
+  if (request.machine != nullptr && TryFit(request, longer).ok) {
+    return "predicted to be faster than a longer one";
+  }
+  return what_does_not_fit + " of a longer one would not fit";
+}
+
 void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
   if (plan->streamed_weight_bytes > 0) {
@@ -237,8 +246,10 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
         std::to_string(request.shape.kv_heads) + ": " + WhyNoLargerGroup(request, fit, *plan));
   }
   if (request.fixed.chunk == 0 && plan->cache.chunk < request.chunk) {
-    say("chunk " + std::to_string(plan->cache.chunk) +
-        ": the append buffer of a larger one does not fit");
+    CacheChoice longer = plan->cache;
+    longer.chunk *= 2;
+    say("chunk " + std::to_string(plan->cache.chunk) + ": " +
+        WhyNoLonger(request, longer, "the append buffer"));
   }
   if (plan->host_share > 0.0) {
     say("the host's cores attend to " + std::to_string(std::lround(100.0 * plan->host_share)) +
@@ -251,8 +262,10 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   }
   if (request.fixed.segment_tokens == 0 && plan->cache.recompute == 0.0 &&
       plan->cache.segment_tokens < AutoSegment(request)) {
-    say("segment " + std::to_string(plan->cache.segment_tokens) +
-        ": staging buffers of longer ones do not fit");
+    CacheChoice longer = plan->cache;
+    longer.segment_tokens *= 2;
+    say("segment " + std::to_string(plan->cache.segment_tokens) + ": " +
+        WhyNoLonger(request, longer, "the staging buffers"));
   }
 }
 
