@@ -177,7 +177,11 @@ Status Context::Impl::Build(const Workload& workload) {
   setup->executor.host_reads_device = device->host_reads_memory();
   HostPath host{host_attention.get(), setup->plan.host_share, nullptr};
   const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
-  if (host_attention != nullptr && corrected) host.trace = &trace;
+  if (host_attention != nullptr && corrected) {
+    host.trace = &trace;
+    // Of all, the bus would never be measured.
+    host.share = std::min(host.share, HostShareControl::kMost);
+  }
   Result<std::unique_ptr<Executor>> new_executor =
       Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
                        fast_budget, memory_budget, host, weights.get());

@@ -119,8 +119,10 @@ Status WriteMachineCache(Env& env, const plan::Machine& machine) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return Status(StatusCode::kIo, path + ": " + error.message());
   const std::string temporary = fmt::format("{}.{}", path, getpid());
-  if (Status s = WriteTextFile(env, temporary, plan::WriteMachine(machine)); !s.ok()) return s;
-  return env.Rename(temporary, path);
+  Status written = WriteTextFile(env, temporary, plan::WriteMachine(machine));
+  if (written.ok()) written = env.Rename(temporary, path);
+  if (!written.ok()) (void)env.Remove(temporary);
+  return written;
 }
 
 Status WriteTextFile(Env& env, const std::string& path, std::string text) {

@@ -101,6 +101,15 @@ TEST_F(MachineProfile, AFolderThatTakesNoFilesIsAnErrorThatCanBeSaid) {
   EXPECT_EQ(note, "");
 }
 
+TEST_F(MachineProfile, AFileThatCannotBeReplacedLeavesNoOther) {
+  const std::filesystem::path path = MachineCachePath("a");
+  std::filesystem::create_directories(path / "in the way");
+  EXPECT_FALSE(WriteMachineCache(env_, Kept("a")).ok());
+  for (const auto& file : std::filesystem::directory_iterator(path.parent_path())) {
+    EXPECT_EQ(file.path(), path);
+  }
+}
+
 TEST_F(MachineProfile, AQuickProbeIsAProfile) {
   EngineOptions options;
   options.threads = 2;
