@@ -172,6 +172,15 @@ TEST_F(Cli, ManyPromptsGiveTheirTextsInOrder) {
     EXPECT_EQ(lines[i]["finish"], alone["finish"]) << i;
   }
   EXPECT_EQ(lines[1]["id"], "x");
+  // Without --parallel all that the budget holds.
+  Args args = {"run", kModel, "--prompts", dir_.File("prompts"), "-n", "8", "-c", "1000"};
+  const Outcome together = Run(args);
+  EXPECT_THAT(together.err, HasSubstr("3, 3 at a time"));
+  EXPECT_EQ(together.out, outcome.out);
+  args.insert(args.end(), {"--kv-memory", "20MiB", "--host-memory", "0"});
+  const Outcome fewer = Run(args);
+  EXPECT_THAT(fewer.err, HasSubstr("3, 2 at a time"));
+  EXPECT_EQ(fewer.out, outcome.out);
   ExpectFailure({"run", kModel, "--prompts", "-"}, 1, "standard input, line 2", "\"a\"\n{}\n");
   ExpectFailure({"run", kModel, "--prompts", "-", "-p", "a"}, 2, "--prompts and --prompt");
 }

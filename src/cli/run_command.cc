@@ -19,7 +19,7 @@ constexpr const char* kExamples =
   cat notes.txt | headway run models/demo --json
   headway run models/demo --file book.txt --ask "And who sold it?" \
       --session book.session
-  headway run models/demo --prompts prompts.jsonl --parallel 64 -n 100)";
+  headway run models/demo --prompts prompts.jsonl -n 100)";
 
 void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddModelFlags(app, &flags->model);
@@ -30,8 +30,9 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
           "\"prompt\" and perhaps \"id\" and \"max_tokens\"; - is standard input. Prints a line of "
           "JSON for each, in their order")
       ->type_name("JSONL");
-  AddNumber(app, batch, "--parallel", &flags->parallel, 1, 4096,
-            "most of them at a time; one that ends gives its place to the next")
+  AddNumber(app, batch, "--parallel", &flags->parallel, 0, kMostParallel,
+            "most of them at a time, one that ends gives its place to the next; 0: as many as the "
+            "planner says are done soonest")
       ->default_str(std::to_string(flags->parallel));
   const std::string group = "Length";
   AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cli/interrupt.h"
@@ -92,22 +93,6 @@ Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& eng
   return requests;
 }
 
-// As many sequences as run at a time, each as long as the longest needs; where all run at once,
-// each as long as its own.
-Workload WorkloadOf(const RunFlags& flags, const std::vector<Request>& requests) {
-  Workload workload;
-  for (const Request& request : requests) {
-    const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
-    workload.lengths.push_back(flags.context > 0 ? flags.context : std::max<int64_t>(needed, 1));
-  }
-  const auto parallel = static_cast<size_t>(flags.parallel);
-  if (workload.lengths.size() > parallel) {
-    const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
-    workload.lengths.assign(parallel, longest);
-  }
-  return workload;
-}
-
 }  // namespace
 
 Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const std::string& name) {
@@ -127,6 +112,48 @@ Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const s
   return lines;
 }
 
+Workload WorkloadOf(const std::vector<PromptSize>& sizes, int64_t context, int64_t parallel) {
+  Workload workload;
+  for (const PromptSize& size : sizes) {
+    workload.lengths.push_back(context > 0 ? context
+                                           : std::max<int64_t>(size.prompt + size.generated, 1));
+  }
+  if (static_cast<int64_t>(sizes.size()) > parallel) {
+    const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+    workload.lengths.assign(static_cast<size_t>(parallel), longest);
+  }
+  return workload;
+}
+
+int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, int64_t ram_bytes,
+                        const std::function<Result<PlanReport>(const Workload&)>& plan_of) {
+  const auto all = static_cast<int64_t>(sizes.size());
+  double generated = 0.0;
+  for (const PromptSize& size : sizes) generated += static_cast<double>(size.generated);
+  int64_t fastest = 1;
+  double least = std::numeric_limits<double>::max();
+  for (int64_t parallel = 1;; parallel = std::min({2 * parallel, all, kMostParallel})) {
+    const Result<PlanReport> plan = plan_of(WorkloadOf(sizes, context, parallel));
+    if (!plan.ok() || (parallel > 1 && !MemoryWarning(*plan, ram_bytes).empty())) break;
+    const Prediction& prediction = plan->prediction;
+    if (!prediction.machine.empty()) {
+      // As if all were alike and the last round were full.
+      const double rounds = static_cast<double>(all) / static_cast<double>(parallel);
+      const double steps = generated / static_cast<double>(all);
+      const double seconds =
+          rounds * (prediction.prefill.seconds + steps * prediction.decode.seconds);
+      if (seconds < least) {
+        least = seconds;
+        fastest = parallel;
+      }
+    } else if (parallel <= kParallelUnknown) {
+      fastest = parallel;
+    }
+    if (parallel == std::min(all, kMostParallel)) break;
+  }
+  return fastest;
+}
+
 int RunPrompts(const RunFlags& flags, Console& console) {
   Result<std::string> text = ReadText(flags.prompts, console);
   if (!text.ok()) return console.Fail(text.status());
@@ -137,7 +164,16 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   if (!engine.ok()) return console.Fail(engine.status());
   Result<std::vector<Request>> requests = RequestsOf(flags, **engine, *lines);
   if (!requests.ok()) return console.Fail(requests.status());
-  const Workload workload = WorkloadOf(flags, *requests);
+  std::vector<PromptSize> sizes;
+  for (const Request& request : *requests) {
+    sizes.push_back({static_cast<int64_t>(request.prompt.size()), request.max_tokens});
+  }
+  int64_t parallel = flags.parallel;
+  if (parallel == 0) {
+    parallel = FastestParallel(sizes, flags.context, RamBytes(),
+                               [&](const Workload& workload) { return (*engine)->Plan(workload); });
+  }
+  const Workload workload = WorkloadOf(sizes, flags.context, parallel);
   const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
   if (std::string warning = LongContextWarning((*engine)->info(), longest); !warning.empty()) {
     console.Warn(warning);

@@ -3,6 +3,8 @@
 #ifndef HEADWAY_CLI_RUN_PROMPTS_H_
 #define HEADWAY_CLI_RUN_PROMPTS_H_
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,7 +24,7 @@ struct RunFlags {
   SamplingFlags sampling;
   OutputFlags output;
   std::string prompts;
-  int64_t parallel = 32;
+  int64_t parallel = 0;  // requests at a time; 0: as many as are done soonest
   int64_t max_tokens = 128;
   int64_t context = 0;
   int64_t save_every = kSaveEvery;
@@ -38,6 +40,22 @@ struct PromptLine {
 };
 // Lines of `name`, blank ones left out. kInvalidArgument names the first that is no prompt.
 Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const std::string& name);
+
+// What a prompt takes: its own tokens and the most that are generated.
+struct PromptSize {
+  int64_t prompt = 0;
+  int64_t generated = 0;
+};
+// As many sequences as run at a time, each as long as the longest needs; where all run at once,
+// each as long as its own. `context` > 0 is the length of each.
+Workload WorkloadOf(const std::vector<PromptSize>& sizes, int64_t context, int64_t parallel);
+// How many of the prompts to run at a time so that the last one ends soonest, by the plans that
+// `plan_of` makes: those that fit the budgets and, but for one prompt at a time, `ram_bytes`. Where
+// nothing is predicted kParallelUnknown, or fewer where so many do not fit.
+inline constexpr int64_t kParallelUnknown = 32;
+inline constexpr int64_t kMostParallel = 4096;
+int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, int64_t ram_bytes,
+                        const std::function<Result<PlanReport>(const Workload&)>& plan_of);
 
 int RunPrompts(const RunFlags& flags, Console& console);
 

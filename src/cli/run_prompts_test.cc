@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/bytes.h"
+
 namespace headway::cli {
 namespace {
 
@@ -29,6 +31,51 @@ TEST(PromptLines, ErrorsNameTheLine) {
     EXPECT_EQ(lines.status().message().rfind("f.jsonl, line 3", 0), 0u) << lines.status().message();
   }
   EXPECT_FALSE(ParsePromptLines(" \n\n", "f.jsonl").ok());
+}
+
+// Prompts of 100 tokens, 100 more each.
+std::vector<PromptSize> Sizes(size_t count) { return std::vector<PromptSize>(count, {100, 100}); }
+
+// Each sequence takes a GiB of RAM; a step takes `step` seconds and `sequence` more for each.
+Result<PlanReport> Planned(const Workload& workload, double step, double sequence) {
+  const auto sequences = static_cast<double>(workload.lengths.size());
+  PlanReport plan;
+  plan.memory_bytes = static_cast<int64_t>(workload.lengths.size()) * kGiB;
+  plan.prediction.machine = "made up";
+  plan.prediction.prefill.seconds = sequences;
+  plan.prediction.decode.seconds = step + sequences * sequence;
+  return plan;
+}
+
+TEST(FastestParallel, TakesTheNumberWhosePromptsAreDoneSoonest) {
+  // What all share is paid once a step: the more the better.
+  const auto shared = [](const Workload& workload) { return Planned(workload, 1.0, 0.01); };
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, shared), 100);
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, 50 * kGiB, shared), 32);  // the largest tried that fits
+  EXPECT_EQ(FastestParallel(Sizes(1), 0, -1, shared), 1);
+  EXPECT_EQ(FastestParallel(Sizes(9000), 0, -1, shared), kMostParallel);
+  // From 8 on a step slows by more than it serves, as where keys no longer fit.
+  const auto cliff = [](const Workload& workload) {
+    return Planned(workload, 1.0, workload.lengths.size() > 8 ? 0.5 : 0.01);
+  };
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, cliff), 8);
+  // What no budget holds is not taken; one prompt at a time is left to be refused.
+  const auto budget = [](const Workload& workload) -> Result<PlanReport> {
+    if (workload.lengths.size() > 4) return Status(StatusCode::kOutOfBudget, "too many");
+    return Planned(workload, 1.0, 0.01);
+  };
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, budget), 4);
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, kGiB / 2, shared), 1);
+  const auto unknown = [](const Workload&) -> Result<PlanReport> { return PlanReport(); };
+  EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, unknown), kParallelUnknown);
+  EXPECT_EQ(FastestParallel(Sizes(20), 0, -1, unknown), 20);
+}
+
+TEST(WorkloadOf, IsAsLongAsTheLongestWherePlacesAreUsedAgain) {
+  const std::vector<PromptSize> sizes = {{10, 5}, {100, 0}, {0, 0}};
+  EXPECT_EQ(WorkloadOf(sizes, 0, 3).lengths, (std::vector<int64_t>{15, 100, 1}));
+  EXPECT_EQ(WorkloadOf(sizes, 0, 2).lengths, (std::vector<int64_t>{100, 100}));
+  EXPECT_EQ(WorkloadOf(sizes, 64, 3).lengths, (std::vector<int64_t>{64, 64, 64}));
 }
 
 }  // namespace

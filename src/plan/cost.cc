@@ -128,14 +128,13 @@ class Simulation {
     for (int layer = 0; layer < shape_.layers; ++layer) Layer(layer);
     if (logits) {
       const auto rows = static_cast<double>(entries_.size());
-      Device(&time_.products,
-             run_.batches * ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
+      Device(&time_.products, ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
       Device(&time_.other,
              machine_.sync_seconds + machine_.step_seconds + 2.0 * machine_.launch_seconds);
     }
     const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(subject_) *
                                                         shape_.kv_heads * subject_.slab_share);
-    Busy(CostLane::kDeviceToHost) = down * shape_.layers * run_.batches;
+    Busy(CostLane::kDeviceToHost) = down * shape_.layers;
     // Closed pages of the last layer go down behind the step, under the next one.
     time_.seconds = std::max(gpu_, Busy(CostLane::kDeviceToHost));
     if (prefill_ && run_.split.disk > 0.0 && machine_.disk_write > 0.0) {
@@ -193,42 +192,40 @@ class Simulation {
     const double free = std::max(buffer, ReadWeights(layer));
     const double kv_ready = CopyUp(free, streamed * weights_.kv, 1.0);
     double qo_ready = kv_ready, mlp_ready = kv_ready;
-    for (int batch = 0; batch < run_.batches; ++batch) {
-      const auto [keys, longest] = KeysOf(layer);
-      double x_ready = 0.0;
-      const double recomputed = keys * run_.split.recompute;
-      if (recomputed > 0.0) {
-        // Slabs of a gather are copied as if they were one.
-        const double rows = GatherRows(recomputed);
-        x_ready = CopyUp(0.0, rows * shape_.d_model * BytesOf(shape_), recomputed / rows);
-      }
-      if (batch == 0 && streamed > 0.0) {
-        qo_ready = CopyUp(free, streamed * weights_.qo, 1.0);
-        mlp_ready = CopyUp(free, streamed * weights_.mlp, 1.0);
-      }
-      if (batch == 0) weights_copied_.push_back(mlp_ready);
-      gpu_ = std::max(gpu_, std::max(kv_ready, qo_ready));
-      const double width = shape_.query_heads + 2.0 * shape_.kv_heads;
-      Device(&time_.products,
-             ProductSeconds(machine_, shape_, tokens_, shape_.d_model, width * shape_.head_dim));
-      Elementwise();
-      const double host_done = HostShare(keys);
-      Recompute(recomputed, x_ready);
-      Attention(keys, longest);
-      if (host_done > 0.0) {
-        // The merge reads the host's states over a busy bus, cores begin and end at different
-        // times.
-        gpu_ = std::max(gpu_, host_done);
-        Device(&time_.other, 90.0 * machine_.launch_seconds);
-      }
-      Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
-                                             shape_.query_heads * shape_.head_dim, shape_.d_model));
-      gpu_ = std::max(gpu_, mlp_ready);
-      Device(&time_.products,
-             ProductSeconds(machine_, shape_, tokens_, shape_.d_model,
-                            (shape_.gated_mlp ? 2.0 : 1.0) * shape_.d_ff) +
-                 ProductSeconds(machine_, shape_, tokens_, shape_.d_ff, shape_.d_model));
+    const auto [keys, longest] = KeysOf(layer);
+    double x_ready = 0.0;
+    const double recomputed = keys * run_.split.recompute;
+    if (recomputed > 0.0) {
+      // Slabs of a gather are copied as if they were one.
+      const double rows = GatherRows(recomputed);
+      x_ready = CopyUp(0.0, rows * shape_.d_model * BytesOf(shape_), recomputed / rows);
     }
+    if (streamed > 0.0) {
+      qo_ready = CopyUp(free, streamed * weights_.qo, 1.0);
+      mlp_ready = CopyUp(free, streamed * weights_.mlp, 1.0);
+    }
+    weights_copied_.push_back(mlp_ready);
+    gpu_ = std::max(gpu_, std::max(kv_ready, qo_ready));
+    const double width = shape_.query_heads + 2.0 * shape_.kv_heads;
+    Device(&time_.products,
+           ProductSeconds(machine_, shape_, tokens_, shape_.d_model, width * shape_.head_dim));
+    Elementwise();
+    const double host_done = HostShare(keys);
+    Recompute(recomputed, x_ready);
+    Attention(keys, longest);
+    if (host_done > 0.0) {
+      // The merge reads the host's states over a busy bus, cores begin and end at different
+      // times.
+      gpu_ = std::max(gpu_, host_done);
+      Device(&time_.other, 90.0 * machine_.launch_seconds);
+    }
+    Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
+                                           shape_.query_heads * shape_.head_dim, shape_.d_model));
+    gpu_ = std::max(gpu_, mlp_ready);
+    Device(&time_.products,
+           ProductSeconds(machine_, shape_, tokens_, shape_.d_model,
+                          (shape_.gated_mlp ? 2.0 : 1.0) * shape_.d_ff) +
+               ProductSeconds(machine_, shape_, tokens_, shape_.d_ff, shape_.d_model));
     layer_done_.push_back(gpu_);
   }
 

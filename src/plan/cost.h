@@ -42,9 +42,6 @@ struct Execution {
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
-  // So many batches of the same load take a layer one after the other before the next layer begins:
-  // the column-by-column schedule, whose step makes `batches` times the tokens.
-  int batches = 1;
 };
 
 // What the model is, as far as time depends on it.

@@ -65,7 +65,6 @@ class Search {
     }
   }
 
-  double seconds() const { return seconds_; }
   Execution best() const {
     Execution best = execution_;
     best.split = Cut(execution_.split, host_, recompute_, options_.recompute);
@@ -87,20 +86,9 @@ class Search {
 
 Execution BestSplit(const Machine& machine, const Subject& subject, const Execution& execution,
                     std::span<const int64_t> lengths, const SplitOptions& options) {
-  const int most = options.objective == Objective::kThroughput ? options.max_batches : 1;
-  Execution best = execution;
-  double best_seconds = 0.0;  // of a batch
-  for (int batches = 1; batches <= std::max(most, 1); batches *= 2) {
-    Execution candidate = execution;
-    candidate.batches = batches;
-    Search search(machine, subject, candidate, lengths, options);
-    search.Run();
-    const double seconds = search.seconds() / batches;
-    if (batches > 1 && seconds >= best_seconds) continue;
-    best_seconds = seconds;
-    best = search.best();
-  }
-  return best;
+  Search search(machine, subject, execution, lengths, options);
+  search.Run();
+  return search.best();
 }
 
 double WorkloadSeconds(const Machine& machine, const Subject& subject, const Execution& execution,

@@ -11,19 +11,12 @@
 
 namespace headway::plan {
 
-enum class Objective {
-  kLatency,     // seconds of a decode step
-  kThroughput,  // seconds a token of all batches: `batches` may grow up to max_batches
-};
-
 struct SplitOptions {
   bool host = false;       // cores may attend
   bool recompute = false;  // keys and values may come from X
-  Objective objective = Objective::kLatency;
-  int max_batches = 1;
 };
 
-// The execution with the split, and the batches, that decodes sequences of these lengths fastest.
+// The execution with the split that decodes sequences of these lengths fastest.
 // What is resident, on disk, and recomputed unless the options let that be chosen, stays as it is;
 // what is in host memory is shared between stream, host and recompute as the options allow. Every
 // single path, KVPR's closed form and the balance of bus and cores are among the candidates, so

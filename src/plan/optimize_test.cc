@@ -34,17 +34,16 @@ TEST(Optimize, NoNamedPolicyIsFaster) {
     const double resident = 0.1 * static_cast<double>(random.Below(8));
     run.weights_streamed = random.Below(2) == 0 ? 0.0 : 1.0;
     run.weights_on_disk = run.weights_streamed * static_cast<double>(random.Below(3)) / 4.0;
-    const auto seconds = [&](const CacheSplit& split, int batches) {
+    const auto seconds = [&](const CacheSplit& split) {
       Execution policy = run;
       policy.split = split;
-      policy.batches = batches;
-      return PredictDecode(machine, subject, policy, lengths).seconds / batches;
+      return PredictDecode(machine, subject, policy, lengths).seconds;
     };
     run.split = {.resident = resident, .stream = 1.0 - resident};
     SplitOptions options;
     options.host = options.recompute = true;
     const Execution best = BestSplit(machine, subject, run, lengths, options);
-    const double latency = seconds(best.split, best.batches);
+    const double latency = seconds(best.split);
     const double rest = 1.0 - resident;
     const double kvpr = rest * RecomputeSplit(subject.shape, 1.0, machine.host_to_device.Peak(),
                                               machine.gemm.Peak());
@@ -55,20 +54,10 @@ TEST(Optimize, NoNamedPolicyIsFaster) {
         {.resident = resident, .stream = rest - kvpr, .recompute = kvpr}};  // KVPR
     for (const CacheSplit& split : named) {
       // Shares are whole 256ths: KVPR's split may lie between two.
-      EXPECT_LE(latency, seconds(split, 1) * (1 + 1.0 / 128));
+      EXPECT_LE(latency, seconds(split) * (1 + 1.0 / 128));
     }
-    EXPECT_EQ(best.batches, 1);
     EXPECT_DOUBLE_EQ(best.split.resident, resident);
     EXPECT_NEAR(best.split.stream + best.split.host + best.split.recompute, rest, 1e-12);
-    // FlexGen's columns.
-    options.objective = Objective::kThroughput;
-    options.max_batches = 8;
-    const Execution columns = BestSplit(machine, subject, run, lengths, options);
-    const double throughput = seconds(columns.split, columns.batches);
-    for (int batches : {1, 2, 4, 8}) {
-      EXPECT_LE(throughput, seconds(named[0], batches) * (1 + 1e-9));
-    }
-    EXPECT_LE(throughput, latency * (1 + 1e-9));
     // What is not allowed is not done.
     const Execution only = BestSplit(machine, subject, run, lengths, {});
     EXPECT_EQ(only.split.host + only.split.recompute, 0.0);
