@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "kernels/page_codec.h"
+#include "plan/choose.h"
 
 namespace headway {
 namespace {
@@ -97,9 +98,8 @@ void ApplyPolicy(const std::string& policy, plan::PlanRequest* request) {
                              request->machine->gemm.Peak());
     return;
   }
-  const int64_t longest = *std::max_element(request->lengths.begin(), request->lengths.end());
   request->fixed.group_heads = policy == "headinfer" ? 1 : request->shape.kv_heads;
-  request->fixed.segment_tokens = RoundUp(longest, request->page_slots);
+  request->fixed.segment_tokens = plan::WholeSegment(*request);
   request->fixed.staging_slabs = 2;
 }
 

@@ -35,6 +35,10 @@ constexpr int kMostStaging = 4;  // more hide nothing where the bus is the lane 
 constexpr int kStagingOfBatches[] = {8, 16, 32, 64};
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
 
+// Keys of the smallest piece of a slab that prefill on a GPU attends to by its fast kernel: a page
+// that is left over at the end would have the whole slab left to a slower one.
+constexpr int64_t kLeastPiece = 128;
+
 int64_t Align(int64_t tokens, int page_slots) {
   return RoundUp(std::max<int64_t>(tokens, 1), page_slots);
 }
@@ -79,6 +83,11 @@ int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
 }
 
 }  // namespace
+
+int64_t WholeSegment(const PlanRequest& request) {
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  return Align(RoundUp(longest, kLeastPiece), request.page_slots);
+}
 
 int64_t AutoSegment(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
@@ -249,8 +258,7 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
   }
   if (request.fixed.segment_tokens == 0 && request.fixed.group_heads == 0) {
     CacheChoice whole = rule;
-    whole.segment_tokens = Align(*std::max_element(request.lengths.begin(), request.lengths.end()),
-                                 request.page_slots);
+    whole.segment_tokens = WholeSegment(request);
     for (int group : {1, request.shape.kv_heads}) {
       whole.group_heads = group;
       add(whole);

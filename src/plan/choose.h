@@ -15,6 +15,8 @@ inline constexpr int kStaging = 2;  // slabs: one is attended while the next is 
 // A slab longer than every sequence would be room that nothing fills, and of the last slab of a
 // long one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request);
+// One segment that holds the longest sequence, as HeadInfer has it.
+int64_t WholeSegment(const PlanRequest& request);
 
 // Candidates from the largest buffers to the smallest. The segment shrinks last: with the same
 // segment and chunk, runs under different budgets agree to the last bit.

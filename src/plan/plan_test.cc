@@ -136,6 +136,16 @@ TEST(Plan, SegmentsOfAContextAreEquallyLong) {
   EXPECT_EQ(segment({1'000'000, 100, 100}), 131'072);
 }
 
+// A last page alone in a slab would keep prefill on a GPU from its fast kernel.
+TEST(Plan, AWholeSegmentLeavesNoPageOver) {
+  for (const int64_t tokens : {1, 64, 65, 4096, 32'800, 32'896}) {
+    const int64_t segment = WholeSegment(Demo(tokens));
+    EXPECT_EQ(segment % 128, 0) << tokens;
+    EXPECT_GE(segment, tokens);
+    EXPECT_LT(segment, tokens + 128);
+  }
+}
+
 // Half of a page is a page: what is halved must stop there, and stay whole pages.
 TEST(Plan, SegmentsAreWholePagesOfAnySize) {
   Random random(4);
