@@ -12,6 +12,9 @@
 namespace headway::cli {
 namespace {
 
+// Of the time of the best number of prompts: more of them take more memory.
+constexpr double kWorthItsMemory = 0.95;
+
 Result<PromptLine> ParsePromptLine(std::string_view text, const std::string& where) {
   const auto wrong = [&](const std::string& what) {
     return Status(StatusCode::kInvalidArgument, where + what);
@@ -130,26 +133,34 @@ int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, i
   const auto all = static_cast<int64_t>(sizes.size());
   double generated = 0.0;
   for (const PromptSize& size : sizes) generated += static_cast<double>(size.generated);
+  std::vector<int64_t> numbers;
+  const int64_t most = std::min(all, kMostParallel);
+  for (int64_t n = 1; n < most; n *= 2) numbers.push_back(n);
+  numbers.push_back(most);
   int64_t fastest = 1;
   double least = std::numeric_limits<double>::max();
-  for (int64_t parallel = 1;; parallel = std::min({2 * parallel, all, kMostParallel})) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const int64_t parallel = numbers[i];
     const Result<PlanReport> plan = plan_of(WorkloadOf(sizes, context, parallel));
-    if (!plan.ok() || (parallel > 1 && !MemoryWarning(*plan, ram_bytes).empty())) break;
-    const Prediction& prediction = plan->prediction;
-    if (!prediction.machine.empty()) {
-      // As if all were alike and the last round were full.
-      const double rounds = static_cast<double>(all) / static_cast<double>(parallel);
-      const double steps = generated / static_cast<double>(all);
-      const double seconds =
-          rounds * (prediction.prefill.seconds + steps * prediction.decode.seconds);
-      if (seconds < least) {
-        least = seconds;
-        fastest = parallel;
-      }
-    } else if (parallel <= kParallelUnknown) {
-      fastest = parallel;
+    if (!plan.ok() || (parallel > 1 && !MemoryWarning(*plan, ram_bytes).empty())) {
+      // Larger numbers do not fit either, but all may: each is then as long as its own.
+      if (i + 2 < numbers.size()) i = numbers.size() - 2;
+      continue;
     }
-    if (parallel == std::min(all, kMostParallel)) break;
+    const Prediction& prediction = plan->prediction;
+    if (prediction.machine.empty()) {
+      if (parallel > kParallelUnknown) break;
+      fastest = parallel;
+      continue;
+    }
+    // As if all were alike and the last round were full.
+    const double rounds = static_cast<double>(all) / static_cast<double>(parallel);
+    const double steps = generated / static_cast<double>(all);
+    const double seconds =
+        rounds * (prediction.prefill.seconds + steps * prediction.decode.seconds);
+    if (seconds > least * kWorthItsMemory) continue;
+    least = seconds;
+    fastest = parallel;
   }
   return fastest;
 }

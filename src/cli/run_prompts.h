@@ -50,8 +50,9 @@ struct PromptSize {
 // each as long as its own. `context` > 0 is the length of each.
 Workload WorkloadOf(const std::vector<PromptSize>& sizes, int64_t context, int64_t parallel);
 // How many of the prompts to run at a time so that the last one ends soonest, by the plans that
-// `plan_of` makes: those that fit the budgets and, but for one prompt at a time, `ram_bytes`. Where
-// nothing is predicted kParallelUnknown, or fewer where so many do not fit.
+// `plan_of` makes: those that fit the budgets and, but for one prompt at a time, `ram_bytes`; more
+// of them only where that is clearly faster. Where nothing is predicted kParallelUnknown, or fewer
+// where so many do not fit.
 inline constexpr int64_t kParallelUnknown = 32;
 inline constexpr int64_t kMostParallel = 4096;
 int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, int64_t ram_bytes,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "base/bytes.h"
 
 namespace headway::cli {
@@ -53,7 +55,21 @@ TEST(FastestParallel, TakesTheNumberWhosePromptsAreDoneSoonest) {
   EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, shared), 100);
   EXPECT_EQ(FastestParallel(Sizes(100), 0, 50 * kGiB, shared), 32);  // the largest tried that fits
   EXPECT_EQ(FastestParallel(Sizes(1), 0, -1, shared), 1);
-  EXPECT_EQ(FastestParallel(Sizes(9000), 0, -1, shared), kMostParallel);
+  // Beyond, twice the memory gains a hundredth.
+  EXPECT_EQ(FastestParallel(Sizes(9000), 0, -1, shared), 2048);
+  const auto flat = [](const Workload& workload) { return Planned(workload, 0.0, 1.0); };
+  EXPECT_EQ(FastestParallel(Sizes(9000), 0, -1, flat), 1);
+  // One long prompt among short ones: two places as long as it do not fit, all at once do.
+  std::vector<PromptSize> unequal(10, {10, 10});
+  unequal[3] = {1000, 10};
+  for (const bool known : {true, false}) {
+    const auto room = [known](const Workload& workload) -> Result<PlanReport> {
+      const int64_t tokens = std::reduce(workload.lengths.begin(), workload.lengths.end());
+      if (tokens > 1500) return Status(StatusCode::kOutOfBudget, "too many");
+      return known ? Planned(workload, 1.0, 0.01) : Result<PlanReport>(PlanReport());
+    };
+    EXPECT_EQ(FastestParallel(unequal, 0, -1, room), 10);
+  }
   // From 8 on a step slows by more than it serves, as where keys no longer fit.
   const auto cliff = [](const Workload& workload) {
     return Planned(workload, 1.0, workload.lengths.size() > 8 ? 0.5 : 0.01);
@@ -66,6 +82,12 @@ TEST(FastestParallel, TakesTheNumberWhosePromptsAreDoneSoonest) {
   };
   EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, budget), 4);
   EXPECT_EQ(FastestParallel(Sizes(100), 0, kGiB / 2, shared), 1);
+  const auto nothing = [](const Workload&) -> Result<PlanReport> {
+    return Status(StatusCode::kOutOfBudget, "nothing fits");
+  };
+  for (const size_t count : {1, 2, 3}) {
+    EXPECT_EQ(FastestParallel(Sizes(count), 0, -1, nothing), 1);
+  }
   const auto unknown = [](const Workload&) -> Result<PlanReport> { return PlanReport(); };
   EXPECT_EQ(FastestParallel(Sizes(100), 0, -1, unknown), kParallelUnknown);
   EXPECT_EQ(FastestParallel(Sizes(20), 0, -1, unknown), 20);

@@ -18,8 +18,9 @@ constexpr int64_t kAlwaysSegment = 32768;  // beyond, a cache has two segments a
 constexpr int64_t kMostEmpty = 4;
 constexpr int64_t kSegmentsOfLongest = 8;
 constexpr int64_t kMinChunk = 16;
-// Where a part of the segments is recomputed: shorter ones move too few bytes at a time, and with
-// so many any share is met well enough.
+// Where a part of the segments is recomputed they are halved until they have at most kMinXSegment
+// tokens: shorter ones move too few bytes at a time, and with kShareSegments any share is met well
+// enough.
 constexpr int64_t kMinXSegment = 256;
 constexpr int64_t kShareSegments = 16;
 // What a cut with another chunk or segment must gain: it changes the order of additions, and runs

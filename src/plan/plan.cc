@@ -252,9 +252,13 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
         WhyNoLonger(request, longer, "the append buffer"));
   }
   if (plan->host_share > 0.0) {
-    say("the host's cores attend to " + std::to_string(std::lround(100.0 * plan->host_share)) +
-        " % of what is in host memory" +
-        (request.host_attention ? ", so that they end with the bus" : ", as asked"));
+    const int64_t percent = std::lround(100.0 * plan->host_share);
+    const char* why = !request.host_attention           ? ", as asked"
+                      : percent < 100                   ? ", so that they end with the bus"
+                      : plan->streamed_weight_bytes > 0 ? ": the bus brings weights"
+                                                        : "";
+    say("the host's cores attend to " + std::to_string(percent) + " % of what is in host memory" +
+        why);
   }
   if (plan->cache.staging_slabs > kStaging && fit.slabs[2] > 0) {
     say(std::to_string(plan->cache.staging_slabs) +
