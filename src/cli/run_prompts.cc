@@ -181,7 +181,8 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   }
   int64_t parallel = flags.parallel;
   if (parallel == 0) {
-    parallel = FastestParallel(sizes, flags.context, RamBytes(),
+    // Unasked not all of what others want a part of, too.
+    parallel = FastestParallel(sizes, flags.context, RamBytes() / 4 * 3,
                                [&](const Workload& workload) { return (*engine)->Plan(workload); });
   }
   const Workload workload = WorkloadOf(sizes, flags.context, parallel);

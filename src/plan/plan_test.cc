@@ -447,19 +447,23 @@ TEST(Plan, ExplainsABudgetWithoutBounds) {
   EXPECT_EQ(ExplainSpeed(request, *plan).front(), "1 GiB more on the GPU: no faster");
 }
 
-TEST(Plan, ChunksGrowWhereWeightsStream) {
-  const Machine machine = Shipped("h200");
-  PlanRequest request = OnDevice(300, 0);
+PlanRequest OptOnDevice(const Machine* machine, int64_t device) {
+  PlanRequest request = OnDevice(300, device);
   request.shape = kOpt67B;
   request.costs.cache = CacheCosts(request.shape);
-  request.costs.activations = [](const CacheChoice& c) { return c.chunk * 100 * kKiB; };
-  request.lengths.assign(256, 288);
   request.layer_weight_bytes = 384 * kMiB;
   request.weight_bytes = 32 * request.layer_weight_bytes + kGiB;
   request.chunk = 8192;
-  request.budgets.device = 80 * kGiB;
   request.budgets.host = 200 * kGiB;
-  request.machine = &machine;
+  request.machine = machine;
+  return request;
+}
+
+TEST(Plan, ChunksGrowWhereWeightsStream) {
+  const Machine machine = Shipped("h200");
+  PlanRequest request = OptOnDevice(&machine, 80 * kGiB);
+  request.costs.activations = [](const CacheChoice& c) { return c.chunk * 100 * kKiB; };
+  request.lengths.assign(256, 288);
   Result<Plan> resident = MakePlan(request);
   ASSERT_TRUE(resident.ok());
   EXPECT_EQ(resident->weight_layers, 32);
@@ -481,17 +485,10 @@ TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
   const Machine machine = Shipped("h200");
   int larger = 0, kept = 0;
   for (int64_t device = 4; device <= 60; device += 4) {
-    PlanRequest request = OnDevice(300, device * kGiB);
-    request.shape = kOpt67B;
-    request.costs.cache = CacheCosts(request.shape);
+    PlanRequest request = OptOnDevice(&machine, device * kGiB);
     request.costs.activations = [](const CacheChoice& c) { return c.chunk * 200 * kKiB; };
     request.lengths.assign(64, 640);
-    request.layer_weight_bytes = 384 * kMiB;
-    request.weight_bytes = 32 * request.layer_weight_bytes + kGiB;
     request.weight_layers = 0;
-    request.chunk = 8192;
-    request.budgets.host = 200 * kGiB;
-    request.machine = &machine;
     const Result<Plan> plan = MakePlan(request);
     if (!plan.ok()) continue;
     PlanRequest same = request;
