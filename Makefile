@@ -36,16 +36,20 @@ tsan: setup
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS)
 	@ctest --test-dir build-tsan --output-on-failure
 
-# The tests that need an NVIDIA GPU; they are skipped where there is none.
+# The tests that need an NVIDIA GPU; they are skipped where there is none. Kernels are compiled for the
+# GPU that is here, else for one real architecture, and to PTX of the oldest that is supported;
+# `make package` compiles those of all architectures that are shipped.
+CUDA_ARCHITECTURES ?= $(if $(wildcard /dev/nvidia0),native,80-virtual;90-real)
 test-cuda:
 	@scripts/setup.sh --cuda
-	@cmake --preset cuda && cmake --build --preset cuda -j $(JOBS)
+	@cmake --preset cuda "-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)"
+	@cmake --build --preset cuda -j $(JOBS)
 	@ctest --test-dir build-cuda -L cuda --output-on-failure
 
 # Every fuzzer for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
 fuzz: setup
-	@cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
+	@cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) --target fuzzers
 	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 format:

@@ -1,9 +1,12 @@
 # Build rules shared by every room.
 include(GNUInstallDirs)
 
+# Paths below this folder are made relative, so that build folders share what ccache keeps.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(HEADWAY_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                       ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEADWAY_LAUNCHER})
 endif()
 
 # Line tables are enough for stack traces, and build faster than full debug information.
@@ -67,7 +70,8 @@ function(headway_test NAME)
   endif()
 endfunction()
 
-# headway_fuzzer(NAME SOURCES ... DEPS ...): one libFuzzer program, built by the preset `fuzz` only.
+# headway_fuzzer(NAME SOURCES ... DEPS ...): one libFuzzer program, built by the preset `fuzz` only,
+# with the others by its target fuzzers.
 function(headway_fuzzer NAME)
   if(NOT HEADWAY_FUZZ)
     return()
@@ -77,4 +81,5 @@ function(headway_fuzzer NAME)
   target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS})
   target_compile_options(${NAME} PRIVATE -fsanitize=fuzzer)
   target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${NAME})
 endfunction()
