@@ -715,5 +715,23 @@ TEST(EngineApi, ScoreIsThatOfTheLogits) {
   EXPECT_EQ(score->negative_log_likelihood, seen->negative_log_likelihood);
 }
 
+TEST(EngineApi, ScoreOfADamagedModelSaysWhichWeight) {
+  const TestDir dir;
+  const std::string folder = dir.File("model");
+  std::filesystem::copy(kGolden + "llama2", folder);
+  const std::string weights = folder + "/model.safetensors";
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(weights));
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(size / 2);  // NaN from here on
+  for (std::streamoff i = size / 2; i < size; ++i) file.put('\xFF');
+  file.close();
+  std::unique_ptr<Engine> engine = Open(folder);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{50}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Status status = (*context)->Score(Tokens(50, 60, 3), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("model.layers."), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace headway

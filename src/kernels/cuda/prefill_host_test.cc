@@ -89,7 +89,7 @@ TEST(PrefillPiecesTest, AFullSlabIsOnePieceWhateverItsSize) {
   AttentionItem item = EarlierKeys();
   item.q_position = 200'000;
   PageRun& run = item.keys.pages;
-  for (const int64_t keys : {16'384 + 64, 100'032, 131'072 - 64}) {
+  for (const int64_t keys : {16'384 + 64, 100'032, 131'072 - 128}) {
     run.count = run.readable = keys;
     EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, keys, false, kExact}}));
     run.readable = keys + 64;  // not full: sizes that come once
