@@ -92,11 +92,11 @@ void BenchKernel(const std::string& name) {
   constexpr int64_t kVocab = 128256;
   constexpr int64_t kRows = 32;
   constexpr int kRounds = 100;
+  Budget budget("bench", kUnlimited);
   const std::unique_ptr<Backend> backend = Unwrap(NewBackend(name, "auto"));
   const std::unique_ptr<Device> device = Unwrap(backend->NewDevice(Env::Default(), nullptr, false));
   ThreadPool pool(0);
   const std::unique_ptr<Kernels> kernels = Unwrap(backend->NewKernels(&pool, nullptr));
-  Budget budget("bench", kUnlimited);
   KernelLimits limits;
   limits.rows = limits.max_in = limits.max_out = limits.head_dim = 64;
   limits.group = limits.query_heads = 1;

@@ -59,6 +59,7 @@ TEST(CudaScoreTest, FindsTheBitsOfTheDefinition) {
 
 // The interface takes more rows than a launch does.
 TEST(CudaScoreTest, TakesAnyNumberOfRows) {
+  Budget budget("test", kUnlimited);
   Result<std::unique_ptr<Device>> device = NewCudaDevice({}, Env::Default(), nullptr);
   ASSERT_TRUE(device.ok()) << device.status().message();
   Result<std::unique_ptr<Kernels>> kernels = NewCudaKernels(0);
@@ -66,7 +67,6 @@ TEST(CudaScoreTest, TakesAnyNumberOfRows) {
   KernelLimits limits;
   limits.rows = limits.max_in = limits.max_out = limits.head_dim = 64;
   limits.group = limits.query_heads = 1;
-  Budget budget("test", kUnlimited);
   ASSERT_TRUE((*kernels)->Prepare(limits, **device, budget).ok());
   const std::unique_ptr<Stream> stream = (*device)->NewStream(Lane::kCompute);
   constexpr size_t kRows = 300;
