@@ -685,5 +685,53 @@ TEST(EngineApi, ScoreSumsEveryPrediction) {
   EXPECT_GT(score->negative_log_likelihood / 1299, std::log(8192.0));  // random tokens surprise
 }
 
+// What is taken of the logits where they are is what the logits say, and seeing them changes
+// nothing.
+TEST(EngineApi, ScoreIsThatOfTheLogits) {
+  EngineOptions options;
+  options.chunk = 200;
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{500}});
+  ASSERT_TRUE(context.ok());
+  const std::vector<TokenId> tokens = Tokens(475, 8000, 12);
+  Context::ScorePart part;
+  double sum = 0.0;
+  int64_t next = 1;
+  part.logits = [&](int64_t index, std::span<const float> logits) {
+    EXPECT_EQ(index, next++);
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double all = 0.0;
+    for (const float logit : logits) all += std::exp(double{logit} - largest);
+    const float target = logits[static_cast<size_t>(tokens[static_cast<size_t>(index)])];
+    sum += largest - double{target} + std::log(all);
+  };
+  Result<Context::ScoreResult> seen = (*context)->Score(tokens, part, {});
+  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  EXPECT_EQ(next, 475);
+  // The bound of NegativeLogLikelihood, each.
+  EXPECT_NEAR(seen->negative_log_likelihood, sum, 474 * (1.5e-8 + 8192 * 0x1p-40));
+  Result<Context::ScoreResult> score = (*context)->Score(tokens, {});
+  ASSERT_TRUE(score.ok()) << score.status().message();
+  EXPECT_EQ(score->negative_log_likelihood, seen->negative_log_likelihood);
+}
+
+TEST(EngineApi, ScoreOfADamagedModelSaysWhichWeight) {
+  const TestDir dir;
+  const std::string folder = dir.File("model");
+  std::filesystem::copy(kGolden + "llama2", folder);
+  const std::string weights = folder + "/model.safetensors";
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(weights));
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(size / 2);  // NaN from here on
+  for (std::streamoff i = size / 2; i < size; ++i) file.put('\xFF');
+  file.close();
+  std::unique_ptr<Engine> engine = Open(folder);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{50}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Status status = (*context)->Score(Tokens(50, 60, 3), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("model.layers."), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace headway

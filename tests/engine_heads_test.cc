@@ -96,6 +96,7 @@ class PlainAttention : public Kernels {
     kernels_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
   }
   void Sample(Stream& s, std::span<const SampleItem> items) override { kernels_->Sample(s, items); }
+  void Score(Stream& s, std::span<const ScoreItem> items) override { kernels_->Score(s, items); }
 
  private:
   double Query(const PageFormat& format, const AttentionParams& params, const AttentionItem& item,

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kernels/scoring.h"
 
 namespace headway {
 namespace {
@@ -47,7 +48,7 @@ int64_t RecomputedPageStride(const ModelShape& shape, const ExecutorLimits& limi
 // The parts of the executor's memory, in order, each aligned to 64 bytes; the first to a page.
 struct Layout {
   int64_t pages, x, kv, angles;  // of a gather
-  int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled;
+  int64_t activations, o, lse, part_o, part_lse, head_in, head_scratch, logits, sampled, scored;
 
   Layout(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
     const auto floats = [](int64_t n) { return RoundUp(n * int64_t{sizeof(float)}, 64); };
@@ -71,11 +72,13 @@ struct Layout {
     head_scratch = HeadScratchBytes(shape, dtype, logit_rows);
     logits = floats(logit_rows * shape.vocab);
     sampled = RoundUp(logit_rows * int64_t{sizeof(Sampled)}, 64);
+    scored = RoundUp(logit_rows * int64_t{sizeof(Scored)}, 64);
   }
   int64_t total() const {
     return pages + x + kv + 2 * angles + activations + o + lse + part_o + part_lse + head_in +
-           head_scratch + logits + sampled;
+           head_scratch + results();
   }
+  int64_t results() const { return logits + sampled + scored; }
 };
 
 }  // namespace
@@ -96,8 +99,8 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Model& model, Kernels& 
   std::unique_ptr<Buffer> host_memory;
   if (!limits.host_reads_device) {
     const Layout layout(model.shape(), limits, kernels);
-    Result<std::unique_ptr<Buffer>> made = device.AllocateHost(
-        host_budget, static_cast<size_t>(layout.logits + layout.sampled), "logits");
+    Result<std::unique_ptr<Buffer>> made =
+        device.AllocateHost(host_budget, static_cast<size_t>(layout.results()), "logits");
     if (!made.ok()) return made.status();
     host_memory = std::move(*made);
   }
@@ -169,12 +172,12 @@ Executor::Executor(const Model& model, Kernels& kernels, Stream& compute, kv::St
   head_scratch_ = take(layout.head_scratch);
   logits_ = take(layout.logits);
   sampled_ = reinterpret_cast<Sampled*>(take(layout.sampled));
-  host_logits_ = logits_;
-  host_sampled_ = sampled_;
-  if (host_memory_ != nullptr) {
-    host_logits_ = reinterpret_cast<float*>(host_memory_->data());
-    host_sampled_ = reinterpret_cast<Sampled*>(host_memory_->data() + layout.logits);
-  }
+  scored_ = reinterpret_cast<Scored*>(take(layout.scored));
+  std::byte* const results =
+      host_memory_ != nullptr ? host_memory_->data() : reinterpret_cast<std::byte*>(logits_);
+  host_logits_ = reinterpret_cast<float*>(results);
+  host_sampled_ = reinterpret_cast<Sampled*>(results + layout.logits);
+  host_scored_ = reinterpret_cast<Scored*>(results + layout.logits + layout.sampled);
 }
 
 Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
@@ -186,9 +189,8 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   const HostStepTimes before = LaneTimes();
   if (host_ != nullptr) host_->ForgetPauses();
   BeginEntries(inputs);
-  ahead_ = std::all_of(inputs.begin(), inputs.end(), [](const StepInput& in) {
-    return in.logits == LogitsMode::kNone && in.sampler == nullptr;
-  });
+  ahead_ = std::none_of(inputs.begin(), inputs.end(),
+                        [](const StepInput& input) { return input.WantsLogits(); });
   // First what needs no pages: the device begins while the store prepares the step.
   model_.Embed(kernels_, compute_, ids_, positions_, act_);
   BeginLayer(0);
@@ -315,7 +317,7 @@ Status Executor::Logits(std::span<const StepInput> inputs, const LogitsSink& sin
   logit_rows_.clear();
   for (size_t e = 0; e < entries_.size(); ++e) {
     const StepInput& input = inputs[e];
-    if (input.logits == LogitsMode::kNone && input.sampler == nullptr) continue;
+    if (!input.WantsLogits()) continue;
     const int64_t tokens = entries_[e].tokens;
     for (int64_t token = input.sampler == nullptr ? 0 : tokens - 1; token < tokens; ++token) {
       logit_rows_.push_back({static_cast<int>(e), token});
@@ -344,49 +346,76 @@ const float* Executor::HeadRows() {
   return head_in_;
 }
 
-// Logits of the rows, and the tokens of those with a sampler: only tokens cross the bus for these.
+// Logits of the rows, the tokens of those with a sampler and what the likelihoods of targets are
+// made of: only these cross the bus, unless the logits are asked for.
 Status Executor::FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink) {
   if (logit_rows_.empty()) return OkStatus();
   const auto rows = static_cast<int64_t>(logit_rows_.size());
   model_.Head(kernels_, compute_, rows, HeadRows(), head_scratch_, logits_);
   sample_items_.clear();
+  score_items_.clear();
   for (int64_t i = 0; i < rows; ++i) {
-    Sampler* sampler = inputs[static_cast<size_t>(RowEntry(i))].sampler;
-    if (sampler == nullptr) continue;
-    SampleItem item = sampler->Next();
-    item.logits = logits_ + i * shape_.vocab;
-    item.vocab = shape_.vocab;
-    item.result = sampled_ + i;
-    sample_items_.push_back(item);
+    const LogitRow& row = logit_rows_[static_cast<size_t>(i)];
+    const StepInput& input = inputs[static_cast<size_t>(row.entry)];
+    float* const logits = logits_ + i * shape_.vocab;
+    if (input.sampler != nullptr) {
+      SampleItem item = input.sampler->Next();
+      item.logits = logits;
+      item.vocab = shape_.vocab;
+      item.result = sampled_ + i;
+      sample_items_.push_back(item);
+    }
+    if (!input.targets.empty()) {
+      const TokenId target = input.targets[static_cast<size_t>(row.token)];
+      score_items_.push_back({logits, shape_.vocab, target, scored_ + i});
+    }
   }
   if (!sample_items_.empty()) kernels_.Sample(compute_, sample_items_);
-  const auto to_host = [&](void* host, const void* device, int64_t bytes) {
-    if (host_memory_ == nullptr || bytes == 0) return;
-    compute_.Copy(static_cast<std::byte*>(host), static_cast<const std::byte*>(device),
-                  static_cast<size_t>(bytes));
-  };
-  const auto sampled = static_cast<int64_t>(sample_items_.size());
-  to_host(host_sampled_, sampled_, sampled == 0 ? 0 : rows * int64_t{sizeof(Sampled)});
-  to_host(host_logits_, logits_, sampled == rows ? 0 : LogitsBytes(shape_, rows));
-  if (Status s = compute_.Synchronize(); !s.ok()) return s;
-  if (!host_reads_.empty() || weights_ != nullptr) {  // whose errors are not the compute stream's
-    if (Status s = store_.LaneStatus(); !s.ok()) return s;
-  }
+  if (!score_items_.empty()) kernels_.Score(compute_, score_items_);
+  if (Status s = ToHost(inputs); !s.ok()) return s;
   for (int64_t i = 0; i < rows; ++i) {
-    const StepInput& input = inputs[static_cast<size_t>(RowEntry(i))];
-    if (input.sampler != nullptr) {
-      const Result<TokenId> token = TokenOf(host_sampled_[i]);
-      if (!token.ok()) return token.status();
-      *input.sampled = *token;
-      continue;
-    }
-    const std::span<float> logits(host_logits_ + i * shape_.vocab,
-                                  static_cast<size_t>(shape_.vocab));
-    const int64_t token = logit_rows_[static_cast<size_t>(i)].token;
-    if (Status s = sink(RowEntry(i), token, logits); !s.ok()) return s;
+    const auto entry = static_cast<size_t>(logit_rows_[static_cast<size_t>(i)].entry);
+    if (Status s = Deliver(inputs[entry], i, sink); !s.ok()) return s;
   }
   logit_rows_.clear();
   return OkStatus();
+}
+
+// Waits for what the inputs ask for.
+Status Executor::ToHost(std::span<const StepInput> inputs) {
+  const auto rows = static_cast<int64_t>(logit_rows_.size());
+  const bool logits = std::any_of(logit_rows_.begin(), logit_rows_.end(), [&](const LogitRow& row) {
+    return inputs[static_cast<size_t>(row.entry)].logits != LogitsMode::kNone;
+  });
+  const auto copy = [&](bool wanted, void* host, const void* device, int64_t bytes) {
+    if (host_memory_ == nullptr || !wanted) return;
+    compute_.Copy(static_cast<std::byte*>(host), static_cast<const std::byte*>(device),
+                  static_cast<size_t>(bytes));
+  };
+  copy(!sample_items_.empty(), host_sampled_, sampled_, rows * int64_t{sizeof(Sampled)});
+  copy(!score_items_.empty(), host_scored_, scored_, rows * int64_t{sizeof(Scored)});
+  copy(logits, host_logits_, logits_, LogitsBytes(shape_, rows));
+  if (Status s = compute_.Synchronize(); !s.ok()) return s;
+  // Whose errors are not the compute stream's.
+  if (!host_reads_.empty() || weights_ != nullptr) return store_.LaneStatus();
+  return OkStatus();
+}
+
+Status Executor::Deliver(const StepInput& input, int64_t row, const LogitsSink& sink) {
+  const LogitRow& at = logit_rows_[static_cast<size_t>(row)];
+  if (input.sampler != nullptr) {
+    const Result<TokenId> token = TokenOf(host_sampled_[row]);
+    if (!token.ok()) return token.status();
+    *input.sampled = *token;
+  }
+  if (!input.targets.empty()) {
+    const Result<double> loss = NegativeLogLikelihood(host_scored_[row]);
+    if (!loss.ok()) return loss.status();
+    input.losses[static_cast<size_t>(at.token)] = *loss;
+  }
+  if (input.logits == LogitsMode::kNone) return OkStatus();
+  return sink(at.entry, at.token,
+              {host_logits_ + row * shape_.vocab, static_cast<size_t>(shape_.vocab)});
 }
 
 }  // namespace headway

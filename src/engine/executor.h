@@ -47,9 +47,17 @@ struct StepInput {
   const RopeFrequencies* rope = nullptr;  // of this sequence
   LogitsMode logits = LogitsMode::kNone;
   // Not null: the token behind the last one is picked on the device and put into *sampled; logits
-  // is kNone.
+  // is kNone, and there are no targets.
   Sampler* sampler = nullptr;
   TokenId* sampled = nullptr;
+  // As many as tokens, or none: what comes behind each, and where its -ln p is put, which is taken
+  // on the device.
+  std::span<const TokenId> targets = {};
+  std::span<double> losses = {};
+
+  bool WantsLogits() const {
+    return logits != LogitsMode::kNone || sampler != nullptr || !targets.empty();
+  }
 };
 
 // Gets the logits [vocab] behind token `token` (an index into the entry's tokens). Within an entry
@@ -97,10 +105,11 @@ class Executor {
 
   const ExecutorLimits& limits() const { return limits_; }
 
-  // Without logits and samplers it may return while the step still runs; what is enqueued is never
+  // Where no input WantsLogits it may return while the step still runs; what is enqueued is never
   // more than as many layers as a step has, so that a wish to stop is met within a chunk.
   // kCancelled when *cancel (may be null) turned true: the step was given up, see Store::AbortStep.
-  // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit.
+  // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit,
+  // or a loss is not finite.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
@@ -166,7 +175,8 @@ class Executor {
   Status Logits(std::span<const StepInput> inputs, const LogitsSink& sink);
   const float* HeadRows();
   Status FlushLogits(std::span<const StepInput> inputs, const LogitsSink& sink);
-  int RowEntry(int64_t row) const { return logit_rows_[static_cast<size_t>(row)].entry; }
+  Status ToHost(std::span<const StepInput> inputs);
+  Status Deliver(const StepInput& input, int64_t row, const LogitsSink& sink);
 
   int64_t QWidth() const { return int64_t{shape_.query_heads} * shape_.head_dim; }
   // Bytes of `count` activations.
@@ -207,8 +217,10 @@ class Executor {
   void* head_scratch_;  // of Model::Head for so many rows
   float* logits_;       // [LogitRowsOf(limits), vocab]
   Sampled* sampled_;    // [LogitRowsOf(limits)]
-  float* host_logits_;  // the same two, where the host reads them
+  Scored* scored_;      // [LogitRowsOf(limits)]
+  float* host_logits_;  // the same three, where the host reads them
   Sampled* host_sampled_;
+  Scored* host_scored_;
 
   WeightStream* const weights_;       // or null
   const std::byte* block_ = nullptr;  // of the layer at hand: its weights, where they stream
@@ -253,6 +265,7 @@ class Executor {
   };
   std::vector<LogitRow> logit_rows_;  // of the next FlushLogits
   std::vector<SampleItem> sample_items_;
+  std::vector<ScoreItem> score_items_;
 };
 
 }  // namespace headway

@@ -1,7 +1,6 @@
 #include "engine/generator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -11,14 +10,6 @@ namespace {
 
 double Seconds(int64_t from_ns, int64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) * 1e-9;
-}
-
-// -ln softmax(logits)[target]
-double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit - largest));
-  return std::log(sum) - static_cast<double>(logits[static_cast<size_t>(target)] - largest);
 }
 
 }  // namespace
@@ -170,7 +161,7 @@ Status Generator::Step(std::span<const StepInput> inputs, std::span<const int> s
     slot.tokens.resize(static_cast<size_t>(store_.Length(*slot.sequence)));
   }
   if (!result.ok() && result.code() == StatusCode::kCorrupt) {
-    // The sampler found no finite logit. Say which weight is to blame, if one is.
+    // There are logits that are not finite. Say which weight is to blame, if one is.
     if (Status s = model_.CheckFinite(nullptr); !s.ok()) return s;
   }
   return result;
@@ -377,25 +368,25 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();
+  std::vector<double> losses;
   for (size_t at = begin; at < end;) {
     const size_t n = std::min(end - at, static_cast<size_t>(chunk_));
-    const StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope, LogitsMode::kAll};
+    losses.resize(n);
+    StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope};
+    input.logits = part.logits ? LogitsMode::kAll : LogitsMode::kNone;
+    input.targets = tokens.subspan(at + 1, n);
+    input.losses = losses;
     const int slot = 0;
     const Status status = Step(
         {&input, 1}, {&slot, 1},
         [&](int, int64_t token, std::span<float> logits) {
-          const double nll =
-              NegativeLogLikelihood(logits, tokens[at + static_cast<size_t>(token) + 1]);
-          if (!std::isfinite(nll)) return Status(StatusCode::kCorrupt, "the logits are not finite");
-          score.negative_log_likelihood += nll;
-          ++score.predictions;
-          if (part.logits) {
-            part.logits(static_cast<int64_t>(at) + token + 1, logits);
-          }
+          part.logits(static_cast<int64_t>(at) + token + 1, logits);
           return OkStatus();
         },
         hooks.cancel);
     if (!status.ok()) return status;
+    for (const double loss : losses) score.negative_log_likelihood += loss;
+    score.predictions += static_cast<int64_t>(n);
     at += n;
     Report(hooks, Progress::Phase::kPrefill, static_cast<int64_t>(at), static_cast<int64_t>(count),
            start);

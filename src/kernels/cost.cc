@@ -110,4 +110,13 @@ WorkCost SampleCost(std::span<const SampleItem> items) {
   return cost;
 }
 
+WorkCost ScoreCost(std::span<const ScoreItem> items) {
+  WorkCost cost{.name = "score"};
+  for (const ScoreItem& item : items) {
+    cost.bytes += item.vocab * kFloat;
+    cost.flops += 21 * item.vocab;
+  }
+  return cost;
+}
+
 }  // namespace headway

@@ -24,6 +24,8 @@ WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesIt
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
 // Logits once, compared with the largest.
 WorkCost SampleCost(std::span<const SampleItem> items);
+// Logits once, compared, and their exponentials, about 20 operations each.
+WorkCost ScoreCost(std::span<const ScoreItem> items);
 
 }  // namespace headway
 

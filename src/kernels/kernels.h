@@ -242,6 +242,22 @@ struct SampleItem {
   Sampled* result = nullptr;
 };
 
+// What the negative log-likelihood of a token is made of (NegativeLogLikelihood in scoring.h). All
+// 0 where a logit is NaN or +infinity, or none is finite.
+struct Scored {
+  float largest = 0.0f;  // logit
+  float target = 0.0f;   // the token's
+  uint64_t sum = 0;  // of ScoreWeight(largest - logit) over all tokens, which are fewer than 2^24
+};
+
+// A token whose likelihood is asked for.
+struct ScoreItem {
+  const float* logits = nullptr;  // [vocab]
+  int64_t vocab = 0;
+  TokenId target = 0;
+  Scored* result = nullptr;
+};
+
 // What one engine will ask of its kernels at most; their scratch memory is sized by it.
 struct KernelLimits {
   int64_t rows = 0;     // of activations in one call
@@ -335,6 +351,8 @@ class Kernels : public KernelSizes {
 
   // Picks tokens. Every implementation picks the same one from the same bits.
   virtual void Sample(Stream& stream, std::span<const SampleItem> items) = 0;
+  // Every implementation finds the same bits.
+  virtual void Score(Stream& stream, std::span<const ScoreItem> items) = 0;
 };
 
 }  // namespace headway

@@ -24,6 +24,28 @@ inline float WeightScale(float temperature) {
   return static_cast<float>(std::min(scale, double{std::numeric_limits<float>::max()}));
 }
 
+// 2^-y is 1 - y (kPower1 - y (kPower2 - ... y kPower6)) for y in [0, 1), all in 2^-32: a polynomial
+// through the zeros of the Chebyshev polynomial of degree 7.
+inline constexpr uint64_t kPower1 = 0xB17215B2;
+inline constexpr uint64_t kPower2 = 0x3D7F577E;
+inline constexpr uint64_t kPower3 = 0xE34A75B;
+inline constexpr uint64_t kPower4 = 0x273D361;
+inline constexpr uint64_t kPower5 = 0x539803;
+inline constexpr uint64_t kPower6 = 0x72A3C;
+
+// kWeightOne * 2^-(whole + y / 2^32) for y below 2^32, rounded down, within 6e-9 of its size but
+// for that; 0 for a `whole` of more than kWeightBits.
+constexpr uint64_t PowerWeight(uint32_t whole, uint64_t y) {
+  uint64_t p = kPower6;
+  p = kPower5 - (p * y >> 32);
+  p = kPower4 - (p * y >> 32);
+  p = kPower3 - (p * y >> 32);
+  p = kPower2 - (p * y >> 32);
+  p = kPower1 - (p * y >> 32);
+  const uint64_t power = (uint64_t{1} << 32) - (p * y >> 32);
+  return power << (kWeightBits - 32) >> whole;
+}
+
 // kWeightOne * exp(-below / temperature), rounded down, within 6e-9 of its size but for what
 // rounding and the steps of the exponent do; 0 for less than one. `below` >= 0 is the largest logit
 // minus the token's.
@@ -32,17 +54,8 @@ constexpr uint64_t SampleWeight(float below, float scale) {
   constexpr float kEnd = static_cast<float>(kWeightBits + 1) * (1 << kExponentBits);
   if (!(steps < kEnd)) return 0;
   const auto exponent = static_cast<uint32_t>(steps);
-  // 2^-y for y in [0, 1), in 2^-32: a polynomial through the zeros of the Chebyshev polynomial of
-  // degree 7, its signs alternating.
-  const uint64_t y = uint64_t{exponent & ((1u << kExponentBits) - 1)} << (32 - kExponentBits);
-  uint64_t p = 0x72A3C;
-  p = 0x539803 - (p * y >> 32);
-  p = 0x273D361 - (p * y >> 32);
-  p = 0xE34A75B - (p * y >> 32);
-  p = 0x3D7F577E - (p * y >> 32);
-  p = 0xB17215B2 - (p * y >> 32);
-  const uint64_t power = (uint64_t{1} << 32) - (p * y >> 32);
-  return power << (kWeightBits - 32) >> (exponent >> kExponentBits);
+  return PowerWeight(exponent >> kExponentBits,
+                     uint64_t{exponent & ((1u << kExponentBits) - 1)} << (32 - kExponentBits));
 }
 
 // Tokens of less weight are dropped by min_p.

@@ -37,7 +37,7 @@ constexpr int kStagingOfBatches[] = {8, 16, 32, 64};
 constexpr int kStagingOfDisk = 6;  // a disk gives its bandwidth to many requests at a time
 
 // Keys of the smallest piece of a slab that prefill on a GPU attends to by its fast kernel: a page
-// that is left over at the end would have the whole slab left to a slower one.
+// that is left over at the end takes a launch of a slower one, and a merge.
 constexpr int64_t kLeastPiece = 128;
 
 int64_t Align(int64_t tokens, int page_slots) {

@@ -136,7 +136,7 @@ TEST(Plan, SegmentsOfAContextAreEquallyLong) {
   EXPECT_EQ(segment({1'000'000, 100, 100}), 131'072);
 }
 
-// A last page alone in a slab would keep prefill on a GPU from its fast kernel.
+// A last page alone in a slab would take prefill on a GPU a launch of its own.
 TEST(Plan, AWholeSegmentLeavesNoPageOver) {
   for (const int64_t tokens : {1, 64, 65, 4096, 32'800, 32'896}) {
     const int64_t segment = WholeSegment(Demo(tokens));

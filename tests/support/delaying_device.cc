@@ -219,6 +219,9 @@ class DelayingKernels final : public Kernels {
       inner_->Sample(s, whole);
     });
   }
+  void Score(Stream& stream, std::span<const ScoreItem> items) override {
+    Run(stream, [this, copy = CopyOf(items)](Stream& s) { inner_->Score(s, copy); });
+  }
 
  private:
   template <typename Call>

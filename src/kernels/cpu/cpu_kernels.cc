@@ -223,6 +223,15 @@ class CpuKernels : public Kernels {
     for (const SampleItem& item : items) *item.result = sampler_.Sample(item);
   }
 
+  void Score(Stream& stream, std::span<const ScoreItem> items) override {
+    const WorkCost cost = ScoreCost(items);
+    const Traced traced(trace_, stream.lane(), cost);
+    OverRows(static_cast<int64_t>(items.size()), cost.bytes, [&](int64_t row) {
+      const ScoreItem& item = items[static_cast<size_t>(row)];
+      *item.result = elementwise_.score(item);
+    });
+  }
+
  private:
   // fn(row) for each row, over the pool where `bytes` in all are worth it.
   template <typename Fn>

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/scoring.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
@@ -23,6 +25,8 @@ namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <DType kDType, bool kAdd>
 void ConvertToF32(const std::byte* from, int64_t count, float* to) {
@@ -180,11 +184,76 @@ void Rope(const float* cos, const float* sin, int half, int heads, int head_dim,
   for (int head = 0; head < heads; ++head) RopeHead(cos, sin, half, x + int64_t{head} * head_dim);
 }
 
+// +infinity where a logit is NaN.
+float LargestOf(const float* logits, int64_t count) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V infinity = hn::Inf(d);
+  V largest = hn::Neg(infinity);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const V logit = hn::LoadU(d, logits + i);
+    largest = hn::Max(largest, hn::IfThenElse(hn::Lt(logit, infinity), logit, infinity));
+  }
+  float result = hn::GetLane(hn::MaxOfLanes(d, largest));
+  for (; i < count; ++i) {
+    result = std::max(result, logits[i] < kInfinity ? logits[i] : kInfinity);
+  }
+  return result;
+}
+
+// ScoreWeight of each logit.
+uint64_t SumOfWeights(const float* logits, int64_t count, double largest) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> floats;
+  const hn::RebindToUnsigned<decltype(d)> words;
+  const hn::Repartition<uint32_t, decltype(d)> halves;
+  using W = hn::Vec<decltype(words)>;
+  // The low half of each word times a number of at most 32 bits.
+  const auto times = [&](W word, W number) HWY_ATTR {
+    return hn::MulEven(hn::BitCast(halves, word), hn::BitCast(halves, number));
+  };
+  const auto top = hn::Set(d, largest);
+  const auto end = hn::Set(d, kScoreEnd);
+  const auto rounder = hn::Set(d, kScoreRounder);
+  const W log2e = hn::Set(words, kScoreLog2E);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  W sum = hn::Zero(words);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto logit = hn::PromoteTo(d, hn::LoadU(floats, logits + i));
+    const auto below = hn::Min(hn::Sub(top, logit), end);
+    const W exponent = times(hn::BitCast(words, hn::Add(below, rounder)), log2e);
+    const W y = hn::ShiftRight<kScoreProductBits - 32>(exponent);
+    W power = hn::Set(words, kPower6);
+    for (const uint64_t term : {kPower5, kPower4, kPower3, kPower2, kPower1, uint64_t{1} << 32}) {
+      power = hn::Sub(hn::Set(words, term), hn::ShiftRight<32>(times(power, y)));
+    }
+    sum = hn::Add(sum, hn::Shr(hn::ShiftLeft<kWeightBits - 32>(power),
+                               hn::ShiftRight<kScoreProductBits>(exponent)));
+  }
+  uint64_t result = hn::GetLane(hn::SumOfLanes(words, sum));
+  for (; i < count; ++i) result += ScoreWeight(largest - static_cast<double>(logits[i]));
+  return result;
+}
+
+Scored Score(const ScoreItem& item) {
+  HEADWAY_CHECK(item.target >= 0 && item.target < item.vocab);
+  const float largest = LargestOf(item.logits, item.vocab);
+  if (!(std::abs(largest) < kInfinity)) return {};
+  return {largest, item.logits[item.target],
+          SumOfWeights(item.logits, item.vocab, static_cast<double>(largest))};
+}
+
 }  // namespace
 
 extern const Elementwise kElementwise;
-const Elementwise kElementwise = {
-    .to_f32 = ToF32, .add_f32 = AddF32, .norm = Norm, .swiglu = SwiGlu, .rope = Rope};
+const Elementwise kElementwise = {.to_f32 = ToF32,
+                                  .add_f32 = AddF32,
+                                  .norm = Norm,
+                                  .swiglu = SwiGlu,
+                                  .rope = Rope,
+                                  .score = Score};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

@@ -22,6 +22,8 @@ struct Elementwise {
   void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
   // One token: `heads` heads of head_dim, cos and sin [half].
   void (*rope)(const float* cos, const float* sin, int half, int heads, int head_dim, float* x);
+  // Kernels::Score of one item.
+  Scored (*score)(const ScoreItem& item);
 };
 
 // Requires `isa` in SupportedIsas().

@@ -23,6 +23,7 @@
 #include "kernels/cuda/page_codec.h"
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/scoring.h"
 #include "kernels/cuda/sdpa.h"
 #include "kernels/cuda/workspace.h"
 
@@ -88,6 +89,7 @@ class CudaKernels final : public Kernels {
     bias_ = take(layout.bias);
     sample_memory_ = take(layout.sample);
     decoded_ = take(layout.decoded);
+    score_memory_ = take(cuda::kScoreMemoryBytes);
     Result<std::unique_ptr<Buffer>> pinned =
         device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
@@ -290,6 +292,14 @@ class CudaKernels final : public Kernels {
     }
   }
 
+  void Score(Stream& stream, std::span<const ScoreItem> items) override {
+    Call call(stream, ScoreCost(items));
+    for (size_t at = 0; at < items.size(); at += cuda::kScoreRowsMax) {
+      const auto rows = std::min<size_t>(items.size() - at, cuda::kScoreRowsMax);
+      call.Check(cuda::Score(call.native(), items.subspan(at, rows), score_memory_), "scoring");
+    }
+  }
+
  private:
   struct Upload {
     std::byte* host = nullptr;
@@ -374,6 +384,7 @@ class CudaKernels final : public Kernels {
   void* bias_ = nullptr;  // of the product at hand
   std::byte* prefill_memory_ = nullptr;
   std::byte* sample_memory_ = nullptr;
+  std::byte* score_memory_ = nullptr;
   std::byte* decoded_ = nullptr;  // keys and values of encoded pages, for a prefill
   std::array<Upload, kUploads> uploads_;
   size_t next_upload_ = 0;

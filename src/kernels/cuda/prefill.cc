@@ -20,6 +20,13 @@ constexpr int64_t kDenseTokensMin = 96;
 
 bool Multiple16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
+// A slab that is full gets a plan of its own size from so many keys on: two pieces cost 1.7 % more
+// at 100,000 keys, and a plan is worth it where a context has many such slabs. These are of one
+// size.
+constexpr int64_t kExactKeysMin = 16384;
+// Of which a plan's keys are a multiple: cuDNN's tiles.
+constexpr int64_t kExactKeysStep = 64;
+
 // Splits off what a plan of a fixed size can do without reading beyond `readable` keys.
 int64_t PieceOf(int64_t count, int64_t readable) {
   if (SdpaBucket(count) <= readable) return count;
@@ -35,7 +42,7 @@ int64_t PieceOf(int64_t count, int64_t readable) {
 
 Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
                 const PageFormat& format, DType activation, int group,
-                const AttentionParams& params, const AttentionItem& item, const DensePiece& piece,
+                const AttentionParams& params, const AttentionItem& item, const PrefillPiece& piece,
                 bool first, bool last) {
   const auto element = static_cast<int64_t>(DTypeBytes(activation));
   const int64_t row_bytes = format.head_dim * element;
@@ -48,6 +55,7 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   shape.head_dim = format.head_dim;
   shape.tokens = item.tokens;
   shape.keys = piece.count;
+  shape.exact_keys = piece.by == PrefillPiece::By::kExact;
   shape.causal = piece.causal;
   shape.scale = params.scale;
   shape.q_token_stride = item.q_stride;
@@ -131,10 +139,21 @@ Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation
   return StatusOf(MergeState(stream, activation, format.head_dim, convert), "merge");
 }
 
+// The piece as an item of its own.
+AttentionItem PartOf(const AttentionItem& item, const PrefillPiece& piece, bool first, bool last) {
+  AttentionItem part = item;
+  part.keys.pages.first_slot += piece.begin;
+  part.keys.pages.count = piece.count;
+  part.keys.position += piece.begin;
+  part.merge = !first;
+  if (!last) part.result = nullptr;
+  return part;
+}
+
 }  // namespace
 
-std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, int group,
-                                    const AttentionParams& params, const AttentionItem& item) {
+std::vector<PrefillPiece> PrefillPieces(const PageFormat& format, DType activation, int group,
+                                        const AttentionParams& params, const AttentionItem& item) {
   const PageRun& run = item.keys.pages;
   const auto element = static_cast<int64_t>(DTypeBytes(activation));
   const int64_t row_bytes = format.head_dim * element;
@@ -154,7 +173,7 @@ std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, 
   if (!all_seen && (last_key != last_token || item.tokens > run.count)) return {};
 
   const int64_t readable = std::max(run.readable, run.first_slot + run.count) - run.first_slot;
-  std::vector<DensePiece> pieces;
+  std::vector<PrefillPiece> pieces;
   // Keys that every query sees come first; the diagonal is taken with them where a plan fits.
   int64_t seen = all_seen ? run.count : run.count - item.tokens;
   const bool whole = !all_seen && SdpaBucket(run.count) <= readable;
@@ -162,11 +181,23 @@ std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, 
     pieces.push_back({0, run.count, true});
     return pieces;
   }
-  for (int64_t begin = 0; begin < seen;) {
-    const int64_t piece = PieceOf(seen - begin, readable - begin);
-    if (piece == 0) return {};
-    pieces.push_back({begin, piece, false});
-    begin += piece;
+  const bool full = all_seen && run.count == readable && SdpaBucket(run.count) > readable;
+  if (full && run.count >= kExactKeysMin && run.count % kExactKeysStep == 0) {
+    pieces.push_back({0, run.count, false, PrefillPiece::By::kExact});
+    return pieces;
+  }
+  int64_t begin = 0;
+  while (begin < seen) {
+    const int64_t count = PieceOf(seen - begin, readable - begin);
+    if (count == 0) break;
+    pieces.push_back({begin, count, false});
+    begin += count;
+  }
+  if (begin < seen) {  // fewer keys are left than the smallest plan has
+    const PrefillPiece rest = {begin, seen - begin, false, PrefillPiece::By::kTiles};
+    const AttentionItem part = PartOf(item, rest, /*first=*/false, /*last=*/true);
+    if (begin == 0 || !CanAttendTiles(format, activation, group, params, part)) return {};
+    pieces.push_back(rest);
   }
   if (all_seen) return pieces;
   if (SdpaBucket(item.tokens) > readable - seen) return {};
@@ -196,8 +227,8 @@ std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const Attenti
                         .page_stride = static_cast<int64_t>(plain.bytes()),
                         .head_stride = keys * row_bytes,
                         .count = keys};
-    // What lies behind the last head's keys is memory, too.
-    piece.keys.pages.readable = kDecodedSlots - (item.heads - 1) * keys;
+    // What lies behind the last head's keys is memory, too: of any head group as much.
+    piece.keys.pages.readable = kDecodedSlots - (kv_heads - 1) * keys;
     piece.keys.position += begin;
     if (piece.keys.positions != nullptr) piece.keys.positions += begin;
     piece.merge = item.merge || begin > 0;
@@ -228,14 +259,19 @@ Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memor
     return OkStatus();
   }
   if (sdpa != nullptr) {
-    const std::vector<DensePiece> pieces = DensePieces(format, activation, group, params, item);
+    const std::vector<PrefillPiece> pieces = PrefillPieces(format, activation, group, params, item);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const bool first = i == 0 && !item.merge;
-      Status status = RunPiece(stream, *sdpa, memory, format, activation, group, params, item,
-                               pieces[i], first, i + 1 == pieces.size());
-      // What it refuses it refuses at once, unless the pieces differ in kind.
+      const bool last = i + 1 == pieces.size();
+      const Status status = pieces[i].by == PrefillPiece::By::kTiles
+                                ? StatusOf(AttendTiles(stream, format, activation, group, params,
+                                                       PartOf(item, pieces[i], first, last)),
+                                           "attention")
+                                : RunPiece(stream, *sdpa, memory, format, activation, group, params,
+                                           item, pieces[i], first, last);
+      // What cuDNN refuses it refuses at once, unless the pieces differ in kind.
       if (i == 0 && status.code() == StatusCode::kUnsupported) break;
-      if (!status.ok() || i + 1 == pieces.size()) return status;
+      if (!status.ok() || last) return status;
     }
   }
   if (CanAttendTiles(format, activation, group, params, item)) {

@@ -1,5 +1,6 @@
 // Attention of many queries against one range of keys: by cuDNN where the range is dense and every
-// query sees all of it up to its own position, by the tile kernel (attention_prefill.h) elsewhere,
+// query sees all of it up to its own position, by the tile kernel (attention_prefill.h) elsewhere
+// and for the few last keys of a range that no plan of cuDNN fits,
 // and by the decode kernel, some tokens at a time, for what has no tensor cores.
 #ifndef HEADWAY_KERNELS_CUDA_PREFILL_H_
 #define HEADWAY_KERNELS_CUDA_PREFILL_H_
@@ -42,18 +43,22 @@ std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const Attenti
 // The format of their pages.
 PageFormat DecodedFormat(const PageFormat& format);
 
-// How cuDNN does an item: keys [begin, begin + count), each piece after the first merged into the
+// How an item is cut: keys [begin, begin + count), each piece after the first merged into the
 // state.
-struct DensePiece {
+struct PrefillPiece {
+  // A plan of cuDNN for the bucket of the count, one for exactly so many keys, or the tile kernel.
+  enum class By : uint8_t { kBucket, kExact, kTiles };
+
   int64_t begin = 0;
   int64_t count = 0;
   bool causal = false;
+  By by = By::kBucket;
 
-  bool operator==(const DensePiece&) const = default;
+  bool operator==(const PrefillPiece&) const = default;
 };
-// No pieces: cuDNN cannot.
-std::vector<DensePiece> DensePieces(const PageFormat& format, DType activation, int group,
-                                    const AttentionParams& params, const AttentionItem& item);
+// Depends on shapes and lengths alone. cuDNN does the first. No pieces: it cannot.
+std::vector<PrefillPiece> PrefillPieces(const PageFormat& format, DType activation, int group,
+                                        const AttentionParams& params, const AttentionItem& item);
 
 }  // namespace headway::cuda
 

@@ -16,6 +16,9 @@ namespace {
 
 alignas(16) std::byte memory[64] = {};
 
+constexpr auto kExact = PrefillPiece::By::kExact;
+constexpr auto kTiles = PrefillPiece::By::kTiles;
+
 constexpr PageFormat kFormat = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};
 
 // 256 queries at the end of 256 keys, which lie side by side.
@@ -39,46 +42,75 @@ AttentionItem EarlierKeys() {
   return item;
 }
 
-std::vector<DensePiece> Pieces(const AttentionItem& item, const AttentionParams& params = {}) {
-  return DensePieces(kFormat, DType::kBF16, 4, params, item);
+std::vector<PrefillPiece> Pieces(const AttentionItem& item, const AttentionParams& params = {}) {
+  return PrefillPieces(kFormat, DType::kBF16, 4, params, item);
 }
 
-TEST(DensePiecesTest, OnePieceWhereAPlanFits) {
-  EXPECT_EQ(Pieces(OwnKeys()), (std::vector<DensePiece>{{0, 256, true}}));
-  EXPECT_EQ(Pieces(EarlierKeys()), (std::vector<DensePiece>{{0, 256, false}}));
+TEST(PrefillPiecesTest, OnePieceWhereAPlanFits) {
+  EXPECT_EQ(Pieces(OwnKeys()), (std::vector<PrefillPiece>{{0, 256, true}}));
+  EXPECT_EQ(Pieces(EarlierKeys()), (std::vector<PrefillPiece>{{0, 256, false}}));
   // Keys before the queries' own are taken with them.
   AttentionItem item = OwnKeys();
   item.keys.pages.count = 512;
   item.q_position = 256;
-  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 512, true}}));
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 512, true}}));
   // A plan for 384 keys may read what lies behind 300.
   item = EarlierKeys();
   item.q_position = 300;
   item.keys.pages.count = 300;
   item.keys.pages.readable = 384;
-  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 300, false}}));
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 300, false}}));
 }
 
-TEST(DensePiecesTest, CutsWhereAPlanWouldReadTooFar) {
+TEST(PrefillPiecesTest, CutsWhereAPlanWouldReadTooFar) {
   AttentionItem item = EarlierKeys();
   item.q_position = 640;
   item.keys.pages.count = 640;
-  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 512, false}, {512, 128, false}}));
-  // Nothing fits 44 keys.
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 512, false}, {512, 128, false}}));
+  // No plan fits 44 keys, which the tile kernel takes, unless it would take all.
   item.q_position = 300;
   item.keys.pages.count = 300;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 256, false}, {256, 44, false, kTiles}}));
+  PageFormat odd = kFormat;
+  odd.page_slots = 63;  // which it does not know
+  item.keys.pages.page_stride = static_cast<int64_t>(odd.bytes());
+  EXPECT_TRUE(PrefillPieces(odd, DType::kBF16, 4, {}, item).empty());
+  item = EarlierKeys();
+  item.keys.pages.count = 44;
   EXPECT_TRUE(Pieces(item).empty());
   // The diagonal is the last piece, behind what a plan for 768 keys does.
   item = OwnKeys();
   item.q_position = 640;
   item.keys.pages.count = 896;
-  EXPECT_EQ(Pieces(item), (std::vector<DensePiece>{{0, 640, false}, {640, 256, true}}));
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 640, false}, {640, 256, true}}));
 }
 
-TEST(DensePiecesTest, CoversTheKeysAndReadsNoFurther) {
+TEST(PrefillPiecesTest, AFullSlabIsOnePieceWhateverItsSize) {
+  AttentionItem item = EarlierKeys();
+  item.q_position = 200'000;
+  PageRun& run = item.keys.pages;
+  for (const int64_t keys : {16'384 + 64, 100'032, 131'072 - 128}) {
+    run.count = run.readable = keys;
+    EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, keys, false, kExact}}));
+    run.readable = keys + 64;  // not full: sizes that come once
+    const std::vector<PrefillPiece> pieces = Pieces(item);
+    EXPECT_GT(pieces.size(), 1u);
+    for (const PrefillPiece& piece : pieces) EXPECT_NE(piece.by, kExact);
+  }
+  // Others share plans.
+  run.count = run.readable = 98'304;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 98'304, false}}));
+  run.count = run.readable = 16'384 - 64;
+  EXPECT_GT(Pieces(item).size(), 1u);
+  run.count = run.readable = 100'030;
+  EXPECT_GT(Pieces(item).size(), 1u);
+}
+
+TEST(PrefillPiecesTest, CoversTheKeysAndReadsNoFurther) {
   Random random(21);
   int cut = 0;
-  for (int round = 0; round < 2000; ++round) {
+  int rests = 0;
+  for (int round = 0; round < 3000; ++round) {
     AttentionItem item = OwnKeys();
     item.tokens = 1 + random.Below(500);
     item.keys.position = random.Below(100);
@@ -89,14 +121,24 @@ TEST(DensePiecesTest, CoversTheKeysAndReadsNoFurther) {
     const int64_t end = item.keys.position + run.count;
     item.q_position = random.Below(2) == 0 ? end - item.tokens : end - 1 + random.Below(5);
     if (item.q_position < 0) continue;
-    const std::vector<DensePiece> pieces = Pieces(item);
+    const std::vector<PrefillPiece> pieces = Pieces(item);
     if (pieces.empty()) continue;
     cut += pieces.size() > 1 ? 1 : 0;
     const int64_t readable = std::max(run.readable, run.first_slot + run.count) - run.first_slot;
     int64_t begin = 0;
-    for (const DensePiece& piece : pieces) {
+    ASSERT_NE(pieces.front().by, kTiles);
+    for (const PrefillPiece& piece : pieces) {
       ASSERT_EQ(piece.begin, begin);
-      ASSERT_LE(begin + SdpaBucket(piece.count), readable);
+      if (piece.by == kTiles) {
+        // The last of what all queries see, and less than the smallest plan.
+        ASSERT_EQ(begin + piece.count, run.count);
+        ASSERT_LT(piece.count, 128);
+        ASSERT_GT(begin + SdpaBucket(piece.count), readable);
+        ++rests;
+      } else {
+        ASSERT_EQ(piece.by, PrefillPiece::By::kBucket);
+        ASSERT_LE(begin + SdpaBucket(piece.count), readable);
+      }
       begin += piece.count;
       const bool all_seen = item.keys.position + begin - 1 <= item.q_position;
       ASSERT_EQ(piece.causal, !all_seen);
@@ -110,9 +152,10 @@ TEST(DensePiecesTest, CoversTheKeysAndReadsNoFurther) {
     ASSERT_EQ(begin, run.count);
   }
   EXPECT_GT(cut, 100);
+  EXPECT_GT(rests, 100);
 }
 
-TEST(DensePiecesTest, LeavesTheRest) {
+TEST(PrefillPiecesTest, LeavesTheRest) {
   AttentionParams params;
   params.softcap = 30.0f;
   EXPECT_TRUE(Pieces(OwnKeys(), params).empty());
@@ -145,10 +188,10 @@ TEST(DensePiecesTest, LeavesTheRest) {
   item = OwnKeys();
   item.keys.pages.count = 0;
   EXPECT_TRUE(Pieces(item).empty()) << "no keys";
-  EXPECT_TRUE(DensePieces(kFormat, DType::kF16, 4, {}, OwnKeys()).empty());
+  EXPECT_TRUE(PrefillPieces(kFormat, DType::kF16, 4, {}, OwnKeys()).empty());
   PageFormat odd = kFormat;
   odd.head_dim = 68;
-  EXPECT_TRUE(DensePieces(odd, DType::kBF16, 4, {}, OwnKeys()).empty());
+  EXPECT_TRUE(PrefillPieces(odd, DType::kBF16, 4, {}, OwnKeys()).empty());
 }
 
 // By the definition, key by key.
@@ -229,6 +272,7 @@ TEST(DecodedPiecesTest, CutTheKeysWhateverTheHeads) {
         EXPECT_EQ(pieces[i].keys.position, 100 + begin);
         EXPECT_EQ(pieces[i].merge, merge || i > 0);
         EXPECT_EQ(pieces[i].result, i == 2 ? &result : nullptr);
+        EXPECT_EQ(run.readable, kDecodedSlots - 7 * run.count) << "whatever the heads";
         // All that may be read is there.
         const int64_t last = (heads - 1) * run.head_stride + run.readable * 256;
         EXPECT_LE(last, run.v - run.k);

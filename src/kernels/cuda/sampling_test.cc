@@ -16,43 +16,14 @@
 namespace headway::cuda {
 namespace {
 
-// Device memory of `count` elements, zeros.
-template <typename T>
-class Memory {
- public:
-  explicit Memory(size_t count) {
-    const size_t bytes = std::max<size_t>(count, 1) * sizeof(T);
-    EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0, bytes), cudaSuccess);
-  }
-  explicit Memory(const std::vector<T>& data) : Memory(data.size()) { Write(data); }
-  ~Memory() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  T* at() const { return static_cast<T*>(data_); }
-  void Write(const std::vector<T>& data) {
-    EXPECT_EQ(cuda::CopyToGpu(data_, data.data(), data.size() * sizeof(T)), cudaSuccess);
-  }
-  std::vector<T> Read(size_t count) const {
-    std::vector<T> data(count);
-    EXPECT_EQ(cudaMemcpy(data.data(), data_, count * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return data;
-  }
-
- private:
-  void* data_ = nullptr;
-};
-
 // The definition's token and penalties bit for bit, call after call in the same memory.
 TEST(CudaSampleTest, PicksTheTokensOfTheDefinition) {
   constexpr int64_t kVocabMax = 262'144;
   Random random(1);
-  Memory<std::byte> memory(static_cast<size_t>(SampleMemoryBytes(kVocabMax)));
-  Memory<float> logits(static_cast<size_t>(kSampleRowsMax * kVocabMax));
-  Memory<TokenPenalty> penalties(kVocabMax + 4);
-  Memory<Sampled> results(kSampleRowsMax);
+  DeviceArray<std::byte> memory(static_cast<size_t>(SampleMemoryBytes(kVocabMax)));
+  DeviceArray<float> logits(static_cast<size_t>(kSampleRowsMax * kVocabMax));
+  DeviceArray<TokenPenalty> penalties(kVocabMax + 4);
+  DeviceArray<Sampled> results(kSampleRowsMax);
   for (int round = 0; round < 400; ++round) {
     const int64_t largest = round % 20 == 0 ? kVocabMax : 20'000;
     const auto rows = static_cast<size_t>(1 + random.Below(round % 20 == 0 ? 2 : kSampleRowsMax));

@@ -35,7 +35,8 @@ constexpr int64_t kLengthsBytes = 256;
 // Of tokens and of keys: cuDNN counts them, and their buckets, in 32 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 30;
 
-// The shape of a plan: its sizes are bucket sizes. Without padding they are the actual ones.
+// The shape of a plan: its sizes are bucket sizes, or the exact ones. Without padding they are the
+// actual ones.
 struct PlanKey {
   SdpaShape shape;
   bool padded = false;
@@ -58,7 +59,8 @@ struct Plan {
 PlanKey KeyOf(const SdpaShape& shape) {
   PlanKey key{.shape = shape};
   key.shape.tokens = SdpaBucket(shape.tokens);
-  key.shape.keys = SdpaBucket(shape.keys);
+  if (!shape.exact_keys) key.shape.keys = SdpaBucket(shape.keys);
+  key.shape.exact_keys = false;  // what they are, the key says
   key.padded = key.shape.tokens != shape.tokens || key.shape.keys != shape.keys;
   return key;
 }

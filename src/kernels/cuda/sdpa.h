@@ -23,8 +23,9 @@ struct SdpaShape {
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int64_t tokens = 0;  // >= 1
-  int64_t keys = 0;    // >= 1
+  int64_t tokens = 0;       // >= 1
+  int64_t keys = 0;         // >= 1
+  bool exact_keys = false;  // a plan for just so many keys, whether they are a bucket's or not
   // Query i sees keys 0 to i + keys - tokens, which takes tokens <= keys: no row without a key.
   // Off, every query sees every key.
   bool causal = false;
@@ -45,11 +46,11 @@ struct SdpaShapeHash {
 
 // Not thread-safe. `device` must be current in the thread that calls.
 //
-// Where tokens and keys are both bucket sizes, nothing outside them is touched. Otherwise the plan
+// Where tokens and keys are both a plan's, nothing outside them is touched. Otherwise the plan
 // spans the buckets and is told the actual sizes, and the caller provides what lies between:
 // - q is readable for SdpaBucket(tokens) tokens; what it holds past `tokens` does not matter.
-// - k and v are readable for SdpaBucket(keys) keys and hold finite numbers there: keys past `keys`
-//   have weight 0, but 0 times infinity is NaN.
+// - k and v are readable for SdpaBucket(keys) keys, with exact_keys for `keys`, and hold finite
+//   numbers there: keys past `keys` have weight 0, but 0 times infinity is NaN.
 // - o is writable for SdpaBucket(tokens) tokens; past `tokens` it holds anything afterwards.
 class Sdpa {
  public:

@@ -106,7 +106,7 @@ void Check(Sdpa& sdpa, const SdpaShape& shape, uint64_t seed) {
   const int64_t q_rows = SdpaBucket(shape.tokens);
   const int64_t kv_rows = SdpaBucket(shape.keys);
   const uint16_t nan = Encode(kNan, shape.dtype);
-  const uint16_t poison = Encode(kFinitePoison, shape.dtype);
+  const uint16_t poison = shape.exact_keys ? nan : Encode(kFinitePoison, shape.dtype);
 
   // A row of nobody's behind the last one of o and of each head of lse.
   Array<uint16_t> q(static_cast<size_t>(q_rows * shape.q_token_stride), nan);
@@ -265,6 +265,28 @@ TEST_F(SdpaTest, SizesOfABucketShareItsPlan) {
     Check(*sdpa_, shape, 2);
   }
   EXPECT_EQ(sdpa_->plans(), plans);
+}
+
+// A plan for just so many keys reads nothing behind them, and is another one.
+TEST_F(SdpaTest, ExactKeysHaveAPlanOfTheirOwn) {
+  SdpaShape shape = ShapeOf(DType::kBF16, 4, 128, {128, 576, false, false});
+  shape.exact_keys = true;
+  Check(*sdpa_, shape, 3);
+  const int64_t plans = sdpa_->plans();
+  shape.exact_keys = false;
+  Check(*sdpa_, shape, 3);
+  EXPECT_EQ(sdpa_->plans(), plans + 1);
+  // Tokens may be fewer than a bucket's.
+  shape.exact_keys = true;
+  shape.tokens = 100;
+  Check(*sdpa_, shape, 3);
+  // Of a bucket's size it is the bucket's.
+  shape = ShapeOf(DType::kBF16, 4, 128, {128, 512, false, false});
+  Check(*sdpa_, shape, 3);
+  const int64_t all = sdpa_->plans();
+  shape.exact_keys = true;
+  Check(*sdpa_, shape, 3);
+  EXPECT_EQ(sdpa_->plans(), all);
 }
 
 // Each Run finds its own sizes, also when the host is far ahead of the device.

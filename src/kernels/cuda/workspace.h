@@ -55,6 +55,11 @@ constexpr int64_t SampleMemoryBytes(int64_t vocab) {
          (kSampleRowBytes + CeilDiv(vocab, kSampleBlockLogits) * kSampleBlockBytes);
 }
 
+// Rows of one call of scoring, and blocks that share one: each keeps a number.
+inline constexpr int64_t kScoreRowsMax = 128;
+inline constexpr int64_t kScoreBlocksMax = 32;
+inline constexpr int64_t kScoreMemoryBytes = kScoreRowsMax * kScoreBlocksMax * 4;
+
 // Small host data (token ids, positions) goes through this many pinned buffers in turn.
 inline constexpr int kUploads = 4;
 // Products of the same rows that become one at most: q, k and v.
@@ -67,7 +72,8 @@ struct WorkspaceLayout {
         bias(RoundUp(kJoinedMax * limits.max_out * 4, 256)),
         sample(RoundUp(SampleMemoryBytes(limits.vocab), 256)),
         decoded(DecodedBytes(limits)),
-        total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample + decoded) {}
+        total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample + decoded +
+              kScoreMemoryBytes) {}
   int64_t upload, prefill, bias, sample, decoded, total;
 };
 

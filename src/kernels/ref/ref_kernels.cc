@@ -145,6 +145,10 @@ class RefKernels : public Kernels {
     for (const SampleItem& item : items) *item.result = ref::Sample(item);
   }
 
+  void Score(Stream&, std::span<const ScoreItem> items) override {
+    for (const ScoreItem& item : items) *item.result = ref::Score(item);
+  }
+
  private:
   static void NormRow(const float* x, const NormView& norm, int64_t width, float* y) {
     double mean = 0;

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/sampling.h"
+#include "kernels/scoring.h"
 
 namespace headway::ref {
 
@@ -53,6 +55,22 @@ Sampled Sample(const SampleItem& item) {
   TokenId token = 0;
   while ((sum += weights[static_cast<size_t>(token)]) <= target) ++token;
   return {token, item.logits[token]};
+}
+
+Scored Score(const ScoreItem& item) {
+  HEADWAY_CHECK(item.target >= 0 && item.target < item.vocab);
+  Scored scored = {.largest = -INFINITY, .target = item.logits[item.target], .sum = 0};
+  for (int64_t token = 0; token < item.vocab; ++token) {
+    const float logit = item.logits[token];
+    if (std::isnan(logit) || (std::isinf(logit) && logit > 0.0f)) return {};
+    scored.largest = std::max(scored.largest, logit);
+  }
+  if (std::isinf(scored.largest)) return {};
+  for (int64_t token = 0; token < item.vocab; ++token) {
+    const double logit = item.logits[token];
+    scored.sum += ScoreWeight(static_cast<double>(scored.largest) - logit);
+  }
+  return scored;
 }
 
 }  // namespace headway::ref

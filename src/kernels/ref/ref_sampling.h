@@ -1,4 +1,4 @@
-// Kernels::Sample as sampler.h tells it: by sorting.
+// Kernels::Sample as sampler.h tells it, by sorting; Kernels::Score token by token.
 #ifndef HEADWAY_KERNELS_REF_REF_SAMPLING_H_
 #define HEADWAY_KERNELS_REF_REF_SAMPLING_H_
 
@@ -7,6 +7,7 @@
 namespace headway::ref {
 
 Sampled Sample(const SampleItem& item);
+Scored Score(const ScoreItem& item);
 
 }  // namespace headway::ref
 
