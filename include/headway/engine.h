@@ -123,6 +123,9 @@ struct ModelInfo {
   std::string rope_type;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
+  // What generation_config.json proposes; off where it says nothing, and greedy unless it has
+  // do_sample. A request takes it only where the caller puts it there.
+  SamplingOptions sampling;
   bool has_tokenizer = false;
   bool has_chat_template = false;
 };

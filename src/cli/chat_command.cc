@@ -47,6 +47,7 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
   AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
+  AddGenerationConfigFlag(app, &flags->sampling);
   AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
   AddSwitch(app, "Output", "-v,--verbose", &flags->output.verbose,
             "also say what each answer took");
@@ -316,6 +317,9 @@ int ChatCommand(const Args& args, Console& console) {
   if (!(*engine)->info().has_chat_template) {
     return console.Fail(Status(StatusCode::kNotFound,
                                flags.model.model + " has no chat template; use headway run"));
+  }
+  if (Status s = TakeSamplingDefaults(*app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
   }
   Result<int64_t> length = ChatLength(flags, **engine);
   if (!length.ok()) return console.Fail(length.status());

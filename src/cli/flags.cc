@@ -424,6 +424,45 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
             "go on behind the model's end-of-text tokens");
 }
 
+void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
+  flags->generation_config = "auto";
+  AddChoice(app, "Sampling", "--generation-config", &flags->generation_config, {"auto", "none"},
+            "where sampling comes from that no flag says: auto, the model's "
+            "generation_config.json; none, greedy");
+}
+
+Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
+                            Console& console) {
+  if (flags->generation_config == "none") return OkStatus();
+  SamplingOptions& options = flags->options;
+  std::string taken;
+  const auto take = [&](const char* flag, const char* name, const auto& proposed, auto* value) {
+    if (app.count(flag) > 0 || *value == proposed) return;
+    *value = proposed;
+    taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", name, proposed);
+  };
+  const SamplingOptions& proposed = info.sampling;
+  take("--temp", "temperature", proposed.temperature, &options.temperature);
+  const bool samples = options.temperature > 0.0f;
+  if (samples) {
+    take("--top-k", "top-k", proposed.top_k, &options.top_k);
+    take("--top-p", "top-p", proposed.top_p, &options.top_p);
+    take("--min-p", "min-p", proposed.min_p, &options.min_p);
+  }
+  take("--repeat-penalty", "repeat penalty", proposed.repetition_penalty,
+       &options.repetition_penalty);
+  if (taken.empty()) return OkStatus();
+  if (Status s = options.Validate(); !s.ok()) {
+    return Status(s.code(), fmt::format("generation_config.json of {}: {}; --generation-config "
+                                        "none leaves it out",
+                                        info.folder, s.message()));
+  }
+  console.Say(fmt::format(
+      "headway: note: {} as generation_config.json says: {}; {}", samples ? "sampling" : "greedy,",
+      taken, samples ? "--temp 0 is greedy" : "--generation-config none leaves it out"));
+  return OkStatus();
+}
+
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat) {
   std::vector<Workload> workloads;
   for (std::string_view batch : Split(text, ',')) {

@@ -68,8 +68,15 @@ struct SamplingFlags {
   SamplingOptions options;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  std::string generation_config = "none";
 };
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags);
+// --generation-config, on by default: for commands that call TakeSamplingDefaults.
+void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags);
+// Options that neither a flag nor its variable gave become what generation_config.json proposes,
+// each on its own, and `err` is told which. kInvalidArgument where the file makes no sense.
+Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
+                            Console& console);
 
 // Batches written as "8192,4096+2048": one sequence of 8192 tokens, then two of unequal lengths.
 // Each is repeated `repeat` times within its batch.

@@ -44,6 +44,7 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
             "seconds after which --session is saved again while the run goes on")
       ->default_str(std::to_string(flags->save_every));
   AddSamplingFlags(app, &flags->sampling);
+  AddGenerationConfigFlag(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
   AddSwitch(app, "Output", "--compare-resident", &flags->compare_resident,
             "then run the same with no memory limit and compare the tokens; fails if they differ");
@@ -121,7 +122,7 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   return equal;
 }
 
-Json OutcomeJson(const Outcome& outcome, const EngineOptions& options) {
+Json OutcomeJson(const Outcome& outcome, const RunFlags& flags) {
   const Generation& generation = outcome.generation;
   Json json = {{"text", generation.text},
                {"tokens", generation.tokens},
@@ -132,8 +133,9 @@ Json OutcomeJson(const Outcome& outcome, const EngineOptions& options) {
                {"kv_bytes", TiersJson(outcome.tiers)},
                {"plan", PlanJson(outcome.plan)},
                {"lanes", LanesJson(outcome.lanes)},
+               {"sampling", SamplingJson(flags.sampling.options)},
                {"notices", generation.notices}};
-  if (!options.session.empty()) json["session_saved"] = outcome.saved.ok();
+  if (!flags.model.engine.session.empty()) json["session_saved"] = outcome.saved.ok();
   return json;
 }
 
@@ -165,7 +167,7 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
 int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> equal,
            Console& console) {
   if (flags.output.json) {
-    Json json = OutcomeJson(outcome, flags.model.engine);
+    Json json = OutcomeJson(outcome, flags);
     if (equal.has_value()) json["equals_resident"] = *equal;
     if (const int failed = console.WriteResult(Dump(json)); failed != kExitDone) return failed;
   }
@@ -217,7 +219,7 @@ int RunCommand(const Args& args, Console& console) {
     if (std::string wrong = CheckBatch(*app, flags); !wrong.empty()) {
       return WrongUsage(*app, wrong, console);
     }
-    return RunPrompts(flags, console);
+    return RunPrompts(*app, flags, console);
   }
   if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
@@ -226,6 +228,9 @@ int RunCommand(const Args& args, Console& console) {
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
+  if (Status s = TakeSamplingDefaults(*app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
+  }
   Result<std::vector<TokenId>> prompt = EncodePrompt(**engine, *text);
   if (!prompt.ok()) return console.Fail(prompt.status());
   Result<int64_t> length = ContextLength(flags, **engine, prompt->size());

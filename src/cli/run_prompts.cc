@@ -165,7 +165,7 @@ int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, i
   return fastest;
 }
 
-int RunPrompts(const RunFlags& flags, Console& console) {
+int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   Result<std::string> text = ReadText(flags.prompts, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::vector<PromptLine>> lines =
@@ -173,6 +173,9 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   if (!lines.ok()) return console.Fail(lines.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
+  if (Status s = TakeSamplingDefaults(app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
+  }
   Result<std::vector<Request>> requests = RequestsOf(flags, **engine, *lines);
   if (!requests.ok()) return console.Fail(requests.status());
   std::vector<PromptSize> sizes;

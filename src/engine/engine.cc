@@ -1,5 +1,7 @@
 #include "headway/engine.h"
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,6 +47,23 @@ Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
   return ParseModelConfig(*json, "", file);
 }
 
+// Out of bounds where the file is: Validate says so to who uses them.
+SamplingOptions ProposedSampling(const GenerationDefaults& file) {
+  SamplingOptions proposed;
+  // Transformers' temperature is 1 where the file samples and gives none.
+  if (file.do_sample.value_or(false)) {
+    proposed.temperature = static_cast<float>(file.temperature.value_or(1.0));
+  }
+  proposed.top_k = static_cast<int>(
+      std::clamp<int64_t>(file.top_k.value_or(0), 0, std::numeric_limits<int>::max()));
+  if (file.top_p.has_value()) proposed.top_p = static_cast<float>(*file.top_p);
+  if (file.min_p.has_value()) proposed.min_p = static_cast<float>(*file.min_p);
+  if (file.repetition_penalty.has_value()) {
+    proposed.repetition_penalty = static_cast<float>(*file.repetition_penalty);
+  }
+  return proposed;
+}
+
 ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
                         const std::string& folder, const EngineOptions& options) {
   const ModelShape& shape = config.shape;
@@ -66,6 +85,7 @@ ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
   info.rope_type = RopeTypeName(config.rope.type);
   info.bos = config.bos;
   info.eos = config.eos;
+  info.sampling = ProposedSampling(config.generation);
   return info;
 }
 
