@@ -135,6 +135,17 @@ struct ChatMessage {
   std::string content;
 };
 
+// What a chat template is given beside the messages.
+struct ChatOptions {
+  // A JSON object whose members the template sees as variables, {"enable_thinking": false} for one;
+  // empty: none.
+  std::string variables;
+
+  // kInvalidArgument where it is none, or has what the engine sets itself: messages and
+  // add_generation_prompt.
+  Status Validate() const;
+};
+
 // One prompt of a batch. Request i runs in slot i of the Context, and those that are more than its
 // sequences in the slots of those that end first, in order. The part of a prompt that equals what
 // the slot's cache holds is not computed again.
@@ -268,7 +279,8 @@ class Engine {
   Result<std::vector<TokenId>> Encode(std::string_view text, const EncodeOptions& options) const;
   Result<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
   // The text of a conversation through the model's chat template, ready for the assistant's turn.
-  Result<std::string> RenderChat(std::span<const ChatMessage> messages) const;
+  Result<std::string> RenderChat(std::span<const ChatMessage> messages,
+                                 const ChatOptions& options = {}) const;
 
   // Tokens that the session file of the options holds; 0 when there is none. A context must be at
   // least that long to continue it.

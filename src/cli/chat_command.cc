@@ -30,6 +30,7 @@ struct ChatFlags {
   OutputFlags output;
   std::string system;
   std::string file;
+  ChatOptions template_options;
   int64_t max_tokens = 512;
   int64_t context = 0;
 };
@@ -41,6 +42,7 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
       ->type_name("TEXT");
   AddText(app, group, "-f,--file", &flags->file, "document put before the first question")
       ->type_name("FILE");
+  AddTemplateFlag(app, group, &flags->template_options);
   AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
@@ -196,7 +198,8 @@ Status Chat::Answer(const std::string& text) {
   std::vector<ChatMessage> messages = messages_;
   messages.push_back(
       {"user", first && !document_.empty() ? eval::AskAbout(document_, text) : text});
-  Result<std::vector<TokenId>> prompt = EncodePrompt(engine_, {.text = "", .messages = messages});
+  Result<std::vector<TokenId>> prompt = EncodePrompt(
+      engine_, {.text = "", .messages = messages, .template_options = flags_.template_options});
   if (!prompt.ok()) return prompt.status();
   const auto tokens = static_cast<int64_t>(prompt->size());
   if (tokens >= length_) {

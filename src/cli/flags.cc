@@ -424,6 +424,18 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
             "go on behind the model's end-of-text tokens");
 }
 
+void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* options) {
+  const auto read = [options](const std::string& text) {
+    options->variables = text;
+    return options->Validate();
+  };
+  AddRead(app, group, "--chat-template-kwargs",
+          "JSON object whose members the chat template sees as "
+          "variables, such as '{\"enable_thinking\": false}'",
+          read)
+      ->type_name("JSON");
+}
+
 void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
   flags->generation_config = "auto";
   AddChoice(app, "Sampling", "--generation-config", &flags->generation_config, {"auto", "none"},

@@ -78,6 +78,9 @@ void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags);
 Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
                             Console& console);
 
+// --chat-template-kwargs.
+void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* options);
+
 // Batches written as "8192,4096+2048": one sequence of 8192 tokens, then two of unequal lengths.
 // Each is repeated `repeat` times within its batch.
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat);

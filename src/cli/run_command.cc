@@ -191,7 +191,10 @@ std::string CheckBatch(const CLI::App& app, const RunFlags& flags) {
   for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
     if (app.count(flag) > 0) return std::string("--prompts and ") + flag + " exclude each other";
   }
-  return flags.prompt.system.empty() || flags.prompt.chat ? "" : "--system needs --chat";
+  for (const char* flag : {"--system", "--chat-template-kwargs"}) {
+    if (app.count(flag) > 0 && !flags.prompt.chat) return std::string(flag) + " needs --chat";
+  }
+  return "";
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& eng
                                         const std::vector<PromptLine>& lines) {
   std::vector<Request> requests;
   for (const PromptLine& line : lines) {
-    PromptText text{line.text, {}};
+    PromptText text{line.text, {}, flags.prompt.template_options};
     if (!flags.prompt.system.empty()) text.messages.push_back({"system", flags.prompt.system});
     if (flags.prompt.chat) text.messages.push_back({"user", line.text});
     Result<std::vector<TokenId>> prompt = EncodePrompt(engine, text);

@@ -22,6 +22,8 @@
 #include "model/tokenizer/tokenizer.h"
 
 namespace headway {
+
+using Json = nlohmann::ordered_json;
 namespace {
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
@@ -88,6 +90,27 @@ ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
   info.sampling = ProposedSampling(config.generation);
   return info;
 }
+
+// The object that a template's variables begin with.
+Result<Json> TemplateVariables(const ChatOptions& options) {
+  if (options.variables.empty()) return Json::object();
+  Json variables = Json::parse(options.variables, nullptr, /*allow_exceptions=*/false);
+  if (!variables.is_object()) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "the template's variables are no JSON object such as {\"enable_thinking\": false}");
+  }
+  for (const char* name : {"messages", "add_generation_prompt"}) {
+    if (variables.contains(name)) {
+      return Status(StatusCode::kInvalidArgument, std::string("the template's variables have ") +
+                                                      name +
+                                                      ", which Headway sets itself; leave it out");
+    }
+  }
+  return variables;
+}
+
+Status ChatOptions::Validate() const { return TemplateVariables(*this).status(); }
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -324,17 +347,19 @@ Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_sp
   return impl_->tokenizer->Decode(tokens, skip_special);
 }
 
-Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages) const {
+Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
+                                       const ChatOptions& options) const {
   if (impl_->chat == nullptr) {
     return Status(StatusCode::kNotFound, impl_->info.folder + " has no chat template");
   }
-  nlohmann::ordered_json context;
-  context["messages"] = nlohmann::ordered_json::array();
+  Result<Json> context = TemplateVariables(options);
+  if (!context.ok()) return context.status();
+  (*context)["messages"] = Json::array();
   for (const ChatMessage& message : messages) {
-    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    (*context)["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
-  context["add_generation_prompt"] = true;
-  Result<std::string> text = impl_->chat->Render(context);
+  (*context)["add_generation_prompt"] = true;
+  Result<std::string> text = impl_->chat->Render(*context);
   if (!text.ok()) {
     return Status(text.status().code(),
                   "the chat template of " + impl_->info.folder + ": " + text.status().message());

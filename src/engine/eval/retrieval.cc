@@ -102,9 +102,10 @@ double ScoreOutput(const std::vector<std::string>& answer, std::string_view outp
   return static_cast<double>(found) / static_cast<double>(answer.size());
 }
 
-Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line) {
+Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
+                                             const ChatOptions& options) {
   const ChatMessage turn{"user", AskAbout(line.context, line.question)};
-  Result<std::string> text = engine.RenderChat({&turn, 1});
+  Result<std::string> text = engine.RenderChat({&turn, 1}, options);
   if (!text.ok()) return text.status();
   return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
 }

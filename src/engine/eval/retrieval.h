@@ -37,7 +37,8 @@ std::string AskAbout(std::string_view document, std::string_view question);
 double ScoreOutput(const std::vector<std::string>& answer, std::string_view output);
 
 // The line as a prompt: one user turn through the model's chat template.
-Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line);
+Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
+                                             const ChatOptions& options = {});
 
 struct RetrievalResult {
   std::string id;

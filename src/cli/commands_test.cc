@@ -1,4 +1,4 @@
-// What `run` and `chat` take from the model's folder and from flags, on the demo model.
+// What commands take from the model's folder and from flags, on the demo model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ Ran Call(const Args& args, const std::string& input = "") {
   return {status, test.out(), test.err()};
 }
 
-class RunCommandTest : public ::testing::Test {
+class CommandsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const auto& entry : fs::directory_iterator(kDemo)) {
@@ -64,13 +64,13 @@ class RunCommandTest : public ::testing::Test {
   TestDir dir_;
 };
 
-TEST_F(RunCommandTest, TheDemoIsGreedyAndSaysNothing) {
+TEST_F(CommandsTest, TheDemoIsGreedyAndSaysNothing) {
   const Ran ran = Run({});
   EXPECT_EQ(ran.json()["sampling"]["temperature"], 0);
   EXPECT_THAT(ran.err, Not(HasSubstr("generation_config.json")));
 }
 
-TEST_F(RunCommandTest, SamplesAsTheModelProposes) {
+TEST_F(CommandsTest, SamplesAsTheModelProposes) {
   const Json greedy = Tokens({});
   Replace("generation_config.json",
           R"({"do_sample": true, "temperature": 0.9, "top_k": 30, "top_p": 0.95,
@@ -101,7 +101,7 @@ TEST_F(RunCommandTest, SamplesAsTheModelProposes) {
   EXPECT_EQ(Tokens({"--generation-config", "none"}), greedy);
 }
 
-TEST_F(RunCommandTest, AProposalWithoutDoSampleIsGreedy) {
+TEST_F(CommandsTest, AProposalWithoutDoSampleIsGreedy) {
   Replace("generation_config.json", R"({"temperature": 0.6, "top_p": 0.9})");
   const Ran ran = Run({});
   EXPECT_THAT(ran.err, Not(HasSubstr("generation_config.json")));
@@ -112,7 +112,7 @@ TEST_F(RunCommandTest, AProposalWithoutDoSampleIsGreedy) {
   EXPECT_EQ(Run({}).json()["sampling"]["temperature"], 1);
 }
 
-TEST_F(RunCommandTest, AProposalThatMakesNoSenseIsNamed) {
+TEST_F(CommandsTest, AProposalThatMakesNoSenseIsNamed) {
   Replace("generation_config.json", R"({"do_sample": true, "top_p": 0.0})");
   const Ran ran = Run({});
   EXPECT_EQ(ran.status, kExitFailed);
@@ -120,7 +120,7 @@ TEST_F(RunCommandTest, AProposalThatMakesNoSenseIsNamed) {
   EXPECT_EQ(Run({"--top-p", "1"}).status, kExitDone);
 }
 
-TEST_F(RunCommandTest, ChatAndManyPromptsTakeTheProposalToo) {
+TEST_F(CommandsTest, ChatAndManyPromptsTakeTheProposalToo) {
   Replace("generation_config.json", R"({"do_sample": true, "temperature": 0.9})");
   const Ran chat = Call({"chat", dir_.path(), "-n", "2", "-c", "256"}, "Hello\n");
   EXPECT_EQ(chat.status, kExitDone);
@@ -129,6 +129,77 @@ TEST_F(RunCommandTest, ChatAndManyPromptsTakeTheProposalToo) {
                            "\"Once upon a time\"\n");
   EXPECT_THAT(prompts.err, HasSubstr("generation_config.json says: temperature 0.9; --temp 0"));
   EXPECT_EQ(prompts.json()["tokens"], Tokens({"--seed", "3"}));
+}
+
+// A template that says what variables it sees by how long the prompt is.
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %} one two three four{% endif %}";
+
+TEST_F(CommandsTest, TemplatesSeeTheirKeywordArguments) {
+  Replace("chat_template.jinja", kTemplate);
+  const Args thinks = {"--chat-template-kwargs", R"({"enable_thinking": true})"};
+  const Args not_so = {"--chat-template-kwargs", R"({"enable_thinking": false, "more": [1]})"};
+  const auto with = [](Args args, const Args& more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  const int64_t plain = Run({"--chat"}).json()["prompt_tokens"];
+  EXPECT_EQ(Run(with({"--chat"}, thinks)).json()["prompt_tokens"], plain);
+  EXPECT_GT(Run(with({"--chat"}, not_so)).json()["prompt_tokens"], plain);
+  EXPECT_GT(Run(with({"--ask", "Who?"}, not_so)).json()["prompt_tokens"],
+            Run({"--ask", "Who?"}).json()["prompt_tokens"]);
+  const Args prompts = {"run", dir_.path(), "--prompts", "-", "-n", "1", "--chat"};
+  EXPECT_GT(Call(with(prompts, not_so), "\"Once upon a time\"").json()["prompt_tokens"], plain);
+  const Args chat = {"chat", dir_.path(), "-n", "1", "-c", "8"};
+  EXPECT_EQ(Call(with(chat, thinks), "Hi\n").status, kExitDone);
+  EXPECT_THAT(Call(with(chat, not_so), "Hi there, and more\n").err,
+              HasSubstr("the context holds 8"));
+  const std::string line = R"({"context": "a", "question": "b", "answer": "c"})";
+  const Args eval = {"eval", "retrieval", dir_.path(), "--jsonl", "-", "-n", "1", "--json"};
+  EXPECT_GT(Call(with(eval, not_so), line).json()["prompt_tokens"],
+            Call(eval, line).json()["prompt_tokens"]);
+}
+
+TEST_F(CommandsTest, WrongKeywordArgumentsAreWrongUsage) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[1]", "--chat-template-kwargs: the template's variables are no JSON object such as"},
+      {"{enable_thinking: false}", "are no JSON object"},
+      {R"({"messages": []})", "have messages, which Headway sets itself; leave it out"},
+      {R"({"add_generation_prompt": false})", "have add_generation_prompt"}};
+  for (const auto& [json, message] : cases) {
+    const Ran ran = Run({"--chat", "--chat-template-kwargs", json});
+    EXPECT_EQ(ran.status, kExitUsage) << json;
+    EXPECT_THAT(ran.err, HasSubstr(message));
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  }
+  EXPECT_THAT(Run({"--chat-template-kwargs", "{}"}).err, HasSubstr("needs --ask or --chat"));
+}
+
+TEST_F(CommandsTest, PerplexityBeginsWindowsAsTheTokenizerDoes) {
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += "The old man looked at the sea and said nothing. ";
+  const auto perplexity = [&](const Args& more) {
+    Args args = {"eval", "perplexity", dir_.path(), "-f", "-", "-c", "32", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Ran ran = Call(args, text);
+    EXPECT_EQ(ran.status, kExitDone) << ran.err;
+    Json json = ran.json();
+    json.erase("seconds");
+    return json;
+  };
+  const Json with = perplexity({}), without = perplexity({"--bos", "never"});
+  EXPECT_EQ(with["bos"], 8186);
+  EXPECT_TRUE(without["bos"].is_null());
+  EXPECT_NE(with["perplexity"], without["perplexity"]);
+  EXPECT_EQ(perplexity({"--bos", "always"}), with);
+  // A tokenizer that puts nothing before a text, of a model that names a token for it.
+  std::ifstream file(kDemo + "/tokenizer.json");
+  Json tokenizer = Json::parse(file);
+  tokenizer["post_processor"] = nullptr;
+  Replace("tokenizer.json", tokenizer.dump());
+  EXPECT_EQ(perplexity({}), without);
+  EXPECT_EQ(perplexity({"--bos", "always"}), with);
 }
 
 }  // namespace
