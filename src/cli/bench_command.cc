@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "cli/commands.h"
+#include "cli/help_formatter.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/report.h"
@@ -73,12 +74,12 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
           "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
       ->type_name("LIST")
       ->default_str(flags->context);
-  AddNumber(app, group, "--batch", &flags->batch, 1, 4096,
+  AddNumber(app, More(group), "--batch", &flags->batch, 1, 4096,
             "that many times the sequences of each context");
   AddNumber(app, group, "-r,--repetitions", &flags->repetitions, 1, 10'000,
             "of which the median is printed")
       ->default_str(std::to_string(flags->repetitions));
-  AddNumber(app, group, "--warm-up", &flags->warm_up, 0, 100,
+  AddNumber(app, More(group), "--warm-up", &flags->warm_up, 0, 100,
             "repetitions before those that count; 1 on a GPU unless given");
   if (!flags->prefill) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
@@ -90,7 +91,7 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
                              "which alone is measured"
                            : "fill the cache with random keys and values instead of reading a "
                              "prompt");
-  AddSize(app, group, "--alias-host-memory", &flags->model.engine.alias_host_memory,
+  AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
           "is computed is then meaningless")
       ->default_str("0");

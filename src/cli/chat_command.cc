@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/generate.h"
+#include "cli/help_formatter.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "engine/eval/retrieval.h"
@@ -50,8 +51,9 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
   AddGenerationConfigFlag(app, &flags->sampling);
-  AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
-  AddSwitch(app, "Output", "-v,--verbose", &flags->output.verbose,
+  AddSwitch(app, More("Output"), "--no-progress", &flags->output.no_progress,
+            "do not show progress");
+  AddSwitch(app, More("Output"), "-v,--verbose", &flags->output.verbose,
             "also say what each answer took");
 }
 

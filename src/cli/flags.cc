@@ -222,7 +222,8 @@ std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& des
                                  const std::string& examples) {
   auto app = std::make_unique<CLI::App>(description, "headway " + name);
   app->formatter(std::make_shared<HelpFormatter>());
-  app->set_help_flag("-h,--help", "print this")->group("Help");
+  app->set_help_flag("-h,--help", "print this")->group(kHelpGroup);
+  app->set_help_all_flag("--help-all", "print all flags")->group(kHelpGroup);
   if (!examples.empty()) app->footer("Examples:\n" + examples);
   return app;
 }
@@ -242,6 +243,8 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     return console.WriteResult(app.help());
+  } catch (const CLI::CallForAllHelp&) {
+    return console.WriteResult(app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::RequiredError& error) {
     // Called as the usage line calls it.
     for (const CLI::Option* option : app.get_options()) {
@@ -284,12 +287,12 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       ->required()
       ->type_name("MODEL");
 
-  const std::string memory = "Memory";
+  const std::string memory = "Memory", more = More(memory);
   AddSize(app, memory, "--gpu-memory", &engine.gpu_memory,
           "most that may be on the GPU in all, weights and driver too, such as 17GiB; 0 takes what "
           "is free");
   AddRead(
-      app, memory, "--gpu-layers,--n-gpu-layers",
+      app, more, "--gpu-layers,--n-gpu-layers",
       "layers whose weights stay on the GPU; those of the others lie in host memory, or on disk "
       "where --host-memory is too small, and stream in each step; auto: as many as fit",
       [&engine](const std::string& text) {
@@ -311,41 +314,41 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       "stream");
   AddSize(app, memory, "--disk-memory", &engine.disk_memory,
           "most that the disk may hold of it behind both");
-  AddText(app, memory, "--disk-path", &engine.disk_path,
+  AddText(app, more, "--disk-path", &engine.disk_path,
           "directory for the disk's share; else TMPDIR, or /tmp")
       ->type_name("DIR");
-  AddChoice(app, memory, "--placement", &engine.placement,
+  AddChoice(app, more, "--placement", &engine.placement,
             {"first-fit", "lru", "host-only", "disk-only"},
             "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
+  AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
             "part of it)");
-  AddChoice(app, memory, "--kv-encoding", &engine.kv_encoding,
+  AddChoice(app, more, "--kv-encoding", &engine.kv_encoding,
             {"none", "bf16", "f16", "int8", "fp8", "int4"},
             "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
             "an approximation in a half or a quarter of the bytes");
-  AddAuto(app, memory, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
+  AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
-  AddAuto(app, memory, "--head-group", &engine.head_group, 1 << 20,
+  AddAuto(app, more, "--head-group", &engine.head_group, 1 << 20,
           "KV heads that move together; auto: the most that leave half of the fast tier to pages");
-  AddAuto(app, memory, "--segment", &engine.segment, kMaxCount,
+  AddAuto(app, more, "--segment", &engine.segment, kMaxCount,
           "tokens that move together; auto: the planner's choice");
-  AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
+  AddNumber(app, more, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
   AddShare(
-      app, memory, "--host-attention", &engine.host_share, kHostShareAuto,
+      app, more, "--host-attention", &engine.host_share, kHostShareAuto,
       "share of what decode would stream from host memory that CPU cores attend to there "
       "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
       "with the planner's share and is corrected after each step");
   AddShare(
-      app, memory, "--recompute", &engine.recompute_share, kRecomputeAuto,
+      app, more, "--recompute", &engine.recompute_share, kRecomputeAuto,
       "share of the tokens whose keys and values are recomputed from their layer's input, kept "
       "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
       "profile says is fastest");
-  AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
+  AddSwitch(app, more, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
-  const std::string streaming = "Streaming heads (an approximation)";
+  const std::string streaming = More("Streaming heads (an approximation)");
   AddText(app, streaming, "--head-pattern", &engine.head_pattern,
           "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
           "its folder, JSON, or what headway profile-heads makes; without it, all is exact")
@@ -363,35 +366,35 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "continues from there")
       ->type_name("FILE");
 
-  const std::string compute = "Computing";
-  AddNumber(app, compute, "-t,--threads", &engine.threads, 0, 1024,
+  const std::string compute = "Computing", more_compute = More(compute);
+  AddNumber(app, more_compute, "-t,--threads", &engine.threads, 0, 1024,
             "compute threads; 0: all cores");
   AddText(app, compute, "--device", &engine.device,
           "where to compute: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(engine.device);
-  AddText(app, compute, "--machine", &engine.machine,
+  AddText(app, more_compute, "--machine", &engine.machine,
           "profile to plan for: a shipped one, such as h200 or rtx-4090, or a file that headway "
           "probe -o wrote; without it, this machine's probe, or the profile shipped for its GPU")
       ->type_name("PROFILE");
-  AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
+  AddChoice(app, more_compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
             "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
-  AddText(app, compute, "--trace", &engine.trace,
+  AddText(app, more_compute, "--trace", &engine.trace,
           "file for a trace of the lanes, to be opened in Perfetto or chrome://tracing")
       ->type_name("FILE");
 }
 
 void AddOutputFlags(CLI::App& app, OutputFlags* flags) {
   AddSwitch(app, "Output", "--json", &flags->json, "print the result as one JSON object");
-  AddSwitch(app, "Output", "--no-progress", &flags->no_progress, "do not show progress");
-  AddSwitch(app, "Output", "-v,--verbose", &flags->verbose,
+  AddSwitch(app, More("Output"), "--no-progress", &flags->no_progress, "do not show progress");
+  AddSwitch(app, More("Output"), "-v,--verbose", &flags->verbose,
             "also say how the cache was cut, why, and how busy each lane was");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
-  const std::string group = "Sampling";
+  const std::string group = More("Sampling");
   SamplingOptions& options = flags->options;
-  AddNumber(app, group, "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
+  AddNumber(app, "Sampling", "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
             "temperature; 0 takes the likeliest token")
       ->type_name("X");
   AddNumber(app, group, "--top-k", &options.top_k, 0, 1 << 30,
@@ -429,7 +432,7 @@ void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* optio
     options->variables = text;
     return options->Validate();
   };
-  AddRead(app, group, "--chat-template-kwargs",
+  AddRead(app, More(group), "--chat-template-kwargs",
           "JSON object whose members the chat template sees as "
           "variables, such as '{\"enable_thinking\": false}'",
           read)
@@ -438,7 +441,8 @@ void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* optio
 
 void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
   flags->generation_config = "auto";
-  AddChoice(app, "Sampling", "--generation-config", &flags->generation_config, {"auto", "none"},
+  AddChoice(app, More("Sampling"), "--generation-config", &flags->generation_config,
+            {"auto", "none"},
             "where sampling comes from that no flag says: auto, the model's "
             "generation_config.json; none, greedy");
 }

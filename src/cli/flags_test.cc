@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // A variable of the environment while it lives.
@@ -218,24 +219,61 @@ TEST(Flags, EveryNameIsAVariable) {
   EXPECT_THAT(test.err(), HasSubstr("HEADWAY_JSON"));
 }
 
+const Args kCommands[] = {{"run"},
+                          {"chat"},
+                          {"plan"},
+                          {"probe"},
+                          {"inspect"},
+                          {"profile-heads"},
+                          {"eval", "perplexity"},
+                          {"eval", "retrieval"},
+                          {"bench", "prefill"},
+                          {"bench", "decode"}};
+
+std::string HelpOf(Args command, const std::string& flag) {
+  TestConsole test;
+  command.push_back(flag);
+  EXPECT_EQ(Main(command, test.console()), kExitDone) << test.err();
+  return test.out();
+}
+
+// Lines that begin with a flag.
+int FlagsIn(const std::string& help) {
+  int count = 0;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) count += line.starts_with("  -") ? 1 : 0;
+  return count;
+}
+
 TEST(Flags, HelpSaysAllAndFits) {
-  for (const Args& command :
-       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"probe"}, Args{"inspect"},
-        Args{"eval", "perplexity"}, Args{"eval", "retrieval"}, Args{"bench", "prefill"},
-        Args{"bench", "decode"}}) {
-    TestConsole test;
-    Args args = command;
-    args.push_back("--help");
-    EXPECT_EQ(Main(args, test.console()), kExitDone) << test.err();
-    EXPECT_THAT(test.out(), HasSubstr("Usage: headway " + command[0]));
-    EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
-    std::istringstream lines(test.out());
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-    if (command[0] != "inspect" && command[0] != "probe") {
-      EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
-      EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
+  for (const Args& command : kCommands) {
+    for (const char* flag : {"--help", "--help-all"}) {
+      const std::string help = HelpOf(command, flag);
+      EXPECT_THAT(help, HasSubstr("Usage: headway " + command[0]));
+      EXPECT_THAT(help, HasSubstr("Examples:\n"));
+      std::istringstream lines(help);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
     }
+    if (command[0] == "inspect" || command[0] == "probe") continue;
+    EXPECT_THAT(HelpOf(command, "--help"), HasSubstr("--kv-memory SIZE"));
+    EXPECT_THAT(HelpOf(command, "--help-all"), HasSubstr("[HEADWAY_KV_MEMORY]"));
+    EXPECT_THAT(HelpOf(command, "--help-all"), HasSubstr("--head-group N"));
   }
+}
+
+TEST(Flags, HelpHasThoseOfAFirstDay) {
+  for (const Args& command : kCommands) {
+    const std::string help = HelpOf(command, "-h"), all = HelpOf(command, "--help-all");
+    const int left_out = FlagsIn(all) - FlagsIn(help);
+    EXPECT_LE(FlagsIn(help), 18) << help;
+    EXPECT_GE(left_out, 0);
+    if (left_out == 0) continue;
+    EXPECT_THAT(help, EndsWith("--help-all lists " + std::to_string(left_out) +
+                               " more flags, and the variable of each.\n"));
+    EXPECT_THAT(help, Not(HasSubstr("--head-group")));
+    EXPECT_THAT(help, Not(HasSubstr("[HEADWAY_")));
+  }
+  EXPECT_GT(FlagsIn(HelpOf({"run"}, "--help-all")), 40);
 }
 
 TEST(Commands, UnknownOnesAreWrongUsage) {

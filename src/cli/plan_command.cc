@@ -153,6 +153,7 @@ int PlanCommand(const Args& args, Console& console) {
                           kExamples);
   AddModelFlags(*app, &flags.model);
   app->get_option("--model")->required(false);
+  app->get_option("--machine")->group("Computing");
   AddText(*app, "Model", "--random-weights", &flags.random_weights,
           "instead of MODEL: a config.json, of a model that need not be here")
       ->type_name("CONFIG");

@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/utf8.h"
 #include "cli/flags.h"
+#include "cli/help_formatter.h"
 #include "engine/eval/retrieval.h"
 
 namespace headway::cli {
@@ -44,7 +45,7 @@ void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
       ->type_name("QUESTION");
   AddSwitch(app, group, "--chat", &flags->chat,
             "put the prompt through the chat template as one turn");
-  AddText(app, group, "--system,--system-prompt", &flags->system,
+  AddText(app, More(group), "--system,--system-prompt", &flags->system,
           "system message; needs --ask or --chat")
       ->type_name("TEXT");
   AddTemplateFlag(app, group, &flags->template_options);

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/generate.h"
+#include "cli/help_formatter.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/run_prompts.h"
@@ -30,7 +31,7 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
           "\"prompt\" and perhaps \"id\" and \"max_tokens\"; - is standard input. Prints a line of "
           "JSON for each, in their order")
       ->type_name("JSONL");
-  AddNumber(app, batch, "--parallel", &flags->parallel, 0, kMostParallel,
+  AddNumber(app, More(batch), "--parallel", &flags->parallel, 0, kMostParallel,
             "most of them at a time, one that ends gives its place to the next; 0: as many as the "
             "planner says are done soonest")
       ->default_str(std::to_string(flags->parallel));
@@ -40,13 +41,13 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
       ->default_str(std::to_string(flags->max_tokens));
   AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the context; 0: as many as prompt, --n-predict and session need");
-  AddNumber(app, "Memory", "--save-every", &flags->save_every, 0, kMaxCount,
+  AddNumber(app, More("Memory"), "--save-every", &flags->save_every, 0, kMaxCount,
             "seconds after which --session is saved again while the run goes on")
       ->default_str(std::to_string(flags->save_every));
   AddSamplingFlags(app, &flags->sampling);
   AddGenerationConfigFlag(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
-  AddSwitch(app, "Output", "--compare-resident", &flags->compare_resident,
+  AddSwitch(app, More("Output"), "--compare-resident", &flags->compare_resident,
             "then run the same with no memory limit and compare the tokens; fails if they differ");
 }
 
