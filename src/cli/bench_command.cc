@@ -68,7 +68,8 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   app.get_option("--model")->required(false);
   AddText(app, "Model", "--random-weights", &flags->random_weights,
           "instead of MODEL: a config.json, whose weights are drawn at random")
-      ->type_name("CONFIG");
+      ->type_name("CONFIG")
+      ->excludes(app.get_option("--model"));
   const std::string group = "Benchmark";
   AddText(app, group, "-c,--ctx-size", &flags->context,
           "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
@@ -100,7 +101,7 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
 
 std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
   const bool random = app.count("--random-weights") > 0;
-  if (random == (app.count("--model") > 0)) return "give either MODEL or --random-weights CONFIG";
+  if (!random && app.count("--model") == 0) return "give either MODEL or --random-weights CONFIG";
   if (random) {
     flags->model.model = flags->random_weights;
     flags->model.engine.random_weights = true;

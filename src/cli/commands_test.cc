@@ -176,6 +176,41 @@ TEST_F(CommandsTest, WrongKeywordArgumentsAreWrongUsage) {
   EXPECT_THAT(Run({"--chat-template-kwargs", "{}"}).err, HasSubstr("needs --ask or --chat"));
 }
 
+TEST_F(CommandsTest, TheCommandLineBeatsVariablesThatItExcludes) {
+  std::ofstream(dir_.File("text")) << "The old man";
+  std::ofstream(dir_.File("prompts")) << "\"The old man\"\n";
+  const Json expected = Call({"run", dir_.path(), "-p", "The old man", "-n", "4", "--json"}).json();
+  const Args base = {"run", dir_.path(), "-n", "4", "--json"};
+  const auto tokens = [&](Args more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    const Ran ran = Call(more);
+    EXPECT_EQ(ran.status, kExitDone) << ran.err;
+    return ran.json()["tokens"];
+  };
+  const auto with = [](const char* name, const std::string& value, const auto& run) {
+    setenv(name, value.c_str(), 1);
+    run();
+    unsetenv(name);
+  };
+  with("HEADWAY_PROMPT", "Another", [&] {
+    EXPECT_EQ(tokens({"--file", dir_.File("text")}), expected["tokens"]);
+    EXPECT_EQ(tokens({"--prompts", dir_.File("prompts")}), expected["tokens"]);
+    EXPECT_NE(tokens({}), expected["tokens"]);
+  });
+  with("HEADWAY_FILE", dir_.File("absent"), [&] {
+    EXPECT_EQ(tokens({"-p", "The old man"}), expected["tokens"]);
+  });
+  with("HEADWAY_PROMPTS", dir_.File("absent"), [&] {
+    EXPECT_EQ(tokens({"-p", "The old man"}), expected["tokens"]);
+    EXPECT_EQ(tokens({"-f", dir_.File("text")}), expected["tokens"]);
+  });
+  with("HEADWAY_SESSION", dir_.File("s.session"), [&] {
+    EXPECT_EQ(tokens({"--prompts", dir_.File("prompts")}), expected["tokens"]);
+    const Ran bench = Call({"bench", "prefill", dir_.path(), "-c", "8"});
+    EXPECT_THAT(bench.err, HasSubstr("HEADWAY_SESSION has no place in a benchmark"));
+  });
+}
+
 TEST_F(CommandsTest, PerplexityBeginsWindowsAsTheTokenizerDoes) {
   std::string text;
   for (int i = 0; i < 20; ++i) text += "The old man looked at the sea and said nothing. ";

@@ -216,6 +216,7 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
   AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
+  app.get_option("--generate")->excludes(app.get_option("--jsonl"));
   AddTemplateFlag(app, group, &flags->template_options);
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
@@ -223,7 +224,7 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
 
 std::string CheckRetrievalFlags(const CLI::App& app, const RetrievalFlags& flags) {
   const bool generate = app.count("--generate") > 0;
-  if (generate == (app.count("--jsonl") > 0)) return "give either --jsonl FILE or --generate COUNT";
+  if (!generate && app.count("--jsonl") == 0) return "give either --jsonl FILE or --generate COUNT";
   if (generate && flags.context == 0) return "--generate needs --context N";
   for (const char* name : {"--haystack", "--write", "--context"}) {
     if (!generate && app.count(name) > 0) return std::string(name) + " needs --generate";

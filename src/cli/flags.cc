@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -34,19 +35,9 @@ Result<int64_t> ParseLength(std::string_view text) {
   return length;
 }
 
-std::string EnvironmentName(const std::string& long_name) {
-  std::string name = "HEADWAY_" + long_name;
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return name;
-}
-
-void SetEnvironmentName(CLI::Option* option) {
-  option->envname(EnvironmentName(option->get_lnames().front()));
-}
-
 // The variable of the first long name that has one.
 std::string VariableOf(const CLI::Option& option) {
-  if (option.get_envname().empty()) return "";
+  if (option.get_group() == kHelpGroup) return "";
   for (const std::string& name : option.get_lnames()) {
     const char* value = std::getenv(EnvironmentName(name).c_str());
     if (value != nullptr && *value != '\0') return EnvironmentName(name);
@@ -54,31 +45,80 @@ std::string VariableOf(const CLI::Option& option) {
   return "";
 }
 
-bool IsOnCommandLine(const CLI::Option& option, const Args& args) {
-  return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-    for (const std::string& name : option.get_lnames()) {
-      if (arg == "--" + name || arg.starts_with("--" + name + "=")) return true;
-    }
-    for (const std::string& name : option.get_snames()) {
-      if (!arg.starts_with("--") && arg.starts_with("-" + name)) return true;
-    }
-    return false;
-  });
+bool IsSwitch(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
+
+// What a switch's variable says; empty where that is neither yes nor no.
+std::optional<bool> ReadBoolean(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* yes : {"true", "1", "yes", "on"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"false", "0", "no", "off"}) {
+    if (text == no) return false;
+  }
+  return std::nullopt;
 }
 
-// The message, with the variable in the place of the flag where the wrong value is a variable's.
-std::string NameVariables(const CLI::App& app, const Args& args, std::string message) {
-  for (const CLI::Option* option : app.get_options()) {
+// Leaves in each option the variable that its value comes from, if any: one that is set, where the
+// command line has neither the option nor one that it excludes. A switch that is off in its
+// variable is one that nobody gave. What is wrong with a variable, else empty.
+std::string ChooseVariables(CLI::App& app, const Args& args) {
+  for (CLI::Option* option : app.get_options()) option->envname("");
+  try {
+    std::vector<std::string> reversed(args.rbegin(), args.rend());
+    app.parse(reversed);
+  } catch (const CLI::Error&) {  // Parse meets it again.
+  }
+  const auto given = [](const CLI::Option* option) { return option->count() > 0; };
+  for (CLI::Option* option : app.get_options()) {
     const std::string variable = VariableOf(*option);
-    if (variable.empty() || IsOnCommandLine(*option, args)) continue;
+    const std::set<CLI::Option*>& excluded = option->get_excludes();
+    if (variable.empty() || given(option)) continue;
+    if (std::any_of(excluded.begin(), excluded.end(), given)) continue;
+    if (IsSwitch(*option)) {
+      const std::optional<bool> on = ReadBoolean(std::getenv(variable.c_str()));
+      if (!on.has_value()) {
+        return fmt::format("{}: '{}' is none of true, false, 1, 0, yes, no, on and off", variable,
+                           std::getenv(variable.c_str()));
+      }
+      if (!*on) continue;
+    }
+    option->envname(variable);
+  }
+  return "";
+}
+
+// The message, with the variable in the place of the flag where the value is a variable's.
+std::string NameVariables(const CLI::App& app, std::string message) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_envname().empty()) continue;
     const std::string flag = "--" + option->get_lnames().front();
-    const size_t at = message.find(flag);
-    if (at == std::string::npos) continue;
-    const size_t end = at + flag.size();
-    if (end < message.size() && (message[end] == '-' || std::isalnum(message[end]) != 0)) continue;
-    message.replace(at, flag.size(), variable);
+    for (size_t at = message.find(flag); at != std::string::npos; at = message.find(flag, at + 1)) {
+      const size_t end = at + flag.size();
+      if (end < message.size() && (message[end] == '-' || std::isalnum(message[end]) != 0))
+        continue;
+      message.replace(at, flag.size(), option->get_envname());
+      break;
+    }
   }
   return message;
+}
+
+// As messages call it: MODEL, or --file.
+std::string NameOf(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_name(/*positional=*/true, false);
+  return "--" + option.get_lnames().front();
+}
+
+// "--prompt and --file exclude each other", of the first two that are given and do.
+std::string ExcludeEachOther(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const CLI::Option* other : option->get_excludes()) {
+      if (option->count() == 0 || other->count() == 0) continue;
+      return fmt::format("{} and {} exclude each other", NameOf(*option), NameOf(*other));
+    }
+  }
+  return "";
 }
 
 std::vector<std::string_view> Split(std::string_view text, char divider) {
@@ -104,7 +144,6 @@ CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string&
       },
       help);
   option->group(group);
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -156,11 +195,16 @@ CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string&
 
 }  // namespace
 
+std::string EnvironmentName(const std::string& long_name) {
+  std::string name = "HEADWAY_" + long_name;
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
 CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
                        bool* target, const std::string& help) {
   CLI::Option* option = app.add_flag(names, *target, help);
   option->group(group);
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -168,7 +212,6 @@ CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string&
                      std::string* target, const std::string& help) {
   CLI::Option* option = app.add_option(names, *target, help);
   option->group(group)->type_name("TEXT");
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -229,15 +272,16 @@ std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& des
 }
 
 int WrongUsage(const CLI::App& app, const std::string& message, Console& console) {
-  console.Say(fmt::format("headway: error: {}; see {} --help", message, app.get_name()));
+  console.Say(fmt::format("headway: error: {}; see {} --help", NameVariables(app, message),
+                          app.get_name()));
   return kExitUsage;
 }
 
 std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
   // CLI11 throws what is wrong; nothing of it leaves this function.
   try {
-    for (CLI::Option* option : app.get_options()) {
-      if (std::string name = VariableOf(*option); !name.empty()) option->envname(name);
+    if (std::string wrong = ChooseVariables(app, args); !wrong.empty()) {
+      return WrongUsage(app, wrong, console);
     }
     std::vector<std::string> reversed(args.rbegin(), args.rend());
     app.parse(reversed);
@@ -249,11 +293,12 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     // Called as the usage line calls it.
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_required() && option->count() == 0) {
-        const std::string name = option->get_name(/*positional=*/option->get_positional(), false);
-        return WrongUsage(app, name + " is missing", console);
+        return WrongUsage(app, NameOf(*option) + " is missing", console);
       }
     }
     return WrongUsage(app, error.what(), console);
+  } catch (const CLI::ExcludesError&) {
+    return WrongUsage(app, ExcludeEachOther(app), console);
   } catch (const CLI::ExtrasError&) {
     // CLI11's message has them in the wrong order.
     const std::string first = app.remaining().front();
@@ -270,7 +315,7 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     // Which a parser of short flags takes for -n with the value gl.
     if (std::find(args.begin(), args.end(), "-ngl") != args.end())
       message += "; -ngl is --gpu-layers";
-    return WrongUsage(app, NameVariables(app, args, message), console);
+    return WrongUsage(app, message, console);
   }
   return std::nullopt;
 }
@@ -422,7 +467,6 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
   CLI::Option* stop = app.add_option("--stop", flags->stop,
                                      "text that ends generation; may be given several times");
   stop->group(group)->type_name("TEXT")->allow_extra_args(false);
-  SetEnvironmentName(stop);
   AddSwitch(app, group, "--ignore-eos", &flags->ignore_eos,
             "go on behind the model's end-of-text tokens");
 }

@@ -213,10 +213,87 @@ TEST(Flags, EveryNameIsAVariable) {
   EXPECT_EQ(ParseAll({"m"}, &flags, &test), std::nullopt) << test.err();
   EXPECT_EQ(flags.sampling.options.temperature, 0.5f);
   EXPECT_EQ(flags.model.engine.chunk, 64);
+}
 
-  const Variable json("HEADWAY_JSON", "perhaps");
-  EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage);
-  EXPECT_THAT(test.err(), HasSubstr("HEADWAY_JSON"));
+TEST(Flags, VariablesOfSwitchesAreBooleans) {
+  for (const char* text : {"true", "1", "YES", "on", "false", "0", "No", "OFF", ""}) {
+    const Variable json("HEADWAY_JSON", text);
+    AllFlags flags;
+    TestConsole test;
+    EXPECT_EQ(ParseAll({"m"}, &flags, &test), std::nullopt) << text << test.err();
+    const std::string yes = "true 1 YES on";
+    EXPECT_EQ(flags.output.json, *text != '\0' && yes.find(text) != std::string::npos) << text;
+  }
+  for (const char* text : {"perhaps", "2", "-1", "+", "t", "enable", " 1", "truee"}) {
+    const Variable json("HEADWAY_JSON", text);
+    AllFlags flags;
+    TestConsole test;
+    EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage) << text;
+    EXPECT_EQ(test.err(), std::string("headway: error: HEADWAY_JSON: '") + text +
+                              "' is none of true, false, 1, 0, yes, no, on and off; see headway "
+                              "test --help\n");
+    // Not where the command line has it.
+    EXPECT_EQ(ParseAll({"m", "--json"}, &flags, &test), std::nullopt) << text;
+  }
+}
+
+struct Exclusive {
+  std::string model, text, file;
+  bool fast = false;
+};
+
+// Of `args`; what was wrong is in test->err().
+std::optional<int> ParseExclusive(const Args& args, Exclusive* flags, TestConsole* test) {
+  const auto app = NewApp("test", "A test.", "");
+  AddText(*app, "Group", "MODEL,-m,--model", &flags->model, "a model");
+  AddText(*app, "Group", "-t,--text", &flags->text, "a text");
+  AddText(*app, "Group", "--text-file", &flags->file, "a file")
+      ->excludes(app->get_option("--text"))
+      ->excludes(app->get_option("--model"));
+  AddSwitch(*app, "Group", "--fast", &flags->fast, "a switch")
+      ->excludes(app->get_option("--text-file"));
+  return Parse(*app, args, test->console());
+}
+
+TEST(Flags, TheCommandLineBeatsVariablesThatItExcludes) {
+  TestConsole test;
+  {
+    const Variable text("HEADWAY_TEXT", "variable"), model("HEADWAY_MODEL", "variable");
+    Exclusive flags;
+    EXPECT_EQ(ParseExclusive({"--text-file", "f"}, &flags, &test), std::nullopt) << test.err();
+    EXPECT_EQ(flags.file, "f");
+    EXPECT_EQ(flags.text + flags.model, "");
+  }
+  const Variable file("HEADWAY_TEXT_FILE", "variable");
+  for (const Args& args : {Args{"-tt"}, Args{"-t", "t"}, Args{"--text=t"}, Args{"m"}}) {
+    Exclusive flags;
+    EXPECT_EQ(ParseExclusive(args, &flags, &test), std::nullopt) << test.err();
+    EXPECT_EQ(flags.file, "");
+  }
+  // A value is no flag.
+  Exclusive flags;
+  EXPECT_EQ(ParseExclusive({"--text-file", "--text"}, &flags, &test), kExitUsage);
+  // A switch that is off in its variable excludes nothing.
+  const Variable fast("HEADWAY_FAST", "off");
+  EXPECT_EQ(ParseExclusive({}, &flags, &test), std::nullopt) << test.err();
+  EXPECT_EQ(flags.file, "variable");
+  EXPECT_FALSE(flags.fast);
+}
+
+TEST(Flags, ExclusiveOnesAreNamed) {
+  Exclusive flags;
+  {
+    TestConsole test;
+    EXPECT_EQ(ParseExclusive({"--text", "a", "--text-file", "b"}, &flags, &test), kExitUsage);
+    EXPECT_THAT(test.err(),
+                StartsWith("headway: error: --text and --text-file exclude each other; see"));
+  }
+  TestConsole test;
+  const Variable text("HEADWAY_TEXT", "a"), file("HEADWAY_TEXT_FILE", "b");
+  EXPECT_EQ(ParseExclusive({}, &flags, &test), kExitUsage);
+  EXPECT_THAT(
+      test.err(),
+      StartsWith("headway: error: HEADWAY_TEXT and HEADWAY_TEXT_FILE exclude each other; see"));
 }
 
 const Args kCommands[] = {{"run"},

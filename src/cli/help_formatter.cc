@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cli/flags.h"
+
 namespace headway::cli {
 namespace {
 
@@ -41,7 +43,9 @@ std::string Names(const CLI::Option& option) {
 std::string Describe(const CLI::Option& option, bool with_variable) {
   std::string text = option.get_description();
   if (!option.get_default_str().empty()) text += " (default: " + option.get_default_str() + ")";
-  if (with_variable && !option.get_envname().empty()) text += " [" + option.get_envname() + "]";
+  if (with_variable && option.get_group() != kHelpGroup && !option.get_lnames().empty()) {
+    text += " [" + EnvironmentName(option.get_lnames().front()) + "]";
+  }
   return text;
 }
 

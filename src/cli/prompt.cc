@@ -49,6 +49,7 @@ void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
           "system message; needs --ask or --chat")
       ->type_name("TEXT");
   AddTemplateFlag(app, group, &flags->template_options);
+  app.get_option("--prompt")->excludes(app.get_option("--file"));
 }
 
 std::string CheckPromptFlags(const CLI::App& app, const Console& console, PromptFlags* flags) {
@@ -56,7 +57,6 @@ std::string CheckPromptFlags(const CLI::App& app, const Console& console, Prompt
   flags->has_file = Given(app, "--file");
   flags->has_ask = Given(app, "--ask");
   flags->has_system = Given(app, "--system");
-  if (flags->has_prompt && flags->has_file) return "--prompt and --file exclude each other";
   for (const char* flag : {"--system", "--chat-template-kwargs"}) {
     if (Given(app, flag) && !flags->has_ask && !flags->chat) {
       return std::string(flag) + " needs --ask or --chat, which use the chat template";

@@ -49,6 +49,10 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddOutputFlags(app, &flags->output);
   AddSwitch(app, More("Output"), "--compare-resident", &flags->compare_resident,
             "then run the same with no memory limit and compare the tokens; fails if they differ");
+  // What many prompts have no use for.
+  for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
+    app.get_option("--prompts")->excludes(app.get_option(flag));
+  }
 }
 
 struct Outcome {
@@ -187,11 +191,8 @@ int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> eq
   return status;
 }
 
-// What a batch of prompts has no use for.
+// What is wrong with the flags of many prompts, empty when nothing is.
 std::string CheckBatch(const CLI::App& app, const RunFlags& flags) {
-  for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
-    if (app.count(flag) > 0) return std::string("--prompts and ") + flag + " exclude each other";
-  }
   for (const char* flag : {"--system", "--chat-template-kwargs"}) {
     if (app.count(flag) > 0 && !flags.prompt.chat) return std::string(flag) + " needs --chat";
   }
