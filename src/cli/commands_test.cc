@@ -211,6 +211,14 @@ TEST_F(CommandsTest, TheCommandLineBeatsVariablesThatItExcludes) {
   });
 }
 
+TEST_F(CommandsTest, RetrievalNamesKeysThatItDoesNotRead) {
+  const std::string line = R"({"context": "a", "question": "b", "answer": "c", "length": 3})";
+  const Ran ran = Call({"eval", "retrieval", dir_.path(), "--jsonl", "-", "-n", "1"},
+                       line + "\n" + line + "\n");
+  EXPECT_EQ(ran.status, kExitDone) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("note: keys of standard input that are not read: \"length\"\n"));
+}
+
 TEST_F(CommandsTest, PerplexityBeginsWindowsAsTheTokenizerDoes) {
   std::string text;
   for (int i = 0; i < 20; ++i) text += "The old man looked at the sea and said nothing. ";

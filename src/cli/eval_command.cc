@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <iterator>
+#include <set>
 
 #include "base/env.h"
 #include "cli/commands.h"
@@ -240,7 +241,18 @@ Result<std::vector<eval::RetrievalLine>> Lines(const RetrievalFlags& flags, cons
   if (flags.generate == 0) {
     Result<std::string> text = ReadText(flags.jsonl, console);
     if (!text.ok()) return text.status();
-    return eval::ParseRetrievalLines(*text, flags.jsonl == "-" ? "standard input" : flags.jsonl);
+    const std::string name = flags.jsonl == "-" ? "standard input" : flags.jsonl;
+    std::set<std::string> others;
+    Result<std::vector<eval::RetrievalLine>> lines =
+        eval::ParseRetrievalLines(*text, name, &others);
+    if (lines.ok() && !others.empty()) {
+      // Most often a data set's own. There may be any number of them.
+      const size_t shown = std::min<size_t>(others.size(), 8);
+      console.Say(fmt::format("headway: note: keys of {} that are not read: {}{}", name,
+                              fmt::join(others.begin(), std::next(others.begin(), shown), ", "),
+                              shown < others.size() ? ", ..." : ""));
+    }
+    return lines;
   }
   eval::RetrievalRequest request;
   request.count = flags.generate;

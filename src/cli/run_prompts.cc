@@ -8,6 +8,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "engine/eval/json_lines.h"
 
 namespace headway::cli {
 namespace {
@@ -15,18 +16,22 @@ namespace {
 // Of the time of the best number of prompts: more of them take more memory.
 constexpr double kWorthItsMemory = 0.95;
 
-Result<PromptLine> ParsePromptLine(std::string_view text, const std::string& where) {
+Result<PromptLine> ParsePromptLine(const Json& json, const std::string& where) {
   const auto wrong = [&](const std::string& what) {
     return Status(StatusCode::kInvalidArgument, where + what);
   };
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !(json.is_string() || json.is_object())) {
+  if (!json.is_string() && !json.is_object()) {
     return wrong(" is neither a JSON string nor an object");
   }
   PromptLine line;
   if (json.is_string()) {
     line.text = json.get<std::string>();
   } else {
+    if (const auto others = eval::OtherKeys(json, {"prompt", "id", "max_tokens"});
+        !others.empty()) {
+      return wrong(": there is no key " + others[0] +
+                   "; there are \"prompt\", \"id\" and \"max_tokens\"");
+    }
     const auto prompt = json.find("prompt");
     if (prompt == json.end() || !prompt->is_string()) return wrong(": \"prompt\" must be a string");
     line.text = prompt->get<std::string>();
@@ -100,17 +105,12 @@ Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& eng
 
 Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const std::string& name) {
   std::vector<PromptLine> lines;
-  int64_t number = 0;
-  for (size_t at = 0; at < jsonl.size();) {
-    const size_t end = std::min(jsonl.find('\n', at), jsonl.size());
-    const std::string_view text = jsonl.substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    Result<PromptLine> line = ParsePromptLine(text, fmt::format("{}, line {}", name, number));
-    if (!line.ok()) return line.status();
-    lines.push_back(std::move(*line));
-  }
+  const auto take = [&lines](const Json& json, const std::string& where) {
+    Result<PromptLine> line = ParsePromptLine(json, where);
+    if (line.ok()) lines.push_back(std::move(*line));
+    return line.status();
+  };
+  if (Status s = eval::ForEachJsonLine(jsonl, name, take); !s.ok()) return s;
   if (lines.empty()) return Status(StatusCode::kInvalidArgument, name + " has no prompts");
   return lines;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +23,11 @@ struct RetrievalLine {
 };
 
 // Lines of JSON objects with `context`, `question`, `answer` (a string or a list of strings) and,
-// optionally, `id`, which else is the line's number from 0. Other members are ignored. `name` is
-// the file's, for messages.
+// optionally, `id`, which else is the line's number from 0. Data sets have other members: they are
+// not read, and `*others` gets their keys, in quotes. `name` is the file's, for messages.
 Result<std::vector<RetrievalLine>> ParseRetrievalLines(std::string_view jsonl,
-                                                       const std::string& name);
+                                                       const std::string& name,
+                                                       std::set<std::string>* others);
 
 // One line of JSON, with its newline.
 std::string RetrievalLineJson(const RetrievalLine& line);
