@@ -16,8 +16,10 @@ namespace headway::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 const std::string kDemo = HEADWAY_SOURCE_DIR "/models/demo";
 
@@ -217,6 +219,37 @@ TEST_F(CommandsTest, RetrievalNamesKeysThatItDoesNotRead) {
                        line + "\n" + line + "\n");
   EXPECT_EQ(ran.status, kExitDone) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("note: keys of standard input that are not read: \"length\"\n"));
+}
+
+TEST_F(CommandsTest, BenchPrintsEachRowAsItComes) {
+  Args args = {"bench", "prefill", dir_.path(), "-c", "32,16+8", "-r", "1"};
+  // What each flush writes.
+  std::vector<std::string> pieces;
+  const cookie_io_functions_t keep = {
+      .read = nullptr,
+      .write = [](void* to, const char* text, size_t size) -> ssize_t {
+        static_cast<std::vector<std::string>*>(to)->emplace_back(text, size);
+        return static_cast<ssize_t>(size);
+      },
+      .seek = nullptr,
+      .close = nullptr};
+  std::FILE* out = fopencookie(&pieces, "w", keep);
+  ASSERT_NE(out, nullptr);
+  {
+    Console console(stdin, out, stderr);
+    EXPECT_EQ(Main(args, console), kExitDone);
+  }
+  std::fclose(out);
+  ASSERT_EQ(pieces.size(), 3u);
+  EXPECT_THAT(pieces[0], EndsWith("lanes busy\n"));
+  EXPECT_THAT(pieces[1], StartsWith("     32      1  "));
+  EXPECT_THAT(pieces[2], StartsWith("   16+8      2  "));
+  // A context that does not fit is refused before one that does is measured.
+  args[4] = "32,100000";
+  args.insert(args.end(), {"--kv-memory", "1MiB", "--host-memory", "0"});
+  const Ran refused = Call(args);
+  EXPECT_EQ(refused.status, kExitFailed);
+  EXPECT_EQ(refused.out, "");
 }
 
 TEST_F(CommandsTest, PerplexityBeginsWindowsAsTheTokenizerDoes) {

@@ -132,7 +132,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
   }
   if (!app->get_footer().empty()) help += "\n" + app->get_footer() + "\n";
   if (!all) {
-    help += fmt::format("\n{} --help-all lists {} more flags, and the variable of each.\n",
+    help += fmt::format("\n{} --help-all lists {} more flags, and all variables.\n",
                         app->get_name(), left_out);
   }
   return help;
