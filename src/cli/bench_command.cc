@@ -66,6 +66,7 @@ struct Measured {
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   AddModelFlags(app, &flags->model);
   app.get_option("--model")->required(false);
+  app.remove_option(app.get_option("--session"));  // a benchmark has no use for one
   AddText(app, "Model", "--random-weights", &flags->random_weights,
           "instead of MODEL: a config.json, whose weights are drawn at random")
       ->type_name("CONFIG")
@@ -94,8 +95,7 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
                              "prompt");
   AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
-          "is computed is then meaningless")
-      ->default_str("0");
+          "is computed is then meaningless");
   AddOutputFlags(app, &flags->output);
 }
 
@@ -106,7 +106,6 @@ std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
     flags->model.model = flags->random_weights;
     flags->model.engine.random_weights = true;
   }
-  if (!flags->model.engine.session.empty()) return "--session has no place in a benchmark";
   Result<std::vector<Workload>> workloads = ParseWorkloads(flags->context, flags->batch);
   return workloads.ok() ? "" : "--ctx-size: " + workloads.status().message();
 }
@@ -291,7 +290,7 @@ std::string HeadText(const Engine& engine, const MachinePeaks& peaks) {
 // A line of the table, whose rows are printed before the next are known.
 std::string TableLine(size_t context_width, const std::vector<std::string>& cells) {
   std::string line =
-      fmt::format("{:>{}}  {:>5}  {:>9}  {:>15}  {:>8}  {:>8}  {:>11}  {}", cells[0], context_width,
+      fmt::format("{:>{}}  {:>5}  {:>8}  {:>14}  {:>7}  {:>7}  {:>8}  {}", cells[0], context_width,
                   cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7]);
   line.erase(line.find_last_not_of(' ') + 1);
   return line + "\n";
@@ -347,8 +346,8 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
 // Measures one context after the other; a row is printed as soon as it is there.
 int Run(const BenchFlags& flags, Engine& engine, const std::vector<Workload>& workloads,
         const MachinePeaks& peaks, Console& console) {
-  const std::vector<std::string> columns = {"context", "batch",   "tok/s",       "predicted",
-                                            "seconds", "floor s", "of roofline", "lanes busy"};
+  const std::vector<std::string> columns = {"context", "batch",   "tok/s",    "predicted",
+                                            "seconds", "floor s", "roofline", "lanes busy"};
   size_t width = columns[0].size();
   for (const Workload& workload : workloads) {
     width = std::max(width, Lengths(workload.lengths).size());

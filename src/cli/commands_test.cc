@@ -208,8 +208,9 @@ TEST_F(CommandsTest, TheCommandLineBeatsVariablesThatItExcludes) {
   });
   with("HEADWAY_SESSION", dir_.File("s.session"), [&] {
     EXPECT_EQ(tokens({"--prompts", dir_.File("prompts")}), expected["tokens"]);
-    const Ran bench = Call({"bench", "prefill", dir_.path(), "-c", "8"});
-    EXPECT_THAT(bench.err, HasSubstr("HEADWAY_SESSION has no place in a benchmark"));
+  });
+  with("HEADWAY_SYSTEM", "Be brief.", [&] {
+    EXPECT_THAT(Run({}).err, HasSubstr("error: HEADWAY_SYSTEM needs --ask or --chat, which use"));
   });
 }
 

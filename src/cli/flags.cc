@@ -258,7 +258,7 @@ CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string&
   };
   return AddRead(app, group, names, help, read)
       ->type_name("SIZE")
-      ->default_str(FormatLimit(*bytes));
+      ->default_str(*bytes == 0 ? "0" : FormatLimit(*bytes));
 }
 
 std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
@@ -489,6 +489,9 @@ void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
             {"auto", "none"},
             "where sampling comes from that no flag says: auto, the model's "
             "generation_config.json; none, greedy");
+  for (const char* flag : {"--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty"}) {
+    app.get_option(flag)->default_str("the model's");
+  }
 }
 
 Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
