@@ -164,9 +164,12 @@ TEST_F(CommandsTest, TemplatesSeeTheirKeywordArguments) {
 }
 
 TEST_F(CommandsTest, WrongKeywordArgumentsAreWrongUsage) {
+  const std::string deep =
+      std::string("{\"a\": ") + std::string(50'000, '[') + std::string(50'000, ']') + "}";
   const std::pair<const char*, const char*> cases[] = {
       {"[1]", "--chat-template-kwargs: the template's variables are no JSON object such as"},
       {"{enable_thinking: false}", "are no JSON object"},
+      {deep.c_str(), "--chat-template-kwargs: the template's variables are nested too deeply"},
       {R"({"messages": []})", "have messages, which Headway sets itself; leave it out"},
       {R"({"add_generation_prompt": false})", "have add_generation_prompt"}};
   for (const auto& [json, message] : cases) {

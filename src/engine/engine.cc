@@ -49,6 +49,8 @@ Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
   return ParseModelConfig(*json, "", file);
 }
 
+namespace {
+
 // Out of bounds where the file is: Validate says so to who uses them.
 SamplingOptions ProposedSampling(const GenerationDefaults& file) {
   SamplingOptions proposed;
@@ -65,6 +67,8 @@ SamplingOptions ProposedSampling(const GenerationDefaults& file) {
   }
   return proposed;
 }
+
+}  // namespace
 
 ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
                         const std::string& folder, const EngineOptions& options) {
@@ -91,10 +95,21 @@ ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
   return info;
 }
 
+namespace {
+
 // The object that a template's variables begin with.
 Result<Json> TemplateVariables(const ChatOptions& options) {
   if (options.variables.empty()) return Json::object();
-  Json variables = Json::parse(options.variables, nullptr, /*allow_exceptions=*/false);
+  constexpr int kMaxDepth = 100;  // copying a value takes stack for each level
+  bool deep = false;
+  const auto see = [&deep](int depth, Json::parse_event_t, const Json&) {
+    deep = deep || depth > kMaxDepth;
+    return !deep;
+  };
+  Json variables = Json::parse(options.variables, see, /*allow_exceptions=*/false);
+  if (deep) {
+    return Status(StatusCode::kInvalidArgument, "the template's variables are nested too deeply");
+  }
   if (!variables.is_object()) {
     return Status(
         StatusCode::kInvalidArgument,
@@ -109,6 +124,8 @@ Result<Json> TemplateVariables(const ChatOptions& options) {
   }
   return variables;
 }
+
+}  // namespace
 
 Status ChatOptions::Validate() const { return TemplateVariables(*this).status(); }
 

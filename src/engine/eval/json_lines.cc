@@ -10,6 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxKeyBytes = 60;
+constexpr int kMaxDepth = 100;  // copying a value takes stack for each level
 
 // In quotes, escaped, on one line.
 std::string Quoted(const std::string& key) {
@@ -33,16 +34,19 @@ Status ForEachJsonLine(
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     std::set<std::string> keys;
     std::string twice;
+    bool deep = false;
     // The parser keeps the last of equal keys and says nothing.
     const auto see = [&](int depth, Json::parse_event_t event, const Json& parsed) {
       if (event == Json::parse_event_t::key && depth == 1 &&
           !keys.insert(parsed.get<std::string>()).second && twice.empty()) {
         twice = Quoted(parsed.get<std::string>());
       }
-      return true;
+      deep = deep || depth > kMaxDepth;
+      return !deep;
     };
     const Json value = Json::parse(line, see, /*allow_exceptions=*/false);
     const std::string where = name + ", line " + std::to_string(number);
+    if (deep) return Status(StatusCode::kInvalidArgument, where + " is nested too deeply");
     if (value.is_object() && !twice.empty()) {
       return Status(StatusCode::kInvalidArgument, where + ": the key " + twice + " is there twice");
     }

@@ -14,7 +14,8 @@
 namespace headway::eval {
 
 // Calls `take` with the value of each line that is not blank, discarded where it is no JSON, and
-// with "NAME, line 3", up to the first error. kInvalidArgument for an object with a key twice.
+// with "NAME, line 3", up to the first error. kInvalidArgument for an object with a key twice, and
+// for what is nested more than a hundred levels deep.
 Status ForEachJsonLine(std::string_view text, const std::string& name,
                        const std::function<Status(const nlohmann::ordered_json& value,
                                                   const std::string& where)>& take);

@@ -23,8 +23,22 @@ TEST(JsonLines, AreTakenInOrder) {
                                 "f, line 5: \"x\""));
   seen.clear();
   EXPECT_TRUE(Take("", &seen).ok());
-  EXPECT_TRUE(Take(std::string(100'000, '['), &seen).ok());
+  EXPECT_TRUE(Take("[[[", &seen).ok());
   EXPECT_THAT(seen, ElementsAre("f, line 1: none"));
+}
+
+TEST(JsonLines, AreNotNestedDeeply) {
+  for (const size_t depth : {102u, 100'000u}) {
+    for (const std::string& text :
+         {std::string(depth, '['), std::string(depth, '[') + std::string(depth, ']'),
+          "{\"a\": " + std::string(depth, '[') + std::string(depth, ']') + "}"}) {
+      std::vector<std::string> seen;
+      EXPECT_EQ(Take(text, &seen).message(), "f, line 1 is nested too deeply");
+      EXPECT_TRUE(seen.empty());
+    }
+  }
+  std::vector<std::string> seen;
+  EXPECT_TRUE(Take(std::string(90, '[') + std::string(90, ']'), &seen).ok());
 }
 
 TEST(JsonLines, AKeyIsThereOnce) {
