@@ -182,7 +182,7 @@ TEST_F(Cli, ManyPromptsGiveTheirTextsInOrder) {
   EXPECT_THAT(fewer.err, HasSubstr("3, 2 at a time"));
   EXPECT_EQ(fewer.out, outcome.out);
   ExpectFailure({"run", kModel, "--prompts", "-"}, 1, "standard input, line 2", "\"a\"\n{}\n");
-  ExpectFailure({"run", kModel, "--prompts", "-", "-p", "a"}, 2, "--prompts and --prompt");
+  ExpectFailure({"run", kModel, "--prompts", "-", "-p", "a"}, 2, "--prompt and --prompts");
 }
 
 TEST_F(Cli, WeightsStreamWhereLayersDoNotStay) {

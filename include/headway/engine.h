@@ -123,6 +123,9 @@ struct ModelInfo {
   std::string rope_type;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
+  // What generation_config.json proposes; off where it says nothing, and greedy unless it has
+  // do_sample. A request takes it only where the caller puts it there.
+  SamplingOptions sampling;
   bool has_tokenizer = false;
   bool has_chat_template = false;
 };
@@ -130,6 +133,17 @@ struct ModelInfo {
 struct ChatMessage {
   std::string role;
   std::string content;
+};
+
+// What a chat template is given beside the messages.
+struct ChatOptions {
+  // A JSON object whose members the template sees as variables, {"enable_thinking": false} for one;
+  // empty: none.
+  std::string variables;
+
+  // kInvalidArgument where it is none, or has what the engine sets itself: messages and
+  // add_generation_prompt.
+  Status Validate() const;
 };
 
 // One prompt of a batch. Request i runs in slot i of the Context, and those that are more than its
@@ -265,7 +279,8 @@ class Engine {
   Result<std::vector<TokenId>> Encode(std::string_view text, const EncodeOptions& options) const;
   Result<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
   // The text of a conversation through the model's chat template, ready for the assistant's turn.
-  Result<std::string> RenderChat(std::span<const ChatMessage> messages) const;
+  Result<std::string> RenderChat(std::span<const ChatMessage> messages,
+                                 const ChatOptions& options = {}) const;
 
   // Tokens that the session file of the options holds; 0 when there is none. A context must be at
   // least that long to continue it.

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "cli/commands.h"
+#include "cli/help_formatter.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/report.h"
@@ -65,20 +66,22 @@ struct Measured {
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   AddModelFlags(app, &flags->model);
   app.get_option("--model")->required(false);
+  app.remove_option(app.get_option("--session"));  // a benchmark has no use for one
   AddText(app, "Model", "--random-weights", &flags->random_weights,
           "instead of MODEL: a config.json, whose weights are drawn at random")
-      ->type_name("CONFIG");
+      ->type_name("CONFIG")
+      ->excludes(app.get_option("--model"));
   const std::string group = "Benchmark";
   AddText(app, group, "-c,--ctx-size", &flags->context,
           "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
       ->type_name("LIST")
       ->default_str(flags->context);
-  AddNumber(app, group, "--batch", &flags->batch, 1, 4096,
+  AddNumber(app, More(group), "--batch", &flags->batch, 1, 4096,
             "that many times the sequences of each context");
   AddNumber(app, group, "-r,--repetitions", &flags->repetitions, 1, 10'000,
             "of which the median is printed")
       ->default_str(std::to_string(flags->repetitions));
-  AddNumber(app, group, "--warm-up", &flags->warm_up, 0, 100,
+  AddNumber(app, More(group), "--warm-up", &flags->warm_up, 0, 100,
             "repetitions before those that count; 1 on a GPU unless given");
   if (!flags->prefill) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
@@ -90,26 +93,33 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
                              "which alone is measured"
                            : "fill the cache with random keys and values instead of reading a "
                              "prompt");
-  AddSize(app, group, "--alias-host-memory", &flags->model.engine.alias_host_memory,
+  AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
-          "is computed is then meaningless")
-      ->default_str("0");
+          "is computed is then meaningless");
   AddOutputFlags(app, &flags->output);
 }
 
 std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
   const bool random = app.count("--random-weights") > 0;
-  if (random == (app.count("--model") > 0)) return "give either MODEL or --random-weights CONFIG";
+  if (!random && app.count("--model") == 0) return "give either MODEL or --random-weights CONFIG";
   if (random) {
     flags->model.model = flags->random_weights;
     flags->model.engine.random_weights = true;
   }
-  if (!flags->model.engine.session.empty()) return "--session has no place in a benchmark";
   Result<std::vector<Workload>> workloads = ParseWorkloads(flags->context, flags->batch);
   return workloads.ok() ? "" : "--ctx-size: " + workloads.status().message();
 }
 
 bool OnGpu(const BenchFlags& flags) { return flags.model.engine.device != "cpu"; }
+
+// As long as the sequences get.
+Workload Reached(const BenchFlags& flags, const Workload& workload) {
+  Workload reached = workload;
+  if (!flags.prefill) {
+    for (int64_t& length : reached.lengths) length += flags.steps + 2;
+  }
+  return reached;
+}
 
 Status Cancelled() { return Status(StatusCode::kCancelled, "interrupted"); }
 
@@ -156,15 +166,13 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
   return OkStatus();
 }
 
+// `which` says what is measured, for the status line.
 Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload& workload,
-                         const MachinePeaks& peaks, const InterruptGuard& interrupt,
-                         Console& console) {
+                         const std::string& which, const MachinePeaks& peaks,
+                         const InterruptGuard& interrupt, Console& console) {
   Measured measured;
   measured.lengths = workload.lengths;
-  Workload reached = workload;
-  if (!flags.prefill) {
-    for (int64_t& length : reached.lengths) length += flags.steps + 2;
-  }
+  const Workload reached = Reached(flags, workload);
   Result<std::unique_ptr<Context>> context = engine.NewContext(reached);
   if (!context.ok()) return context.status();
   ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
@@ -174,6 +182,10 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload
   const int64_t warm_up = flags.warm_up >= 0 ? flags.warm_up : OnGpu(flags) ? 1 : 0;
   for (int64_t i = 0; i < warm_up + flags.repetitions; ++i) {
     if (interrupt.raised()) return Cancelled();
+    const std::string repetition =
+        i < warm_up ? "warm-up" : fmt::format("{}/{}", i - warm_up + 1, flags.repetitions);
+    meter.SetPrefix(fmt::format("{} {}  ", which, repetition));
+    if (!flags.output.no_progress) console.SetStatusLine(which + " " + repetition);
     if (i == warm_up) measured.seconds.clear();
     if (Status s = Repeat(flags, engine, **context, static_cast<uint64_t>(i), hooks, &measured);
         !s.ok()) {
@@ -254,8 +266,8 @@ double Share(const Measured& measured) {
   return measured.median() > 0.0 ? measured.floor_seconds / measured.median() : 0.0;
 }
 
-std::string ResultText(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
-                       const std::vector<Measured>& all) {
+// What is known before anything is measured but the machine, and the head of the table.
+std::string HeadText(const Engine& engine, const MachinePeaks& peaks) {
   std::string text = fmt::format("{}: {}, {} threads\nmeasured\n", engine.info().folder,
                                  engine.kernels(), engine.threads());
   const auto add = [&](const char* what, double rate, const char* unit) {
@@ -272,17 +284,27 @@ std::string ResultText(const BenchFlags& flags, const Engine& engine, const Mach
   add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
   add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
   add("disk read", peaks.disk_read_bytes_per_second, "B/s");
-  std::vector<std::vector<std::string>> rows = {{"context", "batch", "tok/s", "predicted",
-                                                 "seconds", "floor s", "of roofline",
-                                                 "lanes busy"}};
-  for (const Measured& measured : all) {
-    rows.push_back({Lengths(measured.lengths), std::to_string(measured.lengths.size()),
-                    fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
-                    PredictionCell(measured), fmt::format("{:.3f}", measured.median()),
-                    fmt::format("{:.3f}", measured.floor_seconds),
-                    fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(flags, measured)});
-  }
-  return text + FormatTable(rows, {true, true, true, true, true, true, true, false});
+  return text;
+}
+
+// A line of the table, whose rows are printed before the next are known.
+std::string TableLine(size_t context_width, const std::vector<std::string>& cells) {
+  std::string line =
+      fmt::format("{:>{}}  {:>5}  {:>8}  {:>14}  {:>7}  {:>7}  {:>8}  {}", cells[0], context_width,
+                  cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7]);
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::vector<std::string> Cells(const BenchFlags& flags, const Measured& measured) {
+  return {Lengths(measured.lengths),
+          std::to_string(measured.lengths.size()),
+          fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
+          PredictionCell(measured),
+          fmt::format("{:.3f}", measured.median()),
+          fmt::format("{:.3f}", measured.floor_seconds),
+          fmt::format("{:.0f}%", 100.0 * Share(measured)),
+          BusyLanes(flags, measured)};
 }
 
 Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
@@ -321,6 +343,33 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
   return json;
 }
 
+// Measures one context after the other; a row is printed as soon as it is there.
+int Run(const BenchFlags& flags, Engine& engine, const std::vector<Workload>& workloads,
+        const MachinePeaks& peaks, Console& console) {
+  const std::vector<std::string> columns = {"context", "batch",   "tok/s",    "predicted",
+                                            "seconds", "floor s", "roofline", "lanes busy"};
+  size_t width = columns[0].size();
+  for (const Workload& workload : workloads) {
+    width = std::max(width, Lengths(workload.lengths).size());
+  }
+  const auto print = [&](const std::string& text) {
+    return flags.output.json ? kExitDone : console.WriteResult(text);
+  };
+  int status = print(HeadText(engine, peaks) + TableLine(width, columns));
+  const InterruptGuard interrupt;
+  std::vector<Measured> all;
+  for (size_t i = 0; i < workloads.size() && status == kExitDone; ++i) {
+    const std::string which = fmt::format("context {} of {},", i + 1, workloads.size());
+    Result<Measured> measured =
+        Measure(flags, engine, workloads[i], which, peaks, interrupt, console);
+    if (!measured.ok()) return console.Fail(measured.status());
+    status = print(TableLine(width, Cells(flags, *measured)));
+    all.push_back(std::move(*measured));
+  }
+  if (status != kExitDone || !flags.output.json) return status;
+  return console.WriteResult(Dump(ResultJson(flags, engine, peaks, all)));
+}
+
 }  // namespace
 
 int BenchCommand(const Args& args, bool prefill, Console& console) {
@@ -340,18 +389,18 @@ int BenchCommand(const Args& args, bool prefill, Console& console) {
   }
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
-  Result<MachinePeaks> peaks = MeasurePeaks(flags.model.engine);
-  if (!peaks.ok()) return console.Fail(peaks.status());
   const std::vector<Workload> workloads = *ParseWorkloads(flags.context, flags.batch);
-  const InterruptGuard interrupt;
-  std::vector<Measured> all;
   for (const Workload& workload : workloads) {
-    Result<Measured> measured = Measure(flags, **engine, workload, *peaks, interrupt, console);
-    if (!measured.ok()) return console.Fail(measured.status());
-    all.push_back(std::move(*measured));
+    // Before an hour of measuring, not behind it.
+    if (Result<PlanReport> plan = (*engine)->Plan(Reached(flags, workload)); !plan.ok()) {
+      return console.Fail(plan.status());
+    }
   }
-  return console.WriteResult(flags.output.json ? Dump(ResultJson(flags, **engine, *peaks, all))
-                                               : ResultText(flags, **engine, *peaks, all));
+  if (!flags.output.no_progress) console.SetStatusLine("measuring what the machine does at best");
+  Result<MachinePeaks> peaks = MeasurePeaks(flags.model.engine);
+  console.ClearStatusLine();
+  if (!peaks.ok()) return console.Fail(peaks.status());
+  return Run(flags, **engine, workloads, *peaks, console);
 }
 
 }  // namespace headway::cli

@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/generate.h"
+#include "cli/help_formatter.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "engine/eval/retrieval.h"
@@ -30,6 +31,7 @@ struct ChatFlags {
   OutputFlags output;
   std::string system;
   std::string file;
+  ChatOptions template_options;
   int64_t max_tokens = 512;
   int64_t context = 0;
 };
@@ -41,14 +43,17 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
       ->type_name("TEXT");
   AddText(app, group, "-f,--file", &flags->file, "document put before the first question")
       ->type_name("FILE");
+  AddTemplateFlag(app, group, &flags->template_options);
   AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
   AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
-  AddSwitch(app, "Output", "--no-progress", &flags->output.no_progress, "do not show progress");
-  AddSwitch(app, "Output", "-v,--verbose", &flags->output.verbose,
+  AddGenerationConfigFlag(app, &flags->sampling);
+  AddSwitch(app, More("Output"), "--no-progress", &flags->output.no_progress,
+            "do not show progress");
+  AddSwitch(app, More("Output"), "-v,--verbose", &flags->output.verbose,
             "also say what each answer took");
 }
 
@@ -195,7 +200,8 @@ Status Chat::Answer(const std::string& text) {
   std::vector<ChatMessage> messages = messages_;
   messages.push_back(
       {"user", first && !document_.empty() ? eval::AskAbout(document_, text) : text});
-  Result<std::vector<TokenId>> prompt = EncodePrompt(engine_, {.text = "", .messages = messages});
+  Result<std::vector<TokenId>> prompt = EncodePrompt(
+      engine_, {.text = "", .messages = messages, .template_options = flags_.template_options});
   if (!prompt.ok()) return prompt.status();
   const auto tokens = static_cast<int64_t>(prompt->size());
   if (tokens >= length_) {
@@ -316,6 +322,9 @@ int ChatCommand(const Args& args, Console& console) {
   if (!(*engine)->info().has_chat_template) {
     return console.Fail(Status(StatusCode::kNotFound,
                                flags.model.model + " has no chat template; use headway run"));
+  }
+  if (Status s = TakeSamplingDefaults(*app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
   }
   Result<int64_t> length = ChatLength(flags, **engine);
   if (!length.ok()) return console.Fail(length.status());

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <iterator>
+#include <set>
 
 #include "base/env.h"
 #include "cli/commands.h"
@@ -34,6 +35,7 @@ struct PerplexityFlags {
   std::string file;
   int64_t context = 0;
   int64_t windows = 0;
+  std::string bos = "auto";
   bool compare = false;
 };
 
@@ -50,8 +52,9 @@ EngineOptions Exact(EngineOptions options) {
   return options;
 }
 
-int PrintPerplexity(const PerplexityFlags& flags, const eval::Comparison& compared, double seconds,
-                    const TierUse& tiers, Console& console) {
+int PrintPerplexity(const PerplexityFlags& flags, std::optional<TokenId> bos,
+                    const eval::Comparison& compared, double seconds, const TierUse& tiers,
+                    Console& console) {
   const eval::Perplexity& result = compared.approximate;
   std::string text;
   if (flags.output.json) {
@@ -59,6 +62,7 @@ int PrintPerplexity(const PerplexityFlags& flags, const eval::Comparison& compar
                  {"tokens", result.tokens},
                  {"windows", result.windows},
                  {"context", flags.context},
+                 {"bos", bos.has_value() ? Json(*bos) : Json()},
                  {"negative_log_likelihood", result.negative_log_likelihood},
                  {"seconds", seconds},
                  {"kv_bytes", TiersJson(tiers)}};
@@ -82,6 +86,15 @@ int PrintPerplexity(const PerplexityFlags& flags, const eval::Comparison& compar
   return console.WriteResult(text);
 }
 
+// What each window begins with.
+Result<std::optional<TokenId>> ChooseBos(const PerplexityFlags& flags, const Engine& engine) {
+  if (flags.bos == "auto") return eval::TokenizerBos(engine);
+  if (flags.bos == "never") return std::optional<TokenId>();
+  if (engine.info().bos.has_value()) return engine.info().bos;
+  return Status(StatusCode::kInvalidArgument,
+                "--bos always: " + engine.info().folder + " names no beginning-of-text token");
+}
+
 double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
 
 }  // namespace
@@ -90,8 +103,8 @@ int PerplexityCommand(const Args& args, Console& console) {
   PerplexityFlags flags;
   const auto app =
       NewApp("eval perplexity",
-             "Perplexity of a text over windows that do not overlap, each begun with the model's "
-             "beginning-of-text token where it has one, every prediction counted.",
+             "Perplexity of a text over windows that do not overlap, each begun as the tokenizer "
+             "begins a text, every prediction counted.",
              kPerplexityExamples);
   AddModelFlags(*app, &flags.model);
   const std::string group = "Evaluation";
@@ -104,6 +117,9 @@ int PerplexityCommand(const Args& args, Console& console) {
   AddNumber(*app, group, "--windows", &flags.windows, 0, kMaxCount,
             "most windows; 0: all that the text has")
       ->type_name("K");
+  AddChoice(*app, group, "--bos", &flags.bos, {"auto", "always", "never"},
+            "whether a window begins with the beginning-of-text token, which counts as one of its "
+            "tokens: auto, where the tokenizer puts it before a text; always; never");
   AddSwitch(*app, group, "--compare", &flags.compare,
             "also run the model without --kv-encoding and --head-pattern, with a cache and budgets "
             "of its own, and print how far the two are apart");
@@ -120,7 +136,9 @@ int PerplexityCommand(const Args& args, Console& console) {
       (*engine)->Encode(*text, {.add_special_tokens = false, .parse_special = true});
   if (!tokens.ok()) return console.Fail(tokens.status());
   const ModelInfo& info = (*engine)->info();
-  const auto windows = eval::CutWindows(*tokens, info.bos, flags.context, flags.windows);
+  const Result<std::optional<TokenId>> bos = ChooseBos(flags, **engine);
+  if (!bos.ok()) return console.Fail(bos.status());
+  const auto windows = eval::CutWindows(*tokens, *bos, flags.context, flags.windows);
   int64_t longest = 1;
   for (const auto& window : windows) {
     longest = std::max(longest, static_cast<int64_t>(window.size()));
@@ -156,7 +174,7 @@ int PerplexityCommand(const Args& args, Console& console) {
     return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
   }
   if (!result.ok()) return console.Fail(result.status());
-  return PrintPerplexity(flags, *result, Now() - start, TiersOf(**context), console);
+  return PrintPerplexity(flags, *bos, *result, Now() - start, TiersOf(**context), console);
 }
 
 namespace {
@@ -172,6 +190,7 @@ struct RetrievalFlags {
   std::string haystack;
   std::string write;
   int64_t max_tokens = 64;
+  ChatOptions template_options;
 };
 
 void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
@@ -198,13 +217,15 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
   AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
+  app.get_option("--generate")->excludes(app.get_option("--jsonl"));
+  AddTemplateFlag(app, group, &flags->template_options);
   AddSamplingFlags(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
 }
 
 std::string CheckRetrievalFlags(const CLI::App& app, const RetrievalFlags& flags) {
   const bool generate = app.count("--generate") > 0;
-  if (generate == (app.count("--jsonl") > 0)) return "give either --jsonl FILE or --generate COUNT";
+  if (!generate && app.count("--jsonl") == 0) return "give either --jsonl FILE or --generate COUNT";
   if (generate && flags.context == 0) return "--generate needs --context N";
   for (const char* name : {"--haystack", "--write", "--context"}) {
     if (!generate && app.count(name) > 0) return std::string(name) + " needs --generate";
@@ -220,7 +241,18 @@ Result<std::vector<eval::RetrievalLine>> Lines(const RetrievalFlags& flags, cons
   if (flags.generate == 0) {
     Result<std::string> text = ReadText(flags.jsonl, console);
     if (!text.ok()) return text.status();
-    return eval::ParseRetrievalLines(*text, flags.jsonl == "-" ? "standard input" : flags.jsonl);
+    const std::string name = flags.jsonl == "-" ? "standard input" : flags.jsonl;
+    std::set<std::string> others;
+    Result<std::vector<eval::RetrievalLine>> lines =
+        eval::ParseRetrievalLines(*text, name, &others);
+    if (lines.ok() && !others.empty()) {
+      // Most often a data set's own. There may be any number of them.
+      const size_t shown = std::min<size_t>(others.size(), 8);
+      console.Say(fmt::format("headway: note: keys of {} that are not read: {}{}", name,
+                              fmt::join(others.begin(), std::next(others.begin(), shown), ", "),
+                              shown < others.size() ? ", ..." : ""));
+    }
+    return lines;
   }
   eval::RetrievalRequest request;
   request.count = flags.generate;
@@ -232,7 +264,7 @@ Result<std::vector<eval::RetrievalLine>> Lines(const RetrievalFlags& flags, cons
     if (!haystack.ok()) return haystack.status();
     request.haystack = std::move(*haystack);
   }
-  return eval::GenerateRetrieval(request, eval::MeasureOf(engine));
+  return eval::GenerateRetrieval(request, eval::MeasureOf(engine, flags.template_options));
 }
 
 Status WriteLines(const std::vector<eval::RetrievalLine>& lines, const std::string& path) {
@@ -258,7 +290,8 @@ Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
   std::vector<std::vector<TokenId>> prompts;
   int64_t longest = 0;
   for (const eval::RetrievalLine& line : lines) {
-    Result<std::vector<TokenId>> prompt = eval::RetrievalPrompt(engine, line);
+    Result<std::vector<TokenId>> prompt =
+        eval::RetrievalPrompt(engine, line, flags.template_options);
     if (!prompt.ok()) return prompt.status();
     longest = std::max(longest, static_cast<int64_t>(prompt->size()));
     prompts.push_back(std::move(*prompt));

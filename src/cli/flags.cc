@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -34,19 +35,9 @@ Result<int64_t> ParseLength(std::string_view text) {
   return length;
 }
 
-std::string EnvironmentName(const std::string& long_name) {
-  std::string name = "HEADWAY_" + long_name;
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return name;
-}
-
-void SetEnvironmentName(CLI::Option* option) {
-  option->envname(EnvironmentName(option->get_lnames().front()));
-}
-
 // The variable of the first long name that has one.
 std::string VariableOf(const CLI::Option& option) {
-  if (option.get_envname().empty()) return "";
+  if (option.get_group() == kHelpGroup) return "";
   for (const std::string& name : option.get_lnames()) {
     const char* value = std::getenv(EnvironmentName(name).c_str());
     if (value != nullptr && *value != '\0') return EnvironmentName(name);
@@ -54,31 +45,80 @@ std::string VariableOf(const CLI::Option& option) {
   return "";
 }
 
-bool IsOnCommandLine(const CLI::Option& option, const Args& args) {
-  return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-    for (const std::string& name : option.get_lnames()) {
-      if (arg == "--" + name || arg.starts_with("--" + name + "=")) return true;
-    }
-    for (const std::string& name : option.get_snames()) {
-      if (!arg.starts_with("--") && arg.starts_with("-" + name)) return true;
-    }
-    return false;
-  });
+bool IsSwitch(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
+
+// What a switch's variable says; empty where that is neither yes nor no.
+std::optional<bool> ReadBoolean(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* yes : {"true", "1", "yes", "on"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"false", "0", "no", "off"}) {
+    if (text == no) return false;
+  }
+  return std::nullopt;
 }
 
-// The message, with the variable in the place of the flag where the wrong value is a variable's.
-std::string NameVariables(const CLI::App& app, const Args& args, std::string message) {
-  for (const CLI::Option* option : app.get_options()) {
+// Leaves in each option the variable that its value comes from, if any: one that is set, where the
+// command line has neither the option nor one that it excludes. A switch that is off in its
+// variable is one that nobody gave. What is wrong with a variable, else empty.
+std::string ChooseVariables(CLI::App& app, const Args& args) {
+  for (CLI::Option* option : app.get_options()) option->envname("");
+  try {
+    std::vector<std::string> reversed(args.rbegin(), args.rend());
+    app.parse(reversed);
+  } catch (const CLI::Error&) {  // Parse meets it again.
+  }
+  const auto given = [](const CLI::Option* option) { return option->count() > 0; };
+  for (CLI::Option* option : app.get_options()) {
     const std::string variable = VariableOf(*option);
-    if (variable.empty() || IsOnCommandLine(*option, args)) continue;
+    const std::set<CLI::Option*>& excluded = option->get_excludes();
+    if (variable.empty() || given(option)) continue;
+    if (std::any_of(excluded.begin(), excluded.end(), given)) continue;
+    if (IsSwitch(*option)) {
+      const std::optional<bool> on = ReadBoolean(std::getenv(variable.c_str()));
+      if (!on.has_value()) {
+        return fmt::format("{}: '{}' is none of true, false, 1, 0, yes, no, on and off", variable,
+                           std::getenv(variable.c_str()));
+      }
+      if (!*on) continue;
+    }
+    option->envname(variable);
+  }
+  return "";
+}
+
+// The message, with the variable in the place of the flag where the value is a variable's.
+std::string NameVariables(const CLI::App& app, std::string message) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_envname().empty()) continue;
     const std::string flag = "--" + option->get_lnames().front();
-    const size_t at = message.find(flag);
-    if (at == std::string::npos) continue;
-    const size_t end = at + flag.size();
-    if (end < message.size() && (message[end] == '-' || std::isalnum(message[end]) != 0)) continue;
-    message.replace(at, flag.size(), variable);
+    for (size_t at = message.find(flag); at != std::string::npos; at = message.find(flag, at + 1)) {
+      const size_t end = at + flag.size();
+      if (end < message.size() && (message[end] == '-' || std::isalnum(message[end]) != 0))
+        continue;
+      message.replace(at, flag.size(), option->get_envname());
+      break;
+    }
   }
   return message;
+}
+
+// As messages call it: MODEL, or --file.
+std::string NameOf(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_name(/*positional=*/true, false);
+  return "--" + option.get_lnames().front();
+}
+
+// "--prompt and --file exclude each other", of the first two that are given and do.
+std::string ExcludeEachOther(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const CLI::Option* other : option->get_excludes()) {
+      if (option->count() == 0 || other->count() == 0) continue;
+      return fmt::format("{} and {} exclude each other", NameOf(*option), NameOf(*other));
+    }
+  }
+  return "";
 }
 
 std::vector<std::string_view> Split(std::string_view text, char divider) {
@@ -104,7 +144,6 @@ CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string&
       },
       help);
   option->group(group);
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -156,11 +195,16 @@ CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string&
 
 }  // namespace
 
+std::string EnvironmentName(const std::string& long_name) {
+  std::string name = "HEADWAY_" + long_name;
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
 CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
                        bool* target, const std::string& help) {
   CLI::Option* option = app.add_flag(names, *target, help);
   option->group(group);
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -168,7 +212,6 @@ CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string&
                      std::string* target, const std::string& help) {
   CLI::Option* option = app.add_option(names, *target, help);
   option->group(group)->type_name("TEXT");
-  SetEnvironmentName(option);
   return option;
 }
 
@@ -215,42 +258,47 @@ CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string&
   };
   return AddRead(app, group, names, help, read)
       ->type_name("SIZE")
-      ->default_str(FormatLimit(*bytes));
+      ->default_str(*bytes == 0 ? "0" : FormatLimit(*bytes));
 }
 
 std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
                                  const std::string& examples) {
   auto app = std::make_unique<CLI::App>(description, "headway " + name);
   app->formatter(std::make_shared<HelpFormatter>());
-  app->set_help_flag("-h,--help", "print this")->group("Help");
+  app->set_help_flag("-h,--help", "print this")->group(kHelpGroup);
+  app->set_help_all_flag("--help-all", "print all flags")->group(kHelpGroup);
   if (!examples.empty()) app->footer("Examples:\n" + examples);
   return app;
 }
 
 int WrongUsage(const CLI::App& app, const std::string& message, Console& console) {
-  console.Say(fmt::format("headway: error: {}; see {} --help", message, app.get_name()));
+  console.Say(fmt::format("headway: error: {}; see {} --help", NameVariables(app, message),
+                          app.get_name()));
   return kExitUsage;
 }
 
 std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
   // CLI11 throws what is wrong; nothing of it leaves this function.
   try {
-    for (CLI::Option* option : app.get_options()) {
-      if (std::string name = VariableOf(*option); !name.empty()) option->envname(name);
+    if (std::string wrong = ChooseVariables(app, args); !wrong.empty()) {
+      return WrongUsage(app, wrong, console);
     }
     std::vector<std::string> reversed(args.rbegin(), args.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     return console.WriteResult(app.help());
+  } catch (const CLI::CallForAllHelp&) {
+    return console.WriteResult(app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::RequiredError& error) {
     // Called as the usage line calls it.
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_required() && option->count() == 0) {
-        const std::string name = option->get_name(/*positional=*/option->get_positional(), false);
-        return WrongUsage(app, name + " is missing", console);
+        return WrongUsage(app, NameOf(*option) + " is missing", console);
       }
     }
     return WrongUsage(app, error.what(), console);
+  } catch (const CLI::ExcludesError&) {
+    return WrongUsage(app, ExcludeEachOther(app), console);
   } catch (const CLI::ExtrasError&) {
     // CLI11's message has them in the wrong order.
     const std::string first = app.remaining().front();
@@ -267,7 +315,7 @@ std::optional<int> Parse(CLI::App& app, const Args& args, Console& console) {
     // Which a parser of short flags takes for -n with the value gl.
     if (std::find(args.begin(), args.end(), "-ngl") != args.end())
       message += "; -ngl is --gpu-layers";
-    return WrongUsage(app, NameVariables(app, args, message), console);
+    return WrongUsage(app, message, console);
   }
   return std::nullopt;
 }
@@ -284,12 +332,12 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       ->required()
       ->type_name("MODEL");
 
-  const std::string memory = "Memory";
+  const std::string memory = "Memory", more = More(memory);
   AddSize(app, memory, "--gpu-memory", &engine.gpu_memory,
           "most that may be on the GPU in all, weights and driver too, such as 17GiB; 0 takes what "
           "is free");
   AddRead(
-      app, memory, "--gpu-layers,--n-gpu-layers",
+      app, more, "--gpu-layers,--n-gpu-layers",
       "layers whose weights stay on the GPU; those of the others lie in host memory, or on disk "
       "where --host-memory is too small, and stream in each step; auto: as many as fit",
       [&engine](const std::string& text) {
@@ -311,41 +359,41 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
       "stream");
   AddSize(app, memory, "--disk-memory", &engine.disk_memory,
           "most that the disk may hold of it behind both");
-  AddText(app, memory, "--disk-path", &engine.disk_path,
+  AddText(app, more, "--disk-path", &engine.disk_path,
           "directory for the disk's share; else TMPDIR, or /tmp")
       ->type_name("DIR");
-  AddChoice(app, memory, "--placement", &engine.placement,
+  AddChoice(app, more, "--placement", &engine.placement,
             {"first-fit", "lru", "host-only", "disk-only"},
             "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddChoice(app, memory, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
+  AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
             "part of it)");
-  AddChoice(app, memory, "--kv-encoding", &engine.kv_encoding,
+  AddChoice(app, more, "--kv-encoding", &engine.kv_encoding,
             {"none", "bf16", "f16", "int8", "fp8", "int4"},
             "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
             "an approximation in a half or a quarter of the bytes");
-  AddAuto(app, memory, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
+  AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
-  AddAuto(app, memory, "--head-group", &engine.head_group, 1 << 20,
+  AddAuto(app, more, "--head-group", &engine.head_group, 1 << 20,
           "KV heads that move together; auto: the most that leave half of the fast tier to pages");
-  AddAuto(app, memory, "--segment", &engine.segment, kMaxCount,
+  AddAuto(app, more, "--segment", &engine.segment, kMaxCount,
           "tokens that move together; auto: the planner's choice");
-  AddNumber(app, memory, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
+  AddNumber(app, more, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
   AddShare(
-      app, memory, "--host-attention", &engine.host_share, kHostShareAuto,
+      app, more, "--host-attention", &engine.host_share, kHostShareAuto,
       "share of what decode would stream from host memory that CPU cores attend to there "
       "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
       "with the planner's share and is corrected after each step");
   AddShare(
-      app, memory, "--recompute", &engine.recompute_share, kRecomputeAuto,
+      app, more, "--recompute", &engine.recompute_share, kRecomputeAuto,
       "share of the tokens whose keys and values are recomputed from their layer's input, kept "
       "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
       "profile says is fastest");
-  AddSwitch(app, memory, "--freeze-plan", &engine.freeze_plan,
+  AddSwitch(app, more, "--freeze-plan", &engine.freeze_plan,
             "correct nothing while it runs: what began alike gives the same bits");
-  const std::string streaming = "Streaming heads (an approximation)";
+  const std::string streaming = More("Streaming heads (an approximation)");
   AddText(app, streaming, "--head-pattern", &engine.head_pattern,
           "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
           "its folder, JSON, or what headway profile-heads makes; without it, all is exact")
@@ -363,35 +411,35 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "continues from there")
       ->type_name("FILE");
 
-  const std::string compute = "Computing";
-  AddNumber(app, compute, "-t,--threads", &engine.threads, 0, 1024,
+  const std::string compute = "Computing", more_compute = More(compute);
+  AddNumber(app, more_compute, "-t,--threads", &engine.threads, 0, 1024,
             "compute threads; 0: all cores");
   AddText(app, compute, "--device", &engine.device,
           "where to compute: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(engine.device);
-  AddText(app, compute, "--machine", &engine.machine,
+  AddText(app, more_compute, "--machine", &engine.machine,
           "profile to plan for: a shipped one, such as h200 or rtx-4090, or a file that headway "
           "probe -o wrote; without it, this machine's probe, or the profile shipped for its GPU")
       ->type_name("PROFILE");
-  AddChoice(app, compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
+  AddChoice(app, more_compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
             "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
-  AddText(app, compute, "--trace", &engine.trace,
+  AddText(app, more_compute, "--trace", &engine.trace,
           "file for a trace of the lanes, to be opened in Perfetto or chrome://tracing")
       ->type_name("FILE");
 }
 
 void AddOutputFlags(CLI::App& app, OutputFlags* flags) {
   AddSwitch(app, "Output", "--json", &flags->json, "print the result as one JSON object");
-  AddSwitch(app, "Output", "--no-progress", &flags->no_progress, "do not show progress");
-  AddSwitch(app, "Output", "-v,--verbose", &flags->verbose,
+  AddSwitch(app, More("Output"), "--no-progress", &flags->no_progress, "do not show progress");
+  AddSwitch(app, More("Output"), "-v,--verbose", &flags->verbose,
             "also say how the cache was cut, why, and how busy each lane was");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
-  const std::string group = "Sampling";
+  const std::string group = More("Sampling");
   SamplingOptions& options = flags->options;
-  AddNumber(app, group, "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
+  AddNumber(app, "Sampling", "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
             "temperature; 0 takes the likeliest token")
       ->type_name("X");
   AddNumber(app, group, "--top-k", &options.top_k, 0, 1 << 30,
@@ -419,9 +467,63 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
   CLI::Option* stop = app.add_option("--stop", flags->stop,
                                      "text that ends generation; may be given several times");
   stop->group(group)->type_name("TEXT")->allow_extra_args(false);
-  SetEnvironmentName(stop);
   AddSwitch(app, group, "--ignore-eos", &flags->ignore_eos,
             "go on behind the model's end-of-text tokens");
+}
+
+void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* options) {
+  const auto read = [options](const std::string& text) {
+    options->variables = text;
+    return options->Validate();
+  };
+  AddRead(app, More(group), "--chat-template-kwargs",
+          "JSON object whose members the chat template sees as "
+          "variables, such as '{\"enable_thinking\": false}'",
+          read)
+      ->type_name("JSON");
+}
+
+void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
+  flags->generation_config = "auto";
+  AddChoice(app, More("Sampling"), "--generation-config", &flags->generation_config,
+            {"auto", "none"},
+            "where sampling comes from that no flag says: auto, the model's "
+            "generation_config.json; none, greedy");
+  for (const char* flag : {"--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty"}) {
+    app.get_option(flag)->default_str("the model's");
+  }
+}
+
+Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
+                            Console& console) {
+  if (flags->generation_config == "none") return OkStatus();
+  SamplingOptions& options = flags->options;
+  std::string taken;
+  const auto take = [&](const char* flag, const char* name, const auto& proposed, auto* value) {
+    if (app.count(flag) > 0 || *value == proposed) return;
+    *value = proposed;
+    taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", name, proposed);
+  };
+  const SamplingOptions& proposed = info.sampling;
+  take("--temp", "temperature", proposed.temperature, &options.temperature);
+  const bool samples = options.temperature > 0.0f;
+  if (samples) {
+    take("--top-k", "top-k", proposed.top_k, &options.top_k);
+    take("--top-p", "top-p", proposed.top_p, &options.top_p);
+    take("--min-p", "min-p", proposed.min_p, &options.min_p);
+  }
+  take("--repeat-penalty", "repeat penalty", proposed.repetition_penalty,
+       &options.repetition_penalty);
+  if (taken.empty()) return OkStatus();
+  if (Status s = options.Validate(); !s.ok()) {
+    return Status(s.code(), fmt::format("generation_config.json of {}: {}; --generation-config "
+                                        "none leaves it out",
+                                        info.folder, s.message()));
+  }
+  console.Say(fmt::format(
+      "headway: note: {} as generation_config.json says: {}; {}", samples ? "sampling" : "greedy,",
+      taken, samples ? "--temp 0 is greedy" : "--generation-config none leaves it out"));
+  return OkStatus();
 }
 
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat) {

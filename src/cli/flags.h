@@ -1,5 +1,6 @@
 // The flags that commands share, and how a command line is read. Every flag is also an environment
-// variable, HEADWAY_ and its first long name; the command line wins.
+// variable, HEADWAY_ and a long name of it; the command line wins, also over the variable of a flag
+// that excludes one that it has (CLI::Option::excludes).
 #ifndef HEADWAY_CLI_FLAGS_H_
 #define HEADWAY_CLI_FLAGS_H_
 
@@ -27,10 +28,14 @@ std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& des
 // there is nothing left to do: help was printed, or the usage was wrong and that was said.
 std::optional<int> Parse(CLI::App& app, const Args& args, Console& console);
 
-// "headway: error: MESSAGE; see headway run --help"; kExitUsage.
+// HEADWAY_KV_MEMORY of "kv-memory".
+std::string EnvironmentName(const std::string& long_name);
+
+// "headway: error: MESSAGE; see headway run --help"; kExitUsage. A flag in the message is called by
+// its variable where that gave it.
 int WrongUsage(const CLI::App& app, const std::string& message, Console& console);
 
-// Each adds an option of a group of --help, with its environment variable. What cannot be read is
+// Each adds an option of a group of --help. What cannot be read is
 // wrong usage, and names the flag.
 CLI::Option* AddSwitch(CLI::App& app, const std::string& group, const std::string& names,
                        bool* target, const std::string& help);
@@ -68,8 +73,18 @@ struct SamplingFlags {
   SamplingOptions options;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  std::string generation_config = "none";
 };
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags);
+// --generation-config, on by default: for commands that call TakeSamplingDefaults.
+void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags);
+// Options that neither a flag nor its variable gave become what generation_config.json proposes,
+// each on its own, and `err` is told which. kInvalidArgument where the file makes no sense.
+Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
+                            Console& console);
+
+// --chat-template-kwargs.
+void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* options);
 
 // Batches written as "8192,4096+2048": one sequence of 8192 tokens, then two of unequal lengths.
 // Each is repeated `repeat` times within its batch.

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // A variable of the environment while it lives.
@@ -212,30 +213,146 @@ TEST(Flags, EveryNameIsAVariable) {
   EXPECT_EQ(ParseAll({"m"}, &flags, &test), std::nullopt) << test.err();
   EXPECT_EQ(flags.sampling.options.temperature, 0.5f);
   EXPECT_EQ(flags.model.engine.chunk, 64);
+}
 
-  const Variable json("HEADWAY_JSON", "perhaps");
-  EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage);
-  EXPECT_THAT(test.err(), HasSubstr("HEADWAY_JSON"));
+TEST(Flags, VariablesOfSwitchesAreBooleans) {
+  for (const char* text : {"true", "1", "YES", "on", "false", "0", "No", "OFF", ""}) {
+    const Variable json("HEADWAY_JSON", text);
+    AllFlags flags;
+    TestConsole test;
+    EXPECT_EQ(ParseAll({"m"}, &flags, &test), std::nullopt) << text << test.err();
+    const std::string yes = "true 1 YES on";
+    EXPECT_EQ(flags.output.json, *text != '\0' && yes.find(text) != std::string::npos) << text;
+  }
+  for (const char* text : {"perhaps", "2", "-1", "+", "t", "enable", " 1", "truee"}) {
+    const Variable json("HEADWAY_JSON", text);
+    AllFlags flags;
+    TestConsole test;
+    EXPECT_EQ(ParseAll({"m"}, &flags, &test), kExitUsage) << text;
+    EXPECT_EQ(test.err(), std::string("headway: error: HEADWAY_JSON: '") + text +
+                              "' is none of true, false, 1, 0, yes, no, on and off; see headway "
+                              "test --help\n");
+    // Not where the command line has it.
+    EXPECT_EQ(ParseAll({"m", "--json"}, &flags, &test), std::nullopt) << text;
+  }
+}
+
+struct Exclusive {
+  std::string model, text, file;
+  bool fast = false;
+};
+
+// Of `args`; what was wrong is in test->err().
+std::optional<int> ParseExclusive(const Args& args, Exclusive* flags, TestConsole* test) {
+  const auto app = NewApp("test", "A test.", "");
+  AddText(*app, "Group", "MODEL,-m,--model", &flags->model, "a model");
+  AddText(*app, "Group", "-t,--text", &flags->text, "a text");
+  AddText(*app, "Group", "--text-file", &flags->file, "a file")
+      ->excludes(app->get_option("--text"))
+      ->excludes(app->get_option("--model"));
+  AddSwitch(*app, "Group", "--fast", &flags->fast, "a switch")
+      ->excludes(app->get_option("--text-file"));
+  return Parse(*app, args, test->console());
+}
+
+TEST(Flags, TheCommandLineBeatsVariablesThatItExcludes) {
+  TestConsole test;
+  {
+    const Variable text("HEADWAY_TEXT", "variable"), model("HEADWAY_MODEL", "variable");
+    Exclusive flags;
+    EXPECT_EQ(ParseExclusive({"--text-file", "f"}, &flags, &test), std::nullopt) << test.err();
+    EXPECT_EQ(flags.file, "f");
+    EXPECT_EQ(flags.text + flags.model, "");
+  }
+  const Variable file("HEADWAY_TEXT_FILE", "variable");
+  for (const Args& args : {Args{"-tt"}, Args{"-t", "t"}, Args{"--text=t"}, Args{"m"}}) {
+    Exclusive flags;
+    EXPECT_EQ(ParseExclusive(args, &flags, &test), std::nullopt) << test.err();
+    EXPECT_EQ(flags.file, "");
+  }
+  // A value that looks like a flag is none.
+  Exclusive flags;
+  EXPECT_EQ(ParseExclusive({"--text-file", "--text"}, &flags, &test), std::nullopt) << test.err();
+  EXPECT_EQ(flags.file, "--text");
+  flags = Exclusive();
+  // A switch that is off in its variable excludes nothing.
+  const Variable fast("HEADWAY_FAST", "off");
+  EXPECT_EQ(ParseExclusive({}, &flags, &test), std::nullopt) << test.err();
+  EXPECT_EQ(flags.file, "variable");
+  EXPECT_FALSE(flags.fast);
+}
+
+TEST(Flags, ExclusiveOnesAreNamed) {
+  Exclusive flags;
+  {
+    TestConsole test;
+    EXPECT_EQ(ParseExclusive({"--text", "a", "--text-file", "b"}, &flags, &test), kExitUsage);
+    EXPECT_THAT(test.err(),
+                StartsWith("headway: error: --text and --text-file exclude each other; see"));
+  }
+  TestConsole test;
+  const Variable text("HEADWAY_TEXT", "a"), file("HEADWAY_TEXT_FILE", "b");
+  EXPECT_EQ(ParseExclusive({}, &flags, &test), kExitUsage);
+  EXPECT_THAT(
+      test.err(),
+      StartsWith("headway: error: HEADWAY_TEXT and HEADWAY_TEXT_FILE exclude each other; see"));
+}
+
+const Args kCommands[] = {{"run"},
+                          {"chat"},
+                          {"plan"},
+                          {"probe"},
+                          {"inspect"},
+                          {"profile-heads"},
+                          {"eval", "perplexity"},
+                          {"eval", "retrieval"},
+                          {"bench", "prefill"},
+                          {"bench", "decode"}};
+
+std::string HelpOf(Args command, const std::string& flag) {
+  TestConsole test;
+  command.push_back(flag);
+  EXPECT_EQ(Main(command, test.console()), kExitDone) << test.err();
+  return test.out();
+}
+
+// Lines that begin with a flag.
+int FlagsIn(const std::string& help) {
+  int count = 0;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) count += line.starts_with("  -") ? 1 : 0;
+  return count;
 }
 
 TEST(Flags, HelpSaysAllAndFits) {
-  for (const Args& command :
-       {Args{"run"}, Args{"chat"}, Args{"plan"}, Args{"probe"}, Args{"inspect"},
-        Args{"eval", "perplexity"}, Args{"eval", "retrieval"}, Args{"bench", "prefill"},
-        Args{"bench", "decode"}}) {
-    TestConsole test;
-    Args args = command;
-    args.push_back("--help");
-    EXPECT_EQ(Main(args, test.console()), kExitDone) << test.err();
-    EXPECT_THAT(test.out(), HasSubstr("Usage: headway " + command[0]));
-    EXPECT_THAT(test.out(), HasSubstr("Examples:\n"));
-    std::istringstream lines(test.out());
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-    if (command[0] != "inspect" && command[0] != "probe") {
-      EXPECT_THAT(test.out(), HasSubstr("[HEADWAY_KV_MEMORY]"));
-      EXPECT_THAT(test.out(), HasSubstr("--kv-memory SIZE"));
+  for (const Args& command : kCommands) {
+    for (const char* flag : {"--help", "--help-all"}) {
+      const std::string help = HelpOf(command, flag);
+      EXPECT_THAT(help, HasSubstr("Usage: headway " + command[0]));
+      EXPECT_THAT(help, HasSubstr("Examples:\n"));
+      std::istringstream lines(help);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
     }
+    if (command[0] == "inspect" || command[0] == "probe") continue;
+    EXPECT_THAT(HelpOf(command, "--help"), HasSubstr("--kv-memory SIZE"));
+    EXPECT_THAT(HelpOf(command, "--help-all"), HasSubstr("[HEADWAY_KV_MEMORY]"));
+    EXPECT_THAT(HelpOf(command, "--help-all"), HasSubstr("--head-group N"));
   }
+}
+
+TEST(Flags, HelpHasThoseOfAFirstDay) {
+  for (const Args& command : kCommands) {
+    const std::string help = HelpOf(command, "-h"), all = HelpOf(command, "--help-all");
+    const int left_out = FlagsIn(all) - FlagsIn(help);
+    EXPECT_LE(FlagsIn(help), 18) << help;
+    EXPECT_GE(left_out, 0);
+    if (left_out == 0) continue;
+    EXPECT_THAT(help, EndsWith("--help-all lists " + std::to_string(left_out) +
+                               " more flags, and all variables.\n"));
+    EXPECT_THAT(help, Not(HasSubstr("--head-group")));
+    EXPECT_THAT(help, Not(HasSubstr("[HEADWAY_")));
+  }
+  EXPECT_GT(FlagsIn(HelpOf({"run"}, "--help-all")), 40);
 }
 
 TEST(Commands, UnknownOnesAreWrongUsage) {

@@ -1,12 +1,26 @@
 #include "cli/help_formatter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "cli/flags.h"
 
 namespace headway::cli {
 namespace {
 
 constexpr size_t kWidth = 80;
 constexpr size_t kColumn = 26;  // where descriptions begin
+constexpr char kMore = '+';     // ends the names of groups that --help leaves out
+
+bool IsMore(const CLI::Option& option) { return option.get_group().ends_with(kMore); }
+
+// What a group is printed under.
+std::string Heading(const CLI::Option& option) {
+  std::string group = option.get_group();
+  if (IsMore(option)) group.pop_back();
+  return group;
+}
 
 // "-c, --ctx-size N"
 std::string Names(const CLI::Option& option) {
@@ -26,21 +40,23 @@ std::string Names(const CLI::Option& option) {
   return names;
 }
 
-std::string Describe(const CLI::Option& option) {
+std::string Describe(const CLI::Option& option, bool with_variable) {
   std::string text = option.get_description();
   if (!option.get_default_str().empty()) text += " (default: " + option.get_default_str() + ")";
-  if (!option.get_envname().empty()) text += " [" + option.get_envname() + "]";
+  if (with_variable && option.get_group() != kHelpGroup && !option.get_lnames().empty()) {
+    text += " [" + EnvironmentName(option.get_lnames().front()) + "]";
+  }
   return text;
 }
 
-std::string OptionHelp(const CLI::Option& option) {
+std::string OptionHelp(const CLI::Option& option, bool with_variable) {
   std::string line = "  " + Names(option);
   if (line.size() + 2 > kColumn) {
     line += "\n" + std::string(kColumn, ' ');
   } else {
     line.resize(kColumn, ' ');
   }
-  return line + Wrap(Describe(option), kWidth - kColumn, kColumn) + "\n";
+  return line + Wrap(Describe(option, with_variable), kWidth - kColumn, kColumn) + "\n";
 }
 
 std::string Usage(const CLI::App& app, const std::string& name) {
@@ -84,29 +100,41 @@ std::string Wrap(std::string_view text, size_t width, size_t indent) {
   return wrapped;
 }
 
+std::string More(const std::string& group) { return group + kMore; }
+
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
-                                     CLI::AppFormatMode) const {
+                                     CLI::AppFormatMode mode) const {
   std::string help = Usage(*app, name);
   if (!app->get_description().empty()) {
     help += "\n" + Wrap(app->get_description(), kWidth, 0) + "\n";
   }
-  std::vector<std::string> groups;
-  for (const CLI::Option* option : app->get_options()) {
-    const std::string& group = option->get_group();
-    if (!group.empty() && std::find(groups.begin(), groups.end(), group) == groups.end()) {
-      groups.push_back(group);
+  const std::vector<const CLI::Option*> options = app->get_options();
+  const auto left_out = std::count_if(options.begin(), options.end(),
+                                      [](const CLI::Option* option) { return IsMore(*option); });
+  const bool all = left_out == 0 || mode == CLI::AppFormatMode::All;
+  std::vector<std::string> headings;
+  for (const CLI::Option* option : options) {
+    const std::string heading = Heading(*option);
+    if (heading.empty() || (IsMore(*option) && !all)) continue;
+    if (std::find(headings.begin(), headings.end(), heading) == headings.end()) {
+      headings.push_back(heading);
     }
   }
   // What asks for help comes last.
-  std::stable_partition(groups.begin(), groups.end(),
-                        [](const std::string& group) { return group != "Help"; });
-  for (const std::string& group : groups) {
-    help += "\n" + group + ":\n";
-    for (const CLI::Option* option : app->get_options()) {
-      if (option->get_group() == group) help += OptionHelp(*option);
+  std::stable_partition(headings.begin(), headings.end(),
+                        [](const std::string& heading) { return heading != kHelpGroup; });
+  for (const std::string& heading : headings) {
+    help += "\n" + heading + ":\n";
+    for (const CLI::Option* option : options) {
+      if (Heading(*option) != heading || (IsMore(*option) && !all)) continue;
+      help += OptionHelp(*option, all);
     }
   }
   if (!app->get_footer().empty()) help += "\n" + app->get_footer() + "\n";
+  if (!all) {
+    help += fmt::format("\n{} --help-all lists {} more flags, and all variables.\n",
+                        app->get_name(), left_out);
+  }
   return help;
 }
 

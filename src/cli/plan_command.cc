@@ -153,9 +153,11 @@ int PlanCommand(const Args& args, Console& console) {
                           kExamples);
   AddModelFlags(*app, &flags.model);
   app->get_option("--model")->required(false);
+  app->get_option("--machine")->group("Computing");
   AddText(*app, "Model", "--random-weights", &flags.random_weights,
           "instead of MODEL: a config.json, of a model that need not be here")
-      ->type_name("CONFIG");
+      ->type_name("CONFIG")
+      ->excludes(app->get_option("--model"));
   AddText(*app, "Workload", "-c,--ctx-size,--context,--max-model-len", &flags.context,
           "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
           "the model was trained for")
@@ -167,11 +169,7 @@ int PlanCommand(const Args& args, Console& console) {
             "also say what more memory, a faster bus and the like would give");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
   const bool random = app->count("--random-weights") > 0;
-  if (random == (app->count("--model") > 0)) {
-    return WrongUsage(*app,
-                      random ? "give either MODEL or --random-weights CONFIG" : "MODEL is missing",
-                      console);
-  }
+  if (!random && app->count("--model") == 0) return WrongUsage(*app, "MODEL is missing", console);
   if (random) {
     flags.model.model = flags.random_weights;
     flags.model.engine.random_weights = true;

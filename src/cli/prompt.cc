@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/utf8.h"
 #include "cli/flags.h"
+#include "cli/help_formatter.h"
 #include "engine/eval/retrieval.h"
 
 namespace headway::cli {
@@ -44,9 +45,11 @@ void AddPromptFlags(CLI::App& app, PromptFlags* flags) {
       ->type_name("QUESTION");
   AddSwitch(app, group, "--chat", &flags->chat,
             "put the prompt through the chat template as one turn");
-  AddText(app, group, "--system,--system-prompt", &flags->system,
+  AddText(app, More(group), "--system,--system-prompt", &flags->system,
           "system message; needs --ask or --chat")
       ->type_name("TEXT");
+  AddTemplateFlag(app, group, &flags->template_options);
+  app.get_option("--prompt")->excludes(app.get_option("--file"));
 }
 
 std::string CheckPromptFlags(const CLI::App& app, const Console& console, PromptFlags* flags) {
@@ -54,9 +57,10 @@ std::string CheckPromptFlags(const CLI::App& app, const Console& console, Prompt
   flags->has_file = Given(app, "--file");
   flags->has_ask = Given(app, "--ask");
   flags->has_system = Given(app, "--system");
-  if (flags->has_prompt && flags->has_file) return "--prompt and --file exclude each other";
-  if (flags->has_system && !flags->has_ask && !flags->chat) {
-    return "--system needs --ask or --chat, which use the chat template";
+  for (const char* flag : {"--system", "--chat-template-kwargs"}) {
+    if (Given(app, flag) && !flags->has_ask && !flags->chat) {
+      return std::string(flag) + " needs --ask or --chat, which use the chat template";
+    }
   }
   if (!flags->has_prompt && !flags->has_file && console.in_is_terminal()) {
     return "there is no prompt; give --prompt TEXT or --file FILE, or pipe text in";
@@ -99,6 +103,7 @@ Result<std::string> ReadText(const std::string& path, Console& console) {
 
 Result<PromptText> ReadPrompt(const PromptFlags& flags, Console& console) {
   PromptText prompt;
+  prompt.template_options = flags.template_options;
   if (flags.has_prompt) {
     if (Status s = CheckText(flags.prompt, "the prompt"); !s.ok()) return s;
     prompt.text = flags.prompt;
@@ -127,7 +132,7 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText
   if (prompt.messages.empty()) {
     return engine.Encode(prompt.text, {.add_special_tokens = true, .parse_special = true});
   }
-  Result<std::string> text = engine.RenderChat(prompt.messages);
+  Result<std::string> text = engine.RenderChat(prompt.messages, prompt.template_options);
   if (!text.ok()) return text.status();
   return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
 }

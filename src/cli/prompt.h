@@ -21,6 +21,7 @@ struct PromptFlags {
   std::string ask;
   std::string system;
   bool chat = false;
+  ChatOptions template_options;
   // Whether the flag or its variable was given; an empty prompt is not the same as none.
   bool has_prompt = false, has_file = false, has_ask = false, has_system = false;
 };
@@ -44,6 +45,7 @@ Status CheckWritable(const std::string& path);
 struct PromptText {
   std::string text;
   std::vector<ChatMessage> messages;  // for the chat template; empty: `text` is the prompt
+  ChatOptions template_options;
 };
 Result<PromptText> ReadPrompt(const PromptFlags& flags, Console& console);
 

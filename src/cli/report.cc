@@ -179,4 +179,17 @@ Json LanesJson(const std::vector<LaneReport>& lanes) {
   return json;
 }
 
+Json SamplingJson(const SamplingOptions& options) {
+  // A float as it was typed: 0.6, not 0.6000000238418579.
+  const auto number = [](float value) { return Json::parse(fmt::format("{}", value)); };
+  return {{"temperature", number(options.temperature)},
+          {"top_k", options.top_k},
+          {"top_p", number(options.top_p)},
+          {"min_p", number(options.min_p)},
+          {"repetition_penalty", number(options.repetition_penalty)},
+          {"presence_penalty", number(options.presence_penalty)},
+          {"frequency_penalty", number(options.frequency_penalty)},
+          {"seed", options.seed}};
+}
+
 }  // namespace headway::cli

@@ -49,6 +49,7 @@ Json TiersJson(const TierUse& tiers);
 Json PlanJson(const PlanReport& plan);
 Json PredictionJson(const Prediction& prediction);
 Json LanesJson(const std::vector<LaneReport>& lanes);
+Json SamplingJson(const SamplingOptions& options);
 
 }  // namespace headway::cli
 

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/generate.h"
+#include "cli/help_formatter.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/run_prompts.h"
@@ -30,7 +31,7 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
           "\"prompt\" and perhaps \"id\" and \"max_tokens\"; - is standard input. Prints a line of "
           "JSON for each, in their order")
       ->type_name("JSONL");
-  AddNumber(app, batch, "--parallel", &flags->parallel, 0, kMostParallel,
+  AddNumber(app, More(batch), "--parallel", &flags->parallel, 0, kMostParallel,
             "most of them at a time, one that ends gives its place to the next; 0: as many as the "
             "planner says are done soonest")
       ->default_str(std::to_string(flags->parallel));
@@ -40,13 +41,18 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
       ->default_str(std::to_string(flags->max_tokens));
   AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
             "tokens of the context; 0: as many as prompt, --n-predict and session need");
-  AddNumber(app, "Memory", "--save-every", &flags->save_every, 0, kMaxCount,
+  AddNumber(app, More("Memory"), "--save-every", &flags->save_every, 0, kMaxCount,
             "seconds after which --session is saved again while the run goes on")
       ->default_str(std::to_string(flags->save_every));
   AddSamplingFlags(app, &flags->sampling);
+  AddGenerationConfigFlag(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
-  AddSwitch(app, "Output", "--compare-resident", &flags->compare_resident,
+  AddSwitch(app, More("Output"), "--compare-resident", &flags->compare_resident,
             "then run the same with no memory limit and compare the tokens; fails if they differ");
+  // What many prompts have no use for.
+  for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
+    app.get_option("--prompts")->excludes(app.get_option(flag));
+  }
 }
 
 struct Outcome {
@@ -121,7 +127,7 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   return equal;
 }
 
-Json OutcomeJson(const Outcome& outcome, const EngineOptions& options) {
+Json OutcomeJson(const Outcome& outcome, const RunFlags& flags) {
   const Generation& generation = outcome.generation;
   Json json = {{"text", generation.text},
                {"tokens", generation.tokens},
@@ -132,8 +138,9 @@ Json OutcomeJson(const Outcome& outcome, const EngineOptions& options) {
                {"kv_bytes", TiersJson(outcome.tiers)},
                {"plan", PlanJson(outcome.plan)},
                {"lanes", LanesJson(outcome.lanes)},
+               {"sampling", SamplingJson(flags.sampling.options)},
                {"notices", generation.notices}};
-  if (!options.session.empty()) json["session_saved"] = outcome.saved.ok();
+  if (!flags.model.engine.session.empty()) json["session_saved"] = outcome.saved.ok();
   return json;
 }
 
@@ -165,7 +172,7 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
 int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> equal,
            Console& console) {
   if (flags.output.json) {
-    Json json = OutcomeJson(outcome, flags.model.engine);
+    Json json = OutcomeJson(outcome, flags);
     if (equal.has_value()) json["equals_resident"] = *equal;
     if (const int failed = console.WriteResult(Dump(json)); failed != kExitDone) return failed;
   }
@@ -184,12 +191,12 @@ int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> eq
   return status;
 }
 
-// What a batch of prompts has no use for.
+// What is wrong with the flags of many prompts, empty when nothing is.
 std::string CheckBatch(const CLI::App& app, const RunFlags& flags) {
-  for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
-    if (app.count(flag) > 0) return std::string("--prompts and ") + flag + " exclude each other";
+  for (const char* flag : {"--system", "--chat-template-kwargs"}) {
+    if (app.count(flag) > 0 && !flags.prompt.chat) return std::string(flag) + " needs --chat";
   }
-  return flags.prompt.system.empty() || flags.prompt.chat ? "" : "--system needs --chat";
+  return "";
 }
 
 }  // namespace
@@ -217,7 +224,7 @@ int RunCommand(const Args& args, Console& console) {
     if (std::string wrong = CheckBatch(*app, flags); !wrong.empty()) {
       return WrongUsage(*app, wrong, console);
     }
-    return RunPrompts(flags, console);
+    return RunPrompts(*app, flags, console);
   }
   if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
@@ -226,6 +233,9 @@ int RunCommand(const Args& args, Console& console) {
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
+  if (Status s = TakeSamplingDefaults(*app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
+  }
   Result<std::vector<TokenId>> prompt = EncodePrompt(**engine, *text);
   if (!prompt.ok()) return console.Fail(prompt.status());
   Result<int64_t> length = ContextLength(flags, **engine, prompt->size());

@@ -8,6 +8,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "engine/eval/json_lines.h"
 
 namespace headway::cli {
 namespace {
@@ -15,18 +16,22 @@ namespace {
 // Of the time of the best number of prompts: more of them take more memory.
 constexpr double kWorthItsMemory = 0.95;
 
-Result<PromptLine> ParsePromptLine(std::string_view text, const std::string& where) {
+Result<PromptLine> ParsePromptLine(const Json& json, const std::string& where) {
   const auto wrong = [&](const std::string& what) {
     return Status(StatusCode::kInvalidArgument, where + what);
   };
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !(json.is_string() || json.is_object())) {
+  if (!json.is_string() && !json.is_object()) {
     return wrong(" is neither a JSON string nor an object");
   }
   PromptLine line;
   if (json.is_string()) {
     line.text = json.get<std::string>();
   } else {
+    if (const auto others = eval::OtherKeys(json, {"prompt", "id", "max_tokens"});
+        !others.empty()) {
+      return wrong(": there is no key " + others[0] +
+                   "; there are \"prompt\", \"id\" and \"max_tokens\"");
+    }
     const auto prompt = json.find("prompt");
     if (prompt == json.end() || !prompt->is_string()) return wrong(": \"prompt\" must be a string");
     line.text = prompt->get<std::string>();
@@ -84,7 +89,7 @@ Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& eng
                                         const std::vector<PromptLine>& lines) {
   std::vector<Request> requests;
   for (const PromptLine& line : lines) {
-    PromptText text{line.text, {}};
+    PromptText text{line.text, {}, flags.prompt.template_options};
     if (!flags.prompt.system.empty()) text.messages.push_back({"system", flags.prompt.system});
     if (flags.prompt.chat) text.messages.push_back({"user", line.text});
     Result<std::vector<TokenId>> prompt = EncodePrompt(engine, text);
@@ -100,17 +105,12 @@ Result<std::vector<Request>> RequestsOf(const RunFlags& flags, const Engine& eng
 
 Result<std::vector<PromptLine>> ParsePromptLines(std::string_view jsonl, const std::string& name) {
   std::vector<PromptLine> lines;
-  int64_t number = 0;
-  for (size_t at = 0; at < jsonl.size();) {
-    const size_t end = std::min(jsonl.find('\n', at), jsonl.size());
-    const std::string_view text = jsonl.substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    Result<PromptLine> line = ParsePromptLine(text, fmt::format("{}, line {}", name, number));
-    if (!line.ok()) return line.status();
-    lines.push_back(std::move(*line));
-  }
+  const auto take = [&lines](const Json& json, const std::string& where) {
+    Result<PromptLine> line = ParsePromptLine(json, where);
+    if (line.ok()) lines.push_back(std::move(*line));
+    return line.status();
+  };
+  if (Status s = eval::ForEachJsonLine(jsonl, name, take); !s.ok()) return s;
   if (lines.empty()) return Status(StatusCode::kInvalidArgument, name + " has no prompts");
   return lines;
 }
@@ -165,7 +165,7 @@ int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, i
   return fastest;
 }
 
-int RunPrompts(const RunFlags& flags, Console& console) {
+int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   Result<std::string> text = ReadText(flags.prompts, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::vector<PromptLine>> lines =
@@ -173,6 +173,9 @@ int RunPrompts(const RunFlags& flags, Console& console) {
   if (!lines.ok()) return console.Fail(lines.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
+  if (Status s = TakeSamplingDefaults(app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
+    return console.Fail(s);
+  }
   Result<std::vector<Request>> requests = RequestsOf(flags, **engine, *lines);
   if (!requests.ok()) return console.Fail(requests.status());
   std::vector<PromptSize> sizes;

@@ -58,7 +58,8 @@ inline constexpr int64_t kMostParallel = 4096;
 int64_t FastestParallel(const std::vector<PromptSize>& sizes, int64_t context, int64_t ram_bytes,
                         const std::function<Result<PlanReport>(const Workload&)>& plan_of);
 
-int RunPrompts(const RunFlags& flags, Console& console);
+// `app` has read `flags`.
+int RunPrompts(const CLI::App& app, RunFlags flags, Console& console);
 
 }  // namespace headway::cli
 

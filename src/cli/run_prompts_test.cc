@@ -35,6 +35,17 @@ TEST(PromptLines, ErrorsNameTheLine) {
   EXPECT_FALSE(ParsePromptLines(" \n\n", "f.jsonl").ok());
 }
 
+TEST(PromptLines, KeysThatNothingReadsAreErrors) {
+  const auto message = [](const char* jsonl) {
+    return ParsePromptLines(jsonl, "f.jsonl").status().message();
+  };
+  EXPECT_EQ(message("\"a\"\n{\"prompt\": \"b\", \"max_token\": 3}"),
+            "f.jsonl, line 2: there is no key \"max_token\"; there are \"prompt\", \"id\" and "
+            "\"max_tokens\"");
+  EXPECT_EQ(message("{\"prompt\": \"a\", \"id\": 1, \"prompt\": \"b\"}"),
+            "f.jsonl, line 1: the key \"prompt\" is there twice");
+}
+
 // Prompts of 100 tokens, 100 more each.
 std::vector<PromptSize> Sizes(size_t count) { return std::vector<PromptSize>(count, {100, 100}); }
 

@@ -1,5 +1,7 @@
 #include "headway/engine.h"
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +22,8 @@
 #include "model/tokenizer/tokenizer.h"
 
 namespace headway {
+
+using Json = nlohmann::ordered_json;
 namespace {
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
@@ -45,6 +49,27 @@ Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
   return ParseModelConfig(*json, "", file);
 }
 
+namespace {
+
+// Out of bounds where the file is: Validate says so to who uses them.
+SamplingOptions ProposedSampling(const GenerationDefaults& file) {
+  SamplingOptions proposed;
+  // Transformers' temperature is 1 where the file samples and gives none.
+  if (file.do_sample.value_or(false)) {
+    proposed.temperature = static_cast<float>(file.temperature.value_or(1.0));
+  }
+  proposed.top_k = static_cast<int>(
+      std::clamp<int64_t>(file.top_k.value_or(0), 0, std::numeric_limits<int>::max()));
+  if (file.top_p.has_value()) proposed.top_p = static_cast<float>(*file.top_p);
+  if (file.min_p.has_value()) proposed.min_p = static_cast<float>(*file.min_p);
+  if (file.repetition_penalty.has_value()) {
+    proposed.repetition_penalty = static_cast<float>(*file.repetition_penalty);
+  }
+  return proposed;
+}
+
+}  // namespace
+
 ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
                         const std::string& folder, const EngineOptions& options) {
   const ModelShape& shape = config.shape;
@@ -66,8 +91,43 @@ ModelInfo DescribeModel(const ModelConfig& config, const WeightBytes& weights,
   info.rope_type = RopeTypeName(config.rope.type);
   info.bos = config.bos;
   info.eos = config.eos;
+  info.sampling = ProposedSampling(config.generation);
   return info;
 }
+
+namespace {
+
+// The object that a template's variables begin with.
+Result<Json> TemplateVariables(const ChatOptions& options) {
+  if (options.variables.empty()) return Json::object();
+  constexpr int kMaxDepth = 100;  // copying a value takes stack for each level
+  bool deep = false;
+  const auto see = [&deep](int depth, Json::parse_event_t, const Json&) {
+    deep = deep || depth > kMaxDepth;
+    return !deep;
+  };
+  Json variables = Json::parse(options.variables, see, /*allow_exceptions=*/false);
+  if (deep) {
+    return Status(StatusCode::kInvalidArgument, "the template's variables are nested too deeply");
+  }
+  if (!variables.is_object()) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "the template's variables are no JSON object such as {\"enable_thinking\": false}");
+  }
+  for (const char* name : {"messages", "add_generation_prompt"}) {
+    if (variables.contains(name)) {
+      return Status(StatusCode::kInvalidArgument, std::string("the template's variables have ") +
+                                                      name +
+                                                      ", which Headway sets itself; leave it out");
+    }
+  }
+  return variables;
+}
+
+}  // namespace
+
+Status ChatOptions::Validate() const { return TemplateVariables(*this).status(); }
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -304,17 +364,19 @@ Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_sp
   return impl_->tokenizer->Decode(tokens, skip_special);
 }
 
-Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages) const {
+Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
+                                       const ChatOptions& options) const {
   if (impl_->chat == nullptr) {
     return Status(StatusCode::kNotFound, impl_->info.folder + " has no chat template");
   }
-  nlohmann::ordered_json context;
-  context["messages"] = nlohmann::ordered_json::array();
+  Result<Json> context = TemplateVariables(options);
+  if (!context.ok()) return context.status();
+  (*context)["messages"] = Json::array();
   for (const ChatMessage& message : messages) {
-    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    (*context)["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
-  context["add_generation_prompt"] = true;
-  Result<std::string> text = impl_->chat->Render(context);
+  (*context)["add_generation_prompt"] = true;
+  Result<std::string> text = impl_->chat->Render(*context);
   if (!text.ok()) {
     return Status(text.status().code(),
                   "the chat template of " + impl_->info.folder + ": " + text.status().message());

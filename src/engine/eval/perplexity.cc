@@ -8,6 +8,19 @@
 
 namespace headway::eval {
 
+Result<std::optional<TokenId>> TokenizerBos(const Engine& engine) {
+  constexpr const char* kText = "a";  // any
+  Result<std::vector<TokenId>> plain = engine.Encode(kText, {.add_special_tokens = false});
+  if (!plain.ok()) return plain.status();
+  Result<std::vector<TokenId>> whole = engine.Encode(kText, {.add_special_tokens = true});
+  if (!whole.ok()) return whole.status();
+  std::optional<TokenId> bos;
+  if (whole->size() > plain->size() && !std::equal(plain->begin(), plain->end(), whole->begin())) {
+    bos = whole->front();
+  }
+  return bos;
+}
+
 std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> text,
                                              std::optional<TokenId> bos, int64_t length,
                                              int64_t most) {

@@ -12,6 +12,9 @@
 
 namespace headway::eval {
 
+// The token that the tokenizer puts before a text, where it does.
+Result<std::optional<TokenId>> TokenizerBos(const Engine& engine);
+
 // The text in windows of `length` tokens that do not overlap, each begun with `bos` where there is
 // one, which counts as one of the `length`. The last may be shorter; it is dropped when it predicts
 // nothing. At most `most` windows; 0: all. Requires length >= 2.

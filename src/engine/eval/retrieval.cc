@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/eval/json_lines.h"
+
 namespace headway::eval {
 namespace {
 
@@ -32,9 +34,8 @@ Result<std::vector<std::string>> ParseAnswer(const Json& object, const std::stri
   return answer;
 }
 
-Result<RetrievalLine> ParseLine(std::string_view text, const std::string& where, int64_t index) {
-  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded() || !object.is_object()) {
+Result<RetrievalLine> ParseLine(const Json& object, const std::string& where, size_t index) {
+  if (!object.is_object()) {
     return Status(StatusCode::kInvalidArgument, where + ": is not a JSON object");
   }
   RetrievalLine line;
@@ -62,20 +63,19 @@ Result<RetrievalLine> ParseLine(std::string_view text, const std::string& where,
 }  // namespace
 
 Result<std::vector<RetrievalLine>> ParseRetrievalLines(std::string_view jsonl,
-                                                       const std::string& name) {
+                                                       const std::string& name,
+                                                       std::set<std::string>* others) {
   std::vector<RetrievalLine> lines;
-  int64_t number = 0;
-  for (size_t at = 0; at < jsonl.size();) {
-    const size_t end = std::min(jsonl.find('\n', at), jsonl.size());
-    const std::string_view text = jsonl.substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    Result<RetrievalLine> line = ParseLine(text, fmt::format("{}, line {}", name, number),
-                                           static_cast<int64_t>(lines.size()));
+  const auto take = [&](const Json& value, const std::string& where) {
+    Result<RetrievalLine> line = ParseLine(value, where, lines.size());
     if (!line.ok()) return line.status();
+    for (std::string& key : OtherKeys(value, {"context", "question", "answer", "id"})) {
+      others->insert(std::move(key));
+    }
     lines.push_back(std::move(*line));
-  }
+    return OkStatus();
+  };
+  if (Status s = ForEachJsonLine(jsonl, name, take); !s.ok()) return s;
   if (lines.empty()) return Status(StatusCode::kInvalidArgument, name + " has no lines");
   return lines;
 }
@@ -102,9 +102,10 @@ double ScoreOutput(const std::vector<std::string>& answer, std::string_view outp
   return static_cast<double>(found) / static_cast<double>(answer.size());
 }
 
-Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line) {
+Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
+                                             const ChatOptions& options) {
   const ChatMessage turn{"user", AskAbout(line.context, line.question)};
-  Result<std::string> text = engine.RenderChat({&turn, 1});
+  Result<std::string> text = engine.RenderChat({&turn, 1}, options);
   if (!text.ok()) return text.status();
   return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
 }

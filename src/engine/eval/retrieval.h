@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +23,11 @@ struct RetrievalLine {
 };
 
 // Lines of JSON objects with `context`, `question`, `answer` (a string or a list of strings) and,
-// optionally, `id`, which else is the line's number from 0. Other members are ignored. `name` is
-// the file's, for messages.
+// optionally, `id`, which else is the line's number from 0. Data sets have other members: they are
+// not read, and `*others` gets their keys, in quotes. `name` is the file's, for messages.
 Result<std::vector<RetrievalLine>> ParseRetrievalLines(std::string_view jsonl,
-                                                       const std::string& name);
+                                                       const std::string& name,
+                                                       std::set<std::string>* others);
 
 // One line of JSON, with its newline.
 std::string RetrievalLineJson(const RetrievalLine& line);
@@ -37,7 +39,8 @@ std::string AskAbout(std::string_view document, std::string_view question);
 double ScoreOutput(const std::vector<std::string>& answer, std::string_view output);
 
 // The line as a prompt: one user turn through the model's chat template.
-Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line);
+Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
+                                             const ChatOptions& options = {});
 
 struct RetrievalResult {
   std::string id;

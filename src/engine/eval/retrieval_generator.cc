@@ -374,15 +374,15 @@ Result<std::vector<RetrievalKind>> ParseRetrievalKinds(std::string_view names) {
   return kinds;
 }
 
-TextMeasure MeasureOf(const Engine& engine) {
+TextMeasure MeasureOf(const Engine& engine, const ChatOptions& options) {
   TextMeasure measure;
   measure.tokens = [&engine](std::string_view text) -> Result<int64_t> {
     Result<std::vector<TokenId>> tokens = engine.Encode(text, {.add_special_tokens = false});
     if (!tokens.ok()) return tokens.status();
     return static_cast<int64_t>(tokens->size());
   };
-  measure.prompt_tokens = [&engine](const RetrievalLine& line) -> Result<int64_t> {
-    Result<std::vector<TokenId>> tokens = RetrievalPrompt(engine, line);
+  measure.prompt_tokens = [&engine, options](const RetrievalLine& line) -> Result<int64_t> {
+    Result<std::vector<TokenId>> tokens = RetrievalPrompt(engine, line, options);
     if (!tokens.ok()) return tokens.status();
     return static_cast<int64_t>(tokens->size());
   };

@@ -27,7 +27,8 @@ struct TextMeasure {
   std::function<Result<int64_t>(std::string_view text)> tokens;             // of the text alone
   std::function<Result<int64_t>(const RetrievalLine& line)> prompt_tokens;  // of the whole prompt
 };
-TextMeasure MeasureOf(const Engine& engine);  // which must outlive it
+// `engine` must outlive it.
+TextMeasure MeasureOf(const Engine& engine, const ChatOptions& options = {});
 
 struct RetrievalRequest {
   int64_t count = 0;

@@ -9,12 +9,13 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Retrieval, ReadsLines) {
+  std::set<std::string> others;
   const auto lines = ParseRetrievalLines(
       "{\"id\": \"a\", \"context\": \"c\\n1\", \"question\": \"q\", \"answer\": [\"x\", \"y\"]}\r\n"
       "\n"
       "{\"context\": \"d\", \"question\": \"r\", \"answer\": \"z\", \"other\": {}}\n"
       "{\"id\": 17, \"context\": \"\", \"question\": \"\", \"answer\": [\"w\"]}",
-      "f.jsonl");
+      "f.jsonl", &others);
   ASSERT_TRUE(lines.ok()) << lines.status().message();
   ASSERT_EQ(lines->size(), 3u);
   EXPECT_EQ((*lines)[0].id, "a");
@@ -23,6 +24,7 @@ TEST(Retrieval, ReadsLines) {
   EXPECT_EQ((*lines)[1].id, "1");
   EXPECT_EQ((*lines)[1].answer, (std::vector<std::string>{"z"}));
   EXPECT_EQ((*lines)[2].id, "17");
+  EXPECT_EQ(others, std::set<std::string>{"\"other\""});
 }
 
 TEST(Retrieval, SaysWhatIsWrongWithALine) {
@@ -33,24 +35,28 @@ TEST(Retrieval, SaysWhatIsWrongWithALine) {
       {"{\"context\": \"\xff\", \"question\": \"q\", \"answer\": [\"x\"]}", "not a JSON object"},
       {"{\"context\": 1, \"question\": \"q\", \"answer\": [\"x\"]}", "\"context\" must be"},
       {"{\"context\": \"c\", \"answer\": [\"x\"]}", "\"question\" must be"},
+      {"{\"context\": \"c\", \"context\": \"d\", \"question\": \"q\", \"answer\": \"x\"}",
+       "line 2: the key \"context\" is there twice"},
       {"{\"context\": \"c\", \"question\": \"q\"}", "\"answer\" must be"},
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": []}", "\"answer\" must be"},
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [\"\"]}", "\"answer\" must be"},
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [3]}", "\"answer\" must be"},
   };
+  std::set<std::string> others;
   for (const auto& [text, message] : cases) {
-    const auto lines = ParseRetrievalLines(good + text, "f.jsonl");
+    const auto lines = ParseRetrievalLines(good + text, "f.jsonl", &others);
     ASSERT_FALSE(lines.ok()) << text;
     EXPECT_THAT(lines.status().message(), HasSubstr("f.jsonl, line 2"));
     EXPECT_THAT(lines.status().message(), HasSubstr(message));
   }
-  EXPECT_FALSE(ParseRetrievalLines("\n\n", "f.jsonl").ok());
-  EXPECT_FALSE(ParseRetrievalLines(std::string(100'000, '['), "f.jsonl").ok());
+  EXPECT_FALSE(ParseRetrievalLines("\n\n", "f.jsonl", &others).ok());
+  EXPECT_FALSE(ParseRetrievalLines(std::string(100'000, '['), "f.jsonl", &others).ok());
 }
 
 TEST(Retrieval, WritesWhatItReads) {
   const RetrievalLine line{"n-1", "some \"text\"\nétage", "what?", {"a b", "c"}};
-  const auto read = ParseRetrievalLines(RetrievalLineJson(line), "f");
+  std::set<std::string> others;
+  const auto read = ParseRetrievalLines(RetrievalLineJson(line), "f", &others);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ((*read)[0].id, line.id);
   EXPECT_EQ((*read)[0].context, line.context);
