@@ -495,9 +495,9 @@ const char* RopeTypeName(RopeType type) {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_json,
-                                     const std::string& where) {
-  const std::string config_path = where + "/config.json";
-  const std::string generation_path = where + "/generation_config.json";
+                                     const std::string& config_path) {
+  const std::string generation_path =
+      config_path.substr(0, config_path.find_last_of('/') + 1) + "generation_config.json";
   Result<nlohmann::json> config_object = ParseJsonObject(config_json, config_path);
   if (!config_object.ok()) return config_object.status();
   Result<nlohmann::json> generation_object =
@@ -550,7 +550,7 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
     if (!generation.ok()) return generation.status();
     generation_text = std::move(*generation);
   }
-  return ParseModelConfig(*config, generation_text, folder);
+  return ParseModelConfig(*config, generation_text, config_path);
 }
 
 }  // namespace headway
