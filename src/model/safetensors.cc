@@ -238,14 +238,8 @@ Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::s
     return Status(StatusCode::kCorrupt,
                   fmt::format("{}: {} bytes, too short for safetensors", where, file_bytes));
   }
-  // What git leaves in the place of a large file.
-  constexpr std::string_view kPointer = "version https://git-lfs";
-  const std::string_view whole(reinterpret_cast<const char*>(file.data()), file.size());
-  if (whole.starts_with(kPointer)) {
-    return Status(StatusCode::kCorrupt,
-                  fmt::format("{}: a Git LFS pointer, not the weights; run 'git lfs pull' in its "
-                              "folder",
-                              where));
+  if (IsLfsPointer({reinterpret_cast<const char*>(file.data()), file.size()})) {
+    return Status(StatusCode::kCorrupt, fmt::format("{}: {}", where, kLfsPointer));
   }
   uint64_t header_bytes = 0;
   for (size_t i = kLengthBytes; i-- > 0;) {

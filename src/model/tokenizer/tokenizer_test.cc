@@ -123,7 +123,7 @@ TEST(TokenizerTest, NamesWhatItDoesNotSupport) {
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a)\\1",
        "pre_tokenizer.pretokenizers[0].pattern: the pattern \"(a)\\1\""},
       {"/pre_tokenizer/pretokenizers/0/behavior", "Elsewhere", "Elsewhere"},
-      {"/post_processor/type", "BertProcessing", "post_processor: the type \"BertProcessing\""},
+      {"/post_processor/type", "Frames", "post_processor: the type \"Frames\""},
       {"/decoder/decoders/0/type", "CTC", "decoder.decoders[0]: the type \"CTC\""}};
   for (const Case& c : cases) {
     Json json = SmallTokenizer();
@@ -169,6 +169,31 @@ TEST(TokenizerTest, RefusesDamagedFields) {
     json[Json::json_pointer(pointer)] = value;
     EXPECT_EQ(ErrorOf(json.dump()).code(), StatusCode::kCorrupt) << pointer << " " << value;
   }
+}
+
+TEST(TokenizerTest, ReadsClsAndSep) {
+  for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
+    Json json = SmallTokenizer();
+    json["post_processor"] = {{"type", type}, {"cls", {"<s>", 6}}, {"sep", {"?", 0}}};
+    EXPECT_EQ(*Make(json)->Encode("ab", {}), (std::vector<TokenId>{6, 4, 0}));
+    EXPECT_EQ(*Make(json)->Encode("ab", {.add_special_tokens = false}), (std::vector<TokenId>{4}));
+    for (const Json& bad :
+         {Json(nullptr), Json({"?"}), Json({"?", 7}), Json({"?", "x"}), Json(0)}) {
+      json["post_processor"]["sep"] = bad;
+      EXPECT_EQ(ErrorOf(json.dump()).code(), StatusCode::kCorrupt) << bad;
+    }
+  }
+}
+
+TEST(TokenizerTest, NamesThePlaceWhereTheFileIsBroken) {
+  std::string text = SmallTokenizer().dump(1);
+  const size_t at = text.find("\"vocab\"");
+  text.insert(at, "x");
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
+  const std::string expected = "not valid JSON at line " + std::to_string(line) + ", column 3";
+  EXPECT_NE(ErrorOf(text).message().find(expected), std::string::npos) << ErrorOf(text).message();
+  EXPECT_EQ(ErrorOf("version https://git-lfs.github.com/spec/v1\n").message(),
+            "test.json: a Git LFS pointer, not the file itself; run 'git lfs pull' in its folder");
 }
 
 TEST(TokenizerTest, RefusesEveryTruncation) {
