@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "model/foreign.h"
 #include "model/json_util.h"
 
 namespace headway {
@@ -237,6 +238,14 @@ std::string SupportedArchitectures() {
   return list;
 }
 
+// Of the family, or of its base class, which is saved without the head.
+bool IsArchitecture(const Family& family, std::string_view architecture) {
+  const std::string_view name = family.architecture;
+  constexpr std::string_view kHead = "ForCausalLM";
+  const std::string_view stem = name.substr(0, name.size() - kHead.size());
+  return architecture == name || architecture == fmt::format("{}Model", stem);
+}
+
 // By `architectures` and `model_type`, which must agree where both are there.
 const Family* FindFamily(KeyReader& config) {
   const std::string model_type = config.String("model_type", "");
@@ -246,7 +255,7 @@ const Family* FindFamily(KeyReader& config) {
     architecture = list->front().get<std::string>();
   }
   for (const Family& family : kFamilies) {
-    if ((architecture.empty() || architecture == family.architecture) &&
+    if ((architecture.empty() || IsArchitecture(family, architecture)) &&
         (model_type.empty() || model_type == family.model_type) &&
         !(architecture.empty() && model_type.empty())) {
       return &family;
@@ -537,10 +546,9 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   const std::string generation_path = folder + "/generation_config.json";
   if (!env.Exists(config_path)) {
-    return Status(StatusCode::kNotFound,
-                  fmt::format("{}: no config.json; a model is a Hugging Face folder with "
-                              "config.json, tokenizer.json and safetensors",
-                              folder));
+    return RefuseFolder(env, folder,
+                        "no config.json; a model is a Hugging Face folder with config.json, "
+                        "tokenizer.json and safetensors");
   }
   Result<std::string> config = env.ReadFile(config_path);
   if (!config.ok()) return config.status();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -114,6 +115,9 @@ TEST(TokenizerTest, NamesWhatItDoesNotSupport) {
   };
   const Case cases[] = {
       {"/model/type", "Unigram", "model: the type \"Unigram\""},
+      {"/model/type", "WordPiece", "\"WordPiece\" is not supported; Headway reads tokenizers of"},
+      {"/model", Json::parse(R"({"unk_id": 0, "vocab": [["a", -1.5], ["b", -2]]})"),
+       "model: the type \"Unigram\" is not supported"},
       {"/model/dropout", 0.1, "model.dropout"},
       {"/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix"},
       {"/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix"},
@@ -245,8 +249,17 @@ TEST(TokenizerTest, LoadsFromAFolder) {
   std::ofstream(dir.File("tokenizer.model")) << "x";
   tokenizer = Tokenizer::Load(Env::Default(), dir.path());
   ASSERT_FALSE(tokenizer.ok());
-  EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(tokenizer.status().message().find("tokenizer.json"), std::string::npos);
+  EXPECT_EQ(tokenizer.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(tokenizer.status().message().find("has tokenizer.model but no tokenizer.json"),
+            std::string::npos);
+  std::filesystem::rename(dir.File("tokenizer.model"), dir.File("vocab.json"));
+  tokenizer = Tokenizer::Load(Env::Default(), dir.path());
+  EXPECT_EQ(tokenizer.status().message().find("vocab.json"), std::string::npos);
+  std::ofstream(dir.File("merges.txt")) << "x";
+  tokenizer = Tokenizer::Load(Env::Default(), dir.path());
+  EXPECT_NE(tokenizer.status().message().find("has vocab.json and merges.txt but no tokenizer.json,"
+                                              " which Headway needs; Transformers makes it: Auto"),
+            std::string::npos);
   std::ofstream(dir.File("tokenizer.json")) << SmallTokenizer().dump();
   tokenizer = Tokenizer::Load(Env::Default(), dir.path());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
