@@ -542,6 +542,26 @@ TEST_F(Cli, PlanPrintsMemoryAndTheSmallestBudgets) {
   EXPECT_EQ(batch["lengths"], (std::vector<int64_t>{1024, 512, 1024, 512}));
 }
 
+TEST_F(Cli, PlansBeforeTheModelIsHere) {
+  const std::string config = ReadFile(kModel + "/config.json");
+  WriteFile(dir_.File("config.json"), config);
+  const Json here = RunJson({"plan", kModel, "-c", "16384", "--kv-memory", "8MiB"});
+  for (const std::string& model : {dir_.path(), dir_.File("config.json")}) {
+    const Args args = {"plan", model, "-c", "16384", "--kv-memory", "8MiB"};
+    const Json absent = RunJson(args);
+    for (const char* same : {"memory", "memory_bytes", "slabs", "kv_bytes", "smallest"}) {
+      EXPECT_EQ(absent[same], here[same]) << model;
+    }
+    const Outcome outcome = Run(args);
+    EXPECT_THAT(outcome.err, HasSubstr(model + ": no weights here; sizes are computed from"));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  ExpectFailure({"run", dir_.path(), "-pHello"}, 1, "no model.safetensors");
+  ExpectFailure({"run", dir_.File("config.json"), "-pHello"}, 1, "a file; a model is the folder");
+  WriteFile(dir_.File("config.json"), config.substr(0, 60));
+  ExpectFailure({"plan", dir_.File("config.json")}, 1, "config.json: not valid JSON: it ends too");
+}
+
 const Args kLlama = {"--random-weights",
                      std::string(HEADWAY_SOURCE_DIR) + "/bench/shapes/llama-3-8b.json"};
 

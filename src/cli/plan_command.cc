@@ -13,6 +13,7 @@ constexpr const char* kExamples =
     R"(  headway plan models/demo --ctx-size 16384
   headway plan models/demo --ctx-size 16384 --kv-memory 8MiB --host-memory 64MiB
   headway plan models/demo --ctx-size 8192+2048 --batch 2 --json
+  headway plan download/config.json --ctx-size 131072
   headway plan --random-weights bench/shapes/llama-3-8b.json \
       --machine rtx-4090 --gpu-memory 20GiB --ctx-size 1000000 --explain)";
 
@@ -148,8 +149,9 @@ int PlanCommand(const Args& args, Console& console) {
   const auto app = NewApp("plan",
                           "Says what a context would take on each tier, how its cache "
                           "would be cut and why, how fast it would be, and the smallest "
-                          "budgets that would do. Nothing is loaded, and with --machine neither "
-                          "the machine nor a GPU need be here.",
+                          "budgets that would do. Nothing is loaded: MODEL may be a folder with "
+                          "a config.json alone, or that file, and with --machine neither the "
+                          "machine nor a GPU need be here.",
                           kExamples);
   AddModelFlags(*app, &flags.model);
   app->get_option("--model")->required(false);

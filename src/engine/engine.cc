@@ -169,8 +169,9 @@ struct Engine::Impl {
   std::mutex moving;
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
-  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none
-  std::unique_ptr<ChatTemplate> chat;    // null when the folder has none
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
+  Status no_tokenizer;
+  std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
   ModelInfo info;
   int64_t program_bytes = ProgramBytes(0);
   std::optional<ChosenMachine> machine;  // that cuts are chosen for; empty: by the planner's rule
@@ -291,12 +292,17 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
 // Tokenizer and template. A folder without them still runs on token ids; one whose files are
 // damaged does not open.
 Status Engine::Impl::LoadText(const std::string& folder) {
-  if (options.random_weights) return OkStatus();
+  if (options.random_weights) {
+    no_tokenizer = Status(StatusCode::kNotFound, folder + ": random weights have no tokenizer");
+    return OkStatus();
+  }
   Result<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(env, folder);
   if (loaded.ok()) {
     tokenizer = std::move(*loaded);
     program_bytes = ProgramBytes(tokenizer->vocab_size());
-  } else if (loaded.status().code() != StatusCode::kNotFound) {
+  } else if (loaded.status().code() == StatusCode::kNotFound) {
+    no_tokenizer = loaded.status();
+  } else {
     return loaded.status();
   }
   Result<std::unique_ptr<ChatTemplate>> parsed = ChatTemplate::Load(env, folder);
@@ -351,16 +357,12 @@ int Engine::threads() const { return impl_->pool.threads(); }
 
 Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
                                             const EncodeOptions& options) const {
-  if (impl_->tokenizer == nullptr) {
-    return Status(StatusCode::kNotFound, impl_->info.folder + " has no tokenizer.json");
-  }
+  if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
   return impl_->tokenizer->Encode(text, options);
 }
 
 Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_special) const {
-  if (impl_->tokenizer == nullptr) {
-    return Status(StatusCode::kNotFound, impl_->info.folder + " has no tokenizer.json");
-  }
+  if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
   return impl_->tokenizer->Decode(tokens, skip_special);
 }
 

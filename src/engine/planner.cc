@@ -20,25 +20,46 @@ struct Described {
   ModelConfig config;
   std::string folder;
   bool has_tokenizer = false;
+  std::string notice;  // empty, or what is not as it would be for a run
 };
 
+bool IsConfigFile(Env& env, const std::string& model) {
+  return model.ends_with(".json") && env.Exists(model) && !env.IsDirectory(model);
+}
+
+// From a config.json alone, of a model that need not be here.
+Result<Described> DescribeConfig(Env& env, const std::string& model) {
+  Result<ModelConfig> config = ReadRandomConfig(env, model);
+  if (!config.ok()) return config.status();
+  return Described{.config = std::move(*config), .folder = model, .notice = {}};
+}
+
+// A model that is not here yet: planned as it will be once it is.
+Result<Described> DescribeAbsent(Env& env, const std::string& model) {
+  Result<Described> described = DescribeConfig(env, model);
+  if (!described.ok()) return described;
+  described->has_tokenizer = true;
+  described->notice = fmt::format(
+      "{}: no weights here; sizes are computed from the configuration, weights and cache as {}",
+      model, DTypeName(described->config.shape.dtype));
+  return described;
+}
+
 Result<Described> Describe(Env& env, const std::string& model, const EngineOptions& options) {
-  Described described;
-  described.folder = model;
-  if (options.random_weights) {
-    Result<ModelConfig> config = ReadRandomConfig(env, model);
-    if (!config.ok()) return config.status();
-    described.config = std::move(*config);
-    return described;
-  }
+  if (options.random_weights) return DescribeConfig(env, model);
+  if (IsConfigFile(env, model)) return DescribeAbsent(env, model);
   Result<std::string> located = LocateModel(env, model, ProcessEnvironment());
   if (!located.ok()) return located.status();
+  Described described;
   described.folder = *located;
   Result<ModelConfig> config = ReadModelConfig(env, *located);
   if (!config.ok()) return config.status();
   described.config = std::move(*config);
   // The weights' dtype is the cache's. Their files are mapped, and only their headers read.
   Result<Weights> weights = Weights::Open(env, *located);
+  if (!weights.ok() && weights.status().code() == StatusCode::kNotFound) {
+    return DescribeAbsent(env, *located);
+  }
   if (!weights.ok()) return weights.status();
   for (const std::string& name : weights->Names()) {
     if (!name.ends_with("layers.0.self_attn.k_proj.weight")) continue;
@@ -107,6 +128,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   const ModelConfig& config = described->config;
   const WeightBytes weights = CountWeightBytes(config);
   ModelPlan result;
+  if (!described->notice.empty()) result.notices.push_back(described->notice);
   result.info = DescribeModel(config, weights, described->folder, options);
   result.kernels = target->name;
   result.threads = pool.threads();

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "model/foreign.h"
 #include "model/json_util.h"
 
 namespace headway {
@@ -237,6 +238,14 @@ std::string SupportedArchitectures() {
   return list;
 }
 
+// Of the family, or of its base class, which is saved without the head.
+bool IsArchitecture(const Family& family, std::string_view architecture) {
+  const std::string_view name = family.architecture;
+  constexpr std::string_view kHead = "ForCausalLM";
+  const std::string_view stem = name.substr(0, name.size() - kHead.size());
+  return architecture == name || architecture == fmt::format("{}Model", stem);
+}
+
 // By `architectures` and `model_type`, which must agree where both are there.
 const Family* FindFamily(KeyReader& config) {
   const std::string model_type = config.String("model_type", "");
@@ -246,7 +255,7 @@ const Family* FindFamily(KeyReader& config) {
     architecture = list->front().get<std::string>();
   }
   for (const Family& family : kFamilies) {
-    if ((architecture.empty() || architecture == family.architecture) &&
+    if ((architecture.empty() || IsArchitecture(family, architecture)) &&
         (model_type.empty() || model_type == family.model_type) &&
         !(architecture.empty() && model_type.empty())) {
       return &family;
@@ -495,9 +504,9 @@ const char* RopeTypeName(RopeType type) {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_json,
-                                     const std::string& where) {
-  const std::string config_path = where + "/config.json";
-  const std::string generation_path = where + "/generation_config.json";
+                                     const std::string& config_path) {
+  const std::string generation_path =
+      config_path.substr(0, config_path.find_last_of('/') + 1) + "generation_config.json";
   Result<nlohmann::json> config_object = ParseJsonObject(config_json, config_path);
   if (!config_object.ok()) return config_object.status();
   Result<nlohmann::json> generation_object =
@@ -537,10 +546,9 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   const std::string generation_path = folder + "/generation_config.json";
   if (!env.Exists(config_path)) {
-    return Status(StatusCode::kNotFound,
-                  fmt::format("{}: no config.json; a model is a Hugging Face folder with "
-                              "config.json, tokenizer.json and safetensors",
-                              folder));
+    return RefuseFolder(env, folder,
+                        "no config.json; a model is a Hugging Face folder with config.json, "
+                        "tokenizer.json and safetensors");
   }
   Result<std::string> config = env.ReadFile(config_path);
   if (!config.ok()) return config.status();
@@ -550,7 +558,7 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
     if (!generation.ok()) return generation.status();
     generation_text = std::move(*generation);
   }
-  return ParseModelConfig(*config, generation_text, folder);
+  return ParseModelConfig(*config, generation_text, config_path);
 }
 
 }  // namespace headway

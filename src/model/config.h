@@ -79,11 +79,11 @@ struct ModelConfig {
   GenerationDefaults generation;
 };
 
-// Parses the two files' texts (`generation_json` may be empty: the file is optional). `where` names
-// the folder in errors. kUnsupported names an architecture, activation, rope type or quantisation
-// that Headway does not run; kCorrupt what makes no sense.
+// Parses the two files' texts (`generation_json` may be empty: the file is optional). Errors name
+// `config_path`, and the other file as one beside it. kUnsupported names an architecture,
+// activation, rope type or quantisation that Headway does not run; kCorrupt what makes no sense.
 Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_json,
-                                     const std::string& where);
+                                     const std::string& config_path);
 
 // The same from a model folder.
 Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder);

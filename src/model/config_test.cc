@@ -34,7 +34,7 @@ json Of(const char* architecture, const char* model_type) {
 }
 
 Result<ModelConfig> Parse(const json& config, const json& generation = json::object()) {
-  return ParseModelConfig(config.dump(), generation.dump(), "folder");
+  return ParseModelConfig(config.dump(), generation.dump(), "folder/config.json");
 }
 
 ModelConfig Good(const json& config, const json& generation = json::object()) {

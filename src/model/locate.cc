@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "model/foreign.h"
 #include "model/json_util.h"
 
 namespace headway {
@@ -88,6 +89,7 @@ Result<std::string> LocateModel(Env& env, const std::string& model,
   if (model.empty()) return Status(StatusCode::kInvalidArgument, "the model's name is empty");
   if (env.IsDirectory(model)) return model;
   if (env.Exists(model)) {
+    if (Status foreign = RefuseForeignFile(model); !foreign.ok()) return foreign;
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("{}: a file; a model is the folder with config.json in it", model));
   }

@@ -76,6 +76,9 @@ TEST_F(LocateTest, SaysWhereItLooked) {
   EXPECT_EQ(Error("org/na.me@bad").code(), StatusCode::kCorrupt);
   EXPECT_EQ(Error("").code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(Error(snapshots_ + "../refs/main").message(), HasSubstr("a file"));
+  std::ofstream(dir_.File("small.gguf")) << "GGUF";
+  EXPECT_EQ(Error(dir_.File("small.gguf")).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(Error(dir_.File("small.gguf")).message(), HasSubstr("GGUF, which Headway does not"));
 }
 
 TEST_F(LocateTest, NeverWalksOutOfTheCache) {

@@ -25,7 +25,9 @@ constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
 constexpr int64_t kSampleBytes = 4096;
 constexpr int64_t kSamples = 16;  // of each tensor, for the fingerprint
 
-// What tensors are called behind the prefix of all but lm_head.
+constexpr char kHeadName[] = "lm_head.weight";
+
+// What tensors are called behind the prefix of all but the head.
 struct Names {
   const char* input_norm;
   const char* o;
@@ -70,6 +72,27 @@ bool HasNonFinite(const std::byte* data, DType dtype, int64_t count) {
       return HasExponent<uint16_t>(data, count, 0x7F80u);
   }
   return false;
+}
+
+// Why weights may lack a tensor that the config asks for; OK where there is nothing to say.
+Status ExplainMissing(const Weights& weights, const std::string& folder, const std::string& name) {
+  if (name == kHeadName) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("{}: no tensor '{}' in its weights: they are the model without the "
+                              "head that makes tokens, and config.json does not tie it to the "
+                              "embedding; get the model as it was saved for generation "
+                              "(...ForCausalLM)",
+                              folder, name));
+  }
+  const std::string stem = name.substr(0, name.find_last_of('.') + 1);
+  for (const char* quantized : {"qweight", "qzeros", "scales"}) {
+    if (!weights.Has(stem + quantized)) continue;
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{}: quantised weights (tensor '{}{}') are not supported, which "
+                              "config.json does not mention; use the model in F32, F16 or BF16",
+                              folder, stem, quantized));
+  }
+  return OkStatus();
 }
 
 // [0, items) in pieces, on the pool if there is one.
@@ -251,10 +274,10 @@ Model::~Model() {
 }
 
 std::string Model::Prefix() const {
-  if (config_.names == TensorNames::kLlama) return "model.";
-  // Some of the published files hold the model without its head.
-  const bool bare = files_.has_value() && files_->Has("decoder.embed_tokens.weight");
-  return bare ? "decoder." : "model.decoder.";
+  // Some of the published files hold the model without its head, whose names begin with nothing.
+  const std::string base = config_.names == TensorNames::kOpt ? "decoder." : "";
+  const bool bare = files_.has_value() && files_->Has(base + "embed_tokens.weight");
+  return bare ? base : "model." + base;
 }
 
 void Model::AddNorm(const std::string& name, int64_t width, NormView* norm,
@@ -304,7 +327,7 @@ std::vector<Model::Part> Model::Parts() {
   // A folder may hold both tables though the config ties them. Then the head is lm_head: where the
   // two are equal it makes no difference, and where not, Transformers does not tie them either. It
   // may also hold the head alone, which then is the embedding, too.
-  const bool has_head = files_.has_value() && files_->Has("lm_head.weight");
+  const bool has_head = files_.has_value() && files_->Has(kHeadName);
   const std::string prefix = Prefix();
   const bool has_embed = files_.has_value() && files_->Has(prefix + "embed_tokens.weight");
   const int64_t width = config_.embed_width == 0 ? s.d_model : config_.embed_width;
@@ -329,7 +352,7 @@ std::vector<Model::Part> Model::Parts() {
     AddNorm(prefix + NamesOf(config_).final_norm, s.d_model, &final_norm_, &parts);
   }
   if (has_head || !config_.tied_embeddings) {
-    parts.push_back({"lm_head.weight", s.vocab, width, &head_, nullptr});
+    parts.push_back({kHeadName, s.vocab, width, &head_, nullptr});
   }
   return parts;
 }
@@ -360,6 +383,9 @@ Status Model::MapParts(const std::string& folder) {
   std::vector<TensorView> vectors;  // in the order of the parts
   for (Part& part : parts_) {
     Result<TensorView> view = files_->Find(part.name);
+    if (view.status().code() == StatusCode::kNotFound) {
+      if (Status why = ExplainMissing(*files_, folder, part.name); !why.ok()) return why;
+    }
     if (!view.ok()) return view.status();
     if (!part.MatchesShape(view->shape)) {
       return Status(StatusCode::kCorrupt,

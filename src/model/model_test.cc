@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "base/fault_env.h"
 #include "base/half.h"
@@ -45,6 +46,25 @@ class ModelTest : public testing::Test {
     content.replace(at, from.size(), to);
     std::ofstream(path, std::ios::binary) << content;
     return true;
+  }
+
+  // Replaces text in the header of model.safetensors; how often.
+  static size_t Rename(const std::string& folder, const std::string& from, const std::string& to) {
+    const std::string path = folder + "/model.safetensors";
+    const std::string file = *Env::Default()->ReadFile(path);
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, file.data(), sizeof(bytes));
+    std::string header = file.substr(sizeof(bytes), bytes);
+    size_t count = 0;
+    for (size_t at = 0; (at = header.find(from, at)) != std::string::npos; ++count) {
+      header.replace(at, from.size(), to);
+      at += to.size();
+    }
+    const uint64_t renamed = header.size();
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&renamed), sizeof(renamed));
+    out << header << file.substr(sizeof(bytes) + bytes);
+    return count;
   }
 
   // Overwrites the element at `index` of a tensor in model.safetensors.
@@ -129,26 +149,38 @@ TEST_F(ModelTest, NamesWhatAnOptLacks) {
               HasSubstr("embed_positions.weight' has shape [202, 32]"));
 }
 
-// Some published files hold OPT without its head, and their names begin with decoder.
-TEST_F(ModelTest, LoadsAnOptWithoutThePrefix) {
-  const std::string folder = Copy("opt");
-  const std::string path = folder + "/model.safetensors";
-  std::string content = *Env::Default()->ReadFile(path);
-  // Names of the same length would not do: what is dropped is made up for behind the header.
-  const std::string from = "\"model.decoder.";
-  size_t dropped = 0;
-  for (size_t at = 0; (at = content.find(from, at)) != std::string::npos; ++dropped) {
-    content.replace(at, from.size(), "\"decoder.");
+// Some published files hold the model without its head, and names without the prefix.
+TEST_F(ModelTest, LoadsAModelSavedWithoutItsHead) {
+  for (const std::string name : {"opt", "llama32-tied"}) {
+    const std::string folder = Copy(name);
+    ASSERT_GT(Rename(folder, "\"model.", "\""), 10u);
+    const std::string config = *Env::Default()->ReadFile(folder + "/config.json");
+    std::ofstream(folder + "/config.json")
+        << std::regex_replace(config, std::regex("ForCausalLM"), "Model");
+    const std::unique_ptr<Model> bare = LoadGood(folder);
+    const std::unique_ptr<Model> whole = LoadGood(kGolden + name);
+    ASSERT_TRUE(bare != nullptr && whole != nullptr);
+    EXPECT_EQ(bare->weight_bytes().total(), whole->weight_bytes().total());
   }
-  ASSERT_GT(dropped, 10u);
-  uint64_t header = 0;
-  std::memcpy(&header, content.data(), sizeof(header));
-  content.insert(sizeof(header) + header - dropped * 6, dropped * 6, ' ');
-  std::ofstream(path, std::ios::binary) << content;
-  const std::unique_ptr<Model> bare = LoadGood(folder);
-  const std::unique_ptr<Model> whole = LoadGood(kGolden + "opt");
-  ASSERT_TRUE(bare != nullptr && whole != nullptr);
-  EXPECT_EQ(bare->weight_bytes().total(), whole->weight_bytes().total());
+  // Not tied, and no head: there is nothing to make tokens with.
+  const std::string folder = Copy("llama2");
+  ASSERT_GT(Rename(folder, "\"model.", "\""), 10u);
+  EXPECT_NE(LoadGood(folder), nullptr);
+  ASSERT_EQ(Rename(folder, "lm_head.weight", "lm_foot.weight"), 1u);
+  EXPECT_THAT(LoadError(folder).message(),
+              HasSubstr("no tensor 'lm_head.weight' in its weights: they are the model without"));
+}
+
+TEST_F(ModelTest, SaysThatWeightsAreQuantised) {
+  for (const std::string what : {"qweight", "qzeros", "scales"}) {
+    const std::string folder = Copy("llama2");
+    const std::string stem = "model.layers.1.mlp.up_proj.";
+    ASSERT_EQ(Rename(folder, stem + "weight", stem + what), 1u);
+    EXPECT_EQ(LoadError(folder).code(), StatusCode::kUnsupported);
+    EXPECT_THAT(LoadError(folder).message(),
+                HasSubstr("quantised weights (tensor '" + stem + what + "')"));
+    fs::remove_all(folder);
+  }
 }
 
 TEST_F(ModelTest, CountsWhatAStepReads) {
@@ -170,10 +202,15 @@ TEST_F(ModelTest, NamesATensorOfAnUnknownDType) {
 TEST_F(ModelTest, RefusesAFolderWithoutAModel) {
   EXPECT_EQ(LoadError(dir_.path()).code(), StatusCode::kNotFound);
   EXPECT_THAT(LoadError(dir_.path()).message(), HasSubstr("no config.json"));
+  std::ofstream(dir_.File("small-q4.gguf")) << "GGUF";
+  EXPECT_EQ(LoadError(dir_.path()).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(LoadError(dir_.path()).message(),
+              HasSubstr("small-q4.gguf: GGUF, which Headway does not read yet; get the model's"));
   const std::string folder = Copy("llama2");
   fs::resize_file(folder + "/model.safetensors", 5000);
   EXPECT_EQ(LoadError(folder).code(), StatusCode::kCorrupt);
   EXPECT_THAT(LoadError(folder).message(), HasSubstr("truncated"));
+  EXPECT_THAT(LoadError(folder).message(), HasSubstr("download it again"));
 }
 
 TEST_F(ModelTest, FindsTheFirstTensorThatIsNotFinite) {

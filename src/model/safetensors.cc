@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "model/foreign.h"
 #include "model/json_util.h"
 
 namespace headway {
@@ -171,7 +172,7 @@ Status CheckSizes(const TensorMap& tensors, int64_t data_bytes, const std::strin
     if (tensor.begin > tensor.end || tensor.end > data_bytes) {
       return Status(StatusCode::kCorrupt,
                     fmt::format("{}: tensor '{}' lies at bytes [{}, {}) of {}: the file is "
-                                "truncated or its header lies",
+                                "truncated or its header lies; download it again",
                                 where, Printable(name), tensor.begin, tensor.end, data_bytes));
     }
     std::optional<int> bits = DTypeBits(tensor.dtype);
@@ -230,22 +231,35 @@ bool IsPlainFileName(const std::string& name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
+Status RefuseWithoutWeights(Env& env, const std::string& folder) {
+  const Result<std::vector<std::string>> files = env.List(folder);
+  if (!files.ok()) return files.status();
+  std::vector<std::string> shards;
+  for (const std::string& file : *files) {
+    if (file.starts_with("model-") && file.ends_with(".safetensors")) shards.push_back(file);
+  }
+  if (shards.empty()) {
+    return RefuseFolder(env, folder,
+                        "no model.safetensors and no model.safetensors.index.json; download the "
+                        "model's weights");
+  }
+  return Status(StatusCode::kNotFound,
+                fmt::format("{}: has {} without model.safetensors.index.json, which says what they "
+                            "hold; download that, too",
+                            folder, JoinNames(shards)));
+}
+
 }  // namespace
 
 Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::string& where) {
   const int64_t file_bytes = static_cast<int64_t>(file.size());
   if (file_bytes < kLengthBytes) {
     return Status(StatusCode::kCorrupt,
-                  fmt::format("{}: {} bytes, too short for safetensors", where, file_bytes));
+                  fmt::format("{}: {} bytes, too short for safetensors; download it again", where,
+                              file_bytes));
   }
-  // What git leaves in the place of a large file.
-  constexpr std::string_view kPointer = "version https://git-lfs";
-  const std::string_view whole(reinterpret_cast<const char*>(file.data()), file.size());
-  if (whole.starts_with(kPointer)) {
-    return Status(StatusCode::kCorrupt,
-                  fmt::format("{}: a Git LFS pointer, not the weights; run 'git lfs pull' in its "
-                              "folder",
-                              where));
+  if (IsLfsPointer({reinterpret_cast<const char*>(file.data()), file.size()})) {
+    return Status(StatusCode::kCorrupt, fmt::format("{}: {}", where, kLfsPointer));
   }
   uint64_t header_bytes = 0;
   for (size_t i = kLengthBytes; i-- > 0;) {
@@ -255,7 +269,7 @@ Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::s
     return Status(
         StatusCode::kCorrupt,
         fmt::format("{}: claims a header of {} bytes in a file of {}: truncated, or not a "
-                    "safetensors file",
+                    "safetensors file; download it again",
                     where, header_bytes, file_bytes));
   }
   const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
@@ -296,17 +310,7 @@ Result<Weights> Weights::Open(Env& env, const std::string& folder) {
     if (!status.ok()) return status;
     return weights;
   }
-  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
-    if (env.Exists(folder + name)) {
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("{}: has weights as pytorch_model.bin only, which Headway does not "
-                                "read; save them as safetensors (save_pretrained of Transformers)",
-                                folder));
-    }
-  }
-  return Status(
-      StatusCode::kNotFound,
-      fmt::format("{}: no model.safetensors and no model.safetensors.index.json", folder));
+  return RefuseWithoutWeights(env, folder);
 }
 
 Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {

@@ -248,10 +248,35 @@ TEST_F(WeightsTest, RefusesAnIndexThatLies) {
 
 TEST_F(WeightsTest, SaysWhyAFolderHasNoWeights) {
   EXPECT_EQ(OpenError().code(), StatusCode::kNotFound);
-  Write(dir_.File("pytorch_model.bin"), "");
-  const Status status = OpenError();
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("save them as safetensors"));
+  EXPECT_THAT(OpenError().message(), HasSubstr("download the model's weights"));
+  const std::pair<const char*, const char*> cases[] = {
+      {"pytorch_model.bin", "save them as safetensors"},
+      {"pytorch_model-00001-of-00002.bin", "save them as safetensors"},
+      {"consolidated.safetensors", "the publisher's own format"},
+      {"consolidated.00.pth", "get the model's Hugging Face folder"},
+      {"adapter_model.safetensors", "an adapter, not a model"},
+      {"name.Q4_K_M.gguf", "GGUF, which Headway does not read yet"}};
+  for (const auto& [file, message] : cases) {
+    Write(dir_.File(file), "");
+    const Status status = OpenError();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << file;
+    EXPECT_THAT(status.message(), HasSubstr(dir_.File(file) + ": "));
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    ASSERT_TRUE(Env::Default()->Remove(dir_.File(file)).ok());
+  }
+  Write(dir_.File("consolidated.safetensors"), "");
+  Write(dir_.File("model-00001-of-00002.safetensors"), "");
+  Write(dir_.File("model-00002-of-00002.safetensors"), "");
+  EXPECT_EQ(OpenError().code(), StatusCode::kNotFound);
+  EXPECT_THAT(OpenError().message(),
+              HasSubstr("has model-00001-of-00002.safetensors, model-00002-of-00002.safetensors "
+                        "without model.safetensors.index.json"));
+}
+
+TEST_F(WeightsTest, ReportsAFailedListing) {
+  FaultEnv env(Env::Default());
+  env.FailAt(1, false);
+  EXPECT_EQ(Weights::Open(env, dir_.path()).status().code(), StatusCode::kIo);
 }
 
 TEST_F(WeightsTest, SurvivesEveryFault) {

@@ -67,10 +67,9 @@ class ChatTemplate {
 
   Status Add(const std::string& name, std::string_view source, const std::string& where);
   Status LoadFiles(Env* env, const std::string& model_dir);
-  Status LoadFromConfig(const nlohmann::ordered_json& config, const std::string& path);
+  Status LoadFromConfig(const nlohmann::json& config, const std::string& path);
   Status LoadLegacy(Env* env, const std::string& path);
-  Status LoadSpecialTokens(Env* env, const std::string& model_dir,
-                           const nlohmann::ordered_json& config);
+  Status LoadSpecialTokens(Env* env, const std::string& model_dir, const nlohmann::json& config);
   Result<const jinja::Template*> Choose(const nlohmann::ordered_json& context) const;
 
   std::map<std::string, std::unique_ptr<jinja::Template>> templates_;

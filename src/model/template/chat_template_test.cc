@@ -267,7 +267,7 @@ TEST_F(ChatTemplateLoadTest, ReadsSpecialTokens) {
 
 TEST_F(ChatTemplateLoadTest, RefusesDamagedFiles) {
   Write("tokenizer_config.json", R"({"chat_template": "x)");
-  EXPECT_THAT(RenderDir(), HasSubstr("tokenizer_config.json is not a JSON object"));
+  EXPECT_THAT(RenderDir(), HasSubstr("tokenizer_config.json: not valid JSON"));
   Write("tokenizer_config.json", R"({"chat_template": 5})");
   EXPECT_THAT(RenderDir(), HasSubstr("neither a string nor a list"));
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/json_util.h"
 #include "model/template/ast.h"
 #include "model/template/chat_template.h"
 
@@ -13,19 +14,13 @@ constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",
                                           "pad_token", "cls_token", "mask_token"};
 
 // An empty object when there is no such file.
-Result<nlohmann::ordered_json> ReadJsonObject(Env* env, const std::string& path) {
-  if (!env->Exists(path)) return nlohmann::ordered_json::object();
-  Result<std::string> text = env->ReadFile(path);
-  if (!text.ok()) return text.status();
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(*text, nullptr, false);
-  if (!json.is_object()) {
-    return Status(StatusCode::kCorrupt, fmt::format("{} is not a JSON object", path));
-  }
-  return json;
+Result<nlohmann::json> ReadIfThere(Env* env, const std::string& path) {
+  if (!env->Exists(path)) return nlohmann::json::object();
+  return ReadJsonObject(*env, path);
 }
 
 // The text of a token: a string, or an object with its `content`. Empty for anything else.
-std::string TokenText(const nlohmann::ordered_json& token) {
+std::string TokenText(const nlohmann::json& token) {
   if (token.is_string()) return token.get<std::string>();
   if (!token.is_object()) return "";
   const auto content = token.find("content");
@@ -57,7 +52,7 @@ Status ChatTemplate::LoadFiles(Env* env, const std::string& model_dir) {
   return OkStatus();
 }
 
-Status ChatTemplate::LoadFromConfig(const nlohmann::ordered_json& config, const std::string& path) {
+Status ChatTemplate::LoadFromConfig(const nlohmann::json& config, const std::string& path) {
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return OkStatus();
   const std::string where = path + " (chat_template)";
@@ -82,13 +77,13 @@ Status ChatTemplate::LoadFromConfig(const nlohmann::ordered_json& config, const 
 
 // The file that Transformers' processors wrote before chat_template.jinja.
 Status ChatTemplate::LoadLegacy(Env* env, const std::string& path) {
-  const Result<nlohmann::ordered_json> json = ReadJsonObject(env, path);
+  const Result<nlohmann::json> json = ReadIfThere(env, path);
   return json.ok() ? LoadFromConfig(*json, path) : json.status();
 }
 
 Status ChatTemplate::LoadSpecialTokens(Env* env, const std::string& model_dir,
-                                       const nlohmann::ordered_json& config) {
-  const auto take = [this](const nlohmann::ordered_json& tokens) {
+                                       const nlohmann::json& config) {
+  const auto take = [this](const nlohmann::json& tokens) {
     for (const char* name : kSpecialTokens) {
       const auto token = tokens.find(name);
       if (token == tokens.end()) continue;
@@ -98,8 +93,7 @@ Status ChatTemplate::LoadSpecialTokens(Env* env, const std::string& model_dir,
   };
   take(config);
   if (config.contains("added_tokens_decoder")) return OkStatus();
-  const Result<nlohmann::ordered_json> map =
-      ReadJsonObject(env, model_dir + "/special_tokens_map.json");
+  const Result<nlohmann::json> map = ReadIfThere(env, model_dir + "/special_tokens_map.json");
   if (!map.ok()) return map.status();
   take(*map);
   return OkStatus();
@@ -108,7 +102,7 @@ Status ChatTemplate::LoadSpecialTokens(Env* env, const std::string& model_dir,
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(Env* env, const std::string& model_dir) {
   std::unique_ptr<ChatTemplate> result(new ChatTemplate());
   const std::string config_path = model_dir + "/tokenizer_config.json";
-  const Result<nlohmann::ordered_json> config = ReadJsonObject(env, config_path);
+  const Result<nlohmann::json> config = ReadIfThere(env, config_path);
   if (!config.ok()) return config.status();
   Status status = result->LoadFiles(env, model_dir);
   if (status.ok() && result->templates_.empty()) {

@@ -30,15 +30,13 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 29);
 }
 
-// The queue's order: a smaller rank first, then what lies further left.
-bool Later(const BpeWork::Candidate& a, const BpeWork::Candidate& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-}
-
 }  // namespace
 
 Bpe::Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions options)
-    : vocabulary_(std::move(vocabulary)), options_(std::move(options)), characters_(0x1100) {
+    : vocabulary_(std::move(vocabulary)),
+      options_(std::move(options)),
+      ranks_(merges.size()),
+      characters_(0x1100) {
   // At most half full, so that a search that finds nothing is short.
   merges_.assign(std::bit_ceil(2 * merges.size() + 2), {.pair = kNoPair, .rank = 0, .merged = -1});
   for (size_t rank = 0; rank < merges.size(); ++rank) {
@@ -143,25 +141,20 @@ Status Bpe::Spell(std::string_view word, WordText kind, BpeWork* work) const {
   return OkStatus();
 }
 
-// Merges the pair of the smallest rank, leftmost first, until none is left: O(n log n).
+// Merges the pair of the smallest rank, leftmost first, until none is left.
 void Bpe::MergeAll(BpeWork* work) const {
   std::vector<BpeWork::Symbol>& symbols = work->symbols;
-  std::vector<BpeWork::Candidate>& queue = work->queue;
-  queue.clear();
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) {
-    if (const MergeSlot* merge = FindMerge(symbols[i].id, symbols[i + 1].id)) {
-      queue.push_back({merge->rank, static_cast<int32_t>(i), merge->merged});
+  MergeQueue& queue = work->queue;
+  queue.Start(symbols.size(), ranks_);
+  const auto push = [&](int32_t position, TokenId left, TokenId right) {
+    if (const MergeSlot* merge = FindMerge(left, right)) {
+      queue.Push({.rank = merge->rank, .position = position, .merged = merge->merged});
     }
-  }
-  std::make_heap(queue.begin(), queue.end(), Later);
-  const auto push = [&queue](const MergeSlot& merge, int32_t position) {
-    queue.push_back({merge.rank, position, merge.merged});
-    std::push_heap(queue.begin(), queue.end(), Later);
   };
-  while (!queue.empty()) {
-    std::pop_heap(queue.begin(), queue.end(), Later);
-    const BpeWork::Candidate top = queue.back();
-    queue.pop_back();
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+    push(static_cast<int32_t>(i), symbols[i].id, symbols[i + 1].id);
+  }
+  for (MergeCandidate top; queue.Pop(&top);) {
     BpeWork::Symbol& left = symbols[static_cast<size_t>(top.position)];
     if (left.next < 0) continue;  // merged away, or the last one
     BpeWork::Symbol& right = symbols[static_cast<size_t>(left.next)];
@@ -170,16 +163,13 @@ void Bpe::MergeAll(BpeWork* work) const {
     left.id = top.merged;
     left.next = right.next;
     right.next = kMerged;
+    if (left.previous >= 0) {
+      push(left.previous, symbols[static_cast<size_t>(left.previous)].id, left.id);
+    }
     if (left.next >= 0) {
       BpeWork::Symbol& next = symbols[static_cast<size_t>(left.next)];
       next.previous = top.position;
-      if (const MergeSlot* with_next = FindMerge(left.id, next.id)) push(*with_next, top.position);
-    }
-    if (left.previous >= 0) {
-      const TokenId before = symbols[static_cast<size_t>(left.previous)].id;
-      if (const MergeSlot* with_previous = FindMerge(before, left.id)) {
-        push(*with_previous, left.previous);
-      }
+      push(top.position, left.id, next.id);
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "model/tokenizer/merge_queue.h"
 #include "model/tokenizer/vocabulary.h"
 
 namespace headway::tok {
@@ -36,11 +37,6 @@ struct BpeWork {
     int32_t previous;
     int32_t next;  // -1 at the end; kMerged once the symbol went into the one before it
   };
-  struct Candidate {
-    uint32_t rank;
-    int32_t position;
-    TokenId merged;
-  };
   // A word seen before: its text, and where its tokens lie in the output.
   struct Memory {
     std::string_view word;
@@ -49,7 +45,7 @@ struct BpeWork {
   };
 
   std::vector<Symbol> symbols;
-  std::vector<Candidate> queue;
+  MergeQueue queue;
   std::vector<Memory> memory;  // open addressing; a power of two
   size_t remembered = 0;
 };
@@ -91,6 +87,7 @@ class Bpe {
   Vocabulary vocabulary_;
   BpeOptions options_;
   std::vector<MergeSlot> merges_;
+  size_t ranks_;
   std::optional<TokenId> unknown_;
   // Tokens of single characters, in pages of 256 code points; -1 for none.
   std::vector<std::unique_ptr<std::array<TokenId, 256>>> characters_;

@@ -75,6 +75,11 @@ TEST(BpeTest, MergesByDefinition) {
       for (int64_t i = 0; i < length; ++i) word += static_cast<char>('a' + random.Below(4));
     }
     words.insert(words.end(), words.begin(), words.end());  // known words too
+    if (seed % 5 == 0) {  // long ones, which the queue of merges goes through in runs
+      words.emplace_back(1500, 'a');
+      words.emplace_back();
+      for (int i = 0; i < 1100; ++i) words.back() += static_cast<char>('a' + random.Below(4));
+    }
     BpeWork work;
     std::vector<TokenId> tokens;
     std::vector<TokenId> expected;

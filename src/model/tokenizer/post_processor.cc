@@ -13,6 +13,14 @@ namespace {
 constexpr size_t kMaxParts = 16;
 constexpr size_t kMaxIds = 256;
 
+Result<TokenId> ReadId(const Node& node, TokenId id_limit) {
+  const nlohmann::json& id = node.value();
+  if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(id_limit)) {
+    return id.get<TokenId>();
+  }
+  return node.Corrupt(fmt::format("is no token's id (0 to {})", id_limit - 1));
+}
+
 }  // namespace
 
 Result<PostProcessor> PostProcessor::FromJson(const Node& node, TokenId id_limit) {
@@ -29,6 +37,9 @@ Status PostProcessor::Read(const Node& node, int depth, TokenId id_limit, PostPr
   if (!type.ok()) return type.status();
   if (*type == "ByteLevel") return OkStatus();  // moves offsets, which Headway has none of
   if (*type == "TemplateProcessing") return ReadTemplate(node, id_limit, result);
+  if (*type == "RobertaProcessing" || *type == "BertProcessing") {
+    return ReadClsAndSep(node, id_limit, result);
+  }
   if (*type != "Sequence") return node.UnsupportedType(*type);
   const Node list = node.Member("processors");
   const Result<size_t> size = list.Size();
@@ -40,12 +51,29 @@ Status PostProcessor::Read(const Node& node, int depth, TokenId id_limit, PostPr
   return OkStatus();
 }
 
-Status PostProcessor::ReadTemplate(const Node& node, TokenId id_limit, PostProcessor* result) {
-  if (result->has_template_) {
-    return Status(StatusCode::kUnsupported,
-                  node.path() + ": a second TemplateProcessing is not supported");
+Status PostProcessor::BeginTemplate(const Node& node) {
+  if (!std::exchange(has_template_, true)) return OkStatus();
+  return Status(StatusCode::kUnsupported,
+                node.path() + ": a second processor that adds tokens is not supported");
+}
+
+Status PostProcessor::ReadClsAndSep(const Node& node, TokenId id_limit, PostProcessor* result) {
+  if (Status s = result->BeginTemplate(node); !s.ok()) return s;
+  for (const char* key : {"cls", "sep"}) {
+    const Node pair = node.Member(key);  // [token, id]
+    const Result<size_t> size = pair.Size();
+    if (!size.ok()) return size.status();
+    if (*size != 2) return pair.Corrupt("is not a token and its id");
+    const Result<TokenId> token = ReadId(pair.Element(1), id_limit);
+    if (!token.ok()) return token.status();
+    result->parts_.push_back({.text = false, .ids = {*token}});
   }
-  result->has_template_ = true;
+  result->parts_.insert(result->parts_.begin() + 1, {.text = true, .ids = {}});
+  return OkStatus();
+}
+
+Status PostProcessor::ReadTemplate(const Node& node, TokenId id_limit, PostProcessor* result) {
+  if (Status s = result->BeginTemplate(node); !s.ok()) return s;
   const Node single = node.Member("single");
   const Result<size_t> size = single.Size();
   if (!size.ok()) return size.status();
@@ -68,11 +96,9 @@ Status PostProcessor::ReadTemplate(const Node& node, TokenId id_limit, PostProce
       if (!count.ok()) return count.status();
       if (*count > kMaxIds) return ids.Corrupt("has more than 256 ids");
       for (size_t k = 0; k < *count; ++k) {
-        const nlohmann::json& id = ids.Element(k).value();
-        if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(id_limit)) {
-          return ids.Element(k).Corrupt(fmt::format("is no token's id (0 to {})", id_limit - 1));
-        }
-        part.ids.push_back(id.get<TokenId>());
+        const Result<TokenId> token = ReadId(ids.Element(k), id_limit);
+        if (!token.ok()) return token.status();
+        part.ids.push_back(*token);
       }
     } else {
       return piece.Corrupt("is neither a Sequence nor a SpecialToken");

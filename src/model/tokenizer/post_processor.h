@@ -27,6 +27,10 @@ class PostProcessor {
 
   static Status Read(const Node& node, int depth, TokenId id_limit, PostProcessor* result);
   static Status ReadTemplate(const Node& node, TokenId id_limit, PostProcessor* result);
+  // RobertaProcessing and BertProcessing: `cls`, the text, `sep`.
+  static Status ReadClsAndSep(const Node& node, TokenId id_limit, PostProcessor* result);
+  // Fails for the second part of a Sequence that adds tokens.
+  Status BeginTemplate(const Node& node);
 
   std::vector<Part> parts_;
   bool has_template_ = false;

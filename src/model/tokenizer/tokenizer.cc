@@ -85,6 +85,11 @@ Result<std::vector<tok::Bpe::Merge>> ResolveMerges(const tok::TokenizerJson& jso
   return merges;
 }
 
+Status RefuseType(const tok::Node& model, std::string_view type) {
+  const Status status = model.UnsupportedType(type);
+  return Status(status.code(), status.message() + "; Headway reads tokenizers of the type BPE");
+}
+
 // What a BPE model can have and Headway does not do.
 Status CheckModel(const tok::Node& model, const tok::TokenizerJson& json) {
   if (!model.value().is_object()) return model.Corrupt("is missing or not an object");
@@ -92,7 +97,9 @@ Status CheckModel(const tok::Node& model, const tok::TokenizerJson& json) {
   if (!model.Member("type").IsNull()) {
     const Result<std::string> type = model.Type();
     if (!type.ok()) return type.status();
-    if (*type != "BPE") return model.UnsupportedType(*type);
+    if (*type != "BPE") return RefuseType(model, *type);
+  } else if (model.Member("vocab").value().is_array()) {
+    return RefuseType(model, "Unigram");
   }
   if (!json.has_vocabulary) return model.Member("vocab").Corrupt("is missing or not an object");
   if (!json.has_merges) return model.Member("merges").Corrupt("is missing or not a list");
@@ -143,6 +150,28 @@ Result<tok::Bpe> BuildModel(const tok::Node& node, tok::TokenizerJson* json) {
   return tok::Bpe(std::move(json->vocabulary), *merges, *std::move(options));
 }
 
+// A tokenizer.json is missing: which files there are that it can be made of.
+Status ExplainMissing(Env* env, const std::string& model_dir) {
+  const std::vector<std::string> others[] = {{"tokenizer.model"},
+                                             {"vocab.json", "merges.txt"},
+                                             {"tekken.json"},
+                                             {"tiktoken.model"},
+                                             {"vocab.txt"}};
+  for (const std::vector<std::string>& files : others) {
+    const bool all = std::all_of(files.begin(), files.end(), [&](const std::string& file) {
+      return env->Exists(model_dir + "/" + file);
+    });
+    if (!all) continue;
+    return Status(
+        StatusCode::kNotFound,
+        fmt::format("{} has {} but no tokenizer.json, which Headway needs; Transformers makes it: "
+                    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+                    model_dir, fmt::join(files, " and ")));
+  }
+  return Status(StatusCode::kNotFound,
+                fmt::format("{} has no tokenizer.json: is it a model folder?", model_dir));
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -178,18 +207,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json_tex
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(Env* env, const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json";
-  if (!env->Exists(path)) {
-    if (env->Exists(model_dir + "/tokenizer.model")) {
-      return Status(
-          StatusCode::kUnsupported,
-          fmt::format("{} has a tokenizer.model only: Headway needs tokenizer.json, which "
-                      "transformers writes with AutoTokenizer.from_pretrained(...)"
-                      ".save_pretrained(...)",
-                      model_dir));
-    }
-    return Status(StatusCode::kNotFound,
-                  fmt::format("{} has no tokenizer.json: is it a model folder?", model_dir));
-  }
+  if (!env->Exists(path)) return ExplainMissing(env, model_dir);
   const Result<std::string> text = env->ReadFile(path);
   if (!text.ok()) return text.status();
   return FromJson(*text, path);

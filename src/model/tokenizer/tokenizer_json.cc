@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "model/tokenizer/text.h"
+#include "model/json_util.h"
 
 namespace headway::tok {
 namespace {
@@ -21,7 +21,7 @@ constexpr size_t kMaxMerges = size_t{1} << 28;
 // times the memory and most of the time.
 class Receiver {
  public:
-  explicit Receiver(TokenizerJson* result) : result_(result) {}
+  Receiver(std::string_view text, TokenizerJson* result) : text_(text), result_(result) {}
 
   const std::string& error() const { return error_; }
 
@@ -79,11 +79,8 @@ class Receiver {
     return Close();
   }
 
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    const std::string_view what = error.what();
-    const size_t bracket = what.find("] ");
-    return Fail(Quoted(bracket == std::string_view::npos ? what : what.substr(bracket + 2)));
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) {
+    return Fail(DescribeJsonError(text_, position));
   }
 
  private:
@@ -164,6 +161,7 @@ class Receiver {
     return true;
   }
 
+  std::string_view text_;
   TokenizerJson* result_;
   std::vector<Level> stack_;
   std::string key_;  // the last one
@@ -176,11 +174,11 @@ class Receiver {
 
 Result<TokenizerJson> ParseTokenizerJson(std::string_view text) {
   TokenizerJson result;
-  Receiver receiver(&result);
+  Receiver receiver(text, &result);
   if (!Json::sax_parse(text, &receiver)) {
     return Status(StatusCode::kCorrupt, receiver.error());
   }
-  if (!result.parts.is_object()) return Status(StatusCode::kCorrupt, "is not a JSON object");
+  if (!result.parts.is_object()) return Status(StatusCode::kCorrupt, "not a JSON object");
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -114,6 +115,9 @@ TEST(TokenizerTest, NamesWhatItDoesNotSupport) {
   };
   const Case cases[] = {
       {"/model/type", "Unigram", "model: the type \"Unigram\""},
+      {"/model/type", "WordPiece", "\"WordPiece\" is not supported; Headway reads tokenizers of"},
+      {"/model", Json::parse(R"({"unk_id": 0, "vocab": [["a", -1.5], ["b", -2]]})"),
+       "model: the type \"Unigram\" is not supported"},
       {"/model/dropout", 0.1, "model.dropout"},
       {"/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix"},
       {"/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix"},
@@ -123,7 +127,7 @@ TEST(TokenizerTest, NamesWhatItDoesNotSupport) {
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a)\\1",
        "pre_tokenizer.pretokenizers[0].pattern: the pattern \"(a)\\1\""},
       {"/pre_tokenizer/pretokenizers/0/behavior", "Elsewhere", "Elsewhere"},
-      {"/post_processor/type", "BertProcessing", "post_processor: the type \"BertProcessing\""},
+      {"/post_processor/type", "Frames", "post_processor: the type \"Frames\""},
       {"/decoder/decoders/0/type", "CTC", "decoder.decoders[0]: the type \"CTC\""}};
   for (const Case& c : cases) {
     Json json = SmallTokenizer();
@@ -169,6 +173,31 @@ TEST(TokenizerTest, RefusesDamagedFields) {
     json[Json::json_pointer(pointer)] = value;
     EXPECT_EQ(ErrorOf(json.dump()).code(), StatusCode::kCorrupt) << pointer << " " << value;
   }
+}
+
+TEST(TokenizerTest, ReadsClsAndSep) {
+  for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
+    Json json = SmallTokenizer();
+    json["post_processor"] = {{"type", type}, {"cls", {"<s>", 6}}, {"sep", {"?", 0}}};
+    EXPECT_EQ(*Make(json)->Encode("ab", {}), (std::vector<TokenId>{6, 4, 0}));
+    EXPECT_EQ(*Make(json)->Encode("ab", {.add_special_tokens = false}), (std::vector<TokenId>{4}));
+    for (const Json& bad :
+         {Json(nullptr), Json({"?"}), Json({"?", 7}), Json({"?", "x"}), Json(0)}) {
+      json["post_processor"]["sep"] = bad;
+      EXPECT_EQ(ErrorOf(json.dump()).code(), StatusCode::kCorrupt) << bad;
+    }
+  }
+}
+
+TEST(TokenizerTest, NamesThePlaceWhereTheFileIsBroken) {
+  std::string text = SmallTokenizer().dump(1);
+  const size_t at = text.find("\"vocab\"");
+  text.insert(at, "x");
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
+  const std::string expected = "not valid JSON at line " + std::to_string(line) + ", column 3";
+  EXPECT_NE(ErrorOf(text).message().find(expected), std::string::npos) << ErrorOf(text).message();
+  EXPECT_EQ(ErrorOf("version https://git-lfs.github.com/spec/v1\n").message(),
+            "test.json: a Git LFS pointer, not the file itself; run 'git lfs pull' in its folder");
 }
 
 TEST(TokenizerTest, RefusesEveryTruncation) {
@@ -220,8 +249,17 @@ TEST(TokenizerTest, LoadsFromAFolder) {
   std::ofstream(dir.File("tokenizer.model")) << "x";
   tokenizer = Tokenizer::Load(Env::Default(), dir.path());
   ASSERT_FALSE(tokenizer.ok());
-  EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(tokenizer.status().message().find("tokenizer.json"), std::string::npos);
+  EXPECT_EQ(tokenizer.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(tokenizer.status().message().find("has tokenizer.model but no tokenizer.json"),
+            std::string::npos);
+  std::filesystem::rename(dir.File("tokenizer.model"), dir.File("vocab.json"));
+  tokenizer = Tokenizer::Load(Env::Default(), dir.path());
+  EXPECT_EQ(tokenizer.status().message().find("vocab.json"), std::string::npos);
+  std::ofstream(dir.File("merges.txt")) << "x";
+  tokenizer = Tokenizer::Load(Env::Default(), dir.path());
+  EXPECT_NE(tokenizer.status().message().find("has vocab.json and merges.txt but no tokenizer.json,"
+                                              " which Headway needs; Transformers makes it: Auto"),
+            std::string::npos);
   std::ofstream(dir.File("tokenizer.json")) << SmallTokenizer().dump();
   tokenizer = Tokenizer::Load(Env::Default(), dir.path());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
