@@ -218,18 +218,24 @@ TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers take memory of their own";
 #endif
-  const Json line = Document(6000);
-  WriteFile(dir_.File("document"), line["context"]);
-  for (const Args& limits :
-       {Args{}, Args{"--kv-memory", "8MiB"},
-        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"}}) {
-    Args args = {"run", kModel, "--file", dir_.File("document"), "--ask", line["question"],
-                 "-n",  "4",    "--json", "--no-progress"};
-    args.insert(args.end(), limits.begin(), limits.end());
-    const Outcome outcome = Run(args);
-    ASSERT_EQ(outcome.status, 0) << outcome.err;
-    const auto planned = outcome.json()["plan"]["memory_bytes"].get<double>();
-    EXPECT_NEAR(static_cast<double>(outcome.peak_bytes), planned, 0.1 * planned);
+  const Args disk = {"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"};
+  Args lru = disk;
+  lru.insert(lru.end(), {"--placement", "lru"});
+  for (const int tokens : {1500, 6000, 12'000}) {
+    const Json line = Document(tokens);
+    WriteFile(dir_.File("document"), line["context"]);
+    for (const Args& limits : {Args{}, Args{"--kv-memory", "8MiB"}, disk, lru}) {
+      if (tokens != 6000 && limits != lru) continue;
+      Args args = {"run", kModel, "--file", dir_.File("document"), "--ask",     line["question"],
+                   "-n",  "4",    "--json", "--no-progress",       "--threads", "2"};
+      args.insert(args.end(), limits.begin(), limits.end());
+      const Outcome outcome = Run(args);
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+      const auto planned = outcome.json()["plan"]["memory_bytes"].get<double>();
+      const auto peak = static_cast<double>(outcome.peak_bytes);
+      EXPECT_GE(peak, 0.9 * planned) << tokens << " tokens";
+      EXPECT_LE(peak, planned) << tokens << " tokens, " << limits.size() << " arguments of limits";
+    }
   }
 }
 

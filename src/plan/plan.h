@@ -78,7 +78,7 @@ struct PlanRequest {
   // Host memory that these take on their way, a layer; 0: none can be read from disk.
   int64_t layer_read_bytes = 0;
   bool weights_in_files = true;  // they lie on disk already; else what is there takes of its budget
-  int64_t other_bytes = 0;       // tokenizer, program
+  int64_t other_bytes = 0;       // tokenizer, program, the prompts' text
   int64_t driver_bytes = 0;      // that the driver takes of the device's own memory
   // Of the device's memory for a byte of host memory that it can reach: its page tables.
   double map_share = 0.0;
