@@ -288,6 +288,23 @@ TEST_F(Cli, AnswersAboutADocumentUnderAnyBudget) {
   const Outcome text = Run(limited);
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.err, HasSubstr("tokens are equal"));
+  EXPECT_THAT(text.err, HasSubstr("chunk 256 and segment 1024 as before"));
+  // That is not how an all-resident run is cut, which the run says, and with what it would be.
+  EXPECT_EQ(resident["plan"]["cut_notice"], "");
+  EXPECT_THAT(text.err, HasSubstr("headway: note: under these limits the cache is cut into chunks "
+                                  "of 256 tokens instead of 1024"));
+  const std::string notice = streamed["plan"]["cut_notice"];
+  const size_t offer = notice.find("--kv-memory ");
+  ASSERT_NE(offer, std::string::npos) << notice;
+  const size_t value = offer + 12;
+  Args same = ask;
+  same.insert(same.end(),
+              {"--kv-memory", notice.substr(value, notice.find(' ', value) - value),
+               "--host-memory", "4MiB", "--disk-memory", "64MiB", "--disk-path", dir_.path()});
+  const Json kept = RunJson(same);
+  EXPECT_EQ(kept["plan"]["cut_notice"], "");
+  EXPECT_EQ(kept["plan"]["chunk"], 1024);
+  EXPECT_EQ(kept["tokens"], resident["tokens"]);
 }
 
 TEST_F(Cli, BadInputIsOneLineAndNeverACrash) {

@@ -307,6 +307,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.keep_on_device =
       *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
   request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
+  request.session = !options.session.empty();
   request.machine = memory.machine;
   request.host_attention = PlansHostShare(options, memory.backend);
   request.host_share = options.host_share == kHostShareAuto ? 0.0 : options.host_share;
@@ -451,6 +452,7 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
     if (ram) report.memory_bytes += row.bytes;
   }
   report.reasons = plan.reasons;
+  report.cut_notice = plan.cut_notice;
   report.smallest_gpu_memory = smallest.device;
   report.smallest_kv_memory = smallest.kv;
   report.smallest_host_memory = smallest.host;

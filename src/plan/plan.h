@@ -88,6 +88,7 @@ struct PlanRequest {
   Budgets budgets;
   bool keep_on_device = true;  // false: no closed page may stay (placement host-only or disk-only)
   bool keep_on_host = true;    // false: disk-only
+  bool session = false;        // its file is a disk tier, whether slabs must lie there or not
   CacheChoice fixed;           // what the user or a session fixed
   CostModel costs;
   // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
@@ -131,6 +132,10 @@ struct Plan {
   StepTime decode;
   std::vector<MemoryRow> memory;
   std::vector<std::string> reasons;  // why it is as it is, a sentence each
+  // Where budgets give another chunk or segment than an all-resident run of the request has: what
+  // that means and how to have the same. Empty: the bits are those of that run, host_share and
+  // x_slabs apart.
+  std::string cut_notice;
 
   int64_t Bytes(Tier tier) const;
 };
