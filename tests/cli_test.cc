@@ -218,18 +218,24 @@ TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers take memory of their own";
 #endif
-  const Json line = Document(6000);
-  WriteFile(dir_.File("document"), line["context"]);
-  for (const Args& limits :
-       {Args{}, Args{"--kv-memory", "8MiB"},
-        Args{"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"}}) {
-    Args args = {"run", kModel, "--file", dir_.File("document"), "--ask", line["question"],
-                 "-n",  "4",    "--json", "--no-progress"};
-    args.insert(args.end(), limits.begin(), limits.end());
-    const Outcome outcome = Run(args);
-    ASSERT_EQ(outcome.status, 0) << outcome.err;
-    const auto planned = outcome.json()["plan"]["memory_bytes"].get<double>();
-    EXPECT_NEAR(static_cast<double>(outcome.peak_bytes), planned, 0.1 * planned);
+  const Args disk = {"--kv-memory", "8MiB", "--host-memory", "16MiB", "--disk-memory", "1GiB"};
+  Args lru = disk;
+  lru.insert(lru.end(), {"--placement", "lru"});
+  for (const int tokens : {1500, 6000, 12'000}) {
+    const Json line = Document(tokens);
+    WriteFile(dir_.File("document"), line["context"]);
+    for (const Args& limits : {Args{}, Args{"--kv-memory", "8MiB"}, disk, lru}) {
+      if (tokens != 6000 && limits != lru) continue;
+      Args args = {"run", kModel, "--file", dir_.File("document"), "--ask",     line["question"],
+                   "-n",  "4",    "--json", "--no-progress",       "--threads", "2"};
+      args.insert(args.end(), limits.begin(), limits.end());
+      const Outcome outcome = Run(args);
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+      const auto planned = outcome.json()["plan"]["memory_bytes"].get<double>();
+      const auto peak = static_cast<double>(outcome.peak_bytes);
+      EXPECT_GE(peak, 0.9 * planned) << tokens << " tokens";
+      EXPECT_LE(peak, planned) << tokens << " tokens, " << limits.size() << " arguments of limits";
+    }
   }
 }
 
@@ -282,6 +288,23 @@ TEST_F(Cli, AnswersAboutADocumentUnderAnyBudget) {
   const Outcome text = Run(limited);
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.err, HasSubstr("tokens are equal"));
+  EXPECT_THAT(text.err, HasSubstr("chunk 256 and segment 1024 as before"));
+  // That is not how an all-resident run is cut, which the run says, and with what it would be.
+  EXPECT_EQ(resident["plan"]["cut_notice"], "");
+  EXPECT_THAT(text.err, HasSubstr("headway: note: under these limits the cache is cut into chunks "
+                                  "of 256 tokens instead of 1024"));
+  const std::string notice = streamed["plan"]["cut_notice"];
+  const size_t offer = notice.find("--kv-memory ");
+  ASSERT_NE(offer, std::string::npos) << notice;
+  const size_t value = offer + 12;
+  Args same = ask;
+  same.insert(same.end(),
+              {"--kv-memory", notice.substr(value, notice.find(' ', value) - value),
+               "--host-memory", "4MiB", "--disk-memory", "64MiB", "--disk-path", dir_.path()});
+  const Json kept = RunJson(same);
+  EXPECT_EQ(kept["plan"]["cut_notice"], "");
+  EXPECT_EQ(kept["plan"]["chunk"], 1024);
+  EXPECT_EQ(kept["tokens"], resident["tokens"]);
 }
 
 TEST_F(Cli, BadInputIsOneLineAndNeverACrash) {

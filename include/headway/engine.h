@@ -247,6 +247,9 @@ struct PlanReport {
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;
+  // Where chunk or segment are not those of an all-resident run: what follows, and what would keep
+  // them. Empty: that run gives the same bits, where nothing is recomputed or left to the CPU.
+  std::string cut_notice;
   int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
   // The smallest budgets that would do, each with the others as they are; -1: none would.
   int64_t smallest_gpu_memory = 0;  // 0 where the device's memory is RAM

@@ -334,6 +334,7 @@ int ChatCommand(const Args& args, Console& console) {
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});
   if (!context.ok()) return console.Fail(context.status());
   WarnOfMemory((*context)->plan(), console);
+  SayCut((*context)->plan(), console);
   Chat chat(flags, **engine, **context, *length, std::move(*document), console);
   chat.Resume();
   return chat.Loop();

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <malloc.h>
 
 #include <cstdio>
 
@@ -15,10 +16,20 @@ void HoldClosedStreams() {
   }
 }
 
+// What is freed goes back to the system. glibc would raise its threshold to the size of each large
+// buffer that is freed and keep such ones: a prompt's pieces, 100 bytes a token, beside the memory
+// that was planned.
+void ReturnFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   HoldClosedStreams();
+  ReturnFreedMemory();
   headway::cli::Console console(stdin, stdout, stderr);
   const headway::cli::Args args(argv + (argc > 0 ? 1 : 0), argv + argc);
   return headway::cli::Main(args, console);

@@ -115,6 +115,7 @@ std::string ReportText(const ModelPlan& made) {
             "\n";
   }
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
+  if (!plan.cut_notice.empty()) text += "- " + Wrap(plan.cut_notice, 78, 2) + "\n";
   text += PredictionText(made);
   text += "\nsmallest budgets, each with the others as they are:\n";
   if (plan.smallest_gpu_memory != 0) {

@@ -110,6 +110,10 @@ void WarnOfMemory(const PlanReport& plan, Console& console) {
   if (!warning.empty()) console.Warn(warning);
 }
 
+void SayCut(const PlanReport& plan, Console& console) {
+  if (!plan.cut_notice.empty()) console.Say("headway: note: " + plan.cut_notice);
+}
+
 Json TimingsJson(const Timings& timings) {
   return {
       {"prefill_tokens", timings.prefill_tokens},
@@ -149,6 +153,7 @@ Json PlanJson(const PlanReport& plan) {
   }
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
+  json["cut_notice"] = plan.cut_notice;
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;
 }

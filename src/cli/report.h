@@ -33,6 +33,8 @@ std::string MemoryWarning(const PlanReport& plan, int64_t ram_bytes);
 int64_t RamBytes();
 // Prints it for this machine.
 void WarnOfMemory(const PlanReport& plan, Console& console);
+// One line where the budgets' cut of the cache gives other bits than an all-resident run.
+void SayCut(const PlanReport& plan, Console& console);
 
 // What each tier holds.
 struct TierUse {

@@ -48,7 +48,9 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
   AddGenerationConfigFlag(app, &flags->sampling);
   AddOutputFlags(app, &flags->output);
   AddSwitch(app, More("Output"), "--compare-resident", &flags->compare_resident,
-            "then run the same with no memory limit and compare the tokens; fails if they differ");
+            "then run the same with no memory limit, cut into the same chunks and segments, and "
+            "compare the tokens; fails if they differ. Where a run without limits would be cut in "
+            "another way, which changes rounding, a note says so");
   // What many prompts have no use for.
   for (const char* flag : {"--prompt", "--file", "--ask", "--session", "--compare-resident"}) {
     app.get_option("--prompts")->excludes(app.get_option(flag));
@@ -77,6 +79,7 @@ Result<Outcome> RunOnce(const RunFlags& flags, Engine& engine, const Request& re
   Result<std::unique_ptr<Context>> context = engine.NewContext({{length}});
   if (!context.ok()) return context.status();
   WarnOfMemory((*context)->plan(), console);
+  SayCut((*context)->plan(), console);
   Result<Generation> made =
       GenerateShown(**context, request, view, flags.model.engine, interrupt, console);
   Outcome outcome;
@@ -91,6 +94,14 @@ Result<Outcome> RunOnce(const RunFlags& flags, Engine& engine, const Request& re
   return outcome;
 }
 
+// What may be compared with a run that is cut in the same way.
+std::string ComparedCut(const PlanReport& plan) {
+  const bool other_sums = plan.host_share > 0.0 || plan.x_slabs > 0;
+  return fmt::format("chunk {} and segment {} as before ({})", plan.chunk, plan.segment,
+                     other_sums ? "equal within rounding: a part was recomputed or left to the CPU"
+                                : "which promises the same bits");
+}
+
 // The same request on the same cut of the cache with everything in fast memory, which must give
 // the same tokens: where a page lies never changes a bit.
 Result<bool> CompareResident(const RunFlags& flags, const Request& request, int64_t length,
@@ -101,6 +112,9 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   options.kv_memory = kNoLimit;
   options.host_memory = kNoLimit;
   options.disk_memory = 0;
+  options.gpu_memory = 0;
+  options.host_share = 0.0;
+  options.recompute_share = 0.0;
   options.policy = "auto";
   options.placement = "first-fit";
   options.session.clear();
@@ -117,10 +131,11 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
     return Status(StatusCode::kCancelled, "interrupted before the comparison was done");
   }
   const bool equal = second->generation.tokens == first.generation.tokens;
+  const int64_t beside = second->tiers.bytes[1] + second->tiers.bytes[2];
   console.Say(
-      fmt::format("compare   without a limit, {} on the device: {:.1f} tok/s prefill, "
+      fmt::format("compare   without a limit, {} on the device, {}: {:.1f} tok/s prefill, "
                   "{:.1f} tok/s decode; the {} tokens are {}",
-                  "everything",
+                  beside == 0 ? "everything" : "all that fits", ComparedCut(first.plan),
                   TokensPerSecond(second->timings.prefill_tokens, second->timings.prefill_seconds),
                   TokensPerSecond(second->timings.decode_tokens, second->timings.decode_seconds),
                   first.generation.tokens.size(), equal ? "equal" : "DIFFERENT"));

@@ -196,6 +196,7 @@ int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
   if (!context.ok()) return console.Fail(context.status());
   WarnOfMemory((*context)->plan(), console);
+  SayCut((*context)->plan(), console);
   const InterruptGuard interrupt;
   InOrder results(*lines, console);
   ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
 }  // namespace
 
 int64_t ProgramBytes(int64_t tokens) {
-  constexpr int64_t kProgramBytes = int64_t{8} << 20;
+  constexpr int64_t kProgramBytes = int64_t{17} << 19;
   constexpr int64_t kBytesPerToken = 100;
   return kProgramBytes + kBytesPerToken * tokens;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "kernels/page_codec.h"
@@ -12,6 +13,9 @@ namespace {
 
 // The largest length whose positions fit the i32 that kernels take.
 constexpr int64_t kMaxLength = int64_t{1} << 30;
+// Of a token of the context in the program: its text and its id, which the caller, the request and
+// the slot hold.
+constexpr int64_t kTextBytes = 32;
 
 // Of options.kv_encoding for a model whose cache is in `dtype` otherwise.
 Result<Encoding> EncodingOf(const EngineOptions& options, DType dtype, const KernelSizes& kernels) {
@@ -290,7 +294,8 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.disk_layers = memory.disk_layers;
   request.layer_read_bytes = weights.layer_read;
   request.weights_in_files = !options.random_weights;
-  request.other_bytes = memory.program_bytes;
+  request.other_bytes = memory.program_bytes +
+                        kTextBytes * std::reduce(workload.lengths.begin(), workload.lengths.end());
   request.chunk = memory.backend.chunk;
   request.segment = memory.backend.segment;
   request.budgets = {options.kv_memory, options.host_memory, DiskMemoryLimit(options)};
@@ -302,6 +307,7 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   request.keep_on_device =
       *placement == kv::PlacementKind::kFirstFit || *placement == kv::PlacementKind::kLru;
   request.keep_on_host = *placement != kv::PlacementKind::kDiskOnly;
+  request.session = !options.session.empty();
   request.machine = memory.machine;
   request.host_attention = PlansHostShare(options, memory.backend);
   request.host_share = options.host_share == kHostShareAuto ? 0.0 : options.host_share;
@@ -446,6 +452,7 @@ PlanReport ReportOf(const plan::Plan& plan, const plan::SmallestBudgets& smalles
     if (ram) report.memory_bytes += row.bytes;
   }
   report.reasons = plan.reasons;
+  report.cut_notice = plan.cut_notice;
   report.smallest_gpu_memory = smallest.device;
   report.smallest_kv_memory = smallest.kv;
   report.smallest_host_memory = smallest.host;

@@ -77,6 +77,20 @@ std::vector<int> StagingChoices(const PlanRequest& request) {
   return choices;
 }
 
+int64_t TotalTokens(const PlanRequest& request) {
+  return std::reduce(request.lengths.begin(), request.lengths.end());
+}
+
+// From the longest to the shortest.
+std::vector<int64_t> Chunks(const PlanRequest& request) {
+  if (request.fixed.chunk > 0) return {request.fixed.chunk};
+  std::vector<int64_t> chunks = {AutoChunk(request)};
+  for (int64_t c = request.chunk / 2; c >= kMinChunk; c /= 2) {
+    if (c < chunks.back()) chunks.push_back(c);
+  }
+  return chunks;
+}
+
 int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
   int64_t segments = 0;
   for (int64_t length : request.lengths) segments += CeilDiv(length, segment_tokens);
@@ -84,6 +98,10 @@ int64_t TotalSegments(const PlanRequest& request, int64_t segment_tokens) {
 }
 
 }  // namespace
+
+int64_t AutoChunk(const PlanRequest& request) {
+  return std::min(request.chunk, Align(TotalTokens(request), request.page_slots));
+}
 
 int64_t WholeSegment(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
@@ -108,7 +126,7 @@ int64_t AutoSegment(const PlanRequest& request) {
   // Each of many short sequences would leave as much room empty.
   if (request.lengths.size() > 1) {
     segment = std::min(segment, Align(longest, request.page_slots));
-    const int64_t tokens = std::reduce(request.lengths.begin(), request.lengths.end());
+    const int64_t tokens = TotalTokens(request);
     while (segment / 2 >= std::max(least, longest / kSegmentsOfLongest) &&
            TotalSegments(request, segment) * segment > tokens + tokens / kMostEmpty) {
       segment = RoundSegment(segment / 2, request.page_slots);
@@ -132,12 +150,8 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
       if (!WastesSlabs(request, g)) groups.push_back(g);
     groups.push_back(1);
   }
-  std::vector<int64_t> chunks, segments;
-  if (request.fixed.chunk > 0) {
-    chunks.push_back(request.fixed.chunk);
-  } else {
-    for (int64_t c = request.chunk; c >= kMinChunk; c /= 2) chunks.push_back(c);
-  }
+  const std::vector<int64_t> chunks = Chunks(request);
+  std::vector<int64_t> segments;
   if (request.fixed.segment_tokens > 0) {
     segments.push_back(request.fixed.segment_tokens);
   } else {
@@ -164,12 +178,18 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   return candidates;
 }
 
+namespace {
+
+// Of the candidates that fit, the one to take: the first whose fixed buffers leave at least half of
+// a limited budget to resident slabs, or else the first that fits. Null where none fits; with
+// all_weights, none with all weights on the device. few_on_host as Fit has it.
 const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                          bool all_weights) {
+                          bool all_weights, bool few_on_host = false) {
   const CacheChoice* first = nullptr;
   for (const CacheChoice& choice : candidates) {
     const Fit fit = TryFit(request, choice);
-    if (!fit.ok || (all_weights && fit.weight_layers < request.shape.layers)) continue;
+    if (!fit.ok || (fit.few_on_host && !few_on_host)) continue;
+    if (all_weights && fit.weight_layers < request.shape.layers) continue;
     if (first == nullptr) first = &choice;
     if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
     const CacheBytes bytes = request.costs.cache(choice);
@@ -182,6 +202,7 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
   return first;
 }
 
+// Where most of the cache is read from disk, more buffers are worth more than resident slabs.
 CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice) {
   const Fit fit = TryFit(request, choice);
   if (request.fixed.staging_slabs > 0 || fit.slabs[2] <= fit.slabs[0] + fit.slabs[1]) return choice;
@@ -192,6 +213,8 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
   }
   return choice;
 }
+
+}  // namespace
 
 WeightShares SharesOf(const PlanRequest& request, const Fit& fit) {
   const auto layers = static_cast<double>(request.shape.layers);
@@ -356,7 +379,8 @@ std::vector<CacheChoice> OtherRules(const PlanRequest& request,
     const CacheChoice* first = Choose(request, some, /*all_weights=*/false);
     if (first != nullptr) others.push_back(*first);
   };
-  for (int64_t chunk = request.chunk; chunk > rule.chunk; chunk /= 2) {
+  for (int64_t chunk : Chunks(request)) {
+    if (chunk <= rule.chunk) break;
     add([&](const CacheChoice& choice) { return choice.chunk == chunk; });
   }
   const int on_disk = TryFit(request, rule).disk_layers;
@@ -377,8 +401,7 @@ Scored FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>&
   return WithLargerChunk(request, FastestRecomputing(request, rule, best));
 }
 
-}  // namespace
-
+// The fastest on the request's machine: of `candidates` and others, beside `rule`, which fits.
 Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
                   const CacheChoice& rule) {
   Scored best = FastestBeside(request, candidates, rule);
@@ -387,6 +410,27 @@ Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& ca
     if (scored.seconds < best.seconds * (1.0 - kClearly)) best = scored;
   }
   return best;
+}
+
+}  // namespace
+
+std::optional<Scored> ChooseCut(const PlanRequest& request) {
+  const std::vector<CacheChoice> candidates = Candidates(request);
+  const CacheChoice* choice = Choose(request, candidates, /*all_weights=*/true);
+  if (choice == nullptr) choice = Choose(request, candidates, /*all_weights=*/false);
+  // The disk is slower than weights that stream, and than short segments.
+  if (choice == nullptr) choice = Choose(request, candidates, false, /*few_on_host=*/true);
+  if (choice == nullptr) return std::nullopt;
+  const CacheChoice rule = WithReadAhead(request, *choice);
+  if (request.machine == nullptr) return Scored{rule, request.host_share};
+  return FastestCut(request, candidates, rule);
+}
+
+bool SameCut(const PlanRequest& request, const CacheChoice& a, const CacheChoice& b) {
+  const int64_t tokens = TotalTokens(request);
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  return std::min(a.chunk, tokens) == std::min(b.chunk, tokens) &&
+         std::min(a.segment_tokens, longest) == std::min(b.segment_tokens, longest);
 }
 
 }  // namespace headway::plan

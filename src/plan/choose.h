@@ -3,6 +3,7 @@
 #define HEADWAY_PLAN_CHOOSE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/fit.h"
@@ -12,24 +13,13 @@ namespace headway::plan {
 
 inline constexpr int kStaging = 2;  // slabs: one is attended while the next is filled
 
+// The chunk that is preferred: a step has no more tokens than there are.
+int64_t AutoChunk(const PlanRequest& request);
 // A slab longer than every sequence would be room that nothing fills, and of the last slab of a
 // long one too much would stay empty.
 int64_t AutoSegment(const PlanRequest& request);
 // One segment that holds the longest sequence, as HeadInfer has it.
 int64_t WholeSegment(const PlanRequest& request);
-
-// Candidates from the largest buffers to the smallest. The segment shrinks last: with the same
-// segment and chunk, runs under different budgets agree to the last bit.
-std::vector<CacheChoice> Candidates(const PlanRequest& request);
-
-// Of the plans that fit, the one to take: the first whose fixed buffers leave at least half of a
-// limited budget to resident slabs, or else the first that fits.
-// Null where none fits; with all_weights, none with all weights on the device.
-const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                          bool all_weights);
-
-// Where most of the cache is read from disk, more buffers are worth more than resident slabs.
-CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice);
 
 // The shares of the layers whose weights stream, and that come from disk.
 struct WeightShares {
@@ -50,10 +40,17 @@ struct Scored {
   double seconds = 0.0;  // WorkloadSeconds
 };
 
-// The fastest on the request's machine, which is not null: of `candidates` and others, beside
-// `rule`, which fits.
-Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                  const CacheChoice& rule);
+// The cuts to choose from, from the largest buffers to the smallest. The segment shrinks last: with
+// the same segment and chunk, runs under different budgets agree to the last bit.
+std::vector<CacheChoice> Candidates(const PlanRequest& request);
+
+// The cut to take: the first candidate that fits, or where the request has a machine the fastest
+// beside it. Nothing where none fits.
+std::optional<Scored> ChooseCut(const PlanRequest& request);
+
+// Whether two cuts give the same bits for the sequences of the request: their steps and slabs end
+// at the same tokens.
+bool SameCut(const PlanRequest& request, const CacheChoice& a, const CacheChoice& b);
 
 }  // namespace headway::plan
 

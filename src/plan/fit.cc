@@ -79,6 +79,11 @@ Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
       request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
 }
 
+// On the device, for so many bytes of host memory.
+int64_t PageTables(const PlanRequest& request, int64_t bytes) {
+  return static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(bytes)));
+}
+
 // What the cache may take of the fast tier, beside page tables on the device.
 int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers,
                 int64_t page_tables) {
@@ -88,61 +93,99 @@ int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layer
                                           weights.buffers - page_tables);
 }
 
-// With `disk` left there for the cache.
-Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, int disk_layers,
-            int64_t disk) {
+// Where things may lie.
+struct Places {
+  int weight_layers = 0;
+  int disk_layers = 0;
+  int64_t disk = 0;        // left there for the cache
+  bool disk_tier = false;  // the buffers on the way to it take host memory
+  // Slabs may go to disk because the device does not hold the page tables of all that host memory
+  // does.
+  bool few_on_host = false;
+};
+
+// Slabs in host memory, of at most `most`, beside `beside` bytes there.
+int64_t SlabsOnHost(const PlanRequest& request, const Sizes& sizes, const Places& places,
+                    int64_t beside, int64_t most) {
+  const auto fits = [&](int64_t slabs) {
+    const int64_t tables = PageTables(request, beside + slabs * sizes.bytes.slab);
+    return KvLimit(request, sizes, places.weight_layers, tables) >= sizes.bytes.fixed();
+  };
+  if (!places.few_on_host || fits(most)) return most;
+  int64_t low = 0;
+  for (int64_t high = most; high - low > 1;) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) {
   Fit fit;
-  fit.weight_layers = weight_layers;
-  fit.disk_layers = disk_layers;
-  const bool streams = weight_layers < request.shape.layers;
-  const WeightSplit split = SplitWeights(request, weight_layers, disk_layers);
+  fit.weight_layers = places.weight_layers;
+  fit.disk_layers = places.disk_layers;
+  const bool streams = fit.weight_layers < request.shape.layers;
+  const WeightSplit split = SplitWeights(request, fit.weight_layers, fit.disk_layers);
   const int64_t weights = split.host + split.bounce;
   const CacheBytes& bytes = sizes.bytes;
   const int64_t fixed = bytes.fixed();
-  int64_t limit = KvLimit(request, sizes, weight_layers, 0);
+  int64_t limit = KvLimit(request, sizes, fit.weight_layers, 0);
   fit.room = streams ? KvLimit(request, sizes, 0, 0) : limit;
   fit.x_slabs = sizes.x_slabs;
   int64_t left = sizes.slabs;
   // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights;
-  const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
-  if (fixed > limit || host < 0 || disk < 0) return fit;
+  fit.bounce = places.disk_tier ? bytes.bounce : 0;
+  const int64_t on_host = fit.bounce + fit.x_slabs * bytes.x_slab;
+  if (fixed > limit || host < 0 || places.disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
-  if (!all_stay || streams) {
-    const int64_t room = request.keep_on_host ? host - on_host : 0;
-    const int64_t slabs = std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
-    const int64_t mapped = weights + (all_stay ? 0 : on_host + slabs);
-    fit.page_tables =
-        static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
-    limit = KvLimit(request, sizes, weight_layers, fit.page_tables);
+  int64_t on_host_most = 0;  // slabs
+  if (!all_stay || streams || places.disk_tier) {
+    const int64_t beside = weights + on_host;
+    if (!all_stay && request.keep_on_host) {
+      const int64_t room = std::max<int64_t>(host - on_host, 0) / bytes.slab;
+      on_host_most = SlabsOnHost(request, sizes, places, beside, std::min(left, room));
+    }
+    fit.page_tables = PageTables(request, beside + on_host_most * bytes.slab);
+    limit = KvLimit(request, sizes, fit.weight_layers, fit.page_tables);
     if (fixed > limit) return fit;
   }
   if (request.keep_on_device) {
     fit.slabs[0] = std::min(left, (limit - fixed) / bytes.slab);
     left -= fit.slabs[0];
   }
-  if ((left > 0 && bytes.bounce > host) || (fit.x_slabs > 0 && on_host > host)) return fit;
-  if (request.keep_on_host && left > 0) {
-    fit.slabs[1] = std::min(left, (host - on_host) / bytes.slab);
-    left -= fit.slabs[1];
-  }
-  if (left > 0) {
-    fit.slabs[2] = std::min(left, disk / bytes.slab);
+  if (on_host > host) return fit;
+  fit.slabs[1] = std::min(left, on_host_most);
+  left -= fit.slabs[1];
+  if (left > 0 && places.disk_tier) {
+    fit.slabs[2] = std::min(left, places.disk / bytes.slab);
     left -= fit.slabs[2];
   }
   fit.ok = left == 0;
   return fit;
 }
 
+// A disk tier is there where slabs need one, and in any case for a session's file or where nothing
+// else may hold what closes.
+Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
+  places.disk_tier = request.session || !request.keep_on_host;
+  const Fit fit = FitIn(request, sizes, places);
+  if (fit.ok || places.disk_tier || places.disk <= 0) return fit;
+  places.disk_tier = true;
+  return FitIn(request, sizes, places);
+}
+
 // With so many layers on the device, and of the others as few on disk as fit: more of them leave
 // more of host memory, so that the number is found by bisection.
-Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, bool few_on_host) {
   const int64_t disk = request.budgets.disk;
   const int64_t layer =
       request.weights_in_files ? 0 : RoundUp(request.layer_weight_bytes, kDiskAlignment);
   const auto with = [&](int on_disk) {
-    return FitWith(request, sizes, weight_layers, on_disk, disk - on_disk * layer);
+    return FitWithDisk(
+        request, sizes,
+        {weight_layers, on_disk, disk - on_disk * layer, /*disk_tier=*/false, few_on_host});
   };
   int high = request.shape.layers - weight_layers;
   if (request.disk_layers >= 0) return with(std::min(request.disk_layers, high));
@@ -150,8 +193,9 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   if (none.ok || high == 0 || request.layer_read_bytes == 0) return none;
   // Where they take of the disk's budget, that is asked last.
   const auto fits = [&](int on_disk) {
-    return FitWith(request, sizes, weight_layers, on_disk,
-                   request.weights_in_files ? disk : kUnbounded)
+    const int64_t left = request.weights_in_files ? disk : kUnbounded;
+    return FitWithDisk(request, sizes,
+                       {weight_layers, on_disk, left, /*disk_tier=*/false, few_on_host})
         .ok;
   };
   if (!fits(high)) return none;
@@ -162,21 +206,30 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers) {
   return with(high);
 }
 
+// With as many layers on the device as fit.
+Fit FitLayers(const PlanRequest& request, const Sizes& sizes, bool few_on_host) {
+  const int layers = request.shape.layers;
+  if (request.weight_layers >= 0) {
+    return FitWith(request, sizes, std::min(request.weight_layers, layers), few_on_host);
+  }
+  const Fit all = FitWith(request, sizes, layers, few_on_host);
+  if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;
+  for (int resident = layers - 1; resident >= 0; --resident) {
+    const Fit some = FitWith(request, sizes, resident, few_on_host);
+    if (some.ok) return some;
+  }
+  return all;
+}
+
 }  // namespace
 
 Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   const Sizes sizes = SizesOf(request, choice);
-  const int layers = request.shape.layers;
-  if (request.weight_layers >= 0) {
-    return FitWith(request, sizes, std::min(request.weight_layers, layers));
-  }
-  const Fit all = FitWith(request, sizes, layers);
-  if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;
-  for (int resident = layers - 1; resident >= 0; --resident) {
-    const Fit some = FitWith(request, sizes, resident);
-    if (some.ok) return some;
-  }
-  return all;
+  const Fit fit = FitLayers(request, sizes, /*few_on_host=*/false);
+  if (fit.ok || request.map_share == 0.0 || request.budgets.disk == 0) return fit;
+  Fit with_few = FitLayers(request, sizes, /*few_on_host=*/true);
+  with_few.few_on_host = with_few.ok;
+  return with_few;
 }
 
 }  // namespace headway::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/bytes.h"
 #include "plan/choose.h"
@@ -79,19 +80,10 @@ int64_t LongestThatFits(PlanRequest request) {
   return low * request.page_slots;
 }
 
-Status DoesNotFit(const PlanRequest& request) {
+// Each budget that alone would make the request fit, by its flag, the cheapest first: a byte of
+// disk costs about a fiftieth of one of RAM, and that a twentieth of one of a GPU.
+std::vector<std::string> BudgetsThatWouldDo(const PlanRequest& request) {
   const SmallestBudgets smallest = FindSmallestBudgets(request);
-  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
-  const bool streams = request.weight_layers >= 0 && request.weight_layers < request.shape.layers;
-  std::string message =
-      std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
-      std::to_string(longest) + " tokens" +
-      (request.lengths.size() > 1
-           ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
-           : "") +
-      (streams ? " do" : " does") + " not fit; one of these would do:";
-  // The cheapest first: a byte of disk costs about a fiftieth of one of RAM, and that a twentieth
-  // of one of a GPU.
   struct Offer {
     double price;
     std::string text;
@@ -110,7 +102,23 @@ Status DoesNotFit(const PlanRequest& request) {
   offer("--disk-memory", request.budgets.disk, smallest.disk, 1.0);
   std::stable_sort(offers.begin(), offers.end(),
                    [](const Offer& a, const Offer& b) { return a.price < b.price; });
-  for (const Offer& o : offers) message += (&o == &offers.front() ? " " : ", or ") + o.text;
+  std::vector<std::string> texts;
+  for (Offer& o : offers) texts.push_back(std::move(o.text));
+  return texts;
+}
+
+Status DoesNotFit(const PlanRequest& request) {
+  const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
+  const bool streams = request.weight_layers >= 0 && request.weight_layers < request.shape.layers;
+  std::string message =
+      std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
+      std::to_string(longest) + " tokens" +
+      (request.lengths.size() > 1
+           ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
+           : "") +
+      (streams ? " do" : " does") + " not fit; one of these would do:";
+  const std::vector<std::string> offers = BudgetsThatWouldDo(request);
+  for (size_t i = 0; i < offers.size(); ++i) message += (i == 0 ? " " : ", or ") + offers[i];
   if (offers.empty()) message += " no single budget alone; raise --kv-memory together with another";
   if (offers.size() > 1) message += "; the first is the cheapest";
   if (const int64_t tokens = LongestThatFits(request); tokens > 0) {
@@ -143,8 +151,8 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
-  add(Tier::kHost, "KV: bounce buffers", fit.slabs[1] + fit.slabs[2] > 0 ? bytes.bounce : 0);
-  add(Tier::kHost, "program and tokenizer", request.other_bytes);
+  add(Tier::kHost, "KV: bounce buffers", fit.bounce);
+  add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
   add(Tier::kDisk, request.weights_in_files ? "weights, in the model's files" : "weights",
       weights.disk);
   add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
@@ -218,7 +226,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
         (request.weights_in_files ? "the model's files" : "a temporary file") +
         " again, a layer ahead");
   }
-  if (request.fixed.chunk == 0 && plan->cache.chunk > request.chunk) {
+  if (request.fixed.chunk == 0 && plan->cache.chunk > AutoChunk(request)) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the weights cross the bus once for more tokens");
   }
@@ -245,7 +253,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say("head group " + std::to_string(plan->cache.group_heads) + " of " +
         std::to_string(request.shape.kv_heads) + ": " + WhyNoLargerGroup(request, fit, *plan));
   }
-  if (request.fixed.chunk == 0 && plan->cache.chunk < request.chunk) {
+  if (request.fixed.chunk == 0 && plan->cache.chunk < AutoChunk(request)) {
     CacheChoice longer = plan->cache;
     longer.chunk *= 2;
     say("chunk " + std::to_string(plan->cache.chunk) + ": " +
@@ -273,6 +281,45 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
   }
 }
 
+// The same with everything resident.
+PlanRequest WithoutBudgets(PlanRequest request) {
+  request.budgets = {kUnbounded, kUnbounded, 0, kUnbounded};
+  request.keep_on_device = request.keep_on_host = true;
+  request.weight_layers = request.disk_layers = -1;
+  return request;
+}
+
+// Whether the plan cuts the cache as an all-resident run does, and what follows where it does not.
+void CompareWithResident(const PlanRequest& request, Plan* plan) {
+  const std::optional<Scored> resident = ChooseCut(WithoutBudgets(request));
+  if (!resident.has_value() || SameCut(request, plan->cache, resident->choice)) return;
+  const CacheChoice& there = resident->choice;
+  std::string cut;
+  const auto add = [&](const char* what, int64_t tokens, int64_t instead_of) {
+    if (tokens == instead_of) return;
+    cut += (cut.empty() ? "" : " and ") + std::string(what) + " of " + std::to_string(tokens) +
+           " tokens instead of " + std::to_string(instead_of);
+  };
+  add("chunks", plan->cache.chunk, there.chunk);
+  add("segments", plan->cache.segment_tokens, there.segment_tokens);
+  PlanRequest same = request;
+  same.fixed.chunk = there.chunk;
+  same.fixed.segment_tokens = there.segment_tokens;
+  plan->cut_notice = "under these limits the cache is cut into " + cut +
+                     ": sums are taken in another order, so the text may differ from that of an "
+                     "all-resident run by rounding; ";
+  if (Fits(same, same.budgets)) {
+    plan->cut_notice += (request.machine != nullptr ? "predicted to be faster than the same cut"
+                                                    : "the same cut would hold fewer weights") +
+                        (", which --chunk " + std::to_string(there.chunk)) + " --segment " +
+                        std::to_string(there.segment_tokens) + " would keep";
+    return;
+  }
+  const std::vector<std::string> offers = BudgetsThatWouldDo(same);
+  plan->cut_notice += offers.empty() ? "no single budget would hold the same cut"
+                                     : offers.front() + " would hold the same cut";
+}
+
 }  // namespace
 
 int64_t Plan::Bytes(Tier tier) const {
@@ -283,18 +330,11 @@ int64_t Plan::Bytes(Tier tier) const {
 
 Result<Plan> MakePlan(const PlanRequest& request) {
   if (Status s = CheckRequest(request); !s.ok()) return s;
-  const std::vector<CacheChoice> candidates = Candidates(request);
-  const CacheChoice* choice = Choose(request, candidates, /*all_weights=*/true);
-  if (choice == nullptr) choice = Choose(request, candidates, /*all_weights=*/false);
-  if (choice == nullptr) return DoesNotFit(request);
+  const std::optional<Scored> chosen = ChooseCut(request);
+  if (!chosen.has_value()) return DoesNotFit(request);
   Plan plan;
-  plan.cache = WithReadAhead(request, *choice);
-  plan.host_share = request.host_share;
-  if (request.machine != nullptr) {
-    const Scored fastest = FastestCut(request, candidates, plan.cache);
-    plan.cache = fastest.choice;
-    plan.host_share = fastest.host_share;
-  }
+  plan.cache = chosen->choice;
+  plan.host_share = chosen->host_share;
   const Fit fit = TryFit(request, plan.cache);
   plan.weight_layers = fit.weight_layers;
   const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
@@ -319,6 +359,7 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   plan.kv_bytes += request.costs.cache(plan.cache).streaming_heads;
   if (request.machine != nullptr) Predict(request, &plan);
   Explain(request, fit, &plan);
+  CompareWithResident(request, &plan);
   return plan;
 }
 

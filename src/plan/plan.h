@@ -78,7 +78,7 @@ struct PlanRequest {
   // Host memory that these take on their way, a layer; 0: none can be read from disk.
   int64_t layer_read_bytes = 0;
   bool weights_in_files = true;  // they lie on disk already; else what is there takes of its budget
-  int64_t other_bytes = 0;       // tokenizer, program
+  int64_t other_bytes = 0;       // tokenizer, program, the prompts' text
   int64_t driver_bytes = 0;      // that the driver takes of the device's own memory
   // Of the device's memory for a byte of host memory that it can reach: its page tables.
   double map_share = 0.0;
@@ -88,6 +88,7 @@ struct PlanRequest {
   Budgets budgets;
   bool keep_on_device = true;  // false: no closed page may stay (placement host-only or disk-only)
   bool keep_on_host = true;    // false: disk-only
+  bool session = false;        // its file is a disk tier, whether slabs must lie there or not
   CacheChoice fixed;           // what the user or a session fixed
   CostModel costs;
   // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
@@ -131,6 +132,10 @@ struct Plan {
   StepTime decode;
   std::vector<MemoryRow> memory;
   std::vector<std::string> reasons;  // why it is as it is, a sentence each
+  // Where budgets give another chunk or segment than an all-resident run of the request has: what
+  // that means and how to have the same. Empty: the bits are those of that run, host_share and
+  // x_slabs apart.
+  std::string cut_notice;
 
   int64_t Bytes(Tier tier) const;
 };
