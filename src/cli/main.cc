@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/exceptions.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 
@@ -17,9 +18,12 @@ void HoldClosedStreams() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   HoldClosedStreams();
   headway::cli::Console console(stdin, stdout, stderr);
   const headway::cli::Args args(argv + (argc > 0 ? 1 : 0), argv + argc);
   return headway::cli::Main(args, console);
+} catch (...) {
+  std::fprintf(stderr, "headway: error: %s\n", headway::StatusOfException().message().c_str());
+  return headway::cli::kExitFailed;
 }
