@@ -70,7 +70,7 @@ class Bench {
     Result<std::unique_ptr<Kernels>> kernels = NewCudaKernels(0);
     Must(kernels.status());
     kernels_ = std::move(*kernels);
-    stream_ = device_->NewStream(Lane::kCompute);
+    stream_ = *device_->NewStream(Lane::kCompute);
     KernelLimits limits;
     limits.rows = kTokens;
     limits.max_in = kFf;

@@ -70,7 +70,7 @@ class Step {
     backend_ = Unwrap(NewBackend(device, "auto"));
     device_ = Unwrap(backend_->NewDevice(Env::Default(), nullptr, false));
     kernels_ = Unwrap(backend_->NewKernels(&pool_, nullptr));
-    compute_ = device_->NewStream(Lane::kCompute);
+    compute_ = *device_->NewStream(Lane::kCompute);
     const DType activation = kernels_->ActivationDType(DType::kBF16);
     KernelLimits limits;
     limits.rows = 16;

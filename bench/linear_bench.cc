@@ -112,7 +112,7 @@ class Linears {
   int64_t rows_;
   Budget budget_{"benchmark", kUnlimited};
   std::unique_ptr<Device> device_ = NewCpuDevice(Env::Default(), nullptr);
-  std::unique_ptr<Stream> stream_ = device_->NewStream(Lane::kCompute);
+  std::unique_ptr<Stream> stream_ = *device_->NewStream(Lane::kCompute);
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Buffer> weights_;
   std::unique_ptr<Buffer> x_;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -62,7 +62,7 @@ IoOutcome TransferWithThreads(int fd, IoDirection direction, std::span<const IoP
   for (size_t i = 1; i < std::min(pieces.size(), kFallbackThreads); ++i) {
     try {
       threads.emplace_back(work);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       break;  // fewer threads do the same work
     }
   }

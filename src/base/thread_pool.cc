@@ -1,15 +1,18 @@
 #include "base/thread_pool.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <system_error>
+#include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace headway {
 namespace {
@@ -65,6 +68,8 @@ struct ThreadPool::State {
   alignas(kCacheLine) std::atomic<int64_t> unfinished{0};
   alignas(kCacheLine) std::atomic<int> epoch{0};  // Runs begun; what idle workers watch
   std::atomic<bool> stop{false};
+  std::atomic<bool> failed{false};  // a piece of the job threw `failure`
+  std::exception_ptr failure;
   std::vector<std::thread> workers;
 
   void Work(int thread) {
@@ -75,7 +80,12 @@ struct ThreadPool::State {
       const int64_t begin = (job.pieces - left) * job.grain;
       // Not begin + grain, which may not fit where grain is near the largest number.
       const int64_t end = begin + std::min(job.grain, job.items - begin);
-      (*job.fn)(thread, begin, end);
+      try {
+        (*job.fn)(thread, begin, end);
+      } catch (...) {
+        // Read by Run behind `unfinished`, which this piece is not counted off before.
+        if (!failed.exchange(true)) failure = std::current_exception();
+      }
       ++done;
       if (left == 1) break;
     }
@@ -135,8 +145,13 @@ ThreadPool::ThreadPool(int threads, std::chrono::microseconds yield_time)
   for (int thread = 1; thread < wanted; ++thread) {
     try {
       state_->workers.emplace_back([state = state_.get(), thread] { state->WorkerLoop(thread); });
-    } catch (const std::system_error&) {
-      break;  // a limit on threads: fewer do the same work
+    } catch (const std::exception& error) {
+      Log(LogLevel::kWarning,
+          fmt::format(
+              "only {} of {} threads could be started ({}), so work takes longer; raise the "
+              "limit on threads or memory (ulimit -u, -v), or lower --threads",
+              thread, wanted, error.what()));
+      break;
     }
   }
   threads_ = 1 + static_cast<int>(state_->workers.size());
@@ -166,6 +181,7 @@ void ThreadPool::Run(int64_t items, int64_t grain, const PieceFunction& fn) {
   state.Wake(pieces - 1);
   state.Work(0);
   state.WaitUntilFinished();
+  if (state.failed.exchange(false)) std::rethrow_exception(std::exchange(state.failure, nullptr));
 }
 
 }  // namespace headway

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -131,6 +132,30 @@ TEST(ThreadPool, CreatedAndDestroyedQuickly) {
   for (int round = 0; round < 200; ++round) {
     ThreadPool pool(4);
     if (round % 2 == 0) pool.Run(4, 1, [](int, int64_t, int64_t) {});
+  }
+}
+
+// Whichever thread's piece it is, Run ends with the exception, once no other piece runs.
+TEST(ThreadPool, WhatAPieceThrowsComesOutOfRun) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int bad = 0; bad < 50; ++bad) {
+      std::atomic<int> running = 0;
+      const auto work = [&](int, int64_t begin, int64_t) {
+        ++running;
+        if (begin == bad || begin == bad + 7) {
+          --running;
+          throw std::bad_alloc();
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        --running;
+      };
+      EXPECT_THROW(pool.Run(50, 1, work), std::bad_alloc);
+      EXPECT_EQ(running, 0);
+      std::atomic<int> done = 0;
+      pool.Run(50, 1, [&](int, int64_t, int64_t) { ++done; });
+      EXPECT_EQ(done, 50);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "base/exceptions.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 
@@ -27,10 +28,13 @@ void ReturnFreedMemory() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   HoldClosedStreams();
   ReturnFreedMemory();
   headway::cli::Console console(stdin, stdout, stderr);
   const headway::cli::Args args(argv + (argc > 0 ? 1 : 0), argv + argc);
   return headway::cli::Main(args, console);
+} catch (...) {
+  std::fprintf(stderr, "headway: error: %s\n", headway::StatusOfException().message().c_str());
+  return headway::cli::kExitFailed;
 }

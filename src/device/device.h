@@ -122,7 +122,8 @@ class Device {
   // device needs that).
   virtual Result<std::unique_ptr<Buffer>> AllocateHost(Budget& budget, size_t bytes,
                                                        const std::string& tag) = 0;
-  virtual std::unique_ptr<Stream> NewStream(Lane lane) = 0;
+  // kIo when the system has no thread for it.
+  virtual Result<std::unique_ptr<Stream>> NewStream(Lane lane) = 0;
   virtual std::unique_ptr<Event> NewEvent() = 0;
 };
 

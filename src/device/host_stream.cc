@@ -1,7 +1,10 @@
 #include "device/host_stream.h"
 
 #include <cstring>
+#include <string>
 #include <utility>
+
+#include "base/exceptions.h"
 
 namespace headway {
 
@@ -42,10 +45,21 @@ void CopyRows(std::byte* to, size_t to_stride, const std::byte* from, size_t fro
 
 WorkCost CopyCost(size_t bytes) { return WorkCost{"copy", static_cast<int64_t>(2 * bytes), 0}; }
 
-HostStream::HostStream(Env* env, Trace* trace, Lane lane)
-    : clock_(env, trace, lane), thread_([this] { Loop(); }) {}
+Result<std::unique_ptr<Stream>> HostStream::Create(Env* env, Trace* trace, Lane lane) {
+  std::unique_ptr<HostStream> stream(new HostStream(env, trace, lane));
+  Status started = Guarded([&] {
+    stream->thread_ = std::thread([made = stream.get()] { made->Loop(); });
+    return OkStatus();
+  });
+  if (!started.ok()) {
+    return Status(started.code(), std::string("cannot start the thread of the lane ") +
+                                      LaneName(lane) + ": " + started.message());
+  }
+  return std::unique_ptr<Stream>(std::move(stream));
+}
 
 HostStream::~HostStream() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -79,6 +93,16 @@ void HostStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
   });
 }
 
+void HostStream::Record(Event& event) {
+  std::function<void()> reach = static_cast<HostEvent&>(event).RecordOnHost();
+  try {
+    Enqueue(std::move(reach));
+  } catch (...) {
+    reach();  // nobody must wait for ever
+    throw;
+  }
+}
+
 Status HostStream::Synchronize() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
@@ -90,7 +114,7 @@ Status HostStream::status() {
   return status_;
 }
 
-void HostStream::Enqueue(std::function<void()> work) {
+void HostStream::Enqueue(std::function<void()>&& work) {
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));
@@ -107,9 +131,13 @@ void HostStream::Loop() {
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
-    work();
+    Status thrown = Guarded([&] {
+      work();
+      return OkStatus();
+    });
     work = nullptr;
     lock.lock();
+    if (!thrown.ok() && status_.ok()) status_ = std::move(thrown);
     busy_ = false;
     if (queue_.empty()) idle_.notify_all();
   }

@@ -6,8 +6,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/env.h"
 #include "device/device.h"
@@ -31,6 +33,16 @@ class HostPoint {
   int64_t recorded_ = 0;
   int64_t reached_ = 0;
 };
+
+// The work that reaches the next recording of `point`, which `owner` holds and tells. Should there
+// be no memory for it, nothing was recorded, and nobody waits for what never comes.
+template <typename Owner>
+std::function<void()> RecordPoint(std::shared_ptr<Owner> owner, HostPoint& point) {
+  const int64_t next = point.LastRecording() + 1;
+  std::function<void()> reach = [owner = std::move(owner), next] { owner->Reach(next); };
+  point.NextRecording();
+  return reach;
+}
 
 // An event that host streams can record and wait for. What is returned runs on the stream's thread,
 // and means the recording that was the last when it was asked for. `soon`: the thread may keep its
@@ -72,7 +84,8 @@ WorkCost CopyCost(size_t bytes);
 // A queue with a thread of its own. Its events are HostEvents.
 class HostStream final : public Stream {
  public:
-  HostStream(Env* env, Trace* trace, Lane lane);
+  // kIo when the system does not start another thread.
+  static Result<std::unique_ptr<Stream>> Create(Env* env, Trace* trace, Lane lane);
   ~HostStream() override;
 
   Lane lane() const override { return clock_.lane(); }
@@ -80,7 +93,7 @@ class HostStream final : public Stream {
   void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
               size_t row_bytes, size_t rows) override;
   void HostWork(const WorkCost& cost, std::function<Status()> work) override;
-  void Record(Event& event) override { Enqueue(static_cast<HostEvent&>(event).RecordOnHost()); }
+  void Record(Event& event) override;
   void Wait(Event& event) override {
     Enqueue(static_cast<HostEvent&>(event).WaitOnHost(lane() == Lane::kHostCompute));
   }
@@ -88,7 +101,9 @@ class HostStream final : public Stream {
   Status status() override;
 
  private:
-  void Enqueue(std::function<void()> work);
+  HostStream(Env* env, Trace* trace, Lane lane) : clock_(env, trace, lane) {}
+  // Where it throws, `work` is as it was.
+  void Enqueue(std::function<void()>&& work);
   void Loop();
 
   LaneClock clock_;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -54,8 +55,9 @@ Context::Impl::Impl(const ContextParts& p)
 
 Context::Impl::~Impl() {
   if (parts.options->trace.empty() || generator == nullptr) return;
-  if (Status s = trace.Write(*parts.env, parts.options->trace); !s.ok()) {
-    Log(LogLevel::kWarning, "the trace was not written: " + s.message());
+  Status written = Guarded([&] { return trace.Write(*parts.env, parts.options->trace); });
+  if (!written.ok()) {
+    Log(LogLevel::kWarning, "the trace was not written: " + written.message());
   }
 }
 
@@ -130,7 +132,9 @@ Status Context::Impl::Build(const Workload& workload) {
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
   if (!made.ok()) return made.status();
   kernels = std::move(*made);
-  compute = device->NewStream(Lane::kCompute);
+  Result<std::unique_ptr<Stream>> compute_stream = device->NewStream(Lane::kCompute);
+  if (!compute_stream.ok()) return compute_stream.status();
+  compute = std::move(*compute_stream);
 
   std::unique_ptr<kv::SlabFile> session;
   kv::Manifest manifest;
@@ -227,8 +231,11 @@ Context::~Context() = default;
 const PlanReport& Context::plan() const { return impl_->plan; }
 
 Result<std::vector<Generation>> Context::Generate(std::span<const Request> requests,
-                                                  const Hooks& hooks) {
+                                                  const Hooks& hooks) try {
+  if (!impl_->broken.ok()) return impl_->broken;
   return impl_->generator->Generate(requests, hooks);
+} catch (...) {
+  return impl_->Break();
 }
 
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const Hooks& hooks) {
@@ -236,25 +243,40 @@ Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, con
 }
 
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const ScorePart& part,
-                                            const Hooks& hooks) {
+                                            const Hooks& hooks) try {
+  if (!impl_->broken.ok()) return impl_->broken;
   return impl_->generator->Score(tokens, part, hooks);
+} catch (...) {
+  return impl_->Break();
 }
 
 Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens, int64_t from,
-                                                 int64_t sink, int64_t recent, const Hooks& hooks) {
+                                                 int64_t sink, int64_t recent,
+                                                 const Hooks& hooks) try {
+  if (!impl_->broken.ok()) return impl_->broken;
   return impl_->generator->FarAttention(tokens, from, sink, recent, hooks);
+} catch (...) {
+  return impl_->Break();
 }
 
-Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
+Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) try {
+  if (!impl_->broken.ok()) return impl_->broken;
   return impl_->generator->FillSynthetic(slot, tokens, seed);
+} catch (...) {
+  return impl_->Break();
 }
 
-void Context::Reset() { impl_->generator->Reset(); }
+void Context::Reset() {
+  if (impl_->broken.ok()) impl_->generator->Reset();
+}
 
-Status Context::SaveSession(std::string_view note) {
+Status Context::SaveSession(std::string_view note) try {
+  if (!impl_->broken.ok()) return impl_->broken;
   const Slot& slot = impl_->generator->slots()[0];
   if (!impl_->store->has_session() || !slot.sequence.has_value()) return OkStatus();
   return impl_->store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
+} catch (...) {
+  return impl_->Break();
 }
 
 int64_t Context::SessionTokens() const { return impl_->session_tokens; }

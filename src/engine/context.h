@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/exceptions.h"
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "device/device.h"
@@ -67,6 +68,10 @@ struct Context::Impl {
   PlanReport plan;
   int64_t session_tokens = 0;
   std::string session_note;
+  Status broken;  // an exception ended a call at some point or other: the context is of no more use
+
+  // For a catch block: from now on every call fails with what the exception says.
+  Status Break() { return broken = StatusOfException(); }
 };
 
 // The manifest of the session of `options`; one of no layers where there is none. For planning

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "engine/context.h"
 #include "engine/device_memory.h"
@@ -272,14 +273,16 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   if (!device_budget.has_value() && streamed.empty()) return OkStatus();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
   if (!made.ok()) return made.status();
-  if (Status s = model->MoveTo(**made, {.device_budget = fast_budget(),
-                                        .host_budget = &host_budget,
-                                        .streamed = streamed,
-                                        .on_disk = plan.disk_layers,
-                                        .disk_budget = &disk_budget,
-                                        .directory = DiskDirectory(options),
-                                        .pool = &pool});
-      !s.ok()) {
+  Status s = Guarded([&] {
+    return model->MoveTo(**made, {.device_budget = fast_budget(),
+                                  .host_budget = &host_budget,
+                                  .streamed = streamed,
+                                  .on_disk = plan.disk_layers,
+                                  .disk_budget = &disk_budget,
+                                  .directory = DiskDirectory(options),
+                                  .pool = &pool});
+  });
+  if (!s.ok()) {
     if (!streamed.empty()) moved = s;  // some are where another plan would not have them
     return s;
   }
@@ -321,8 +324,10 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
-                                             const EngineOptions& options) {
+                                             const EngineOptions& options) try {
   return EngineOpener::Open(Env::Default(), model, options);
+} catch (...) {
+  return StatusOfException();
 }
 
 Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
@@ -356,18 +361,22 @@ std::string Engine::kernels() const { return impl_->kernels->name(); }
 int Engine::threads() const { return impl_->pool.threads(); }
 
 Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
-                                            const EncodeOptions& options) const {
+                                            const EncodeOptions& options) const try {
   if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
   return impl_->tokenizer->Encode(text, options);
+} catch (...) {
+  return StatusOfException();
 }
 
-Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_special) const {
+Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_special) const try {
   if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
   return impl_->tokenizer->Decode(tokens, skip_special);
+} catch (...) {
+  return StatusOfException();
 }
 
 Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
-                                       const ChatOptions& options) const {
+                                       const ChatOptions& options) const try {
   if (impl_->chat == nullptr) {
     return Status(StatusCode::kNotFound, impl_->info.folder + " has no chat template");
   }
@@ -384,15 +393,19 @@ Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
                   "the chat template of " + impl_->info.folder + ": " + text.status().message());
   }
   return text;
+} catch (...) {
+  return StatusOfException();
 }
 
-Result<int64_t> Engine::SessionTokens() const {
+Result<int64_t> Engine::SessionTokens() const try {
   Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
   if (!session.ok()) return session.status();
   return static_cast<int64_t>(session->tokens.size());
+} catch (...) {
+  return StatusOfException();
 }
 
-Result<PlanReport> Engine::Plan(const Workload& workload) const {
+Result<PlanReport> Engine::Plan(const Workload& workload) const try {
   Result<plan::PlanRequest> request = impl_->Request(workload);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
@@ -403,9 +416,11 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const {
     report.prediction = PredictionOf(*plan, *impl_->machine, workload);
   }
   return report;
+} catch (...) {
+  return StatusOfException();
 }
 
-Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const {
+Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const try {
   Result<plan::PlanRequest> request = impl_->Request(planned);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = plan::MakePlan(*request);
@@ -420,9 +435,11 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
     machine = &*impl_->quick;
   }
   return PhaseSeconds(*machine, *request, *plan, phase);
+} catch (...) {
+  return StatusOfException();
 }
 
-Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
+Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) try {
   // What does not fit is refused before the weights are moved.
   Result<PlanReport> plan = Plan(workload);
   if (!plan.ok()) return plan.status();
@@ -446,6 +463,8 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) {
   if (!made.ok()) return made.status();
   (*made)->plan.prediction = plan->prediction;
   return std::unique_ptr<Context>(new Context(std::move(*made)));
+} catch (...) {
+  return StatusOfException();
 }
 
 }  // namespace headway

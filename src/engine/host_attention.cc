@@ -35,10 +35,7 @@ constexpr int64_t kFloat = sizeof(float);
 }  // namespace
 
 HostAttention::HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels)
-    : limits_(limits),
-      cpu_(NewCpuDevice(Env::Default(), nullptr)),
-      at_once_(cpu_->NewStream(Lane::kCompute)),
-      kernels_(std::move(kernels)) {}
+    : limits_(limits), cpu_(NewCpuDevice(Env::Default(), nullptr)), kernels_(std::move(kernels)) {}
 
 int64_t HostAttention::QueryBytes() const {
   return Width() * static_cast<int64_t>(DTypeBytes(limits_.activation));
@@ -57,6 +54,9 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
                                                              std::unique_ptr<Kernels> kernels,
                                                              Device& device, Budget& budget) {
   std::unique_ptr<HostAttention> host(new HostAttention(limits, std::move(kernels)));
+  Result<std::unique_ptr<Stream>> at_once = host->cpu_->NewStream(Lane::kCompute);
+  if (!at_once.ok()) return at_once.status();
+  host->at_once_ = std::move(*at_once);
   const int64_t heads = limits.entries * limits.shape.query_heads;
   const int64_t width = limits.entries * host->Width();
   const int64_t q_bytes = RoundUp(limits.entries * host->QueryBytes(), 64);

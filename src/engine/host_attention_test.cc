@@ -169,7 +169,7 @@ TEST(HostAttentionPauses, CountBehindWorksThatTheStreamAwaited) {
   ThreadPool pool(1);
   Budget budget("test", kUnlimited);
   const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
-  const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Stream> stream = *device->NewStream(Lane::kCompute);
   HostAttentionLimits limits;
   limits.shape.layers = 3;
   limits.shape.query_heads = limits.shape.kv_heads = 1;

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/env.h"
+#include "base/exceptions.h"
 #include "headway/engine.h"
 #include "kv/store/slab_file.h"
 #include "model/config.h"
@@ -96,7 +97,7 @@ std::string Availability(const Result<Loaded>& loaded, const std::string& found)
 
 }  // namespace
 
-Result<Inspection> Inspect(const std::string& path) {
+Result<Inspection> Inspect(const std::string& path) try {
   Env* env = Env::Default();
   if (env->Exists(path) && !env->IsDirectory(path)) {
     Result<kv::Manifest> manifest = kv::InspectSession(env, path);
@@ -121,6 +122,8 @@ Result<Inspection> Inspect(const std::string& path) {
   inspection.fields.emplace_back("chat template",
                                  Availability(ChatTemplate::Load(env, *folder), "yes"));
   return inspection;
+} catch (...) {
+  return StatusOfException();
 }
 
 }  // namespace headway

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/env.h"
+#include "base/exceptions.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
@@ -46,7 +47,8 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   Result<std::unique_ptr<Kernels>> kernels = (*backend)->NewKernels(&pool, nullptr);
   if (!kernels.ok()) return kernels.status();
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
-  const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
+  const Result<std::unique_ptr<Stream>> stream = device->NewStream(Lane::kCompute);
+  if (!stream.ok()) return stream.status();
   KernelLimits limits;
   limits.rows = rows;
   limits.max_in = kIn;
@@ -67,10 +69,10 @@ Result<double> MeasureGemm(Env& env, const EngineOptions& options, ThreadPool& p
   op.y = y;
   op.y_stride = kOut;
   const double seconds = BestSeconds(env, 9, [&] {
-    (*kernels)->Linear(*stream, x, rows, {&op, 1});
-    stream->Synchronize().ok();
+    (*kernels)->Linear(**stream, x, rows, {&op, 1});
+    (*stream)->Synchronize().ok();
   });
-  if (Status s = stream->status(); !s.ok()) return s;
+  if (Status s = (*stream)->status(); !s.ok()) return s;
   return 2.0 * rows * kIn * kOut / seconds;
 }
 
@@ -177,7 +179,7 @@ Result<DiskRates> MeasureDisk(Env& env, const EngineOptions& options, ThreadPool
   return DiskRates{moved / seconds, moved / written};
 }
 
-Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
+Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) try {
   if (Status s = CheckOptions(options); !s.ok()) return s;
   Env* env = Env::Default();
   ThreadPool pool(options.threads);
@@ -200,6 +202,8 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) {
   }
   peaks.disk_read_bytes_per_second = disk->read;
   return peaks;
+} catch (...) {
+  return StatusOfException();
 }
 
 }  // namespace headway

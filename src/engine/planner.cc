@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/exceptions.h"
 #include "engine/context.h"
 #include "engine/head_pattern.h"
 #include "engine/machine_profile.h"
@@ -106,7 +107,7 @@ Result<Target> TargetOf(const EngineOptions& options, const std::optional<Chosen
 }  // namespace
 
 Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
-                            const Workload& asked, bool explain) {
+                            const Workload& asked, bool explain) try {
   Env& env = *Env::Default();
   if (Status s = CheckOptions(options); !s.ok()) return s;
   ThreadPool pool(options.threads);
@@ -195,6 +196,8 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
     }
   }
   return result;
+} catch (...) {
+  return StatusOfException();
 }
 
 }  // namespace headway

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "engine/machine_profile.h"
 #include "engine/prober.h"
@@ -190,7 +191,7 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   return machine;
 }
 
-Result<MachineReport> ProbeMachine(const EngineOptions& options) {
+Result<MachineReport> ProbeMachine(const EngineOptions& options) try {
   if (Status s = CheckOptions(options); !s.ok()) return s;
   Env& env = *Env::Default();
   Result<plan::Machine> machine = ProbeHardware(env, options, /*quick=*/false);
@@ -210,6 +211,8 @@ Result<MachineReport> ProbeMachine(const EngineOptions& options) {
     report.notices.push_back("the probe is not kept: " + s.message());
   }
   return report;
+} catch (...) {
+  return StatusOfException();
 }
 
 }  // namespace headway

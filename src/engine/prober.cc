@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/exceptions.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "device/cpu/cpu_device.h"
@@ -89,7 +90,9 @@ Result<std::unique_ptr<Prober>> Prober::Create(Env& env, const EngineOptions& op
   Result<std::unique_ptr<Kernels>> kernels = p->backend_->NewKernels(&p->pool_, nullptr);
   if (!kernels.ok()) return kernels.status();
   p->kernels_ = std::move(*kernels);
-  p->compute_ = p->device_->NewStream(Lane::kCompute);
+  Result<std::unique_ptr<Stream>> compute = p->device_->NewStream(Lane::kCompute);
+  if (!compute.ok()) return compute.status();
+  p->compute_ = std::move(*compute);
   if (Status s = p->Allocate(); !s.ok()) return s;
   return p;
 }
@@ -250,19 +253,23 @@ Result<double> Prober::LaunchSeconds() {
 }
 
 Result<double> Prober::CopySeconds(Lane lane, int64_t bytes) {
-  const std::unique_ptr<Stream> stream = device_->NewStream(lane);
+  const Result<std::unique_ptr<Stream>> stream = device_->NewStream(lane);
+  if (!stream.ok()) return stream.status();
   const bool up = lane == Lane::kHostToDevice;
   const int64_t turns = sizes_.copy_bytes / bytes;
-  return Seconds(*stream, bytes > 16 * kMiB ? 4 : 64, [&](int i) {
+  return Seconds(**stream, bytes > 16 * kMiB ? 4 : 64, [&](int i) {
     std::byte* host = pinned_->data() + i % turns * bytes;
     std::byte* device = memory_->data() + i % turns * bytes;
-    stream->Copy(up ? device : host, up ? host : device, static_cast<size_t>(bytes));
+    (*stream)->Copy(up ? device : host, up ? host : device, static_cast<size_t>(bytes));
   });
 }
 
 Result<double> Prober::BothDirections() {
-  const std::unique_ptr<Stream> up = device_->NewStream(Lane::kHostToDevice);
-  const std::unique_ptr<Stream> down = device_->NewStream(Lane::kDeviceToHost);
+  Result<std::unique_ptr<Stream>> one = device_->NewStream(Lane::kHostToDevice);
+  if (!one.ok()) return one.status();
+  Result<std::unique_ptr<Stream>> other = device_->NewStream(Lane::kDeviceToHost);
+  if (!other.ok()) return other.status();
+  const std::unique_ptr<Stream> up = std::move(*one), down = std::move(*other);
   const int64_t half = sizes_.copy_bytes / 2;
   // The copies up are what is waited for; there are more of the copies down than these take.
   Status failed;
@@ -280,24 +287,28 @@ Result<double> Prober::BothDirections() {
 
 Result<Prober::HostRate> Prober::RateOf(const std::function<Status()>& work, int64_t bytes,
                                         bool copying) {
-  std::atomic<bool> stop = false;
   std::atomic<int64_t> copied = 0;
-  Status copy_status;
-  std::thread copier;
+  Status status, copy_status;
+  Result<std::unique_ptr<Stream>> stream = device_->NewStream(Lane::kHostToDevice);
+  if (!stream.ok()) return stream.status();
+  const auto copy = [&] {
+    for (int i = 0; i < 4; ++i) {
+      (*stream)->Copy(memory_->data(), pinned_->data(),
+                      static_cast<size_t>(std::min(kCopyStep, sizes_.copy_bytes)));
+    }
+    copied += 4 * std::min(kCopyStep, sizes_.copy_bytes);
+    return (*stream)->Synchronize();
+  };
+  std::jthread copier;  // stops and is waited for wherever this function is left
   if (copying) {
-    copier = std::thread([&] {
-      const std::unique_ptr<Stream> stream = device_->NewStream(Lane::kHostToDevice);
-      while (!stop && copy_status.ok()) {
-        for (int i = 0; i < 4; ++i) {
-          stream->Copy(memory_->data(), pinned_->data(),
-                       static_cast<size_t>(std::min(kCopyStep, sizes_.copy_bytes)));
-        }
-        copy_status = stream->Synchronize();
-        copied += 4 * std::min(kCopyStep, sizes_.copy_bytes);
-      }
+    status = Guarded([&] {
+      copier = std::jthread([&](const std::stop_token& stop) {
+        while (!stop.stop_requested() && copy_status.ok()) copy_status = Guarded(copy);
+      });
+      return OkStatus();
     });
+    if (!status.ok()) return status;
   }
-  Status status;
   const auto work_for = [&](double seconds) {
     const int64_t start = env_.NowNanos();
     double elapsed = 0.0;
@@ -314,8 +325,10 @@ Result<Prober::HostRate> Prober::RateOf(const std::function<Status()>& work, int
   HostRate rate;
   rate.bytes_per_second = moved / seconds;
   rate.copied_per_second = static_cast<double>(copied - before) / seconds;
-  stop = true;
-  if (copier.joinable()) copier.join();
+  if (copying) {
+    copier.request_stop();
+    copier.join();
+  }
   if (!status.ok()) return status;
   if (!copy_status.ok()) return copy_status;
   return rate;

@@ -26,7 +26,7 @@ class PlainRunner {
         shape_(model.shape()),
         format_{.dtype = kv_dtype, .head_dim = shape_.head_dim},
         device_(NewCpuDevice(Env::Default(), nullptr)),
-        stream_(device_->NewStream(Lane::kCompute)),
+        stream_(*device_->NewStream(Lane::kCompute)),
         kernels_(NewRefKernels()),
         rope_(ComputeRope(model.config().rope, shape_.head_dim, prompt_length)),
         activations_(static_cast<size_t>(Activations::Bytes(shape_, DType::kF32, kChunk) / 4 + 16),

@@ -581,7 +581,9 @@ Status Model::MoveTo(Device& device, const Placement& to) {
   Result<std::unique_ptr<Buffer>> memory =
       device.Allocate(*to.device_budget, static_cast<size_t>(bytes), "weights");
   if (!memory.ok()) return memory.status();
-  const std::unique_ptr<Stream> stream = device.NewStream(Lane::kHostToDevice);
+  Result<std::unique_ptr<Stream>> made = device.NewStream(Lane::kHostToDevice);
+  if (!made.ok()) return made.status();
+  const std::unique_ptr<Stream> stream = std::move(*made);
   std::byte* next = (*memory)->data();
   // Matrices first: biases between them would keep them apart.
   for (const bool matrices : {true, false}) {

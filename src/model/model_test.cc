@@ -265,7 +265,7 @@ TEST_F(ModelTest, TiedHeads) {
   const std::unique_ptr<Model> normal = LoadGood(kGolden + "llama32-tied");
 
   const auto device = NewCpuDevice(Env::Default(), nullptr);
-  const auto stream = device->NewStream(Lane::kCompute);
+  const auto stream = *device->NewStream(Lane::kCompute);
   const auto kernels = NewRefKernels();
   auto logits_of = [&](const Model& model, TokenId id) {
     std::vector<float> x(static_cast<size_t>(model.shape().d_model), NAN);
@@ -339,7 +339,7 @@ TEST_F(ModelTest, RandomModelsAreNormalAndDependOnTheSeedOnly) {
     EXPECT_TRUE(model->CheckFinite(&pool).ok());
 
     const auto device = NewCpuDevice(Env::Default(), nullptr);
-    const auto stream = device->NewStream(Lane::kCompute);
+    const auto stream = *device->NewStream(Lane::kCompute);
     std::vector<TokenId> ids(5000);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i);
     std::vector<float> x(ids.size() * 32, NAN);

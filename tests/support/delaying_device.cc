@@ -79,16 +79,13 @@ class DelayingDevice final : public Device {
                                                const std::string& tag) override {
     return inner_->AllocateHost(budget, bytes, tag);
   }
-  std::unique_ptr<Stream> NewStream(Lane lane) override {
-    std::unique_ptr<Stream> stream;
-    if (lane != Lane::kCompute) {
-      stream = inner_->NewStream(lane);
-    } else if (host_reads_memory()) {
-      stream = std::make_unique<HostStream>(env_, nullptr, lane);
-    } else {
-      return inner_->NewStream(lane);
-    }
-    return std::make_unique<DelayingStream>(std::move(stream), delays_);
+  Result<std::unique_ptr<Stream>> NewStream(Lane lane) override {
+    const bool compute = lane == Lane::kCompute;
+    Result<std::unique_ptr<Stream>> stream = compute && host_reads_memory()
+                                                 ? HostStream::Create(env_, nullptr, lane)
+                                                 : inner_->NewStream(lane);
+    if (!stream.ok() || (compute && !host_reads_memory())) return stream;
+    return std::unique_ptr<Stream>(std::make_unique<DelayingStream>(std::move(*stream), delays_));
   }
   std::unique_ptr<Event> NewEvent() override { return inner_->NewEvent(); }
 
@@ -107,7 +104,7 @@ class DelayingKernels final : public Kernels {
  public:
   DelayingKernels(std::unique_ptr<Kernels> inner, Device& device, Delays* delays)
       : inner_(std::move(inner)), delays_(delays) {
-    if (device.host_reads_memory()) at_once_ = device.NewStream(Lane::kCompute);
+    if (device.host_reads_memory()) at_once_ = *device.NewStream(Lane::kCompute);
   }
 
   std::string name() const override { return inner_->name(); }

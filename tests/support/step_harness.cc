@@ -147,7 +147,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   limits.encoding = config.encoding;
   if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
   options.kernels = h->kernels_.get();
-  h->compute_ = h->device_->NewStream(Lane::kCompute);
+  h->compute_ = *h->device_->NewStream(Lane::kCompute);
   if (config.host || config.host_share > 0.0) {
     if (Status s = h->MakeHost(model, options, max_length); !s.ok()) return s;
   }

@@ -23,9 +23,7 @@ class CpuEvent final : public HostEvent {
  public:
   void Wait() override { WaitOnHost(false)(); }
   bool Reached() override { return state_->Reached(); }
-  std::function<void()> RecordOnHost() override {
-    return [state = state_, recording = state_->NextRecording()] { state->Reach(recording); };
-  }
+  std::function<void()> RecordOnHost() override { return RecordPoint(state_, *state_); }
   std::function<void()> WaitOnHost(bool) override {
     return [state = state_, recording = state_->LastRecording()] { state->WaitFor(recording); };
   }
@@ -82,9 +80,9 @@ class CpuDevice final : public Device {
                                                const std::string& tag) override {
     return Allocate(budget, bytes, tag);
   }
-  std::unique_ptr<Stream> NewStream(Lane lane) override {
-    if (lane == Lane::kCompute) return std::make_unique<InlineStream>(env_, trace_, lane);
-    return std::make_unique<HostStream>(env_, trace_, lane);
+  Result<std::unique_ptr<Stream>> NewStream(Lane lane) override {
+    if (lane != Lane::kCompute) return HostStream::Create(env_, trace_, lane);
+    return std::unique_ptr<Stream>(std::make_unique<InlineStream>(env_, trace_, lane));
   }
   std::unique_ptr<Event> NewEvent() override { return std::make_unique<CpuEvent>(); }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -27,9 +28,9 @@ TEST(CpuDevice, BuffersAreZeroedAlignedAndCounted) {
 
 TEST(CpuDevice, StreamsAreOrderedByEvents) {
   std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
-  std::unique_ptr<Stream> up = device->NewStream(Lane::kHostToDevice);
-  std::unique_ptr<Stream> down = device->NewStream(Lane::kDeviceToHost);
-  std::unique_ptr<Stream> compute = device->NewStream(Lane::kCompute);
+  std::unique_ptr<Stream> up = *device->NewStream(Lane::kHostToDevice);
+  std::unique_ptr<Stream> down = *device->NewStream(Lane::kDeviceToHost);
+  std::unique_ptr<Stream> compute = *device->NewStream(Lane::kCompute);
   for (int round = 0; round < 50; ++round) {
     std::vector<int> source(1000, round), middle(1000, -1), target(1000, -1);
     std::unique_ptr<Event> filled = device->NewEvent();
@@ -50,7 +51,7 @@ TEST(CpuDevice, StreamsAreOrderedByEvents) {
 
 TEST(CpuDevice, AnUnrecordedEventIsReachedAndReRecordingMovesIt) {
   std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
-  std::unique_ptr<Stream> up = device->NewStream(Lane::kHostToDevice);
+  std::unique_ptr<Stream> up = *device->NewStream(Lane::kHostToDevice);
   std::unique_ptr<Event> event = device->NewEvent();
   event->Wait();
   EXPECT_TRUE(event->Reached());
@@ -71,7 +72,7 @@ TEST(CpuDevice, AnUnrecordedEventIsReachedAndReRecordingMovesIt) {
 
 TEST(CpuDevice, AnErrorSticksAndLaterHostWorkIsDropped) {
   std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
-  std::unique_ptr<Stream> disk = device->NewStream(Lane::kDiskRead);
+  std::unique_ptr<Stream> disk = *device->NewStream(Lane::kDiskRead);
   std::unique_ptr<Event> event = device->NewEvent();
   bool ran = false;
   disk->HostWork({"read", 0, 0}, [] { return Status(StatusCode::kIo, "disk gone"); });
@@ -86,10 +87,21 @@ TEST(CpuDevice, AnErrorSticksAndLaterHostWorkIsDropped) {
   EXPECT_FALSE(ran);
 }
 
+TEST(CpuDevice, WhatLaneWorkThrowsIsTheStreamsError) {
+  const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
+  const std::unique_ptr<Stream> disk = *device->NewStream(Lane::kDiskRead);
+  const std::unique_ptr<Event> event = device->NewEvent();
+  disk->HostWork({}, []() -> Status { throw std::bad_alloc(); });
+  disk->Record(*event);
+  event->Wait();
+  EXPECT_EQ(disk->Synchronize().code(), StatusCode::kIo);
+  EXPECT_NE(disk->status().message().find("memory"), std::string::npos);
+}
+
 TEST(CpuDevice, CopiesRowsBetweenStrides) {
   std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
   for (Lane lane : {Lane::kCompute, Lane::kDeviceToHost}) {
-    std::unique_ptr<Stream> stream = device->NewStream(lane);
+    std::unique_ptr<Stream> stream = *device->NewStream(lane);
     std::vector<int> from = {1, 2, 3, 4, 5, 6}, to(8, 0);
     stream->Copy2D(Bytes(to), 16, Bytes(from), 12, 8, 2);
     ASSERT_TRUE(stream->Synchronize().ok());

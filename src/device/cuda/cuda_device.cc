@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -69,7 +70,13 @@ void Touch(std::byte* data, size_t bytes) {
     }
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(touch, i);
+  for (int i = 1; i < threads; ++i) {
+    try {
+      helpers.emplace_back(touch, i);
+    } catch (const std::exception&) {
+      touch(i);  // a limit on threads or memory
+    }
+  }
   touch(0);
   for (std::thread& helper : helpers) helper.join();
 }
@@ -150,14 +157,14 @@ class CudaDevice final : public Device {
         shared_->env, *data, bytes, error == cudaSuccess, std::move(*reservation)));
   }
 
-  std::unique_ptr<Stream> NewStream(Lane lane) override {
+  Result<std::unique_ptr<Stream>> NewStream(Lane lane) override {
     switch (lane) {
       case Lane::kCompute:
       case Lane::kHostToDevice:
       case Lane::kDeviceToHost:
-        return std::make_unique<CudaStream>(shared_, lane);
+        return std::unique_ptr<Stream>(std::make_unique<CudaStream>(shared_, lane));
       default:
-        return std::make_unique<HostStream>(shared_->env, shared_->trace, lane);
+        return HostStream::Create(shared_->env, shared_->trace, lane);
     }
   }
 

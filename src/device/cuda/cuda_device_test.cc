@@ -75,10 +75,10 @@ TEST_F(CudaDeviceTest, CopiesKeepTheirOrderPinnedOrNot) {
     auto target = device->AllocateHost(budget_, kLargest, "target");
     auto middle = device->Allocate(budget_, kLargest, "middle");
     ASSERT_TRUE(source.ok() && target.ok() && middle.ok());
-    const std::unique_ptr<Stream> fill = device->NewStream(Lane::kDiskRead);
-    const std::unique_ptr<Stream> up = device->NewStream(Lane::kHostToDevice);
-    const std::unique_ptr<Stream> down = device->NewStream(Lane::kDeviceToHost);
-    const std::unique_ptr<Stream> check = device->NewStream(Lane::kDiskWrite);
+    const std::unique_ptr<Stream> fill = *device->NewStream(Lane::kDiskRead);
+    const std::unique_ptr<Stream> up = *device->NewStream(Lane::kHostToDevice);
+    const std::unique_ptr<Stream> down = *device->NewStream(Lane::kDeviceToHost);
+    const std::unique_ptr<Stream> check = *device->NewStream(Lane::kDiskWrite);
     std::vector<std::unique_ptr<Event>> events;
     for (int i = 0; i < 4; ++i) events.push_back(device->NewEvent());
     int wrong = 0;
@@ -125,7 +125,7 @@ TEST_F(CudaDeviceTest, ACopyErrorSticksToItsStream) {
   auto host = device->AllocateHost(budget_, size_t{1} << 20, "host");
   ASSERT_TRUE(memory.ok() && host.ok());
   {
-    const std::unique_ptr<Stream> up = device->NewStream(Lane::kHostToDevice);
+    const std::unique_ptr<Stream> up = *device->NewStream(Lane::kHostToDevice);
     const std::unique_ptr<Event> event = device->NewEvent();
     // Past the end of the GPU's memory.
     up->Copy((*memory)->data(), (*host)->data(), size_t{1} << 50);
@@ -141,7 +141,7 @@ TEST_F(CudaDeviceTest, ACopyErrorSticksToItsStream) {
     EXPECT_FALSE(ran);
   }
   // Others are as they were.
-  const std::unique_ptr<Stream> other = device->NewStream(Lane::kHostToDevice);
+  const std::unique_ptr<Stream> other = *device->NewStream(Lane::kHostToDevice);
   other->Copy((*memory)->data(), (*host)->data(), size_t{1} << 20);
   EXPECT_TRUE(other->Synchronize().ok());
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "base/exceptions.h"
+
 namespace headway::cuda {
 namespace {
 
@@ -123,7 +125,7 @@ bool CudaEvent::Reached() {
 std::function<void()> CudaEvent::RecordOnHost() {
   stream_ = nullptr;
   if (word_ == nullptr) word_ = std::make_shared<HostWord>(shared_);
-  return [word = word_, recording = word_->point.NextRecording()] { word->Reach(recording); };
+  return RecordPoint(word_, word_->point);
 }
 
 std::function<void()> CudaEvent::WaitOnHost(bool soon) {
@@ -241,13 +243,13 @@ void CudaStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
     CudaStream* stream;
     std::function<Status()> work;
   };
-  auto* call = new Call{this, std::move(work)};
+  auto call = std::make_unique<Call>(Call{this, std::move(work)});
   const auto run = [](void* data) {
     const std::unique_ptr<Call> mine(static_cast<Call*>(data));
-    if (mine->stream->first_error().ok()) mine->stream->Fail(mine->work());
+    if (mine->stream->first_error().ok()) mine->stream->Fail(Guarded(mine->work));
   };
-  const cudaError_t error = cudaLaunchHostFunc(stream_, run, call);
-  if (error != cudaSuccess) delete call;
+  const cudaError_t error = cudaLaunchHostFunc(stream_, run, call.get());
+  if (error == cudaSuccess) static_cast<void>(call.release());  // run owns it
   Check(error, "work on the host");
   End();
 }

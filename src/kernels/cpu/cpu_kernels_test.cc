@@ -43,7 +43,7 @@ class CpuKernelsTest : public testing::TestWithParam<std::string> {
   ThreadPool pool_{3};
   Trace trace_;
   std::unique_ptr<Device> device_ = NewCpuDevice(Env::Default(), nullptr);
-  std::unique_ptr<Stream> stream_ = device_->NewStream(Lane::kCompute);
+  std::unique_ptr<Stream> stream_ = *device_->NewStream(Lane::kCompute);
   std::unique_ptr<Kernels> ref_ = NewRefKernels();
   std::unique_ptr<Kernels> cpu_;
 };

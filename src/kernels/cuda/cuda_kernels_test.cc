@@ -55,7 +55,7 @@ class CudaKernelsTest : public testing::TestWithParam<DType> {
     limits.activation = GetParam();
     const Status prepared = kernels_->Prepare(limits, *device_, budget_);
     ASSERT_TRUE(prepared.ok()) << prepared.message();
-    stream_ = device_->NewStream(Lane::kCompute);
+    stream_ = *device_->NewStream(Lane::kCompute);
   }
 
   std::byte* Upload(const std::vector<float>& values, DType dtype) {

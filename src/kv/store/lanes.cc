@@ -4,12 +4,16 @@
 
 namespace headway::kv {
 
-Lanes::Lanes(Device* device, Stream* compute, LaneWaitFilter filter) : filter_(std::move(filter)) {
+Result<std::unique_ptr<Lanes>> Lanes::Create(Device* device, Stream* compute,
+                                             LaneWaitFilter filter) {
+  std::unique_ptr<Lanes> lanes(new Lanes(std::move(filter)));
   for (int i = 0; i < kLaneCount; ++i) {
     const Lane lane = static_cast<Lane>(i);
-    OneLane& one = of(lane);
+    OneLane& one = lanes->of(lane);
     if (lane != Lane::kCompute) {
-      one.owned = device->NewStream(lane);
+      Result<std::unique_ptr<Stream>> made = device->NewStream(lane);
+      if (!made.ok()) return made.status();
+      one.owned = std::move(*made);
       one.stream = one.owned.get();
     } else {
       one.stream = compute;
@@ -17,6 +21,7 @@ Lanes::Lanes(Device* device, Stream* compute, LaneWaitFilter filter) : filter_(s
     one.events.reserve(kEvents);
     for (int event = 0; event < kEvents; ++event) one.events.push_back(device->NewEvent());
   }
+  return lanes;
 }
 
 Lanes::~Lanes() = default;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -45,7 +46,8 @@ class Lanes {
  public:
   // Makes a stream for every lane but compute. `filter` (may be empty) is asked before each wait of
   // a lane.
-  Lanes(Device* device, Stream* compute, LaneWaitFilter filter);
+  static Result<std::unique_ptr<Lanes>> Create(Device* device, Stream* compute,
+                                               LaneWaitFilter filter);
   ~Lanes();
 
   Stream& stream(Lane lane) { return *of(lane).stream; }
@@ -70,6 +72,8 @@ class Lanes {
   Status status();
 
  private:
+  explicit Lanes(LaneWaitFilter filter) : filter_(std::move(filter)) {}
+
   // A waiter for a ticket whose event was recorded anew waits for the later point instead: more
   // than it needs, never less, and no cycle can come of it, since that point was enqueued before.
   static constexpr int kEvents = 64;

@@ -34,15 +34,16 @@ Status NoSuchSequence(SequenceId id) {
 
 // --- Making
 
-Store::Impl::Impl(const StoreOptions& store_options, Device* device, Stream* compute_stream,
-                  std::unique_ptr<SlabFile> file, bool session)
+Store::Impl::Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes,
+                  Stream* compute_stream, std::unique_ptr<SlabFile> file, bool session)
     : options(store_options),
       format(options.format),
       math(format),
       streaming_pages(format),
       is_session(session),
       compute(compute_stream),
-      lanes(device, compute_stream, options.wait_filter),
+      owned_lanes(std::move(made_lanes)),
+      lanes(*owned_lanes),
       disk(std::move(file), options.disk_budget, &lanes, format) {
   sequences.resize(static_cast<size_t>(options.max_sequences));
 }
@@ -149,7 +150,10 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
     if (!file.ok()) return file.status();
     session = std::move(*file);
   }
-  auto impl = std::make_unique<Impl>(options, device, compute, std::move(session), is_session);
+  Result<std::unique_ptr<Lanes>> lanes = Lanes::Create(device, compute, options.wait_filter);
+  if (!lanes.ok()) return lanes.status();
+  auto impl =
+      std::make_unique<Impl>(options, std::move(*lanes), compute, std::move(session), is_session);
   status = impl->Allocate(device);
   if (!status.ok()) return status;
   return std::unique_ptr<Store>(new Store(std::move(impl)));

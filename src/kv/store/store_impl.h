@@ -28,7 +28,7 @@ namespace headway::kv {
 Status CheckOptions(const StoreOptions& options);
 
 struct Store::Impl {
-  Impl(const StoreOptions& store_options, Device* device, Stream* compute,
+  Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes, Stream* compute,
        std::unique_ptr<SlabFile> file, bool session);
   ~Impl();
   Status Allocate(Device* device);
@@ -121,7 +121,8 @@ struct Store::Impl {
   const StreamingPages streaming_pages;
   const bool is_session;
   Stream* const compute;
-  Lanes lanes;
+  const std::unique_ptr<Lanes> owned_lanes;
+  Lanes& lanes;
   DiskTier disk;
   std::unique_ptr<Poison> poison;
   std::unique_ptr<StepBuffers> buffers;

@@ -477,7 +477,7 @@ TEST(Store, ASessionOfAnotherLayoutIsRefused) {
   options.device_budget = options.host_budget = options.disk_budget = &budget;
   options.format.segment_pages = 2;
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
-  const std::unique_ptr<Stream> compute = device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Stream> compute = *device->NewStream(Lane::kCompute);
   const Result<std::unique_ptr<Store>> store =
       Store::Create(options, &env, device.get(), compute.get(), std::move(*file));
   EXPECT_EQ(store.status().code(), StatusCode::kInvalidArgument);

@@ -98,10 +98,11 @@ void ForEachSlot(const PageRun& run, const std::vector<int>& heads, const PageFo
 
 }  // namespace
 
-std::unique_ptr<Stream> SlowDevice::NewStream(Lane lane) {
-  std::unique_ptr<Stream> stream = device_->NewStream(lane);
-  if (lane != slow_lane_) return stream;
-  return std::make_unique<SlowStream>(std::move(stream), delay_us_, broken_);
+Result<std::unique_ptr<Stream>> SlowDevice::NewStream(Lane lane) {
+  Result<std::unique_ptr<Stream>> stream = device_->NewStream(lane);
+  if (lane != slow_lane_ || !stream.ok()) return stream;
+  return std::unique_ptr<Stream>(
+      std::make_unique<SlowStream>(std::move(*stream), delay_us_, broken_));
 }
 
 StoreOptions SmallStore() {
@@ -165,9 +166,9 @@ Status Rig::Open() {
     SlowDevice device(NewCpuDevice(options_.env, nullptr),
                       slow ? std::optional(Lane::kDiskRead) : std::nullopt, options_.delay_us,
                       &broken_);
-    compute_ = device.NewStream(Lane::kDiskRead);
+    compute_ = *device.NewStream(Lane::kDiskRead);
   } else {
-    compute_ = device_->NewStream(Lane::kCompute);
+    compute_ = *device_->NewStream(Lane::kCompute);
   }
   Result<std::unique_ptr<Store>> store = Store::Create(options_.store, options_.env, device_.get(),
                                                        compute_.get(), std::move(session));

@@ -42,7 +42,7 @@ class SlowDevice : public Device {
                                                const std::string& tag) override {
     return device_->AllocateHost(budget, bytes, tag);
   }
-  std::unique_ptr<Stream> NewStream(Lane lane) override;
+  Result<std::unique_ptr<Stream>> NewStream(Lane lane) override;
   std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
 
  private:
