@@ -674,6 +674,31 @@ TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {
   EXPECT_FALSE(Open(kDemo, options)->NewContext({{2000}}).ok());
 }
 
+// Its file takes every slab, also those that are read from faster tiers.
+TEST(EngineApi, ASessionThatItsDiskCannotHoldIsRefusedBeforeWork) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("large.session");
+  options.disk_memory = int64_t{1} << 30;
+  Result<PlanReport> plan = Open(kDemo, options)->Plan({{2000}});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->slabs[2], 0);
+  options.disk_memory = plan->smallest_disk_memory;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2000}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf(Quoting(*engine, 1990, 2), 10)).ok());
+    const Status saved = (*context)->SaveSession();
+    EXPECT_TRUE(saved.ok()) << saved.message();
+  }
+  options.disk_memory -= 4096;
+  options.session = dir.File("new.session");
+  const Status refused = Open(kDemo, options)->NewContext({{2000}}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(refused.message().find("--disk-memory"), std::string::npos) << refused.message();
+}
+
 TEST(EngineApi, ScoreSumsEveryPrediction) {
   std::unique_ptr<Engine> engine = Open(kDemo);
   Result<std::unique_ptr<Context>> context = engine->NewContext({{1500}});

@@ -162,7 +162,8 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
     fit.slabs[2] = std::min(left, places.disk / bytes.slab);
     left -= fit.slabs[2];
   }
-  fit.ok = left == 0;
+  // A session's file holds all slabs once it is saved, whatever the tiers that they are read from.
+  fit.ok = left == 0 && (!request.session || sizes.slabs <= places.disk / bytes.slab);
   return fit;
 }
 
