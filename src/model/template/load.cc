@@ -15,7 +15,7 @@ constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",
 // An empty object when there is no such file.
 Result<nlohmann::ordered_json> ReadJsonObject(Env* env, const std::string& path) {
   if (!env->Exists(path)) return nlohmann::ordered_json::object();
-  Result<std::string> text = env->ReadFile(path);
+  Result<std::string> text = env->ReadFile(path, kMaxConfigBytes);
   if (!text.ok()) return text.status();
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(*text, nullptr, false);
   if (!json.is_object()) {
@@ -36,7 +36,7 @@ std::string TokenText(const nlohmann::ordered_json& token) {
 
 Status ChatTemplate::LoadFiles(Env* env, const std::string& model_dir) {
   const auto add = [&](const std::string& name, const std::string& path) -> Status {
-    const Result<std::string> source = env->ReadFile(path);
+    const Result<std::string> source = env->ReadFile(path, kMaxConfigBytes);
     return source.ok() ? Add(name, *source, path) : source.status();
   };
   const std::string main = model_dir + "/chat_template.jinja";
