@@ -88,6 +88,12 @@ int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layer
                                           weights.buffers - page_tables);
 }
 
+// What the buffers of the disk tier take of the host's budget. A budget of nothing means that no
+// keys and values stay there: the buffers, which a disk tier cannot do without, are beside it.
+int64_t HostBounce(const PlanRequest& request, const CacheBytes& bytes) {
+  return request.budgets.host == 0 ? 0 : bytes.bounce;
+}
+
 // With `disk` left there for the cache.
 Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, int disk_layers,
             int64_t disk) {
@@ -105,14 +111,15 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, i
   int64_t left = sizes.slabs;
   // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights;
-  const int64_t on_host = bytes.bounce + fit.x_slabs * bytes.x_slab;
+  const int64_t on_host = HostBounce(request, bytes) + fit.x_slabs * bytes.x_slab;
   if (fixed > limit || host < 0 || disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   if (!all_stay || streams) {
     const int64_t room = request.keep_on_host ? host - on_host : 0;
     const int64_t slabs = std::min(left, std::max<int64_t>(room, 0) / bytes.slab) * bytes.slab;
-    const int64_t mapped = weights + (all_stay ? 0 : on_host + slabs);
+    const int64_t beside = bytes.bounce + fit.x_slabs * bytes.x_slab;
+    const int64_t mapped = weights + (all_stay ? 0 : beside + slabs);
     fit.page_tables =
         static_cast<int64_t>(std::ceil(request.map_share * static_cast<double>(mapped)));
     limit = KvLimit(request, sizes, weight_layers, fit.page_tables);
@@ -122,7 +129,8 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, i
     fit.slabs[0] = std::min(left, (limit - fixed) / bytes.slab);
     left -= fit.slabs[0];
   }
-  if ((left > 0 && bytes.bounce > host) || (fit.x_slabs > 0 && on_host > host)) return fit;
+  if ((left > 0 && HostBounce(request, bytes) > host) || (fit.x_slabs > 0 && on_host > host))
+    return fit;
   if (request.keep_on_host && left > 0) {
     fit.slabs[1] = std::min(left, (host - on_host) / bytes.slab);
     left -= fit.slabs[1];
