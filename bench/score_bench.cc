@@ -101,7 +101,7 @@ void BenchKernel(const std::string& name) {
   limits.rows = limits.max_in = limits.max_out = limits.head_dim = 64;
   limits.group = limits.query_heads = 1;
   Require(kernels->Prepare(limits, *device, budget));
-  const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Stream> stream = Unwrap(device->NewStream(Lane::kCompute));
   constexpr size_t kBytes = static_cast<size_t>(kRows * kVocab) * sizeof(float);
   const auto host = Unwrap(device->AllocateHost(budget, kBytes, "bench"));
   const auto logits = Unwrap(device->Allocate(budget, kBytes, "bench"));

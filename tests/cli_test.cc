@@ -208,6 +208,14 @@ TEST_F(Cli, AnswersAboutADocumentUnderAnyBudget) {
   EXPECT_EQ(kept["plan"]["cut_notice"], "");
   EXPECT_EQ(kept["plan"]["chunk"], 1024);
   EXPECT_EQ(kept["tokens"], resident["tokens"]);
+
+  // And with no tier between the device and the disk.
+  limited[static_cast<size_t>(std::find(limited.begin(), limited.end(), "4MiB") -
+                              limited.begin())] = "0";
+  const Json from_disk = RunJson(limited);
+  EXPECT_EQ(from_disk["equals_resident"], true);
+  EXPECT_EQ(from_disk["kv_bytes"]["host"], 0);
+  EXPECT_GT(from_disk["kv_bytes"]["disk"], 0);
 }
 
 TEST_F(Cli, BadInputIsOneLineAndNeverACrash) {

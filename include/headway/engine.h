@@ -38,11 +38,12 @@ struct EngineOptions {
   int threads = 0;             // 0: every core that the process may use
 
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
-  int64_t gpu_memory = 0;          // all that is on the GPU, the driver's part too; 0: what is free
-  int64_t kv_memory = kNoLimit;    // the fast tier's KV pages, append and staging buffers
-  int64_t host_memory = kNoLimit;  // KV behind the fast tier, and weights that stream
-  int64_t disk_memory = 0;         // KV on disk, behind host memory
-  std::string disk_path;           // directory of the disk tier; empty: TMPDIR, or /tmp
+  int64_t gpu_memory = 0;        // all that is on the GPU, the driver's part too; 0: what is free
+  int64_t kv_memory = kNoLimit;  // the fast tier's KV pages, append and staging buffers
+  // KV behind the fast tier, and weights that stream; 0: nothing but the disk tier's buffers.
+  int64_t host_memory = kNoLimit;
+  int64_t disk_memory = 0;  // KV on disk, behind host memory
+  std::string disk_path;    // directory of the disk tier; empty: TMPDIR, or /tmp
 
   // Layers whose weights stay on the device; those of the others are kept in host memory and
   // brought in each step. -1: as many as fit, which are all on a CPU. Of one engine, the first

@@ -50,6 +50,11 @@ class File {
   virtual bool direct() const = 0;
 };
 
+// The most that ReadFile takes: of anything; and of configurations, templates and profiles, whose
+// parsed form is many times their text and which are far smaller.
+inline constexpr size_t kMaxFileBytes = size_t{1} << 30;
+inline constexpr size_t kMaxConfigBytes = size_t{64} << 20;
+
 enum class OpenMode {
   kRead,       // must exist
   kReadWrite,  // must exist; locked: kIo, "in use by another process", when it still is after 1 s
@@ -66,7 +71,9 @@ class Env {
   virtual Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode,
                                              bool direct) = 0;
   virtual Result<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
-  virtual Result<std::string> ReadFile(const std::string& path) = 0;  // whole, at most 1 GiB
+  // A whole regular file of at most `most` bytes. What is larger or no file (a named pipe could
+  // block for ever, a device never end) is kInvalidArgument, before anything is read.
+  virtual Result<std::string> ReadFile(const std::string& path, size_t most = kMaxFileBytes) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsDirectory(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted

@@ -25,7 +25,6 @@ namespace {
 
 constexpr size_t kPageSize = 4096;
 constexpr size_t kHugePageSize = size_t{2} << 20;
-constexpr size_t kMaxReadFile = size_t{1} << 30;
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
@@ -62,13 +61,20 @@ Fd OpenFd(const std::string& path, int flags, mode_t mode = 0) {
   return Fd(fd);
 }
 
+const char* KindOfFile(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISCHR(mode)) return "a character device";
+  if (S_ISBLK(mode)) return "a block device";
+  return S_ISSOCK(mode) ? "a socket" : "not a regular file";
+}
+
 Status CheckRegular(int fd, const std::string& path, int64_t* size) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return IoError("inspect", path, errno);
   if (!S_ISREG(info.st_mode)) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} is {}; name a regular file", path,
-                              S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
+                  fmt::format("{} is {}; name a regular file", path, KindOfFile(info.st_mode)));
   }
   *size = info.st_size;
   return OkStatus();
@@ -244,17 +250,17 @@ class PosixEnv : public Env {
     return std::unique_ptr<MappedFile>(std::make_unique<PosixMappedFile>(bytes));
   }
 
-  // Also reads what is no regular file: a pipe, /dev/stdin, a file of /proc.
-  Result<std::string> ReadFile(const std::string& path) override {
-    const Fd fd = OpenFd(path, O_RDONLY);
+  Result<std::string> ReadFile(const std::string& path, size_t most) override {
+    const Fd fd = OpenNamed(path, OpenMode::kRead);
     if (!fd.ok()) return IoError("open", path, errno);
-    struct stat info = {};
-    if (fstat(fd.get(), &info) != 0) return IoError("inspect", path, errno);
-    const auto known = static_cast<size_t>(S_ISREG(info.st_mode) ? info.st_size : 0);
-    if (known > kMaxReadFile) return TooLarge(path);
+    int64_t bytes = 0;
+    Status regular = CheckRegular(fd.get(), path, &bytes);
+    if (!regular.ok()) return regular;
+    const auto known = static_cast<size_t>(bytes);  // 0 for a file of /proc
+    if (known > most) return TooLarge(path, most);
     try {
       // One more than the file has, so that one read sees its end.
-      std::string text(std::max(known + 1, kPageSize), '\0');
+      std::string text(std::min(std::max(known + 1, kPageSize), most + 1), '\0');
       size_t size = 0;
       for (;;) {
         const ssize_t count = read(fd.get(), text.data() + size, text.size() - size);
@@ -262,8 +268,8 @@ class PosixEnv : public Env {
         if (count < 0) return IoError("read", path, errno);
         size += static_cast<size_t>(count);
         if (count == 0) break;
-        if (size > kMaxReadFile) return TooLarge(path);
-        if (size == text.size()) text.resize(std::min(2 * size, kMaxReadFile + 1));
+        if (size > most) return TooLarge(path, most);  // it grows meanwhile
+        if (size == text.size()) text.resize(std::min(2 * size, most + 1));
       }
       text.resize(size);
       return text;
@@ -339,10 +345,10 @@ class PosixEnv : public Env {
     return std::make_unique<PosixFile>(path, std::move(fd), is_direct, &batcher_);
   }
 
-  static Status TooLarge(const std::string& path) {
+  static Status TooLarge(const std::string& path, size_t most) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} is larger than {}, the most that is read at once", path,
-                              FormatBytes(kMaxReadFile)));
+                  fmt::format("{} is larger than {}, the most that is read of such a file", path,
+                              FormatBytes(static_cast<int64_t>(most))));
   }
 
   IoBatcher batcher_;

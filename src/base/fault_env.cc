@@ -154,10 +154,10 @@ Result<std::unique_ptr<MappedFile>> FaultEnv::Map(const std::string& path) {
   return std::unique_ptr<MappedFile>(std::make_unique<FaultMap>(this, std::move(*file)));
 }
 
-Result<std::string> FaultEnv::ReadFile(const std::string& path) {
+Result<std::string> FaultEnv::ReadFile(const std::string& path, size_t most) {
   Status status = Count(kFaultRead, "read " + path);
   if (!status.ok()) return status;
-  return base_->ReadFile(path);
+  return base_->ReadFile(path, most);
 }
 
 Result<std::vector<std::string>> FaultEnv::List(const std::string& directory) {

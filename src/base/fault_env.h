@@ -51,7 +51,7 @@ class FaultEnv : public Env {
 
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override;
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
-  Result<std::string> ReadFile(const std::string& path) override;
+  Result<std::string> ReadFile(const std::string& path, size_t most) override;
   bool Exists(const std::string& path) override { return base_->Exists(path); }
   bool IsDirectory(const std::string& path) override { return base_->IsDirectory(path); }
   Result<std::vector<std::string>> List(const std::string& directory) override;

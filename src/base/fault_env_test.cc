@@ -29,7 +29,7 @@ class FaultEnvTest : public ::testing::Test {
     if (!map.ok()) return map.status();
     EXPECT_EQ((*map)->bytes().size(), kSize);
     EXPECT_EQ(env_.LiveMaps(), 1);
-    const Result<std::string> text = env_.ReadFile(dir_.File("new"));
+    const Result<std::string> text = env_.ReadFile(dir_.File("new"), kMaxFileBytes);
     if (!text.ok()) return text.status();
     const Result<std::vector<std::string>> names = env_.List(dir_.path());
     if (!names.ok()) return names.status();

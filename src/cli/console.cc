@@ -2,15 +2,20 @@
 
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 
 namespace headway::cli {
 namespace {
+
+const dev_t kNullDevice = makedev(1, 3);  // Linux's /dev/null, which ends at once
 
 bool IsTerminal(std::FILE* file) {
   const int fd = fileno(file);
@@ -18,6 +23,35 @@ bool IsTerminal(std::FILE* file) {
 }
 
 }  // namespace
+
+Result<std::string> ReadStream(std::FILE* in, const std::string& name, size_t most) {
+  const auto wrong = [](std::string what) {
+    return Status(StatusCode::kInvalidArgument, std::move(what));
+  };
+  const std::string too_large = name + " has more than " + FormatBytes(static_cast<int64_t>(most));
+  struct stat info = {};
+  if (fstat(fileno(in), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return wrong(name + " is a directory; give a text file");
+    const bool null = S_ISCHR(info.st_mode) && info.st_rdev == kNullDevice;
+    if (S_ISBLK(info.st_mode) || (S_ISCHR(info.st_mode) && !null && !IsTerminal(in))) {
+      return wrong(name + " is a device; give a text file");
+    }
+    if (S_ISREG(info.st_mode) && static_cast<uint64_t>(info.st_size) > most)
+      return wrong(too_large);
+  }
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const size_t count = std::fread(buffer, 1, sizeof buffer, in);
+    text.append(buffer, count);
+    if (text.size() > most) return wrong(too_large);
+    if (count == sizeof buffer) continue;
+    if (std::ferror(in) != 0) {
+      return Status(StatusCode::kIo, "cannot read " + name + ": " + std::strerror(errno));
+    }
+    if (std::feof(in) != 0) return text;
+  }
+}
 
 Console::Console(std::FILE* in, std::FILE* out, std::FILE* err)
     : in_(in),
@@ -96,25 +130,6 @@ bool Console::ReadLine(std::string* line) {
   }
   free(buffer);
   return read;
-}
-
-Result<std::string> Console::ReadAll(size_t most) {
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const size_t count = std::fread(buffer, 1, sizeof buffer, in_);
-    text.append(buffer, count);
-    if (text.size() > most) {
-      return Status(StatusCode::kInvalidArgument,
-                    "standard input has more than " + FormatBytes(static_cast<int64_t>(most)));
-    }
-    if (count == sizeof buffer) continue;
-    if (std::ferror(in_) != 0) {
-      return Status(StatusCode::kIo,
-                    std::string("cannot read standard input: ") + std::strerror(errno));
-    }
-    if (std::feof(in_) != 0) return text;
-  }
 }
 
 }  // namespace headway::cli

@@ -17,6 +17,10 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
+// All that is left of a file, a pipe or a terminal, at most `most` bytes. kInvalidArgument when
+// there is more or it is a directory or a device, some of which never end. `name` is for messages.
+Result<std::string> ReadStream(std::FILE* in, const std::string& name, size_t most);
+
 class Console {
  public:
   Console(std::FILE* in, std::FILE* out, std::FILE* err);
@@ -44,8 +48,7 @@ class Console {
 
   // The next line of `in`, without its newline. False at the end of it, or when a signal came.
   bool ReadLine(std::string* line);
-  // All that is left of `in`, at most `most` bytes; kInvalidArgument when there is more.
-  Result<std::string> ReadAll(size_t most);
+  Result<std::string> ReadAll(size_t most) { return ReadStream(in_, "standard input", most); }
 
  private:
   void ClearLocked();

@@ -356,7 +356,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddSize(
       app, memory, "--host-memory", &engine.host_memory,
       "most that host memory may hold of the KV cache behind the fast tier, and of weights that "
-      "stream");
+      "stream; 0: nothing but the buffers that --disk-memory needs");
   AddSize(app, memory, "--disk-memory", &engine.disk_memory,
           "most that the disk may hold of it behind both");
   AddText(app, more, "--disk-path", &engine.disk_path,

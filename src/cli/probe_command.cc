@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "cli/commands.h"
 #include "cli/help_formatter.h"
+#include "cli/prompt.h"
 #include "cli/report.h"
 
 namespace headway::cli {
@@ -49,15 +48,14 @@ int ProbeCommand(const Args& args, Console& console) {
       ->type_name("FILE");
   AddSwitch(*app, "Output", "--json", &output.json, "print the profile");
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  if (!file.empty()) {
+    if (Status s = CheckWritable(file); !s.ok()) return console.Fail(s);
+  }
   Result<MachineReport> report = ProbeMachine(options);
   if (!report.ok()) return console.Fail(report.status());
   for (const std::string& notice : report->notices) console.Warn(notice);
   if (!file.empty()) {
-    std::ofstream out(file);
-    out << report->json << std::flush;
-    if (!out) {
-      return console.Fail(Status(StatusCode::kIo, file + ": the profile cannot be written there"));
-    }
+    if (Status s = WriteText(file, report->json); !s.ok()) return console.Fail(s);
   }
   return console.WriteResult(output.json ? report->json : ReportText(*report));
 }

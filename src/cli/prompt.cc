@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 
 #include "base/bytes.h"
-#include "base/env.h"
 #include "base/utf8.h"
 #include "cli/flags.h"
 #include "cli/help_formatter.h"
@@ -15,16 +17,17 @@ namespace headway::cli {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool Given(const CLI::App& app, const std::string& name) { return app.count(name) > 0; }
 
 Result<std::string> ReadBytes(const std::string& path, Console& console) {
   if (path == "-") return console.ReadAll(kMaxTextBytes);
-  Env* env = Env::Default();
-  if (env->IsDirectory(path)) {
-    return Status(StatusCode::kInvalidArgument, path + " is a directory; give a text file");
-  }
-  return env->ReadFile(path);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
+  if (file != nullptr) return ReadStream(file.get(), path, kMaxTextBytes);
+  return Status(errno == ENOENT ? StatusCode::kNotFound : StatusCode::kIo,
+                "cannot open " + path + ": " + std::strerror(errno));
 }
 
 }  // namespace
@@ -97,7 +100,12 @@ Status CheckWritable(const std::string& path) {
 Result<std::string> ReadText(const std::string& path, Console& console) {
   Result<std::string> text = ReadBytes(path, console);
   if (!text.ok()) return text.status();
-  if (Status s = CheckText(*text, path == "-" ? "standard input" : path); !s.ok()) return s;
+  const std::string name = path == "-" ? "standard input" : path;
+  if (text->starts_with(kByteOrderMark)) {
+    text->erase(0, kByteOrderMark.size());
+    console.Say("headway: note: " + name + " begins with a byte order mark, which is left out");
+  }
+  if (Status s = CheckText(*text, name); !s.ok()) return s;
   return text;
 }
 

@@ -33,7 +33,8 @@ std::string CheckPromptFlags(const CLI::App& app, const Console& console, Prompt
 // `what` begins the message: "the prompt", "notes.txt".
 Status CheckText(std::string_view text, const std::string& what);
 
-// A whole file, or standard input for "-": valid UTF-8, not empty.
+// A whole file or pipe, or standard input for "-": valid UTF-8, not empty, without a byte order
+// mark.
 Result<std::string> ReadText(const std::string& path, Console& console);
 
 // Makes or replaces a file.

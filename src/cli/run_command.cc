@@ -244,13 +244,14 @@ int RunCommand(const Args& args, Console& console) {
   if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }
-  Result<PromptText> text = ReadPrompt(flags.prompt, console);
-  if (!text.ok()) return console.Fail(text.status());
+  // Before the prompt: a model that is not there is the greater mistake.
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
   if (Status s = TakeSamplingDefaults(*app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
     return console.Fail(s);
   }
+  Result<PromptText> text = ReadPrompt(flags.prompt, console);
+  if (!text.ok()) return console.Fail(text.status());
   Result<std::vector<TokenId>> prompt = EncodePrompt(**engine, *text);
   if (!prompt.ok()) return console.Fail(prompt.status());
   Result<int64_t> length = ContextLength(flags, **engine, prompt->size());

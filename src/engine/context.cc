@@ -149,6 +149,8 @@ Status Context::Impl::Build(const Workload& workload) {
   setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
+  // No host tier, but a disk tier's buffers.
+  if (options.host_memory == 0) setup->store.bounce_budget = &memory_budget;
   setup->store.disk_budget = &disk_budget;
   // A disk tier takes buffers on the host: there is none where the plan leaves nothing to it.
   const bool to_disk = setup->plan.slabs[static_cast<size_t>(Tier::kDisk)] > 0 ||

@@ -45,7 +45,7 @@ int64_t ProgramBytes(int64_t tokens) {
 
 Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path) {
   const std::string file = env.IsDirectory(path) ? path + "/config.json" : path;
-  Result<std::string> json = env.ReadFile(file);
+  Result<std::string> json = env.ReadFile(file, kMaxConfigBytes);
   if (!json.ok()) return json.status();
   return ParseModelConfig(*json, "", file);
 }

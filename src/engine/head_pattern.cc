@@ -27,13 +27,13 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const EngineOptions& options,
   // As DuoAttention publishes its patterns: a folder with the scores and how they were trained.
   std::string path = options.head_pattern;
   if (env.IsDirectory(path)) path += "/full_attention_heads.tsv";
-  Result<std::string> text = env.ReadFile(path);
+  Result<std::string> text = env.ReadFile(path, kMaxConfigBytes);
   if (!text.ok()) return Status(text.status().code(), "--head-pattern: " + text.status().message());
   const size_t slash = path.rfind('/');
   const std::string beside =
       (slash == std::string::npos ? "" : path.substr(0, slash + 1)) + "config.json";
   if (path.ends_with(".tsv") && env.Exists(beside)) {
-    Result<std::string> config = env.ReadFile(beside);
+    Result<std::string> config = env.ReadFile(beside, kMaxConfigBytes);
     if (!config.ok()) return config.status();
     if (Status s = kv::ReadDuoAttentionConfig(*config, beside, &choice); !s.ok()) return s;
   }

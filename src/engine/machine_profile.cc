@@ -65,7 +65,7 @@ Result<ChosenMachine> LoadMachine(Env& env, const std::string& name) {
         StatusCode::kNotFound,
         fmt::format("there is no machine profile '{}': neither a file nor one of {}", name, names));
   }
-  Result<std::string> text = env.ReadFile(name);
+  Result<std::string> text = env.ReadFile(name, kMaxConfigBytes);
   if (!text.ok()) return text.status();
   Result<plan::Machine> machine = plan::ParseMachine(*text, name);
   if (!machine.ok()) return machine.status();
@@ -93,7 +93,7 @@ std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardw
                                               std::string* note) {
   const std::string path = MachineCachePath(hardware);
   if (path.empty() || !env.Exists(path)) return std::nullopt;
-  Result<std::string> text = env.ReadFile(path);
+  Result<std::string> text = env.ReadFile(path, kMaxConfigBytes);
   Result<plan::Machine> machine =
       text.ok() ? plan::ParseMachine(*text, path) : Result<plan::Machine>(text.status());
   if (!machine.ok()) {

@@ -550,11 +550,11 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
                         "no config.json; a model is a Hugging Face folder with config.json, "
                         "tokenizer.json and safetensors");
   }
-  Result<std::string> config = env.ReadFile(config_path);
+  Result<std::string> config = env.ReadFile(config_path, kMaxConfigBytes);
   if (!config.ok()) return config.status();
   std::string generation_text;
   if (env.Exists(generation_path)) {
-    Result<std::string> generation = env.ReadFile(generation_path);
+    Result<std::string> generation = env.ReadFile(generation_path, kMaxConfigBytes);
     if (!generation.ok()) return generation.status();
     generation_text = std::move(*generation);
   }

@@ -11,7 +11,7 @@ namespace headway {
 
 namespace {
 // Parsed JSON takes some twenty times its text; nothing that this reads is near this size.
-constexpr size_t kMaxText = 64 * kMiB;
+constexpr size_t kMaxText = kMaxConfigBytes;
 constexpr size_t kMaxPrinted = 80;
 constexpr size_t kNear = 24;  // bytes shown before the place of an error
 
@@ -83,7 +83,7 @@ Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string&
 }
 
 Result<nlohmann::json> ReadJsonObject(Env& env, const std::string& path) {
-  Result<std::string> text = env.ReadFile(path);
+  Result<std::string> text = env.ReadFile(path, kMaxText);
   if (!text.ok()) return text.status();
   return ParseJsonObject(*text, path);
 }

@@ -111,7 +111,7 @@ Result<std::string> LocateModel(Env& env, const std::string& model,
   std::string commit = hub->revision;
   const std::string ref = fmt::format("{}/refs/{}", repository, hub->revision);
   if (env.Exists(ref)) {
-    Result<std::string> text = env.ReadFile(ref);
+    Result<std::string> text = env.ReadFile(ref, kMaxConfigBytes);
     if (!text.ok()) return text.status();
     commit = Trim(std::move(*text));
     if (!IsHubPart(commit)) {

@@ -120,6 +120,12 @@ int64_t SlabsOnHost(const PlanRequest& request, const Sizes& sizes, const Places
   return low;
 }
 
+// What the buffers of the disk tier take of the host's budget. A budget of nothing means that no
+// keys and values stay there: the buffers, which a disk tier cannot do without, are beside it.
+int64_t HostBounce(const PlanRequest& request, int64_t bounce) {
+  return request.budgets.host == 0 ? 0 : bounce;
+}
+
 Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) {
   Fit fit;
   fit.weight_layers = places.weight_layers;
@@ -136,13 +142,13 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
   // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights;
   fit.bounce = places.disk_tier ? bytes.bounce : 0;
-  const int64_t on_host = fit.bounce + fit.x_slabs * bytes.x_slab;
+  const int64_t on_host = HostBounce(request, fit.bounce) + fit.x_slabs * bytes.x_slab;
   if (fixed > limit || host < 0 || places.disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   int64_t on_host_most = 0;  // slabs
   if (!all_stay || streams || places.disk_tier) {
-    const int64_t beside = weights + on_host;
+    const int64_t beside = weights + fit.bounce + fit.x_slabs * bytes.x_slab;
     if (!all_stay && request.keep_on_host) {
       const int64_t room = std::max<int64_t>(host - on_host, 0) / bytes.slab;
       on_host_most = SlabsOnHost(request, sizes, places, beside, std::min(left, room));

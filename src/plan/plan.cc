@@ -90,7 +90,8 @@ std::vector<std::string> BudgetsThatWouldDo(const PlanRequest& request) {
   };
   std::vector<Offer> offers;
   const auto offer = [&](const char* flag, int64_t now, int64_t bytes, double price) {
-    if (bytes < 0 || bytes <= now) return;
+    // No host tier may do where a small one, which pays for the disk's buffers, does not.
+    if (bytes < 0 || (bytes > 0 && bytes <= now)) return;
     offers.push_back({price * static_cast<double>(bytes - now),
                       std::string(flag) + " " + std::to_string(CeilDiv(bytes, kKiB)) + "KiB (" +
                           FormatBytes(bytes) + ", now " + FormatBytes(now) + ")"});

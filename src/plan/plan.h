@@ -53,7 +53,7 @@ struct CostModel {
 
 struct Budgets {
   int64_t kv = 0;    // fast tier: pages, append and staging buffers
-  int64_t host = 0;  // host slabs and bounce buffers
+  int64_t host = 0;  // host slabs and bounce buffers; of nothing, the latter are not counted
   int64_t disk = 0;  // slab file; 0: no disk tier
   // All that is on a device with its own memory.
   int64_t device = std::numeric_limits<int64_t>::max();

@@ -258,6 +258,20 @@ int64_t BytesOf(const Plan& plan, Tier tier, const std::string& tag) {
   return bytes;
 }
 
+TEST(Plan, ADiskNeedsNoHostTier) {
+  PlanRequest request = Demo(16384);
+  request.budgets = {8 * kMiB, 0, kGiB};
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->slabs[1], 0);
+  EXPECT_GT(plan->slabs[2], 0);
+  EXPECT_GT(BytesOf(*plan, Tier::kHost, "KV: bounce buffers"), 0);  // shown, and beside the budget
+  request.budgets.host = 1;
+  const Status little = MakePlan(request).status();
+  EXPECT_EQ(little.code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(little.message().find("--host-memory 0KiB"), std::string::npos) << little.message();
+}
+
 TEST(Plan, WeightsThatDoNotFitStreamAndComeBeforeKeysAndValues) {
   // All that is resident takes 34 MiB of weights and 128 of the cache.
   int last = 9;
@@ -600,7 +614,7 @@ TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {
       if (row.tag.starts_with("KV")) kv[static_cast<int>(row.tier)] += row.bytes;
     }
     EXPECT_LE(kv[0], request.budgets.kv);
-    EXPECT_LE(kv[1], request.budgets.host);
+    EXPECT_TRUE(kv[1] <= request.budgets.host || request.budgets.host == 0);
     EXPECT_LE(kv[2], request.budgets.disk);
     const int64_t groups = CeilDiv(4, plan->cache.group_heads);
     EXPECT_EQ(plan->slabs[0] + plan->slabs[1] + plan->slabs[2],

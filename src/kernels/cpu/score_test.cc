@@ -42,7 +42,7 @@ TEST_P(CpuScoreTest, FindsTheBitsOfTheDefinition) {
   Result<std::unique_ptr<Kernels>> kernels = NewCpuKernels(&pool, &trace, GetParam());
   ASSERT_TRUE(kernels.ok()) << kernels.status().message();
   const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
-  const std::unique_ptr<Stream> stream = device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Stream> stream = *device->NewStream(Lane::kCompute);
   Random random(2);
   int round = 0;
   for (const size_t rows : {1, 2, 7, 64, 300, 300}) {

@@ -68,7 +68,7 @@ TEST(CudaScoreTest, TakesAnyNumberOfRows) {
   limits.rows = limits.max_in = limits.max_out = limits.head_dim = 64;
   limits.group = limits.query_heads = 1;
   ASSERT_TRUE((*kernels)->Prepare(limits, **device, budget).ok());
-  const std::unique_ptr<Stream> stream = (*device)->NewStream(Lane::kCompute);
+  const std::unique_ptr<Stream> stream = *(*device)->NewStream(Lane::kCompute);
   constexpr size_t kRows = 300;
   constexpr int64_t kVocab = 1025;
   Random random(2);

@@ -266,11 +266,12 @@ Result<std::unique_ptr<MappedFile>> MemoryEnv::Map(const std::string& path) {
   return std::unique_ptr<MappedFile>(std::make_unique<Mapping>((*inode)->bytes));
 }
 
-Result<std::string> MemoryEnv::ReadFile(const std::string& path) {
+Result<std::string> MemoryEnv::ReadFile(const std::string& path, size_t most) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Result<std::shared_ptr<Inode>> inode = Find(path);
   if (!inode.ok()) return inode.status();
   const Bytes& bytes = (*inode)->bytes;
+  if (bytes.size() > most) return Status(StatusCode::kInvalidArgument, path + " is too large");
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 

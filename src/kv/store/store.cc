@@ -74,8 +74,8 @@ Status Store::Impl::Allocate(Device* device) {
   }
   if (bounce_slabs > 0) {
     Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
-        *options.host_budget, static_cast<size_t>(bounce_slabs * format.slab_bytes()),
-        "KV bounce buffers");
+        options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget,
+        static_cast<size_t>(bounce_slabs * format.slab_bytes()), "KV bounce buffers");
     if (!slabs_on_host.ok()) return slabs_on_host.status();
     bounce = std::move(*slabs_on_host);
   }

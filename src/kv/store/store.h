@@ -51,7 +51,8 @@ struct StoreOptions {
   Kernels* kernels =
       nullptr;  // encode pages that close, on the compute stream; where the format does
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
-  Budget* host_budget = nullptr;    // bounds host slabs and bounce buffers
+  Budget* host_budget = nullptr;    // bounds host slabs, and bounce buffers unless these have
+  Budget* bounce_budget = nullptr;  // one of their own
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
   bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)

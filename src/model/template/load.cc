@@ -31,7 +31,7 @@ std::string TokenText(const nlohmann::json& token) {
 
 Status ChatTemplate::LoadFiles(Env* env, const std::string& model_dir) {
   const auto add = [&](const std::string& name, const std::string& path) -> Status {
-    const Result<std::string> source = env->ReadFile(path);
+    const Result<std::string> source = env->ReadFile(path, kMaxConfigBytes);
     return source.ok() ? Add(name, *source, path) : source.status();
   };
   const std::string main = model_dir + "/chat_template.jinja";
