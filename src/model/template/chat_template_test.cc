@@ -265,6 +265,28 @@ TEST_F(ChatTemplateLoadTest, ReadsSpecialTokens) {
   EXPECT_EQ(RenderDir(), "<s>||");
 }
 
+// As Transformers 5.23 puts them into tokenizer.special_tokens_map.
+TEST_F(ChatTemplateLoadTest, KnowsNamedSpecialTokens) {
+  Write("tokenizer_config.json",
+        R"({"chat_template": "x", "bos_token": "<s>", "image_token": "<img>", "add_bos_token": true,
+            "audio_token": {"__type": "AddedToken", "content": "<aud>", "lstrip": false},
+            "null_token": null, "additional_special_tokens": ["<x1>"], "image_token_id": "7",
+            "extra_special_tokens": {"boi_token": "<boi>", "odd": {"content": "<odd>"}}})");
+  Write("special_tokens_map.json", R"({"video_token": "<vid>", "eos_token": "</s>"})");
+  const auto loaded = ChatTemplate::Load(Env::Default(), dir_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_THAT((*loaded)->special_tokens(),
+              testing::ElementsAre(
+                  testing::Pair("audio_token", "<aud>"), testing::Pair("boi_token", "<boi>"),
+                  testing::Pair("bos_token", "<s>"), testing::Pair("eos_token", "</s>"),
+                  testing::Pair("image_token", "<img>"), testing::Pair("odd", "<odd>"),
+                  testing::Pair("video_token", "<vid>")));
+  Write("tokenizer_config.json",
+        R"({"chat_template": "{{ image_token }}|{{ odd }}|{{ enable_thinking }}",
+            "image_token": "<img>", "extra_special_tokens": ["<x>"], "added_tokens_decoder": {}})");
+  EXPECT_EQ(RenderDir({{"odd", 3}, {"enable_thinking", false}}), "<img>|3|False");
+}
+
 TEST_F(ChatTemplateLoadTest, RefusesDamagedFiles) {
   Write("tokenizer_config.json", R"({"chat_template": "x)");
   EXPECT_THAT(RenderDir(), HasSubstr("tokenizer_config.json: not valid JSON"));

@@ -10,9 +10,6 @@
 namespace headway {
 namespace {
 
-constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                          "pad_token", "cls_token", "mask_token"};
-
 // An empty object when there is no such file.
 Result<nlohmann::json> ReadIfThere(Env* env, const std::string& path) {
   if (!env->Exists(path)) return nlohmann::json::object();
@@ -83,12 +80,16 @@ Status ChatTemplate::LoadLegacy(Env* env, const std::string& path) {
 
 Status ChatTemplate::LoadSpecialTokens(Env* env, const std::string& model_dir,
                                        const nlohmann::json& config) {
-  const auto take = [this](const nlohmann::json& tokens) {
-    for (const char* name : kSpecialTokens) {
-      const auto token = tokens.find(name);
-      if (token == tokens.end()) continue;
-      const std::string text = TokenText(*token);
-      if (!text.empty()) special_tokens_[name] = text;
+  const auto add = [this](const std::string& name, const nlohmann::json& token) {
+    const std::string text = TokenText(token);
+    if (!text.empty()) special_tokens_[name] = text;
+  };
+  // Any name of this form counts ("image_token"), as those in an object of further ones do.
+  const auto take = [&](const nlohmann::json& tokens) {
+    for (const auto& [key, value] : tokens.items()) {
+      if (key.ends_with("_token")) add(key, value);
+      if (key != "extra_special_tokens" || !value.is_object()) continue;
+      for (const auto& [name, token] : value.items()) add(name, token);
     }
   };
   take(config);

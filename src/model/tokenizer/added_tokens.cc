@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "model/tokenizer/text.h"
@@ -128,21 +130,59 @@ TokenId AddedTokens::Finder::Find(std::string_view text, size_t from, size_t* be
   return -1;
 }
 
-Result<AddedTokens> AddedTokens::FromJson(const Node& node, const Vocabulary& vocabulary,
-                                          const Normalizer& normalizer) {
-  AddedTokens added;
-  if (node.IsNull()) return added;
-  const Result<size_t> size = node.Size();
+Status AddedTokens::AddList(const Node& list, const Vocabulary& vocabulary,
+                            const Normalizer& normalizer, TokenId* next_id) {
+  if (list.IsNull()) return OkStatus();
+  const Result<size_t> size = list.Size();
   if (!size.ok()) return size.status();
-  if (*size > kMaxAddedTokens) return node.Corrupt("has more than 2^20 tokens");
-  TokenId next_id = vocabulary.size();
+  if (*size > kMaxAddedTokens) return list.Corrupt("has more than 2^20 tokens");
   for (size_t i = 0; i < *size; ++i) {
-    Result<AddedToken> token = ReadToken(node.Element(i));
+    Result<AddedToken> token = ReadToken(list.Element(i));
     if (!token.ok()) return token.status();
     if (token->content.empty()) continue;
-    Status status = added.Add(*std::move(token), vocabulary, normalizer, &next_id);
-    if (!status.ok()) return At(node.Element(i).path(), status);
+    Status status = Add(*std::move(token), vocabulary, normalizer, next_id);
+    if (!status.ok()) return At(list.Element(i).path(), status);
   }
+  return OkStatus();
+}
+
+Status AddedTokens::AddDecoder(const Node& decoder, const Vocabulary& vocabulary,
+                               const Normalizer& normalizer, TokenId* next_id) {
+  if (decoder.IsNull()) return OkStatus();
+  if (!decoder.value().is_object()) return decoder.Corrupt("is not an object");
+  if (decoder.value().size() > kMaxAddedTokens) return decoder.Corrupt("has more than 2^20 tokens");
+  std::map<uint32_t, std::string> keys;
+  for (const auto& [key, token] : decoder.value().items()) {
+    uint32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      return decoder.Corrupt(fmt::format("the key {} is no token's id", Quoted(key)));
+    }
+    keys[id] = key;
+  }
+  for (const auto& [number, key] : keys) {
+    const Node node = decoder.Member(key);
+    Result<AddedToken> token = ReadToken(node);
+    if (!token.ok()) return token.status();
+    if (token->content.empty()) continue;
+    const std::optional<TokenId> known = Find(token->content);
+    if (known.has_value() && by_id_.at(*known).token == *token) continue;
+    changes_ += fmt::format("{} {:d}{:d}{:d}{:d}{:d}\n", token->content, token->single_word,
+                            token->lstrip, token->rstrip, token->normalized, token->special);
+    Status status = Add(*std::move(token), vocabulary, normalizer, next_id);
+    if (!status.ok()) return At(node.path(), status);
+  }
+  return OkStatus();
+}
+
+Result<AddedTokens> AddedTokens::FromJson(const Node& list, const Node& decoder,
+                                          const Vocabulary& vocabulary,
+                                          const Normalizer& normalizer) {
+  AddedTokens added;
+  TokenId next_id = vocabulary.size();
+  Status status = added.AddList(list, vocabulary, normalizer, &next_id);
+  if (status.ok()) status = added.AddDecoder(decoder, vocabulary, normalizer, &next_id);
+  if (!status.ok()) return status;
   // In order of ids, for the same result whatever the order of a hash table.
   std::vector<TokenId> order;
   for (const auto& [id, entry] : added.by_id_) order.push_back(id);

@@ -25,14 +25,19 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it
   bool normalized = false;   // looked for in the normalized text, in its normalized form
   bool special = false;
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 class AddedTokens {
  public:
-  // The list "added_tokens". As in the library, a token that the model has keeps the model's id,
-  // and the others are numbered on from the model's size: the "id" of the list is not used.
-  static Result<AddedTokens> FromJson(const Node& node, const Vocabulary& vocabulary,
-                                      const Normalizer& normalizer);
+  // The list "added_tokens" of tokenizer.json, and "added_tokens_decoder" of tokenizer_config.json,
+  // which names tokens by id; either may be null. As in the library, a token that the model has
+  // keeps the model's id, and the others are numbered on from the model's size: the ids of the list
+  // are not used, and those of the decoder give the order alone. What both have is as the decoder
+  // says.
+  static Result<AddedTokens> FromJson(const Node& list, const Node& decoder,
+                                      const Vocabulary& vocabulary, const Normalizer& normalizer);
 
   std::optional<TokenId> Find(std::string_view content) const;
   // What stands for the token in decoding, its normalized form; null when `id` is not an added one.
@@ -41,6 +46,8 @@ class AddedTokens {
   // Decoding leaves out what equals the content of a special token.
   bool IsSpecialContent(std::string_view content) const { return special_.contains(content); }
   TokenId max_id() const { return max_id_; }
+  // What the decoder changed, as a text that differs where that differs; empty for nothing.
+  const std::string& changes() const { return changes_; }
 
   // Cuts `text` at the added tokens and normalizes what lies between; empty pieces vanish. Special
   // tokens are found only with `parse_special`.
@@ -75,6 +82,10 @@ class AddedTokens {
 
   Status Add(AddedToken token, const Vocabulary& vocabulary, const Normalizer& normalizer,
              TokenId* next_id);
+  Status AddList(const Node& list, const Vocabulary& vocabulary, const Normalizer& normalizer,
+                 TokenId* next_id);
+  Status AddDecoder(const Node& decoder, const Vocabulary& vocabulary, const Normalizer& normalizer,
+                    TokenId* next_id);
   void Cut(const Piece& piece, const Finder& finder, bool parse_special,
            std::vector<Piece>* pieces) const;
 
@@ -88,6 +99,7 @@ class AddedTokens {
   Finder raw_;
   Finder normalized_;
   TokenId max_id_ = -1;
+  std::string changes_;
 };
 
 }  // namespace headway::tok

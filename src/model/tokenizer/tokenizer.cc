@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "model/json_util.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/decoder.h"
@@ -36,8 +37,8 @@ struct Tokenizer::Parts {
 
 namespace {
 
-uint64_t Fnv1a(std::string_view text) {
-  uint64_t hash = 0xCBF29CE484222325u;
+// Of `hash`'s text with `text` behind it.
+uint64_t Fnv1a(std::string_view text, uint64_t hash = 0xCBF29CE484222325u) {
   for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
   return hash;
 }
@@ -178,7 +179,8 @@ Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(part
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json_text,
-                                                       std::string_view name) {
+                                                       std::string_view name,
+                                                       const nlohmann::json* config) {
   const auto fail = [name](const Status& status) { return tok::At(std::string(name), status); };
   Result<tok::TokenizerJson> json = tok::ParseTokenizerJson(json_text);
   if (!json.ok()) return fail(json.status());
@@ -190,8 +192,13 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json_tex
   Result<tok::PreTokenizer> pre_tokenizer =
       tok::PreTokenizer::FromJson(root.Member("pre_tokenizer"));
   if (!pre_tokenizer.ok()) return fail(pre_tokenizer.status());
-  Result<tok::AddedTokens> added =
-      tok::AddedTokens::FromJson(root.Member("added_tokens"), model->vocabulary(), *normalizer);
+  const nlohmann::json null;
+  const char* key = "added_tokens_decoder";
+  const bool decodes = config != nullptr && config->contains(key);
+  const tok::Node decoded(decodes ? config->at(key) : null,
+                          "tokenizer_config.json's " + std::string(key));
+  Result<tok::AddedTokens> added = tok::AddedTokens::FromJson(root.Member("added_tokens"), decoded,
+                                                              model->vocabulary(), *normalizer);
   if (!added.ok()) return fail(added.status());
   const TokenId id_limit = std::max(model->vocabulary().max_id(), added->max_id()) + 1;
   Result<tok::PostProcessor> post_processor =
@@ -199,9 +206,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json_tex
   if (!post_processor.ok()) return fail(post_processor.status());
   Result<tok::Decoder> decoder = tok::Decoder::FromJson(root.Member("decoder"));
   if (!decoder.ok()) return fail(decoder.status());
-  auto parts = std::unique_ptr<const Parts>(new Parts{
-      *std::move(normalizer), *std::move(pre_tokenizer), *std::move(model), *std::move(added),
-      *std::move(post_processor), *std::move(decoder), Fnv1a(json_text)});
+  const uint64_t hash = Fnv1a(added->changes(), Fnv1a(json_text));
+  auto parts = std::unique_ptr<const Parts>(
+      new Parts{*std::move(normalizer), *std::move(pre_tokenizer), *std::move(model),
+                *std::move(added), *std::move(post_processor), *std::move(decoder), hash});
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
@@ -210,7 +218,11 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(Env* env, const std::string& 
   if (!env->Exists(path)) return ExplainMissing(env, model_dir);
   const Result<std::string> text = env->ReadFile(path);
   if (!text.ok()) return text.status();
-  return FromJson(*text, path);
+  const std::string config_path = model_dir + "/tokenizer_config.json";
+  if (!env->Exists(config_path)) return FromJson(*text, path);
+  const Result<nlohmann::json> config = ReadJsonObject(*env, config_path);
+  if (!config.ok()) return config.status();
+  return FromJson(*text, path, &*config);
 }
 
 Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, EncodeOptions options) const {

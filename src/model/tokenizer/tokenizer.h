@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,8 +24,11 @@ class Tokenizer {
   // From the text of a tokenizer.json; `name` begins every message. kCorrupt when it is damaged,
   // kUnsupported, naming part and type, when it has what Headway does not do. Truncation and
   // padding, if set, are ignored: a text is never cut silently.
-  static Result<std::unique_ptr<Tokenizer>> FromJson(std::string_view json, std::string_view name);
-  // From `model_dir`/tokenizer.json.
+  // `config` is tokenizer_config.json, whose added_tokens_decoder may add and change tokens, or
+  // null.
+  static Result<std::unique_ptr<Tokenizer>> FromJson(std::string_view json, std::string_view name,
+                                                     const nlohmann::json* config = nullptr);
+  // From `model_dir`/tokenizer.json and, where there is one, tokenizer_config.json.
   static Result<std::unique_ptr<Tokenizer>> Load(Env* env, const std::string& model_dir);
 
   ~Tokenizer();
@@ -45,7 +49,8 @@ class Tokenizer {
   std::string IdToToken(TokenId id) const;
   bool IsSpecial(TokenId id) const;
 
-  // Of the text of tokenizer.json: the same in every run and version (FNV-1a, 64 bits).
+  // Of the text of tokenizer.json and of what the config changed: the same in every run and version
+  // (FNV-1a, 64 bits).
   uint64_t Hash() const;
 
  private:

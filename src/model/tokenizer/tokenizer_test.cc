@@ -265,6 +265,56 @@ TEST(TokenizerTest, LoadsFromAFolder) {
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
 }
 
+// The ids and texts are those of Transformers 5.23 (PreTrainedTokenizerFast) with the same files.
+TEST(TokenizerTest, TheConfigAddsAndChangesTokens) {
+  TestDir dir;
+  std::filesystem::copy(HEADWAY_SOURCE_DIR "/tests/golden/tokenizer/qwen2.json",
+                        dir.File("tokenizer.json"));
+  const auto token = [](const std::string& content, const Json& flags) {
+    Json json = {{"content", content},  {"lstrip", false},      {"rstrip", false},
+                 {"normalized", false}, {"single_word", false}, {"special", false}};
+    json.update(flags);
+    return json;
+  };
+  const Json none = Json::object();
+  const auto load = [&](const Json& decoder) {
+    std::ofstream(dir.File("tokenizer_config.json"))
+        << Json({{"added_tokens_decoder", decoder}}).dump();
+    return Tokenizer::Load(Env::Default(), dir.path());
+  };
+  const uint64_t hash = (*load(none))->Hash();
+  // As they are in tokenizer.json.
+  const Json same = {{"902", token("<|im_end|>", {{"special", true}})}};
+  EXPECT_EQ((*load(same))->Hash(), hash);
+
+  const Json decoder = {{"910", token("<new5>", none)},
+                        {"7", token("<new7>", {{"special", true}})},
+                        {"905", token("<|im_end|>", {{"special", true}, {"lstrip", true}})},
+                        {"3", token("<tool_call>", {{"rstrip", true}})},
+                        {"9", token("</tool_call>", {{"special", true}})},
+                        {"10", token("<|endoftext|>", {{"normalized", true}})},
+                        {"11", token("the", none)},
+                        {"12", token("", none)}};
+  const auto tokenizer = load(decoder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_NE((*tokenizer)->Hash(), hash);
+  const std::string text =
+      "a <|im_end|>b<new5>the<new7>c <tool_call> d</tool_call>x<|endoftext|> y";
+  const std::vector<TokenId> ids = {64,  902, 65,  906, 315, 905, 66, 220,
+                                    903, 67,  904, 87,  900, 220, 88};
+  EXPECT_EQ(*(*tokenizer)->Encode(text, {.parse_special = true}), ids);
+  EXPECT_EQ((*tokenizer)->Decode(ids, true), "ab<new5>thec <tool_call>dx y");
+  for (const Json& bad : {Json("x"), Json({{"x", token("y", none)}}), Json({{"-1", none}}),
+                          Json({{"7", 5}}), Json({{"7", token("y", {{"special", 1}})}})}) {
+    const Status status = load(bad).status();
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt) << bad;
+    EXPECT_NE(status.message().find("tokenizer_config.json"), std::string::npos);
+  }
+  std::ofstream(dir.File("tokenizer_config.json")) << "{";
+  EXPECT_NE(Tokenizer::Load(Env::Default(), dir.path()).status().message().find("not valid JSON"),
+            std::string::npos);
+}
+
 TEST(TokenizerTest, EncodesFromSeveralThreads) {
   const std::unique_ptr<Tokenizer> tokenizer = Golden("llama3");
   const std::string text = "One text, several threads: 12345 naïve 世界.\n\n";
