@@ -18,6 +18,7 @@
 #include "kv/store/memory_env.h"
 #include "kv/store/session_layout.h"
 #include "kv/store/slab_file.h"
+#include "kv/store/slab_test_util.h"
 #include "kv/store/wire.h"
 
 namespace headway::kv {
@@ -37,7 +38,7 @@ void Use(const Bytes& bytes) {
   const Result<Manifest> inspected = InspectSession(&env, kPath);
   Manifest manifest;
   {
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(&env, kPath, &budget);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(&env, kPath, &budget);
     HEADWAY_CHECK(file.ok() == inspected.ok());
     if (!file.ok()) return;
     manifest = (*file)->manifest();
@@ -62,7 +63,7 @@ void Use(const Bytes& bytes) {
     HEADWAY_CHECK((*file)->Commit(manifest).ok());
   }
   HEADWAY_CHECK(budget.used() == 0);
-  const Result<std::unique_ptr<SlabFile>> again = SlabFile::OpenSession(&env, kPath, &budget);
+  const Result<std::unique_ptr<SlabFile>> again = OpenSessionAt(&env, kPath, &budget);
   HEADWAY_CHECK(again.ok());
   HEADWAY_CHECK(EncodeManifest((*again)->manifest()) == EncodeManifest(manifest));
 }

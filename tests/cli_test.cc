@@ -305,21 +305,95 @@ TEST_F(Cli, SessionsContinue) {
 }
 
 TEST_F(Cli, InterruptEndsCleanlyAndKeepsTheSession) {
-  const std::string session = dir_.File("s.session");
-  const pid_t child = Start({"run", kModel, "-p", "Once upon a time", "-n", "16000", "--ignore-eos",
-                             "--session", session},
-                            "");
-  // Once text comes, the run is under way.
-  for (int i = 0; i < 3000 && ReadFile(dir_.File("out")).size() < 500; ++i) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string session = dir_.File("s.session" + std::to_string(number));
+    WriteFile(dir_.File("out"), "");
+    const pid_t child = Start({"run", kModel, "-p", "Once upon a time", "-n", "16000",
+                               "--ignore-eos", "--session", session},
+                              "");
+    // Once text comes, the run is under way.
+    for (int i = 0; i < 3000 && ReadFile(dir_.File("out")).size() < 500; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    kill(child, number);
+    const Outcome outcome = Wait(child);
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("interrupted; what was computed is kept in " + session));
+    const Json next = RunJson({"run", kModel, "-n", "1", "--session", session},
+                              "Once upon a time" + outcome.out.substr(0, outcome.out.size() / 2));
+    EXPECT_GE(next["reused_tokens"], 64);
+  }
+}
+
+// Under nohup a run outlives its terminal.
+TEST_F(Cli, AHangupThatIsIgnoredStaysIgnored) {
+  const auto before = signal(SIGHUP, SIG_IGN);
+  WriteFile(dir_.File("out"), "");
+  const pid_t child =
+      Start({"run", kModel, "-p", "Once upon a time", "-n", "400", "--ignore-eos"}, "");
+  signal(SIGHUP, before);
+  for (int i = 0; i < 3000 && ReadFile(dir_.File("out")).size() < 50; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  kill(child, SIGINT);
+  kill(child, SIGHUP);
   const Outcome outcome = Wait(child);
-  EXPECT_EQ(outcome.status, 1) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("interrupted; what was computed is kept in " + session));
-  const Json next = RunJson({"run", kModel, "-n", "1", "--session", session},
-                            "Once upon a time" + outcome.out.substr(0, outcome.out.size() / 2));
-  EXPECT_GE(next["reused_tokens"], 64);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, Not(HasSubstr("interrupted")));
+}
+
+// Two at once on one session: each does all of its work, or says that the file is in use.
+TEST_F(Cli, OfTwoRunsAtOnceTheSecondWaitsOrSaysThatTheSessionIsInUse) {
+  const int seed = static_cast<int>(getpid());
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(static_cast<uint64_t>(seed));
+  WriteFile(dir_.File("doc.txt"), Document(1200)["context"]);
+  for (int round = 0; round < 8; ++round) {
+    const std::string session = dir_.File("s.session" + std::to_string(round / 2));
+    const pid_t first = Start({"run", kModel, "-f", dir_.File("doc.txt"), "-n", "100",
+                               "--ignore-eos", "--session", session, "--save-every", "0"},
+                              "", dir_.File("first"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(1500)));
+    const Outcome second = Run({"run", kModel, "-p", "Hello", "-n", "2", "--session", session});
+    if (second.status != 0) {
+      EXPECT_EQ(second.status, 1);
+      EXPECT_THAT(second.err, HasSubstr(session + ": in use by another process; give another"));
+    }
+    EXPECT_EQ(Wait(first).status == 0 || second.status == 0, true);
+    EXPECT_EQ(Run({"inspect", session}).status, 0);
+  }
+}
+
+TEST_F(Cli, ASessionThatIsALinkIsMadeWhereItLeads) {
+  ASSERT_EQ(symlink("target.session", dir_.File("link").c_str()), 0);
+  const Args args = {"run", kModel,         "-p",        "Hello",          "-n",
+                     "70",  "--ignore-eos", "--session", dir_.File("link")};
+  EXPECT_EQ(RunJson(args)["session_saved"], true);
+  struct stat info = {};
+  ASSERT_EQ(lstat(dir_.File("link").c_str(), &info), 0);
+  EXPECT_TRUE(S_ISLNK(info.st_mode));
+  EXPECT_EQ(Run({"inspect", dir_.File("target.session")}).status, 0);
+  EXPECT_EQ(RunJson(args)["session_saved"], true);
+  ASSERT_EQ(symlink("/nowhere/target", dir_.File("lost").c_str()), 0);
+  ExpectFailure({"run", kModel, "-p", "Hello", "-n", "2", "--session", dir_.File("lost")}, 1,
+                "cannot open /nowhere/target: No such file or directory; give another --session");
+}
+
+// Of both, the error and its way out.
+TEST_F(Cli, ASessionCutForMoreMemoryIsReadAgainWhenAsked) {
+  WriteFile(dir_.File("doc.txt"), Document(2000)["context"]);
+  const std::string session = dir_.File("s.session");
+  Args args = {"run", kModel, "-f", dir_.File("doc.txt"), "-n", "8", "--session", session};
+  Args large = args;
+  large.insert(large.end(), {"--head-group", "4", "--segment", "2048"});
+  const Json first = RunJson(large);
+  args.insert(args.end(), {"--kv-memory", "5MiB"});
+  ExpectFailure(args, 1, "session " + session + " fixes how the cache is cut (head group 4, ");
+  args.push_back("--session-recut");
+  const Json recut = RunJson(args);
+  EXPECT_EQ(recut["reused_tokens"], 0);
+  EXPECT_EQ(recut["tokens"], first["tokens"]);
+  EXPECT_EQ(recut["session_saved"], true);
+  EXPECT_GT(RunJson(args)["reused_tokens"], 1000);
 }
 
 TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {

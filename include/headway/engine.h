@@ -94,7 +94,10 @@ struct EngineOptions {
   // shipped for its GPU.
   std::string machine;
 
-  std::string session;        // file that keeps the cache of slot 0 between runs; empty: none
+  std::string session;  // file that keeps the cache of slot 0 between runs; empty: none
+  // Where the session's cut does not fit the budgets, prompts are read again into one that does,
+  // and the first save replaces the file.
+  bool session_recut = false;
   std::string trace;          // file for the lanes' trace; empty: none
   bool time_kernels = false;  // the compute lane is timed on a GPU, too; a trace does that anyway
   int64_t alias_host_memory = 0;  // for measuring: KV slabs on the host share that much memory
@@ -287,7 +290,7 @@ class Engine {
                                  const ChatOptions& options = {}) const;
 
   // Tokens that the session file of the options holds; 0 when there is none. A context must be at
-  // least that long to continue it.
+  // least that long to continue it. From here on no other process can write to it.
   Result<int64_t> SessionTokens() const;
 
   // What NewContext would do, without taking memory. kOutOfBudget, naming the smallest budget that
@@ -348,7 +351,7 @@ class Context {
   // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept
   // with it, such as the conversation that the tokens are. Also from within on_progress.
   Status SaveSession(std::string_view note = {});
-  int64_t SessionTokens() const;           // that the session file held when it was opened
+  int64_t SessionTokens() const;           // that it began with, from the session file
   const std::string& SessionNote() const;  // that it was saved with; empty without a session
 
   Timings timings() const;

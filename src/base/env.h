@@ -15,11 +15,27 @@
 
 namespace headway {
 
+// Which file it is and when it was changed, by its file system's clock. Equal as long as nobody has
+// written to the file, put another one in its place, or set its times: `changed` follows that, too.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t size = 0;
+  int64_t modified_nanos = 0;
+  int64_t changed_nanos = 0;
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
 // A file's bytes, mapped read-only. The mapping lives as long as the object.
 class MappedFile {
  public:
   virtual ~MappedFile() = default;
   virtual std::span<const std::byte> bytes() const = 0;
+  // As it was when the file was mapped.
+  virtual const FileIdentity& identity() const = 0;
+  // Gives back the memory of a part of bytes(); reading it again fetches it again.
+  virtual void Forget(std::span<const std::byte> part) const = 0;
 };
 
 // One piece of a batch of reads or writes. With direct I/O, data, size and offset are multiples of
@@ -44,8 +60,7 @@ class File {
   virtual Status Sync() = 0;                  // fdatasync
   virtual Status Truncate(int64_t size) = 0;  // also grows
   virtual Result<int64_t> Size() = 0;
-  // When it was last written to, by the file system's clock.
-  virtual Result<int64_t> ModifiedNanos() = 0;
+  virtual Result<FileIdentity> Identity() = 0;
   // True when reads and writes go past the page cache (O_DIRECT was accepted).
   virtual bool direct() const = 0;
 };
@@ -76,6 +91,8 @@ class Env {
   virtual Result<std::string> ReadFile(const std::string& path, size_t most = kMaxFileBytes) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsDirectory(const std::string& path) = 0;
+  // Where symbolic links lead, whether something is there or not: `path` itself where it is none.
+  virtual Result<std::string> FollowLinks(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   virtual Status SyncDirectory(const std::string& directory) = 0;
@@ -86,7 +103,8 @@ class Env {
   virtual Result<std::byte*> AllocateMemory(size_t bytes) = 0;
   virtual void FreeMemory(std::byte* data, size_t bytes) = 0;
 
-  virtual int64_t NowNanos() = 0;  // monotonic
+  virtual int64_t NowNanos() = 0;   // monotonic
+  virtual int64_t WallNanos() = 0;  // since 1970, as file systems count
 };
 
 }  // namespace headway

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -80,6 +81,12 @@ Status CheckRegular(int fd, const std::string& path, int64_t* size) {
   return OkStatus();
 }
 
+int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+FileIdentity IdentityOf(const struct stat& info) {
+  return {info.st_dev, info.st_ino, info.st_size, Nanos(info.st_mtim), Nanos(info.st_ctim)};
+}
+
 // True when the path still names the open file: no rename or removal came between.
 bool Names(const std::string& path, int fd) {
   struct stat named = {};
@@ -133,10 +140,10 @@ class PosixFile : public File {
     return static_cast<int64_t>(info.st_size);
   }
 
-  Result<int64_t> ModifiedNanos() override {
+  Result<FileIdentity> Identity() override {
     struct stat info = {};
     if (fstat(fd_.get(), &info) != 0) return IoError("inspect", path_, errno);
-    return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+    return IdentityOf(info);
   }
 
   bool direct() const override { return direct_; }
@@ -180,14 +187,23 @@ class PosixFile : public File {
 
 class PosixMappedFile : public MappedFile {
  public:
-  explicit PosixMappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  PosixMappedFile(std::span<const std::byte> bytes, const FileIdentity& identity)
+      : bytes_(bytes), identity_(identity) {}
   ~PosixMappedFile() override {
     if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
   std::span<const std::byte> bytes() const override { return bytes_; }
+  const FileIdentity& identity() const override { return identity_; }
+  void Forget(std::span<const std::byte> part) const override {
+    const auto address = reinterpret_cast<uintptr_t>(part.data());
+    const size_t before = address % kPageSize;
+    if (part.empty()) return;
+    madvise(const_cast<std::byte*>(part.data() - before), part.size() + before, MADV_DONTNEED);
+  }
 
  private:
   const std::span<const std::byte> bytes_;
+  const FileIdentity identity_;
 };
 
 // Turns O_DIRECT on where the file system takes it. Some (overlays, FUSE) take the flag and refuse
@@ -241,13 +257,15 @@ class PosixEnv : public Env {
     int64_t size = 0;
     Status regular = CheckRegular(fd.get(), path, &size);
     if (!regular.ok()) return regular;
+    struct stat info = {};
+    if (fstat(fd.get(), &info) != 0) return IoError("inspect", path, errno);
     std::span<const std::byte> bytes;
     if (size > 0) {
       void* data = mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
       if (data == MAP_FAILED) return IoError("map", path, errno);
       bytes = {static_cast<const std::byte*>(data), static_cast<size_t>(size)};
     }
-    return std::unique_ptr<MappedFile>(std::make_unique<PosixMappedFile>(bytes));
+    return std::unique_ptr<MappedFile>(std::make_unique<PosixMappedFile>(bytes, IdentityOf(info)));
   }
 
   Result<std::string> ReadFile(const std::string& path, size_t most) override {
@@ -283,6 +301,21 @@ class PosixEnv : public Env {
   bool IsDirectory(const std::string& path) override {
     struct stat info = {};
     return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  }
+
+  Result<std::string> FollowLinks(const std::string& path) override {
+    constexpr int kMostLinks = 40;  // as many as the kernel follows
+    std::string at = path;
+    for (int i = 0; i <= kMostLinks; ++i) {
+      char target[PATH_MAX];
+      const ssize_t size = readlink(at.c_str(), target, sizeof(target));
+      if (size < 0) return at;  // no link, or nothing
+      const std::string to(target, static_cast<size_t>(size));
+      const size_t slash = at.rfind('/');
+      const bool beside = !to.starts_with('/') && slash != std::string::npos;
+      at = beside ? at.substr(0, slash + 1) + to : to;
+    }
+    return IoError("open", path, ELOOP);
   }
 
   Result<std::vector<std::string>> List(const std::string& directory) override {
@@ -325,7 +358,13 @@ class PosixEnv : public Env {
   int64_t NowNanos() override {
     timespec now = {};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+    return Nanos(now);
+  }
+
+  int64_t WallNanos() override {
+    timespec now = {};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return Nanos(now);
   }
 
  private:

@@ -57,7 +57,7 @@ class FaultEnv::FaultFile : public File {
   }
 
   Result<int64_t> Size() override { return base_->Size(); }
-  Result<int64_t> ModifiedNanos() override { return base_->ModifiedNanos(); }
+  Result<FileIdentity> Identity() override { return base_->Identity(); }
   bool direct() const override { return base_->direct(); }
 
  private:
@@ -77,6 +77,8 @@ class FaultEnv::FaultMap : public MappedFile {
     --env_->live_.maps;
   }
   std::span<const std::byte> bytes() const override { return base_->bytes(); }
+  const FileIdentity& identity() const override { return base_->identity(); }
+  void Forget(std::span<const std::byte> part) const override { base_->Forget(part); }
 
  private:
   FaultEnv* const env_;

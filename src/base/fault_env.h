@@ -54,6 +54,9 @@ class FaultEnv : public Env {
   Result<std::string> ReadFile(const std::string& path, size_t most) override;
   bool Exists(const std::string& path) override { return base_->Exists(path); }
   bool IsDirectory(const std::string& path) override { return base_->IsDirectory(path); }
+  Result<std::string> FollowLinks(const std::string& path) override {
+    return base_->FollowLinks(path);
+  }
   Result<std::vector<std::string>> List(const std::string& directory) override;
   Status Rename(const std::string& from, const std::string& to) override;
   Status SyncDirectory(const std::string& directory) override;
@@ -61,6 +64,7 @@ class FaultEnv : public Env {
   Result<std::byte*> AllocateMemory(size_t bytes) override;
   void FreeMemory(std::byte* data, size_t bytes) override;
   int64_t NowNanos() override { return base_->NowNanos(); }
+  int64_t WallNanos() override { return base_->WallNanos(); }
 
  private:
   class FaultFile;

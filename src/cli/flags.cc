@@ -410,6 +410,9 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
           "file that keeps the cache between runs: a prompt that begins like the last one "
           "continues from there")
       ->type_name("FILE");
+  AddSwitch(app, memory, "--session-recut", &engine.session_recut,
+            "where the session is cut for larger budgets than these, read the prompt again into a "
+            "cut that fits; the first save replaces the file");
 
   const std::string compute = "Computing", more_compute = More(compute);
   AddNumber(app, more_compute, "-t,--threads", &engine.threads, 0, 1024,

@@ -27,11 +27,15 @@ InterruptGuard::InterruptGuard() {
   // No SA_RESTART: a read from the terminal ends, too.
   sigaction(SIGINT, &action, &old_interrupt_);
   sigaction(SIGTERM, &action, &old_terminate_);
+  // Under nohup it stays ignored.
+  sigaction(SIGHUP, nullptr, &old_hangup_);
+  if (old_hangup_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 InterruptGuard::~InterruptGuard() {
   sigaction(SIGINT, &old_interrupt_, nullptr);
   sigaction(SIGTERM, &old_terminate_, nullptr);
+  sigaction(SIGHUP, &old_hangup_, nullptr);
   g_guarded = false;
 }
 

@@ -8,7 +8,8 @@
 
 namespace headway::cli {
 
-// While one exists, SIGINT and SIGTERM raise its flag instead of killing. At most one at a time.
+// While one exists, SIGINT, SIGTERM and, where it is not ignored, SIGHUP raise its flag instead of
+// killing. At most one at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -23,6 +24,7 @@ class InterruptGuard {
  private:
   struct sigaction old_interrupt_ = {};
   struct sigaction old_terminate_ = {};
+  struct sigaction old_hangup_ = {};
 };
 
 }  // namespace headway::cli

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "model/config_identity.h"
 
 namespace headway {
 namespace {
@@ -61,28 +62,43 @@ Context::Impl::~Impl() {
   }
 }
 
-Result<std::unique_ptr<Context::Impl>> Context::Impl::Create(const ContextParts& parts,
-                                                             const Workload& workload) {
+Result<std::unique_ptr<Context::Impl>> Context::Impl::Create(
+    const ContextParts& parts, const Workload& workload, std::unique_ptr<kv::SessionClaim> claim) {
   auto impl = std::make_unique<Impl>(parts);
-  if (Status s = impl->Build(workload); !s.ok()) return s;
+  if (Status s = impl->Build(workload, std::move(claim)); !s.ok()) return s;
   return impl;
 }
 
-Status Context::Impl::OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest) {
-  const std::string& path = parts.options->session;
-  if (path.empty() || !parts.env->Exists(path)) return OkStatus();  // created behind the plan
-  Result<std::unique_ptr<kv::SlabFile>> opened =
-      kv::SlabFile::OpenSession(parts.env, path, &disk_budget);
-  if (!opened.ok()) return opened.status();
-  *manifest = (*opened)->manifest();
-  const uint64_t tokenizer_hash = parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
-  if (manifest->weights_hash != parts.model->Fingerprint() ||
-      manifest->tokenizer_hash != tokenizer_hash) {
-    return Status(StatusCode::kInvalidArgument,
-                  "session " + path + " was made with another model; give another --session file");
+uint64_t Context::Impl::TokenizerHash() const {
+  return parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
+}
+
+Status Context::Impl::CheckSession(const kv::Manifest& manifest) const {
+  if (manifest.format.layers == 0) return OkStatus();  // there is none yet
+  if (manifest.weights_hash != parts.weights_hash) {
+    return OtherModel(*parts.options, "other weights");
   }
-  *file = std::move(*opened);
+  if (manifest.tokenizer_hash != TokenizerHash()) {
+    return OtherModel(*parts.options, "another tokenizer.json");
+  }
   return OkStatus();
+}
+
+Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenSession(
+    std::unique_ptr<kv::SessionClaim> claim, const kv::CacheFormat& format) {
+  if (claim == nullptr) return std::unique_ptr<kv::SlabFile>();
+  const kv::CacheFormat& cut = claim->manifest().format;
+  const bool same =
+      cut.group_heads == format.group_heads && cut.segment_pages == format.segment_pages;
+  if (claim->exists() && same) return kv::SlabFile::OpenSession(std::move(claim), &disk_budget);
+  if (claim->exists()) {
+    Log(LogLevel::kWarning,
+        "session " + parts.options->session + " is cut for larger budgets (head group " +
+            std::to_string(cut.group_heads) + ", segment " + std::to_string(cut.segment_tokens()) +
+            "): the prompt is read again into head group " + std::to_string(format.group_heads) +
+            ", segment " + std::to_string(format.segment_tokens()));
+  }
+  return kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
 }
 
 Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
@@ -117,7 +133,7 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
   return share;
 }
 
-Status Context::Impl::Build(const Workload& workload) {
+Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::SessionClaim> claim) {
   const EngineOptions& options = *parts.options;
   if (!options.trace.empty()) {
     // A path that cannot be written is better known before the work.
@@ -136,16 +152,14 @@ Status Context::Impl::Build(const Workload& workload) {
   if (!compute_stream.ok()) return compute_stream.status();
   compute = std::move(*compute_stream);
 
-  std::unique_ptr<kv::SlabFile> session;
-  kv::Manifest manifest;
-  if (Status s = OpenSession(&session, &manifest); !s.ok()) return s;
+  const kv::Manifest manifest = claim == nullptr ? kv::Manifest{} : claim->manifest();
   const ModelConfig& config = parts.model->config();
-  Result<Setup> setup =
-      MakeSetup(config, parts.model->weight_bytes(), options, workload, *parts.pattern,
-                session == nullptr ? nullptr : &manifest, *kernels,
-                {parts.program_bytes, parts.backend->info(), parts.device_budget, parts.machine,
-                 parts.weight_layers, parts.disk_layers});
+  Result<Setup> setup = MakeSetup(config, parts.model->weight_bytes(), options, workload,
+                                  *parts.pattern, &manifest, *kernels,
+                                  {parts.program_bytes, parts.backend->info(), parts.device_budget,
+                                   parts.machine, parts.weight_layers, parts.disk_layers});
   if (!setup.ok()) return setup.status();
+  if (Status s = CheckSession(manifest); !s.ok()) return s;
   setup->store.kernels = kernels.get();
   setup->store.device_budget = &kv_budget;
   setup->store.host_budget = &host_budget;
@@ -157,12 +171,10 @@ Status Context::Impl::Build(const Workload& workload) {
                        setup->store.placement == kv::PlacementKind::kDiskOnly;
   setup->store.disk_directory =
       options.disk_memory > 0 && to_disk ? DiskDirectory(options) : std::string();
-  if (session == nullptr && !options.session.empty()) {
-    Result<std::unique_ptr<kv::SlabFile>> created =
-        kv::SlabFile::CreateSession(parts.env, options.session, setup->store.format, &disk_budget);
-    if (!created.ok()) return created.status();
-    session = std::move(*created);
-  }
+  Result<std::unique_ptr<kv::SlabFile>> session =
+      OpenSession(std::move(claim), setup->store.format);
+  if (!session.ok()) return session.status();
+  const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
   if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
   Result<double> host_share = MakeHostAttention(*setup);
@@ -171,7 +183,7 @@ Status Context::Impl::Build(const Workload& workload) {
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, config.shape.layers,
                   parts.device_budget != nullptr);
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(session));
+      kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(*session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   if (setup->plan.streamed_weight_bytes > 0) {
@@ -196,11 +208,11 @@ Status Context::Impl::Build(const Workload& workload) {
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
                                           *parts.env, workload.lengths, setup->plan.x_segments,
                                           setup->plan.cache.chunk);
-  return RestoreSession(manifest);
+  session_note = manifest.note;
+  return restores ? RestoreSession(manifest) : OkStatus();
 }
 
 Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
-  session_note = manifest.note;
   if (manifest.tokens.empty()) return OkStatus();
   if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
     return Status(StatusCode::kInvalidArgument,
@@ -221,8 +233,9 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
 kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   kv::Manifest meta;
   meta.note = note;
-  meta.weights_hash = parts.model->Fingerprint();
-  meta.tokenizer_hash = parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
+  meta.model_config = ConfigIdentity(parts.model->config());
+  meta.weights_hash = parts.weights_hash;
+  meta.tokenizer_hash = TokenizerHash();
   meta.rope_hash = generator->slots()[0].rope_hash;
   return meta;
 }

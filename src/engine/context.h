@@ -35,14 +35,22 @@ struct ContextParts {
   int disk_layers = -1;                    // of the others, on disk
   int64_t host_weights = 0;                // bytes of the others in host memory
   int64_t disk_weights = 0;                // and of --disk-memory
+  uint64_t weights_hash = 0;               // for a session
 };
 
 struct Context::Impl {
-  static Result<std::unique_ptr<Impl>> Create(const ContextParts& parts, const Workload& workload);
+  // `claim` is to the session of the options; null where they name none.
+  static Result<std::unique_ptr<Impl>> Create(const ContextParts& parts, const Workload& workload,
+                                              std::unique_ptr<kv::SessionClaim> claim);
   ~Impl();
 
-  Status OpenSession(std::unique_ptr<kv::SlabFile>* file, kv::Manifest* manifest);
-  Status Build(const Workload& workload);
+  Status Build(const Workload& workload, std::unique_ptr<kv::SessionClaim> claim);
+  // kInvalidArgument for the session of another model; MakeSetup compares the configurations.
+  Status CheckSession(const kv::Manifest& manifest) const;
+  uint64_t TokenizerHash() const;
+  // The session's file: null without a claim.
+  Result<std::unique_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
+                                                    const kv::CacheFormat& format);
   // The path `host`, if the options want it: the share that it begins with.
   Result<double> MakeHostAttention(const Setup& setup);
   Status RestoreSession(const kv::Manifest& manifest);
@@ -74,8 +82,8 @@ struct Context::Impl {
   Status Break() { return broken = StatusOfException(); }
 };
 
-// The manifest of the session of `options`; one of no layers where there is none. For planning
-// without opening a context.
+// The manifest of the session of `options`, read without a claim to it; one of no layers where
+// there is none. For planning without opening a context.
 Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
 
 // Threads that attend to pages in host memory, where those of the kernels are `threads`.

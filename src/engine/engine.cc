@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "engine/context.h"
 #include "engine/device_memory.h"
+#include "engine/fingerprint_cache.h"
 #include "engine/head_pattern.h"
 #include "engine/machine_profile.h"
 #include "engine/open.h"
@@ -168,6 +169,9 @@ struct Engine::Impl {
   int placed_layers = -1, placed_on_disk = -1;
   Status moved;  // why that did not work
   std::mutex moving;
+  std::mutex claiming;
+  std::unique_ptr<kv::SessionClaim> claim;  // not yet a context's
+  std::optional<uint64_t> weights_hash;     // once it was needed
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
@@ -186,12 +190,23 @@ struct Engine::Impl {
   // Puts the weights where a plan has them, the first one.
   Status MoveWeights(const PlanReport& plan);
   Status FindMachine();
+  // The session of the options becomes this process's: until a context of it ends, or the engine.
+  Status ClaimSession();
+  // What it holds; of no layers where there is none.
+  Result<kv::Manifest> Session();
+  // Hashes the weights, for a session.
+  Status FindFingerprint();
   SetupMemory memory() {
     return {program_bytes, backend->info(),
             fast_budget(), machine.has_value() ? &machine->machine : nullptr,
             placed_layers, placed_on_disk};
   }
-  Result<plan::PlanRequest> Request(const Workload& workload);
+  // What the planner is asked, and what it says.
+  struct Planned {
+    plan::PlanRequest request;
+    plan::Plan plan;
+  };
+  Result<Planned> MakePlan(const Workload& workload);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };
 
@@ -238,11 +253,40 @@ Status Engine::Impl::FindMachine() {
   return OkStatus();
 }
 
-Result<plan::PlanRequest> Engine::Impl::Request(const Workload& workload) {
-  Result<kv::Manifest> session = ReadSession(*env, options);
+Result<Engine::Impl::Planned> Engine::Impl::MakePlan(const Workload& workload) {
+  Result<kv::Manifest> session = Session();
   if (!session.ok()) return session.status();
-  return MakePlanRequest(model->config(), model->weight_bytes(), options, workload, pattern,
-                         &*session, *kernels, memory());
+  Result<plan::PlanRequest> request =
+      MakePlanRequest(model->config(), model->weight_bytes(), options, workload, pattern, &*session,
+                      *kernels, memory());
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = MakeSessionPlan(options, &*session, &*request);
+  if (!plan.ok()) return Explain(plan.status());
+  return Planned{std::move(*request), std::move(*plan)};
+}
+
+Status Engine::Impl::ClaimSession() {
+  const std::lock_guard lock(claiming);
+  if (options.session.empty() || claim != nullptr) return OkStatus();
+  Result<std::unique_ptr<kv::SessionClaim>> taken = kv::SessionClaim::Take(env, options.session);
+  if (!taken.ok()) return taken.status();
+  claim = std::move(*taken);
+  return OkStatus();
+}
+
+Result<kv::Manifest> Engine::Impl::Session() {
+  const std::lock_guard lock(claiming);
+  if (claim != nullptr) return claim->manifest();
+  return ReadSession(*env, options);
+}
+
+Status Engine::Impl::FindFingerprint() {
+  const std::lock_guard lock(moving);
+  if (options.session.empty() || weights_hash.has_value()) return OkStatus();
+  Result<uint64_t> found = WeightsFingerprint(*env, *model, &pool);
+  if (!found.ok()) return found.status();
+  weights_hash = *found;
+  return OkStatus();
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
@@ -398,7 +442,8 @@ Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
 }
 
 Result<int64_t> Engine::SessionTokens() const try {
-  Result<kv::Manifest> session = ReadSession(*impl_->env, impl_->options);
+  if (Status s = impl_->ClaimSession(); !s.ok()) return s;
+  Result<kv::Manifest> session = impl_->Session();
   if (!session.ok()) return session.status();
   return static_cast<int64_t>(session->tokens.size());
 } catch (...) {
@@ -406,14 +451,13 @@ Result<int64_t> Engine::SessionTokens() const try {
 }
 
 Result<PlanReport> Engine::Plan(const Workload& workload) const try {
-  Result<plan::PlanRequest> request = impl_->Request(workload);
-  if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = plan::MakePlan(*request);
-  if (!plan.ok()) return impl_->Explain(plan.status());
-  PlanReport report = ReportOf(*plan, plan::FindSmallestBudgets(*request), impl_->info.layers,
+  Result<Impl::Planned> planned = impl_->MakePlan(workload);
+  if (!planned.ok()) return planned.status();
+  const auto& [request, plan] = *planned;
+  PlanReport report = ReportOf(plan, plan::FindSmallestBudgets(request), impl_->info.layers,
                                impl_->device_budget.has_value());
   if (impl_->machine.has_value()) {
-    report.prediction = PredictionOf(*plan, *impl_->machine, workload);
+    report.prediction = PredictionOf(plan, *impl_->machine, workload);
   }
   return report;
 } catch (...) {
@@ -421,11 +465,9 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const try {
 }
 
 Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const try {
-  Result<plan::PlanRequest> request = impl_->Request(planned);
-  if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = plan::MakePlan(*request);
-  if (!plan.ok()) return plan.status();
-  const plan::Machine* machine = request->machine;
+  Result<Impl::Planned> made = impl_->MakePlan(planned);
+  if (!made.ok()) return made.status();
+  const plan::Machine* machine = made->request.machine;
   if (machine == nullptr) {
     if (!impl_->quick.has_value()) {
       Result<plan::Machine> measured = ProbeHardware(*impl_->env, impl_->options, /*quick=*/true);
@@ -434,16 +476,19 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
     }
     machine = &*impl_->quick;
   }
-  return PhaseSeconds(*machine, *request, *plan, phase);
+  return PhaseSeconds(*machine, made->request, made->plan, phase);
 } catch (...) {
   return StatusOfException();
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) try {
+  // What the plan is made by does not change any more.
+  if (Status s = impl_->ClaimSession(); !s.ok()) return s;
   // What does not fit is refused before the weights are moved.
   Result<PlanReport> plan = Plan(workload);
   if (!plan.ok()) return plan.status();
   if (Status s = impl_->CheckRoom(*plan); !s.ok()) return s;
+  if (Status s = impl_->FindFingerprint(); !s.ok()) return s;
   if (Status s = impl_->MoveWeights(*plan); !s.ok()) return s;
   ContextParts parts;
   parts.env = impl_->env;
@@ -459,7 +504,14 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) tr
   parts.disk_layers = static_cast<int>(plan->disk_layers.size());
   parts.host_weights = impl_->host_budget.used();
   parts.disk_weights = impl_->disk_budget.used();
-  Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(parts, workload);
+  parts.weights_hash = impl_->weights_hash.value_or(0);
+  std::unique_ptr<kv::SessionClaim> claim;
+  {
+    const std::lock_guard lock(impl_->claiming);
+    claim = std::move(impl_->claim);
+  }
+  Result<std::unique_ptr<Context::Impl>> made =
+      Context::Impl::Create(parts, workload, std::move(claim));
   if (!made.ok()) return made.status();
   (*made)->plan.prediction = plan->prediction;
   return std::unique_ptr<Context>(new Context(std::move(*made)));

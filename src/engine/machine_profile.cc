@@ -1,14 +1,12 @@
 #include "engine/machine_profile.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "base/log.h"
+#include "engine/user_cache.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
@@ -16,11 +14,6 @@
 
 namespace headway {
 namespace {
-
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // The first "key : value" of a file of /proc.
 std::string ProcValue(const char* path, const std::string& key) {
@@ -80,13 +73,7 @@ std::string HardwareKey(const BackendInfo& backend, int threads) {
 }
 
 std::string MachineCachePath(const std::string& hardware) {
-  std::string folder = Variable("XDG_CACHE_HOME");
-  if (folder.empty()) {
-    folder = Variable("HOME");
-    if (folder.empty()) return "";
-    folder += "/.cache";
-  }
-  return fmt::format("{}/headway/machine-{:016x}.json", folder, Hash(hardware));
+  return UserCachePath(fmt::format("machine-{:016x}.json", Hash(hardware)));
 }
 
 std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardware,
@@ -113,24 +100,7 @@ std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardw
 }
 
 Status WriteMachineCache(Env& env, const plan::Machine& machine) {
-  const std::string path = MachineCachePath(machine.hardware);
-  if (path.empty()) return Status(StatusCode::kNotFound, "neither XDG_CACHE_HOME nor HOME is set");
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error) return Status(StatusCode::kIo, path + ": " + error.message());
-  const std::string temporary = fmt::format("{}.{}", path, getpid());
-  Status written = WriteTextFile(env, temporary, plan::WriteMachine(machine));
-  if (written.ok()) written = env.Rename(temporary, path);
-  if (!written.ok()) (void)env.Remove(temporary);
-  return written;
-}
-
-Status WriteTextFile(Env& env, const std::string& path, std::string text) {
-  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, /*direct=*/false);
-  if (!file.ok()) return file.status();
-  const IoPiece piece{reinterpret_cast<std::byte*>(text.data()), text.size(), 0};
-  if (Status s = (*file)->Write({&piece, 1}); !s.ok()) return s;
-  return (*file)->Sync();
+  return WriteUserCache(env, MachineCachePath(machine.hardware), plan::WriteMachine(machine));
 }
 
 Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend) {

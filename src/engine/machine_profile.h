@@ -37,7 +37,7 @@ Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend);
 // What a probe is bound to: GPU, CPU, threads and memory. Another key, another probe.
 std::string HardwareKey(const BackendInfo& backend, int threads);
 
-// The file in $XDG_CACHE_HOME (or ~/.cache) for a key; empty where the environment names neither.
+// The file in the user's cache folder for a key; empty where there is none.
 std::string MachineCachePath(const std::string& hardware);
 // What the cache holds for this hardware and this version of the program, if it is of use. A file
 // that is damaged, or of another version, is said in `note` and treated as absent.
@@ -45,9 +45,6 @@ std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardw
                                               std::string* note);
 // Replaces the file at once, so that no reader sees half of one.
 Status WriteMachineCache(Env& env, const plan::Machine& machine);
-
-// Writes a file and syncs it.
-Status WriteTextFile(Env& env, const std::string& path, std::string text);
 
 // The machine of the options, or of the cache, or that is shipped for the GPU; empty where there is
 // none of these.

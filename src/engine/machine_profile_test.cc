@@ -8,6 +8,7 @@
 
 #include "base/env_posix.h"
 #include "base/test_dir.h"
+#include "engine/user_cache.h"
 
 namespace headway {
 namespace {

@@ -170,7 +170,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<plan::PlanRequest> request = MakePlanRequest(config, weights, options, workload, *pattern,
                                                       &*session, target->sizes(), memory);
   if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = plan::MakePlan(*request);
+  Result<plan::Plan> plan = MakeSessionPlan(options, &*session, &*request);
   if (!plan.ok()) return plan.status();
   if (!chosen_by_machine && machine.has_value()) {
     request->machine = &machine->machine;

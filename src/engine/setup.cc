@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "kernels/page_codec.h"
+#include "model/config_identity.h"
 #include "plan/choose.h"
 
 namespace headway {
@@ -158,15 +159,14 @@ Status ApplyRecompute(const EngineOptions& options, bool own_memory, Encoding en
 Status CheckSession(const ModelConfig& config, const EngineOptions& options, Encoding encoding,
                     const kv::Manifest& session) {
   const kv::CacheFormat& format = session.format;
+  const std::string differs = IdentityDifference(session.model_config, ConfigIdentity(config));
+  if (!differs.empty()) return OtherModel(options, differs);
+  // So that nothing is taken for granted of a file that was made up.
   const bool fits = format.layers == config.shape.layers &&
                     format.kv_heads == config.shape.kv_heads &&
                     format.page.head_dim == config.shape.head_dim &&
                     format.page.dtype == config.shape.dtype && session.keys_rotated;
-  if (!fits) {
-    return Status(StatusCode::kInvalidArgument,
-                  "session " + options.session +
-                      " holds the cache of another model; give another --session file");
-  }
+  if (!fits) return OtherModel(options, "another cache");
   if (format.page.page_slots != options.page_slots) {
     return Status(StatusCode::kInvalidArgument,
                   "session " + options.session + " has pages of " +
@@ -205,6 +205,11 @@ Status CheckOptions(const EngineOptions& options) {
     return Status(StatusCode::kInvalidArgument, "the share to recompute must be 0 to 1, or auto");
   }
   return OkStatus();
+}
+
+Status OtherModel(const EngineOptions& options, const std::string& what) {
+  return Status(StatusCode::kInvalidArgument, "session " + options.session + " was made with " +
+                                                  what + "; give another --session file");
 }
 
 int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options) {
@@ -348,6 +353,28 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
   return request;
 }
 
+Result<plan::Plan> MakeSessionPlan(const EngineOptions& options, const kv::Manifest* session,
+                                   plan::PlanRequest* request) {
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  const bool cut = session != nullptr && session->format.layers > 0;
+  if (plan.status().code() != StatusCode::kOutOfBudget || !cut) return plan;
+  plan::PlanRequest freed = *request;
+  freed.fixed.group_heads = options.head_group;
+  freed.fixed.segment_tokens = options.segment;
+  Result<plan::Plan> other = plan::MakePlan(freed);
+  if (!other.ok()) return plan;
+  if (!options.session_recut) {
+    return Status(StatusCode::kOutOfBudget,
+                  "session " + options.session + " fixes how the cache is cut (head group " +
+                      std::to_string(session->format.group_heads) + ", segment " +
+                      std::to_string(session->format.segment_tokens()) + "), and so " +
+                      plan.status().message() +
+                      "; or --session-recut, which reads the prompt again into a smaller cut");
+  }
+  *request = std::move(freed);
+  return other;
+}
+
 Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
                         const EngineOptions& options, const Workload& workload,
                         const kv::HeadPattern& pattern, const kv::Manifest* session,
@@ -355,7 +382,7 @@ Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
   Result<plan::PlanRequest> request =
       MakePlanRequest(config, weights, options, workload, pattern, session, kernels, memory);
   if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = plan::MakePlan(*request);
+  Result<plan::Plan> plan = MakeSessionPlan(options, session, &*request);
   if (!plan.ok()) return plan.status();
   Setup setup;
   setup.plan = std::move(*plan);

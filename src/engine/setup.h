@@ -29,6 +29,9 @@ struct Setup {
 // kInvalidArgument for numbers out of range that nothing else would refuse.
 Status CheckOptions(const EngineOptions& options);
 
+// The error for a session of another model; `what` says how it differs.
+Status OtherModel(const EngineOptions& options, const std::string& what);
+
 // Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
 // without what pads pages.
 int64_t ClosedBytesPerToken(const ModelShape& shape, const EngineOptions& options);
@@ -63,6 +66,12 @@ Result<plan::PlanRequest> MakePlanRequest(const ModelConfig& config, const Weigh
                                           const kv::HeadPattern& pattern,
                                           const kv::Manifest* session, const KernelSizes& kernels,
                                           const SetupMemory& memory);
+
+// plan::MakePlan of what MakePlanRequest made with this session. Where nothing but the session's
+// cut keeps it from fitting, the error says so; with session_recut the request is freed of that
+// cut.
+Result<plan::Plan> MakeSessionPlan(const EngineOptions& options, const kv::Manifest* session,
+                                   plan::PlanRequest* request);
 
 // Plans and derives all that is needed to build a context.
 Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,

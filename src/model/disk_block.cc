@@ -1,13 +1,12 @@
 #include "model/disk_block.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
 #include <tuple>
 #include <utility>
 
 #include "base/bytes.h"
+#include "model/safetensors.h"
 
 namespace headway {
 namespace {
@@ -54,13 +53,10 @@ Result<int64_t> WeightFile::Append(std::byte* data, int64_t bytes) {
 
 Status WeightFile::CheckUnchanged() const {
   if (path_.empty()) return OkStatus();
-  Result<int64_t> bytes = file_->Size();
-  if (!bytes.ok()) return bytes.status();
-  Result<int64_t> modified = file_->ModifiedNanos();
-  if (!modified.ok()) return modified.status();
-  if (*bytes == bytes_ && *modified == modified_) return OkStatus();
-  return Status(StatusCode::kIo,
-                fmt::format("{} was changed while the model was in use; start again", path_));
+  Result<FileIdentity> now = file_->Identity();
+  if (!now.ok()) return now.status();
+  if (now->size == bytes_ && now->modified_nanos == modified_) return OkStatus();
+  return ChangedInUse(path_);
 }
 
 Status WeightFile::Read(std::vector<IoPiece> pieces) const {

@@ -24,7 +24,7 @@ constexpr std::byte kPoison{0xA5};
 class DiskBlockTest : public ::testing::Test {
  protected:
   int64_t ModifiedNanos(const std::string& path) {
-    return *(*env_.Open(path, OpenMode::kRead, /*direct=*/false))->ModifiedNanos();
+    return (*env_.Open(path, OpenMode::kRead, /*direct=*/false))->Identity()->modified_nanos;
   }
   void MakeFile(int64_t bytes) {
     std::string data;

@@ -1,7 +1,6 @@
 #include "model/model.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -22,8 +21,6 @@ constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector of an
 constexpr float kRandomDeviation = 0.02f;
 constexpr int64_t kRandomChunk = int64_t{1} << 18;  // elements with a generator of their own
 constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
-constexpr int64_t kSampleBytes = 4096;
-constexpr int64_t kSamples = 16;  // of each tensor, for the fingerprint
 
 constexpr char kHeadName[] = "lm_head.weight";
 
@@ -421,7 +418,6 @@ Status Model::MapParts(const std::string& folder) {
     part.on_host = reinterpret_cast<const std::byte*>(next);
     next += AlignedFloats(part.rows);
   }
-  fingerprint_ = ComputeFingerprint();
   return OkStatus();
 }
 
@@ -441,6 +437,7 @@ void Model::Disown(int layer) {
 Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config, uint64_t seed,
                                              ThreadPool* pool) {
   std::unique_ptr<Model> model(new Model(env, config));
+  model->seed_ = seed;
   model->parts_ = model->Parts();
   const DType dtype = config.shape.dtype;
   int64_t rest = 0;  // what is in no layer's block
@@ -484,7 +481,6 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   }
   model->TieEmbeddings();
   model->weight_bytes_ = CountWeightBytes(config);
-  model->fingerprint_ = model->ComputeFingerprint();
   return model;
 }
 
@@ -512,8 +508,9 @@ Status Model::MoveToHost(Device& device, const Placement& to, int layer) {
 Result<const WeightFile*> Model::FileOf(size_t file) {
   std::unique_ptr<WeightFile>& open = weight_files_[file];
   if (open != nullptr) return open.get();
-  Result<std::unique_ptr<WeightFile>> made = WeightFile::Open(
-      *env_, files_->path(file), files_->file_bytes(file), files_->modified_nanos(file));
+  const FileIdentity& identity = files_->file(file).identity();
+  Result<std::unique_ptr<WeightFile>> made =
+      WeightFile::Open(*env_, files_->path(file), identity.size, identity.modified_nanos);
   if (!made.ok()) return made.status();
   open = std::move(*made);
   return open.get();
@@ -648,26 +645,50 @@ Status Model::CheckFinite(ThreadPool* pool) const {
   return OkStatus();
 }
 
-uint64_t Model::ComputeFingerprint() const {
-  uint64_t hash = 0;
-  auto add = [&hash](const void* data, int64_t bytes) {
-    hash = XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), hash);
-  };
+// By what the files hold, so that it makes no difference where MoveTo has put a tensor.
+std::vector<UsedTensor> Model::UsedTensors() const {
+  std::vector<UsedTensor> tensors;
   for (const Part& part : parts_) {
-    const std::string header =
-        fmt::format("{} {} {} {}", part.name, DTypeName(part.dtype()), part.rows, part.columns);
-    add(header.data(), static_cast<int64_t>(header.size()));
-    const int64_t bytes = part.count() * static_cast<int64_t>(DTypeBytes(part.dtype()));
-    if (bytes <= kSamples * kSampleBytes) {
-      add(part.on_host, bytes);
-      continue;
+    UsedTensor tensor{.header = fmt::format("{} {} {}", part.name, part.rows, part.columns)};
+    if (files_.has_value()) {
+      const Result<TensorView> view = files_->Find(part.name);
+      HEADWAY_CHECK(view.ok());  // MapParts has found it
+      tensor.header += fmt::format(" {}", DTypeName(view->dtype));
+      tensor.file = &files_->file(view->file);
+      tensor.bytes = view->data;
+    } else {
+      tensor.header += fmt::format(" {} drawn from {}", DTypeName(part.dtype()), seed_);
     }
-    // Evenly apart, the first and the last bytes among them.
-    for (int64_t i = 0; i < kSamples; ++i) {
-      add(part.on_host + (bytes - kSampleBytes) / (kSamples - 1) * i, kSampleBytes);
-    }
+    tensors.push_back(std::move(tensor));
   }
-  return hash;
+  return tensors;
+}
+
+uint64_t Model::Fingerprint(ThreadPool* pool) const { return HashTensors(UsedTensors(), pool); }
+
+std::string Model::FilesKey() const {
+  std::string key;
+  if (!files_.has_value()) return key;
+  for (const UsedTensor& tensor : UsedTensors()) key += tensor.header + '\n';
+  for (size_t i = 0; i < files_->files(); ++i) {
+    const FileIdentity& file = files_->file(i).identity();
+    key += fmt::format("{} {} {} {} {}\n", file.device, file.inode, file.size, file.modified_nanos,
+                       file.changed_nanos);
+  }
+  return key;
+}
+
+int64_t Model::FilesChangedNanos() const {
+  int64_t last = 0;
+  for (size_t i = 0; files_.has_value() && i < files_->files(); ++i) {
+    const FileIdentity& file = files_->file(i).identity();
+    last = std::max({last, file.modified_nanos, file.changed_nanos});
+  }
+  return last;
+}
+
+Status Model::CheckFilesUnchanged() const {
+  return files_.has_value() ? files_->CheckUnchanged(*env_) : OkStatus();
 }
 
 int64_t Model::MaxLinearIn() const {

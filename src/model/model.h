@@ -26,6 +26,7 @@
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/disk_block.h"
+#include "model/fingerprint.h"
 #include "model/safetensors.h"
 
 namespace headway {
@@ -120,9 +121,17 @@ class Model {
   const ModelShape& shape() const { return config_.shape; }
   // What the weights in use take, by their real dtypes.
   WeightBytes weight_bytes() const { return weight_bytes_; }
-  // A hash of names, shapes, dtypes and samples of every tensor's bytes: equal for equal weights,
-  // and cheap. A session file is bound to it.
-  uint64_t Fingerprint() const { return fingerprint_; }
+  // A hash of name, shape, dtype and every byte of every tensor in use, for sessions, as they lie
+  // in the files; of random weights instead of the bytes the seed that they come from. Reads all
+  // weights, wherever MoveTo has put them. `pool` may be null.
+  uint64_t Fingerprint(ThreadPool* pool) const;
+  // What tells without reading them that a fingerprint is still right: the tensors in use and the
+  // identities of the files. Empty for random weights, whose fingerprint costs nothing.
+  std::string FilesKey() const;
+  // The last time that one of the files was changed, when they were mapped.
+  int64_t FilesChangedNanos() const;
+  // kIo where one of them is not what was mapped.
+  Status CheckFilesUnchanged() const;
   // kCorrupt, naming the first tensor that holds a NaN or an infinity. Reads all weights: for when
   // logits are not finite. `pool` may be null.
   Status CheckFinite(ThreadPool* pool) const;
@@ -202,7 +211,7 @@ class Model {
   Status MoveToDisk(const Placement& to, int layer);
   Result<const WeightFile*> FileOf(size_t file);
   Result<DiskBlock::Tensor> WriteToDisk(const Placement& to, int layer);
-  uint64_t ComputeFingerprint() const;
+  std::vector<UsedTensor> UsedTensors() const;
   void TieEmbeddings();
 
   Env* env_;
@@ -224,7 +233,7 @@ class Model {
   NormView final_norm_;
   WeightView head_;
   std::vector<Part> parts_;
-  uint64_t fingerprint_ = 0;
+  uint64_t seed_ = 0;  // Random
   std::unique_ptr<Buffer> on_device_;
   std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not there
   // Of layers on disk; the files by their number in files_, or the temporary one.

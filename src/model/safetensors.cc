@@ -294,6 +294,11 @@ Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::s
   return std::move(reader.tensors);
 }
 
+Status ChangedInUse(const std::string& path) {
+  return Status(StatusCode::kIo,
+                fmt::format("{} was changed while the model was in use; start again", path));
+}
+
 Result<Weights> Weights::Open(Env& env, const std::string& folder) {
   Weights weights;
   weights.folder_ = folder;
@@ -318,12 +323,7 @@ Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
   if (!file.ok()) return file.status();
   Result<TensorMap> parsed = ParseSafetensors((*file)->bytes(), path);
   if (!parsed.ok()) return parsed.status();
-  Result<std::unique_ptr<File>> same = env.Open(path, OpenMode::kRead, /*direct=*/false);
-  if (!same.ok()) return same.status();
-  const Result<int64_t> modified = (*same)->ModifiedNanos();
-  if (!modified.ok()) return modified.status();
   *tensors = std::move(*parsed);
-  modified_nanos_.push_back(*modified);
   files_.push_back(std::move(*file));
   paths_.push_back(path);
   return OkStatus();
@@ -400,6 +400,17 @@ Result<TensorView> Weights::Find(std::string_view name) const {
       static_cast<size_t>(located.info.begin),
       static_cast<size_t>(located.info.end - located.info.begin));
   return view;
+}
+
+Status Weights::CheckUnchanged(Env& env) const {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    Result<std::unique_ptr<File>> file = env.Open(paths_[i], OpenMode::kRead, /*direct=*/false);
+    if (!file.ok()) return file.status();
+    Result<FileIdentity> now = (*file)->Identity();
+    if (!now.ok()) return now.status();
+    if (*now != files_[i]->identity()) return ChangedInUse(paths_[i]);
+  }
+  return OkStatus();
 }
 
 std::vector<std::string> Weights::Names() const {

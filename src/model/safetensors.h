@@ -33,6 +33,9 @@ using TensorMap = std::map<std::string, TensorInfo, std::less<>>;
 // passes here; asking Weights for a tensor of one that Headway does not compute with does not.
 Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::string& where);
 
+// The error where a file of weights is not what was opened.
+Status ChangedInUse(const std::string& path);
+
 // A tensor's bytes in a mapped file, of any alignment.
 struct TensorView {
   DType dtype = DType::kF32;
@@ -57,8 +60,10 @@ class Weights {
   int64_t file_bytes(size_t file) const {
     return static_cast<int64_t>(files_[file]->bytes().size());
   }
-  // When it was last written to, as its file system said when it was mapped.
-  int64_t modified_nanos(size_t file) const { return modified_nanos_[file]; }
+  size_t files() const { return files_.size(); }
+  const MappedFile& file(size_t file) const { return *files_[file]; }
+  // kIo where one of the files is no longer what it was when it was mapped.
+  Status CheckUnchanged(Env& env) const;
 
  private:
   struct Located {
@@ -71,8 +76,7 @@ class Weights {
 
   std::string folder_;
   std::vector<std::unique_ptr<MappedFile>> files_;
-  std::vector<std::string> paths_;       // [files_]
-  std::vector<int64_t> modified_nanos_;  // [files_]
+  std::vector<std::string> paths_;  // [files_]
   std::map<std::string, Located, std::less<>> tensors_;
 };
 

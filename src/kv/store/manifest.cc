@@ -113,6 +113,20 @@ Status CheckSlabs(const Manifest& manifest) {
   return OkStatus();
 }
 
+void PutText(const std::string& text, WireWriter* out) {
+  out->Put(static_cast<uint64_t>(text.size()));
+  for (const char byte : text) out->Put(byte);
+}
+
+// False where there are fewer bytes than it claims.
+bool GetText(WireReader* in, std::string* text) {
+  const auto size = in->Get<uint64_t>();
+  if (size > in->left()) return false;
+  text->resize(size);
+  for (char& byte : *text) byte = in->Get<char>();
+  return true;
+}
+
 void PutFormat(const CacheFormat& format, WireWriter* out) {
   out->Put(static_cast<uint32_t>(format.layers));
   out->Put(static_cast<uint32_t>(format.kv_heads));
@@ -241,7 +255,8 @@ Status CheckManifest(const Manifest& manifest, int64_t slots) {
 std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   WireWriter out;
   size_t bytes = 128 + manifest.format.window.size() * sizeof(int64_t) +
-                 manifest.tokens.size() * sizeof(TokenId) + manifest.note.size();
+                 manifest.tokens.size() * sizeof(TokenId) + manifest.note.size() +
+                 manifest.model_config.size();
   for (const SavedSlab& slab : manifest.slabs) {
     bytes += kSlabEntryBytes + slab.checksums.size() * sizeof(uint64_t);
   }
@@ -262,8 +277,8 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
     out.Put(slab.slot);
     for (const uint64_t checksum : slab.checksums) out.Put(checksum);
   }
-  out.Put(static_cast<uint64_t>(manifest.note.size()));
-  for (const char byte : manifest.note) out.Put(byte);
+  PutText(manifest.note, &out);
+  PutText(manifest.model_config, &out);
   return out.Take();
 }
 
@@ -292,10 +307,8 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes, int64_t slots)
     Status status = GetSlab(&in, &slab);
     if (!status.ok()) return status;
   }
-  const auto note = in.Get<uint64_t>();
-  if (note > in.left()) return Corrupt("the note is cut short");
-  manifest.note.resize(note);
-  for (char& byte : manifest.note) byte = in.Get<char>();
+  if (!GetText(&in, &manifest.note)) return Corrupt("the note is cut short");
+  if (!GetText(&in, &manifest.model_config)) return Corrupt("the configuration is cut short");
   if (!in.ok()) return Corrupt("the manifest is cut short");
   if (in.left() != 0) return Corrupt(fmt::format("{} bytes are left over", in.left()));
   Status status = CheckManifest(manifest, slots);

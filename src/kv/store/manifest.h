@@ -29,6 +29,8 @@ struct SavedSlab {
 
 // What a session file holds beside the slabs.
 struct Manifest {
+  // Which model it is of. The configuration is the model's own text: bytes that mean nothing here.
+  std::string model_config;
   uint64_t weights_hash = 0;
   uint64_t tokenizer_hash = 0;
   uint64_t rope_hash = 0;    // of the frequencies that the keys were rotated with

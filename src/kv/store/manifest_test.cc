@@ -49,6 +49,7 @@ Manifest RandomManifest(Random* random) {
     }
   }
   manifest.note.assign(static_cast<size_t>(random->Below(100)), '\xff');
+  manifest.model_config.assign(static_cast<size_t>(random->Below(100)), '\n');
   for (size_t i = manifest.slabs.size(); i > 1; --i) {
     std::swap(manifest.slabs[i - 1],
               manifest.slabs[static_cast<size_t>(random->Below(static_cast<int64_t>(i)))]);

@@ -103,7 +103,7 @@ class MemoryEnv::OpenFile : public File {
     return static_cast<int64_t>(inode_->bytes.size());
   }
 
-  Result<int64_t> ModifiedNanos() override { return 0; }  // it has no clock for that
+  Result<FileIdentity> Identity() override { return FileIdentity(); }  // it keeps none
 
   bool direct() const override { return direct_; }
 
@@ -129,9 +129,12 @@ class MemoryEnv::Mapping : public MappedFile {
  public:
   explicit Mapping(Bytes bytes) : bytes_(std::move(bytes)) {}
   std::span<const std::byte> bytes() const override { return bytes_; }
+  const FileIdentity& identity() const override { return identity_; }
+  void Forget(std::span<const std::byte>) const override {}
 
  private:
   const Bytes bytes_;
+  const FileIdentity identity_;
 };
 
 MemoryEnv::MemoryEnv(const Disk& disk) {

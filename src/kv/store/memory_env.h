@@ -38,6 +38,7 @@ class MemoryEnv : public Env {
   Result<std::string> ReadFile(const std::string& path, size_t most) override;
   bool Exists(const std::string& path) override;
   bool IsDirectory(const std::string&) override { return false; }
+  Result<std::string> FollowLinks(const std::string& path) override { return path; }
   Result<std::vector<std::string>> List(const std::string& directory) override;
   Status Rename(const std::string& from, const std::string& to) override;
   Status SyncDirectory(const std::string& directory) override;
@@ -45,6 +46,7 @@ class MemoryEnv : public Env {
   Result<std::byte*> AllocateMemory(size_t bytes) override;
   void FreeMemory(std::byte* data, size_t bytes) override;
   int64_t NowNanos() override { return 0; }
+  int64_t WallNanos() override { return 0; }
 
  private:
   struct Inode;

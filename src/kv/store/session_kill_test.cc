@@ -16,6 +16,7 @@
 #include "base/test_dir.h"
 #include "kv/store/session_model.h"
 #include "kv/store/slab_file.h"
+#include "kv/store/slab_test_util.h"
 
 namespace headway::kv {
 namespace {
@@ -71,7 +72,7 @@ TEST(SessionKillTest, AKilledProcessLeavesAWholeSession) {
     ++kills;
 
     Budget budget("disk-memory", kUnlimited);
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(env, path, &budget);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env, path, &budget);
     if (!file.ok()) {
       ASSERT_EQ(file.status().code(), StatusCode::kNotFound) << file.status().message();
       ASSERT_EQ(committed, 0u);

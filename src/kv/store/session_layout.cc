@@ -108,9 +108,12 @@ Result<std::pair<Superblock, int>> ReadSuperblock(Env* env, File* file, const st
   if (side.version != kSessionVersion) {
     return Status(
         StatusCode::kUnsupported,
-        fmt::format("{} has session format {}, this Headway reads {}; use the Headway that "
+        fmt::format("{} has session format {}, this Headway reads {}{}; use the Headway that "
                     "wrote it or give another --session file",
-                    path, side.version, kSessionVersion));
+                    path, side.version, kSessionVersion,
+                    side.version < kSessionVersion
+                        ? ", since older ones do not say enough about their model"
+                        : ""));
   }
   status = CheckSuperblock(side.superblock, *size, path);
   if (!status.ok()) return status;

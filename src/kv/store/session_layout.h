@@ -26,7 +26,7 @@
 
 namespace headway::kv {
 
-inline constexpr uint32_t kSessionVersion = 3;
+inline constexpr uint32_t kSessionVersion = 4;
 inline constexpr size_t kSuperblockBytes = 4096;
 inline constexpr int64_t kFirstSlotOffset = 2 * int64_t{kSuperblockBytes};
 // Requests of this size, several in flight, are what disks are fast with.

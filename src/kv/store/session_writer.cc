@@ -12,6 +12,7 @@
 #include "device/budget.h"
 #include "kv/store/session_model.h"
 #include "kv/store/slab_file.h"
+#include "kv/store/slab_test_util.h"
 
 namespace headway::kv {
 namespace {
@@ -27,9 +28,8 @@ int Main(const std::string& path, uint64_t seed) {
   Random random(seed);
   Random format_random(99);  // one format for all lives
   Result<std::unique_ptr<SlabFile>> file =
-      env->Exists(path)
-          ? SlabFile::OpenSession(env, path, &budget)
-          : SlabFile::CreateSession(env, path, RandomSmallFormat(&format_random), &budget);
+      env->Exists(path) ? OpenSessionAt(env, path, &budget)
+                        : CreateSessionAt(env, path, RandomSmallFormat(&format_random), &budget);
   if (!file.ok()) return Fail(file.status());
   SessionModel model(env, file->get(), &random);
   Status status = model.Load();

@@ -30,8 +30,8 @@ struct Attempt {
 class SlabCrashTest : public testing::Test {
  protected:
   Result<std::unique_ptr<SlabFile>> OpenOrCreate(Env* env, const CacheFormat& format) {
-    if (env->Exists(kPath)) return SlabFile::OpenSession(env, kPath, &budget_);
-    return SlabFile::CreateSession(env, kPath, format, &budget_);
+    if (env->Exists(kPath)) return OpenSessionAt(env, kPath, &budget_);
+    return CreateSessionAt(env, kPath, format, &budget_);
   }
 
   // Changes and commits until the disk has seen `changes` changes.
@@ -73,7 +73,7 @@ class SlabCrashTest : public testing::Test {
       }
     }
     MemoryEnv env(disk);
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(&env, kPath, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(&env, kPath, &budget_);
     if (!file.ok()) {
       ASSERT_EQ(file.status().code(), StatusCode::kNotFound) << file.status().message();
       ASSERT_EQ(old, nullptr) << "the session is gone";

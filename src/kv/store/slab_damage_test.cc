@@ -32,7 +32,7 @@ class SlabDamageTest : public testing::Test {
   Bytes MakeSession(Random* random, Manifest* last, Manifest* before) {
     MemoryEnv env;
     Result<std::unique_ptr<SlabFile>> file =
-        SlabFile::CreateSession(&env, kPath, RandomSmallFormat(random), &budget_);
+        CreateSessionAt(&env, kPath, RandomSmallFormat(random), &budget_);
     EXPECT_TRUE(file.ok());
     SessionModel model(&env, file->get(), random);
     for (int i = 0; i < 3; ++i) {
@@ -48,7 +48,7 @@ class SlabDamageTest : public testing::Test {
   // Opens and reads all.
   Status Use(const Bytes& bytes, Manifest* found) {
     MemoryEnv env({{kPath, bytes}});
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(&env, kPath, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(&env, kPath, &budget_);
     const Result<Manifest> inspected = InspectSession(&env, kPath);
     EXPECT_EQ(file.ok(), inspected.ok());
     if (!file.ok()) {
@@ -204,6 +204,8 @@ TEST_F(SlabDamageTest, LyingSuperblocksAreRefused) {
   ASSERT_TRUE(Use(good, &found).ok());
   ExpectRefused(WithField(good, 8, kSessionVersion + 1), StatusCode::kUnsupported,
                 "session format " + std::to_string(kSessionVersion + 1));
+  ExpectRefused(WithField(good, 8, kSessionVersion - 1), StatusCode::kUnsupported,
+                "older ones do not say enough about their model");
   ExpectRefused(WithField(good, 12, ~uint64_t{0}), StatusCode::kCorrupt, "generation");
   for (const int64_t slab : {int64_t{-1}, int64_t{0}, int64_t{4096}, int64_t{10000},
                              int64_t{1} << 62, last.format.slab_bytes() * 2}) {
@@ -229,7 +231,7 @@ TEST_F(SlabDamageTest, AFreshSessionOutlivesEitherSuperblock) {
     Manifest manifest;
     {
       Result<std::unique_ptr<SlabFile>> file =
-          SlabFile::CreateSession(&env, kPath, RandomSmallFormat(&random), &budget_);
+          CreateSessionAt(&env, kPath, RandomSmallFormat(&random), &budget_);
       ASSERT_TRUE(file.ok());
       SessionModel model(&env, file->get(), &random);
       ASSERT_TRUE(model.Change().ok());

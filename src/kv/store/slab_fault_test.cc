@@ -27,9 +27,9 @@ class SlabFaultTest : public testing::Test {
   // Opens or makes the session, changes it and commits, some times over; goes on after failures.
   void Live(Env* env, const CacheFormat& format, uint64_t seed) {
     Random random(seed);
-    Result<std::unique_ptr<SlabFile>> file =
-        env->Exists(kPath) ? SlabFile::OpenSession(env, kPath, &budget_)
-                           : SlabFile::CreateSession(env, kPath, format, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = env->Exists(kPath)
+                                                 ? OpenSessionAt(env, kPath, &budget_)
+                                                 : CreateSessionAt(env, kPath, format, &budget_);
     if (!file.ok()) return Expect(file.status());
     SessionModel model(&memory_for_model_, file->get(), &random);
     Status status = model.Load();
@@ -54,7 +54,7 @@ class SlabFaultTest : public testing::Test {
 
   void ExpectPossible(const MemoryEnv::Disk& disk) {
     MemoryEnv env(disk);
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(&env, kPath, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(&env, kPath, &budget_);
     if (!file.ok()) {
       EXPECT_EQ(file.status().code(), StatusCode::kNotFound) << file.status().message();
       EXPECT_FALSE(committed_);
@@ -134,7 +134,7 @@ TEST_F(SlabFaultTest, AfterAFailedSyncNothingIsSavedAnyMore) {
   MemoryEnv memory;
   FaultEnv env(&memory);
   Result<std::unique_ptr<SlabFile>> file =
-      SlabFile::CreateSession(&env, kPath, RandomSmallFormat(&random), &budget_);
+      CreateSessionAt(&env, kPath, RandomSmallFormat(&random), &budget_);
   ASSERT_TRUE(file.ok());
   SessionModel model(&memory_for_model_, file->get(), &random);
   ASSERT_TRUE(model.Change().ok());

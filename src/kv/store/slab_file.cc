@@ -24,6 +24,10 @@ namespace {
 // The file doubles up to this much at a time: writes behind its end are slow, and one at a time.
 constexpr int64_t kGrowBytes = 64 * kMiB;
 
+// Each is lost to another process that makes, renames or removes the file at that moment.
+constexpr int kClaimAttempts = 100;
+constexpr int kInspections = 3;
+
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -91,6 +95,8 @@ struct SlabFile::Impl {
   Result<int64_t> Allocate();
   Status Grow(int64_t slot);
   void Shrink();
+  void Trim();
+  void ShrinkTo(int64_t end);
   void CheckAccess(int64_t slot, int heads, int first, int count);
   // Of pages that a crash may bring back, from `manifest` on.
   void Protect(const Manifest& manifest);
@@ -111,9 +117,9 @@ struct SlabFile::Impl {
   Budget* const budget;
   Reservation header;
   std::unique_ptr<File> file;
-  bool created = false;           // by this object
-  bool published = false;         // under its own name
-  bool directory_synced = false;  // and for good
+  std::unique_ptr<File> replaces;  // the session that the first commit replaces, still locked
+  bool published = false;          // under its own name
+  bool directory_synced = false;   // and for good
 
   mutable std::mutex mutex;  // of what follows
   SlotTable slots;
@@ -130,7 +136,9 @@ struct SlabFile::Impl {
 };
 
 SlabFile::Impl::~Impl() {
-  if (!session || !created || published) return;
+  if (!session) return;
+  if (published) Trim();
+  if (published) return;
   // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
   const Status ignored = env->Remove(OpenPath());
   static_cast<void>(ignored);
@@ -178,7 +186,18 @@ Status SlabFile::Impl::Grow(int64_t slot) {
 
 void SlabFile::Impl::Shrink() {
   const std::lock_guard<std::mutex> lock(mutex);
-  const int64_t wanted = Offset(slots.End());
+  ShrinkTo(slots.End());
+}
+
+// What no manifest names has no more use: a full disk has the room back that a save has begun to
+// take.
+void SlabFile::Impl::Trim() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ShrinkTo(slots.KeptEnd());
+}
+
+void SlabFile::Impl::ShrinkTo(int64_t end) {
+  const int64_t wanted = Offset(end);
   // A file longer than it need be is no failure.
   if (wanted < bytes && file->Truncate(wanted).ok()) bytes = wanted;
 }
@@ -261,13 +280,14 @@ Status SlabFile::Impl::Sync() {
 
 Status SlabFile::Impl::Publish() {
   if (!published) {
-    if (env->Exists(path)) {
+    if (replaces == nullptr && env->Exists(path)) {
       return Status(StatusCode::kInvalidArgument,
                     path + " has come to exist meanwhile; give another --session file");
     }
     Status status = env->Rename(OpenPath(), path);
     if (!status.ok()) return status;
     published = true;
+    replaces.reset();
   }
   if (!directory_synced) {
     Status status = env->SyncDirectory(DirectoryOf(path));
@@ -312,8 +332,11 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
     for (const int64_t slot : *manifest_slots) slots.Give(slot);
   }
   const auto abandon = [this](const Status& why) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    slots.Abandon();
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      slots.Abandon();
+    }
+    Shrink();
     return why;
   };
   ++generation;
@@ -359,43 +382,97 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
 }
 
-Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(Env* env, const std::string& path,
+Result<std::unique_ptr<SessionClaim>> SessionClaim::Take(Env* env, const std::string& name) {
+  // A rename would put the file in the place of the link.
+  const Result<std::string> followed = env->FollowLinks(name);
+  if (!followed.ok()) return OpenError(followed.status());
+  const std::string& path = *followed;
+  std::unique_ptr<SessionClaim> claim(new SessionClaim(env, path));
+  Status status;
+  for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
+    if (env->Exists(path)) {
+      status = claim->OpenSession();
+      // Removed in the meantime.
+      if (status.code() == StatusCode::kNotFound) continue;
+    } else {
+      status = claim->OpenTemporary();
+      // Who held the temporary file before may have renamed it just before letting it go.
+      if (status.ok() && env->Exists(path)) {
+        claim->DropTemporary();
+        continue;
+      }
+    }
+    break;
+  }
+  if (!status.ok()) return status;
+  return claim;
+}
+
+SessionClaim::~SessionClaim() { DropTemporary(); }
+
+Status SessionClaim::OpenSession() {
+  Result<std::unique_ptr<File>> file = env_->Open(path_, OpenMode::kReadWrite, true);
+  if (!file.ok()) return OpenError(file.status());
+  Result<SavedSession> saved = ReadSession(env_, file->get(), path_);
+  if (!saved.ok()) return saved.status();
+  session_ = std::move(*file);
+  saved_ = std::move(*saved);
+  return OkStatus();
+}
+
+Status SessionClaim::OpenTemporary() {
+  const std::string name = TemporarySessionName(path_);
+  Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, true);
+  if (!file.ok()) {
+    // Users know it by its own name.
+    std::string message = file.status().message();
+    if (const size_t at = message.find(name); at != std::string::npos) {
+      message.replace(at, name.size(), path_);
+    }
+    return OpenError(Status(file.status().code(), message));
+  }
+  temporary_ = std::move(*file);
+  return OkStatus();
+}
+
+void SessionClaim::DropTemporary() {
+  if (temporary_ == nullptr) return;
+  // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
+  const Status ignored = env_->Remove(TemporarySessionName(path_));
+  static_cast<void>(ignored);
+  temporary_.reset();
+}
+
+Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<SessionClaim> claim,
                                                           const CacheFormat& format,
                                                           Budget* budget) {
   Status status = CheckFormat(format);
   if (!status.ok()) return status;
-  auto impl = std::make_unique<Impl>(env, path, format, budget, /*is_session=*/true);
+  if (claim->temporary_ == nullptr) status = claim->OpenTemporary();
+  if (!status.ok()) return status;
+  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, format, budget,
+                                     /*is_session=*/true);
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
   impl->header = std::move(*header);
-  Result<std::unique_ptr<File>> file = env->Open(impl->OpenPath(), OpenMode::kCreate, true);
-  if (!file.ok()) return OpenError(file.status());
-  impl->file = std::move(*file);
-  impl->created = true;
-  // Only now: who held the temporary file before may have renamed it just before letting it go.
-  if (env->Exists(path)) {
-    return Status(StatusCode::kInvalidArgument,
-                  path + " exists already; delete it or give another --session file");
-  }
+  impl->file = std::move(claim->temporary_);
+  impl->replaces = std::move(claim->session_);
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
 }
 
-Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(Env* env, const std::string& path,
+Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionClaim> claim,
                                                         Budget* budget) {
-  Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kReadWrite, true);
-  if (!file.ok()) return OpenError(file.status());
-  Result<SavedSession> saved = ReadSession(env, file->get(), path);
-  if (!saved.ok()) return saved.status();
+  HEADWAY_CHECK(claim->exists());
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
-  Result<int64_t> size = (*file)->Size();
+  Result<int64_t> size = claim->session_->Size();
   if (!size.ok()) return size.status();
-  auto impl =
-      std::make_unique<Impl>(env, path, saved->manifest.format, budget, /*is_session=*/true);
+  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, claim->manifest().format, budget,
+                                     /*is_session=*/true);
   impl->header = std::move(*header);
-  impl->file = std::move(*file);
+  impl->file = std::move(claim->session_);
   impl->bytes = *size;
-  Status status = impl->Adopt(std::move(*saved));
+  Status status = impl->Adopt(std::move(claim->saved_));
   if (!status.ok()) return status;
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
 }
@@ -465,6 +542,10 @@ Result<Manifest> InspectSession(Env* env, const std::string& path) {
   Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, false);
   if (!file.ok()) return file.status();
   Result<SavedSession> saved = ReadSession(env, file->get(), path);
+  // A process that saves to it may have written over what was read halfway.
+  for (int i = 1; i < kInspections && saved.status().code() == StatusCode::kCorrupt; ++i) {
+    saved = ReadSession(env, file->get(), path);
+  }
   if (!saved.ok()) return saved.status();
   return std::move(saved->manifest);
 }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
@@ -20,8 +21,39 @@
 #include "headway/status.h"
 #include "kv/store/format.h"
 #include "kv/store/manifest.h"
+#include "kv/store/session_layout.h"
 
 namespace headway::kv {
+
+// This process's claim to write a session file, taken before anything is decided by what the file
+// holds; gone with the object, or with the SlabFile that it becomes.
+class SessionClaim {
+ public:
+  // Waits a little for another process that ends. The manifest is checked (magic, version,
+  // checksums, every number bounded by the file). kCorrupt for a damaged file, kUnsupported for
+  // another version, kInvalidArgument for a file that is no session, kIo for one in use by another
+  // process.
+  // Of the file that `name` leads to through symbolic links.
+  static Result<std::unique_ptr<SessionClaim>> Take(Env* env, const std::string& name);
+  ~SessionClaim();
+
+  bool exists() const { return session_ != nullptr; }
+  // What it holds; of no layers where there is none yet.
+  const Manifest& manifest() const { return saved_.manifest; }
+
+ private:
+  friend class SlabFile;
+  SessionClaim(Env* env, std::string path) : env_(env), path_(std::move(path)) {}
+  Status OpenSession();
+  Status OpenTemporary();
+  void DropTemporary();
+
+  Env* const env_;
+  const std::string path_;
+  std::unique_ptr<File> session_;
+  SavedSession saved_;
+  std::unique_ptr<File> temporary_;  // where a new one is written; else null
+};
 
 class SlabFile {
  public:
@@ -29,15 +61,12 @@ class SlabFile {
   static Result<std::unique_ptr<SlabFile>> CreateTemporary(Env* env, const std::string& directory,
                                                            const CacheFormat& format,
                                                            Budget* budget);
-  // A new session, written beside `path` (as TemporarySessionName says) and renamed to it by the
-  // first Commit; without one it is gone when closed. `path` must not exist.
-  static Result<std::unique_ptr<SlabFile>> CreateSession(Env* env, const std::string& path,
+  // A new session, written beside its path (as TemporarySessionName says) and renamed to it by the
+  // first Commit; without one it is gone when closed. What exists is replaced then, and not before.
+  static Result<std::unique_ptr<SlabFile>> CreateSession(std::unique_ptr<SessionClaim> claim,
                                                          const CacheFormat& format, Budget* budget);
-  // An existing session, for reading and going on with. Its manifest is checked (magic, version,
-  // checksums, every number bounded by the file) and returned by manifest(); its slots are
-  // allocated ones. kCorrupt for a damaged file, kUnsupported for another version, kInvalidArgument
-  // for a file that is no session, kIo for one in use by another process.
-  static Result<std::unique_ptr<SlabFile>> OpenSession(Env* env, const std::string& path,
+  // One that exists, for reading and going on with. Its slots are allocated ones.
+  static Result<std::unique_ptr<SlabFile>> OpenSession(std::unique_ptr<SessionClaim> claim,
                                                        Budget* budget);
   ~SlabFile();
 
@@ -77,7 +106,7 @@ class SlabFile {
 // over.
 std::string TemporarySessionName(const std::string& path);
 
-// What a session file holds, read without opening it for use. Errors as of OpenSession.
+// What a session file holds, read without a claim to it. Errors as of SessionClaim::Take.
 Result<Manifest> InspectSession(Env* env, const std::string& path);
 
 // True when the file begins like a session, whole or damaged.

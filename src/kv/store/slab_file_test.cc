@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -65,6 +67,7 @@ class SlabFileTest : public testing::Test {
 
   Manifest Describe(const CacheFormat& format, int64_t tokens, const std::vector<Written>& cache) {
     Manifest manifest;
+    manifest.model_config = std::string(static_cast<size_t>(random_.Below(50)), 'c');
     manifest.weights_hash = random_.Next();
     manifest.tokenizer_hash = random_.Next();
     manifest.rope_hash = random_.Next();
@@ -105,8 +108,7 @@ TEST_F(SlabFileTest, SessionsOfRandomFormatsComeBack) {
     Manifest manifest;
     std::vector<Written> cache;
     {
-      Result<std::unique_ptr<SlabFile>> file =
-          SlabFile::CreateSession(env_, path, format, &budget_);
+      Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
       ASSERT_TRUE(file.ok()) << file.status().message();
       cache = WriteCache(file->get(), tokens);
       ExpectReads(file->get(), cache);
@@ -119,7 +121,7 @@ TEST_F(SlabFileTest, SessionsOfRandomFormatsComeBack) {
     Result<Manifest> inspected = InspectSession(env_, path);
     ASSERT_TRUE(inspected.ok()) << inspected.status().message();
     EXPECT_TRUE(SameManifest(*inspected, manifest));
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(env_, path, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env_, path, &budget_);
     ASSERT_TRUE(file.ok()) << file.status().message();
     EXPECT_TRUE(SameManifest((*file)->manifest(), manifest));
     ExpectReads(file->get(), cache);
@@ -161,14 +163,13 @@ TEST_F(SlabFileTest, LargeSlabsAndLongManifestsComeBack) {
     std::vector<Written> cache;
     Manifest manifest;
     {
-      Result<std::unique_ptr<SlabFile>> file =
-          SlabFile::CreateSession(env_, path, format, &budget_);
+      Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
       ASSERT_TRUE(file.ok()) << file.status().message();
       cache = WriteCache(file->get(), tokens);
       manifest = Describe(format, tokens, cache);
       ASSERT_TRUE((*file)->Commit(manifest).ok());
     }
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::OpenSession(env_, path, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env_, path, &budget_);
     ASSERT_TRUE(file.ok()) << file.status().message();
     EXPECT_TRUE(SameManifest((*file)->manifest(), manifest));
     ExpectReads(file->get(), cache);
@@ -183,7 +184,7 @@ TEST_F(SlabFileTest, StaysWithinTheBudgetAndShrinks) {
   const int64_t slab = format.slab_bytes();
   Budget budget("disk-memory", kFirstSlotOffset + 8 * slab);
   const std::string path = dir_.File("session");
-  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget);
+  Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget);
   ASSERT_TRUE(file.ok());
   std::vector<Written> cache = WriteCache(file->get(), 7 * 64);
   EXPECT_LE((*file)->file_bytes(), budget.limit());
@@ -210,7 +211,7 @@ TEST_F(SlabFileTest, FreedSlotsAreReusedAndTheFileShrinks) {
   const int64_t slots_of_pages = CeilDiv(10, format.segment_pages);
   const int64_t columns = int64_t{format.layers} * format.max_head_groups();
   const std::string path = dir_.File("session");
-  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
   ASSERT_TRUE(file.ok());
   std::vector<Written> cache = WriteCache(file->get(), 10 * format.page.page_slots);
   ASSERT_TRUE((*file)->Commit(Describe(format, 10 * format.page.page_slots, cache)).ok());
@@ -231,47 +232,165 @@ TEST_F(SlabFileTest, ASessionAppearsWithItsFirstCommit) {
   const CacheFormat format = RandomFormat(&random_);
   const std::string path = dir_.File("session");
   {
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
     ASSERT_TRUE(file.ok());
     WriteCache(file->get(), format.page.page_slots);
     EXPECT_FALSE(env_->Exists(path));
     // A second one for the same path.
-    const Status second = SlabFile::CreateSession(env_, path, format, &budget_).status();
+    const Status second = CreateSessionAt(env_, path, format, &budget_).status();
     EXPECT_THAT(second.message(), HasSubstr("in use by another process"));
   }
   EXPECT_THAT(*env_->List(dir_.path()), testing::IsEmpty());
   {  // what a killed process left is written over
     ASSERT_TRUE(env_->Open(TemporarySessionName(path), OpenMode::kCreate, false).ok());
-    Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+    Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
     ASSERT_TRUE(file.ok()) << file.status().message();
     ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());
     EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
-    const Status open = SlabFile::OpenSession(env_, path, &budget_).status();
+    const Status open = OpenSessionAt(env_, path, &budget_).status();
     EXPECT_EQ(open.code(), StatusCode::kIo);
     EXPECT_THAT(open.message(), HasSubstr("in use by another process"));
     EXPECT_TRUE(InspectSession(env_, path).ok());
   }
-  const Status status = SlabFile::CreateSession(env_, path, format, &budget_).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("exists already; delete it or give another"));
   EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
   EXPECT_EQ(budget_.used(), 0);
 }
 
+// A file that comes to exist while its temporary one is waited for is what is claimed then.
+TEST_F(SlabFileTest, AClaimGoesOnWithWhatAnotherHasSaved) {
+  const CacheFormat format = RandomFormat(&random_);
+  for (int round = 0; round < 5; ++round) {
+    const std::string path = dir_.File("session" + std::to_string(round));
+    Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    std::unique_ptr<SessionClaim> second;
+    Status status;
+    std::thread waiting([&] {
+      Result<std::unique_ptr<SessionClaim>> claim = SessionClaim::Take(env_, path);
+      status = claim.status();
+      if (claim.ok()) second = std::move(*claim);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random_.Below(30)));
+    const Manifest manifest = Describe(format, 0, {});
+    EXPECT_TRUE((*file)->Commit(manifest).ok());
+    file->reset();
+    waiting.join();
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(second->exists());
+    EXPECT_TRUE(SameManifest(second->manifest(), manifest));
+    EXPECT_FALSE(env_->Exists(TemporarySessionName(path)));
+  }
+}
+
+TEST_F(SlabFileTest, AnotherCutReplacesTheSessionWithItsFirstCommit) {
+  const CacheFormat format = RandomFormat(&random_);
+  CacheFormat other = format;
+  ++other.segment_pages;
+  const std::string path = dir_.File("session");
+  Manifest manifest;
+  std::vector<Written> cache;
+  {
+    Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
+    ASSERT_TRUE(file.ok());
+    cache = WriteCache(file->get(), 10 * format.page.page_slots);
+    manifest = Describe(format, 10 * format.page.page_slots, cache);
+    ASSERT_TRUE((*file)->Commit(manifest).ok());
+  }
+  const auto recut = [&] {
+    Result<std::unique_ptr<SessionClaim>> claim = SessionClaim::Take(env_, path);
+    EXPECT_TRUE(claim.ok()) << claim.status().message();
+    return std::move(*SlabFile::CreateSession(std::move(*claim), other, &budget_));
+  };
+  {  // without a commit all stays
+    const std::unique_ptr<SlabFile> file = recut();
+    WriteCache(file.get(), 3 * format.page.page_slots);
+    const Status second = SessionClaim::Take(env_, path).status();
+    EXPECT_THAT(second.message(), HasSubstr(path + ": in use by another process"));
+  }
+  EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
+  {
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env_, path, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    EXPECT_TRUE(SameManifest((*file)->manifest(), manifest));
+    ExpectReads(file->get(), cache);
+  }
+  const std::unique_ptr<SlabFile> file = recut();
+  cache = WriteCache(file.get(), 4 * format.page.page_slots);
+  manifest = Describe(other, 4 * format.page.page_slots, cache);
+  ASSERT_TRUE(file->Commit(manifest).ok());
+  EXPECT_THAT(*env_->List(dir_.path()), testing::ElementsAre("session"));
+  const Status second = SessionClaim::Take(env_, path).status();
+  EXPECT_THAT(second.message(), HasSubstr("in use by another process"));
+  EXPECT_TRUE(SameManifest(*InspectSession(env_, path), manifest));
+  ASSERT_TRUE(file->Commit(manifest).ok());
+  ExpectReads(file.get(), cache);
+}
+
+TEST_F(SlabFileTest, FollowsLinksWhetherOrNotSomethingIsThere) {
+  namespace fs = std::filesystem;
+  const CacheFormat format = RandomFormat(&random_);
+  fs::create_directory(dir_.File("far"));
+  fs::create_symlink("far/second", dir_.File("first"));
+  fs::create_symlink("session", dir_.File("far/second"));
+  fs::create_symlink(dir_.File("nowhere") + "/session", dir_.File("lost"));
+  fs::create_symlink("loop", dir_.File("loop"));
+  {
+    Result<std::unique_ptr<SlabFile>> file =
+        CreateSessionAt(env_, dir_.File("first"), format, &budget_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());
+  }
+  EXPECT_TRUE(fs::is_symlink(dir_.File("first")));
+  EXPECT_TRUE(fs::is_symlink(dir_.File("far/second")));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(dir_.File("far/session"))));
+  EXPECT_TRUE(OpenSessionAt(env_, dir_.File("first"), &budget_).ok());
+  EXPECT_EQ(env_->List(dir_.File("far"))->size(), 2u);
+  for (const char* name : {"lost", "loop"}) {
+    const Status status = SessionClaim::Take(env_, dir_.File(name)).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr("give another --session file"));
+    EXPECT_TRUE(fs::is_symlink(dir_.File(name)));
+  }
+}
+
+TEST_F(SlabFileTest, WhatWasNotSavedGoesWhenItIsClosed) {
+  const CacheFormat format = RandomFormat(&random_);
+  const std::string path = dir_.File("session");
+  const int64_t tokens = 4 * format.page.page_slots;
+  std::vector<Written> cache;
+  {
+    Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
+    ASSERT_TRUE(file.ok());
+    cache = WriteCache(file->get(), tokens);
+    ASSERT_TRUE((*file)->Commit(Describe(format, tokens, cache)).ok());
+  }
+  const auto saved = std::filesystem::file_size(path);
+  {
+    Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env_, path, &budget_);
+    ASSERT_TRUE(file.ok());
+    WriteCache(file->get(), 40 * format.page.page_slots);
+    EXPECT_GT(std::filesystem::file_size(path), saved);
+  }
+  EXPECT_EQ(std::filesystem::file_size(path), saved);
+  Result<std::unique_ptr<SlabFile>> file = OpenSessionAt(env_, path, &budget_);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ExpectReads(file->get(), cache);
+}
+
 TEST_F(SlabFileTest, RefusesWhatItCannotOpen) {
   const CacheFormat format = RandomFormat(&random_);
-  EXPECT_EQ(SlabFile::OpenSession(env_, dir_.File("none"), &budget_).status().code(),
+  EXPECT_EQ(OpenSessionAt(env_, dir_.File("none"), &budget_).status().code(),
             StatusCode::kNotFound);
-  Status status = SlabFile::OpenSession(env_, dir_.path(), &budget_).status();
+  Status status = OpenSessionAt(env_, dir_.path(), &budget_).status();
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr("give another --session file"));
-  status = SlabFile::CreateSession(env_, "/proc/none/session", format, &budget_).status();
+  status = CreateSessionAt(env_, "/proc/none/session", format, &budget_).status();
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr("/proc/none/session"));
   EXPECT_FALSE(SlabFile::CreateTemporary(env_, dir_.File("none"), format, &budget_).ok());
   CacheFormat wrong = format;
   wrong.page.head_dim = 0;
-  EXPECT_EQ(SlabFile::CreateSession(env_, dir_.File("new"), wrong, &budget_).status().code(),
+  EXPECT_EQ(CreateSessionAt(env_, dir_.File("new"), wrong, &budget_).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(SlabFile::CreateTemporary(env_, dir_.path(), wrong, &budget_).status().code(),
             StatusCode::kInvalidArgument);
@@ -282,7 +401,7 @@ TEST_F(SlabFileTest, RefusesWhatItCannotOpen) {
 TEST_F(SlabFileTest, CommitRefusesAManifestThatDoesNotHoldTogether) {
   const CacheFormat format = RandomFormat(&random_);
   const std::string path = dir_.File("session");
-  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
   ASSERT_TRUE(file.ok());
   Manifest manifest = Describe(format, 0, {});
   ASSERT_TRUE((*file)->Commit(manifest).ok());
@@ -295,7 +414,7 @@ TEST_F(SlabFileTest, CommitRefusesAManifestThatDoesNotHoldTogether) {
 TEST_F(SlabFileTest, ThreadsWriteAndReadWhileAnotherCommits) {
   const CacheFormat format = RandomFormat(&random_);
   const std::string path = dir_.File("session");
-  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(env_, path, format, &budget_);
+  Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
   ASSERT_TRUE(file.ok());
   const std::vector<Written> cache = WriteCache(file->get(), 3 * format.page.page_slots);
   const Manifest manifest = Describe(format, 3 * format.page.page_slots, cache);

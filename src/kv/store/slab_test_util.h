@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/env.h"
 #include "base/random.h"
 #include "kv/store/aligned_buffer.h"
@@ -59,6 +63,23 @@ inline bool SamePages(const CacheFormat& format, int heads, int first, int count
     if (std::memcmp(a + at, b + at, size) != 0) return false;
   }
   return true;
+}
+
+// A session at `path` that must exist, and one that must not.
+inline Result<std::unique_ptr<SlabFile>> OpenSessionAt(Env* env, const std::string& path,
+                                                       Budget* budget) {
+  Result<std::unique_ptr<SessionClaim>> claim = SessionClaim::Take(env, path);
+  if (!claim.ok()) return claim.status();
+  if (!(*claim)->exists()) return Status(StatusCode::kNotFound, "there is no " + path);
+  return SlabFile::OpenSession(std::move(*claim), budget);
+}
+inline Result<std::unique_ptr<SlabFile>> CreateSessionAt(Env* env, const std::string& path,
+                                                         const CacheFormat& format,
+                                                         Budget* budget) {
+  Result<std::unique_ptr<SessionClaim>> claim = SessionClaim::Take(env, path);
+  if (!claim.ok()) return claim.status();
+  HEADWAY_CHECK(!(*claim)->exists());
+  return SlabFile::CreateSession(std::move(*claim), format, budget);
 }
 
 inline bool SameManifest(const Manifest& a, const Manifest& b) {

@@ -49,6 +49,12 @@ int64_t SlotTable::End() const {
   return flags_.rend() - used;
 }
 
+int64_t SlotTable::KeptEnd() const {
+  const auto kept =
+      std::find_if(flags_.rbegin(), flags_.rend(), [](uint8_t f) { return (f & kKept) != 0; });
+  return flags_.rend() - kept;
+}
+
 void SlotTable::BeginCommit(std::span<const int64_t> slots) {
   for (const int64_t slot : slots) {
     HEADWAY_CHECK(Holds(slot));

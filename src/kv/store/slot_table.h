@@ -27,6 +27,8 @@ class SlotTable {
   bool Holds(int64_t slot) const;
   // One past the highest slot that is not free.
   int64_t End() const;
+  // The same of those that a manifest names which a crash could bring back.
+  int64_t KeptEnd() const;
 
   // A commit: the manifest that is written next uses `slots`, all held; the caller may give them
   // from now on. Then either Abandon, or KeepBoth before the superblock is written, since from then

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
+#include "kv/store/slab_test_util.h"
 #include "kv/store/store_test_util.h"
 
 namespace headway::kv {
@@ -471,7 +472,7 @@ TEST(Store, ASessionOfAnotherLayoutIsRefused) {
   MemoryEnv env;
   Budget budget("disk", kUnlimited);
   CacheFormat format = SmallStore().format;
-  Result<std::unique_ptr<SlabFile>> file = SlabFile::CreateSession(&env, "/s", format, &budget);
+  Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(&env, "/s", format, &budget);
   ASSERT_TRUE(file.ok());
   StoreOptions options = SmallStore();
   options.device_budget = options.host_budget = options.disk_budget = &budget;

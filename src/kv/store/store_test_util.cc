@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/cpu/cpu_device.h"
+#include "kv/store/slab_test_util.h"
 
 namespace headway::kv {
 namespace {
@@ -154,9 +155,8 @@ Status Rig::Open() {
   if (options_.session) {
     Result<std::unique_ptr<SlabFile>> file =
         options_.env->Exists(session_path())
-            ? SlabFile::OpenSession(options_.env, session_path(), &disk_budget_)
-            : SlabFile::CreateSession(options_.env, session_path(), options_.store.format,
-                                      &disk_budget_);
+            ? OpenSessionAt(options_.env, session_path(), &disk_budget_)
+            : CreateSessionAt(options_.env, session_path(), options_.store.format, &disk_budget_);
     if (!file.ok()) return file.status();
     session = std::move(*file);
   }
