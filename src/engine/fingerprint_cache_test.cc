@@ -90,7 +90,7 @@ class FingerprintCache : public testing::Test {
     file.seekp(at);
     file.put(byte);
   }
-  std::string Text() { return *env_.ReadFile(FingerprintCachePath()); }
+  std::string Text() { return *env_.ReadFile(FingerprintCachePath(), kMaxFileBytes); }
 
   TestDir dir_;
   ReadingEnv env_;
