@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -61,6 +62,12 @@ struct ThreadPool::State {
   };
 
   explicit State(std::chrono::microseconds yield) : yield_time(yield) {}
+  // Here and not in ~ThreadPool: the constructor may throw when some threads run already.
+  ~State() {
+    stop.store(true, std::memory_order_release);
+    Wake(std::numeric_limits<int64_t>::max());
+    for (std::thread& worker : workers) worker.join();
+  }
 
   const std::chrono::microseconds yield_time;
   Job job;
@@ -157,11 +164,7 @@ ThreadPool::ThreadPool(int threads, std::chrono::microseconds yield_time)
   threads_ = 1 + static_cast<int>(state_->workers.size());
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true, std::memory_order_release);
-  state_->Wake(kMaxThreads);
-  for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 void ThreadPool::Run(int64_t items, int64_t grain, const PieceFunction& fn) {
   HEADWAY_CHECK(grain > 0);

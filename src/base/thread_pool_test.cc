@@ -1,10 +1,13 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -13,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "base/random.h"
 
 namespace headway {
@@ -157,6 +161,28 @@ TEST(ThreadPool, WhatAPieceThrowsComesOutOfRun) {
       EXPECT_EQ(done, 50);
     }
   }
+}
+
+// The warning that threads are missing may throw, too, as where there is no memory for its text.
+TEST(ThreadPool, AConstructorThatThrowsEndsTheThreadsThatRun) {
+#ifdef HEADWAY_SANITIZED
+  GTEST_SKIP() << "sanitizers take address space without end";
+#endif
+  const auto construct = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto limit = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (int64_t{64} << 20));
+    const rlimit limits = {limit, limit};
+    if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(2);
+    SetLogSink([](LogLevel, std::string_view) { throw std::bad_alloc(); });
+    try {
+      const ThreadPool pool(256);
+      _exit(3);  // no thread was missing
+    } catch (const std::bad_alloc&) {
+      _exit(0);
+    }
+  };
+  EXPECT_EXIT(construct(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -79,7 +79,10 @@ struct Context::Impl {
   Status broken;  // an exception ended a call at some point or other: the context is of no more use
 
   // For a catch block: from now on every call fails with what the exception says.
-  Status Break() { return broken = StatusOfException(); }
+  Status Break() {
+    broken = StatusOfException();
+    return Guarded([this] { return broken; });  // a copy, which takes memory
+  }
 };
 
 // The manifest of the session of `options`, read without a claim to it; one of no layers where

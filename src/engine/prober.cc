@@ -289,22 +289,25 @@ Result<Prober::HostRate> Prober::RateOf(const std::function<Status()>& work, int
                                         bool copying) {
   std::atomic<int64_t> copied = 0;
   Status status, copy_status;
-  Result<std::unique_ptr<Stream>> stream = device_->NewStream(Lane::kHostToDevice);
-  if (!stream.ok()) return stream.status();
-  const auto copy = [&] {
-    for (int i = 0; i < 4; ++i) {
-      (*stream)->Copy(memory_->data(), pinned_->data(),
-                      static_cast<size_t>(std::min(kCopyStep, sizes_.copy_bytes)));
+  const auto copy = [&](const std::stop_token& stop) -> Status {
+    // In the thread that copies: a new stream makes its GPU that of the thread.
+    const Result<std::unique_ptr<Stream>> stream = device_->NewStream(Lane::kHostToDevice);
+    Status done = stream.status();
+    const int64_t step = std::min(kCopyStep, sizes_.copy_bytes);
+    while (done.ok() && !stop.stop_requested()) {
+      for (int i = 0; i < 4; ++i) {
+        (*stream)->Copy(memory_->data(), pinned_->data(), static_cast<size_t>(step));
+      }
+      done = (*stream)->Synchronize();
+      copied += 4 * step;
     }
-    copied += 4 * std::min(kCopyStep, sizes_.copy_bytes);
-    return (*stream)->Synchronize();
+    return done;
   };
   std::jthread copier;  // stops and is waited for wherever this function is left
   if (copying) {
     status = Guarded([&] {
-      copier = std::jthread([&](const std::stop_token& stop) {
-        while (!stop.stop_requested() && copy_status.ok()) copy_status = Guarded(copy);
-      });
+      copier = std::jthread(
+          [&](const std::stop_token& stop) { copy_status = Guarded([&] { return copy(stop); }); });
       return OkStatus();
     });
     if (!status.ok()) return status;
