@@ -386,7 +386,7 @@ TEST_F(Cli, ASessionCutForMoreMemoryIsReadAgainWhenAsked) {
   Args large = args;
   large.insert(large.end(), {"--head-group", "4", "--segment", "2048"});
   const Json first = RunJson(large);
-  args.insert(args.end(), {"--kv-memory", "5MiB"});
+  args.insert(args.end(), {"--kv-memory", "3MiB"});
   ExpectFailure(args, 1, "session " + session + " fixes how the cache is cut (head group 4, ");
   args.push_back("--session-recut");
   const Json recut = RunJson(args);

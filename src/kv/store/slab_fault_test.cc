@@ -129,6 +129,28 @@ TEST_F(SlabFaultTest, AFullDiskKeepsTheSessionBefore) {
   }
 }
 
+TEST_F(SlabFaultTest, AfterAFullDiskTheFileHasItsOldSize) {
+  Random random(33);
+  for (int64_t capacity = 0; capacity <= 40960; capacity += 4096) {
+    SCOPED_TRACE(capacity);
+    MemoryEnv memory;
+    FaultEnv env(&memory);
+    Result<std::unique_ptr<SlabFile>> file =
+        CreateSessionAt(&env, kPath, RandomSmallFormat(&random), &budget_);
+    ASSERT_TRUE(file.ok());
+    SessionModel model(&memory_for_model_, file->get(), &random);
+    ASSERT_TRUE(model.Change().ok());
+    ASSERT_TRUE(model.Commit().ok());
+    const size_t size = memory.Contents()[kPath].size();
+    env.SetDiskCapacity(capacity);
+    Status status;
+    for (int i = 0; i < 100 && status.ok(); ++i) status = model.Change();
+    ASSERT_EQ(status.code(), StatusCode::kIo);
+    file->reset();
+    EXPECT_EQ(memory.Contents()[kPath].size(), size);
+  }
+}
+
 TEST_F(SlabFaultTest, AfterAFailedSyncNothingIsSavedAnyMore) {
   Random random(32);
   MemoryEnv memory;
