@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "engine/context.h"
@@ -39,7 +40,7 @@ Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
 }  // namespace
 
 int64_t ProgramBytes(int64_t tokens) {
-  constexpr int64_t kProgramBytes = int64_t{17} << 19;
+  constexpr int64_t kProgramBytes = 17 * kMiB / 2;
   constexpr int64_t kBytesPerToken = 100;
   return kProgramBytes + kBytesPerToken * tokens;
 }

@@ -231,6 +231,8 @@ TEST(Cut, BounceBuffersAreThereWhereADiskIs) {
   };
   EXPECT_EQ(bounce(MakePlan(request)), 0);
   request.session = true;
+  EXPECT_EQ(bounce(MakePlan(request)), 2 * kMiB);
+  request.budgets.host = 4096;  // which they would not fit into
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
   request.budgets.host = 2 * kMiB;
   EXPECT_EQ(bounce(MakePlan(request)), 2 * kMiB);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -35,6 +36,11 @@ WeightSplit SplitWeights(const PlanRequest& request, int resident, int on_disk) 
 namespace {
 
 constexpr int64_t kDiskAlignment = 4096;  // of what is written there
+// Of a session's file: what it begins with, and of its table of contents the part whose size
+// does not follow the cache, for a token and for a slab and a page of it.
+constexpr int64_t kSessionHeader = 2 * kDiskAlignment;
+constexpr int64_t kContentsText = 8192;
+constexpr int64_t kContentsToken = 4, kContentsSlab = 24, kContentsPage = 8;
 
 // Slabs of X of all layers and sequences when every sequence has its full length.
 int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
@@ -70,13 +76,32 @@ struct Sizes {
   CacheBytes bytes;
   int64_t slabs = 0;
   int64_t x_slabs = 0;
-  int64_t beside = 0;  // on a device with its own memory beside cache and weights
+  int64_t beside = 0;   // on a device with its own memory beside cache and weights
+  int64_t session = 0;  // on the disk, for a session
 };
 
+// A session's file holds all slabs once it is saved, whatever the tiers that they are read from,
+// and its table of contents twice: the old one counts until the new one is written.
+int64_t SessionBytes(const PlanRequest& request, const CacheChoice& choice, int64_t slabs,
+                     int64_t slab_bytes) {
+  if (!request.session) return 0;
+  const int64_t tokens =
+      std::accumulate(request.lengths.begin(), request.lengths.end(), int64_t{0});
+  const int64_t pages = choice.segment_tokens / request.page_slots;
+  const int64_t contents =
+      kContentsText + kContentsToken * tokens + slabs * (kContentsSlab + kContentsPage * pages);
+  return kSessionHeader + (slabs + 2 * CeilDiv(contents, slab_bytes)) * slab_bytes;
+}
+
 Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
-  return {
-      request.costs.cache(choice), CountSlabs(request, choice), CountXSlabs(request, choice),
-      request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice)};
+  Sizes sizes;
+  sizes.bytes = request.costs.cache(choice);
+  sizes.slabs = CountSlabs(request, choice);
+  sizes.x_slabs = CountXSlabs(request, choice);
+  sizes.beside =
+      request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice);
+  sizes.session = SessionBytes(request, choice, sizes.slabs, sizes.bytes.slab);
+  return sizes;
 }
 
 // On the device, for so many bytes of host memory.
@@ -168,8 +193,7 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
     fit.slabs[2] = std::min(left, places.disk / bytes.slab);
     left -= fit.slabs[2];
   }
-  // A session's file holds all slabs once it is saved, whatever the tiers that they are read from.
-  fit.ok = left == 0 && (!request.session || sizes.slabs <= places.disk / bytes.slab);
+  fit.ok = left == 0 && sizes.session <= places.disk;
   return fit;
 }
 
