@@ -120,6 +120,27 @@ TEST_F(CommandsTest, AProposalThatMakesNoSenseIsNamed) {
   EXPECT_EQ(ran.status, kExitFailed);
   EXPECT_THAT(ran.err, HasSubstr("top_p is 0, but must be in (0, 1]; --generation-config none"));
   EXPECT_EQ(Run({"--top-p", "1"}).status, kExitDone);
+
+  // It stands in the way of nobody who does not sample by it.
+  Replace("generation_config.json", R"({"do_sample": true, "temperature": -1, "top_p": 1.5})");
+  EXPECT_THAT(Run({}).err, HasSubstr("temperature is -1, but must be 0 (greedy) or more"));
+  EXPECT_EQ(Run({"--temp", "0"}).status, kExitDone);
+  EXPECT_EQ(Run({"--generation-config", "none"}).status, kExitDone);
+  EXPECT_EQ(Call({"plan", dir_.path(), "-c", "100"}).status, kExitDone);
+}
+
+TEST_F(CommandsTest, AnEmptyProposalIsABrokenFile) {
+  Replace("generation_config.json", "");
+  EXPECT_THAT(Run({}).err, HasSubstr("generation_config.json: an empty file"));
+}
+
+TEST_F(CommandsTest, TheFlagOfThePenaltyTakesWhatTheSamplerTakes) {
+  for (const char* penalty : {"0.005", "101"}) {
+    EXPECT_EQ(Run({"--repeat-penalty", penalty}).status, kExitUsage) << penalty;
+  }
+  for (const char* penalty : {"0.01", "100"}) {
+    EXPECT_EQ(Run({"--repeat-penalty", penalty}).status, kExitDone) << penalty;
+  }
 }
 
 TEST_F(CommandsTest, ChatAndManyPromptsTakeTheProposalToo) {

@@ -455,8 +455,8 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
   AddNumber(app, group, "--min-p", &options.min_p, 0.0f, 1.0f,
             "keep tokens at least this share as likely as the likeliest")
       ->type_name("P");
-  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty, 1e-3f,
-            1e3f, "divides logits of tokens seen before; 1: off")
+  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty, 0.01f,
+            100.0f, "divides logits of tokens seen before; 1: off")
       ->type_name("X")
       ->default_str("1");
   AddNumber(app, group, "--presence-penalty", &options.presence_penalty, -2.0f, 2.0f,

@@ -409,16 +409,17 @@ void ReadSpecialTokens(KeyReader& config, KeyReader& generation, const Family& f
   if (!bos.empty()) model->bos = bos.front();
 }
 
-// Ranges are wide: the sampler has the last word on what it takes.
+// Every number is taken: it concerns only who samples by it, and the sampler says what it takes.
 GenerationDefaults ReadGeneration(KeyReader& generation) {
+  constexpr double kAny = std::numeric_limits<float>::max();
   GenerationDefaults defaults;
   if (generation.Find("do_sample") != nullptr) {
     defaults.do_sample = generation.Bool("do_sample", false);
   }
-  defaults.temperature = generation.MaybeNumber("temperature", 0.0, 1e6);
-  defaults.top_p = generation.MaybeNumber("top_p", 0.0, 1.0);
-  defaults.min_p = generation.MaybeNumber("min_p", 0.0, 1.0);
-  defaults.repetition_penalty = generation.MaybeNumber("repetition_penalty", 0.0, 1e6);
+  defaults.temperature = generation.MaybeNumber("temperature", -kAny, kAny);
+  defaults.top_p = generation.MaybeNumber("top_p", -kAny, kAny);
+  defaults.min_p = generation.MaybeNumber("min_p", -kAny, kAny);
+  defaults.repetition_penalty = generation.MaybeNumber("repetition_penalty", -kAny, kAny);
   if (generation.Find("top_k") != nullptr) {
     defaults.top_k = generation.Int("top_k", -1, kMaxPosition, std::nullopt);
   }
@@ -556,6 +557,9 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
   if (env.Exists(generation_path)) {
     Result<std::string> generation = env.ReadFile(generation_path, kMaxConfigBytes);
     if (!generation.ok()) return generation.status();
+    if (generation->empty()) {
+      return Status(StatusCode::kCorrupt, generation_path + ": an empty file; get it again");
+    }
     generation_text = std::move(*generation);
   }
   return ParseModelConfig(*config, generation_text, config_path);
