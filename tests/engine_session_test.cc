@@ -1,0 +1,301 @@
+// Sessions by the public API: that they go on, under which settings, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "base/test_dir.h"
+#include "headway/engine.h"
+#include "support/api.h"
+
+namespace headway {
+namespace {
+
+TEST(EngineSession, ASessionContinuesInAnotherRunAndSurvivesRefusal) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  std::vector<TokenId> prompt = Quoting(*Open(kDemo), 900, 5);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{800}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf({prompt.begin(), prompt.begin() + 700}, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  // Another model's session is refused, and untouched.
+  {
+    std::unique_ptr<Engine> other = Open(kGolden + "llama2", options);
+    Result<std::unique_ptr<Context>> context = other->NewContext({{800}});
+    ASSERT_FALSE(context.ok());
+    EXPECT_NE(context.status().message().find("another"), std::string::npos)
+        << context.status().message();
+  }
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 640);  // 703 are cached, ten whole pages
+  Result<Generation> result = GenerateOne(**context, RequestOf(prompt, 6));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->reused_tokens, 640);
+  EXPECT_EQ(result->tokens, Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
+}
+
+// A copy of the demo model whose session is refused once it was changed, with what differs.
+TEST(EngineSession, ASessionOfAChangedModelIsRefusedByWhatChanged) {
+  namespace fs = std::filesystem;
+  const TestDir dir;
+  const std::string model = dir.File("model");
+  fs::copy(kDemo, model);
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  const Request request = RequestOf(Quoting(*Open(kDemo), 300, 5), 2);
+  {
+    std::unique_ptr<Engine> engine = Open(model, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, request).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  const auto refusal = [&] {
+    std::unique_ptr<Engine> engine = Open(model, options);
+    EXPECT_EQ(PlanModel(model, options, {{400}}, false).ok(), engine->Plan({{400}}).ok());
+    return engine->NewContext({{400}}).status().message();
+  };
+  const auto size = fs::file_size(options.session);
+  EXPECT_EQ(refusal(), "");
+  const std::string weights = model + "/model.safetensors";
+  for (const double where : {0.1, 0.5, 0.77, 0.999}) {
+    const auto at =
+        static_cast<std::streamoff>(where * static_cast<double>(fs::file_size(weights)));
+    std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+    const auto modified = fs::last_write_time(weights);
+    file.seekg(at);
+    const int byte = file.get();
+    for (const int other : {byte ^ 1, byte}) {
+      file.seekp(at);
+      file.put(static_cast<char>(other));
+      file.flush();
+      fs::last_write_time(weights, modified);
+      const std::string message = refusal();
+      EXPECT_EQ(message.find("was made with other weights; give another --session file") !=
+                    std::string::npos,
+                other != byte)
+          << message;
+    }
+  }
+  std::string config;
+  std::getline(std::ifstream(model + "/config.json"), config, '\0');
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = config;
+    const size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    changed.replace(at, from.size(), to);
+    std::ofstream(model + "/config.json") << changed;
+    return refusal();
+  };
+  EXPECT_NE(with("\"rms_norm_eps\": ", "\"rms_norm_eps\": 0.5, \"unused\": ")
+                .find("the model now has 0.5; give another --session file"),
+            std::string::npos);
+  EXPECT_NE(with("500000.0", "500001.0")
+                .find("was made with rope_theta 500000, the model now has 500001; give another"),
+            std::string::npos);
+  EXPECT_EQ(with("}", ", \"temperature\": 0.5}"), "");
+  EXPECT_EQ(fs::file_size(options.session), size);
+}
+
+// The session's file stays what it was until there is another that was saved.
+TEST(EngineSession, ASessionThatDoesNotFitIsReadAgainWhereThatIsAsked) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  options.head_group = 4;
+  options.segment = 1024;
+  const std::vector<TokenId> prompt = Quoting(*Open(kDemo), 2000, 5);
+  const auto run = [&](int64_t n, bool save) -> Result<Generation> {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2100}});
+    if (!context.ok()) return context.status();
+    Result<Generation> made = GenerateOne(**context, RequestOf(prompt, n));
+    EXPECT_TRUE(!made.ok() || !save || (*context)->SaveSession("a note").ok());
+    EXPECT_EQ((*context)->SessionNote(), n > 6 ? "a note" : "");
+    return made;
+  };
+  ASSERT_TRUE(run(6, true).ok());
+  options.head_group = 0;
+  options.segment = 0;
+  const auto smallest = [&] {
+    EngineOptions none = options;
+    none.session.clear();
+    Result<PlanReport> plan = Open(kDemo, none)->Plan({{2100}});
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan->smallest_kv_memory;
+  };
+  options.kv_memory = smallest();
+  const Result<Generation> refused = run(7, true);
+  EXPECT_EQ(refused.status().code(), StatusCode::kOutOfBudget);
+  const std::string& message = refused.status().message();
+  for (const std::string& part :
+       {"session " + options.session + " fixes how the cache is cut (head group 4, segment 1024)",
+        std::string("--kv-memory "), std::string("--session-recut")}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  // What does not fit with any cut is not the session's fault.
+  options.session_recut = true;
+  const int64_t kv_memory = std::exchange(options.kv_memory, 4096);
+  EXPECT_EQ(run(7, true).status().message().find("session"), std::string::npos);
+  options.kv_memory = kv_memory;
+
+  std::string before, after;
+  const auto bytes = [&] {
+    std::ostringstream text;
+    text << std::ifstream(options.session, std::ios::binary).rdbuf();
+    return text.str();
+  };
+  before = bytes();
+  Result<Generation> made = run(7, false);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(made->reused_tokens, 0);
+  EXPECT_EQ(bytes(), before) << "nothing was saved";
+  made = run(7, true);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_NE(bytes(), before);
+  const Result<Generation> again = run(7, true);  // the flag does no harm once it fits
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->reused_tokens, 1984);
+  EXPECT_EQ(again->tokens, made->tokens);
+  for (const auto& file : std::filesystem::directory_iterator(dir.path())) {
+    EXPECT_EQ(file.path(), options.session);
+  }
+}
+
+// A session is cut as when it was made, also while no page of it is full.
+TEST(EngineSession, ASessionOfAFewTokensContinuesUnderOtherSettings) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("few.session");
+  const std::vector<TokenId> prompt = Quoting(*Open(kDemo), 300, 5);
+  options.segment = 128;
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf({prompt.begin(), prompt.begin() + 20}, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  options.segment = 0;
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->plan().segment, 128);
+  EXPECT_EQ(GenerateOne(**context, RequestOf(prompt, 6))->tokens,
+            Fresh(kDemo, {}, RequestOf(prompt, 6)).tokens);
+}
+
+TEST(EngineSession, ASessionInAnotherEncodingIsRefusedWithOneLine) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("e.session");
+  options.kv_encoding = "int8";
+  std::vector<TokenId> prompt = Quoting(*Open(kDemo), 300, 5);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf(prompt, 4)).ok());
+    ASSERT_TRUE((*context)->SaveSession().ok());
+  }
+  for (const char* encoding : {"none", "int4"}) {
+    options.kv_encoding = encoding;
+    Result<std::unique_ptr<Context>> context = Open(kDemo, options)->NewContext({{400}});
+    ASSERT_FALSE(context.ok());
+    const std::string& message = context.status().message();
+    EXPECT_NE(message.find("use --kv-encoding int8"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+  options.kv_encoding = "int8";
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 256);
+}
+
+TEST(EngineSession, ADamagedSessionIsRefused) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("bad.session");
+  std::ofstream(options.session) << "this is a letter, not a session";
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+  ASSERT_FALSE(context.ok());
+  EXPECT_NE(context.status().message().find("bad.session"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(options.session), 31u);
+}
+
+// What a process had saved when it was killed.
+TEST(EngineSession, ASessionIsSavedWhileAPromptIsRead) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  options.chunk = 512;
+  const Request request = RequestOf(Quoting(*Open(kDemo), 2000, 8), 8);
+  {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2100}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    Hooks hooks;
+    hooks.on_progress = [&](const Progress& progress) {
+      const Status saved = (*context)->SaveSession("on the way");
+      EXPECT_TRUE(saved.ok()) << saved.message();
+      if (progress.phase == Progress::Phase::kPrefill && progress.done == 1024) {
+        std::filesystem::copy(options.session, dir.File("killed.session"));
+      }
+    };
+    Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made->front().tokens, Fresh(kDemo, {}, request).tokens);
+  }
+  options.session = dir.File("killed.session");
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{2100}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->SessionTokens(), 1024);
+  EXPECT_EQ((*context)->SessionNote(), "on the way");
+  Result<Generation> again = GenerateOne(**context, request);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->reused_tokens, 1024);
+  EXPECT_EQ(again->tokens, Fresh(kDemo, {}, request).tokens);
+}
+
+// Its file takes every slab, also those that are read from faster tiers.
+TEST(EngineSession, ASessionThatItsDiskCannotHoldIsRefusedBeforeWork) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("large.session");
+  options.disk_memory = int64_t{1} << 30;
+  Result<PlanReport> plan = Open(kDemo, options)->Plan({{2000}});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->slabs[2], 0);
+  options.disk_memory = plan->smallest_disk_memory;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2000}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    ASSERT_TRUE(GenerateOne(**context, RequestOf(Quoting(*engine, 1990, 2), 10)).ok());
+    const Status saved = (*context)->SaveSession();
+    EXPECT_TRUE(saved.ok()) << saved.message();
+  }
+  options.disk_memory -= 4096;
+  options.session = dir.File("new.session");
+  const Status refused = Open(kDemo, options)->NewContext({{2000}}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kOutOfBudget);
+  EXPECT_NE(refused.message().find("--disk-memory"), std::string::npos) << refused.message();
+}
+
+}  // namespace
+}  // namespace headway
