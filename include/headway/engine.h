@@ -254,7 +254,9 @@ struct PlanReport {
   // Where chunk or segment are not those of an all-resident run: what follows, and what would keep
   // them. Empty: that run gives the same bits, where nothing is recomputed or left to the CPU.
   std::string cut_notice;
-  int64_t memory_bytes = 0;  // RAM in all: host lines, and the device's where they are RAM
+  // RAM in all: host lines, and the device's where they are RAM. A program whose malloc keeps what
+  // is freed may hold more.
+  int64_t memory_bytes = 0;
   // The smallest budgets that would do, each with the others as they are; -1: none would.
   int64_t smallest_gpu_memory = 0;  // 0 where the device's memory is RAM
   int64_t smallest_kv_memory = 0;

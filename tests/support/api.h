@@ -64,7 +64,8 @@ inline Result<Generation> GenerateOne(Context& context, const Request& request) 
   return std::move((*result)[0]);
 }
 
-inline Generation Fresh(const std::string& model, const EngineOptions& options, const Request& request) {
+inline Generation Fresh(const std::string& model, const EngineOptions& options,
+                        const Request& request) {
   std::unique_ptr<Engine> engine = Open(model, options);
   Result<std::unique_ptr<Context>> context =
       engine->NewContext({{static_cast<int64_t>(request.prompt.size()) + request.max_tokens}});
