@@ -29,6 +29,7 @@
 #include "base/thread_pool.h"
 #include "kernels/backend/backend.h"
 #include "kernels/page_codec.h"
+#include "unwrap.h"
 
 namespace headway::bench {
 namespace {
@@ -40,20 +41,6 @@ constexpr int64_t kKv = int64_t{kKvHeads} * kHeadDim;
 constexpr int64_t kQkv = kQ + 2 * kKv;
 constexpr int64_t kLayerWeights = kModel * (kQkv + kQ + 3 * kFeedForward);
 constexpr float kEps = 1e-5f;
-
-template <typename T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "%s\n", result.status().message().c_str());
-    std::exit(1);
-  }
-  return std::move(*result);
-}
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 struct Kernel {
   std::string name;
@@ -70,7 +57,7 @@ class Step {
     backend_ = Unwrap(NewBackend(device, "auto"));
     device_ = Unwrap(backend_->NewDevice(Env::Default(), nullptr, false));
     kernels_ = Unwrap(backend_->NewKernels(&pool_, nullptr));
-    compute_ = *device_->NewStream(Lane::kCompute);
+    compute_ = Unwrap(device_->NewStream(Lane::kCompute));
     const DType activation = kernels_->ActivationDType(DType::kBF16);
     KernelLimits limits;
     limits.rows = 16;

@@ -36,6 +36,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/page_codec.h"
 #include "peaks.h"
+#include "unwrap.h"
 
 namespace headway::bench {
 namespace {
@@ -57,15 +58,6 @@ constexpr Shape kShapes[] = {{"llama", 8, 4, 128, DType::kBF16, 1, 131072},
 
 constexpr int64_t kLeastBytes = int64_t{5} << 28;  // 1.25 GiB: no cache holds it
 constexpr int kRounds = 6;
-
-template <typename T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "%s\n", result.status().message().c_str());
-    std::exit(1);
-  }
-  return std::move(*result);
-}
 
 // Layers of K and V as slabs hold them, in memory as a host's slabs have it. Pages of codes have
 // the parameters of one.

@@ -20,23 +20,10 @@
 #include "base/thread_pool.h"
 #include "headway/engine.h"
 #include "kernels/backend/backend.h"
+#include "unwrap.h"
 
 namespace headway::bench {
 namespace {
-
-template <typename T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "%s\n", result.status().message().c_str());
-    std::exit(1);
-  }
-  return std::move(*result);
-}
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
 
