@@ -70,21 +70,21 @@ const char* KindOfFile(mode_t mode) {
   return S_ISSOCK(mode) ? "a socket" : "not a regular file";
 }
 
-Status CheckRegular(int fd, const std::string& path, int64_t* size) {
+int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+FileIdentity IdentityOf(const struct stat& info) {
+  return {info.st_dev, info.st_ino, info.st_size, Nanos(info.st_mtim), Nanos(info.st_ctim)};
+}
+
+Status CheckRegular(int fd, const std::string& path, FileIdentity* identity) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return IoError("inspect", path, errno);
   if (!S_ISREG(info.st_mode)) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("{} is {}; name a regular file", path, KindOfFile(info.st_mode)));
   }
-  *size = info.st_size;
+  *identity = IdentityOf(info);
   return OkStatus();
-}
-
-int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
-
-FileIdentity IdentityOf(const struct stat& info) {
-  return {info.st_dev, info.st_ino, info.st_size, Nanos(info.st_mtim), Nanos(info.st_ctim)};
 }
 
 // True when the path still names the open file: no rename or removal came between.
@@ -238,8 +238,8 @@ class PosixEnv : public Env {
         return IoError(mode == OpenMode::kTemporary ? "create a temporary file in" : "open", path,
                        errno);
       }
-      int64_t size = 0;
-      Status status = CheckRegular(fd.get(), path, &size);
+      FileIdentity identity;
+      Status status = CheckRegular(fd.get(), path, &identity);
       if (status.ok() && writes) status = LockFile(fd.get(), path);
       if (!status.ok()) return status;
       // Who held the lock before may have renamed the file in the meantime.
@@ -254,27 +254,25 @@ class PosixEnv : public Env {
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
     const Fd fd = OpenNamed(path, OpenMode::kRead);
     if (!fd.ok()) return IoError("open", path, errno);
-    int64_t size = 0;
-    Status regular = CheckRegular(fd.get(), path, &size);
+    FileIdentity identity;
+    Status regular = CheckRegular(fd.get(), path, &identity);
     if (!regular.ok()) return regular;
-    struct stat info = {};
-    if (fstat(fd.get(), &info) != 0) return IoError("inspect", path, errno);
     std::span<const std::byte> bytes;
-    if (size > 0) {
-      void* data = mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (const auto size = static_cast<size_t>(identity.size); size > 0) {
+      void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
       if (data == MAP_FAILED) return IoError("map", path, errno);
-      bytes = {static_cast<const std::byte*>(data), static_cast<size_t>(size)};
+      bytes = {static_cast<const std::byte*>(data), size};
     }
-    return std::unique_ptr<MappedFile>(std::make_unique<PosixMappedFile>(bytes, IdentityOf(info)));
+    return std::unique_ptr<MappedFile>(std::make_unique<PosixMappedFile>(bytes, identity));
   }
 
   Result<std::string> ReadFile(const std::string& path, size_t most) override {
     const Fd fd = OpenNamed(path, OpenMode::kRead);
     if (!fd.ok()) return IoError("open", path, errno);
-    int64_t bytes = 0;
-    Status regular = CheckRegular(fd.get(), path, &bytes);
+    FileIdentity identity;
+    Status regular = CheckRegular(fd.get(), path, &identity);
     if (!regular.ok()) return regular;
-    const auto known = static_cast<size_t>(bytes);  // 0 for a file of /proc
+    const auto known = static_cast<size_t>(identity.size);  // 0 for a file of /proc
     if (known > most) return TooLarge(path, most);
     try {
       // One more than the file has, so that one read sees its end.
