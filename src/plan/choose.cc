@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <numeric>
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
@@ -75,10 +74,6 @@ std::vector<int> StagingChoices(const PlanRequest& request) {
     choices.insert(choices.end(), std::begin(kStagingOfBatches), std::end(kStagingOfBatches));
   }
   return choices;
-}
-
-int64_t TotalTokens(const PlanRequest& request) {
-  return std::reduce(request.lengths.begin(), request.lengths.end());
 }
 
 // From the longest to the shortest.

@@ -10,6 +10,10 @@
 
 namespace headway::plan {
 
+int64_t TotalTokens(const PlanRequest& request) {
+  return std::reduce(request.lengths.begin(), request.lengths.end());
+}
+
 int SlabHeads(const PlanRequest& request, int layer) {
   return request.slab_heads.empty() ? request.shape.kv_heads
                                     : request.slab_heads[static_cast<size_t>(layer)];
@@ -85,11 +89,9 @@ struct Sizes {
 int64_t SessionBytes(const PlanRequest& request, const CacheChoice& choice, int64_t slabs,
                      int64_t slab_bytes) {
   if (!request.session) return 0;
-  const int64_t tokens =
-      std::accumulate(request.lengths.begin(), request.lengths.end(), int64_t{0});
   const int64_t pages = choice.segment_tokens / request.page_slots;
-  const int64_t contents =
-      kContentsText + kContentsToken * tokens + slabs * (kContentsSlab + kContentsPage * pages);
+  const int64_t contents = kContentsText + kContentsToken * TotalTokens(request) +
+                           slabs * (kContentsSlab + kContentsPage * pages);
   return kSessionHeader + (slabs + 2 * CeilDiv(contents, slab_bytes)) * slab_bytes;
 }
 

@@ -11,6 +11,9 @@ namespace headway::plan {
 
 inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 
+// Of all sequences at their full lengths.
+int64_t TotalTokens(const PlanRequest& request);
+
 // KV heads that have slabs, of a layer and of all.
 int SlabHeads(const PlanRequest& request, int layer);
 int64_t SlabHeads(const PlanRequest& request);
