@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace headway {
@@ -28,6 +30,15 @@ class TestDir {
  private:
   std::string path_;
 };
+
+// Changes one bit of the byte at `at` of a file, which keeps its size.
+inline void FlipBit(const std::string& path, int64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const auto byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(at);
+  file.put(byte);
+}
 
 }  // namespace headway
 

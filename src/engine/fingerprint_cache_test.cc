@@ -83,13 +83,7 @@ class FingerprintCache : public testing::Test {
     Find(&read);
     return read;
   }
-  void Flip(int64_t at) {
-    std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(at);
-    const auto byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(at);
-    file.put(byte);
-  }
+  void Flip(int64_t at) { FlipBit(file_, at); }
   std::string Text() { return *env_.ReadFile(FingerprintCachePath(), kMaxFileBytes); }
 
   TestDir dir_;

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,13 +74,7 @@ class ModelFingerprint : public testing::Test {
     std::filesystem::copy(HEADWAY_SOURCE_DIR "/tests/golden/models/llama2", folder_);
     file_ = folder_ + "/model.safetensors";
   }
-  void Flip(int64_t at) {
-    std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(at);
-    const auto byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(at);
-    file.put(byte);
-  }
+  void Flip(int64_t at) { FlipBit(file_, at); }
 
   Env* const env_ = Env::Default();
   TestDir dir_;
