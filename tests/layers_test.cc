@@ -20,8 +20,9 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"kernels", {"base", "device"}},
     {"kv", {"base", "device", "kernels"}},
     {"model", {"base", "device", "kernels"}},
+    {"hardware", {"base", "device", "kernels"}},
     {"plan", {"base"}},
-    {"engine", {"base", "device", "kernels", "kv", "model", "plan"}},
+    {"engine", {"base", "device", "kernels", "kv", "model", "hardware", "plan"}},
     {"engine/eval", {"base"}},
     {"cli", {"base"}},
 };
@@ -97,6 +98,8 @@ TEST(Layers, CudaHeadersStayInTheirFolders) {
 TEST(Layers, TheTableForbids) {
   EXPECT_FALSE(Allowed("plan/plan.cc", "kernels/kernels.h"));
   EXPECT_FALSE(Allowed("kv/store/store.cc", "model/model.h"));
+  EXPECT_FALSE(Allowed("plan/cost.cc", "hardware/profiles.h"));
+  EXPECT_FALSE(Allowed("hardware/meter.cc", "engine/host_attention.h"));
   EXPECT_FALSE(Allowed("base/env.cc", "device/device.h"));
   EXPECT_FALSE(Allowed("cli/main.cc", "engine/executor.h"));
   EXPECT_TRUE(Allowed("cli/main.cc", "headway/engine.h"));

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "headway/machine.h"
 #include "headway/status.h"
 #include "headway/types.h"
 
@@ -369,22 +370,9 @@ class Context {
   std::unique_ptr<Impl> impl_;
 };
 
-// What this machine does at best with the device, threads and kernels of `options`. 0: not
-// measured. Takes a second or two, 512 MiB of memory (2 GiB of a GPU's), and as much of the disk as
-// its budget allows, at most 512 MiB.
-struct MachinePeaks {
-  double read_bytes_per_second = 0.0;  // memory that no cache holds; on a GPU by a large matrix
-                                       // × vector product
-  double gemm_flops_per_second = 0.0;  // of bf16 weights
-  double attention_flops_per_second = 0.0;       // of many queries against many keys; on a GPU only
-  double host_to_device_bytes_per_second = 0.0;  // from pinned memory
-  double device_to_host_bytes_per_second = 0.0;
-  // What cores of the host read of its memory while copies to the device run, and what these reach
-  // then.
-  double host_read_bytes_per_second = 0.0;
-  double shared_host_to_device_bytes_per_second = 0.0;
-  double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it
-};
+// What this machine does at best with the device, threads and kernels of `options`. Takes a second
+// or two, 512 MiB of memory (2 GiB of a GPU's), and as much of the disk as its budget allows, at
+// most 512 MiB.
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 
 // What Engine::Plan would say, from the model's description alone: nothing is loaded, and with
@@ -404,16 +392,6 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
 
 // Measures the machine with the device and threads of `options`, in ten seconds or twenty, and
 // keeps what it found in $XDG_CACHE_HOME/headway (or ~/.cache/headway) for runs to come.
-struct MachineReport {
-  struct Figure {
-    std::string name, meaning, value, source;
-  };
-  std::string name;
-  std::string json;  // the profile, as --machine takes it
-  std::vector<Figure> figures;
-  std::string cached_at;  // empty where it could not be kept
-  std::vector<std::string> notices;
-};
 Result<MachineReport> ProbeMachine(const EngineOptions& options);
 
 // What a session file or a model folder holds, for `headway inspect`.

@@ -30,12 +30,12 @@ struct ContextParts {
   const EngineOptions* options = nullptr;
   const kv::HeadPattern* pattern = nullptr;
   int64_t program_bytes = 0;
-  const plan::Machine* machine = nullptr;  // that the cut is chosen for, or null
-  int weight_layers = -1;                  // whose weights are on the device
-  int disk_layers = -1;                    // of the others, on disk
-  int64_t host_weights = 0;                // bytes of the others in host memory
-  int64_t disk_weights = 0;                // and of --disk-memory
-  uint64_t weights_hash = 0;               // for a session
+  const MachineProfile* machine = nullptr;  // that the cut is chosen for, or null
+  int weight_layers = -1;                   // whose weights are on the device
+  int disk_layers = -1;                     // of the others, on disk
+  int64_t host_weights = 0;                 // bytes of the others in host memory
+  int64_t disk_weights = 0;                 // and of --disk-memory
+  uint64_t weights_hash = 0;                // for a session
 };
 
 struct Context::Impl {

@@ -14,7 +14,7 @@
 #include "engine/device_memory.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/head_pattern.h"
-#include "engine/machine_profile.h"
+#include "engine/measure.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "engine/weight_stream.h"
@@ -180,8 +180,9 @@ struct Engine::Impl {
   std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
   ModelInfo info;
   int64_t program_bytes = ProgramBytes(0);
-  std::optional<ChosenMachine> machine;  // that cuts are chosen for; empty: by the planner's rule
-  std::optional<plan::Machine> quick;    // measured for predictions alone
+  std::optional<hardware::ChosenProfile>
+      machine;                          // that cuts are chosen for; empty: by the planner's rule
+  std::optional<MachineProfile> quick;  // measured for predictions alone
 
   Status LoadText(const std::string& folder);
   Status OpenBackend();
@@ -240,14 +241,14 @@ Status Engine::Impl::OpenBackend() {
 // Measuring takes time that nobody asked to spend: only a GPU that no profile is shipped for is
 // measured, in a fraction of a second.
 Status Engine::Impl::FindMachine() {
-  Result<std::optional<ChosenMachine>> chosen =
-      ChooseMachine(*env, options, backend->info(), pool.threads());
+  Result<std::optional<hardware::ChosenProfile>> chosen =
+      hardware::ChooseProfile(*env, ProfileName(options), backend->info(), pool.threads());
   if (!chosen.ok()) return chosen.status();
   machine = std::move(*chosen);
   if (machine.has_value() || !backend->info().own_memory) return OkStatus();
-  Result<plan::Machine> measured = ProbeHardware(*env, options, /*quick=*/true);
+  Result<MachineProfile> measured = MeasureMachine(*env, options, hardware::Depth::kQuick);
   if (measured.ok()) {
-    machine = ChosenMachine{std::move(*measured), "quick measurement"};
+    machine = hardware::ChosenProfile{std::move(*measured), "quick measurement"};
   } else {
     Log(LogLevel::kWarning, "the GPU was not measured: " + measured.status().message());
   }
@@ -468,10 +469,11 @@ Result<PlanReport> Engine::Plan(const Workload& workload) const try {
 Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phase) const try {
   Result<Impl::Planned> made = impl_->MakePlan(planned);
   if (!made.ok()) return made.status();
-  const plan::Machine* machine = made->request.machine;
+  const MachineProfile* machine = made->request.machine;
   if (machine == nullptr) {
     if (!impl_->quick.has_value()) {
-      Result<plan::Machine> measured = ProbeHardware(*impl_->env, impl_->options, /*quick=*/true);
+      Result<MachineProfile> measured =
+          MeasureMachine(*impl_->env, impl_->options, hardware::Depth::kQuick);
       if (!measured.ok()) return measured.status();
       impl_->quick = std::move(*measured);
     }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/user_cache.h"
+#include "base/user_cache.h"
 
 namespace headway {
 namespace {

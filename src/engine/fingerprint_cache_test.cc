@@ -13,7 +13,7 @@
 
 #include "base/fault_env.h"
 #include "base/test_dir.h"
-#include "engine/user_cache.h"
+#include "base/user_cache.h"
 
 namespace headway {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/exceptions.h"
 #include "engine/context.h"
 #include "engine/head_pattern.h"
-#include "engine/machine_profile.h"
+#include "engine/measure.h"
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "model/locate.h"
@@ -83,8 +83,8 @@ struct Target {
   const KernelSizes& sizes() const { return here == nullptr ? *planned.sizes : *kernels; }
 };
 
-Result<Target> TargetOf(const EngineOptions& options, const std::optional<ChosenMachine>& given,
-                        ThreadPool* pool) {
+Result<Target> TargetOf(const EngineOptions& options,
+                        const std::optional<hardware::ChosenProfile>& given, ThreadPool* pool) {
   Target target;
   if (given.has_value() && given->machine.own_memory) {
     target.planned = PlanGpuBackend(static_cast<int64_t>(given->machine.device_memory));
@@ -111,9 +111,9 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Env& env = *Env::Default();
   if (Status s = CheckOptions(options); !s.ok()) return s;
   ThreadPool pool(options.threads);
-  std::optional<ChosenMachine> machine;
+  std::optional<hardware::ChosenProfile> machine;
   if (!options.machine.empty()) {
-    Result<ChosenMachine> loaded = LoadMachine(env, options.machine);
+    Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, options.machine);
     if (!loaded.ok()) {
       return Status(loaded.status().code(), "--machine: " + loaded.status().message());
     }
@@ -122,7 +122,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<Target> target = TargetOf(options, machine, &pool);
   if (!target.ok()) return target.status();
   if (machine.has_value()) {
-    if (Status s = CheckKind(*machine, target->info()); !s.ok()) return s;
+    if (Status s = hardware::CheckKind(*machine, target->info()); !s.ok()) return s;
   }
   Result<Described> described = Describe(env, model, options);
   if (!described.ok()) return described.status();
@@ -139,16 +139,16 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
 
   bool chosen_by_machine = true;
   if (!machine.has_value()) {
-    Result<std::optional<ChosenMachine>> chosen =
-        ChooseMachine(env, options, target->info(), pool.threads());
+    Result<std::optional<hardware::ChosenProfile>> chosen =
+        hardware::ChooseProfile(env, std::nullopt, target->info(), pool.threads());
     if (!chosen.ok()) return chosen.status();
     machine = std::move(*chosen);
   }
   if (!machine.has_value()) {
-    Result<plan::Machine> quick = ProbeHardware(env, options, /*quick=*/true);
+    Result<MachineProfile> quick = MeasureMachine(env, options, hardware::Depth::kQuick);
     // It says how fast, and nothing else: `run` would choose without it.
     chosen_by_machine = false;
-    if (quick.ok()) machine = ChosenMachine{std::move(*quick), "quick measurement"};
+    if (quick.ok()) machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
   }
 
   Result<kv::HeadPattern> pattern = LoadHeadPattern(env, options, config.shape);

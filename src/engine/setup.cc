@@ -250,6 +250,10 @@ int64_t DiskMemoryLimit(const EngineOptions& options) {
   return !options.session.empty() && options.disk_memory == 0 ? kNoLimit : options.disk_memory;
 }
 
+std::optional<std::string> ProfileName(const EngineOptions& options) {
+  return options.machine.empty() ? std::nullopt : std::optional(options.machine);
+}
+
 bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend) {
   return options.host_share == kHostShareAuto && backend.own_memory && options.policy == "auto";
 }
@@ -406,7 +410,7 @@ Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
   return setup;
 }
 
-Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
+Prediction PredictionOf(const plan::Plan& plan, const hardware::ChosenProfile& machine,
                         const Workload& workload) {
   Prediction prediction;
   prediction.machine = machine.machine.name;
@@ -428,7 +432,7 @@ Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
   return prediction;
 }
 
-double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
+double PhaseSeconds(const MachineProfile& machine, const plan::PlanRequest& request,
                     const plan::Plan& plan, const Phase& phase) {
   const plan::Subject subject = plan::SubjectOf(request, plan.cache);
   const plan::Execution run = plan::ExecutionOf(plan, request.lengths);

@@ -3,11 +3,12 @@
 #ifndef HEADWAY_ENGINE_SETUP_H_
 #define HEADWAY_ENGINE_SETUP_H_
 
+#include <optional>
 #include <string>
 
 #include "device/budget.h"
 #include "engine/executor.h"
-#include "engine/machine_profile.h"
+#include "hardware/profiles.h"
 #include "headway/engine.h"
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
@@ -44,6 +45,9 @@ Result<kv::PlacementKind> PlacementOf(const EngineOptions& options);
 // large as it must be unless the user bounds it.
 int64_t DiskMemoryLimit(const EngineOptions& options);
 
+// The profile that the options name, if any.
+std::optional<std::string> ProfileName(const EngineOptions& options);
+
 // Whether the share of the path `host` is the planner's to choose: where the host has cores beside
 // the device, and no policy leaves them out.
 bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend);
@@ -52,8 +56,8 @@ bool PlansHostShare(const EngineOptions& options, const BackendInfo& backend);
 struct SetupMemory {
   int64_t program_bytes = 0;  // beside weights, KV and activations
   BackendInfo backend;
-  const Budget* device_budget = nullptr;   // null where device memory is the host's
-  const plan::Machine* machine = nullptr;  // that cuts are chosen for, or null
+  const Budget* device_budget = nullptr;    // null where device memory is the host's
+  const MachineProfile* machine = nullptr;  // that cuts are chosen for, or null
   // Whose weights are on the device and on disk already, as a plan before had it; -1: not placed.
   int weight_layers = -1;
   int disk_layers = -1;
@@ -80,10 +84,10 @@ Result<Setup> MakeSetup(const ModelConfig& config, const WeightBytes& weights,
                         const KernelSizes& kernels, const SetupMemory& memory);
 
 // What the plan's times say, of all sequences of the workload.
-Prediction PredictionOf(const plan::Plan& plan, const ChosenMachine& machine,
+Prediction PredictionOf(const plan::Plan& plan, const hardware::ChosenProfile& machine,
                         const Workload& workload);
 // Of a phase under a plan that was made for sequences at least as long.
-double PhaseSeconds(const plan::Machine& machine, const plan::PlanRequest& request,
+double PhaseSeconds(const MachineProfile& machine, const plan::PlanRequest& request,
                     const plan::Plan& plan, const Phase& phase);
 
 // Of a model with so many layers.

@@ -243,7 +243,7 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
 namespace {
 
 Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
-  const Machine& machine = *request.machine;
+  const MachineProfile& machine = *request.machine;
   const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                SharesOf(request, fit), request.lengths);

@@ -31,8 +31,8 @@ double BytesInTime(const Subject& subject, double bytes, int heads, double keys)
 }
 
 // x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
-double ProductSeconds(const Machine& machine, const ModelShape& shape, double rows, double in,
-                      double out) {
+double ProductSeconds(const MachineProfile& machine, const ModelShape& shape, double rows,
+                      double in, double out) {
   if (rows <= 0.0) return 0.0;
   // The kernel for one row asks for weights before the kernel ahead of it has ended, those for more
   // only then.
@@ -44,8 +44,8 @@ double ProductSeconds(const Machine& machine, const ModelShape& shape, double ro
 
 // Attention on the device of one launch over `keys` keys of `heads` KV heads, which fills the
 // device as `filling` of its `queries` do.
-double AttentionSeconds(const Machine& machine, const Subject& subject, int heads, double keys,
-                        double queries, double filling) {
+double AttentionSeconds(const MachineProfile& machine, const Subject& subject, int heads,
+                        double keys, double queries, double filling) {
   if (keys <= 0.0 || queries <= 0.0) return 0.0;
   const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
   const double bytes =
@@ -57,7 +57,8 @@ double AttentionSeconds(const Machine& machine, const Subject& subject, int head
 }
 
 // Merging a prefill's f32 state with another: both are written and read once.
-double MergeSeconds(const Machine& machine, const ModelShape& shape, int heads, double queries) {
+double MergeSeconds(const MachineProfile& machine, const ModelShape& shape, int heads,
+                    double queries) {
   return queries * heads * shape.group() * shape.head_dim * 16.0 / machine.device_read;
 }
 
@@ -89,7 +90,7 @@ Pieces PiecesOf(const ModelShape& shape, const Execution& execution, size_t sequ
 // The lanes of one step, followed.
 class Simulation {
  public:
-  Simulation(const Machine& machine, const Subject& subject, const Execution& execution,
+  Simulation(const MachineProfile& machine, const Subject& subject, const Execution& execution,
              std::span<const StepEntry> entries)
       : machine_(machine), subject_(subject), shape_(subject.shape), run_(execution) {
     for (const StepEntry& entry : entries) {
@@ -359,7 +360,7 @@ class Simulation {
     }
   }
 
-  const Machine& machine_;
+  const MachineProfile& machine_;
   const Subject& subject_;
   const ModelShape& shape_;
   Execution run_;
@@ -451,14 +452,14 @@ CostLane StepTime::limit() const {
                                std::begin(busy));
 }
 
-StepTime PredictStep(const Machine& machine, const Subject& subject, const Execution& execution,
-                     std::span<const StepEntry> entries, bool logits) {
+StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
+                     const Execution& execution, std::span<const StepEntry> entries, bool logits) {
   if (entries.empty()) return {};
   return Simulation(machine, subject, execution, entries).Run(logits);
 }
 
-StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Execution& execution,
-                        int64_t prefix, int64_t tokens) {
+StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
+                        const Execution& execution, int64_t prefix, int64_t tokens) {
   StepTime sum;
   if (tokens <= 0) return sum;
   const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
@@ -479,8 +480,8 @@ StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Ex
   return sum;
 }
 
-StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
-                         std::span<const int64_t> lengths) {
+StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
+                         const Execution& execution, std::span<const int64_t> lengths) {
   const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
   std::map<int64_t, int64_t> counts;  // of those as long as a chunk
   // Steps of shorter ones, each filled from the next until it has a chunk's tokens.
@@ -519,8 +520,8 @@ StepTime PredictPrefills(const Machine& machine, const Subject& subject, const E
   return sum;
 }
 
-StepTime PredictDecode(const Machine& machine, const Subject& subject, const Execution& execution,
-                       std::span<const int64_t> lengths) {
+StepTime PredictDecode(const MachineProfile& machine, const Subject& subject,
+                       const Execution& execution, std::span<const int64_t> lengths) {
   std::vector<StepEntry> entries;
   for (int64_t length : lengths) entries.push_back({length, 1});
   return PredictStep(machine, subject, execution, entries, /*logits=*/true);
@@ -536,7 +537,7 @@ double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per
   return keys * stream / (recompute + stream);
 }
 
-double BalancedHostShare(const Machine& machine) {
+double BalancedHostShare(const MachineProfile& machine) {
   const double cpu = machine.host_read_copying.Peak() * machine.host_attention;
   const double bus = machine.host_to_device_reading;
   return cpu + bus > 0.0 ? cpu / (cpu + bus) : 0.0;

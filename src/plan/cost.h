@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/machine_profile.h"
 #include "base/types.h"
-#include "plan/machine.h"
 
 namespace headway::plan {
 
@@ -96,20 +96,20 @@ struct StepTime {
 
 // A step of `entries`; with `logits` the head is computed for the last token of each, sampled from,
 // and waited for.
-StepTime PredictStep(const Machine& machine, const Subject& subject, const Execution& execution,
-                     std::span<const StepEntry> entries, bool logits);
+StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
+                     const Execution& execution, std::span<const StepEntry> entries, bool logits);
 
 // Reading `tokens` tokens behind `prefix` in chunks. Long prompts are integrated from a few chunks.
-StepTime PredictPrefill(const Machine& machine, const Subject& subject, const Execution& execution,
-                        int64_t prefix, int64_t tokens);
+StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
+                        const Execution& execution, int64_t prefix, int64_t tokens);
 
 // Reading sequences of these lengths: several in a step where they are shorter than a chunk.
-StepTime PredictPrefills(const Machine& machine, const Subject& subject, const Execution& execution,
-                         std::span<const int64_t> lengths);
+StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
+                         const Execution& execution, std::span<const int64_t> lengths);
 
 // One decode step of sequences that have these lengths.
-StepTime PredictDecode(const Machine& machine, const Subject& subject, const Execution& execution,
-                       std::span<const int64_t> lengths);
+StepTime PredictDecode(const MachineProfile& machine, const Subject& subject,
+                       const Execution& execution, std::span<const int64_t> lengths);
 
 // KVPR's optimum (Eq. 12): of `keys` tokens of a layer, how many to recompute from X so that
 // X / bus + max(recomputing, the other keys / bus) is least. 0 where X is no smaller than K and V.
@@ -119,7 +119,7 @@ double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per
 
 // The share of closed keys in host memory for the CPU so that it ends with the bus: both lanes
 // begin together, and each has the rate that it has while the other runs.
-double BalancedHostShare(const Machine& machine);
+double BalancedHostShare(const MachineProfile& machine);
 
 }  // namespace headway::plan
 

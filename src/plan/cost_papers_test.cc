@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "plan/cost.h"
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -34,7 +34,7 @@ TEST(Papers, KvprTable1) {
 // to 24 GB/s of the bus, so the model at the bus's speed is faster than both columns; the gain of
 // recomputing is what can be compared.
 TEST(Papers, KvprGainsFromRecomputing) {
-  const Machine a100 = Shipped("a100-40-pcie");
+  const MachineProfile a100 = Shipped("a100-40-pcie");
   struct Row {
     ModelShape shape;
     int64_t prompt, generated;
@@ -89,7 +89,7 @@ Execution HeadInfer(int group, int64_t length) {
 // HeadInfer, Table 4: prefill of Llama-3-8B on an RTX 4090. The profile's efficiencies come from
 // two of these figures (10K and 1M); the others follow.
 TEST(Papers, HeadInferTable4) {
-  const Machine gpu = Shipped("rtx-4090");
+  const MachineProfile gpu = Shipped("rtx-4090");
   const std::pair<int64_t, double> adaptive[] = {{10'000, 8982},   {20'000, 7781},  {40'000, 5906},
                                                  {100'000, 3476},  {200'000, 2121}, {400'000, 1196},
                                                  {1'000'000, 516}, {2'000'000, 264}};
@@ -111,7 +111,7 @@ TEST(Papers, HeadInferTable4) {
 // is 16 to 21 % below from 40K on, which is 20 to 21 GB/s, and further below before: it waits for
 // both streams at each access and sends a head back down after each step.
 TEST(Papers, HeadInferTable5) {
-  const Machine gpu = Shipped("rtx-4090");
+  const MachineProfile gpu = Shipped("rtx-4090");
   const std::pair<int64_t, double> adaptive[] = {{10'000, 12},     {20'000, 7},     {40'000, 3.7},
                                                  {100'000, 1.6},   {200'000, 0.79}, {400'000, 0.40},
                                                  {1'000'000, 0.16}};

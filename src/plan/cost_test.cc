@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -66,7 +66,7 @@ TEST(Cost, StreamedDecodeIsTheBusAndItsLastPiece) {
 }
 
 TEST(Cost, OneStagingBufferTakesTurnsWithAttention) {
-  Machine machine = Simple();
+  MachineProfile machine = Simple();
   machine.decode_attention = {{{1.0, 1e10}}};  // as slow as the bus
   Execution run;
   run.segment_tokens = 100'000;
@@ -105,7 +105,7 @@ TEST(Cost, LanesThatShareWiresOrMemoryAreSlower) {
   const auto busy = [](const StepTime& time, CostLane lane) {
     return time.busy[static_cast<size_t>(lane)];
   };
-  Machine machine = Simple();
+  MachineProfile machine = Simple();
   machine.host_to_device_reading = 5e9;
   machine.both_directions = 2e9;
   const Subject subject{Small(), {}, 1.0};
@@ -195,7 +195,7 @@ TEST(Cost, PrefillIsItsFlopsAndSendsDownWhatIsNotResident) {
   run.segment_tokens = 1000;
   run.group_heads = 10;
   const Subject subject{shape, {}, 1.0};
-  Machine machine = Simple();
+  MachineProfile machine = Simple();
   machine.device_read = 1e14;  // so that only FLOPs count
   machine.decode_attention = {{{1.0, 1e14}}};
   const double layer = 1000.0 * 3000 + 1000.0 * 1000 + 3 * 1000.0 * 3000;
@@ -231,7 +231,7 @@ TEST(Cost, WeightsOnDiskAreTheDisk) {
   Execution run;
   run.weights_streamed = 1.0;
   run.weights_on_disk = 0.5;
-  Machine machine = Simple();
+  MachineProfile machine = Simple();
   machine.disk_read = 1e9;
   const Subject subject{{20, 1000, 10, 10, 100, 3000, 1000, DType::kBF16}, {}, 1.0};
   const int64_t length = 100;
@@ -287,7 +287,7 @@ TEST(Cost, TheClosedFormIsTheLeastOfKvprsSum) {
 TEST(Cost, NoMachineAndNoShapeMakeTimesThatAreNotTimes) {
   Random random(5);
   for (int i = 0; i < 300; ++i) {
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     Subject subject{kLlama8B, {}, 1.0};
     subject.shape.layers = static_cast<int>(1 + random.Below(80));
     subject.shape.kv_heads = 1 << random.Below(6);
@@ -367,7 +367,7 @@ int64_t SegmentOf(int64_t length) {
 }
 
 TEST(Cost, PredictsWhatWasMeasured) {
-  const Machine h200 = Shipped("h200");
+  const MachineProfile h200 = Shipped("h200");
   std::vector<double> errors;
   for (const Figure& figure : kMeasured) {
     Execution run;

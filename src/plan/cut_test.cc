@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "plan/choose.h"
 #include "plan/optimize.h"
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -131,7 +131,7 @@ TEST(Cut, IsThatOfAnAllResidentRunWhereItFits) {
 }
 
 // Llama-3-8B on a GPU.
-PlanRequest OnGpu(const Machine* machine, std::vector<int64_t> lengths, int64_t device) {
+PlanRequest OnGpu(const MachineProfile* machine, std::vector<int64_t> lengths, int64_t device) {
   PlanRequest request = RequestOf(kLlama8B, std::move(lengths));
   request.costs.activations = [](const CacheChoice& c) { return c.chunk * 100 * kKiB; };
   request.layer_weight_bytes = request.layer_read_bytes = 416 * kMiB;
@@ -148,7 +148,7 @@ PlanRequest OnGpu(const Machine* machine, std::vector<int64_t> lengths, int64_t 
 TEST(Cut, IsThatOfAnAllResidentRunOnAGpuOrFaster) {
   Counts counts;
   for (const char* name : {"rtx-4090", "h200"}) {
-    const Machine machine = Shipped(name);
+    const MachineProfile machine = Shipped(name);
     for (const std::vector<int64_t>& lengths :
          {std::vector<int64_t>{3000}, {33'000}, {131'098}, {16'384, 16'384, 6000}}) {
       for (const int64_t gib : {3, 4, 6, 10, 16, 17, 24, 80}) {

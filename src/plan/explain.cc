@@ -68,14 +68,14 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     add("1 GiB more of host memory", more);
   }
   const auto with = [&](const std::string& what, const auto& change) {
-    Machine machine = *request.machine;
+    MachineProfile machine = *request.machine;
     change(machine);
     PlanRequest changed = request;
     changed.machine = &machine;
     add(what, changed);
   };
   if (streams && request.machine->own_memory) {
-    with("a bus twice as fast", [](Machine& m) {
+    with("a bus twice as fast", [](MachineProfile& m) {
       m.host_to_device = Faster(m.host_to_device, 2.0);
       m.device_to_host = Faster(m.device_to_host, 2.0);
       m.both_directions *= 2.0;
@@ -83,22 +83,22 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     });
   }
   if (plan.host_share > 0.0) {
-    with("host memory twice as fast", [](Machine& m) {
+    with("host memory twice as fast", [](MachineProfile& m) {
       m.host_read = Faster(m.host_read, 2.0);
       m.host_read_copying = Faster(m.host_read_copying, 2.0);
     });
   }
   if (reads_disk) {
-    with("a disk twice as fast", [](Machine& m) {
+    with("a disk twice as fast", [](MachineProfile& m) {
       m.disk_read *= 2.0;
       m.disk_write *= 2.0;
     });
   }
-  with("device memory twice as fast", [](Machine& m) {
+  with("device memory twice as fast", [](MachineProfile& m) {
     m.device_read *= 2.0;
     m.decode_attention = Faster(m.decode_attention, 2.0);
   });
-  with("arithmetic twice as fast", [](Machine& m) {
+  with("arithmetic twice as fast", [](MachineProfile& m) {
     m.gemm = Faster(m.gemm, 2.0);
     m.attention = Faster(m.attention, 2.0);
   });

@@ -25,7 +25,7 @@ CacheSplit Cut(const CacheSplit& split, int host, int recompute, bool choose) {
 // The search over two shares: a coarse grid, then ever smaller steps around the best.
 class Search {
  public:
-  Search(const Machine& machine, const Subject& subject, const Execution& execution,
+  Search(const MachineProfile& machine, const Subject& subject, const Execution& execution,
          std::span<const int64_t> lengths, const SplitOptions& options)
       : machine_(machine),
         subject_(subject),
@@ -72,7 +72,7 @@ class Search {
   }
 
  private:
-  const Machine& machine_;
+  const MachineProfile& machine_;
   const Subject& subject_;
   const Execution& execution_;
   const std::span<const int64_t> lengths_;
@@ -84,15 +84,16 @@ class Search {
 
 }  // namespace
 
-Execution BestSplit(const Machine& machine, const Subject& subject, const Execution& execution,
-                    std::span<const int64_t> lengths, const SplitOptions& options) {
+Execution BestSplit(const MachineProfile& machine, const Subject& subject,
+                    const Execution& execution, std::span<const int64_t> lengths,
+                    const SplitOptions& options) {
   Search search(machine, subject, execution, lengths, options);
   search.Run();
   return search.best();
 }
 
-double WorkloadSeconds(const Machine& machine, const Subject& subject, const Execution& execution,
-                       std::span<const int64_t> lengths) {
+double WorkloadSeconds(const MachineProfile& machine, const Subject& subject,
+                       const Execution& execution, std::span<const int64_t> lengths) {
   return kScoredSteps * PredictDecode(machine, subject, execution, lengths).seconds +
          PredictPrefills(machine, subject, execution, lengths).seconds;
 }

@@ -21,13 +21,14 @@ struct SplitOptions {
 // what is in host memory is shared between stream, host and recompute as the options allow. Every
 // single path, KVPR's closed form and the balance of bus and cores are among the candidates, so
 // that none of them is faster.
-Execution BestSplit(const Machine& machine, const Subject& subject, const Execution& execution,
-                    std::span<const int64_t> lengths, const SplitOptions& options);
+Execution BestSplit(const MachineProfile& machine, const Subject& subject,
+                    const Execution& execution, std::span<const int64_t> lengths,
+                    const SplitOptions& options);
 
 // What candidates are compared by: reading all sequences, and kScoredSteps decode steps behind.
 inline constexpr double kScoredSteps = 256.0;
-double WorkloadSeconds(const Machine& machine, const Subject& subject, const Execution& execution,
-                       std::span<const int64_t> lengths);
+double WorkloadSeconds(const MachineProfile& machine, const Subject& subject,
+                       const Execution& execution, std::span<const int64_t> lengths);
 
 }  // namespace headway::plan
 

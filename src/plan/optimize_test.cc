@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "plan/plan.h"
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -24,7 +24,7 @@ ModelShape RandomShape(Random& random) {
 TEST(Optimize, NoNamedPolicyIsFaster) {
   Random random(11);
   for (int i = 0; i < 20; ++i) {
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     const Subject subject{RandomShape(random), {}, 1.0};
     const std::vector<int64_t> lengths(1 + random.Below(16),
                                        1 + static_cast<int64_t>(random.Below(200'000)));
@@ -65,7 +65,7 @@ TEST(Optimize, NoNamedPolicyIsFaster) {
 }
 
 TEST(Optimize, LanesEndTogether) {
-  const Machine h200 = Shipped("h200");
+  const MachineProfile h200 = Shipped("h200");
   const Subject subject{kLlama8B, {}, 1.0};
   Execution run;
   run.chunk = 8192;
@@ -85,7 +85,7 @@ TEST(Optimize, LanesEndTogether) {
 }
 
 TEST(Optimize, RecomputesWhereXIsSmall) {
-  const Machine a100 = Shipped("a100-40-pcie");
+  const MachineProfile a100 = Shipped("a100-40-pcie");
   SplitOptions options;
   options.recompute = true;
   Execution run;
@@ -103,7 +103,7 @@ TEST(Optimize, RecomputesWhereXIsSmall) {
 
 // --- In the planner
 
-PlanRequest Request(Random& random, const ModelShape& shape, const Machine* machine) {
+PlanRequest Request(Random& random, const ModelShape& shape, const MachineProfile* machine) {
   PlanRequest request;
   request.shape = shape;
   request.lengths = {1 + static_cast<int64_t>(random.Below(100'000))};
@@ -123,7 +123,7 @@ TEST(Optimize, ThePlanIsAsFastAsEveryCutThatFits) {
   Random random(12);
   int planned = 0;
   for (int i = 0; i < 60; ++i) {
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     const ModelShape shape = RandomShape(random);
     PlanRequest request = Request(random, shape, &machine);
     request.host_attention = random.Below(2) == 0;
@@ -166,7 +166,7 @@ TEST(Optimize, AnotherSegmentIsClearlyFaster) {
   Random random(14);
   int others = 0;
   for (int i = 0; i < 150; ++i) {
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     const ModelShape shape = RandomShape(random);
     PlanRequest request = Request(random, shape, &machine);
     PlanRequest rule = request;
@@ -200,7 +200,7 @@ TEST(Optimize, WithoutAMachineTheRuleDecides) {
     EXPECT_EQ(plan->host_share, 0.0);
     EXPECT_TRUE(ExplainSpeed(request, *plan).empty());
     // With one, chunk and segment stay unless another cut is clearly faster.
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     request.machine = &machine;
     const Result<Plan> timed = MakePlan(request);
     ASSERT_TRUE(timed.ok());

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/machine_profile.h"
 #include "base/types.h"
 #include "headway/status.h"
 #include "plan/cost.h"
-#include "plan/machine.h"
 
 namespace headway::plan {
 
@@ -93,7 +93,7 @@ struct PlanRequest {
   CostModel costs;
   // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
   // taken that they say is fastest. Null: the largest buffers that fit. Outlives the request.
-  const Machine* machine = nullptr;
+  const MachineProfile* machine = nullptr;
   // Decode may leave a part of what is in host memory to the host's cores: the part that is
   // fastest, or else so much.
   bool host_attention = false;

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "plan/choose.h"
 #include "plan/optimize.h"
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -452,7 +452,7 @@ TEST(Plan, WeightsFillOneTierAfterTheOther) {
 
 // As much as can be is no reason to count beyond it.
 TEST(Plan, ExplainsABudgetWithoutBounds) {
-  const Machine machine = Simple();
+  const MachineProfile machine = Simple();
   PlanRequest request = OnDevice(4096, std::numeric_limits<int64_t>::max() - 1);
   request.weight_layers = 0;
   request.machine = &machine;
@@ -461,7 +461,7 @@ TEST(Plan, ExplainsABudgetWithoutBounds) {
   EXPECT_EQ(ExplainSpeed(request, *plan).front(), "1 GiB more on the GPU: no faster");
 }
 
-PlanRequest OptOnDevice(const Machine* machine, int64_t device) {
+PlanRequest OptOnDevice(const MachineProfile* machine, int64_t device) {
   PlanRequest request = OnDevice(300, device);
   request.shape = kOpt67B;
   request.costs.cache = CacheCosts(request.shape);
@@ -474,7 +474,7 @@ PlanRequest OptOnDevice(const Machine* machine, int64_t device) {
 }
 
 TEST(Plan, ChunksGrowWhereWeightsStream) {
-  const Machine machine = Shipped("h200");
+  const MachineProfile machine = Shipped("h200");
   PlanRequest request = OptOnDevice(&machine, 80 * kGiB);
   request.costs.activations = [](const CacheChoice& c) { return c.chunk * 100 * kKiB; };
   request.lengths.assign(256, 288);
@@ -496,7 +496,7 @@ TEST(Plan, ChunksGrowWhereWeightsStream) {
 
 // Its activations take room of resident keys, which decode would miss.
 TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
-  const Machine machine = Shipped("h200");
+  const MachineProfile machine = Shipped("h200");
   int larger = 0, kept = 0;
   for (int64_t device = 4; device <= 60; device += 4) {
     PlanRequest request = OptOnDevice(&machine, device * kGiB);
@@ -520,7 +520,7 @@ TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
 }
 
 // Llama-3-8B, whose weights do not all fit.
-PlanRequest LlamaOnACard(const Machine* machine) {
+PlanRequest LlamaOnACard(const MachineProfile* machine) {
   PlanRequest request = OnDevice(33'000, 0);
   request.shape = kLlama8B;
   request.costs.cache = CacheCosts(request.shape);
@@ -553,7 +553,7 @@ void ExpectMoreIsNotSlower(PlanRequest request, int from_mib, int to_mib, int st
 // Neither do chunks of a few tokens make room for one more layer of weights, nor do layers go to
 // disk to save the page tables that they take in host memory.
 TEST(Plan, WeightsDoNotComeBeforeAllElse) {
-  const Machine machine = Shipped("rtx-4090");
+  const MachineProfile machine = Shipped("rtx-4090");
   const PlanRequest request = LlamaOnACard(&machine);
   ExpectMoreIsNotSlower(request, 3000, 4000, 20);
   ExpectMoreIsNotSlower(request, 14'800, 16'300, 25);
@@ -561,7 +561,7 @@ TEST(Plan, WeightsDoNotComeBeforeAllElse) {
 
 // Where a part is recomputed all heads move together, so that only the segment can give way.
 TEST(Plan, LongSegmentsDoNotLeaveShortChunks) {
-  const Machine machine = Shipped("a100-80-sxm");
+  const MachineProfile machine = Shipped("a100-80-sxm");
   PlanRequest request = LlamaOnACard(&machine);
   request.lengths.assign(32, 56'605);
   request.budgets.host = 1024 * kGiB;
@@ -571,7 +571,7 @@ TEST(Plan, LongSegmentsDoNotLeaveShortChunks) {
 
 // Memory, bus and times follow the bytes that slabs have, of whatever encoding.
 TEST(Plan, EncodedPagesAreCountedAsTheyMove) {
-  const Machine machine = Simple();
+  const MachineProfile machine = Simple();
   PlanRequest request = Demo(16384);
   request.machine = &machine;
   request.budgets = {8 * kMiB, kGiB, 0};

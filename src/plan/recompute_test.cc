@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "plan/choose.h"
 #include "plan/optimize.h"
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
 namespace headway::plan {
 namespace {
@@ -59,7 +59,7 @@ TEST(Recompute, AGatherIsAnEfficientProductOrASegment) {
 }
 
 // KVPR's batch of 64 sequences, of a prompt of 512 and 128 new tokens.
-PlanRequest Batch(const ModelShape& shape, const Machine* machine) {
+PlanRequest Batch(const ModelShape& shape, const MachineProfile* machine) {
   PlanRequest request;
   request.shape = shape;
   request.lengths.assign(64, 640);
@@ -81,7 +81,7 @@ int64_t RowOf(const Plan& plan, const std::string& tag) {
 
 // Segments that recompute are halved as far as whole pages go.
 TEST(Recompute, TakesPagesOfAnySize) {
-  const Machine machine = Shipped("h200");
+  const MachineProfile machine = Shipped("h200");
   for (const int page : {48, 300, 512, 4096}) {
     PlanRequest request = Batch(kOpt67B, &machine);
     request.page_slots = page;
@@ -116,7 +116,7 @@ TEST(Recompute, XTakesItsOwnRoom) {
 }
 
 TEST(Recompute, PaysForKvprsBatchesAndNeverForGroupedQueries) {
-  const Machine h200 = Shipped("h200");
+  const MachineProfile h200 = Shipped("h200");
   for (const ModelShape& shape : {kOpt67B, kOpt13B, kOpt30B}) {
     PlanRequest request = Batch(shape, &h200);
     const Result<Plan> without = MakePlan(request);
@@ -132,7 +132,7 @@ TEST(Recompute, PaysForKvprsBatchesAndNeverForGroupedQueries) {
   }
   Random random(2);
   for (int i = 0; i < 20; ++i) {
-    const Machine machine = i == 0 ? h200 : RandomMachine(random);
+    const MachineProfile machine = i == 0 ? h200 : RandomMachine(random);
     PlanRequest request = Batch(kLlama8B, &machine);
     request.recompute = true;
     const Result<Plan> plan = MakePlan(request);
@@ -148,7 +148,7 @@ TEST(Recompute, IsNeverSlowerThanKvpr) {
   Random random(3);
   int recomputed = 0;
   for (int i = 0; i < 24; ++i) {
-    const Machine machine = RandomMachine(random);
+    const MachineProfile machine = RandomMachine(random);
     PlanRequest request = Batch(i % 2 == 0 ? kOpt67B : kOpt13B, &machine);
     for (int64_t& length : request.lengths) length = 128 + random.Below(1000);
     const auto seconds = [&](const PlanRequest& asked, const Plan& plan) {

@@ -1,4 +1,4 @@
-#include "engine/user_cache.h"
+#include "base/user_cache.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

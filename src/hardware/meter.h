@@ -1,7 +1,7 @@
-// Prober: how fast a device, its bus and the host's memory are, by the kernels and copies of an
+// Meter: how fast a device, its bus and the host's memory are, by the kernels and copies of an
 // engine. One for both `bench`, which needs a few peaks, and `probe`, which needs curves.
-#ifndef HEADWAY_ENGINE_PROBER_H_
-#define HEADWAY_ENGINE_PROBER_H_
+#ifndef HEADWAY_HARDWARE_METER_H_
+#define HEADWAY_HARDWARE_METER_H_
 
 #include <functional>
 #include <memory>
@@ -11,15 +11,22 @@
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "device/device.h"
-#include "headway/engine.h"
+#include "hardware/host_attention.h"
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 
-namespace headway {
+namespace headway::hardware {
+
+// What is measured.
+struct Target {
+  std::string device = "cpu";  // as NewBackend takes them both
+  std::string isa = "auto";
+  int threads = 0;  // of the host; as ThreadPool takes them
+};
 
 // What is worked on: large enough that caches do not hold it.
-struct ProbeSizes {
+struct MeterSizes {
   int64_t rows, in, out;  // of a product
   int64_t weights;        // matrices taken by turns
   int heads, group, head_dim;
@@ -29,14 +36,13 @@ struct ProbeSizes {
   DType activation;
 };
 
-class Prober {
+class Meter {
  public:
   // Takes about 1.4 GiB of a GPU, or 200 MiB of RAM. Each figure is measured for `seconds`, after
   // work for as long: a GPU that has been idle or draws little power is faster than one that works.
-  static Result<std::unique_ptr<Prober>> Create(Env& env, const EngineOptions& options,
-                                                double seconds);
+  static Result<std::unique_ptr<Meter>> Create(Env& env, const Target& target, double seconds);
 
-  const ProbeSizes& sizes() const { return sizes_; }
+  const MeterSizes& sizes() const { return sizes_; }
   const BackendInfo& info() const { return backend_->info(); }
 
   // Of a product of that many rows with a matrix [out, in] of which `out` rows are used.
@@ -53,18 +59,20 @@ class Prober {
   Result<double> CopySeconds(Lane lane, int64_t bytes);
   // Bytes a second each way while both are busy: the slower one's.
   Result<double> BothDirections();
-  // Of so many threads of the host, while copies go to the device or alone.
+
+  // Of so many threads of the host, alone or while copies go to the device.
+  enum class Beside { kNothing, kCopies };
   struct HostRate {
     double bytes_per_second = 0.0;
     double copied_per_second = 0.0;  // to the device meanwhile; 0 without copies
   };
   // Reading its memory, and the path `host` in decode: attention to keys and values there.
-  Result<HostRate> ReadHost(int threads, bool copying);
-  Result<HostRate> AttendOnHost(int threads, bool copying);
+  Result<HostRate> ReadHost(int threads, Beside beside);
+  Result<HostRate> AttendOnHost(int threads, Beside beside, const HostAttentionMaker& maker);
 
  private:
-  Prober(Env& env, double seconds, const EngineOptions& options)
-      : env_(env), seconds_(seconds), isa_(options.isa), pool_(options.threads) {}
+  Meter(Env& env, double seconds, const Target& target)
+      : env_(env), seconds_(seconds), isa_(target.isa), pool_(target.threads) {}
   Status Allocate();
   int64_t WeightBytes() const { return sizes_.out * sizes_.in * 2; }
   int64_t ActivationBytes(int64_t n) const {
@@ -80,7 +88,7 @@ class Prober {
   void SmallestKernel();
   Result<std::unique_ptr<Buffer>> HostMemory(Device& cpu, ThreadPool& pool);
   // Of work that reads `bytes` each time.
-  Result<HostRate> RateOf(const std::function<Status()>& work, int64_t bytes, bool copying);
+  Result<HostRate> RateOf(const std::function<Status()>& work, int64_t bytes, Beside beside);
   // Seconds of one of `count` calls that follow one another for a while: of a burst they would be
   // fewer, before a GPU comes to the power that it may draw and its clock falls.
   template <typename Work>
@@ -89,9 +97,9 @@ class Prober {
   Env& env_;
   const double seconds_;
   const std::string isa_;
-  ProbeSizes sizes_ = {};
+  MeterSizes sizes_ = {};
   ThreadPool pool_;  // of kernels that run on the host; outlives them
-  Budget budget_{"probe", kNoLimit};
+  Budget budget_{"probe", kUnlimited};
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Kernels> kernels_;
@@ -101,16 +109,6 @@ class Prober {
   int64_t next_product_ = 0;  // matrices are taken by turns
 };
 
-// Reads every byte of 512 MiB of the host's memory with the threads of the pool; bytes a second.
-Result<double> MeasureRead(Env& env, ThreadPool& pool);
+}  // namespace headway::hardware
 
-// As the disk tier reads and writes: large pieces, many in flight, from all threads, as much as the
-// disk's budget allows, 512 MiB at most. Both 0 where that is too little.
-struct DiskRates {
-  double read = 0.0, write = 0.0;  // bytes a second
-};
-Result<DiskRates> MeasureDisk(Env& env, const EngineOptions& options, ThreadPool& pool);
-
-}  // namespace headway
-
-#endif  // HEADWAY_ENGINE_PROBER_H_
+#endif  // HEADWAY_HARDWARE_METER_H_

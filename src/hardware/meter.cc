@@ -1,24 +1,17 @@
-#include "engine/prober.h"
+#include "hardware/meter.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
-#include "base/exceptions.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "device/cpu/cpu_device.h"
-#include "engine/host_attention.h"
-#include "kernels/cpu/cpu_kernels.h"
 
-namespace headway {
+namespace headway::hardware {
 namespace {
 
-constexpr ProbeSizes kOfGpu = {.rows = 8192,
+constexpr MeterSizes kOfGpu = {.rows = 8192,
                                .in = 4096,
                                .out = 28672,
                                .weights = 4,
@@ -29,7 +22,7 @@ constexpr ProbeSizes kOfGpu = {.rows = 8192,
                                .most_keys = 131072,
                                .copy_bytes = 256 * kMiB,
                                .activation = DType::kBF16};
-constexpr ProbeSizes kOfCpu = {.rows = 512,
+constexpr MeterSizes kOfCpu = {.rows = 512,
                                .in = 2048,
                                .out = 2048,
                                .weights = 16,
@@ -41,23 +34,10 @@ constexpr ProbeSizes kOfCpu = {.rows = 512,
                                .copy_bytes = 32 * kMiB,
                                .activation = DType::kF32};
 
-// More than caches hold: a server's have some hundred MiB. Where time is short, less.
-constexpr int64_t kScanBytes = 1024 * kMiB;
-constexpr int64_t kQuickScanBytes = 256 * kMiB;
-constexpr double kShortSeconds = 0.1;
-constexpr int64_t kPieceBytes = kMiB;
-constexpr int64_t kCopyStep = 32 * kMiB;
-// Of the host's memory: as bf16 0.75, and no byte that Scan looks for.
-constexpr int kFilledWith = 0x3F;
-
-bool Scan(const std::byte* data, int64_t bytes) {
-  return std::memchr(data, 0xFF, static_cast<size_t>(bytes)) != nullptr;
-}
-
 }  // namespace
 
 template <typename Work>
-Result<double> Prober::Seconds(Stream& stream, int count, const Work& work) {
+Result<double> Meter::Seconds(Stream& stream, int count, const Work& work) {
   // A CPU needs no queue to be busy.
   if (!info().own_memory) count = 1;
   const auto run_for = [&](double seconds) -> Result<double> {
@@ -75,10 +55,9 @@ Result<double> Prober::Seconds(Stream& stream, int count, const Work& work) {
   return run_for(seconds_);
 }
 
-Result<std::unique_ptr<Prober>> Prober::Create(Env& env, const EngineOptions& options,
-                                               double seconds) {
-  std::unique_ptr<Prober> p(new Prober(env, seconds, options));
-  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
+Result<std::unique_ptr<Meter>> Meter::Create(Env& env, const Target& target, double seconds) {
+  std::unique_ptr<Meter> p(new Meter(env, seconds, target));
+  Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa);
   if (!backend.ok()) return backend.status();
   p->backend_ = std::move(*backend);
   p->sizes_ = p->info().own_memory ? kOfGpu : kOfCpu;
@@ -97,7 +76,7 @@ Result<std::unique_ptr<Prober>> Prober::Create(Env& env, const EngineOptions& op
   return p;
 }
 
-Status Prober::Allocate() {
+Status Meter::Allocate() {
   KernelLimits limits;
   limits.rows = sizes_.rows;
   limits.max_in = sizes_.in;
@@ -136,7 +115,7 @@ Status Prober::Allocate() {
   return compute_->Synchronize();
 }
 
-void Prober::Product(int64_t rows, int64_t out) {
+void Meter::Product(int64_t rows, int64_t out) {
   const int64_t part = out * sizes_.in * 2;  // bytes
   const int64_t parts = sizes_.weights * WeightBytes() / part;
   LinearOp op;
@@ -146,11 +125,11 @@ void Prober::Product(int64_t rows, int64_t out) {
   kernels_->Linear(*compute_, x(), rows, {&op, 1});
 }
 
-Result<double> Prober::ProductSeconds(int64_t rows, int64_t out) {
+Result<double> Meter::ProductSeconds(int64_t rows, int64_t out) {
   return Seconds(*compute_, rows > 64 ? 4 : 64, [&](int) { Product(rows, out); });
 }
 
-KeyRun Prober::Keys(std::byte* data, int64_t keys) const {
+KeyRun Meter::Keys(std::byte* data, int64_t keys) const {
   const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
   const int64_t head_bytes = keys * sizes_.head_dim * 2;
   KeyRun run;
@@ -163,7 +142,7 @@ KeyRun Prober::Keys(std::byte* data, int64_t keys) const {
   return run;
 }
 
-Result<double> Prober::AttentionSeconds(int64_t tokens, int heads) {
+Result<double> Meter::AttentionSeconds(int64_t tokens, int heads) {
   const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
   AttentionItem item;
   item.q = x();
@@ -183,7 +162,7 @@ Result<double> Prober::AttentionSeconds(int64_t tokens, int heads) {
   });
 }
 
-Result<double> Prober::DecodeSeconds(int64_t keys) {
+Result<double> Meter::DecodeSeconds(int64_t keys) {
   const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
   const int64_t query_heads = int64_t{sizes_.heads} * sizes_.group;
   AttentionItem item;
@@ -219,7 +198,7 @@ Result<double> Prober::DecodeSeconds(int64_t keys) {
   });
 }
 
-void Prober::SmallestKernel() {
+void Meter::SmallestKernel() {
   MergeItem merge;
   merge.part_o = states();
   merge.part_lse = states() + sizes_.head_dim;
@@ -229,11 +208,11 @@ void Prober::SmallestKernel() {
   kernels_->Merge(*compute_, sizes_.head_dim, {&merge, 1});
 }
 
-Result<double> Prober::SyncSeconds() {
+Result<double> Meter::SyncSeconds() {
   return Seconds(*compute_, 1, [&](int) { SmallestKernel(); });
 }
 
-Result<double> Prober::LaunchSeconds() {
+Result<double> Meter::LaunchSeconds() {
   if (!info().own_memory) return SyncSeconds();
   // Behind products that last longer than the host takes to launch all of them: otherwise this
   // would be its time for a launch.
@@ -252,7 +231,7 @@ Result<double> Prober::LaunchSeconds() {
   return std::max(0.0, *with - *without) / kKernels;
 }
 
-Result<double> Prober::CopySeconds(Lane lane, int64_t bytes) {
+Result<double> Meter::CopySeconds(Lane lane, int64_t bytes) {
   const Result<std::unique_ptr<Stream>> stream = device_->NewStream(lane);
   if (!stream.ok()) return stream.status();
   const bool up = lane == Lane::kHostToDevice;
@@ -264,7 +243,7 @@ Result<double> Prober::CopySeconds(Lane lane, int64_t bytes) {
   });
 }
 
-Result<double> Prober::BothDirections() {
+Result<double> Meter::BothDirections() {
   Result<std::unique_ptr<Stream>> one = device_->NewStream(Lane::kHostToDevice);
   if (!one.ok()) return one.status();
   Result<std::unique_ptr<Stream>> other = device_->NewStream(Lane::kDeviceToHost);
@@ -285,130 +264,4 @@ Result<double> Prober::BothDirections() {
   return 4.0 * static_cast<double>(half) / *seconds;
 }
 
-Result<Prober::HostRate> Prober::RateOf(const std::function<Status()>& work, int64_t bytes,
-                                        bool copying) {
-  std::atomic<int64_t> copied = 0;
-  Status status, copy_status;
-  const auto copy = [&](const std::stop_token& stop) -> Status {
-    // In the thread that copies: a new stream makes its GPU that of the thread.
-    const Result<std::unique_ptr<Stream>> stream = device_->NewStream(Lane::kHostToDevice);
-    Status done = stream.status();
-    const int64_t step = std::min(kCopyStep, sizes_.copy_bytes);
-    while (done.ok() && !stop.stop_requested()) {
-      for (int i = 0; i < 4; ++i) {
-        (*stream)->Copy(memory_->data(), pinned_->data(), static_cast<size_t>(step));
-      }
-      done = (*stream)->Synchronize();
-      copied += 4 * step;
-    }
-    return done;
-  };
-  std::jthread copier;  // stops and is waited for wherever this function is left
-  if (copying) {
-    status = Guarded([&] {
-      copier = std::jthread(
-          [&](const std::stop_token& stop) { copy_status = Guarded([&] { return copy(stop); }); });
-      return OkStatus();
-    });
-    if (!status.ok()) return status;
-  }
-  const auto work_for = [&](double seconds) {
-    const int64_t start = env_.NowNanos();
-    double elapsed = 0.0;
-    int64_t times = 0;
-    for (; elapsed < seconds && status.ok(); ++times) {
-      status = work();
-      elapsed = static_cast<double>(std::max<int64_t>(env_.NowNanos() - start, 1)) * 1e-9;
-    }
-    return std::pair(static_cast<double>(times * bytes), elapsed);
-  };
-  work_for(seconds_ / 2);
-  const int64_t before = copied;
-  const auto [moved, seconds] = work_for(seconds_);
-  HostRate rate;
-  rate.bytes_per_second = moved / seconds;
-  rate.copied_per_second = static_cast<double>(copied - before) / seconds;
-  if (copying) {
-    copier.request_stop();
-    copier.join();
-  }
-  if (!status.ok()) return status;
-  if (!copy_status.ok()) return copy_status;
-  return rate;
-}
-
-Result<std::unique_ptr<Buffer>> Prober::HostMemory(Device& cpu, ThreadPool& pool) {
-  const int64_t bytes = seconds_ < kShortSeconds ? kQuickScanBytes : kScanBytes;
-  Result<std::unique_ptr<Buffer>> memory =
-      cpu.Allocate(budget_, static_cast<size_t>(bytes), "probe");
-  if (!memory.ok()) return memory;
-  // Written first: pages that were never written share one page of zeros, which caches hold.
-  pool.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
-    std::memset((*memory)->data() + begin * kPieceBytes, kFilledWith,
-                static_cast<size_t>((end - begin) * kPieceBytes));
-  });
-  return memory;
-}
-
-Result<Prober::HostRate> Prober::ReadHost(int threads, bool copying) {
-  ThreadPool pool(threads);
-  const std::unique_ptr<Device> cpu = NewCpuDevice(&env_, nullptr);
-  const Result<std::unique_ptr<Buffer>> memory = HostMemory(*cpu, pool);
-  if (!memory.ok()) return memory.status();
-  const auto bytes = static_cast<int64_t>((*memory)->size());
-  std::atomic<int> found = 0;
-  const auto scan = [&] {
-    pool.Run(bytes / kPieceBytes, 1, [&](int, int64_t begin, int64_t end) {
-      const std::byte* data = (*memory)->data() + begin * kPieceBytes;
-      found += Scan(data, (end - begin) * kPieceBytes) ? 1 : 0;
-    });
-    return OkStatus();
-  };
-  return RateOf(scan, bytes, copying);
-}
-
-Result<Prober::HostRate> Prober::AttendOnHost(int threads, bool copying) {
-  // As the engine's.
-  ThreadPool pool(threads, std::chrono::milliseconds(1));
-  const std::unique_ptr<Device> cpu = NewCpuDevice(&env_, nullptr);
-  const Result<std::unique_ptr<Buffer>> memory = HostMemory(*cpu, pool);
-  if (!memory.ok()) return memory.status();
-  HostAttentionLimits limits;
-  limits.shape.layers = 1;
-  limits.shape.kv_heads = sizes_.heads;
-  limits.shape.query_heads = sizes_.heads * sizes_.group;
-  limits.shape.head_dim = sizes_.head_dim;
-  limits.format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
-  limits.entries = 1;
-  limits.length = sizes_.keys + 1;
-  limits.segment_tokens = sizes_.keys;
-  limits.activation = sizes_.activation;
-  Result<std::unique_ptr<Kernels>> kernels = NewCpuKernels(&pool, nullptr, isa_);
-  if (!kernels.ok()) return kernels.status();
-  const Result<std::unique_ptr<HostAttention>> made =
-      HostAttention::Create(limits, std::move(*kernels), *device_, budget_);
-  if (!made.ok()) return made.status();
-  HostAttention& host = **made;
-  std::memset(host.Queries(0), kFilledWith,
-              static_cast<size_t>(limits.shape.query_heads * limits.shape.head_dim) *
-                  DTypeBytes(limits.activation));
-  // Layers of keys fill the memory.
-  const int64_t layer_bytes = sizes_.keys * sizes_.heads * 4 * sizes_.head_dim;
-  std::vector<std::function<Status()>> works;
-  for (int64_t at = 0; at + layer_bytes <= static_cast<int64_t>((*memory)->size());
-       at += layer_bytes) {
-    const KeyRun keys = Keys((*memory)->data() + at, sizes_.keys);
-    host.Begin();
-    host.Add(0, sizes_.keys, {0, sizes_.heads, 0}, {&keys, 1});
-    works.push_back(host.Work(/*window=*/0));
-  }
-  const auto attend = [&] {
-    Status status;
-    for (size_t i = 0; i < works.size() && status.ok(); ++i) status = works[i]();
-    host.ForgetPauses();
-    return status;
-  };
-  return RateOf(attend, layer_bytes * static_cast<int64_t>(works.size()), copying);
-}
-
-}  // namespace headway
+}  // namespace headway::hardware

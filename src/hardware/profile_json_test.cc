@@ -1,37 +1,28 @@
-#include "plan/machine.h"
+#include "hardware/profile_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/test_machines.h"
+#include "support/test_machines.h"
 
-namespace headway::plan {
+namespace headway::hardware {
 namespace {
 
+using plan::RandomMachine;
+using plan::ShippedText;
+using plan::Simple;
 using ::testing::HasSubstr;
 
 constexpr const char* kShippedNames[] = {
     "a100-40-pcie", "a100-40-sxm", "a100-80-pcie", "a100-80-sxm", "a6000",
     "h100-pcie",    "h100-sxm",    "h200",         "l40s",        "rtx-4090"};
 
-TEST(Machine, ACurveIsLatencyThenRate) {
-  const Curve curve{{{100.0, 10.0}, {1000.0, 50.0}}};  // 10 s and 20 s
-  EXPECT_DOUBLE_EQ(curve.Seconds(50), 5.0);
-  EXPECT_DOUBLE_EQ(curve.Seconds(100), 10.0);
-  EXPECT_DOUBLE_EQ(curve.Seconds(550), 15.0);
-  EXPECT_DOUBLE_EQ(curve.Seconds(2000), 40.0);
-  EXPECT_DOUBLE_EQ(curve.Rate(550), 550 / 15.0);
-  EXPECT_DOUBLE_EQ(curve.Peak(), 50.0);
-  EXPECT_EQ(Curve{}.Seconds(5), 0.0);
-  EXPECT_EQ(Curve{}.Rate(5), 0.0);
-}
-
-TEST(Machine, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
+TEST(ProfileJson, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
   for (const char* name : kShippedNames) {
-    const Result<Machine> machine = ParseMachine(ShippedText(name), name);
+    const Result<MachineProfile> machine = ParseProfile(ShippedText(name), name);
     ASSERT_TRUE(machine.ok()) << machine.status().message();
     EXPECT_FALSE(machine->devices.empty()) << name;
-    for (const MachineFigure& figure : DescribeMachine(*machine)) {
+    for (const ProfileFigure& figure : DescribeProfile(*machine)) {
       EXPECT_EQ(figure.source.empty(), figure.value == "not measured") << name << figure.name;
     }
     // The device reads faster than the bus carries, and no rate is beyond the one it is part of.
@@ -42,16 +33,16 @@ TEST(Machine, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
   }
 }
 
-TEST(Machine, WritesWhatItReads) {
+TEST(ProfileJson, WritesWhatItReads) {
   Random random(1);
   for (int i = 0; i < 20; ++i) {
-    Machine machine = RandomMachine(random);
+    MachineProfile machine = RandomMachine(random);
     machine.hardware = "a GPU and \"a\" CPU";
     machine.sources["disk_read_bytes_per_second"] = "measured";
-    const std::string text = WriteMachine(machine);
-    const Result<Machine> again = ParseMachine(text, "text");
+    const std::string text = WriteProfile(machine);
+    const Result<MachineProfile> again = ParseProfile(text, "text");
     ASSERT_TRUE(again.ok()) << again.status().message();
-    EXPECT_EQ(WriteMachine(*again), text);
+    EXPECT_EQ(WriteProfile(*again), text);
     EXPECT_EQ(again->gemm.points, machine.gemm.points);
     EXPECT_EQ(again->hardware, machine.hardware);
   }
@@ -63,11 +54,11 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-TEST(Machine, RefusesProfilesThatMakeNoSense) {
-  const std::string good = WriteMachine(Simple());
-  ASSERT_TRUE(ParseMachine(good, "p.json").ok());
+TEST(ProfileJson, RefusesProfilesThatMakeNoSense) {
+  const std::string good = WriteProfile(Simple());
+  ASSERT_TRUE(ParseProfile(good, "p.json").ok());
   const auto refuses = [](const std::string& text, const std::string& why) {
-    const Result<Machine> machine = ParseMachine(text, "p.json");
+    const Result<MachineProfile> machine = ParseProfile(text, "p.json");
     ASSERT_FALSE(machine.ok()) << why;
     EXPECT_EQ(machine.status().code(), StatusCode::kCorrupt);
     EXPECT_THAT(machine.status().message(), testing::StartsWith("p.json: "));
@@ -102,7 +93,7 @@ TEST(Machine, RefusesProfilesThatMakeNoSense) {
     const size_t at = good.find(points) + points.size();
     return good.substr(0, at) + list + good.substr(good.find("\n  ]", at));
   };
-  ASSERT_TRUE(ParseMachine(curve("[1, 1e14]"), "p.json").ok());
+  ASSERT_TRUE(ParseProfile(curve("[1, 1e14]"), "p.json").ok());
   refuses(curve(""), "no list of 1 to 64");
   refuses(curve("[1]"), "no [size, rate]");
   refuses(curve("[2, 1e14], [1, 1e14]"), "ascending");
@@ -111,7 +102,7 @@ TEST(Machine, RefusesProfilesThatMakeNoSense) {
   refuses(curve("[1, -1e12]"), "is -1e+12");
 }
 
-TEST(Machine, DamagedTextsNeverCrash) {
+TEST(ProfileJson, DamagedTextsNeverCrash) {
   const std::string good = ShippedText("h200");
   Random random(7);
   for (int i = 0; i < 2000; ++i) {
@@ -129,10 +120,10 @@ TEST(Machine, DamagedTextsNeverCrash) {
           text.resize(at + 1);
       }
     }
-    const Result<Machine> machine = ParseMachine(text, "x");
+    const Result<MachineProfile> machine = ParseProfile(text, "x");
     EXPECT_TRUE(machine.ok() || !machine.status().message().empty());
   }
 }
 
 }  // namespace
-}  // namespace headway::plan
+}  // namespace headway::hardware

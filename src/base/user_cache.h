@@ -1,7 +1,7 @@
 // Small files that spare work when a program starts again, in the user's cache folder. None of them
 // is needed: what is not there, or is damaged, is made again.
-#ifndef HEADWAY_ENGINE_USER_CACHE_H_
-#define HEADWAY_ENGINE_USER_CACHE_H_
+#ifndef HEADWAY_BASE_USER_CACHE_H_
+#define HEADWAY_BASE_USER_CACHE_H_
 
 #include <string>
 
@@ -21,4 +21,4 @@ Status WriteTextFile(Env& env, const std::string& path, std::string text);
 
 }  // namespace headway
 
-#endif  // HEADWAY_ENGINE_USER_CACHE_H_
+#endif  // HEADWAY_BASE_USER_CACHE_H_

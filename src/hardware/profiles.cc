@@ -1,4 +1,4 @@
-#include "engine/machine_profile.h"
+#include "hardware/profiles.h"
 
 #include <fmt/format.h>
 
@@ -6,13 +6,14 @@
 #include <fstream>
 
 #include "base/log.h"
-#include "engine/user_cache.h"
+#include "base/user_cache.h"
+#include "hardware/profile_json.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
 #endif
 
-namespace headway {
+namespace headway::hardware {
 namespace {
 
 // The first "key : value" of a file of /proc.
@@ -34,8 +35,8 @@ uint64_t Hash(const std::string& text) {  // FNV-1a
   return hash;
 }
 
-const ShippedMachine* FindShipped(const std::string& name) {
-  for (const ShippedMachine& machine : ShippedMachines()) {
+const ShippedProfile* FindShipped(const std::string& name) {
+  for (const ShippedProfile& machine : ShippedProfiles()) {
     if (name == machine.name) return &machine;
   }
   return nullptr;
@@ -43,15 +44,15 @@ const ShippedMachine* FindShipped(const std::string& name) {
 
 }  // namespace
 
-Result<ChosenMachine> LoadMachine(Env& env, const std::string& name) {
-  if (const ShippedMachine* shipped = FindShipped(name); shipped != nullptr) {
-    Result<plan::Machine> machine = plan::ParseMachine(shipped->json, name);
+Result<ChosenProfile> LoadProfile(Env& env, const std::string& name) {
+  if (const ShippedProfile* shipped = FindShipped(name); shipped != nullptr) {
+    Result<MachineProfile> machine = ParseProfile(shipped->json, name);
     if (!machine.ok()) return machine.status();
-    return ChosenMachine{std::move(*machine), "shipped profile " + name};
+    return ChosenProfile{std::move(*machine), "shipped profile " + name};
   }
   if (!env.Exists(name) || env.IsDirectory(name)) {
     std::string names;
-    for (const ShippedMachine& machine : ShippedMachines()) {
+    for (const ShippedProfile& machine : ShippedProfiles()) {
       names += std::string(names.empty() ? "" : ", ") + machine.name;
     }
     return Status(
@@ -60,9 +61,9 @@ Result<ChosenMachine> LoadMachine(Env& env, const std::string& name) {
   }
   Result<std::string> text = env.ReadFile(name, kMaxConfigBytes);
   if (!text.ok()) return text.status();
-  Result<plan::Machine> machine = plan::ParseMachine(*text, name);
+  Result<MachineProfile> machine = ParseProfile(*text, name);
   if (!machine.ok()) return machine.status();
-  return ChosenMachine{std::move(*machine), "profile " + name};
+  return ChosenProfile{std::move(*machine), "profile " + name};
 }
 
 std::string HardwareKey(const BackendInfo& backend, int threads) {
@@ -72,17 +73,17 @@ std::string HardwareKey(const BackendInfo& backend, int threads) {
                      ProcValue("/proc/meminfo", "MemTotal"));
 }
 
-std::string MachineCachePath(const std::string& hardware) {
+std::string KeptProfilePath(const std::string& hardware) {
   return UserCachePath(fmt::format("machine-{:016x}.json", Hash(hardware)));
 }
 
-std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardware,
+std::optional<MachineProfile> ReadKeptProfile(Env& env, const std::string& hardware,
                                               std::string* note) {
-  const std::string path = MachineCachePath(hardware);
+  const std::string path = KeptProfilePath(hardware);
   if (path.empty() || !env.Exists(path)) return std::nullopt;
   Result<std::string> text = env.ReadFile(path, kMaxConfigBytes);
-  Result<plan::Machine> machine =
-      text.ok() ? plan::ParseMachine(*text, path) : Result<plan::Machine>(text.status());
+  Result<MachineProfile> machine =
+      text.ok() ? ParseProfile(*text, path) : Result<MachineProfile>(text.status());
   if (!machine.ok()) {
     *note = "the cached probe is not used: " + machine.status().message();
     return std::nullopt;
@@ -99,11 +100,11 @@ std::optional<plan::Machine> ReadMachineCache(Env& env, const std::string& hardw
   return std::move(*machine);
 }
 
-Status WriteMachineCache(Env& env, const plan::Machine& machine) {
-  return WriteUserCache(env, MachineCachePath(machine.hardware), plan::WriteMachine(machine));
+Status KeepProfile(Env& env, const MachineProfile& machine) {
+  return WriteUserCache(env, KeptProfilePath(machine.hardware), WriteProfile(machine));
 }
 
-Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend) {
+Status CheckKind(const ChosenProfile& machine, const BackendInfo& backend) {
   if (machine.machine.own_memory == backend.own_memory) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("--machine: {} is of a {}; give {}", machine.origin,
@@ -111,31 +112,32 @@ Status CheckKind(const ChosenMachine& machine, const BackendInfo& backend) {
                             backend.own_memory ? "--device cpu" : "--device cuda"));
 }
 
-Result<std::optional<ChosenMachine>> ChooseMachine(Env& env, const EngineOptions& options,
+Result<std::optional<ChosenProfile>> ChooseProfile(Env& env, const std::optional<std::string>& name,
                                                    const BackendInfo& backend, int threads) {
-  if (!options.machine.empty()) {
-    Result<ChosenMachine> loaded = LoadMachine(env, options.machine);
-    if (!loaded.ok())
+  if (name.has_value()) {
+    Result<ChosenProfile> loaded = LoadProfile(env, *name);
+    if (!loaded.ok()) {
       return Status(loaded.status().code(), "--machine: " + loaded.status().message());
+    }
     if (Status s = CheckKind(*loaded, backend); !s.ok()) return s;
     return std::optional(std::move(*loaded));
   }
   std::string note;
   const std::string hardware = HardwareKey(backend, threads);
-  std::optional<plan::Machine> cached = ReadMachineCache(env, hardware, &note);
+  std::optional<MachineProfile> cached = ReadKeptProfile(env, hardware, &note);
   if (!note.empty()) Log(LogLevel::kWarning, note + "; headway probe measures anew");
   if (cached.has_value()) {
-    return std::optional(ChosenMachine{std::move(*cached), "headway probe"});
+    return std::optional(ChosenProfile{std::move(*cached), "headway probe"});
   }
-  for (const ShippedMachine& shipped : ShippedMachines()) {
-    Result<plan::Machine> machine = plan::ParseMachine(shipped.json, shipped.name);
+  for (const ShippedProfile& shipped : ShippedProfiles()) {
+    Result<MachineProfile> machine = ParseProfile(shipped.json, shipped.name);
     if (!machine.ok() || !backend.own_memory) continue;
     const std::vector<std::string>& devices = machine->devices;
     if (std::find(devices.begin(), devices.end(), backend.name) == devices.end()) continue;
     return std::optional(
-        ChosenMachine{std::move(*machine), std::string("shipped profile ") + shipped.name});
+        ChosenProfile{std::move(*machine), std::string("shipped profile ") + shipped.name});
   }
-  return std::optional<ChosenMachine>();
+  return std::optional<ChosenProfile>();
 }
 
-}  // namespace headway
+}  // namespace headway::hardware

@@ -1,15 +1,16 @@
 // Machines and models for the planner's tests.
-#ifndef HEADWAY_PLAN_TEST_MACHINES_H_
-#define HEADWAY_PLAN_TEST_MACHINES_H_
+#ifndef HEADWAY_TESTS_SUPPORT_TEST_MACHINES_H_
+#define HEADWAY_TESTS_SUPPORT_TEST_MACHINES_H_
 
 #include <fstream>
 #include <sstream>
 #include <string>
 
 #include "base/check.h"
+#include "base/machine_profile.h"
 #include "base/random.h"
+#include "hardware/profile_json.h"
 #include "plan/cost.h"
-#include "plan/machine.h"
 #include "plan/plan.h"
 
 namespace headway::plan {
@@ -21,15 +22,15 @@ inline std::string ShippedText(const std::string& name) {
   return text.str();
 }
 
-inline Machine Shipped(const std::string& name) {
-  Result<Machine> machine = ParseMachine(ShippedText(name), name);
+inline MachineProfile Shipped(const std::string& name) {
+  Result<MachineProfile> machine = hardware::ParseProfile(ShippedText(name), name);
   HEADWAY_CHECK(machine.ok());
   return *machine;
 }
 
 // Rates that make sums by hand easy: no latencies, every rate a power of ten.
-inline Machine Simple() {
-  Machine m;
+inline MachineProfile Simple() {
+  MachineProfile m;
   m.name = "simple";
   m.device_memory = 1e11;
   m.host_memory = 1e12;
@@ -47,7 +48,7 @@ inline Machine Simple() {
 }
 
 // Any machine that can be, from a desktop to what is not built yet.
-inline Machine RandomMachine(Random& random) {
+inline MachineProfile RandomMachine(Random& random) {
   const auto between = [&](double low, double high) {
     return low * std::pow(high / low, static_cast<double>(random.Below(1'000'000)) * 1e-6);
   };
@@ -56,7 +57,7 @@ inline Machine RandomMachine(Random& random) {
     for (double x : {65536.0, 1e6, 1e7, 1e9}) c.points.emplace_back(x, x / (latency + x / rate));
     return c;
   };
-  Machine m;
+  MachineProfile m;
   m.name = "random";
   m.device_memory = between(8e9, 2e11);
   m.host_memory = between(1e10, 2e12);
@@ -109,4 +110,4 @@ inline auto CacheCosts(const ModelShape& shape) {
 
 }  // namespace headway::plan
 
-#endif  // HEADWAY_PLAN_TEST_MACHINES_H_
+#endif  // HEADWAY_TESTS_SUPPORT_TEST_MACHINES_H_

@@ -1,13 +1,10 @@
-#include "plan/machine.h"
+#include "hardware/profile_json.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 
-namespace headway::plan {
+namespace headway::hardware {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -26,8 +23,8 @@ struct Field {
   const char* meaning;
   Unit unit;
   double low, high;  // that hardware can be
-  double Machine::*value = nullptr;
-  Curve Machine::*curve = nullptr;
+  double MachineProfile::*value = nullptr;
+  Curve MachineProfile::*curve = nullptr;
   Size size = Size::kNone;
   bool optional = false;
 };
@@ -36,40 +33,42 @@ constexpr double kSlowest = 1e6, kFastest = 1e14;
 
 const Field kFields[] = {
     {"device_memory_bytes", "memory of the device", Unit::kBytes, 1e6, 1e15,
-     &Machine::device_memory},
-    {"host_memory_bytes", "memory of the host", Unit::kBytes, 1e6, 1e15, &Machine::host_memory},
+     &MachineProfile::device_memory},
+    {"host_memory_bytes", "memory of the host", Unit::kBytes, 1e6, 1e15,
+     &MachineProfile::host_memory},
     {"device_read_bytes_per_second", "matrix × vector product", Unit::kBytesPerSecond, kSlowest,
-     kFastest, &Machine::device_read},
+     kFastest, &MachineProfile::device_read},
     {"product_seconds", "a product beside its bytes", Unit::kSeconds, 0.0, 1.0,
-     &Machine::product_seconds},
+     &MachineProfile::product_seconds},
     {"gemm_flops_per_second", "matrix product", Unit::kFlopsPerSecond, 1e8, 1e18, nullptr,
-     &Machine::gemm, Size::kRows},
+     &MachineProfile::gemm, Size::kRows},
     {"attention_flops_per_second", "attention in prefill", Unit::kFlopsPerSecond, 1e8, 1e18,
-     nullptr, &Machine::attention, Size::kRows},
+     nullptr, &MachineProfile::attention, Size::kRows},
     {"decode_attention_bytes_per_second", "attention in decode", Unit::kBytesPerSecond, kSlowest,
-     kFastest, nullptr, &Machine::decode_attention, Size::kBytes},
-    {"launch_seconds", "a small kernel", Unit::kSeconds, 0.0, 1.0, &Machine::launch_seconds},
-    {"sync_seconds", "kernel's end to host", Unit::kSeconds, 0.0, 1.0, &Machine::sync_seconds},
+     kFastest, nullptr, &MachineProfile::decode_attention, Size::kBytes},
+    {"launch_seconds", "a small kernel", Unit::kSeconds, 0.0, 1.0, &MachineProfile::launch_seconds},
+    {"sync_seconds", "kernel's end to host", Unit::kSeconds, 0.0, 1.0,
+     &MachineProfile::sync_seconds},
     {"step_seconds", "host's work between steps", Unit::kSeconds, 0.0, 10.0,
-     &Machine::step_seconds},
+     &MachineProfile::step_seconds},
     {"host_to_device_bytes_per_second", "host to device", Unit::kBytesPerSecond, kSlowest, kFastest,
-     nullptr, &Machine::host_to_device, Size::kBytes},
+     nullptr, &MachineProfile::host_to_device, Size::kBytes},
     {"device_to_host_bytes_per_second", "device to host", Unit::kBytesPerSecond, kSlowest, kFastest,
-     nullptr, &Machine::device_to_host, Size::kBytes},
+     nullptr, &MachineProfile::device_to_host, Size::kBytes},
     {"both_directions_bytes_per_second", "each direction of both", Unit::kBytesPerSecond, kSlowest,
-     kFastest, &Machine::both_directions},
+     kFastest, &MachineProfile::both_directions},
     {"host_read_bytes_per_second", "host memory read", Unit::kBytesPerSecond, kSlowest, kFastest,
-     nullptr, &Machine::host_read, Size::kThreads},
+     nullptr, &MachineProfile::host_read, Size::kThreads},
     {"host_read_while_copying_bytes_per_second", "the same while copies run", Unit::kBytesPerSecond,
-     kSlowest, kFastest, nullptr, &Machine::host_read_copying, Size::kThreads},
+     kSlowest, kFastest, nullptr, &MachineProfile::host_read_copying, Size::kThreads},
     {"host_to_device_while_reading_bytes_per_second", "copies meanwhile", Unit::kBytesPerSecond,
-     kSlowest, kFastest, &Machine::host_to_device_reading},
+     kSlowest, kFastest, &MachineProfile::host_to_device_reading},
     {"host_attention_share", "CPU attention, of the read", Unit::kShare, 0.01, 1.1,
-     &Machine::host_attention},
+     &MachineProfile::host_attention},
     {"disk_read_bytes_per_second", "disk read", Unit::kBytesPerSecond, kSlowest, kFastest,
-     &Machine::disk_read, nullptr, Size::kNone, /*optional=*/true},
+     &MachineProfile::disk_read, nullptr, Size::kNone, /*optional=*/true},
     {"disk_write_bytes_per_second", "disk write", Unit::kBytesPerSecond, kSlowest, kFastest,
-     &Machine::disk_write, nullptr, Size::kNone, /*optional=*/true},
+     &MachineProfile::disk_write, nullptr, Size::kNone, /*optional=*/true},
 };
 
 Status Bad(const std::string& where, const std::string& what) {
@@ -94,7 +93,7 @@ class Reader {
   }
 
   // Null, with the error kept, where the figure is not usable.
-  const Json* Figure(const Field& field, Machine* machine) {
+  const Json* Figure(const Field& field, MachineProfile* machine) {
     const auto at = json_.find(field.name);
     if (at == json_.end()) {
       if (!field.optional) Fail(fmt::format("'{}' is missing", field.name));
@@ -191,24 +190,7 @@ std::string FormatScalar(double value, Unit unit) {
 
 }  // namespace
 
-double Curve::Seconds(double size) const {
-  if (points.empty() || size <= 0.0) return 0.0;
-  const auto seconds = [](const std::pair<double, double>& p) { return p.first / p.second; };
-  if (size <= points.front().first) return size / points.front().second;
-  if (size >= points.back().first) return size / points.back().second;
-  const auto above = std::upper_bound(points.begin(), points.end(), size,
-                                      [](double s, const auto& p) { return s < p.first; });
-  const auto& low = *(above - 1);
-  const double part = (size - low.first) / (above->first - low.first);
-  return seconds(low) + part * (seconds(*above) - seconds(low));
-}
-
-double Curve::Rate(double size) const {
-  const double seconds = Seconds(size);
-  return seconds > 0.0 ? size / seconds : 0.0;
-}
-
-Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
+Result<MachineProfile> ParseProfile(std::string_view text, const std::string& where) {
   if (text.size() > kMaxText) return Bad(where, "is longer than 1 MiB; is it another file?");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Bad(where, "is not JSON");
@@ -220,7 +202,7 @@ Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
                                   "headway probe",
                                   kVersion));
   }
-  Machine machine;
+  MachineProfile machine;
   Reader reader(json, where);
   machine.name = reader.Text("name");
   machine.hardware = reader.Text("hardware");
@@ -254,7 +236,7 @@ Result<Machine> ParseMachine(std::string_view text, const std::string& where) {
   return machine;
 }
 
-std::string WriteMachine(const Machine& machine) {
+std::string WriteProfile(const MachineProfile& machine) {
   Json json = {{"format", kFormat}, {"version", kVersion}, {"name", machine.name}};
   if (!machine.devices.empty()) json["devices"] = machine.devices;
   if (!machine.hardware.empty()) json["hardware"] = machine.hardware;
@@ -274,10 +256,10 @@ std::string WriteMachine(const Machine& machine) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::vector<MachineFigure> DescribeMachine(const Machine& machine) {
-  std::vector<MachineFigure> figures;
+std::vector<ProfileFigure> DescribeProfile(const MachineProfile& machine) {
+  std::vector<ProfileFigure> figures;
   for (const Field& field : kFields) {
-    MachineFigure figure{field.name, field.meaning, "", ""};
+    ProfileFigure figure{field.name, field.meaning, "", ""};
     if (field.value != nullptr) {
       figure.value = FormatScalar(machine.*field.value, field.unit);
     } else {
@@ -295,4 +277,4 @@ std::vector<MachineFigure> DescribeMachine(const Machine& machine) {
   return figures;
 }
 
-}  // namespace headway::plan
+}  // namespace headway::hardware

@@ -1,18 +1,15 @@
-// Machine: what a machine does at best, as a value: the planner's only knowledge of hardware. It is
-// measured by `headway probe`, or written by hand as the JSON that ParseMachine reads (the shipped
-// ones are in machines/). Rates are bytes or FLOPs a second, times are seconds.
-#ifndef HEADWAY_PLAN_MACHINE_H_
-#define HEADWAY_PLAN_MACHINE_H_
+// MachineProfile: what a machine does at best, as a value: the planner's only knowledge of
+// hardware. The room hardware measures profiles and reads them. Rates are bytes or FLOPs a second,
+// times are seconds.
+#ifndef HEADWAY_BASE_MACHINE_PROFILE_H_
+#define HEADWAY_BASE_MACHINE_PROFILE_H_
 
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "headway/status.h"
-
-namespace headway::plan {
+namespace headway {
 
 // A rate that grows with the size of the work: points (size, rate), sizes ascending. Between two
 // points time grows linearly with size, below the first and above the last the rate stays. A curve
@@ -28,7 +25,7 @@ struct Curve {
   double Peak() const { return points.empty() ? 0.0 : points.back().second; }
 };
 
-struct Machine {
+struct MachineProfile {
   std::string name;                  // for people: "NVIDIA H200 141 GB, PCIe 5 x16"
   std::vector<std::string> devices;  // GPUs that it stands for, as the driver spells them
   bool own_memory = true;            // the device has memory of its own, behind a bus
@@ -67,23 +64,6 @@ struct Machine {
   double disk_write = 0.0;
 };
 
-// The profile in a JSON text. kCorrupt, in one line that begins with `where`, for what is no
-// profile, for another version of the format, and for figures that are missing, negative, not
-// finite, or beyond what hardware can be.
-Result<Machine> ParseMachine(std::string_view json, const std::string& where);
+}  // namespace headway
 
-// The text that ParseMachine reads.
-std::string WriteMachine(const Machine& machine);
-
-// The figures in order, for printing: name as in the JSON, what it is, its value.
-struct MachineFigure {
-  std::string name;
-  std::string meaning;
-  std::string value;  // "55.5 GB/s", or "18.0 GB/s at 256 KiB ... 55.4 at 64 MiB"
-  std::string source;
-};
-std::vector<MachineFigure> DescribeMachine(const Machine& machine);
-
-}  // namespace headway::plan
-
-#endif  // HEADWAY_PLAN_MACHINE_H_
+#endif  // HEADWAY_BASE_MACHINE_PROFILE_H_

@@ -1,22 +1,23 @@
-// A machine profile by measurement: what `headway probe` keeps.
-#include <fmt/format.h>
+#include "hardware/probe.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
-#include "base/exceptions.h"
 #include "base/log.h"
-#include "engine/machine_profile.h"
-#include "engine/prober.h"
-#include "engine/setup.h"
+#include "hardware/profile_json.h"
+#include "hardware/profiles.h"
+#include "hardware/rates.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
 #endif
 
-namespace headway {
+namespace headway::hardware {
 namespace {
 
 constexpr double kSecondsEach = 0.25;
@@ -25,30 +26,34 @@ constexpr double kLeastShare = 0.01;  // of what can be read, that attention rea
 constexpr double kMostShare = 1.0;
 
 // Measures into a machine, and keeps the first error.
-class Probe {
+class Measuring {
  public:
-  Probe(Prober& prober, bool quick, plan::Machine* machine)
-      : prober_(prober), sizes_(prober.sizes()), quick_(quick), machine_(*machine) {}
+  Measuring(Meter& meter, const ProbeOptions& options, MachineProfile* machine)
+      : meter_(meter),
+        sizes_(meter.sizes()),
+        quick_(options.depth == Depth::kQuick),
+        host_attention_(options.host_attention),
+        machine_(*machine) {}
 
   Status status() const { return status_; }
 
   void Device() {
     const double big = 2.0 * static_cast<double>(sizes_.out * sizes_.in);
-    const double seconds = Take(prober_.ProductSeconds(1, sizes_.out));
+    const double seconds = Take(meter_.ProductSeconds(1, sizes_.out));
     machine_.device_read = seconds > 0.0 ? big / seconds : 0.0;
     // What is left of a small product when its bytes are taken off.
     const int64_t few = sizes_.out / 16;
-    const double small = Take(prober_.ProductSeconds(1, few));
+    const double small = Take(meter_.ProductSeconds(1, few));
     machine_.product_seconds = std::max(0.0, small - seconds / 16.0);
     for (int64_t rows : quick_ ? std::vector<int64_t>{sizes_.rows / 8, sizes_.rows}
                                : std::vector<int64_t>{16, 64, 128, 512, 2048, 8192}) {
       if (rows < 8 || rows > sizes_.rows) continue;
       // `big` are also the FLOPs of a row: seconds for each of them make the rate FLOP/s.
       Add(&machine_.gemm, static_cast<double>(rows),
-          Take(prober_.ProductSeconds(rows, sizes_.out)) / big);
+          Take(meter_.ProductSeconds(rows, sizes_.out)) / big);
     }
-    machine_.launch_seconds = Take(prober_.LaunchSeconds());
-    machine_.sync_seconds = std::max(0.0, Take(prober_.SyncSeconds()) - machine_.launch_seconds);
+    machine_.launch_seconds = Take(meter_.LaunchSeconds());
+    machine_.sync_seconds = std::max(0.0, Take(meter_.SyncSeconds()) - machine_.launch_seconds);
   }
 
   void Attention() {
@@ -59,13 +64,13 @@ class Probe {
              : std::vector<std::pair<int64_t, int>>{
                    {256, 1}, {sizes_.rows / 4, 1}, {sizes_.rows, 1}, {sizes_.rows, sizes_.heads}}) {
       const auto rows = static_cast<double>(tokens * heads * sizes_.group);
-      Add(&machine_.attention, rows, Take(prober_.AttentionSeconds(tokens, heads)) / of_pair);
+      Add(&machine_.attention, rows, Take(meter_.AttentionSeconds(tokens, heads)) / of_pair);
     }
     for (int64_t keys : quick_ ? std::vector<int64_t>{1024, sizes_.most_keys}
                                : std::vector<int64_t>{64, 1024, 8192, 32768, sizes_.most_keys}) {
       Add(&machine_.decode_attention,
           static_cast<double>(keys) * 4.0 * sizes_.heads * sizes_.head_dim,
-          Take(prober_.DecodeSeconds(keys)));
+          Take(meter_.DecodeSeconds(keys)));
     }
   }
 
@@ -74,10 +79,10 @@ class Probe {
     if (quick_) sizes = {kMiB, sizes_.copy_bytes / 4};
     for (int64_t bytes : sizes) {
       const auto x = static_cast<double>(bytes);
-      Add(&machine_.host_to_device, x, Take(prober_.CopySeconds(Lane::kHostToDevice, bytes)));
-      Add(&machine_.device_to_host, x, Take(prober_.CopySeconds(Lane::kDeviceToHost, bytes)));
+      Add(&machine_.host_to_device, x, Take(meter_.CopySeconds(Lane::kHostToDevice, bytes)));
+      Add(&machine_.device_to_host, x, Take(meter_.CopySeconds(Lane::kDeviceToHost, bytes)));
     }
-    machine_.both_directions = Take(prober_.BothDirections());
+    machine_.both_directions = Take(meter_.BothDirections());
   }
 
   void Host(int threads) {
@@ -88,19 +93,20 @@ class Probe {
     for (int count : counts) {
       if (count <= before) continue;
       before = count;
-      const Prober::HostRate alone = Take(prober_.ReadHost(count, false));
+      const Meter::HostRate alone = Take(meter_.ReadHost(count, Meter::Beside::kNothing));
       machine_.host_read.points.emplace_back(count, alone.bytes_per_second);
       if (!bus) continue;
       const int beside = Beside(count, threads);
-      const Prober::HostRate shared = Take(prober_.ReadHost(beside, true));
+      const Meter::HostRate shared = Take(meter_.ReadHost(beside, Meter::Beside::kCopies));
       std::vector<std::pair<double, double>>& points = machine_.host_read_copying.points;
       if (points.empty() || points.back().first < beside) {
         points.emplace_back(beside, shared.bytes_per_second);
       }
     }
     if (!bus) machine_.host_read_copying = machine_.host_read;
-    const Prober::HostRate attention =
-        Take(prober_.AttendOnHost(bus ? Beside(threads, threads) : threads, bus));
+    const Meter::HostRate attention = Take(meter_.AttendOnHost(
+        bus ? Beside(threads, threads) : threads,
+        bus ? Meter::Beside::kCopies : Meter::Beside::kNothing, host_attention_));
     // What noise adds to it is no part of a profile.
     machine_.host_attention = std::clamp(
         attention.bytes_per_second / machine_.host_read_copying.Peak(), kLeastShare, kMostShare);
@@ -114,9 +120,9 @@ class Probe {
     return seconds.ok() ? std::max(*seconds, 1e-9) : 1.0;
   }
 
-  Prober::HostRate Take(const Result<Prober::HostRate>& rate) {
+  Meter::HostRate Take(const Result<Meter::HostRate>& rate) {
     if (!rate.ok() && status_.ok()) status_ = rate.status();
-    return rate.ok() ? *rate : Prober::HostRate{1.0, 1.0};
+    return rate.ok() ? *rate : Meter::HostRate{1.0, 1.0};
   }
 
   // One core drives the copies; reading on all would only take turns with it.
@@ -126,7 +132,7 @@ class Probe {
 
   // A point of a curve. Noise may make more work seem to take less time, which a profile must not
   // hold: it then takes as long as less work did.
-  static void Add(plan::Curve* curve, double size, double seconds) {
+  static void Add(Curve* curve, double size, double seconds) {
     if (!curve->empty()) {
       const auto& [before, rate] = curve->points.back();
       if (size <= before) return;
@@ -135,10 +141,11 @@ class Probe {
     curve->points.emplace_back(size, size / seconds);
   }
 
-  Prober& prober_;
-  const ProbeSizes& sizes_;
+  Meter& meter_;
+  const MeterSizes& sizes_;
   const bool quick_;
-  plan::Machine& machine_;
+  const HostAttentionMaker& host_attention_;
+  MachineProfile& machine_;
   Status status_;
 };
 
@@ -150,14 +157,14 @@ int64_t HostMemoryBytes(Env& env) {
 
 }  // namespace
 
-Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool quick) {
-  Result<std::unique_ptr<Prober>> made =
-      Prober::Create(env, options, quick ? kQuickSecondsEach : kSecondsEach);
+Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
+  const bool quick = options.depth == Depth::kQuick;
+  Result<std::unique_ptr<Meter>> made =
+      Meter::Create(env, options.target, quick ? kQuickSecondsEach : kSecondsEach);
   if (!made.ok()) return made.status();
-  Prober& prober = **made;
-  const BackendInfo& info = prober.info();
-  ThreadPool pool(options.threads);
-  plan::Machine machine;
+  const BackendInfo& info = (*made)->info();
+  ThreadPool pool(options.target.threads);
+  MachineProfile machine;
   machine.own_memory = info.own_memory;
   machine.hardware = HardwareKey(info, pool.threads());
   machine.program = HEADWAY_VERSION;
@@ -166,16 +173,15 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   machine.host_memory = static_cast<double>(HostMemoryBytes(env));
   machine.device_memory = info.own_memory ? static_cast<double>(info.memory) : machine.host_memory;
   machine.step_seconds = 15e-6;
-  Probe probe(prober, quick, &machine);
-  probe.Device();
-  probe.Attention();
-  probe.Copies();
-  probe.Host(pool.threads());
-  if (!probe.status().ok()) return probe.status();
+  Measuring measuring(**made, options, &machine);
+  measuring.Device();
+  measuring.Attention();
+  measuring.Copies();
+  measuring.Host(pool.threads());
+  if (!measuring.status().ok()) return measuring.status();
   if (!quick) {
-    EngineOptions disk = options;
-    disk.disk_memory = kNoLimit;
-    const Result<DiskRates> rates = MeasureDisk(env, disk, pool);
+    const Result<DiskRates> rates =
+        MeasureDisk(env, pool, options.disk_directory, std::numeric_limits<int64_t>::max());
     if (!rates.ok()) {
       Log(LogLevel::kWarning, "the disk was not measured: " + rates.status().message());
     } else {
@@ -183,7 +189,7 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
       machine.disk_write = rates->write;
     }
   }
-  for (const plan::MachineFigure& figure : plan::DescribeMachine(machine)) {
+  for (const ProfileFigure& figure : DescribeProfile(machine)) {
     if (figure.value != "not measured") machine.sources[figure.name] = "measured";
   }
   machine.sources["step_seconds"] = "assumption";
@@ -191,28 +197,4 @@ Result<plan::Machine> ProbeHardware(Env& env, const EngineOptions& options, bool
   return machine;
 }
 
-Result<MachineReport> ProbeMachine(const EngineOptions& options) try {
-  if (Status s = CheckOptions(options); !s.ok()) return s;
-  Env& env = *Env::Default();
-  Result<plan::Machine> machine = ProbeHardware(env, options, /*quick=*/false);
-  if (!machine.ok()) return machine.status();
-  MachineReport report;
-  report.name = machine->name;
-  report.json = plan::WriteMachine(*machine);
-  // What would not be read again is no profile: a clock that stood still, a broken driver.
-  Result<plan::Machine> checked = plan::ParseMachine(report.json, "what was measured");
-  if (!checked.ok()) return checked.status();
-  for (const plan::MachineFigure& figure : plan::DescribeMachine(*machine)) {
-    report.figures.push_back({figure.name, figure.meaning, figure.value, figure.source});
-  }
-  if (Status s = WriteMachineCache(env, *machine); s.ok()) {
-    report.cached_at = MachineCachePath(machine->hardware);
-  } else {
-    report.notices.push_back("the probe is not kept: " + s.message());
-  }
-  return report;
-} catch (...) {
-  return StatusOfException();
-}
-
-}  // namespace headway
+}  // namespace headway::hardware

@@ -1,0 +1,19 @@
+// Measuring the machine for an engine.
+#ifndef HEADWAY_ENGINE_MEASURE_H_
+#define HEADWAY_ENGINE_MEASURE_H_
+
+#include "base/env.h"
+#include "base/machine_profile.h"
+#include "hardware/probe.h"
+#include "headway/engine.h"
+#include "headway/status.h"
+
+namespace headway {
+
+// The profile of the device, the threads and the disk that the options name.
+Result<MachineProfile> MeasureMachine(Env& env, const EngineOptions& options,
+                                      hardware::Depth depth);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_MEASURE_H_

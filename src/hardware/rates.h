@@ -1,0 +1,39 @@
+// How fast memory of the host and its disk are, without a device or kernels.
+#ifndef HEADWAY_HARDWARE_RATES_H_
+#define HEADWAY_HARDWARE_RATES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "headway/status.h"
+
+namespace headway::hardware {
+
+// Memory that is read to measure it holds this byte: as bf16 0.75, and not what ScanMemory looks
+// for. It is written first, since pages that were never written share one page of zeros, which
+// caches hold.
+void FillMemory(ThreadPool& pool, std::byte* data, int64_t bytes);
+// Reads every byte with the threads of the pool.
+void ScanMemory(ThreadPool& pool, const std::byte* data, int64_t bytes);
+
+// The least of `repeats` times that the work takes, after one that does not count.
+double BestSeconds(Env& env, int repeats, const std::function<void()>& work);
+
+// Reads 512 MiB of the host's memory with the threads of the pool; bytes a second.
+Result<double> MeasureRead(Env& env, ThreadPool& pool);
+
+struct DiskRates {
+  double read = 0.0, write = 0.0;  // bytes a second
+};
+// As the disk tier reads and writes: large pieces, many in flight, from all threads, in a temporary
+// file of `bytes` in that directory, 512 MiB at most. Both 0 where that is too little.
+Result<DiskRates> MeasureDisk(Env& env, ThreadPool& pool, const std::string& directory,
+                              int64_t bytes);
+
+}  // namespace headway::hardware
+
+#endif  // HEADWAY_HARDWARE_RATES_H_
