@@ -224,7 +224,7 @@ TEST(EngineApi, SharesOutOfRangeAreRefusedByPlansToo) {
       EngineOptions options;
       options.*share = value;
       EXPECT_EQ(Engine::Open(kDemo, options).status().code(), StatusCode::kInvalidArgument);
-      EXPECT_EQ(PlanModel(kDemo, options, {{100}}, false).status().code(),
+      EXPECT_EQ(PlanModel(kDemo, options, {{100}}, Explain::kNo).status().code(),
                 StatusCode::kInvalidArgument);
     }
   }

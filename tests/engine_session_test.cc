@@ -63,7 +63,7 @@ TEST(EngineSession, ASessionOfAChangedModelIsRefusedByWhatChanged) {
   }
   const auto refusal = [&] {
     std::unique_ptr<Engine> engine = Open(model, options);
-    EXPECT_EQ(PlanModel(model, options, {{400}}, false).ok(), engine->Plan({{400}}).ok());
+    EXPECT_EQ(PlanModel(model, options, {{400}}, Explain::kNo).ok(), engine->Plan({{400}}).ok());
     return engine->NewContext({{400}}).status().message();
   };
   const auto size = fs::file_size(options.session);

@@ -9,7 +9,8 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "headway/engine.h"
+#include "headway/context.h"
+#include "headway/options.h"
 
 namespace headway::cli {
 

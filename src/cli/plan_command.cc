@@ -186,8 +186,8 @@ int PlanCommand(const Args& args, Console& console) {
     }
     workload = parsed->front();
   }
-  Result<ModelPlan> made =
-      PlanModel(flags.model.model, flags.model.engine, workload, flags.explain);
+  Result<ModelPlan> made = PlanModel(flags.model.model, flags.model.engine, workload,
+                                     flags.explain ? Explain::kYes : Explain::kNo);
   if (!made.ok()) return console.Fail(made.status());
   for (int64_t length : made->lengths) {
     std::string warning = LongContextWarning(made->info, length);

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "cli/console.h"
-#include "headway/engine.h"
+#include "headway/context.h"
+#include "headway/options.h"
 
 namespace headway::cli {
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "cli/console.h"
-#include "headway/engine.h"
+#include "headway/context.h"
+#include "headway/options.h"
+#include "headway/plan.h"
 
 namespace headway::cli {
 

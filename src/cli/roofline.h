@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "headway/engine.h"
+#include "headway/machine.h"
+#include "headway/plan.h"
 
 namespace headway::cli {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <utility>
 
 #include "base/exceptions.h"
@@ -14,58 +13,47 @@
 namespace headway {
 namespace {
 
-// What streamed weights leave of it, too.
-int64_t DiskLimit(const ContextParts& parts) {
-  const int64_t limit = DiskMemoryLimit(*parts.options);
-  return limit == kNoLimit ? limit : limit - parts.disk_weights;
-}
-
-// What streamed weights leave of it.
-int64_t HostLimit(const ContextParts& parts) {
-  const int64_t limit = parts.options->host_memory;
-  return limit == kNoLimit ? limit : limit - parts.host_weights;
+// What streamed weights leave of a limit.
+int64_t Behind(int64_t limit, int64_t weights) {
+  return limit == kNoLimit ? limit : limit - weights;
 }
 
 }  // namespace
 
-std::string DiskDirectory(const EngineOptions& options) {
-  if (!options.disk_path.empty()) return options.disk_path;
-  const char* directory = std::getenv("TMPDIR");
-  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+int HostThreads(const hardware::Target& target, int threads, CoresBeside beside) {
+  // Kernels have cores of their own. Beside an accelerator one core is left to the threads that
+  // feed it: without it copies come late.
+  if (beside == CoresBeside::kKernels) return std::max(1, threads / 2);
+  return target.threads > 0 ? threads : std::max(1, threads - 1);
 }
 
-int HostThreads(const EngineOptions& options, int threads, bool own_memory) {
-  // Beside an accelerator one core is left to the threads that feed it: without it copies come
-  // late. Else the kernels have cores of their own.
-  if (own_memory) return options.threads > 0 ? threads : std::max(1, threads - 1);
-  return std::max(1, threads / 2);
-}
-
-Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options) {
-  if (options.session.empty() || !env.Exists(options.session)) return kv::Manifest{};
-  return kv::InspectSession(&env, options.session);
+Result<kv::Manifest> ReadSession(Env& env, const Settings& settings) {
+  if (!settings.session.has_value() || !env.Exists(settings.session->path)) return kv::Manifest{};
+  return kv::InspectSession(&env, settings.session->path);
 }
 
 Context::Impl::Impl(const ContextParts& p)
     : parts(p),
-      kv_budget("--kv-memory", p.options->kv_memory, p.device_budget),
-      host_budget("--host-memory", HostLimit(p)),
-      disk_budget("--disk-memory", DiskLimit(p)),
+      kv_budget("--kv-memory", p.settings->memory.kv, p.device_budget),
+      host_budget("--host-memory", Behind(p.settings->memory.host, p.host_weights)),
+      disk_budget("--disk-memory", Behind(p.settings->DiskLimit(), p.disk_weights)),
       memory_budget("memory", kNoLimit),
-      pool(p.options->threads) {}
+      pool(p.settings->target.threads) {}
 
 Context::Impl::~Impl() {
-  if (parts.options->trace.empty() || generator == nullptr) return;
-  Status written = Guarded([&] { return trace.Write(*parts.env, parts.options->trace); });
+  if (!parts.settings->trace.has_value() || generator == nullptr) return;
+  Status written = Guarded([&] { return trace.Write(*parts.env, *parts.settings->trace); });
   if (!written.ok()) {
     Log(LogLevel::kWarning, "the trace was not written: " + written.message());
   }
 }
 
 Result<std::unique_ptr<Context::Impl>> Context::Impl::Create(
-    const ContextParts& parts, const Workload& workload, std::unique_ptr<kv::SessionClaim> claim) {
+    const ContextParts& parts, const Blueprint& blueprint, const PlanReport& report,
+    std::unique_ptr<kv::SessionClaim> claim) {
   auto impl = std::make_unique<Impl>(parts);
-  if (Status s = impl->Build(workload, std::move(claim)); !s.ok()) return s;
+  impl->plan = report;
+  if (Status s = impl->Build(blueprint, std::move(claim)); !s.ok()) return s;
   return impl;
 }
 
@@ -76,10 +64,10 @@ uint64_t Context::Impl::TokenizerHash() const {
 Status Context::Impl::CheckSession(const kv::Manifest& manifest) const {
   if (manifest.format.layers == 0) return OkStatus();  // there is none yet
   if (manifest.weights_hash != parts.weights_hash) {
-    return OtherModel(*parts.options, "other weights");
+    return OtherModel(*parts.settings->session, "other weights");
   }
   if (manifest.tokenizer_hash != TokenizerHash()) {
-    return OtherModel(*parts.options, "another tokenizer.json");
+    return OtherModel(*parts.settings->session, "another tokenizer.json");
   }
   return OkStatus();
 }
@@ -93,7 +81,7 @@ Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenSession(
   if (claim->exists() && same) return kv::SlabFile::OpenSession(std::move(claim), &disk_budget);
   if (claim->exists()) {
     Log(LogLevel::kWarning,
-        "session " + parts.options->session + " is cut for larger budgets (head group " +
+        "session " + parts.settings->session->path + " is cut for larger budgets (head group " +
             std::to_string(cut.group_heads) + ", segment " + std::to_string(cut.segment_tokens()) +
             "): the prompt is read again into head group " + std::to_string(format.group_heads) +
             ", segment " + std::to_string(format.segment_tokens()));
@@ -101,29 +89,25 @@ Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenSession(
   return kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
 }
 
-Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
-  const EngineOptions& options = *parts.options;
-  const bool planned = PlansHostShare(options, parts.backend->info());
+Result<double> Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
+  const Settings& settings = *parts.settings;
+  const bool planned = PlansHostShare(settings, parts.backend->info());
   // Where no machine is known the first steps tell what is best.
-  const double share = planned && parts.machine == nullptr ? 0.5 : setup.plan.host_share;
-  const bool nothing = planned && setup.plan.slabs[static_cast<size_t>(Tier::kHost)] == 0;
+  const double share =
+      planned && blueprint.request.machine == nullptr ? 0.5 : blueprint.plan.host_share;
+  const bool nothing = planned && blueprint.plan.slabs[static_cast<size_t>(Tier::kHost)] == 0;
   if (share == 0.0 || nothing) return 0.0;
+  const CoresBeside beside =
+      blueprint.own_memory ? CoresBeside::kAccelerator : CoresBeside::kKernels;
   // The threads are wanted again within a layer's time.
-  host_pool = std::make_unique<ThreadPool>(
-      HostThreads(options, pool.threads(), parts.backend->info().own_memory),
-      std::chrono::milliseconds(1));
+  host_pool = std::make_unique<ThreadPool>(HostThreads(settings.target, pool.threads(), beside),
+                                           std::chrono::milliseconds(1));
   Result<std::unique_ptr<Kernels>> host_kernels =
-      NewCpuKernels(host_pool.get(), nullptr, options.isa);
+      NewCpuKernels(host_pool.get(), nullptr, settings.target.isa);
   if (!host_kernels.ok()) return host_kernels.status();
-  HostAttentionLimits limits;
-  limits.shape = parts.model->shape();
-  limits.format = setup.store.format.page;
-  limits.entries = setup.executor.entries;
-  limits.length = setup.executor.length;
-  limits.segment_tokens = setup.executor.segment_tokens;
-  limits.activation = setup.executor.activation_dtype;
   Result<std::unique_ptr<HostAttention>> made =
-      HostAttention::Create(limits, std::move(*host_kernels), *device, memory_budget);
+      HostAttention::Create(blueprint.layout.host(parts.model->shape()), std::move(*host_kernels),
+                            *device, memory_budget);
   if (planned && made.status().code() == StatusCode::kUnsupported) {  // nobody asked for it
     Log(LogLevel::kWarning, made.status().message());
     return 0.0;
@@ -133,16 +117,16 @@ Result<double> Context::Impl::MakeHostAttention(const Setup& setup) {
   return share;
 }
 
-Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::SessionClaim> claim) {
-  const EngineOptions& options = *parts.options;
-  if (!options.trace.empty()) {
+Status Context::Impl::OpenDevice() {
+  const Settings& settings = *parts.settings;
+  if (settings.trace.has_value()) {
     // A path that cannot be written is better known before the work.
-    Result<std::unique_ptr<File>> file = parts.env->Open(options.trace, OpenMode::kCreate, false);
+    Result<std::unique_ptr<File>> file = parts.env->Open(*settings.trace, OpenMode::kCreate, false);
     if (!file.ok()) return Status(file.status().code(), "--trace: " + file.status().message());
     trace.EnableEvents();
   }
-  Result<std::unique_ptr<Device>> new_device =
-      parts.backend->NewDevice(parts.env, &trace, options.time_kernels || !options.trace.empty());
+  Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
+      parts.env, &trace, settings.time_kernels || settings.trace.has_value());
   if (!new_device.ok()) return new_device.status();
   device = std::move(*new_device);
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
@@ -151,72 +135,72 @@ Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::Sessio
   Result<std::unique_ptr<Stream>> compute_stream = device->NewStream(Lane::kCompute);
   if (!compute_stream.ok()) return compute_stream.status();
   compute = std::move(*compute_stream);
+  return OkStatus();
+}
 
+Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim) {
+  if (Status s = OpenDevice(); !s.ok()) return s;
   const kv::Manifest manifest = claim == nullptr ? kv::Manifest{} : claim->manifest();
-  const ModelConfig& config = parts.model->config();
-  Result<Setup> setup = MakeSetup(config, parts.model->weight_bytes(), options, workload,
-                                  *parts.pattern, &manifest, *kernels,
-                                  {parts.program_bytes, parts.backend->info(), parts.device_budget,
-                                   parts.machine, parts.weight_layers, parts.disk_layers});
-  if (!setup.ok()) return setup.status();
   if (Status s = CheckSession(manifest); !s.ok()) return s;
-  setup->store.kernels = kernels.get();
-  setup->store.device_budget = &kv_budget;
-  setup->store.host_budget = &host_budget;
+  kv::StoreOptions options = blueprint.layout.store;
+  options.kernels = kernels.get();
+  options.device_budget = &kv_budget;
+  options.host_budget = &host_budget;
   // No host tier, but a disk tier's buffers.
-  if (options.host_memory == 0) setup->store.bounce_budget = &memory_budget;
-  setup->store.disk_budget = &disk_budget;
-  // A disk tier takes buffers on the host: there is none where the plan leaves nothing to it.
-  const bool to_disk = setup->plan.slabs[static_cast<size_t>(Tier::kDisk)] > 0 ||
-                       setup->store.placement == kv::PlacementKind::kDiskOnly;
-  setup->store.disk_directory =
-      options.disk_memory > 0 && to_disk ? DiskDirectory(options) : std::string();
-  Result<std::unique_ptr<kv::SlabFile>> session =
-      OpenSession(std::move(claim), setup->store.format);
+  if (parts.settings->memory.host == 0) options.bounce_budget = &memory_budget;
+  options.disk_budget = &disk_budget;
+  Result<std::unique_ptr<kv::SlabFile>> session = OpenSession(std::move(claim), options.format);
   if (!session.ok()) return session.status();
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
-  if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
-  Result<double> host_share = MakeHostAttention(*setup);
+  if (Status s = kernels->Prepare(blueprint.layout.kernels, *device, fast_budget); !s.ok()) {
+    return s;
+  }
+  Result<double> host_share = MakeHostAttention(blueprint);
   if (!host_share.ok()) return host_share.status();
-  setup->plan.host_share = *host_share;
-  plan = ReportOf(setup->plan, plan::SmallestBudgets{}, config.shape.layers,
-                  parts.device_budget != nullptr);
+  plan.host_share = *host_share;
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(*session));
+      kv::Store::Create(options, parts.env, device.get(), compute.get(), std::move(*session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
-  if (setup->plan.streamed_weight_bytes > 0) {
+  if (blueprint.plan.streamed_weight_bytes > 0) {
     Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
         *parts.model, *device, store->lanes(), fast_budget, host_budget, plan::kWeightBuffers);
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }
-  setup->executor.host_reads_device = device->host_reads_memory();
-  HostPath host{host_attention.get(), setup->plan.host_share, nullptr};
-  const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
+  if (Status s = MakeExecutor(blueprint, fast_budget); !s.ok()) return s;
+  generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
+                                          *parts.env, blueprint.request.lengths,
+                                          blueprint.plan.x_segments, blueprint.plan.cache.chunk);
+  session_note = manifest.note;
+  return restores ? RestoreSession(manifest) : OkStatus();
+}
+
+Status Context::Impl::MakeExecutor(const Blueprint& blueprint, Budget& fast_budget) {
+  ExecutorLimits limits = blueprint.layout.executor;
+  limits.host_reads_device = device->host_reads_memory();
+  HostPath host{host_attention.get(), plan.host_share, nullptr};
+  const bool corrected = PlansHostShare(*parts.settings, parts.backend->info()) &&
+                         parts.settings->plans == Settings::Plans::kCorrected;
   if (host_attention != nullptr && corrected) {
     host.trace = &trace;
     // Of all, the bus would never be measured.
     host.share = std::min(host.share, HostShareControl::kMost);
   }
-  Result<std::unique_ptr<Executor>> new_executor =
-      Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
-                       fast_budget, memory_budget, host, weights.get());
-  if (!new_executor.ok()) return new_executor.status();
-  executor = std::move(*new_executor);
-  generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
-                                          *parts.env, workload.lengths, setup->plan.x_segments,
-                                          setup->plan.cache.chunk);
-  session_note = manifest.note;
-  return restores ? RestoreSession(manifest) : OkStatus();
+  Result<std::unique_ptr<Executor>> made =
+      Executor::Create(*parts.model, *kernels, *device, *compute, *store, limits, fast_budget,
+                       memory_budget, host, weights.get());
+  if (!made.ok()) return made.status();
+  executor = std::move(*made);
+  return OkStatus();
 }
 
 Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   if (manifest.tokens.empty()) return OkStatus();
   if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
     return Status(StatusCode::kInvalidArgument,
-                  "session " + parts.options->session + " holds " +
+                  "session " + parts.settings->session->path + " holds " +
                       std::to_string(manifest.tokens.size()) + " tokens and the context " +
                       std::to_string(executor->limits().length) + "; raise --ctx-size");
   }
@@ -238,6 +222,22 @@ kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   meta.tokenizer_hash = TokenizerHash();
   meta.rope_hash = generator->slots()[0].rope_hash;
   return meta;
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContextFull:
+      return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "?";
 }
 
 Context::Context(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -10,10 +10,10 @@
 #include "device/budget.h"
 #include "device/device.h"
 #include "device/trace.h"
+#include "engine/blueprint.h"
 #include "engine/executor.h"
 #include "engine/generator.h"
-#include "engine/setup.h"
-#include "headway/engine.h"
+#include "headway/context.h"
 #include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
@@ -27,32 +27,32 @@ struct ContextParts {
   Budget* device_budget = nullptr;  // all that is on a device with its own memory; else null
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
-  const EngineOptions* options = nullptr;
-  const kv::HeadPattern* pattern = nullptr;
-  int64_t program_bytes = 0;
-  const MachineProfile* machine = nullptr;  // that the cut is chosen for, or null
-  int weight_layers = -1;                   // whose weights are on the device
-  int disk_layers = -1;                     // of the others, on disk
-  int64_t host_weights = 0;                 // bytes of the others in host memory
-  int64_t disk_weights = 0;                 // and of --disk-memory
-  uint64_t weights_hash = 0;                // for a session
+  const Settings* settings = nullptr;
+  int64_t host_weights = 0;   // bytes of streamed weights in host memory
+  int64_t disk_weights = 0;   // and of the disk's budget
+  uint64_t weights_hash = 0;  // for a session
 };
 
 struct Context::Impl {
-  // `claim` is to the session of the options; null where they name none.
-  static Result<std::unique_ptr<Impl>> Create(const ContextParts& parts, const Workload& workload,
+  // `claim` is to the session of the settings; null where they name none. `report` is of the
+  // blueprint.
+  static Result<std::unique_ptr<Impl>> Create(const ContextParts& parts, const Blueprint& blueprint,
+                                              const PlanReport& report,
                                               std::unique_ptr<kv::SessionClaim> claim);
   ~Impl();
 
-  Status Build(const Workload& workload, std::unique_ptr<kv::SessionClaim> claim);
-  // kInvalidArgument for the session of another model; MakeSetup compares the configurations.
+  Status Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim);
+  Status OpenDevice();
+  // kInvalidArgument for the session of another model; MakeBlueprint compares the configurations.
   Status CheckSession(const kv::Manifest& manifest) const;
   uint64_t TokenizerHash() const;
   // The session's file: null without a claim.
   Result<std::unique_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
                                                     const kv::CacheFormat& format);
-  // The path `host`, if the options want it: the share that it begins with.
-  Result<double> MakeHostAttention(const Setup& setup);
+  // The path `host`, if the settings want it: the share that it begins with.
+  Result<double> MakeHostAttention(const Blueprint& blueprint);
+  // What the step needs of the parts that are there.
+  Status MakeExecutor(const Blueprint& blueprint, Budget& fast_budget);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 
@@ -85,15 +85,14 @@ struct Context::Impl {
   }
 };
 
-// The manifest of the session of `options`, read without a claim to it; one of no layers where
+// The manifest of the session of the settings, read without a claim to it; one of no layers where
 // there is none. For planning without opening a context.
-Result<kv::Manifest> ReadSession(Env& env, const EngineOptions& options);
+Result<kv::Manifest> ReadSession(Env& env, const Settings& settings);
 
-// Threads that attend to pages in host memory, where those of the kernels are `threads`.
-int HostThreads(const EngineOptions& options, int threads, bool own_memory);
-
-// Where the disk tier's file is made.
-std::string DiskDirectory(const EngineOptions& options);
+// Threads that attend to pages in host memory, where the kernels of the target have `threads`:
+// beside an accelerator, or beside kernels that run on the same cores.
+enum class CoresBeside { kAccelerator, kKernels };
+int HostThreads(const hardware::Target& target, int threads, CoresBeside beside);
 
 }  // namespace headway
 

@@ -13,7 +13,7 @@
 
 #include "engine/executor.h"
 #include "engine/stop_matcher.h"
-#include "headway/engine.h"
+#include "headway/context.h"
 #include "headway/status.h"
 #include "kernels/sampler.h"
 #include "kv/store/store.h"

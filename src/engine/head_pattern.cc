@@ -4,28 +4,19 @@
 
 namespace headway {
 
-Result<kv::HeadPattern> LoadHeadPattern(Env& env, const EngineOptions& options,
+Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
                                         const ModelShape& shape) {
-  const auto wrong = [](const std::string& what) {
-    return Status(StatusCode::kInvalidArgument, what);
-  };
-  if (options.head_pattern.empty()) {
-    if (options.sparsity >= 0.0 || options.sink_tokens >= 0 || options.recent_tokens > 0) {
-      return wrong(
-          "streaming heads are chosen by their scores; give a --head-pattern file, which "
-          "headway profile-heads makes");
-    }
-    return kv::HeadPattern();
-  }
+  if (!settings.streaming_heads.has_value()) return kv::HeadPattern();
+  const StreamingHeadsSettings& heads = *settings.streaming_heads;
   kv::HeadPatternChoice choice;
   choice.layers = shape.layers;
   choice.kv_heads = shape.kv_heads;
-  if (options.sparsity >= 0.0) choice.sparsity = options.sparsity;
-  if (options.sink_tokens >= 0) choice.sink = options.sink_tokens;
-  if (options.recent_tokens > 0) choice.recent = options.recent_tokens;
+  choice.sparsity = heads.sparsity;
+  choice.sink = heads.sink;
+  choice.recent = heads.recent;
 
   // As DuoAttention publishes its patterns: a folder with the scores and how they were trained.
-  std::string path = options.head_pattern;
+  std::string path = heads.pattern;
   if (env.IsDirectory(path)) path += "/full_attention_heads.tsv";
   Result<std::string> text = env.ReadFile(path, kMaxConfigBytes);
   if (!text.ok()) return Status(text.status().code(), "--head-pattern: " + text.status().message());
@@ -38,8 +29,10 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const EngineOptions& options,
     if (Status s = kv::ReadDuoAttentionConfig(*config, beside, &choice); !s.ok()) return s;
   }
   Result<kv::HeadPattern> pattern = kv::ParseHeadPattern(*text, path, choice);
-  if (pattern.ok() && pattern->StreamingHeads() > 0 && !options.session.empty()) {
-    return wrong("a session keeps every head's whole cache; leave out --session or --head-pattern");
+  if (pattern.ok() && pattern->StreamingHeads() > 0 && settings.session.has_value()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a session keeps every head's whole cache; leave out --session or "
+                  "--head-pattern");
   }
   return pattern;
 }

@@ -18,7 +18,7 @@
 namespace headway {
 namespace {
 
-Inspection DescribeSession(const std::string& path, const kv::Manifest& manifest) {
+Inspection InspectionOfSession(const std::string& path, const kv::Manifest& manifest) {
   const kv::CacheFormat& format = manifest.format;
   const auto& page = format.page;
   return {
@@ -51,8 +51,8 @@ std::string DescribeSampling(const GenerationDefaults& defaults) {
   return text;
 }
 
-Inspection DescribeModel(const std::string& folder, const ModelConfig& config,
-                         const Weights& weights) {
+Inspection InspectionOfModel(const std::string& folder, const ModelConfig& config,
+                             const Weights& weights) {
   const ModelShape& shape = config.shape;
   Inspection inspection{
       "model folder",
@@ -106,7 +106,7 @@ Result<Inspection> Inspect(const std::string& path) try {
                     path + " is not a Headway session; a model is inspected by its folder");
     }
     if (!manifest.ok()) return manifest.status();
-    return DescribeSession(path, *manifest);
+    return InspectionOfSession(path, *manifest);
   }
   Result<std::string> folder = LocateModel(*env, path, ProcessEnvironment());
   if (!folder.ok()) return folder.status();
@@ -114,7 +114,7 @@ Result<Inspection> Inspect(const std::string& path) try {
   if (!config.ok()) return config.status();
   Result<Weights> weights = Weights::Open(*env, *folder);
   if (!weights.ok()) return weights.status();
-  Inspection inspection = DescribeModel(*folder, *config, *weights);
+  Inspection inspection = InspectionOfModel(*folder, *config, *weights);
   const Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(env, *folder);
   const std::string tokens =
       tokenizer.ok() ? fmt::format("{} tokens", (*tokenizer)->vocab_size()) : "";

@@ -7,42 +7,43 @@
 #include "base/thread_pool.h"
 #include "engine/context.h"
 #include "engine/metered_host_attention.h"
-#include "engine/setup.h"
 #include "hardware/peaks.h"
 #include "hardware/profile_json.h"
 #include "hardware/profiles.h"
+#include "headway/engine.h"
 
 namespace headway {
 
-Result<MachineProfile> MeasureMachine(Env& env, const EngineOptions& options,
-                                      hardware::Depth depth) {
+Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardware::Depth depth) {
   hardware::ProbeOptions probe;
-  probe.target = {options.device, options.isa, options.threads};
+  probe.target = settings.target;
   probe.host_attention = MeteredHostAttention;
   probe.depth = depth;
-  probe.disk_directory = DiskDirectory(options);
+  probe.disk_directory = settings.memory.disk_directory;
   return hardware::MeasureProfile(env, probe);
 }
 
 Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) try {
-  if (Status s = CheckOptions(options); !s.ok()) return s;
+  Result<Settings> settings = ReadSettings(options);
+  if (!settings.ok()) return settings.status();
   hardware::PeakOptions peaks;
-  peaks.target = {options.device, options.isa, options.threads};
-  if (options.host_share != 0.0) {
-    const ThreadPool pool(options.threads);
-    peaks.host_threads = HostThreads(options, pool.threads(), /*own_memory=*/true);
+  peaks.target = settings->target;
+  if (settings->host_share != 0.0) {
+    const ThreadPool pool(peaks.target.threads);
+    peaks.host_threads = HostThreads(peaks.target, pool.threads(), CoresBeside::kAccelerator);
   }
-  peaks.disk_directory = DiskDirectory(options);
-  peaks.disk_bytes = options.disk_memory;
+  peaks.disk_directory = settings->memory.disk_directory;
+  peaks.disk_bytes = settings->memory.disk;
   return hardware::MeasurePeaks(*Env::Default(), peaks);
 } catch (...) {
   return StatusOfException();
 }
 
 Result<MachineReport> ProbeMachine(const EngineOptions& options) try {
-  if (Status s = CheckOptions(options); !s.ok()) return s;
+  Result<Settings> settings = ReadSettings(options);
+  if (!settings.ok()) return settings.status();
   Env& env = *Env::Default();
-  Result<MachineProfile> machine = MeasureMachine(env, options, hardware::Depth::kFull);
+  Result<MachineProfile> machine = MeasureMachine(env, *settings, hardware::Depth::kFull);
   if (!machine.ok()) return machine.status();
   MachineReport report;
   report.name = machine->name;

@@ -4,15 +4,14 @@
 
 #include "base/env.h"
 #include "base/machine_profile.h"
+#include "engine/settings.h"
 #include "hardware/probe.h"
-#include "headway/engine.h"
 #include "headway/status.h"
 
 namespace headway {
 
-// The profile of the device, the threads and the disk that the options name.
-Result<MachineProfile> MeasureMachine(Env& env, const EngineOptions& options,
-                                      hardware::Depth depth);
+// The profile of the device, the threads and the disk that the settings name.
+Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardware::Depth depth);
 
 }  // namespace headway
 

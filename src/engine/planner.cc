@@ -6,11 +6,14 @@
 
 #include "base/bytes.h"
 #include "base/exceptions.h"
+#include "engine/blueprint.h"
 #include "engine/context.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
-#include "engine/open.h"
-#include "engine/setup.h"
+#include "engine/model_info.h"
+#include "engine/report.h"
+#include "engine/settings.h"
+#include "headway/engine.h"
 #include "model/locate.h"
 #include "model/safetensors.h"
 
@@ -46,8 +49,8 @@ Result<Described> DescribeAbsent(Env& env, const std::string& model) {
   return described;
 }
 
-Result<Described> Describe(Env& env, const std::string& model, const EngineOptions& options) {
-  if (options.random_weights) return DescribeConfig(env, model);
+Result<Described> Describe(Env& env, const std::string& model, const Settings& settings) {
+  if (settings.weights == Settings::Weights::kRandom) return DescribeConfig(env, model);
   if (IsConfigFile(env, model)) return DescribeAbsent(env, model);
   Result<std::string> located = LocateModel(env, model, ProcessEnvironment());
   if (!located.ok()) return located.status();
@@ -83,7 +86,7 @@ struct Target {
   const KernelSizes& sizes() const { return here == nullptr ? *planned.sizes : *kernels; }
 };
 
-Result<Target> TargetOf(const EngineOptions& options,
+Result<Target> TargetOf(const hardware::Target& wanted,
                         const std::optional<hardware::ChosenProfile>& given, ThreadPool* pool) {
   Target target;
   if (given.has_value() && given->machine.own_memory) {
@@ -91,7 +94,7 @@ Result<Target> TargetOf(const EngineOptions& options,
     target.name = given->machine.name;
     return target;
   }
-  Result<std::unique_ptr<Backend>> backend = NewBackend(options.device, options.isa);
+  Result<std::unique_ptr<Backend>> backend = NewBackend(wanted.device, wanted.isa);
   if (!backend.ok()) {
     return Status(backend.status().code(),
                   backend.status().message() + "; --machine plans for a GPU that is not here");
@@ -104,96 +107,139 @@ Result<Target> TargetOf(const EngineOptions& options,
   return target;
 }
 
-}  // namespace
-
-Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
-                            const Workload& asked, bool explain) try {
-  Env& env = *Env::Default();
-  if (Status s = CheckOptions(options); !s.ok()) return s;
-  ThreadPool pool(options.threads);
+// What a plan is made for, before anything is planned.
+struct Subject {
+  Settings settings;
+  Target target;
+  Described model;
+  Workload workload;
+  // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
+  // without what is measured here.
   std::optional<hardware::ChosenProfile> machine;
-  if (!options.machine.empty()) {
-    Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, options.machine);
+  enum class Chooses { kYes, kNo };
+  Chooses machine_chooses = Chooses::kYes;
+};
+
+Status FindMachine(Env& env, int threads, Subject* subject) {
+  if (subject->machine.has_value()) return OkStatus();
+  Result<std::optional<hardware::ChosenProfile>> chosen =
+      hardware::ChooseProfile(env, std::nullopt, subject->target.info(), threads);
+  if (!chosen.ok()) return chosen.status();
+  subject->machine = std::move(*chosen);
+  if (subject->machine.has_value()) return OkStatus();
+  subject->machine_chooses = Subject::Chooses::kNo;
+  Result<MachineProfile> quick = MeasureMachine(env, subject->settings, hardware::Depth::kQuick);
+  if (quick.ok()) {
+    subject->machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
+  }
+  return OkStatus();
+}
+
+Result<Subject> FindSubject(Env& env, const std::string& model, Settings settings,
+                            ThreadPool* pool) {
+  Subject subject;
+  subject.settings = std::move(settings);
+  if (subject.settings.machine.has_value()) {
+    Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, *subject.settings.machine);
     if (!loaded.ok()) {
       return Status(loaded.status().code(), "--machine: " + loaded.status().message());
     }
-    machine = std::move(*loaded);
+    subject.machine = std::move(*loaded);
   }
-  Result<Target> target = TargetOf(options, machine, &pool);
+  Result<Target> target = TargetOf(subject.settings.target, subject.machine, pool);
   if (!target.ok()) return target.status();
-  if (machine.has_value()) {
-    if (Status s = hardware::CheckKind(*machine, target->info()); !s.ok()) return s;
+  subject.target = std::move(*target);
+  if (subject.machine.has_value()) {
+    if (Status s = hardware::CheckKind(*subject.machine, subject.target.info()); !s.ok()) return s;
   }
-  Result<Described> described = Describe(env, model, options);
+  Result<Described> described = Describe(env, model, subject.settings);
   if (!described.ok()) return described.status();
-  const ModelConfig& config = described->config;
-  const WeightBytes weights = CountWeightBytes(config);
-  ModelPlan result;
-  if (!described->notice.empty()) result.notices.push_back(described->notice);
-  result.info = DescribeModel(config, weights, described->folder, options);
-  result.kernels = target->name;
-  result.threads = pool.threads();
-  Workload workload = asked;
-  for (int64_t& length : workload.lengths) length = length == 0 ? config.max_position : length;
-  result.lengths = workload.lengths;
+  subject.model = std::move(*described);
+  if (Status s = FindMachine(env, pool->threads(), &subject); !s.ok()) return s;
+  return subject;
+}
 
-  bool chosen_by_machine = true;
-  if (!machine.has_value()) {
-    Result<std::optional<hardware::ChosenProfile>> chosen =
-        hardware::ChooseProfile(env, std::nullopt, target->info(), pool.threads());
-    if (!chosen.ok()) return chosen.status();
-    machine = std::move(*chosen);
-  }
-  if (!machine.has_value()) {
-    Result<MachineProfile> quick = MeasureMachine(env, options, hardware::Depth::kQuick);
-    // It says how fast, and nothing else: `run` would choose without it.
-    chosen_by_machine = false;
-    if (quick.ok()) machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
-  }
-
-  Result<kv::HeadPattern> pattern = LoadHeadPattern(env, options, config.shape);
+Result<Blueprint> Draw(Env& env, const Subject& subject) {
+  const Settings& settings = subject.settings;
+  const ModelConfig& config = subject.model.config;
+  Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, config.shape);
   if (!pattern.ok()) return pattern.status();
-  Result<kv::Manifest> session = ReadSession(env, options);
+  Result<kv::Manifest> session = ReadSession(env, settings);
   if (!session.ok()) return session.status();
-  std::optional<Budget> device_budget;
-  const BackendInfo& info = target->info();
+  const BackendInfo& info = subject.target.info();
+  BlueprintInputs inputs;
+  inputs.settings = &settings;
+  inputs.config = &config;
+  inputs.weights = CountWeightBytes(config);
+  inputs.pattern = &*pattern;
+  inputs.session = &*session;
+  inputs.backend = info;
+  inputs.kernels = &subject.target.sizes();
   if (info.own_memory) {
-    device_budget.emplace("--gpu-memory", options.gpu_memory > 0
-                                              ? options.gpu_memory
-                                              : info.free_memory + info.context_memory);
+    inputs.device_memory = settings.memory.gpu.value_or(info.free_memory + info.context_memory);
   }
-  SetupMemory memory;
-  memory.program_bytes = ProgramBytes(described->has_tokenizer ? config.shape.vocab : 0);
-  memory.backend = info;
-  memory.device_budget = device_budget.has_value() ? &*device_budget : nullptr;
-  if (chosen_by_machine) memory.machine = &machine->machine;
-  Result<plan::PlanRequest> request = MakePlanRequest(config, weights, options, workload, *pattern,
-                                                      &*session, target->sizes(), memory);
-  if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = MakeSessionPlan(options, &*session, &*request);
-  if (!plan.ok()) return plan.status();
-  if (!chosen_by_machine && machine.has_value()) {
-    request->machine = &machine->machine;
-    plan::Predict(*request, &*plan);
+  if (subject.machine_chooses == Subject::Chooses::kYes) inputs.machine = &subject.machine->machine;
+  inputs.program_bytes = ProgramBytes(subject.model.has_tokenizer ? config.shape.vocab : 0);
+  Result<Blueprint> blueprint = MakeBlueprint(inputs, subject.workload);
+  if (!blueprint.ok()) return blueprint;
+  if (inputs.machine == nullptr && subject.machine.has_value()) {
+    blueprint->request.machine = &subject.machine->machine;
+    plan::Predict(blueprint->request, &blueprint->plan);
   }
-  result.plan =
-      ReportOf(*plan, plan::FindSmallestBudgets(*request), config.shape.layers, info.own_memory);
-  if (machine.has_value()) {
-    result.plan.prediction = PredictionOf(*plan, *machine, workload);
-    if (explain) result.explain = plan::ExplainSpeed(*request, *plan);
-    if ((plan->slabs[2] > 0 || plan->disk_layers > 0) && machine->machine.disk_read <= 0.0) {
-      result.notices.push_back(
-          "the profile does not say how fast the disk is: what it holds is "
-          "predicted to cost nothing; headway probe measures it");
-    }
-    const auto host = static_cast<double>(plan->Bytes(Tier::kHost));
-    if (host > machine->machine.host_memory) {
-      result.notices.push_back(fmt::format(
-          "this takes {} of host memory, and the machine has {}; bound it with --host-memory, and "
-          "give --disk-memory for the rest",
-          FormatBytes(static_cast<int64_t>(host)),
-          FormatBytes(static_cast<int64_t>(machine->machine.host_memory))));
-    }
+  return blueprint;
+}
+
+// What the user should know of a plan for this machine.
+std::vector<std::string> NoticesOf(const plan::Plan& plan, const MachineProfile& machine) {
+  std::vector<std::string> notices;
+  if ((plan.slabs[2] > 0 || plan.disk_layers > 0) && machine.disk_read <= 0.0) {
+    notices.push_back(
+        "the profile does not say how fast the disk is: what it holds is "
+        "predicted to cost nothing; headway probe measures it");
+  }
+  const auto host = static_cast<double>(plan.Bytes(Tier::kHost));
+  if (host > machine.host_memory) {
+    notices.push_back(fmt::format(
+        "this takes {} of host memory, and the machine has {}; bound it with --host-memory, and "
+        "give --disk-memory for the rest",
+        FormatBytes(static_cast<int64_t>(host)),
+        FormatBytes(static_cast<int64_t>(machine.host_memory))));
+  }
+  return notices;
+}
+
+}  // namespace
+
+Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
+                            const Workload& workload, Explain explain) try {
+  Env& env = *Env::Default();
+  Result<Settings> settings = ReadSettings(options);
+  if (!settings.ok()) return settings.status();
+  ThreadPool pool(settings->target.threads);
+  Result<Subject> subject = FindSubject(env, model, std::move(*settings), &pool);
+  if (!subject.ok()) return subject.status();
+  const ModelConfig& config = subject->model.config;
+  subject->workload = workload;
+  for (int64_t& length : subject->workload.lengths) {
+    length = length == 0 ? config.max_position : length;
+  }
+  Result<Blueprint> blueprint = Draw(env, *subject);
+  if (!blueprint.ok()) return blueprint.status();
+  ModelPlan result;
+  if (!subject->model.notice.empty()) result.notices.push_back(subject->model.notice);
+  result.info =
+      ModelInfoOf(config, CountWeightBytes(config), subject->model.folder, subject->settings);
+  result.kernels = subject->target.name;
+  result.threads = pool.threads();
+  result.lengths = subject->workload.lengths;
+  result.plan = ReportOf(*blueprint);
+  if (!subject->machine.has_value()) return result;
+  result.plan.prediction = PredictionOf(*blueprint, *subject->machine);
+  if (explain == Explain::kYes) {
+    result.explain = plan::ExplainSpeed(blueprint->request, blueprint->plan);
+  }
+  for (std::string& notice : NoticesOf(blueprint->plan, subject->machine->machine)) {
+    result.notices.push_back(std::move(notice));
   }
   return result;
 } catch (...) {

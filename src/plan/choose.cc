@@ -66,7 +66,7 @@ bool WastesSlabs(const PlanRequest& request, int group_heads) {
 
 // Numbers of staging slabs to choose from.
 std::vector<int> StagingChoices(const PlanRequest& request) {
-  if (request.fixed.staging_slabs > 0) return {request.fixed.staging_slabs};
+  if (request.fixed.staging_slabs.has_value()) return {*request.fixed.staging_slabs};
   std::vector<int> choices;
   const int most = request.budgets.disk > 0 ? kStagingOfDisk : kMostStaging;
   for (int slabs = kStaging; slabs <= most; ++slabs) choices.push_back(slabs);
@@ -78,7 +78,7 @@ std::vector<int> StagingChoices(const PlanRequest& request) {
 
 // From the longest to the shortest.
 std::vector<int64_t> Chunks(const PlanRequest& request) {
-  if (request.fixed.chunk > 0) return {request.fixed.chunk};
+  if (request.fixed.chunk.has_value()) return {*request.fixed.chunk};
   std::vector<int64_t> chunks = {AutoChunk(request)};
   for (int64_t c = request.chunk / 2; c >= kMinChunk; c /= 2) {
     if (c < chunks.back()) chunks.push_back(c);
@@ -138,8 +138,8 @@ int64_t AutoSegment(const PlanRequest& request) {
 
 std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   std::vector<int> groups;
-  if (request.fixed.group_heads > 0) {
-    groups.push_back(std::min(request.fixed.group_heads, request.shape.kv_heads));
+  if (request.fixed.group_heads.has_value()) {
+    groups.push_back(std::min(*request.fixed.group_heads, request.shape.kv_heads));
   } else {
     for (int g = request.shape.kv_heads; g > 1; g = static_cast<int>(CeilDiv(g, 2)))
       if (!WastesSlabs(request, g)) groups.push_back(g);
@@ -147,8 +147,8 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   }
   const std::vector<int64_t> chunks = Chunks(request);
   std::vector<int64_t> segments;
-  if (request.fixed.segment_tokens > 0) {
-    segments.push_back(request.fixed.segment_tokens);
+  if (request.fixed.segment_tokens.has_value()) {
+    segments.push_back(*request.fixed.segment_tokens);
   } else {
     const int64_t largest = AutoSegment(request);
     for (int64_t s = largest; s >= request.page_slots; s = Align(s / 2, request.page_slots)) {
@@ -160,11 +160,12 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   for (int64_t segment : segments) {
     for (int64_t chunk : chunks) {
       for (int group : groups) {
-        CacheChoice choice = request.fixed;
+        CacheChoice choice;
+        choice.recompute = request.fixed.recompute;
         choice.group_heads = group;
         choice.chunk = chunk;
         choice.segment_tokens = segment;
-        if (choice.staging_slabs == 0) choice.staging_slabs = kStaging;
+        choice.staging_slabs = request.fixed.staging_slabs.value_or(kStaging);
         choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
         candidates.push_back(choice);
       }
@@ -200,7 +201,9 @@ const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheCho
 // Where most of the cache is read from disk, more buffers are worth more than resident slabs.
 CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice) {
   const Fit fit = TryFit(request, choice);
-  if (request.fixed.staging_slabs > 0 || fit.slabs[2] <= fit.slabs[0] + fit.slabs[1]) return choice;
+  if (request.fixed.staging_slabs.has_value() || fit.slabs[2] <= fit.slabs[0] + fit.slabs[1]) {
+    return choice;
+  }
   CacheChoice deeper = choice;
   for (int slabs = kStagingOfDisk; slabs > kStaging; --slabs) {
     deeper.staging_slabs = deeper.bounce_slabs = slabs;
@@ -268,14 +271,14 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
   const auto add = [&](CacheChoice cut) {
     for (int slabs : StagingChoices(request)) {
       cut.staging_slabs = slabs;
-      cut.bounce_slabs = !disk ? 0 : request.fixed.staging_slabs > 0 ? kStaging : slabs;
+      cut.bounce_slabs = !disk ? 0 : request.fixed.staging_slabs.has_value() ? kStaging : slabs;
       cuts.push_back(cut);
     }
   };
   for (const CacheChoice& cut : candidates) {
     if (cut.chunk == rule.chunk && cut.segment_tokens == rule.segment_tokens) add(cut);
   }
-  if (request.fixed.segment_tokens == 0 && request.fixed.group_heads == 0) {
+  if (!request.fixed.segment_tokens.has_value() && !request.fixed.group_heads.has_value()) {
     CacheChoice whole = rule;
     whole.segment_tokens = WholeSegment(request);
     for (int group : {1, request.shape.kv_heads}) {
@@ -306,7 +309,7 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
         .seconds;
   };
   const Fit fit = TryFit(request, best.choice);
-  if (request.fixed.chunk > 0 || fit.weight_layers == request.shape.layers) return best;
+  if (request.fixed.chunk.has_value() || fit.weight_layers == request.shape.layers) return best;
   double prefill = prefill_of(best.choice, fit);
   const int64_t most = best.choice.chunk * kMostChunks;
   for (CacheChoice larger = best.choice; larger.chunk < most;) {
@@ -354,7 +357,7 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
       found = scored;
       any = true;
     }
-    if (request.fixed.segment_tokens > 0 || segment <= LeastXSegment(request)) break;
+    if (request.fixed.segment_tokens.has_value() || segment <= LeastXSegment(request)) break;
   }
   return found.seconds < best.seconds * (1.0 - kClearly) ? found : best;
 }

@@ -32,7 +32,7 @@ PlanRequest RequestOf(const ModelShape& shape, std::vector<int64_t> lengths) {
 PlanRequest Unlimited(PlanRequest request) {
   request.budgets = {kUnlimited, kUnlimited, 0, kUnlimited};
   request.keep_on_device = request.keep_on_host = true;
-  request.weight_layers = request.disk_layers = -1;
+  request.weight_layers = request.disk_layers = std::nullopt;
   return request;
 }
 
@@ -193,7 +193,7 @@ TEST(Cut, MoreOfABudgetNeverMakesARequestFail) {
       request.map_share = 1.0 / 16;
     }
     request.keep_on_device = random.Below(3) != 0;
-    request.session = random.Below(4) == 0;
+    if (random.Below(4) == 0) request.session = kSession;
     const auto fits = [](const PlanRequest& of) { return ChooseCut(of).has_value(); };
     if (!fits(request)) continue;
     ++fitted;
@@ -230,13 +230,13 @@ TEST(Cut, BounceBuffersAreThereWhereADiskIs) {
     return bytes;
   };
   EXPECT_EQ(bounce(MakePlan(request)), 0);
-  request.session = true;
+  request.session = kSession;
   EXPECT_EQ(bounce(MakePlan(request)), 2 * kMiB);
   request.budgets.host = 4096;  // which they would not fit into
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
   request.budgets.host = 2 * kMiB;
   EXPECT_EQ(bounce(MakePlan(request)), 2 * kMiB);
-  request.session = false;
+  request.session = std::nullopt;
   request.budgets = {8 * kMiB, 30 * kMiB, kGiB};
   EXPECT_EQ(bounce(MakePlan(request)), 0);  // the host holds what the device does not
   request.budgets.host = 26 * kMiB;
@@ -259,7 +259,7 @@ TEST(Cut, EveryBudgetThatARefusalOffersWouldDo) {
                        i % 3 == 0 ? 0 : random.Below(20 * kMiB)};
     request.keep_on_device = random.Below(3) != 0;
     request.keep_on_host = random.Below(4) != 0;
-    request.session = random.Below(3) == 0;
+    if (random.Below(3) == 0) request.session = kSession;
     if (request.session && random.Below(2) == 0) {
       request.fixed.group_heads = 4;
       request.fixed.segment_tokens = 1024;

@@ -40,11 +40,6 @@ WeightSplit SplitWeights(const PlanRequest& request, int resident, int on_disk) 
 namespace {
 
 constexpr int64_t kDiskAlignment = 4096;  // of what is written there
-// Of a session's file: what it begins with, and of its table of contents the part whose size
-// does not follow the cache, for a token and for a slab and a page of it.
-constexpr int64_t kSessionHeader = 2 * kDiskAlignment;
-constexpr int64_t kContentsText = 8192;
-constexpr int64_t kContentsToken = 4, kContentsSlab = 24, kContentsPage = 8;
 
 // Slabs of X of all layers and sequences when every sequence has its full length.
 int64_t CountXSlabs(const PlanRequest& request, const CacheChoice& choice) {
@@ -85,14 +80,15 @@ struct Sizes {
 };
 
 // A session's file holds all slabs once it is saved, whatever the tiers that they are read from,
-// and its table of contents twice: the old one counts until the new one is written.
+// and its table of contents.
 int64_t SessionBytes(const PlanRequest& request, const CacheChoice& choice, int64_t slabs,
                      int64_t slab_bytes) {
-  if (!request.session) return 0;
+  if (!request.session.has_value()) return 0;
+  const SessionSizes& sizes = *request.session;
   const int64_t pages = choice.segment_tokens / request.page_slots;
-  const int64_t contents = kContentsText + kContentsToken * TotalTokens(request) +
-                           slabs * (kContentsSlab + kContentsPage * pages);
-  return kSessionHeader + (slabs + 2 * CeilDiv(contents, slab_bytes)) * slab_bytes;
+  const int64_t contents = sizes.contents + sizes.token * TotalTokens(request) +
+                           slabs * (sizes.slab + sizes.page * pages);
+  return sizes.header + (slabs + sizes.copies * CeilDiv(contents, slab_bytes)) * slab_bytes;
 }
 
 Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
@@ -202,7 +198,7 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
 // A disk tier is there where slabs need one, and in any case for a session's file or where nothing
 // else may hold what closes.
 Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
-  places.disk_tier = request.session || !request.keep_on_host;
+  places.disk_tier = request.session.has_value() || !request.keep_on_host;
   const Fit fit = FitIn(request, sizes, places);
   if (fit.ok || places.disk_tier || places.disk <= 0) return fit;
   places.disk_tier = true;
@@ -221,7 +217,7 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, b
         {weight_layers, on_disk, disk - on_disk * layer, /*disk_tier=*/false, few_on_host});
   };
   int high = request.shape.layers - weight_layers;
-  if (request.disk_layers >= 0) return with(std::min(request.disk_layers, high));
+  if (request.disk_layers.has_value()) return with(std::min(*request.disk_layers, high));
   const Fit none = with(0);
   if (none.ok || high == 0 || request.layer_read_bytes == 0) return none;
   // Where they take of the disk's budget, that is asked last.
@@ -242,8 +238,8 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, b
 // With as many layers on the device as fit.
 Fit FitLayers(const PlanRequest& request, const Sizes& sizes, bool few_on_host) {
   const int layers = request.shape.layers;
-  if (request.weight_layers >= 0) {
-    return FitWith(request, sizes, std::min(request.weight_layers, layers), few_on_host);
+  if (request.weight_layers.has_value()) {
+    return FitWith(request, sizes, std::min(*request.weight_layers, layers), few_on_host);
   }
   const Fit all = FitWith(request, sizes, layers, few_on_host);
   if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;

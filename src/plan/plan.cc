@@ -16,21 +16,21 @@ namespace {
 constexpr int64_t kMostTokens = int64_t{1} << 30;
 
 Status CheckRequest(const PlanRequest& request) {
-  const CacheChoice& fixed = request.fixed;
-  if (fixed.chunk < 0 || fixed.group_heads < 0 || fixed.segment_tokens < 0) {
+  const FixedCut& fixed = request.fixed;
+  const int64_t chunk = fixed.chunk.value_or(1), segment = fixed.segment_tokens.value_or(0);
+  if (chunk < 1 || fixed.group_heads.value_or(1) < 1 || segment < 0) {
     return Status(StatusCode::kInvalidArgument, "chunk, head group and segment must be positive");
   }
-  if (std::max(fixed.chunk, fixed.segment_tokens) > kMostTokens) {
+  if (std::max(chunk, segment) > kMostTokens) {
     return Status(StatusCode::kInvalidArgument,
                   "a chunk or segment has at most " + std::to_string(kMostTokens) + " tokens");
   }
-  if (fixed.segment_tokens % request.page_slots != 0) {
-    return Status(StatusCode::kInvalidArgument, "a segment of " +
-                                                    std::to_string(fixed.segment_tokens) +
+  if (segment % request.page_slots != 0) {
+    return Status(StatusCode::kInvalidArgument, "a segment of " + std::to_string(segment) +
                                                     " tokens is not a multiple of the page's " +
                                                     std::to_string(request.page_slots) + " slots");
   }
-  if (fixed.staging_slabs < 0) {
+  if (fixed.staging_slabs.value_or(0) < 0) {
     return Status(StatusCode::kInvalidArgument, "staging buffers cannot be fewer than 0");
   }
   for (int64_t length : request.lengths) {
@@ -110,7 +110,7 @@ std::vector<std::string> BudgetsThatWouldDo(const PlanRequest& request) {
 
 Status DoesNotFit(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
-  const bool streams = request.weight_layers >= 0 && request.weight_layers < request.shape.layers;
+  const bool streams = request.weight_layers.value_or(request.shape.layers) < request.shape.layers;
   std::string message =
       std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
       std::to_string(longest) + " tokens" +
@@ -216,9 +216,10 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say("the weights of " + std::to_string(layers - fit.weight_layers) + " of " +
         std::to_string(layers) + " layers stream from " + (all_on_disk ? "disk" : "host memory") +
         ", " + FormatBytes(plan->streamed_weight_bytes) + " in each step of any size" +
-        (request.weight_layers >= 0 ? ""
-                                    : "; they do not fit, and those that do come before keys and "
-                                      "values, since a step needs all of them from the first on"));
+        (request.weight_layers.has_value()
+             ? ""
+             : "; they do not fit, and those that do come before keys and "
+               "values, since a step needs all of them from the first on"));
   }
   if (fit.disk_layers > 0) {
     say("host memory does not hold those of " + std::to_string(fit.disk_layers) +
@@ -227,7 +228,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
         (request.weights_in_files ? "the model's files" : "a temporary file") +
         " again, a layer ahead");
   }
-  if (request.fixed.chunk == 0 && plan->cache.chunk > AutoChunk(request)) {
+  if (!request.fixed.chunk.has_value() && plan->cache.chunk > AutoChunk(request)) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the weights cross the bus once for more tokens");
   }
@@ -250,11 +251,11 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say(std::to_string(streaming) + " of " + std::to_string(heads) +
         " KV heads stream: they keep sink and recent tokens, on the device, and no others");
   }
-  if (request.fixed.group_heads == 0 && plan->cache.group_heads < request.shape.kv_heads) {
+  if (!request.fixed.group_heads.has_value() && plan->cache.group_heads < request.shape.kv_heads) {
     say("head group " + std::to_string(plan->cache.group_heads) + " of " +
         std::to_string(request.shape.kv_heads) + ": " + WhyNoLargerGroup(request, fit, *plan));
   }
-  if (request.fixed.chunk == 0 && plan->cache.chunk < AutoChunk(request)) {
+  if (!request.fixed.chunk.has_value() && plan->cache.chunk < AutoChunk(request)) {
     CacheChoice longer = plan->cache;
     longer.chunk *= 2;
     say("chunk " + std::to_string(plan->cache.chunk) + ": " +
@@ -273,7 +274,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say(std::to_string(plan->cache.staging_slabs) +
         " staging buffers: most is read from disk, which is faster with many requests");
   }
-  if (request.fixed.segment_tokens == 0 && plan->cache.recompute == 0.0 &&
+  if (!request.fixed.segment_tokens.has_value() && plan->cache.recompute == 0.0 &&
       plan->cache.segment_tokens < AutoSegment(request)) {
     CacheChoice longer = plan->cache;
     longer.segment_tokens *= 2;
@@ -286,7 +287,7 @@ void Explain(const PlanRequest& request, const Fit& fit, Plan* plan) {
 PlanRequest WithoutBudgets(PlanRequest request) {
   request.budgets = {kUnbounded, kUnbounded, 0, kUnbounded};
   request.keep_on_device = request.keep_on_host = true;
-  request.weight_layers = request.disk_layers = -1;
+  request.weight_layers = request.disk_layers = std::nullopt;
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace headway::plan {
 // the next is filled. And buffers in host memory that those on disk pass through before.
 inline constexpr int kWeightBuffers = 2;
 
-// How the cache is cut and moved. 0 in a request means "choose".
+// How the cache is cut and moved.
 struct CacheChoice {
   int64_t chunk = 0;           // tokens of a prefill step
   int group_heads = 0;         // KV heads moved together
@@ -59,6 +60,26 @@ struct Budgets {
   int64_t device = std::numeric_limits<int64_t>::max();
 };
 
+// Bytes of a session's file beside its slabs: what it begins with, and its table of contents, for
+// the part that does not grow with the cache, a token, a slab and a page of a slab.
+struct SessionSizes {
+  int64_t header = 0;
+  int64_t contents = 0;
+  int64_t token = 0;
+  int64_t slab = 0;
+  int64_t page = 0;
+  int64_t copies = 1;  // of the table of contents, that are there at a time
+};
+
+// What the user or a session fixes of a cut; absent: the planner's choice.
+struct FixedCut {
+  std::optional<int64_t> chunk;
+  std::optional<int> group_heads;
+  std::optional<int64_t> segment_tokens;
+  std::optional<int> staging_slabs;
+  double recompute = 0.0;
+};
+
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
@@ -70,11 +91,11 @@ struct PlanRequest {
   int64_t weight_bytes = 0;
   // Of these: the matrices of a layer, which may be in host memory and stream in each step.
   int64_t layer_weight_bytes = 0;
-  // Layers whose matrices stay on the device; -1: as many as fit it.
-  int weight_layers = -1;
-  // Of the others, those whose matrices are read from disk in each step; -1: as few as host memory
-  // leaves.
-  int disk_layers = -1;
+  // Layers whose matrices stay on the device; absent: as many as fit it.
+  std::optional<int> weight_layers;
+  // Of the others, those whose matrices are read from disk in each step; absent: as few as host
+  // memory leaves.
+  std::optional<int> disk_layers;
   // Host memory that these take on their way, a layer; 0: none can be read from disk.
   int64_t layer_read_bytes = 0;
   bool weights_in_files = true;  // they lie on disk already; else what is there takes of its budget
@@ -88,8 +109,9 @@ struct PlanRequest {
   Budgets budgets;
   bool keep_on_device = true;  // false: no closed page may stay (placement host-only or disk-only)
   bool keep_on_host = true;    // false: disk-only
-  bool session = false;        // its file is a disk tier, whether slabs must lie there or not
-  CacheChoice fixed;           // what the user or a session fixed
+  // With a session: its file is a disk tier, whether slabs must lie there or not.
+  std::optional<SessionSizes> session;
+  FixedCut fixed;
   CostModel costs;
   // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
   // taken that they say is fastest. Null: the largest buffers that fit. Outlives the request.

@@ -424,7 +424,6 @@ TEST(Plan, WeightsInNoFileTakeDiskMemory) {
   EXPECT_EQ(FindSmallestBudgets(request).disk, 18 * kMiB);
   request.budgets.disk = 18 * kMiB;
   // Buffers for slabs on disk are there where there is such a budget.
-  request.fixed.bounce_slabs = 0;
   const Result<Plan> plan = MakePlan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->disk_layers, 6);

@@ -57,46 +57,12 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   const ModelShape& shape = model.shape();
   std::unique_ptr<StepHarness> h(new StepHarness());
   h->config_ = config;
-  kv::StoreOptions options;
-  options.format.layers = shape.layers;
-  options.format.kv_heads = shape.kv_heads;
-  options.format.page = {shape.dtype, config.page_slots, shape.head_dim, config.encoding};
-  options.format.group_heads = config.group_heads == 0 ? shape.kv_heads : config.group_heads;
-  options.format.segment_pages = static_cast<int>(config.segment_pages);
-  options.format.window = model.config().windows;
-  options.format.pattern = config.pattern;
-  options.max_sequences = sequences;
-  const auto seen = [](int64_t window) { return window > 0; };
-  if (std::any_of(options.format.window.begin(), options.format.window.end(), seen)) {
+  const std::vector<int64_t>& windows = model.config().windows;
+  if (std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; })) {
     h->config_.x_segments = 0;
   }
-  if (h->config_.x_segments > 0) {
-    options.format.x_width = shape.d_model;
-    const int64_t pages = config.gather_pages == 0 ? config.segment_pages + config.segment_pages / 2
-                                                   : config.gather_pages;
-    options.gather_tokens = pages * config.page_slots;
-  }
-  options.max_step_tokens = std::max<int64_t>(config.chunk, sequences);
-  options.staging_slabs = config.staging_slabs;
-  options.bounce_slabs = 2;
-  options.placement = config.placement;
-  options.wait_filter = config.wait_filter;
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
-  options.disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
-  const kv::StoreFootprint fixed = kv::FootprintOf(options);
-  const int64_t slab = options.format.slab_bytes();
-  h->device_budget_ = std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer +
-                                                             fixed.streaming_heads + fixed.staging +
-                                                             config.device_slabs * slab);
-  h->host_budget_ =
-      std::make_unique<Budget>("host", fixed.bounce + config.host_slabs * slab +
-                                           config.host_slabs * options.format.x_slab_bytes());
-  h->disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
-  h->memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
-  options.device_budget = h->device_budget_.get();
-  options.host_budget = h->host_budget_.get();
-  options.disk_budget = h->disk_budget_.get();
-
+  const std::string disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
   Result<std::unique_ptr<Backend>> backend =
       NewBackend(config.use_ref_kernels ? "cpu" : TestDevice(), config.isa);
@@ -118,7 +84,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
                                               .streamed = streamed,
                                               .on_disk = DiskLayers(streamed, config.disk_layers),
                                               .disk_budget = &disk_weights,
-                                              .directory = options.disk_directory});
+                                              .directory = disk_directory});
         !s.ok()) {
       return s;
     }
@@ -135,21 +101,19 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     h->kernels_ = NewDelayingKernels(std::move(h->kernels_), *h->device_, config.delays);
     h->device_ = NewDelayingDevice(std::move(h->device_), env, config.delays);
   }
-  KernelLimits limits;
-  limits.rows = std::max<int64_t>({options.max_step_tokens, options.gather_tokens, 32});
-  limits.max_in = model.MaxLinearIn();
-  limits.max_out = std::max<int64_t>(model.MaxLinearOut(), shape.vocab);
-  limits.head_dim = shape.head_dim;
-  limits.group = shape.group();
-  limits.query_heads = shape.query_heads;
-  limits.vocab = shape.vocab;
-  limits.activation = h->kernels_->ActivationDType(shape.dtype);
-  limits.encoding = config.encoding;
-  if (Status s = h->kernels_->Prepare(limits, *h->device_, *h->memory_budget_); !s.ok()) return s;
+  const Layout layout = h->LayOutFor(model, sequences, max_length);
+  kv::StoreOptions options = layout.store;
+  options.placement = config.placement;
+  options.wait_filter = config.wait_filter;
+  options.disk_directory = disk_directory;
+  h->MakeBudgets(&options);
+  if (Status s = h->kernels_->Prepare(layout.kernels, *h->device_, *h->memory_budget_); !s.ok()) {
+    return s;
+  }
   options.kernels = h->kernels_.get();
   h->compute_ = *h->device_->NewStream(Lane::kCompute);
   if (config.host || config.host_share > 0.0) {
-    if (Status s = h->MakeHost(model, options, max_length); !s.ok()) return s;
+    if (Status s = h->MakeHost(model, layout); !s.ok()) return s;
   }
   Result<std::unique_ptr<kv::Store>> store =
       kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
@@ -162,15 +126,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     if (!weights.ok()) return weights.status();
     h->weights_ = std::move(*weights);
   }
-  ExecutorLimits executor_limits;
-  executor_limits.step_tokens = options.max_step_tokens;
-  executor_limits.entries = sequences;
-  executor_limits.length = max_length;
-  executor_limits.segment_tokens = options.format.segment_tokens();
-  executor_limits.gather_tokens = options.gather_tokens;
-  executor_limits.page_slots = config.page_slots;
-  executor_limits.streaming_heads = config.pattern.StreamingHeads() > 0;
-  executor_limits.activation_dtype = h->kernels_->ActivationDType(shape.dtype);
+  ExecutorLimits executor_limits = layout.executor;
   executor_limits.host_reads_device = h->device_->host_reads_memory();
   HostPath host{h->host_.get(), config.host_share, nullptr};
   if (config.adapt) host.trace = &h->trace_;
@@ -182,8 +138,43 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   return h;
 }
 
-Status StepHarness::MakeHost(const Model& model, const kv::StoreOptions& options,
-                             int64_t max_length) {
+Layout StepHarness::LayOutFor(const Model& model, int sequences, int64_t max_length) const {
+  LayoutBasis basis;
+  basis.config = model.config();
+  basis.page_slots = config_.page_slots;
+  basis.encoding = config_.encoding;
+  basis.pattern = config_.pattern;
+  basis.lengths.assign(static_cast<size_t>(sequences), max_length);
+  basis.kernels = kernels_.get();
+  plan::CacheChoice cut;
+  cut.chunk = config_.chunk;
+  cut.group_heads = config_.group_heads == 0 ? model.shape().kv_heads : config_.group_heads;
+  cut.segment_tokens = config_.segment_pages * config_.page_slots;
+  cut.staging_slabs = config_.staging_slabs;
+  cut.bounce_slabs = 2;
+  const int64_t pages = config_.gather_pages == 0
+                            ? config_.segment_pages + config_.segment_pages / 2
+                            : config_.gather_pages;
+  return LayOut(basis, cut, config_.x_segments > 0 ? pages * config_.page_slots : 0);
+}
+
+void StepHarness::MakeBudgets(kv::StoreOptions* options) {
+  const kv::StoreFootprint fixed = kv::FootprintOf(*options);
+  const int64_t slab = options->format.slab_bytes();
+  device_budget_ = std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer +
+                                                          fixed.streaming_heads + fixed.staging +
+                                                          config_.device_slabs * slab);
+  host_budget_ =
+      std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
+                                           config_.host_slabs * options->format.x_slab_bytes());
+  disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
+  memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
+  options->device_budget = device_budget_.get();
+  options->host_budget = host_budget_.get();
+  options->disk_budget = disk_budget_.get();
+}
+
+Status StepHarness::MakeHost(const Model& model, const Layout& layout) {
   host_pool_ = std::make_unique<ThreadPool>(config_.threads);
   std::unique_ptr<Kernels> kernels = NewRefKernels();
   if (!config_.use_ref_kernels) {
@@ -191,15 +182,8 @@ Status StepHarness::MakeHost(const Model& model, const kv::StoreOptions& options
     if (!made.ok()) return made.status();
     kernels = std::move(*made);
   }
-  HostAttentionLimits limits;
-  limits.shape = model.shape();
-  limits.format = options.format.page;
-  limits.entries = options.max_sequences;
-  limits.length = max_length;
-  limits.segment_tokens = options.format.segment_tokens();
-  limits.activation = kernels_->ActivationDType(model.shape().dtype);
-  Result<std::unique_ptr<HostAttention>> made =
-      HostAttention::Create(limits, std::move(kernels), *device_, *memory_budget_);
+  Result<std::unique_ptr<HostAttention>> made = HostAttention::Create(
+      layout.host(model.shape()), std::move(kernels), *device_, *memory_budget_);
   if (!made.ok()) return made.status();
   host_ = std::move(*made);
   return OkStatus();

@@ -21,7 +21,7 @@
 #include "device/device.h"
 #include "device/trace.h"
 #include "engine/executor.h"
-#include "headway/engine.h"
+#include "engine/layout.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
@@ -92,7 +92,10 @@ class StepHarness {
 
  private:
   StepHarness() = default;
-  Status MakeHost(const Model& model, const kv::StoreOptions& options, int64_t max_length);
+  Layout LayOutFor(const Model& model, int sequences, int64_t max_length) const;
+  // Sets those of the options, too.
+  void MakeBudgets(kv::StoreOptions* options);
+  Status MakeHost(const Model& model, const Layout& layout);
 
   HarnessConfig config_;
   Trace trace_;

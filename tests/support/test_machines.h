@@ -92,6 +92,9 @@ inline const ModelShape kOpt67B = {32, 4096, 32, 32, 128, 16384, 50272, DType::k
 inline const ModelShape kOpt13B = {40, 5120, 40, 40, 128, 20480, 50272, DType::kF16, false};
 inline const ModelShape kOpt30B = {48, 7168, 56, 56, 128, 28672, 50272, DType::kF16, false};
 
+// Superblocks and the manifest as sessions have them.
+inline constexpr SessionSizes kSession = {8192, 8192, 4, 24, 8, 2};
+
 // What a cache of 16-bit pages of 64 slots takes, without padding.
 inline auto CacheCosts(const ModelShape& shape) {
   return [shape](const CacheChoice& c) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/eval/retrieval.h"
-#include "headway/engine.h"
+#include "headway/context.h"
 #include "headway/status.h"
 
 namespace headway::eval {

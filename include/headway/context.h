@@ -1,0 +1,143 @@
+// A Context: requests in, generations out, and what they took.
+#ifndef HEADWAY_CONTEXT_H_
+#define HEADWAY_CONTEXT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headway/plan.h"
+#include "headway/status.h"
+#include "headway/types.h"
+
+namespace headway {
+
+// One prompt of a batch. Request i runs in slot i of the Context, and those that are more than its
+// sequences in the slots of those that end first, in order. The part of a prompt that equals what
+// the slot's cache holds is not computed again.
+struct Request {
+  std::vector<TokenId> prompt;
+  int64_t max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // text that ends generation; not part of the output
+  bool ignore_eos = false;
+};
+
+struct Progress {
+  enum class Phase { kPrefill, kDecode };
+  Phase phase = Phase::kPrefill;
+  int64_t done = 0;            // tokens of all requests
+  int64_t total = 0;           // kDecode: at most
+  double seconds = 0.0;        // since the phase began
+  int64_t tier_bytes[3] = {};  // device, host, disk: KV held
+};
+
+struct Generation;
+
+struct Hooks {
+  // Text of request i as it is made, always whole UTF-8. False ends that request.
+  std::function<bool(int request, std::string_view text)> on_text;
+  // Request i has ended.
+  std::function<void(int request, const Generation&)> on_done;
+  std::function<void(const Progress&)> on_progress;
+  // Polled between layers; true stops cleanly, keeping what whole pages hold.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+enum class FinishReason { kEos, kStop, kLength, kContextFull, kCancelled };
+const char* FinishReasonName(
+    FinishReason reason);  // "eos", "stop", "length", "context", "cancelled"
+
+struct Generation {
+  std::vector<TokenId> tokens;  // without the token that ended it
+  std::string text;
+  FinishReason finish = FinishReason::kLength;
+  int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;         // of the prompt, found in the cache
+  std::vector<std::string> notices;  // such as why a saved cache could not be used
+};
+
+// Times of the last Generate or Score.
+struct Timings {
+  int64_t prefill_tokens = 0;
+  double prefill_seconds = 0.0;
+  int64_t decode_tokens = 0;  // of all requests, computed by decode steps
+  double decode_seconds = 0.0;
+  double host_share = 0.0;  // EngineOptions::host_share as it is now
+};
+
+// Bytes and busy time of a lane since the Context was made or ResetLanes.
+struct LaneReport {
+  std::string lane;  // "compute", "h2d", "d2h", "cpu", "disk-write", "disk-weights", "disk-read"
+  double busy_seconds = 0.0;
+  int64_t bytes = 0;
+  int64_t flops = 0;
+};
+
+// Caches of one workload's sequences and the steps that grow them. Lives shorter than its Engine.
+class Context {
+ public:
+  ~Context();
+
+  const PlanReport& plan() const;
+
+  // Prefills and decodes a batch. Requests may be more than the workload's sequences if each fits
+  // the shortest of them; they share steps with those that decode.
+  Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
+
+  // The sum of -ln p(token | tokens before) over tokens[1..) of one sequence, in slot 0, whose
+  // cache is emptied first.
+  struct ScoreResult {
+    double negative_log_likelihood = 0.0;
+    int64_t predictions = 0;
+  };
+  // The part of it that tokens[begin, end) predict, behind the parts before, which earlier calls
+  // with the same tokens took: each part is read in steps of its own. `logits`, where given, sees
+  // what predicts tokens[index].
+  struct ScorePart {
+    int64_t begin = 0;  // 0 empties the cache
+    int64_t end = -1;   // -1: up to the last token, which predicts nothing
+    std::function<void(int64_t index, std::span<const float> logits)> logits;
+  };
+  Result<ScoreResult> Score(std::span<const TokenId> tokens, const Hooks& hooks);
+  Result<ScoreResult> Score(std::span<const TokenId> tokens, const ScorePart& part,
+                            const Hooks& hooks);
+
+  // How far the attention of each KV head reaches behind tokens[from..): the mean over these tokens
+  // of the share that falls on keys that are neither among the first `sink` nor the `recent` last
+  // ones, of the query head of its group with the largest share. [layers * KV heads], 0 to 1. In
+  // slot 0, whose cache is used as far as it fits. Not with streaming heads.
+  Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
+                                          int64_t sink, int64_t recent, const Hooks& hooks);
+
+  // For measuring: fills slot `slot` with `tokens` of random keys and values.
+  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
+
+  void Reset();  // empties every slot
+  // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept
+  // with it, such as the conversation that the tokens are. Also from within on_progress.
+  Status SaveSession(std::string_view note = {});
+  int64_t SessionTokens() const;           // that it began with, from the session file
+  const std::string& SessionNote() const;  // that it was saved with; empty without a session
+
+  Timings timings() const;
+  // Of the keys and values held, open pages by what they hold: 0 device, 1 host, 2 disk.
+  int64_t TierBytes(int tier) const;
+  std::vector<LaneReport> Lanes() const;
+  void ResetLanes();
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Context(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_CONTEXT_H_

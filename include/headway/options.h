@@ -1,0 +1,89 @@
+// What an Engine is opened with.
+#ifndef HEADWAY_OPTIONS_H_
+#define HEADWAY_OPTIONS_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace headway {
+
+inline constexpr double kHostShareAuto = -1.0;
+inline constexpr double kRecomputeAuto = -1.0;
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+struct EngineOptions {
+  std::string device = "cpu";  // or "cuda", or "cuda:N" for GPU N, where the build has it
+  std::string isa = "auto";    // instruction set of the CPU kernels: auto, amx, avx512, avx2
+  int threads = 0;             // 0: every core that the process may use
+
+  // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
+  int64_t gpu_memory = 0;        // all that is on the GPU, the driver's part too; 0: what is free
+  int64_t kv_memory = kNoLimit;  // the fast tier's KV pages, append and staging buffers
+  // KV behind the fast tier, and weights that stream; 0: nothing but the disk tier's buffers.
+  int64_t host_memory = kNoLimit;
+  int64_t disk_memory = 0;  // KV on disk, behind host memory
+  std::string disk_path;    // directory of the disk tier; empty: TMPDIR, or /tmp
+
+  // Layers whose weights stay on the device; those of the others are kept in host memory and
+  // brought in each step. -1: as many as fit, which are all on a CPU. Of one engine, the first
+  // context's.
+  int gpu_layers = -1;
+
+  // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
+  // group, segment, staging buffers and placement, as the method that it is named after has them:
+  // headinfer moves the whole KV cache of one head at a time, layerwise that of one layer; both
+  // keep nothing on the device and two buffers, one attended to while the other is filled. kvpr
+  // does so with segments, and recomputes the share of them that its closed form says.
+  std::string policy = "auto";          // auto, headinfer, layerwise, kvpr
+  int64_t chunk = 0;                    // tokens of a prefill step
+  int head_group = 0;                   // KV heads moved together
+  int64_t segment = 0;                  // tokens of a slab
+  int page_slots = 64;                  // token slots of a page
+  int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
+  std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
+
+  // How closed pages are stored, an approximation unless none or the model's own dtype: none, bf16,
+  // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with.
+  std::string kv_encoding = "none";
+
+  // Decode steps leave a share of what they would stream from host memory to cores of the host,
+  // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: where there is
+  // a GPU, as the planner says, and after each step as the lanes' times say, so that both end
+  // together, unless the plan is frozen: then, and with a number, a run gives the same bits every
+  // time.
+  double host_share = kHostShareAuto;
+  bool freeze_plan = false;
+
+  // A share of the tokens, the first ones of each sequence, keep in host memory what keys and
+  // values are made of instead of these (KVPR): fewer bytes to copy where a model has a KV head for
+  // every query head, and more arithmetic. 0: none, 1: all, kRecomputeAuto: beside a GPU as much as
+  // is fastest by the machine's profile, if any. Not together with a session, a KV encoding,
+  // streaming heads or sliding windows.
+  double recompute_share = kRecomputeAuto;
+
+  // Streaming heads, an approximation (DuoAttention; HeadInfer, appendix D): heads that the pattern
+  // marks keep sink and recent tokens only, always on the device. Not together with a session.
+  std::string head_pattern;   // DuoAttention's TSV or its folder, or JSON; empty: none, exact
+  double sparsity = -1.0;     // share of the KV heads to stream, by the scores; < 0: the file's say
+  int64_t sink_tokens = -1;   // < 0: what the file says, or 64
+  int64_t recent_tokens = 0;  // 0: what the file says, or 256
+
+  // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
+  // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
+  // shipped for its GPU.
+  std::string machine;
+
+  std::string session;  // file that keeps the cache of slot 0 between runs; empty: none
+  // Where the session's cut does not fit the budgets, prompts are read again into one that does,
+  // and the first save replaces the file.
+  bool session_recut = false;
+  std::string trace;          // file for the lanes' trace; empty: none
+  bool time_kernels = false;  // the compute lane is timed on a GPU, too; a trace does that anyway
+  int64_t alias_host_memory = 0;  // for measuring: KV slabs on the host share that much memory
+  bool random_weights = false;    // `model` names a config.json; weights are drawn, not read
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_OPTIONS_H_

@@ -1,0 +1,119 @@
+// What a context would take and how fast it would be, without making it.
+#ifndef HEADWAY_PLAN_H_
+#define HEADWAY_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headway/types.h"
+
+namespace headway {
+
+// The sequences that a Context will hold, by the number of tokens that each will reach.
+struct Workload {
+  std::vector<int64_t> lengths;
+};
+
+struct MemoryLine {
+  std::string tier;  // "device", "host", "disk"
+  std::string what;
+  int64_t bytes = 0;
+};
+
+// Of one phase of a workload, by a machine profile.
+struct PhasePrediction {
+  double seconds = 0.0;
+  double tokens_per_second = 0.0;
+  std::string limit;                                  // the lane that is busy longest
+  std::vector<std::pair<std::string, double>> lanes;  // and how long each is, in seconds
+};
+
+struct Prediction {
+  std::string machine;      // the profile's name; empty: nothing was predicted
+  std::string origin;       // where the profile is from: "headway probe", "shipped profile h200"
+  PhasePrediction prefill;  // reading all sequences
+  PhasePrediction decode;   // one step of all at their full length
+};
+
+// What PredictSeconds is asked about: reading lengths[i] - prefixes[i] tokens behind prefixes[i],
+// or so many decode steps of sequences that have these lengths.
+struct Phase {
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> prefixes;
+  int64_t decode_steps = 0;
+};
+
+struct PlanReport {
+  int64_t chunk = 0;
+  int head_group = 0;
+  int64_t segment = 0;
+  int64_t kv_bytes = 0;  // of the whole workload
+  int64_t slab_bytes = 0;
+  int64_t slabs[3] = {};              // device, host, disk
+  int weight_layers = 0;              // whose weights stay on the device
+  int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
+  std::vector<int> disk_layers;       // of these, those whose weights it reads from disk, ascending
+  int64_t disk_weight_bytes = 0;      // theirs
+  double host_share = 0.0;            // that decode begins with; see EngineOptions
+  int64_t x_slabs = 0;  // on the host, beside those of keys and values: what is recomputed
+  double recompute_share = 0.0;
+  int staging_slabs = 0;
+  Prediction prediction;
+  std::vector<MemoryLine> memory;
+  std::vector<std::string> reasons;
+  // Where chunk or segment are not those of an all-resident run: what follows, and what would keep
+  // them. Empty: that run gives the same bits, where nothing is recomputed or left to the CPU.
+  std::string cut_notice;
+  // RAM in all: host lines, and the device's where they are RAM. A program whose malloc keeps what
+  // is freed may hold more.
+  int64_t memory_bytes = 0;
+  // The smallest budgets that would do, each with the others as they are; -1: none would.
+  int64_t smallest_gpu_memory = 0;  // 0 where the device's memory is RAM
+  int64_t smallest_kv_memory = 0;
+  int64_t smallest_host_memory = 0;
+  int64_t smallest_disk_memory = 0;
+};
+
+// What the files of a model say of it.
+struct ModelInfo {
+  std::string folder;
+  std::string architecture;
+  std::string dtype;
+  int layers = 0;
+  int d_model = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int d_ff = 0;
+  int vocab = 0;
+  int64_t max_position = 0;  // trained length; beyond it quality falls
+  int64_t weight_bytes = 0;
+  int64_t step_weight_bytes = 0;   // of the weights that a decode step reads
+  int64_t kv_bytes_per_token = 0;  // in closed pages, in the encoding asked for
+  std::string rope_type;
+  std::optional<TokenId> bos;
+  std::vector<TokenId> eos;
+  // What generation_config.json proposes; off where it says nothing, and greedy unless it has
+  // do_sample. A request takes it only where the caller puts it there.
+  SamplingOptions sampling;
+  bool has_tokenizer = false;
+  bool has_chat_template = false;
+};
+
+// What PlanModel says.
+struct ModelPlan {
+  ModelInfo info;
+  std::string kernels;  // or the machine's name, where its GPU need not be here
+  int threads = 0;
+  std::vector<int64_t> lengths;
+  PlanReport plan;
+  std::vector<std::string> explain;
+  std::vector<std::string> notices;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_PLAN_H_

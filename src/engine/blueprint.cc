@@ -1,0 +1,310 @@
+#include "engine/blueprint.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/page_codec.h"
+#include "kv/store/session_sizes.h"
+#include "model/config_identity.h"
+#include "plan/choose.h"
+
+namespace headway {
+namespace {
+
+// Of a token of the context in the program: its text and its id, which the caller, the request and
+// the slot hold.
+constexpr int64_t kTextBytes = 32;
+
+Status Wrong(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+// Of the settings' encoding, for a model whose cache is in `dtype` otherwise.
+Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const KernelSizes& kernels) {
+  if (const DType* plain = std::get_if<DType>(&wanted)) {
+    if (*plain == dtype) return Encoding::kNone;
+    if (*plain == DType::kF32) return ParseEncoding(DTypeName(*plain));  // refused, with the names
+    return Status(StatusCode::kUnsupported, std::string("--kv-encoding ") + DTypeName(*plain) +
+                                                ": this model's cache is in " + DTypeName(dtype) +
+                                                "; use none, int8, fp8 or int4");
+  }
+  const Encoding encoding = std::get<Encoding>(wanted);
+  if (!kernels.TakesEncoding(encoding)) {
+    return Status(StatusCode::kUnsupported,
+                  std::string("--kv-encoding ") + EncodingName(encoding) +
+                      ": this device does not read it yet; leave it out or use --device cpu");
+  }
+  return encoding;
+}
+
+Status CheckWorkload(const ModelConfig& config, const Workload& workload) {
+  if (workload.lengths.empty() || workload.lengths.size() > 4096) {
+    return Wrong("a workload has 1 to 4096 sequences");
+  }
+  for (int64_t length : workload.lengths) {
+    if (length < 1 || length > kMaxLength) {
+      return Wrong("a sequence of " + std::to_string(length) + " tokens; 1 to " +
+                   std::to_string(kMaxLength) + " are possible");
+    }
+    if (config.learned_positions && length > config.max_position) {
+      return Wrong("a context of " + std::to_string(length) + " tokens, and this " +
+                   config.architecture + " has learned " + std::to_string(config.max_position) +
+                   " positions; use a context of at most so many");
+    }
+  }
+  return OkStatus();
+}
+
+// What a policy fixes. HeadInfer's Algorithm 1 fetches the KV cache of the next head while the one
+// before is attended to; offloading by layers, the paper's baseline, does that with all heads.
+// KVPR recomputes the share of each layer's keys that its closed form says, and copies the rest.
+void ApplyPolicy(Policy policy, plan::PlanRequest* request) {
+  if (policy == Policy::kAuto) return;
+  request->fixed.staging_slabs = 2;
+  if (policy == Policy::kKvpr) {
+    if (request->machine == nullptr) return;  // refused by ApplyRecompute
+    request->fixed.recompute =
+        plan::RecomputeSplit(request->shape, 1.0, request->machine->host_to_device.Peak(),
+                             request->machine->gemm.Peak());
+    return;
+  }
+  request->fixed.group_heads = policy == Policy::kHeadInfer ? 1 : request->shape.kv_heads;
+  request->fixed.segment_tokens = plan::WholeSegment(*request);
+}
+
+// Why nothing can be recomputed under these settings; empty where something can.
+std::string WhyNoRecompute(const Settings& settings, const plan::PlanRequest& request,
+                           Encoding encoding) {
+  const bool windows = std::any_of(request.window.begin(), request.window.end(),
+                                   [](int64_t window) { return window > 0; });
+  const int group = request.fixed.group_heads.value_or(request.shape.kv_heads);
+  if (settings.session.has_value()) return "a session keeps keys and values; leave out --session";
+  if (encoding != Encoding::kNone) return "the cache is encoded; leave out --kv-encoding";
+  if (!request.slab_heads.empty()) return "there are streaming heads; leave out --head-pattern";
+  if (windows) return "this model's layers have sliding windows";
+  if (!request.keep_on_host) return "X is kept in host memory; leave out --placement disk-only";
+  if (group < request.shape.kv_heads) return "X is that of all heads; leave out --head-group";
+  return "";
+}
+
+// The settings' policy and share: what the plan must recompute, or may.
+Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
+                      plan::PlanRequest* request) {
+  const Settings& settings = *inputs.settings;
+  const bool kvpr = settings.policy == Policy::kKvpr;
+  if (kvpr && request->machine == nullptr) {
+    return Wrong(
+        "policy kvpr recomputes as much as the machine's speeds say: run headway probe "
+        "once, or give --machine");
+  }
+  const std::string why = WhyNoRecompute(settings, *request, encoding);
+  if (!settings.recompute_share.has_value()) {
+    // Without a bus there is nothing to save.
+    request->recompute =
+        inputs.backend.own_memory && settings.policy == Policy::kAuto && why.empty();
+  } else if (!kvpr) {
+    request->fixed.recompute = *settings.recompute_share;
+  }
+  if (kvpr || request->fixed.recompute > 0.0) {
+    if (!why.empty()) {
+      return Status(StatusCode::kUnsupported,
+                    (kvpr ? "--policy kvpr" : "--recompute") + (": " + why));
+    }
+    request->fixed.group_heads = request->shape.kv_heads;
+  }
+  return OkStatus();
+}
+
+Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
+  const ModelConfig& config = *inputs.config;
+  const SessionSettings& session = *inputs.settings->session;
+  const kv::CacheFormat& format = inputs.session->format;
+  const std::string differs =
+      IdentityDifference(inputs.session->model_config, ConfigIdentity(config));
+  if (!differs.empty()) return OtherModel(session, differs);
+  // So that nothing is taken for granted of a file that was made up.
+  const bool fits = format.layers == config.shape.layers &&
+                    format.kv_heads == config.shape.kv_heads &&
+                    format.page.head_dim == config.shape.head_dim &&
+                    format.page.dtype == config.shape.dtype && inputs.session->keys_rotated;
+  if (!fits) return OtherModel(session, "another cache");
+  if (format.page.page_slots != inputs.settings->cut.page_slots) {
+    const std::string slots = std::to_string(format.page.page_slots);
+    return Wrong("session " + session.path + " has pages of " + slots + " slots; use --page " +
+                 slots + " or another --session file");
+  }
+  if (format.page.encoding != encoding) {
+    const std::string saved = EncodingName(format.page.encoding);
+    return Wrong("session " + session.path + " keeps its cache in KV encoding " + saved +
+                 "; use --kv-encoding " + saved + " or another --session file");
+  }
+  if (inputs.settings->policy != Policy::kAuto) {
+    return Wrong("session " + session.path +
+                 " fixes how the cache is cut; continue it without --policy " +
+                 PolicyName(inputs.settings->policy));
+  }
+  return OkStatus();
+}
+
+bool HasCut(const BlueprintInputs& inputs) {
+  return inputs.session != nullptr && inputs.session->format.layers > 0;
+}
+
+// The weights and the memory beside the cache.
+void TakeWeights(const BlueprintInputs& inputs, const Workload& workload,
+                 plan::PlanRequest* request) {
+  const Settings& settings = *inputs.settings;
+  request->weight_bytes = inputs.weights.total();
+  request->layer_weight_bytes = inputs.weights.layer;
+  request->weight_layers =
+      inputs.weight_layers.has_value() ? inputs.weight_layers : settings.gpu_layers;
+  request->disk_layers = inputs.disk_layers;
+  request->layer_read_bytes = inputs.weights.layer_read;
+  request->weights_in_files = settings.weights == Settings::Weights::kFromFiles;
+  request->other_bytes = inputs.program_bytes +
+                         kTextBytes * std::reduce(workload.lengths.begin(), workload.lengths.end());
+}
+
+void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
+  const Settings& settings = *inputs.settings;
+  request->budgets = {settings.memory.kv, settings.memory.host, settings.DiskLimit()};
+  if (inputs.device_memory.has_value()) {
+    request->budgets.device = *inputs.device_memory;
+    request->driver_bytes = inputs.backend.context_memory;
+    request->map_share = inputs.backend.map_share;
+  }
+  request->keep_on_device = settings.placement == kv::PlacementKind::kFirstFit ||
+                            settings.placement == kv::PlacementKind::kLru;
+  request->keep_on_host = settings.placement != kv::PlacementKind::kDiskOnly;
+  if (settings.session.has_value()) {
+    request->session = {kv::kSessionSuperblocks, kv::kManifestFields, kv::kManifestToken,
+                        kv::kManifestSlab,       kv::kManifestPage,   kv::kManifests};
+  }
+}
+
+Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workload& workload,
+                                      const LayoutBasis& basis) {
+  const Settings& settings = *inputs.settings;
+  const ModelConfig& config = *inputs.config;
+  plan::PlanRequest request;
+  request.shape = config.shape;
+  request.window = config.windows;
+  if (!inputs.pattern->streaming.empty()) {
+    for (int layer = 0; layer < config.shape.layers; ++layer) {
+      request.slab_heads.push_back(config.shape.kv_heads - inputs.pattern->StreamingIn(layer));
+    }
+  }
+  request.page_slots = settings.cut.page_slots;
+  request.lengths = workload.lengths;
+  TakeWeights(inputs, workload, &request);
+  request.chunk = inputs.backend.chunk;
+  request.segment = inputs.backend.segment;
+  TakeBudgets(inputs, &request);
+  request.machine = inputs.machine;
+  request.host_attention = PlansHostShare(settings, inputs.backend);
+  request.host_share = settings.host_share.value_or(0.0);
+  request.fixed = {settings.cut.chunk, settings.cut.head_group, settings.cut.segment,
+                   settings.cut.staging_slabs};
+  ApplyPolicy(settings.policy, &request);
+  if (Status s = ApplyRecompute(inputs, basis.encoding, &request); !s.ok()) return s;
+  // Also one that is too short for a closed page: its file has slots of a slab.
+  if (HasCut(inputs)) {
+    if (Status s = CheckSession(inputs, basis.encoding); !s.ok()) return s;
+    request.fixed.group_heads = inputs.session->format.group_heads;
+    request.fixed.segment_tokens = inputs.session->format.segment_tokens();
+  }
+  request.costs = CostsOf(basis);
+  return request;
+}
+
+// Where nothing but the session's cut keeps the plan from fitting, the error says so, or the
+// request is freed of that cut.
+Result<plan::Plan> PlanSession(const BlueprintInputs& inputs, plan::PlanRequest* request) {
+  Result<plan::Plan> plan = plan::MakePlan(*request);
+  if (plan.status().code() != StatusCode::kOutOfBudget || !HasCut(inputs)) return plan;
+  const SessionSettings& session = *inputs.settings->session;
+  plan::PlanRequest freed = *request;
+  freed.fixed.group_heads = inputs.settings->cut.head_group;
+  freed.fixed.segment_tokens = inputs.settings->cut.segment;
+  Result<plan::Plan> other = plan::MakePlan(freed);
+  if (!other.ok()) return plan;
+  if (session.misfit == SessionSettings::Misfit::kRefuse) {
+    return Status(StatusCode::kOutOfBudget,
+                  "session " + session.path + " fixes how the cache is cut (head group " +
+                      std::to_string(inputs.session->format.group_heads) + ", segment " +
+                      std::to_string(inputs.session->format.segment_tokens()) + "), and so " +
+                      plan.status().message() +
+                      "; or --session-recut, which reads the prompt again into a smaller cut");
+  }
+  *request = std::move(freed);
+  return other;
+}
+
+// What the layout of a plan takes of the settings and of the plan beside its cut.
+Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const plan::Plan& plan) {
+  Layout layout = LayOut(basis, plan.cache, plan::GatherTokens(plan.cache, basis.lengths));
+  kv::StoreOptions& store = layout.store;
+  store.placement = inputs.settings->placement;
+  if (inputs.settings->alias_host_memory.has_value()) {
+    store.alias_host_slabs =
+        std::max<int64_t>(1, *inputs.settings->alias_host_memory / store.format.slab_bytes());
+  }
+  // Memory of a GPU, and memory that it copies from, takes too long to make once work has begun.
+  if (inputs.backend.own_memory) {
+    store.device_slabs = plan.slabs[0];
+    store.host_slabs = plan.slabs[1];
+  }
+  // Slabs of K and V are made by blocks of as many as the host's budget holds: X's come first.
+  store.x_slabs = plan.x_slabs;
+  // A disk tier takes buffers on the host: there is none where the plan leaves nothing to it.
+  const bool to_disk = plan.slabs[static_cast<size_t>(Tier::kDisk)] > 0 ||
+                       store.placement == kv::PlacementKind::kDiskOnly;
+  if (inputs.settings->memory.disk > 0 && to_disk) {
+    store.disk_directory = inputs.settings->memory.disk_directory;
+  }
+  return layout;
+}
+
+}  // namespace
+
+Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& workload) {
+  const ModelConfig& config = *inputs.config;
+  const Result<Encoding> encoding =
+      EncodingFor(inputs.settings->encoding, config.shape.dtype, *inputs.kernels);
+  if (!encoding.ok()) return encoding.status();
+  if (Status s = CheckWorkload(config, workload); !s.ok()) return s;
+  const LayoutBasis basis = {config,           inputs.settings->cut.page_slots,
+                             *encoding,        *inputs.pattern,
+                             workload.lengths, inputs.kernels};
+  Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
+  if (!request.ok()) return request.status();
+  Result<plan::Plan> plan = PlanSession(inputs, &*request);
+  if (!plan.ok()) return plan.status();
+  Blueprint blueprint;
+  blueprint.request = std::move(*request);
+  blueprint.own_memory = inputs.backend.own_memory;
+  blueprint.layout = LayOutPlan(inputs, basis, *plan);
+  blueprint.plan = std::move(*plan);
+  return blueprint;
+}
+
+int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
+  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
+  const PageFormat page = {shape.dtype, settings.cut.page_slots, shape.head_dim,
+                           codes == nullptr ? Encoding::kNone : *codes};
+  const int64_t params = page.encoding == Encoding::kNone ? 0 : ParamBytes(page);
+  return (2 * static_cast<int64_t>(page.closed_bytes()) + params) * shape.layers * shape.kv_heads /
+         page.page_slots;
+}
+
+bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
+  return !settings.host_share.has_value() && backend.own_memory && settings.policy == Policy::kAuto;
+}
+
+Status OtherModel(const SessionSettings& session, const std::string& what) {
+  return Wrong("session " + session.path + " was made with " + what +
+               "; give another --session file");
+}
+
+}  // namespace headway

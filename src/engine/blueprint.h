@@ -1,0 +1,68 @@
+// Blueprint: all that a context is built by, made once from a model, the settings, a workload and a
+// machine. `headway plan` prints one, a context is built from one.
+#ifndef HEADWAY_ENGINE_BLUEPRINT_H_
+#define HEADWAY_ENGINE_BLUEPRINT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/machine_profile.h"
+#include "engine/layout.h"
+#include "engine/settings.h"
+#include "headway/plan.h"
+#include "headway/status.h"
+#include "kernels/backend/backend.h"
+#include "kernels/kernels.h"
+#include "kv/policy/head_pattern.h"
+#include "kv/store/manifest.h"
+#include "model/model.h"
+#include "plan/plan.h"
+
+namespace headway {
+
+// What a blueprint is made from. Pointers outlive the blueprint, those that are marked may be null.
+struct BlueprintInputs {
+  const Settings* settings = nullptr;
+  // The model, and the pattern of its streaming heads.
+  const ModelConfig* config = nullptr;
+  WeightBytes weights;
+  const kv::HeadPattern* pattern = nullptr;
+  // The manifest of the session file, of no layers where there is none: an existing session fixes
+  // how slabs are cut, also before it holds any.
+  const kv::Manifest* session = nullptr;
+  // Where it will run.
+  BackendInfo backend;
+  const KernelSizes* kernels = nullptr;
+  std::optional<int64_t> device_memory;     // that may be taken, of a device with its own memory
+  const MachineProfile* machine = nullptr;  // that cuts are chosen for; may be null
+  int64_t program_bytes = 0;                // beside weights, KV and activations
+  // The layers whose weights are on the device and on disk already, where they are placed.
+  std::optional<int> weight_layers, disk_layers;
+};
+
+struct Blueprint {
+  plan::PlanRequest request;  // what the planner was asked
+  bool own_memory = false;    // of the device
+  plan::Plan plan;
+  Layout layout;
+};
+
+// kOutOfBudget where nothing fits. Where nothing but the session's cut keeps it from fitting, the
+// error says so, or the plan is free of that cut, as the settings have it.
+Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& workload);
+
+// Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
+// without what pads pages.
+int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings);
+
+// Whether the share of the path `host` is the planner's to choose: where the host has cores beside
+// the device, and no policy leaves them out.
+bool PlansHostShare(const Settings& settings, const BackendInfo& backend);
+
+// The error for a session of another model; `what` says how it differs.
+Status OtherModel(const SessionSettings& session, const std::string& what);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_BLUEPRINT_H_

@@ -1,0 +1,105 @@
+#include "engine/layout.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace headway {
+namespace {
+
+kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
+                         int64_t gather_tokens) {
+  const ModelConfig& config = basis.config;
+  kv::StoreOptions store;
+  store.format.layers = config.shape.layers;
+  store.format.kv_heads = config.shape.kv_heads;
+  store.format.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding};
+  store.format.group_heads = cut.group_heads;
+  store.format.segment_pages = static_cast<int>(cut.segment_tokens / basis.page_slots);
+  store.format.window = config.windows;
+  store.format.pattern = basis.pattern;
+  // More than there will be is room that nothing fills.
+  const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
+  store.format.pattern.sink = std::min(basis.pattern.sink, longest);
+  store.format.pattern.recent = std::min(basis.pattern.recent, longest);
+  store.gather_tokens = gather_tokens;
+  store.format.x_width = store.gather_tokens > 0 ? config.shape.d_model : 0;
+  store.max_sequences = static_cast<int>(basis.lengths.size());
+  store.max_step_tokens = std::max<int64_t>(cut.chunk, store.max_sequences);
+  store.staging_slabs = cut.staging_slabs;
+  store.bounce_slabs = cut.bounce_slabs;
+  return store;
+}
+
+ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& store) {
+  ExecutorLimits limits;
+  limits.step_tokens = store.max_step_tokens;
+  limits.entries = store.max_sequences;
+  limits.length = *std::max_element(basis.lengths.begin(), basis.lengths.end());
+  limits.segment_tokens = store.format.segment_tokens();
+  limits.gather_tokens = store.gather_tokens;
+  limits.page_slots = store.format.page.page_slots;
+  limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
+  limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
+  return limits;
+}
+
+KernelLimits KernelsOf(const LayoutBasis& basis, const kv::StoreOptions& store) {
+  const ModelShape& shape = basis.config.shape;
+  KernelLimits limits;
+  limits.rows = std::max(store.max_step_tokens, store.gather_tokens);
+  limits.max_in = std::max({shape.d_model, shape.d_ff, shape.query_heads * shape.head_dim});
+  limits.max_out = std::max(limits.max_in, static_cast<int64_t>(shape.vocab));
+  limits.head_dim = shape.head_dim;
+  limits.group = shape.group();
+  limits.query_heads = shape.query_heads;
+  limits.vocab = shape.vocab;
+  limits.activation = basis.kernels->ActivationDType(shape.dtype);
+  limits.encoding = store.format.page.encoding;
+  return limits;
+}
+
+}  // namespace
+
+HostAttentionLimits Layout::host(const ModelShape& shape) const {
+  HostAttentionLimits limits;
+  limits.shape = shape;
+  limits.format = store.format.page;
+  limits.entries = executor.entries;
+  limits.length = executor.length;
+  limits.segment_tokens = executor.segment_tokens;
+  limits.activation = executor.activation_dtype;
+  return limits;
+}
+
+Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t gather_tokens) {
+  Layout layout;
+  layout.store = StoreOf(basis, cut, gather_tokens);
+  layout.executor = ExecutorOf(basis, layout.store);
+  layout.kernels = KernelsOf(basis, layout.store);
+  return layout;
+}
+
+plan::CostModel CostsOf(const LayoutBasis& basis) {
+  const auto shared = std::make_shared<const LayoutBasis>(basis);
+  const auto lay_out = [shared](const plan::CacheChoice& cut) {
+    return LayOut(*shared, cut, plan::GatherTokens(cut, shared->lengths));
+  };
+  plan::CostModel costs;
+  costs.cache = [lay_out](const plan::CacheChoice& cut) {
+    const kv::StoreOptions store = lay_out(cut).store;
+    const kv::StoreFootprint footprint = kv::FootprintOf(store);
+    return plan::CacheBytes{footprint.open_pages,       footprint.append_buffer,
+                            footprint.streaming_heads,  footprint.staging,
+                            footprint.bounce,           store.format.slab_bytes(),
+                            store.format.x_slab_bytes()};
+  };
+  costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
+    return Executor::Bytes(shared->config.shape, lay_out(cut).executor, *shared->kernels);
+  };
+  costs.workspace = [shared, lay_out](const plan::CacheChoice& cut) {
+    return shared->kernels->WorkspaceBytes(lay_out(cut).kernels);
+  };
+  return costs;
+}
+
+}  // namespace headway

@@ -1,0 +1,48 @@
+// Layout: what a cut of the cache means for the rooms that a context joins: the store's format and
+// numbers, the limits of a step, of the host's attention and of the kernels. The one place that
+// derives them, for plans, contexts and tests alike.
+#ifndef HEADWAY_ENGINE_LAYOUT_H_
+#define HEADWAY_ENGINE_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/executor.h"
+#include "engine/host_attention.h"
+#include "kernels/kernels.h"
+#include "kv/policy/head_pattern.h"
+#include "kv/store/store.h"
+#include "model/config.h"
+#include "plan/plan.h"
+
+namespace headway {
+
+// What a layout follows from, beside the cut.
+struct LayoutBasis {
+  ModelConfig config;
+  int page_slots = kDefaultPageSlots;
+  Encoding encoding = Encoding::kNone;  // of closed pages
+  kv::HeadPattern pattern;
+  std::vector<int64_t> lengths;          // that each sequence will reach
+  const KernelSizes* kernels = nullptr;  // outlives what is laid out
+};
+
+struct Layout {
+  kv::StoreOptions store;  // its budgets, kernels and placement are not set
+  ExecutorLimits executor;
+  KernelLimits kernels;
+
+  // Of the path `host`, whose queries have the activations' dtype.
+  HostAttentionLimits host(const ModelShape& shape) const;
+};
+
+// `gather_tokens` of X are recomputed at a time; 0: nothing is recomputed.
+Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t gather_tokens);
+
+// What the parts of a layout take, as plan::CostModel asks.
+plan::CostModel CostsOf(const LayoutBasis& basis);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_LAYOUT_H_

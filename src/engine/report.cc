@@ -1,0 +1,97 @@
+#include "engine/report.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "engine/weight_stream.h"
+
+namespace headway {
+
+PlanReport ReportOf(const Blueprint& blueprint) {
+  const plan::Plan& plan = blueprint.plan;
+  const plan::SmallestBudgets smallest = plan::FindSmallestBudgets(blueprint.request);
+  PlanReport report;
+  report.chunk = plan.cache.chunk;
+  report.head_group = plan.cache.group_heads;
+  report.segment = plan.cache.segment_tokens;
+  report.kv_bytes = plan.kv_bytes;
+  report.host_share = plan.host_share;
+  report.weight_layers = plan.weight_layers;
+  report.streamed_weight_bytes = plan.streamed_weight_bytes;
+  report.disk_layers = DiskLayers(
+      StreamedLayers(blueprint.request.shape.layers, plan.weight_layers), plan.disk_layers);
+  report.disk_weight_bytes = plan.disk_weight_bytes;
+  report.slab_bytes = plan.slab_bytes;
+  report.x_slabs = plan.x_slabs;
+  const int64_t slabs = plan.slabs[0] + plan.slabs[1] + plan.slabs[2] + plan.x_slabs;
+  if (plan.x_slabs > 0) {
+    report.recompute_share = static_cast<double>(plan.x_slabs) / static_cast<double>(slabs);
+  }
+  report.staging_slabs = plan.cache.staging_slabs;
+  std::copy(std::begin(plan.slabs), std::end(plan.slabs), std::begin(report.slabs));
+  for (const plan::MemoryRow& row : plan.memory) {
+    report.memory.push_back({TierName(row.tier), row.tag, row.bytes});
+    const bool ram =
+        row.tier == Tier::kHost || (row.tier == Tier::kDevice && !blueprint.own_memory);
+    if (ram) report.memory_bytes += row.bytes;
+  }
+  report.reasons = plan.reasons;
+  report.cut_notice = plan.cut_notice;
+  report.smallest_gpu_memory = smallest.device;
+  report.smallest_kv_memory = smallest.kv;
+  report.smallest_host_memory = smallest.host;
+  report.smallest_disk_memory = smallest.disk;
+  return report;
+}
+
+Prediction PredictionOf(const Blueprint& blueprint, const hardware::ChosenProfile& profile) {
+  const plan::Plan& plan = blueprint.plan;
+  const std::vector<int64_t>& lengths = blueprint.request.lengths;
+  Prediction prediction;
+  prediction.machine = profile.machine.name;
+  prediction.origin = profile.origin;
+  int64_t tokens = 0;
+  for (int64_t length : lengths) tokens += length;
+  const auto fill = [](const plan::StepTime& time, double made, PhasePrediction* phase) {
+    phase->seconds = time.seconds;
+    phase->tokens_per_second = time.seconds > 0.0 ? made / time.seconds : 0.0;
+    phase->limit = plan::CostLaneName(time.limit());
+    for (int lane = 0; lane < plan::kCostLanes; ++lane) {
+      if (time.busy[lane] <= 0.0) continue;
+      phase->lanes.emplace_back(plan::CostLaneName(static_cast<plan::CostLane>(lane)),
+                                time.busy[lane]);
+    }
+  };
+  fill(plan.prefill, static_cast<double>(tokens), &prediction.prefill);
+  fill(plan.decode, static_cast<double>(lengths.size()), &prediction.decode);
+  return prediction;
+}
+
+double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, const Phase& phase) {
+  const plan::PlanRequest& request = blueprint.request;
+  const plan::Plan& plan = blueprint.plan;
+  const plan::Subject subject = plan::SubjectOf(request, plan.cache);
+  const plan::Execution run = plan::ExecutionOf(plan, request.lengths);
+  double seconds = 0.0;
+  const bool whole = std::all_of(phase.prefixes.begin(), phase.prefixes.end(),
+                                 [](int64_t prefix) { return prefix == 0; });
+  if (phase.decode_steps == 0 && whole) {
+    seconds = plan::PredictPrefills(machine, subject, run, phase.lengths).seconds;
+  } else if (phase.decode_steps == 0) {
+    for (size_t i = 0; i < phase.lengths.size(); ++i) {
+      const int64_t prefix = i < phase.prefixes.size() ? phase.prefixes[i] : 0;
+      seconds +=
+          plan::PredictPrefill(machine, subject, run, prefix, phase.lengths[i] - prefix).seconds;
+    }
+  } else {
+    // Time is linear in the length but for pages that close: the middle step is the mean.
+    std::vector<int64_t> lengths = phase.lengths;
+    for (int64_t& length : lengths) length += phase.decode_steps / 2;
+    seconds = static_cast<double>(phase.decode_steps) *
+              plan::PredictDecode(machine, subject, run, lengths).seconds;
+  }
+  return seconds;
+}
+
+}  // namespace headway

@@ -1,0 +1,166 @@
+#include "engine/settings.h"
+
+#include <cstdlib>
+#include <utility>
+
+namespace headway {
+namespace {
+
+Status Wrong(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+template <typename T>
+std::optional<T> Unless(T value, T absent) {
+  return value == absent ? std::nullopt : std::optional<T>(std::move(value));
+}
+
+template <typename T>
+std::optional<T> MoreThan(T value, T absent) {
+  return value > absent ? std::optional<T>(value) : std::nullopt;
+}
+
+Result<Policy> ReadPolicy(const std::string& name) {
+  for (Policy policy : {Policy::kAuto, Policy::kHeadInfer, Policy::kLayerwise, Policy::kKvpr}) {
+    if (name == PolicyName(policy)) return policy;
+  }
+  return Wrong("unknown policy '" + name + "'; there are auto, headinfer, layerwise, kvpr");
+}
+
+Result<kv::PlacementKind> ReadPlacement(const std::string& name) {
+  if (name == "first-fit") return kv::PlacementKind::kFirstFit;
+  if (name == "lru") return kv::PlacementKind::kLru;
+  if (name == "host-only") return kv::PlacementKind::kHostOnly;
+  if (name == "disk-only") return kv::PlacementKind::kDiskOnly;
+  return Wrong("unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
+}
+
+Result<PageEncoding> ReadEncoding(const std::string& name) {
+  for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    if (name == DTypeName(dtype)) return PageEncoding(dtype);
+  }
+  Result<Encoding> encoding = ParseEncoding(name);
+  if (!encoding.ok()) return encoding.status();
+  return PageEncoding(*encoding);
+}
+
+// The policy, and the placement that it has or the user asks for.
+Status ReadPolicies(const EngineOptions& options, Settings* settings) {
+  Result<Policy> policy = ReadPolicy(options.policy);
+  if (!policy.ok()) return policy.status();
+  settings->policy = *policy;
+  if (*policy != Policy::kAuto) {
+    if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
+        options.placement != EngineOptions{}.placement) {
+      return Wrong("policy " + options.policy +
+                   " fixes head group, segment, staging buffers and placement; leave them out");
+    }
+    settings->placement = kv::PlacementKind::kHostOnly;
+    return OkStatus();
+  }
+  Result<kv::PlacementKind> placement = ReadPlacement(options.placement);
+  if (!placement.ok()) return placement.status();
+  settings->placement = *placement;
+  return OkStatus();
+}
+
+Status ReadShares(const EngineOptions& options, Settings* settings) {
+  // NaN is neither.
+  const auto is_share = [](double share, double automatic) {
+    return share == automatic || (share >= 0.0 && share <= 1.0);
+  };
+  if (!is_share(options.host_share, kHostShareAuto)) {
+    return Wrong("the host's share must be 0 to 1, or auto");
+  }
+  if (!is_share(options.recompute_share, kRecomputeAuto)) {
+    return Wrong("the share to recompute must be 0 to 1, or auto");
+  }
+  settings->host_share = Unless(options.host_share, kHostShareAuto);
+  settings->recompute_share = Unless(options.recompute_share, kRecomputeAuto);
+  if (settings->policy == Policy::kKvpr &&
+      (options.recompute_share > 0.0 || options.host_share > 0.0)) {
+    return Wrong(
+        "policy kvpr fixes what is recomputed and streams the rest; leave out "
+        "--recompute and --host-attention");
+  }
+  return OkStatus();
+}
+
+Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
+  StreamingHeadsSettings heads;
+  heads.pattern = options.head_pattern;
+  if (options.sparsity >= 0.0) heads.sparsity = options.sparsity;
+  heads.sink = MoreThan<int64_t>(options.sink_tokens, -1);
+  heads.recent = MoreThan<int64_t>(options.recent_tokens, 0);
+  if (!heads.pattern.empty()) {
+    settings->streaming_heads = std::move(heads);
+    return OkStatus();
+  }
+  if (heads.sparsity.has_value() || heads.sink.has_value() || heads.recent.has_value()) {
+    return Wrong(
+        "streaming heads are chosen by their scores; give a --head-pattern file, which "
+        "headway profile-heads makes");
+  }
+  return OkStatus();
+}
+
+std::string DiskDirectory(const std::string& path) {
+  if (!path.empty()) return path;
+  const char* directory = std::getenv("TMPDIR");
+  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+}
+
+}  // namespace
+
+const char* PolicyName(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return "auto";
+    case Policy::kHeadInfer:
+      return "headinfer";
+    case Policy::kLayerwise:
+      return "layerwise";
+    case Policy::kKvpr:
+      return "kvpr";
+  }
+  return "?";
+}
+
+int64_t Settings::DiskLimit() const {
+  return session.has_value() && memory.disk == 0 ? kNoLimit : memory.disk;
+}
+
+Result<Settings> ReadSettings(const EngineOptions& options) {
+  Settings settings;
+  if (Status s = ReadPolicies(options, &settings); !s.ok()) return s;
+  if (options.threads < 0 || options.threads > 1024) return Wrong("threads must be 0 to 1024");
+  settings.target = {options.device, options.isa, options.threads};
+  if (Status s = ReadShares(options, &settings); !s.ok()) return s;
+  settings.memory = {MoreThan<int64_t>(options.gpu_memory, 0), options.kv_memory,
+                     options.host_memory, options.disk_memory, DiskDirectory(options.disk_path)};
+  settings.gpu_layers = MoreThan(options.gpu_layers, -1);
+  if (options.page_slots < 1 || options.page_slots > 4096) {
+    return Wrong("a page has 1 to 4096 slots");
+  }
+  settings.cut = {Unless<int64_t>(options.chunk, 0), Unless(options.head_group, 0),
+                  Unless<int64_t>(options.segment, 0), Unless(options.staging_slabs, 0),
+                  options.page_slots};
+  Result<PageEncoding> encoding = ReadEncoding(options.kv_encoding);
+  if (!encoding.ok()) return encoding.status();
+  settings.encoding = *encoding;
+  if (options.freeze_plan) settings.plans = Settings::Plans::kFrozen;
+  if (Status s = ReadStreamingHeads(options, &settings); !s.ok()) return s;
+  settings.machine = Unless<std::string>(options.machine, "");
+  if (!options.session.empty()) {
+    settings.session =
+        SessionSettings{options.session, options.session_recut ? SessionSettings::Misfit::kRecut
+                                                               : SessionSettings::Misfit::kRefuse};
+  }
+  settings.trace = Unless<std::string>(options.trace, "");
+  settings.time_kernels = options.time_kernels;
+  settings.alias_host_memory = MoreThan<int64_t>(options.alias_host_memory, 0);
+  if (options.random_weights) settings.weights = Settings::Weights::kRandom;
+  return settings;
+}
+
+}  // namespace headway

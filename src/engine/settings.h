@@ -1,0 +1,93 @@
+// Settings: what an engine was asked for, read once from the options that a user fills. Here every
+// value has a type of its own, what was left to the engine is absent, and all of it makes sense
+// together as far as that can be known without a model and a machine.
+#ifndef HEADWAY_ENGINE_SETTINGS_H_
+#define HEADWAY_ENGINE_SETTINGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/types.h"
+#include "hardware/meter.h"
+#include "headway/options.h"
+#include "headway/status.h"
+#include "kv/policy/placement.h"
+
+namespace headway {
+
+// Tokens of a sequence, of a chunk or of a segment: positions are 32-bit integers in kernels.
+inline constexpr int64_t kMaxLength = int64_t{1} << 30;
+
+// How the cache is cut and moved: as the planner says, or as a published method has it.
+enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
+const char* PolicyName(Policy policy);  // "auto", "headinfer", ...
+
+// Bytes that each tier may take.
+struct MemorySettings {
+  std::optional<int64_t> gpu;  // absent: what is free
+  int64_t kv = kNoLimit;
+  int64_t host = kNoLimit;
+  int64_t disk = 0;            // of the temporary file of pages and weights
+  std::string disk_directory;  // where that file is
+};
+
+// What the user fixes of the cut; absent: the planner's choice.
+struct CutSettings {
+  std::optional<int64_t> chunk;
+  std::optional<int> head_group;
+  std::optional<int64_t> segment;
+  std::optional<int> staging_slabs;
+  int page_slots = kDefaultPageSlots;
+};
+
+// How closed pages are stored: as codes, or in a dtype, which must be the cache's.
+using PageEncoding = std::variant<Encoding, DType>;
+
+struct StreamingHeadsSettings {
+  std::string pattern;  // file or folder
+  std::optional<double> sparsity;
+  std::optional<int64_t> sink, recent;  // tokens
+};
+
+struct SessionSettings {
+  std::string path;
+  // What happens where the budgets do not hold the cut that the file has.
+  enum class Misfit { kRefuse, kRecut };
+  Misfit misfit = Misfit::kRefuse;
+};
+
+struct Settings {
+  hardware::Target target;
+  MemorySettings memory;
+  std::optional<int> gpu_layers;  // absent: as many as fit
+  Policy policy = Policy::kAuto;
+  kv::PlacementKind placement = kv::PlacementKind::kFirstFit;  // the policy's, if it has one
+  CutSettings cut;
+  PageEncoding encoding = Encoding::kNone;
+  // Shares of the paths `host` and `recompute`; absent: the planner's choice.
+  std::optional<double> host_share;
+  std::optional<double> recompute_share;
+  enum class Plans { kCorrected, kFrozen };
+  Plans plans = Plans::kCorrected;  // whether the host's share follows the lanes
+  std::optional<StreamingHeadsSettings> streaming_heads;
+  std::optional<std::string> machine;  // name or file of a profile
+  std::optional<SessionSettings> session;
+  std::optional<std::string> trace;
+  bool time_kernels = false;
+  std::optional<int64_t> alias_host_memory;
+  enum class Weights { kFromFiles, kRandom };
+  Weights weights = Weights::kFromFiles;
+
+  // Bytes of disk that pages and weights may take. A session's file is the disk tier, too: as large
+  // as it must be unless the user bounds it.
+  int64_t DiskLimit() const;
+};
+
+// The one place where options are read and checked. kInvalidArgument for what makes no sense.
+Result<Settings> ReadSettings(const EngineOptions& options);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_SETTINGS_H_
