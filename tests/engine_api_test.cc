@@ -152,11 +152,13 @@ TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
   Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
   ASSERT_FALSE(context.ok());
   EXPECT_EQ(context.status().code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(context.status().message().find("--host-memory"), std::string::npos)
+  EXPECT_NE(context.status().message().find("host_memory"), std::string::npos)
       << context.status().message();
   // And the smallest that it names does.
-  const size_t at = context.status().message().find("--host-memory ");
-  options.host_memory = std::atoll(context.status().message().c_str() + at + 14) << 10;
+  const Refusal* refusal = context.status().refusal();
+  ASSERT_NE(refusal, nullptr);
+  ASSERT_EQ(refusal->remedies.front().budget, Option::kHostMemory);
+  options.host_memory = refusal->remedies.front().need;
   engine = Open(kDemo, options);
   context = engine->NewContext({{100}});
   ASSERT_TRUE(context.ok()) << context.status().message();
@@ -442,7 +444,7 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   std::unique_ptr<Engine> small = Open(kDemo, tiny);
   Result<std::unique_ptr<Context>> none = small->NewContext({{5000}});
   ASSERT_FALSE(none.ok());
-  EXPECT_NE(none.status().message().find("--kv-memory"), std::string::npos);
+  EXPECT_NE(none.status().message().find("kv_memory"), std::string::npos);
   EXPECT_EQ(Engine::Open("/nonexistent", {}).status().code(), StatusCode::kNotFound);
   tiny.placement = "sideways";
   EXPECT_EQ(Engine::Open(kDemo, tiny).status().code(), StatusCode::kInvalidArgument);

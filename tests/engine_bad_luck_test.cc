@@ -64,7 +64,7 @@ TEST(EngineBadLuck, GpuMemoryThatOthersHave) {
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   const std::string text = (*engine)->NewContext(workload).status().message();
   std::printf("%s\n", text.c_str());
-  EXPECT_NE(text.find(" are free: other programs have the rest; --gpu-memory "), std::string::npos)
+  EXPECT_NE(text.find(" are free: other programs have the rest; gpu_memory "), std::string::npos)
       << text;
   EXPECT_NE(text.find("fits now"), std::string::npos) << text;
   // What the message offers is right.

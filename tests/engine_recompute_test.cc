@@ -313,14 +313,14 @@ TEST(RecomputeOptions, WhatCannotBeSaysWhy) {
   };
   EXPECT_EQ(why([](EngineOptions&) {}), "");
   expect(why([](EngineOptions& o) { o.recompute_share = 1.5; }), "0 to 1, or auto");
-  expect(why([](EngineOptions& o) { o.session = "/nowhere/session"; }), "leave out --session");
-  expect(why([](EngineOptions& o) { o.kv_encoding = "int8"; }), "leave out --kv-encoding");
-  expect(why([](EngineOptions& o) { o.head_group = 1; }), "leave out --head-group");
+  expect(why([](EngineOptions& o) { o.session = "/nowhere/session"; }), "leave out session");
+  expect(why([](EngineOptions& o) { o.kv_encoding = "int8"; }), "leave out kv_encoding");
+  expect(why([](EngineOptions& o) { o.head_group = 1; }), "leave out head_group");
   expect(why([](EngineOptions& o) {
            o.placement = "disk-only";
            o.disk_memory = 1 << 30;
          }),
-         "leave out --placement disk-only");
+         "leave out placement disk-only");
   expect(why([](EngineOptions& o) {
            o.policy = "kvpr";
            o.placement = "first-fit";

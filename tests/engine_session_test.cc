@@ -82,7 +82,7 @@ TEST(EngineSession, ASessionOfAChangedModelIsRefusedByWhatChanged) {
       file.flush();
       fs::last_write_time(weights, modified);
       const std::string message = refusal();
-      EXPECT_EQ(message.find("was made with other weights; give another --session file") !=
+      EXPECT_EQ(message.find("was made with other weights; give another session file") !=
                     std::string::npos,
                 other != byte)
           << message;
@@ -99,7 +99,7 @@ TEST(EngineSession, ASessionOfAChangedModelIsRefusedByWhatChanged) {
     return refusal();
   };
   EXPECT_NE(with("\"rms_norm_eps\": ", "\"rms_norm_eps\": 0.5, \"unused\": ")
-                .find("the model now has 0.5; give another --session file"),
+                .find("the model now has 0.5; give another session file"),
             std::string::npos);
   EXPECT_NE(with("500000.0", "500001.0")
                 .find("was made with rope_theta 500000, the model now has 500001; give another"),
@@ -141,7 +141,7 @@ TEST(EngineSession, ASessionThatDoesNotFitIsReadAgainWhereThatIsAsked) {
   const std::string& message = refused.status().message();
   for (const std::string& part :
        {"session " + options.session + " fixes how the cache is cut (head group 4, segment 1024)",
-        std::string("--kv-memory "), std::string("--session-recut")}) {
+        std::string("kv_memory "), std::string("session_recut")}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
   EXPECT_EQ(message.find('\n'), std::string::npos);
@@ -215,7 +215,7 @@ TEST(EngineSession, ASessionInAnotherEncodingIsRefusedWithOneLine) {
     Result<std::unique_ptr<Context>> context = Open(kDemo, options)->NewContext({{400}});
     ASSERT_FALSE(context.ok());
     const std::string& message = context.status().message();
-    EXPECT_NE(message.find("use --kv-encoding int8"), std::string::npos) << message;
+    EXPECT_NE(message.find("use kv_encoding int8"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
   options.kv_encoding = "int8";
@@ -294,7 +294,7 @@ TEST(EngineSession, ASessionThatItsDiskCannotHoldIsRefusedBeforeWork) {
   options.session = dir.File("new.session");
   const Status refused = Open(kDemo, options)->NewContext({{2000}}).status();
   EXPECT_EQ(refused.code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(refused.message().find("--disk-memory"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("disk_memory"), std::string::npos) << refused.message();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "headway/refusal.h"
 #include "headway/types.h"
 
 namespace headway {
@@ -66,7 +67,7 @@ struct PlanReport {
   std::vector<std::string> reasons;
   // Where chunk or segment are not those of an all-resident run: what follows, and what would keep
   // them. Empty: that run gives the same bits, where nothing is recomputed or left to the CPU.
-  std::string cut_notice;
+  Message cut_notice;
   // RAM in all: host lines, and the device's where they are RAM. A program whose malloc keeps what
   // is freed may hold more.
   int64_t memory_bytes = 0;
@@ -111,7 +112,7 @@ struct ModelPlan {
   std::vector<int64_t> lengths;
   PlanReport plan;
   std::vector<std::string> explain;
-  std::vector<std::string> notices;
+  std::vector<Message> notices;
 };
 
 }  // namespace headway

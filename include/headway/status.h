@@ -3,11 +3,15 @@
 #ifndef HEADWAY_STATUS_H_
 #define HEADWAY_STATUS_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 namespace headway {
+
+class Message;   // of headway/refusal.h
+struct Refusal;  // the same
 
 enum class StatusCode {
   kOk,
@@ -29,14 +33,24 @@ class [[nodiscard]] Status {
   Status() = default;  // ok
   // `message` is one line that says what, where, and what to do.
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  // One that tells its reader what to change; message() has the names of EngineOptions.
+  Status(StatusCode code, Refusal refusal);
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  // What it asks its reader to do; null where that is no data.
+  const Refusal* refusal() const { return refusal_.get(); }
+  // The message, to be said in a reader's own names of options.
+  Message words() const;
+  // The same with more words around it.
+  Status Within(const Message& before) const;
+  Status Within(const Message& before, const Message& behind) const;
 
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
+  std::shared_ptr<const Refusal> refusal_;
 };
 
 inline Status OkStatus() { return Status(); }

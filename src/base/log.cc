@@ -12,6 +12,7 @@ namespace {
 struct Logger {
   std::mutex mutex;
   LogSink sink;
+  Message::Namer name;
 };
 
 Logger& TheLogger() {
@@ -46,10 +47,21 @@ void Log(LogLevel level, std::string_view line) {
   }
 }
 
-void SetLogSink(LogSink sink) {
+void Log(LogLevel level, const Message& message) {
+  Message::Namer name;
+  {
+    Logger& logger = TheLogger();
+    const std::lock_guard<std::mutex> lock(logger.mutex);
+    name = logger.name;
+  }
+  Log(level, name ? message.Text(name) : message.Text());
+}
+
+void SetLogSink(LogSink sink, Message::Namer name) {
   Logger& logger = TheLogger();
   const std::lock_guard<std::mutex> lock(logger.mutex);
   logger.sink = std::move(sink);
+  logger.name = std::move(name);
 }
 
 }  // namespace headway

@@ -154,10 +154,11 @@ ThreadPool::ThreadPool(int threads, std::chrono::microseconds yield_time)
       state_->workers.emplace_back([state = state_.get(), thread] { state->WorkerLoop(thread); });
     } catch (const std::exception& error) {
       Log(LogLevel::kWarning,
-          fmt::format(
-              "only {} of {} threads could be started ({}), so work takes longer; raise the "
-              "limit on threads or memory (ulimit -u, -v), or lower --threads",
-              thread, wanted, error.what()));
+          Message{fmt::format(
+                      "only {} of {} threads could be started ({}), so work takes longer; raise "
+                      "the limit on threads or memory (ulimit -u, -v), or lower ",
+                      thread, wanted, error.what()),
+                  Option::kThreads});
       break;
     }
   }

@@ -8,6 +8,7 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "engine/eval/retrieval.h"
+#include "headway/refusal.h"
 
 namespace headway::cli {
 namespace {
@@ -169,7 +170,7 @@ Status Chat::Save() {
     return Status(StatusCode::kInvalidArgument, "there is no session file; start with --session");
   }
   if (Status s = context_.SaveSession(Note()); !s.ok()) {
-    return Status(s.code(), "the session was not saved: " + s.message());
+    return s.Within({"the session was not saved: "});
   }
   return OkStatus();
 }

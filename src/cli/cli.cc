@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/option_flags.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
@@ -101,10 +102,11 @@ int Main(const Args& args, Console& console) {
   // So does a file that may not grow further (ulimit -f).
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
-  SetLogSink([&console](LogLevel level, std::string_view line) {
+  const auto say = [&console](LogLevel level, std::string_view line) {
     if (level == LogLevel::kWarning) console.Warn(line);
     if (level == LogLevel::kError) console.Say("headway: error: " + std::string(line));
-  });
+  };
+  SetLogSink(say, FlagOf);
   const int status = Dispatch(args, console);
   SetLogSink({});
   return status;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/option_flags.h"
 
 namespace headway::cli {
 namespace {
@@ -99,7 +100,7 @@ void Console::Say(std::string_view line) {
 void Console::Warn(std::string_view line) { Say("headway: warning: " + std::string(line)); }
 
 int Console::Fail(const Status& status) {
-  Say("headway: error: " + status.message());
+  Say("headway: error: " + Worded(status));
   return kExitFailed;
 }
 

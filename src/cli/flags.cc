@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "cli/help_formatter.h"
+#include "cli/read_number.h"
 
 namespace headway::cli {
 namespace {
@@ -131,7 +132,8 @@ std::vector<std::string_view> Split(std::string_view text, char divider) {
   return parts;
 }
 
-// An option whose text goes to `read`.
+}  // namespace
+
 CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string& names,
                      const std::string& help, std::function<Status(const std::string& text)> read) {
   // CLI11 has only exceptions to say that a value is wrong; Parse catches them.
@@ -146,54 +148,6 @@ CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string&
   option->group(group);
   return option;
 }
-
-template <typename T>
-Status ReadNumber(const std::string& text, T low, T high, T* target) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  // A NaN is in no range.
-  if (at == end && error == std::errc() && value >= low && value <= high) {
-    *target = value;
-    return OkStatus();
-  }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("'{}' is not a {} from {} to {}", text,
-                            std::is_floating_point_v<T> ? "number" : "whole number", low, high));
-}
-
-// A share from 0 to 1; off is 0, and auto, the default, is `automatic`.
-void AddShare(CLI::App& app, const std::string& group, const std::string& name, double* target,
-              double automatic, const std::string& help) {
-  AddRead(app, group, name, help,
-          [target, automatic](const std::string& text) {
-            if (text == "off") {
-              *target = 0.0;
-            } else if (text == "auto") {
-              *target = automatic;
-            } else if (!ReadNumber<double>(text, 0.0, 1.0, target).ok()) {
-              return Status(StatusCode::kInvalidArgument,
-                            fmt::format("'{}' is none of off, auto and a share from 0 to 1", text));
-            }
-            return OkStatus();
-          })
-      ->type_name("SHARE")
-      ->default_str("auto");
-}
-
-// A number from 1 on, or auto, which is 0 in *target.
-template <typename T>
-CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                     std::type_identity_t<T> high, const std::string& help) {
-  const auto read = [target, high](const std::string& text) {
-    if (text != "auto") return ReadNumber<T>(text, 0, high, target);
-    *target = 0;
-    return OkStatus();
-  };
-  return AddRead(app, group, names, help, read)->type_name("N")->default_str("auto");
-}
-
-}  // namespace
 
 std::string EnvironmentName(const std::string& long_name) {
   std::string name = "HEADWAY_" + long_name;
@@ -324,154 +278,11 @@ std::string FormatLimit(int64_t bytes) {
   return bytes == kNoLimit ? "unlimited" : FormatBytes(bytes);
 }
 
-void AddModelFlags(CLI::App& app, ModelFlags* flags) {
-  EngineOptions& engine = flags->engine;
-  AddText(app, "Model", "MODEL,-m,--model", &flags->model,
-          "folder of a model as Hugging Face publishes them, or org/name found in the local "
-          "Hugging Face cache")
-      ->required()
-      ->type_name("MODEL");
-
-  const std::string memory = "Memory", more = More(memory);
-  AddSize(app, memory, "--gpu-memory", &engine.gpu_memory,
-          "most that may be on the GPU in all, weights and driver too, such as 17GiB; 0 takes what "
-          "is free");
-  AddRead(
-      app, more, "--gpu-layers,--n-gpu-layers",
-      "layers whose weights stay on the GPU; those of the others lie in host memory, or on disk "
-      "where --host-memory is too small, and stream in each step; auto: as many as fit",
-      [&engine](const std::string& text) {
-        if (text == "auto") {
-          engine.gpu_layers = -1;
-        } else if (!ReadNumber<int>(text, 0, 1 << 20, &engine.gpu_layers).ok()) {
-          return Status(StatusCode::kInvalidArgument,
-                        fmt::format("'{}' is neither auto nor a number of layers", text));
-        }
-        return OkStatus();
-      })
-      ->type_name("N")
-      ->default_str("auto");
-  AddSize(app, memory, "--kv-memory", &engine.kv_memory,
-          "most that the fast tier may hold of the KV cache and its buffers, such as 8MiB");
-  AddSize(
-      app, memory, "--host-memory", &engine.host_memory,
-      "most that host memory may hold of the KV cache behind the fast tier, and of weights that "
-      "stream; 0: nothing but the buffers that --disk-memory needs");
-  AddSize(app, memory, "--disk-memory", &engine.disk_memory,
-          "most that the disk may hold of it behind both");
-  AddText(app, more, "--disk-path", &engine.disk_path,
-          "directory for the disk's share; else TMPDIR, or /tmp")
-      ->type_name("DIR");
-  AddChoice(app, more, "--placement", &engine.placement,
-            {"first-fit", "lru", "host-only", "disk-only"},
-            "where parts of the cache go: first-fit, lru, host-only or disk-only");
-  AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
-            "how the cache moves: auto, or as a published method does, for comparison: headinfer "
-            "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
-            "part of it)");
-  AddChoice(app, more, "--kv-encoding", &engine.kv_encoding,
-            {"none", "bf16", "f16", "int8", "fp8", "int4"},
-            "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
-            "an approximation in a half or a quarter of the bytes");
-  AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
-          "tokens of a prefill step; auto: the planner's choice");
-  AddAuto(app, more, "--head-group", &engine.head_group, 1 << 20,
-          "KV heads that move together; auto: the most that leave half of the fast tier to pages");
-  AddAuto(app, more, "--segment", &engine.segment, kMaxCount,
-          "tokens that move together; auto: the planner's choice");
-  AddNumber(app, more, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
-      ->default_str(std::to_string(engine.page_slots));
-  AddShare(
-      app, more, "--host-attention", &engine.host_share, kHostShareAuto,
-      "share of what decode would stream from host memory that CPU cores attend to there "
-      "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
-      "with the planner's share and is corrected after each step");
-  AddShare(
-      app, more, "--recompute", &engine.recompute_share, kRecomputeAuto,
-      "share of the tokens whose keys and values are recomputed from their layer's input, kept "
-      "in host memory instead: off, a number from 0 to 1, or auto, which is what the machine's "
-      "profile says is fastest");
-  AddSwitch(app, more, "--freeze-plan", &engine.freeze_plan,
-            "correct nothing while it runs: what began alike gives the same bits");
-  const std::string streaming = More("Streaming heads (an approximation)");
-  AddText(app, streaming, "--head-pattern", &engine.head_pattern,
-          "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
-          "its folder, JSON, or what headway profile-heads makes; without it, all is exact")
-      ->type_name("FILE");
-  AddNumber(app, streaming, "--sparsity", &engine.sparsity, 0.0, 1.0,
-            "share of the KV heads to stream, those with the lowest scores; without it, those "
-            "below the file's threshold, or 0.5")
-      ->type_name("X");
-  AddNumber(app, streaming, "--sink-tokens", &engine.sink_tokens, 0, kMaxCount,
-            "first tokens that streaming heads keep; without it, the file's, or 64");
-  AddNumber(app, streaming, "--recent-tokens", &engine.recent_tokens, 1, kMaxCount,
-            "last tokens that they see; without it, the file's, or 256");
-  AddText(app, memory, "--session", &engine.session,
-          "file that keeps the cache between runs: a prompt that begins like the last one "
-          "continues from there")
-      ->type_name("FILE");
-  AddSwitch(app, memory, "--session-recut", &engine.session_recut,
-            "where the session is cut for larger budgets than these, read the prompt again into a "
-            "cut that fits; the first save replaces the file");
-
-  const std::string compute = "Computing", more_compute = More(compute);
-  AddNumber(app, more_compute, "-t,--threads", &engine.threads, 0, 1024,
-            "compute threads; 0: all cores");
-  AddText(app, compute, "--device", &engine.device,
-          "where to compute: cpu, cuda, or cuda:N for GPU N")
-      ->type_name("NAME")
-      ->default_str(engine.device);
-  AddText(app, more_compute, "--machine", &engine.machine,
-          "profile to plan for: a shipped one, such as h200 or rtx-4090, or a file that headway "
-          "probe -o wrote; without it, this machine's probe, or the profile shipped for its GPU")
-      ->type_name("PROFILE");
-  AddChoice(app, more_compute, "--cpu-isa", &engine.isa, {"auto", "amx", "avx512", "avx2"},
-            "instruction set of the CPU kernels: auto, amx, avx512 or avx2");
-  AddText(app, more_compute, "--trace", &engine.trace,
-          "file for a trace of the lanes, to be opened in Perfetto or chrome://tracing")
-      ->type_name("FILE");
-}
-
 void AddOutputFlags(CLI::App& app, OutputFlags* flags) {
   AddSwitch(app, "Output", "--json", &flags->json, "print the result as one JSON object");
   AddSwitch(app, More("Output"), "--no-progress", &flags->no_progress, "do not show progress");
   AddSwitch(app, More("Output"), "-v,--verbose", &flags->verbose,
             "also say how the cache was cut, why, and how busy each lane was");
-}
-
-void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
-  const std::string group = More("Sampling");
-  SamplingOptions& options = flags->options;
-  AddNumber(app, "Sampling", "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
-            "temperature; 0 takes the likeliest token")
-      ->type_name("X");
-  AddNumber(app, group, "--top-k", &options.top_k, 0, 1 << 30,
-            "keep the K likeliest tokens; 0: all")
-      ->type_name("K");
-  AddNumber(app, group, "--top-p", &options.top_p, 1e-6f, 1.0f,
-            "keep the likeliest tokens that make up this share")
-      ->type_name("P")
-      ->default_str("1");
-  AddNumber(app, group, "--min-p", &options.min_p, 0.0f, 1.0f,
-            "keep tokens at least this share as likely as the likeliest")
-      ->type_name("P");
-  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty, 0.01f,
-            100.0f, "divides logits of tokens seen before; 1: off")
-      ->type_name("X")
-      ->default_str("1");
-  AddNumber(app, group, "--presence-penalty", &options.presence_penalty, -2.0f, 2.0f,
-            "subtracted from logits of tokens generated before")
-      ->type_name("X");
-  AddNumber(app, group, "--frequency-penalty", &options.frequency_penalty, -2.0f, 2.0f,
-            "the same for each time that they were")
-      ->type_name("X");
-  AddNumber(app, group, "-s,--seed", &options.seed, 0, std::numeric_limits<uint64_t>::max(),
-            "of the random numbers");
-  CLI::Option* stop = app.add_option("--stop", flags->stop,
-                                     "text that ends generation; may be given several times");
-  stop->group(group)->type_name("TEXT")->allow_extra_args(false);
-  AddSwitch(app, group, "--ignore-eos", &flags->ignore_eos,
-            "go on behind the model's end-of-text tokens");
 }
 
 void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* options) {
@@ -484,49 +295,6 @@ void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* optio
           "variables, such as '{\"enable_thinking\": false}'",
           read)
       ->type_name("JSON");
-}
-
-void AddGenerationConfigFlag(CLI::App& app, SamplingFlags* flags) {
-  flags->generation_config = "auto";
-  AddChoice(app, More("Sampling"), "--generation-config", &flags->generation_config,
-            {"auto", "none"},
-            "where sampling comes from that no flag says: auto, the model's "
-            "generation_config.json; none, greedy");
-  for (const char* flag : {"--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty"}) {
-    app.get_option(flag)->default_str("the model's");
-  }
-}
-
-Status TakeSamplingDefaults(const CLI::App& app, const ModelInfo& info, SamplingFlags* flags,
-                            Console& console) {
-  if (flags->generation_config == "none") return OkStatus();
-  SamplingOptions& options = flags->options;
-  std::string taken;
-  const auto take = [&](const char* flag, const char* name, const auto& proposed, auto* value) {
-    if (app.count(flag) > 0 || *value == proposed) return;
-    *value = proposed;
-    taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", name, proposed);
-  };
-  const SamplingOptions& proposed = info.sampling;
-  take("--temp", "temperature", proposed.temperature, &options.temperature);
-  const bool samples = options.temperature > 0.0f;
-  if (samples) {
-    take("--top-k", "top-k", proposed.top_k, &options.top_k);
-    take("--top-p", "top-p", proposed.top_p, &options.top_p);
-    take("--min-p", "min-p", proposed.min_p, &options.min_p);
-  }
-  take("--repeat-penalty", "repeat penalty", proposed.repetition_penalty,
-       &options.repetition_penalty);
-  if (taken.empty()) return OkStatus();
-  if (Status s = options.Validate(); !s.ok()) {
-    return Status(s.code(), fmt::format("generation_config.json of {}: {}; --generation-config "
-                                        "none leaves it out",
-                                        info.folder, s.message()));
-  }
-  console.Say(fmt::format(
-      "headway: note: {} as generation_config.json says: {}; {}", samples ? "sampling" : "greedy,",
-      taken, samples ? "--temp 0 is greedy" : "--generation-config none leaves it out"));
-  return OkStatus();
 }
 
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat) {

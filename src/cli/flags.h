@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,10 @@ std::string EnvironmentName(const std::string& long_name);
 // "headway: error: MESSAGE; see headway run --help"; kExitUsage. A flag in the message is called by
 // its variable where that gave it.
 int WrongUsage(const CLI::App& app, const std::string& message, Console& console);
+
+// An option of a group of --help whose text goes to `read`.
+CLI::Option* AddRead(CLI::App& app, const std::string& group, const std::string& names,
+                     const std::string& help, std::function<Status(const std::string& text)> read);
 
 // Each adds an option of a group of --help. What cannot be read is
 // wrong usage, and names the flag.

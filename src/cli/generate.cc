@@ -1,4 +1,5 @@
 #include "cli/generate.h"
+#include "cli/option_flags.h"
 
 #include <chrono>
 
@@ -27,7 +28,7 @@ Result<Generation> GenerateShown(Context& context, const Request& request, const
   hooks.on_progress = [&](const Progress& progress) {
     if (saves && Clock::now() - saved >= save_every) {
       if (Status s = context.SaveSession(view.note); !s.ok()) {
-        console.Warn("the session could not be saved on the way: " + s.message());
+        console.Warn("the session could not be saved on the way: " + Worded(s));
         saves = false;
       }
       saved = Clock::now();

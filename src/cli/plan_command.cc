@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/help_formatter.h"
+#include "cli/option_flags.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 
@@ -115,7 +116,7 @@ std::string ReportText(const ModelPlan& made) {
             "\n";
   }
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
-  if (!plan.cut_notice.empty()) text += "- " + Wrap(plan.cut_notice, 78, 2) + "\n";
+  if (!plan.cut_notice.empty()) text += "- " + Wrap(Worded(plan.cut_notice), 78, 2) + "\n";
   text += PredictionText(made);
   text += "\nsmallest budgets, each with the others as they are:\n";
   if (plan.smallest_gpu_memory != 0) {
@@ -139,7 +140,8 @@ Json ReportJson(const ModelPlan& made) {
                       {"host_memory", made.plan.smallest_host_memory},
                       {"disk_memory", made.plan.smallest_disk_memory}};
   if (!made.explain.empty()) json["explain"] = made.explain;
-  json["notices"] = made.notices;
+  json["notices"] = Json::array();
+  for (const Message& notice : made.notices) json["notices"].push_back(Worded(notice));
   return json;
 }
 
@@ -195,7 +197,7 @@ int PlanCommand(const Args& args, Console& console) {
     console.Warn(warning);
     break;
   }
-  for (const std::string& notice : made->notices) console.Warn(notice);
+  for (const Message& notice : made->notices) console.Warn(Worded(notice));
   // Another machine's memory is not this one's.
   if (flags.model.engine.machine.empty()) WarnOfMemory(made->plan, console);
   return console.WriteResult(flags.output.json ? Dump(ReportJson(*made)) : ReportText(*made));

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "cli/flags.h"
+#include "cli/option_flags.h"
 
 namespace headway::cli {
 namespace {
@@ -111,7 +112,7 @@ void WarnOfMemory(const PlanReport& plan, Console& console) {
 }
 
 void SayCut(const PlanReport& plan, Console& console) {
-  if (!plan.cut_notice.empty()) console.Say("headway: note: " + plan.cut_notice);
+  if (!plan.cut_notice.empty()) console.Say("headway: note: " + Worded(plan.cut_notice));
 }
 
 Json TimingsJson(const Timings& timings) {
@@ -153,7 +154,7 @@ Json PlanJson(const PlanReport& plan) {
   }
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
-  json["cut_notice"] = plan.cut_notice;
+  json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;
 }

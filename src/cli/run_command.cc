@@ -9,6 +9,7 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/run_prompts.h"
+#include "headway/refusal.h"
 
 namespace headway::cli {
 namespace {
@@ -194,8 +195,7 @@ int Finish(const RunFlags& flags, const Outcome& outcome, std::optional<bool> eq
   int status = kExitDone;
   const bool cancelled = outcome.generation.finish == FinishReason::kCancelled;
   if (!outcome.saved.ok()) {
-    status = console.Fail(
-        Status(outcome.saved.code(), "the session was not saved: " + outcome.saved.message()));
+    status = console.Fail(outcome.saved.Within({"the session was not saved: "}));
   } else if (cancelled) {
     const std::string& session = flags.model.engine.session;
     console.Say("headway: interrupted; " +

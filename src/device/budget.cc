@@ -33,9 +33,10 @@ Result<Reservation> Budget::Reserve(int64_t bytes, const std::string& tag) {
   }
   std::lock_guard lock(mutex_);
   if (bytes > limit_ - used_) {
-    return Status(StatusCode::kOutOfBudget, name_ + ": " + tag + " needs " + FormatBytes(bytes) +
-                                                ", " + FormatBytes(limit_ - used_) + " of " +
-                                                FormatBytes(limit_) + " are left");
+    const Status short_of(StatusCode::kOutOfBudget, ": " + tag + " needs " + FormatBytes(bytes) +
+                                                        ", " + FormatBytes(limit_ - used_) +
+                                                        " of " + FormatBytes(limit_) + " are left");
+    return short_of.Within(name_);
   }
   in_parent.budget_ = nullptr;  // given back by Release
   Reservation reservation;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "headway/refusal.h"
 #include "headway/status.h"
 
 namespace headway {
@@ -47,12 +48,15 @@ class Budget {
   // `name` appears in errors and tables: "kv-memory".
   // What is reserved counts in `parent` (may be null), too.
   Budget(std::string name, int64_t limit, Budget* parent = nullptr)
-      : name_(std::move(name)), limit_(limit), parent_(parent) {}
+      : name_{std::move(name)}, limit_(limit), parent_(parent) {}
+  // The limit is an option of the user's, by which errors name it.
+  Budget(Option option, int64_t limit, Budget* parent = nullptr)
+      : name_{option}, limit_(limit), parent_(parent) {}
 
   // kOutOfBudget, naming budget, tag, bytes asked for and bytes left, when they do not fit.
   Result<Reservation> Reserve(int64_t bytes, const std::string& tag);
 
-  const std::string& name() const { return name_; }
+  std::string name() const { return name_.Text(); }
   int64_t limit() const { return limit_; }
   int64_t used() const;
   int64_t peak() const;
@@ -64,7 +68,7 @@ class Budget {
   friend class Reservation;
   void Release(const std::string& tag, int64_t bytes);
 
-  const std::string name_;
+  const Message name_;
   const int64_t limit_;
   Budget* const parent_;
   mutable std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "headway/refusal.h"
 #include "kernels/page_codec.h"
 #include "kv/store/session_sizes.h"
 #include "model/config_identity.h"
@@ -16,8 +17,12 @@ namespace {
 // the slot hold.
 constexpr int64_t kTextBytes = 32;
 
-Status Wrong(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+Status Unsupported(Message message) {
+  return Status(StatusCode::kUnsupported, Refusal{std::move(message)});
 }
 
 // Of the settings' encoding, for a model whose cache is in `dtype` otherwise.
@@ -25,32 +30,33 @@ Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const Kern
   if (const DType* plain = std::get_if<DType>(&wanted)) {
     if (*plain == dtype) return Encoding::kNone;
     if (*plain == DType::kF32) return ParseEncoding(DTypeName(*plain));  // refused, with the names
-    return Status(StatusCode::kUnsupported, std::string("--kv-encoding ") + DTypeName(*plain) +
-                                                ": this model's cache is in " + DTypeName(dtype) +
-                                                "; use none, int8, fp8 or int4");
+    return Unsupported({Option::kKvEncoding, std::string(" ") + DTypeName(*plain) +
+                                                 ": this model's cache is in " + DTypeName(dtype) +
+                                                 "; use none, int8, fp8 or int4"});
   }
   const Encoding encoding = std::get<Encoding>(wanted);
   if (!kernels.TakesEncoding(encoding)) {
-    return Status(StatusCode::kUnsupported,
-                  std::string("--kv-encoding ") + EncodingName(encoding) +
-                      ": this device does not read it yet; leave it out or use --device cpu");
+    return Unsupported({Option::kKvEncoding,
+                        std::string(" ") + EncodingName(encoding) +
+                            ": this device does not read it yet; leave it out or use ",
+                        Option::kDevice, " cpu"});
   }
   return encoding;
 }
 
 Status CheckWorkload(const ModelConfig& config, const Workload& workload) {
   if (workload.lengths.empty() || workload.lengths.size() > 4096) {
-    return Wrong("a workload has 1 to 4096 sequences");
+    return Wrong({"a workload has 1 to 4096 sequences"});
   }
   for (int64_t length : workload.lengths) {
     if (length < 1 || length > kMaxLength) {
-      return Wrong("a sequence of " + std::to_string(length) + " tokens; 1 to " +
-                   std::to_string(kMaxLength) + " are possible");
+      return Wrong({"a sequence of " + std::to_string(length) + " tokens; 1 to " +
+                    std::to_string(kMaxLength) + " are possible"});
     }
     if (config.learned_positions && length > config.max_position) {
-      return Wrong("a context of " + std::to_string(length) + " tokens, and this " +
-                   config.architecture + " has learned " + std::to_string(config.max_position) +
-                   " positions; use a context of at most so many");
+      return Wrong({"a context of " + std::to_string(length) + " tokens, and this " +
+                    config.architecture + " has learned " + std::to_string(config.max_position) +
+                    " positions; use a context of at most so many"});
     }
   }
   return OkStatus();
@@ -74,18 +80,28 @@ void ApplyPolicy(Policy policy, plan::PlanRequest* request) {
 }
 
 // Why nothing can be recomputed under these settings; empty where something can.
-std::string WhyNoRecompute(const Settings& settings, const plan::PlanRequest& request,
-                           Encoding encoding) {
+Message WhyNoRecompute(const Settings& settings, const plan::PlanRequest& request,
+                       Encoding encoding) {
   const bool windows = std::any_of(request.window.begin(), request.window.end(),
                                    [](int64_t window) { return window > 0; });
   const int group = request.fixed.group_heads.value_or(request.shape.kv_heads);
-  if (settings.session.has_value()) return "a session keeps keys and values; leave out --session";
-  if (encoding != Encoding::kNone) return "the cache is encoded; leave out --kv-encoding";
-  if (!request.slab_heads.empty()) return "there are streaming heads; leave out --head-pattern";
-  if (windows) return "this model's layers have sliding windows";
-  if (!request.keep_on_host) return "X is kept in host memory; leave out --placement disk-only";
-  if (group < request.shape.kv_heads) return "X is that of all heads; leave out --head-group";
-  return "";
+  if (settings.session.has_value()) {
+    return {"a session keeps keys and values; leave out ", Option::kSession};
+  }
+  if (encoding != Encoding::kNone) {
+    return {"the cache is encoded; leave out ", Option::kKvEncoding};
+  }
+  if (!request.slab_heads.empty()) {
+    return {"there are streaming heads; leave out ", Option::kHeadPattern};
+  }
+  if (windows) return {"this model's layers have sliding windows"};
+  if (!request.keep_on_host) {
+    return {"X is kept in host memory; leave out ", Option::kPlacement, " disk-only"};
+  }
+  if (group < request.shape.kv_heads) {
+    return {"X is that of all heads; leave out ", Option::kHeadGroup};
+  }
+  return {};
 }
 
 // The settings' policy and share: what the plan must recompute, or may.
@@ -95,10 +111,11 @@ Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
   const bool kvpr = settings.policy == Policy::kKvpr;
   if (kvpr && request->machine == nullptr) {
     return Wrong(
-        "policy kvpr recomputes as much as the machine's speeds say: run headway probe "
-        "once, or give --machine");
+        {"policy kvpr recomputes as much as the machine's speeds say: run headway probe "
+         "once, or give ",
+         Option::kMachine});
   }
-  const std::string why = WhyNoRecompute(settings, *request, encoding);
+  const Message why = WhyNoRecompute(settings, *request, encoding);
   if (!settings.recompute_share.has_value()) {
     // Without a bus there is nothing to save.
     request->recompute =
@@ -108,8 +125,10 @@ Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
   }
   if (kvpr || request->fixed.recompute > 0.0) {
     if (!why.empty()) {
-      return Status(StatusCode::kUnsupported,
-                    (kvpr ? "--policy kvpr" : "--recompute") + (": " + why));
+      Message refused =
+          kvpr ? Message{Option::kPolicy, " kvpr: "} : Message{Option::kRecompute, ": "};
+      refused += why;
+      return Unsupported(std::move(refused));
     }
     request->fixed.group_heads = request->shape.kv_heads;
   }
@@ -131,18 +150,17 @@ Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
   if (!fits) return OtherModel(session, "another cache");
   if (format.page.page_slots != inputs.settings->cut.page_slots) {
     const std::string slots = std::to_string(format.page.page_slots);
-    return Wrong("session " + session.path + " has pages of " + slots + " slots; use --page " +
-                 slots + " or another --session file");
+    return Wrong({"session " + session.path + " has pages of " + slots + " slots; use ",
+                  Option::kPage, " " + slots + " or another ", Option::kSession, " file"});
   }
   if (format.page.encoding != encoding) {
     const std::string saved = EncodingName(format.page.encoding);
-    return Wrong("session " + session.path + " keeps its cache in KV encoding " + saved +
-                 "; use --kv-encoding " + saved + " or another --session file");
+    return Wrong({"session " + session.path + " keeps its cache in KV encoding " + saved + "; use ",
+                  Option::kKvEncoding, " " + saved + " or another ", Option::kSession, " file"});
   }
   if (inputs.settings->policy != Policy::kAuto) {
-    return Wrong("session " + session.path +
-                 " fixes how the cache is cut; continue it without --policy " +
-                 PolicyName(inputs.settings->policy));
+    return Wrong({"session " + session.path + " fixes how the cache is cut; continue it without ",
+                  Option::kPolicy, std::string(" ") + PolicyName(inputs.settings->policy)});
   }
   return OkStatus();
 }
@@ -230,12 +248,11 @@ Result<plan::Plan> PlanSession(const BlueprintInputs& inputs, plan::PlanRequest*
   Result<plan::Plan> other = plan::MakePlan(freed);
   if (!other.ok()) return plan;
   if (session.misfit == SessionSettings::Misfit::kRefuse) {
-    return Status(StatusCode::kOutOfBudget,
-                  "session " + session.path + " fixes how the cache is cut (head group " +
-                      std::to_string(inputs.session->format.group_heads) + ", segment " +
-                      std::to_string(inputs.session->format.segment_tokens()) + "), and so " +
-                      plan.status().message() +
-                      "; or --session-recut, which reads the prompt again into a smaller cut");
+    return plan.status().Within(
+        {"session " + session.path + " fixes how the cache is cut (head group " +
+         std::to_string(inputs.session->format.group_heads) + ", segment " +
+         std::to_string(inputs.session->format.segment_tokens()) + "), and so "},
+        {"; or ", Option::kSessionRecut, ", which reads the prompt again into a smaller cut"});
   }
   *request = std::move(freed);
   return other;
@@ -303,8 +320,8 @@ bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
 }
 
 Status OtherModel(const SessionSettings& session, const std::string& what) {
-  return Wrong("session " + session.path + " was made with " + what +
-               "; give another --session file");
+  return Wrong({"session " + session.path + " was made with " + what + "; give another ",
+                Option::kSession, " file"});
 }
 
 }  // namespace headway

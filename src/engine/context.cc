@@ -34,9 +34,9 @@ Result<kv::Manifest> ReadSession(Env& env, const Settings& settings) {
 
 Context::Impl::Impl(const ContextParts& p)
     : parts(p),
-      kv_budget("--kv-memory", p.settings->memory.kv, p.device_budget),
-      host_budget("--host-memory", Behind(p.settings->memory.host, p.host_weights)),
-      disk_budget("--disk-memory", Behind(p.settings->DiskLimit(), p.disk_weights)),
+      kv_budget(Option::kKvMemory, p.settings->memory.kv, p.device_budget),
+      host_budget(Option::kHostMemory, Behind(p.settings->memory.host, p.host_weights)),
+      disk_budget(Option::kDiskMemory, Behind(p.settings->DiskLimit(), p.disk_weights)),
       memory_budget("memory", kNoLimit),
       pool(p.settings->target.threads) {}
 
@@ -109,7 +109,7 @@ Result<double> Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
       HostAttention::Create(blueprint.layout.host(parts.model->shape()), std::move(*host_kernels),
                             *device, memory_budget);
   if (planned && made.status().code() == StatusCode::kUnsupported) {  // nobody asked for it
-    Log(LogLevel::kWarning, made.status().message());
+    Log(LogLevel::kWarning, made.status().words());
     return 0.0;
   }
   if (!made.ok()) return made.status();
@@ -122,7 +122,7 @@ Status Context::Impl::OpenDevice() {
   if (settings.trace.has_value()) {
     // A path that cannot be written is better known before the work.
     Result<std::unique_ptr<File>> file = parts.env->Open(*settings.trace, OpenMode::kCreate, false);
-    if (!file.ok()) return Status(file.status().code(), "--trace: " + file.status().message());
+    if (!file.ok()) return file.status().Within({Option::kTrace, ": "});
     trace.EnableEvents();
   }
   Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
@@ -200,9 +200,10 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   if (manifest.tokens.empty()) return OkStatus();
   if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
     return Status(StatusCode::kInvalidArgument,
-                  "session " + parts.settings->session->path + " holds " +
-                      std::to_string(manifest.tokens.size()) + " tokens and the context " +
-                      std::to_string(executor->limits().length) + "; raise --ctx-size");
+                  Refusal{{"session " + parts.settings->session->path + " holds " +
+                               std::to_string(manifest.tokens.size()) + " tokens and the context " +
+                               std::to_string(executor->limits().length) + "; raise ",
+                           Option::kLength}});
   }
   Result<kv::SequenceId> sequence = store->Restore();
   if (!sequence.ok()) return sequence.status();

@@ -16,7 +16,7 @@ struct DeviceMemory {
 };
 
 // kOutOfBudget unless the plan fits what is free: says what is needed, what is free, the smallest
-// --gpu-memory that would do, and whether that fits.
+// budget that would do, and whether that fits.
 Status CheckDeviceMemory(const DeviceMemory& memory);
 
 // The error of a plan that does not fit a budget which the user has not set: adds that the budget

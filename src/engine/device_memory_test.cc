@@ -17,7 +17,7 @@ TEST(DeviceMemory, NamesTheSmallestBudgetAndThatItFits) {
   EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
   EXPECT_EQ(status.message(),
             "16.0 GiB more of the GPU's memory are needed, and 8.0 GiB are free: other programs "
-            "have the rest; --gpu-memory 6291456KiB (6.0 GiB) is the smallest that would do, and "
+            "have the rest; gpu_memory 6291456KiB (6.0 GiB) is the smallest that would do, and "
             "up to 9437184KiB fits now");
 }
 
@@ -26,8 +26,8 @@ TEST(DeviceMemory, SaysWhenEvenTheSmallestDoesNotFit) {
       {.planned = 17 * kGiB, .taken = 1 * kGiB, .free = 2 * kGiB, .smallest = 6 * kGiB});
   EXPECT_EQ(status.message(),
             "16.0 GiB more of the GPU's memory are needed, and 2.0 GiB are free: other programs "
-            "have the rest; even --gpu-memory 6291456KiB (6.0 GiB), the smallest that would do, "
-            "does not fit; end those programs, or choose another GPU with --device cuda:N");
+            "have the rest; even gpu_memory 6291456KiB (6.0 GiB), the smallest that would do, "
+            "does not fit; end those programs, or choose another GPU with device cuda:N");
 }
 
 TEST(DeviceMemory, AnUnsetBudgetIsWhatIsFree) {
@@ -35,7 +35,7 @@ TEST(DeviceMemory, AnUnsetBudgetIsWhatIsFree) {
       ExplainFreeMemory(Status(StatusCode::kOutOfBudget, "too much"), 3 * kGiB, 24 * kGiB);
   EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
   EXPECT_EQ(status.message(),
-            "too much; without --gpu-memory the GPU's free memory is the limit: 3.0 GiB of 24.0 "
+            "too much; without gpu_memory the GPU's free memory is the limit: 3.0 GiB of 24.0 "
             "GiB");
   EXPECT_EQ(ExplainFreeMemory(Status(StatusCode::kIo, "other"), 1, 2).message(), "other");
 }

@@ -47,8 +47,8 @@ struct Engine::Impl {
       : env(e),
         settings(std::move(s)),
         pool(settings.target.threads),
-        host_budget("--host-memory", settings.memory.host),
-        disk_budget("--disk-memory", settings.DiskLimit()) {}
+        host_budget(Option::kHostMemory, settings.memory.host),
+        disk_budget(Option::kDiskMemory, settings.DiskLimit()) {}
 
   Env* const env;
   const Settings settings;
@@ -108,13 +108,13 @@ Status Engine::Impl::OpenBackend() {
   const BackendInfo& info_of = backend->info();
   if (!info_of.own_memory) {
     if (settings.memory.gpu.has_value()) {
-      Log(LogLevel::kWarning,
-          "--gpu-memory counts for nothing on the CPU; --device cuda computes on a GPU");
+      Log(LogLevel::kWarning, Message{Option::kGpuMemory, " counts for nothing on the CPU; ",
+                                      Option::kDevice, " cuda computes on a GPU"});
     }
     return OkStatus();
   }
   // The driver has taken its part of what is free already.
-  device_budget.emplace("--gpu-memory",
+  device_budget.emplace(Option::kGpuMemory,
                         settings.memory.gpu.value_or(info_of.free_memory + info_of.context_memory));
   Result<Reservation> reserved =
       device_budget->Reserve(info_of.context_memory, "driver and libraries");
@@ -135,7 +135,7 @@ Status Engine::Impl::FindMachine() {
   if (measured.ok()) {
     machine = hardware::ChosenProfile{std::move(*measured), "quick measurement"};
   } else {
-    Log(LogLevel::kWarning, "the GPU was not measured: " + measured.status().message());
+    Log(LogLevel::kWarning, measured.status().Within({"the GPU was not measured: "}).words());
   }
   return OkStatus();
 }
@@ -336,8 +336,7 @@ Result<std::string> Engine::RenderChat(std::span<const ChatMessage> messages,
   (*context)["add_generation_prompt"] = true;
   Result<std::string> text = impl_->chat->Render(*context);
   if (!text.ok()) {
-    return Status(text.status().code(),
-                  "the chat template of " + impl_->info.folder + ": " + text.status().message());
+    return text.status().Within({"the chat template of " + impl_->info.folder + ": "});
   }
   return text;
 } catch (...) {

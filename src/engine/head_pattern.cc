@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "headway/refusal.h"
+
 namespace headway {
 
 Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
@@ -19,7 +21,7 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
   std::string path = heads.pattern;
   if (env.IsDirectory(path)) path += "/full_attention_heads.tsv";
   Result<std::string> text = env.ReadFile(path, kMaxConfigBytes);
-  if (!text.ok()) return Status(text.status().code(), "--head-pattern: " + text.status().message());
+  if (!text.ok()) return text.status().Within({Option::kHeadPattern, ": "});
   const size_t slash = path.rfind('/');
   const std::string beside =
       (slash == std::string::npos ? "" : path.substr(0, slash + 1)) + "config.json";
@@ -31,8 +33,8 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
   Result<kv::HeadPattern> pattern = kv::ParseHeadPattern(*text, path, choice);
   if (pattern.ok() && pattern->StreamingHeads() > 0 && settings.session.has_value()) {
     return Status(StatusCode::kInvalidArgument,
-                  "a session keeps every head's whole cache; leave out --session or "
-                  "--head-pattern");
+                  Refusal{{"a session keeps every head's whole cache; leave out ", Option::kSession,
+                           " or ", Option::kHeadPattern}});
   }
   return pattern;
 }

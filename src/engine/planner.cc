@@ -96,8 +96,8 @@ Result<Target> TargetOf(const hardware::Target& wanted,
   }
   Result<std::unique_ptr<Backend>> backend = NewBackend(wanted.device, wanted.isa);
   if (!backend.ok()) {
-    return Status(backend.status().code(),
-                  backend.status().message() + "; --machine plans for a GPU that is not here");
+    return backend.status().Within({},
+                                   {"; ", Option::kMachine, " plans for a GPU that is not here"});
   }
   target.here = std::move(*backend);
   Result<std::unique_ptr<Kernels>> kernels = target.here->NewKernels(pool, nullptr);
@@ -142,7 +142,7 @@ Result<Subject> FindSubject(Env& env, const std::string& model, Settings setting
   if (subject.settings.machine.has_value()) {
     Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, *subject.settings.machine);
     if (!loaded.ok()) {
-      return Status(loaded.status().code(), "--machine: " + loaded.status().message());
+      return loaded.status().Within({Option::kMachine, ": "});
     }
     subject.machine = std::move(*loaded);
   }
@@ -190,20 +190,20 @@ Result<Blueprint> Draw(Env& env, const Subject& subject) {
 }
 
 // What the user should know of a plan for this machine.
-std::vector<std::string> NoticesOf(const plan::Plan& plan, const MachineProfile& machine) {
-  std::vector<std::string> notices;
+std::vector<Message> NoticesOf(const plan::Plan& plan, const MachineProfile& machine) {
+  std::vector<Message> notices;
   if ((plan.slabs[2] > 0 || plan.disk_layers > 0) && machine.disk_read <= 0.0) {
     notices.push_back(
-        "the profile does not say how fast the disk is: what it holds is "
-        "predicted to cost nothing; headway probe measures it");
+        {"the profile does not say how fast the disk is: what it holds is "
+         "predicted to cost nothing; headway probe measures it"});
   }
   const auto host = static_cast<double>(plan.Bytes(Tier::kHost));
   if (host > machine.host_memory) {
-    notices.push_back(fmt::format(
-        "this takes {} of host memory, and the machine has {}; bound it with --host-memory, and "
-        "give --disk-memory for the rest",
-        FormatBytes(static_cast<int64_t>(host)),
-        FormatBytes(static_cast<int64_t>(machine.host_memory))));
+    notices.push_back(
+        {fmt::format("this takes {} of host memory, and the machine has {}; bound it with ",
+                     FormatBytes(static_cast<int64_t>(host)),
+                     FormatBytes(static_cast<int64_t>(machine.host_memory))),
+         Option::kHostMemory, ", and give ", Option::kDiskMemory, " for the rest"});
   }
   return notices;
 }
@@ -226,7 +226,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<Blueprint> blueprint = Draw(env, *subject);
   if (!blueprint.ok()) return blueprint.status();
   ModelPlan result;
-  if (!subject->model.notice.empty()) result.notices.push_back(subject->model.notice);
+  if (!subject->model.notice.empty()) result.notices.push_back({subject->model.notice});
   result.info =
       ModelInfoOf(config, CountWeightBytes(config), subject->model.folder, subject->settings);
   result.kernels = subject->target.name;
@@ -238,7 +238,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   if (explain == Explain::kYes) {
     result.explain = plan::ExplainSpeed(blueprint->request, blueprint->plan);
   }
-  for (std::string& notice : NoticesOf(blueprint->plan, subject->machine->machine)) {
+  for (Message& notice : NoticesOf(blueprint->plan, subject->machine->machine)) {
     result.notices.push_back(std::move(notice));
   }
   return result;

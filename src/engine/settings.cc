@@ -3,11 +3,13 @@
 #include <cstdlib>
 #include <utility>
 
+#include "headway/refusal.h"
+
 namespace headway {
 namespace {
 
-Status Wrong(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
 }
 
 template <typename T>
@@ -24,7 +26,7 @@ Result<Policy> ReadPolicy(const std::string& name) {
   for (Policy policy : {Policy::kAuto, Policy::kHeadInfer, Policy::kLayerwise, Policy::kKvpr}) {
     if (name == PolicyName(policy)) return policy;
   }
-  return Wrong("unknown policy '" + name + "'; there are auto, headinfer, layerwise, kvpr");
+  return Wrong({"unknown policy '" + name + "'; there are auto, headinfer, layerwise, kvpr"});
 }
 
 Result<kv::PlacementKind> ReadPlacement(const std::string& name) {
@@ -32,7 +34,8 @@ Result<kv::PlacementKind> ReadPlacement(const std::string& name) {
   if (name == "lru") return kv::PlacementKind::kLru;
   if (name == "host-only") return kv::PlacementKind::kHostOnly;
   if (name == "disk-only") return kv::PlacementKind::kDiskOnly;
-  return Wrong("unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only");
+  return Wrong(
+      {"unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only"});
 }
 
 Result<PageEncoding> ReadEncoding(const std::string& name) {
@@ -52,8 +55,8 @@ Status ReadPolicies(const EngineOptions& options, Settings* settings) {
   if (*policy != Policy::kAuto) {
     if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
         options.placement != EngineOptions{}.placement) {
-      return Wrong("policy " + options.policy +
-                   " fixes head group, segment, staging buffers and placement; leave them out");
+      return Wrong({"policy " + options.policy +
+                    " fixes head group, segment, staging buffers and placement; leave them out"});
     }
     settings->placement = kv::PlacementKind::kHostOnly;
     return OkStatus();
@@ -70,18 +73,17 @@ Status ReadShares(const EngineOptions& options, Settings* settings) {
     return share == automatic || (share >= 0.0 && share <= 1.0);
   };
   if (!is_share(options.host_share, kHostShareAuto)) {
-    return Wrong("the host's share must be 0 to 1, or auto");
+    return Wrong({"the host's share must be 0 to 1, or auto"});
   }
   if (!is_share(options.recompute_share, kRecomputeAuto)) {
-    return Wrong("the share to recompute must be 0 to 1, or auto");
+    return Wrong({"the share to recompute must be 0 to 1, or auto"});
   }
   settings->host_share = Unless(options.host_share, kHostShareAuto);
   settings->recompute_share = Unless(options.recompute_share, kRecomputeAuto);
   if (settings->policy == Policy::kKvpr &&
       (options.recompute_share > 0.0 || options.host_share > 0.0)) {
-    return Wrong(
-        "policy kvpr fixes what is recomputed and streams the rest; leave out "
-        "--recompute and --host-attention");
+    return Wrong({"policy kvpr fixes what is recomputed and streams the rest; leave out ",
+                  Option::kRecompute, " and ", Option::kHostAttention});
   }
   return OkStatus();
 }
@@ -97,9 +99,8 @@ Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
     return OkStatus();
   }
   if (heads.sparsity.has_value() || heads.sink.has_value() || heads.recent.has_value()) {
-    return Wrong(
-        "streaming heads are chosen by their scores; give a --head-pattern file, which "
-        "headway profile-heads makes");
+    return Wrong({"streaming heads are chosen by their scores; give a ", Option::kHeadPattern,
+                  " file, which headway profile-heads makes"});
   }
   return OkStatus();
 }
@@ -133,14 +134,14 @@ int64_t Settings::DiskLimit() const {
 Result<Settings> ReadSettings(const EngineOptions& options) {
   Settings settings;
   if (Status s = ReadPolicies(options, &settings); !s.ok()) return s;
-  if (options.threads < 0 || options.threads > 1024) return Wrong("threads must be 0 to 1024");
+  if (options.threads < 0 || options.threads > 1024) return Wrong({"threads must be 0 to 1024"});
   settings.target = {options.device, options.isa, options.threads};
   if (Status s = ReadShares(options, &settings); !s.ok()) return s;
   settings.memory = {MoreThan<int64_t>(options.gpu_memory, 0), options.kv_memory,
                      options.host_memory, options.disk_memory, DiskDirectory(options.disk_path)};
   settings.gpu_layers = MoreThan(options.gpu_layers, -1);
   if (options.page_slots < 1 || options.page_slots > 4096) {
-    return Wrong("a page has 1 to 4096 slots");
+    return Wrong({"a page has 1 to 4096 slots"});
   }
   settings.cut = {Unless<int64_t>(options.chunk, 0), Unless(options.head_group, 0),
                   Unless<int64_t>(options.segment, 0), Unless(options.staging_slabs, 0),

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/user_cache.h"
 #include "hardware/profile_json.h"
+#include "headway/refusal.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
@@ -104,12 +105,14 @@ Status KeepProfile(Env& env, const MachineProfile& machine) {
   return WriteUserCache(env, KeptProfilePath(machine.hardware), WriteProfile(machine));
 }
 
-Status CheckKind(const ChosenProfile& machine, const BackendInfo& backend) {
-  if (machine.machine.own_memory == backend.own_memory) return OkStatus();
+Status CheckKind(const ChosenProfile& profile, const BackendInfo& backend) {
+  if (profile.machine.own_memory == backend.own_memory) return OkStatus();
+  const bool gpu = !backend.own_memory;  // that the profile has
   return Status(StatusCode::kInvalidArgument,
-                fmt::format("--machine: {} is of a {}; give {}", machine.origin,
-                            backend.own_memory ? "machine without a GPU" : "GPU",
-                            backend.own_memory ? "--device cpu" : "--device cuda"));
+                Refusal{{Option::kMachine,
+                         fmt::format(": {} is of a {}; give ", profile.origin,
+                                     gpu ? "GPU" : "machine without a GPU"),
+                         Option::kDevice, gpu ? " cuda" : " cpu"}});
 }
 
 Result<std::optional<ChosenProfile>> ChooseProfile(Env& env, const std::optional<std::string>& name,
@@ -117,7 +120,7 @@ Result<std::optional<ChosenProfile>> ChooseProfile(Env& env, const std::optional
   if (name.has_value()) {
     Result<ChosenProfile> loaded = LoadProfile(env, *name);
     if (!loaded.ok()) {
-      return Status(loaded.status().code(), "--machine: " + loaded.status().message());
+      return loaded.status().Within({Option::kMachine, ": "});
     }
     if (Status s = CheckKind(*loaded, backend); !s.ok()) return s;
     return std::optional(std::move(*loaded));

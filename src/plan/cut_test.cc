@@ -42,23 +42,23 @@ PlanRequest Fixed(PlanRequest request, const CacheChoice& cut) {
   return request;
 }
 
-// The budget that a message offers behind `flag`, in bytes; 0: none.
-int64_t Offered(const std::string& message, const std::string& flag) {
-  const size_t found = message.find(flag + " ");
+// The budget that a message offers behind `option`, in bytes; 0: none.
+int64_t Offered(const std::string& message, const std::string& option) {
+  const size_t found = message.find(option + " ");
   if (found == std::string::npos) return 0;
-  const size_t at = found + flag.size() + 1;
+  const size_t at = found + option.size() + 1;
   if (std::isdigit(static_cast<unsigned char>(message[at])) == 0) return 0;
   return std::stoll(message.substr(at)) * kKiB;
 }
 
 PlanRequest WithOffer(PlanRequest request, const std::string& message) {
-  const auto take = [&](const char* flag, int64_t* budget) {
-    if (const int64_t bytes = Offered(message, flag); bytes > 0) *budget = bytes;
+  const auto take = [&](const char* option, int64_t* budget) {
+    if (const int64_t bytes = Offered(message, option); bytes > 0) *budget = bytes;
   };
-  take("--gpu-memory", &request.budgets.device);
-  take("--kv-memory", &request.budgets.kv);
-  take("--host-memory", &request.budgets.host);
-  take("--disk-memory", &request.budgets.disk);
+  take("gpu_memory", &request.budgets.device);
+  take("kv_memory", &request.budgets.kv);
+  take("host_memory", &request.budgets.host);
+  take("disk_memory", &request.budgets.disk);
   return request;
 }
 
@@ -73,7 +73,7 @@ void ExpectTheResidentCut(const PlanRequest& request, Counts* counts) {
   const Result<Plan> plan = MakePlan(request);
   if (!plan.ok()) return;
   const CacheChoice resident = MakePlan(Unlimited(request))->cache;
-  const std::string& notice = plan->cut_notice;
+  const std::string notice = plan->cut_notice.Text();
   if (SameCut(request, plan->cache, resident)) {
     EXPECT_EQ(notice, "");
     ++counts->same;
@@ -268,19 +268,19 @@ TEST(Cut, EveryBudgetThatARefusalOffersWouldDo) {
     if (plan.ok()) continue;
     ++refused;
     const std::string& message = plan.status().message();
-    const auto check = [&](const char* flag, int64_t Budgets::*field) {
-      const int64_t bytes = Offered(message, flag);
+    const auto check = [&](const char* option, int64_t Budgets::*field) {
+      const int64_t bytes = Offered(message, option);
       if (bytes == 0) return;
       ++offers;
       PlanRequest larger = request;
       larger.budgets.*field = bytes;
-      EXPECT_TRUE(MakePlan(larger).ok()) << flag << " of: " << message;
+      EXPECT_TRUE(MakePlan(larger).ok()) << option << " of: " << message;
       larger.budgets.*field = bytes - 4096;
-      EXPECT_FALSE(MakePlan(larger).ok()) << flag << " of: " << message;
+      EXPECT_FALSE(MakePlan(larger).ok()) << option << " of: " << message;
     };
-    check("--kv-memory", &Budgets::kv);
-    check("--host-memory", &Budgets::host);
-    check("--disk-memory", &Budgets::disk);
+    check("kv_memory", &Budgets::kv);
+    check("host_memory", &Budgets::host);
+    check("disk_memory", &Budgets::disk);
   }
   EXPECT_GT(refused, 100);
   EXPECT_GT(offers, refused);

@@ -215,15 +215,17 @@ TEST(Optimize, WhatDoesNotFitSaysTheCheapestChange) {
   PlanRequest request = Request(random, kLlama8B, nullptr);
   request.lengths = {100'000};
   request.budgets = {2 * kGiB, kGiB, 0};
-  const std::string message = MakePlan(request).status().message();
+  const Status refused = MakePlan(request).status();
+  const std::string& message = refused.message();
   // Disk is cheaper than RAM.
-  const size_t disk = message.find("--disk-memory"), host = message.find("--host-memory");
+  const size_t disk = message.find("disk_memory"), host = message.find("host_memory");
   ASSERT_NE(disk, std::string::npos) << message;
   ASSERT_NE(host, std::string::npos) << message;
   EXPECT_LT(disk, host);
   const size_t at = message.find("a context of at most ");
   ASSERT_NE(at, std::string::npos) << message;
   request.lengths = {std::stoll(message.substr(at + 21))};
+  EXPECT_EQ(refused.refusal()->longest, request.lengths[0]);
   EXPECT_TRUE(MakePlan(request).ok());
   request.lengths[0] += 64;
   EXPECT_FALSE(MakePlan(request).ok());

@@ -80,52 +80,63 @@ int64_t LongestThatFits(PlanRequest request) {
   return low * request.page_slots;
 }
 
-// Each budget that alone would make the request fit, by its flag, the cheapest first: a byte of
-// disk costs about a fiftieth of one of RAM, and that a twentieth of one of a GPU.
-std::vector<std::string> BudgetsThatWouldDo(const PlanRequest& request) {
+// Each budget that alone would make the request fit, the cheapest first: a byte of disk costs about
+// a fiftieth of one of RAM, and that a twentieth of one of a GPU.
+std::vector<Remedy> BudgetsThatWouldDo(const PlanRequest& request) {
   const SmallestBudgets smallest = FindSmallestBudgets(request);
   struct Offer {
     double price;
-    std::string text;
+    Remedy remedy;
   };
   std::vector<Offer> offers;
-  const auto offer = [&](const char* flag, int64_t now, int64_t bytes, double price) {
+  const auto offer = [&](Option budget, int64_t have, int64_t need, double price) {
     // No host tier may do where a small one, which pays for the disk's buffers, does not.
-    if (bytes < 0 || (bytes > 0 && bytes <= now)) return;
-    offers.push_back({price * static_cast<double>(bytes - now),
-                      std::string(flag) + " " + std::to_string(CeilDiv(bytes, kKiB)) + "KiB (" +
-                          FormatBytes(bytes) + ", now " + FormatBytes(now) + ")"});
+    if (need < 0 || (need > 0 && need <= have)) return;
+    offers.push_back({price * static_cast<double>(need - have), {budget, need, have}});
   };
   const bool own = request.budgets.device != kUnbounded;
-  if (own) offer("--gpu-memory", request.budgets.device, smallest.device, 1000.0);
-  offer("--kv-memory", request.budgets.kv, smallest.kv, own ? 1000.0 : 50.0);
-  offer("--host-memory", request.budgets.host, smallest.host, 50.0);
-  offer("--disk-memory", request.budgets.disk, smallest.disk, 1.0);
+  if (own) offer(Option::kGpuMemory, request.budgets.device, smallest.device, 1000.0);
+  offer(Option::kKvMemory, request.budgets.kv, smallest.kv, own ? 1000.0 : 50.0);
+  offer(Option::kHostMemory, request.budgets.host, smallest.host, 50.0);
+  offer(Option::kDiskMemory, request.budgets.disk, smallest.disk, 1.0);
   std::stable_sort(offers.begin(), offers.end(),
                    [](const Offer& a, const Offer& b) { return a.price < b.price; });
-  std::vector<std::string> texts;
-  for (Offer& o : offers) texts.push_back(std::move(o.text));
-  return texts;
+  std::vector<Remedy> remedies;
+  for (const Offer& o : offers) remedies.push_back(o.remedy);
+  return remedies;
+}
+
+// "kv_memory 2816KiB (2.8 MiB, now 500.0 KiB)"
+Message Say(const Remedy& remedy) {
+  return {remedy.budget, " " + std::to_string(CeilDiv(remedy.need, kKiB)) + "KiB (" +
+                             FormatBytes(remedy.need) + ", now " + FormatBytes(remedy.have) + ")"};
 }
 
 Status DoesNotFit(const PlanRequest& request) {
   const int64_t longest = *std::max_element(request.lengths.begin(), request.lengths.end());
   const bool streams = request.weight_layers.value_or(request.shape.layers) < request.shape.layers;
-  std::string message =
-      std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
-      std::to_string(longest) + " tokens" +
-      (request.lengths.size() > 1
-           ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
-           : "") +
-      (streams ? " do" : " does") + " not fit; one of these would do:";
-  const std::vector<std::string> offers = BudgetsThatWouldDo(request);
-  for (size_t i = 0; i < offers.size(); ++i) message += (i == 0 ? " " : ", or ") + offers[i];
-  if (offers.empty()) message += " no single budget alone; raise --kv-memory together with another";
-  if (offers.size() > 1) message += "; the first is the cheapest";
-  if (const int64_t tokens = LongestThatFits(request); tokens > 0) {
-    message += "; or a context of at most " + std::to_string(tokens) + " tokens";
+  Refusal refusal;
+  refusal.remedies = BudgetsThatWouldDo(request);
+  Message& message = refusal.message;
+  message = {std::string(streams ? "weights that stream and the" : "the") + " KV cache of " +
+             std::to_string(longest) + " tokens" +
+             (request.lengths.size() > 1
+                  ? " (longest of " + std::to_string(request.lengths.size()) + " sequences)"
+                  : "") +
+             (streams ? " do" : " does") + " not fit; one of these would do:"};
+  for (size_t i = 0; i < refusal.remedies.size(); ++i) {
+    message += {i == 0 ? " " : ", or "};
+    message += Say(refusal.remedies[i]);
   }
-  return Status(StatusCode::kOutOfBudget, message);
+  if (refusal.remedies.empty()) {
+    message += {" no single budget alone; raise ", Option::kKvMemory, " together with another"};
+  }
+  if (refusal.remedies.size() > 1) message += {"; the first is the cheapest"};
+  if (const int64_t tokens = LongestThatFits(request); tokens > 0) {
+    refusal.longest = tokens;
+    message += {"; or a context of at most " + std::to_string(tokens) + " tokens"};
+  }
+  return Status(StatusCode::kOutOfBudget, std::move(refusal));
 }
 
 void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
@@ -307,19 +318,26 @@ void CompareWithResident(const PlanRequest& request, Plan* plan) {
   PlanRequest same = request;
   same.fixed.chunk = there.chunk;
   same.fixed.segment_tokens = there.segment_tokens;
-  plan->cut_notice = "under these limits the cache is cut into " + cut +
-                     ": sums are taken in another order, so the text may differ from that of an "
-                     "all-resident run by rounding; ";
+  plan->cut_notice = {"under these limits the cache is cut into " + cut +
+                      ": sums are taken in another order, so the text may differ from that of an "
+                      "all-resident run by rounding; "};
   if (Fits(same, same.budgets)) {
-    plan->cut_notice += (request.machine != nullptr ? "predicted to be faster than the same cut"
-                                                    : "the same cut would hold fewer weights") +
-                        (", which --chunk " + std::to_string(there.chunk)) + " --segment " +
-                        std::to_string(there.segment_tokens) + " would keep";
+    plan->cut_notice += {request.machine != nullptr ? "predicted to be faster than the same cut"
+                                                    : "the same cut would hold fewer weights",
+                         ", which ",
+                         Option::kChunk,
+                         " " + std::to_string(there.chunk) + " ",
+                         Option::kSegment,
+                         " " + std::to_string(there.segment_tokens) + " would keep"};
     return;
   }
-  const std::vector<std::string> offers = BudgetsThatWouldDo(same);
-  plan->cut_notice += offers.empty() ? "no single budget would hold the same cut"
-                                     : offers.front() + " would hold the same cut";
+  const std::vector<Remedy> offers = BudgetsThatWouldDo(same);
+  if (offers.empty()) {
+    plan->cut_notice += {"no single budget would hold the same cut"};
+  } else {
+    plan->cut_notice += Say(offers.front());
+    plan->cut_notice += {" would hold the same cut"};
+  }
 }
 
 }  // namespace

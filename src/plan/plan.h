@@ -12,6 +12,7 @@
 
 #include "base/machine_profile.h"
 #include "base/types.h"
+#include "headway/refusal.h"
 #include "headway/status.h"
 #include "plan/cost.h"
 
@@ -157,7 +158,7 @@ struct Plan {
   // Where budgets give another chunk or segment than an all-resident run of the request has: what
   // that means and how to have the same. Empty: the bits are those of that run, host_share and
   // x_slabs apart.
-  std::string cut_notice;
+  Message cut_notice;
 
   int64_t Bytes(Tier tier) const;
 };

@@ -73,7 +73,7 @@ TEST(Plan, SmallestBudgetsAreExactlySmallest) {
   Result<Plan> plan = MakePlan(request);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(plan.status().message().find("--kv-memory"), std::string::npos);
+  EXPECT_NE(plan.status().message().find("kv_memory"), std::string::npos);
   const int64_t smallest = FindSmallestBudgets(request).kv;
   ASSERT_GT(smallest, 0);
   request.budgets.kv = smallest;
@@ -172,9 +172,20 @@ TEST(Plan, SaysWhichTierWouldHelp) {
   request.budgets = {8 * kMiB, 8 * kMiB, 0};
   Result<Plan> plan = MakePlan(request);
   ASSERT_FALSE(plan.ok());
-  for (const char* flag : {"--kv-memory", "--host-memory", "--disk-memory"}) {
-    EXPECT_NE(plan.status().message().find(flag), std::string::npos) << plan.status().message();
+  for (const char* option : {"kv_memory", "host_memory", "disk_memory"}) {
+    EXPECT_NE(plan.status().message().find(option), std::string::npos) << plan.status().message();
   }
+  // And as data: what would do, and what there is.
+  ASSERT_NE(plan.status().refusal(), nullptr);
+  const SmallestBudgets smallest = FindSmallestBudgets(request);
+  int offers = 0;
+  for (const Remedy& remedy : plan.status().refusal()->remedies) {
+    const bool kv = remedy.budget == Option::kKvMemory, host = remedy.budget == Option::kHostMemory;
+    EXPECT_EQ(remedy.need, kv ? smallest.kv : host ? smallest.host : smallest.disk);
+    EXPECT_EQ(remedy.have, kv || host ? 8 * kMiB : 0);
+    ++offers;
+  }
+  EXPECT_EQ(offers, 3);
 }
 
 TEST(Plan, WindowsNeedFewerSlabs) {
@@ -269,7 +280,7 @@ TEST(Plan, ADiskNeedsNoHostTier) {
   request.budgets.host = 1;
   const Status little = MakePlan(request).status();
   EXPECT_EQ(little.code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(little.message().find("--host-memory 0KiB"), std::string::npos) << little.message();
+  EXPECT_NE(little.message().find("host_memory 0KiB"), std::string::npos) << little.message();
 }
 
 TEST(Plan, WeightsThatDoNotFitStreamAndComeBeforeKeysAndValues) {
@@ -349,7 +360,7 @@ TEST(Plan, TheSmallestDeviceHoldsNoLayer) {
   PlanRequest request = OnDevice(16384, 8 * kMiB);
   Result<Plan> plan = MakePlan(request);
   ASSERT_FALSE(plan.ok());
-  EXPECT_NE(plan.status().message().find("--gpu-memory"), std::string::npos);
+  EXPECT_NE(plan.status().message().find("gpu_memory"), std::string::npos);
   const int64_t smallest = FindSmallestBudgets(request).device;
   ASSERT_GT(smallest, 16 * kMiB);  // other weights and two buffers
   EXPECT_LT(smallest, 34 * kMiB);
@@ -367,7 +378,7 @@ TEST(Plan, HostMemoryHoldsStreamedWeightsBeforeTheCache) {
   request.keep_on_device = false;
   request.budgets.host = (24 + 128) * kMiB - 4096;
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(MakePlan(request).status().message().find("--host-memory"), std::string::npos);
+  EXPECT_NE(MakePlan(request).status().message().find("host_memory"), std::string::npos);
   EXPECT_EQ(FindSmallestBudgets(request).host, (24 + 128) * kMiB);
   request.budgets.host = (24 + 128) * kMiB;
   EXPECT_TRUE(MakePlan(request).ok());

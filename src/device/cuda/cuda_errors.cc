@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "headway/refusal.h"
 
 namespace headway::cuda {
 namespace {
@@ -65,16 +66,19 @@ Status StatusOf(const NoGpu& found) {
   } else {
     why = cudaGetErrorString(found.error);
   }
-  return Status(StatusCode::kUnsupported,
-                "no NVIDIA GPU can be used: " + why + "; or use --device cpu");
+  return Status(
+      StatusCode::kUnsupported,
+      Refusal{{"no NVIDIA GPU can be used: " + why + "; or use ", Option::kDevice, " cpu"}});
 }
 
 Status OutOfGpuMemory(const std::string& tag, int64_t bytes, int64_t free) {
-  return Status(StatusCode::kOutOfBudget,
-                fmt::format("{}: {} of the GPU's memory are needed{}; end other programs on it, or "
-                            "give a smaller --gpu-memory",
-                            tag, FormatBytes(bytes),
-                            free < 0 ? "" : ", and " + FormatBytes(free) + " are free"));
+  return Status(
+      StatusCode::kOutOfBudget,
+      Refusal{{fmt::format("{}: {} of the GPU's memory are needed{}; end other programs on it, or "
+                           "give a smaller ",
+                           tag, FormatBytes(bytes),
+                           free < 0 ? "" : ", and " + FormatBytes(free) + " are free"),
+               Option::kGpuMemory}});
 }
 
 std::string PageableWarning(const std::string& tag, int64_t bytes, cudaError_t why, double pageable,

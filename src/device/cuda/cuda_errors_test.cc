@@ -17,15 +17,15 @@ TEST(CudaErrors, NoGpuSaysWhatThereIsAndWhatIsNeeded) {
   };
   EXPECT_EQ(text({cudaErrorInsufficientDriver, 12020, 13010, nullptr}),
             "no NVIDIA GPU can be used: the NVIDIA driver is too old: it knows CUDA 12.2, and this "
-            "build needs 13.0 or newer; update the driver; or use --device cpu");
+            "build needs 13.0 or newer; update the driver; or use device cpu");
   EXPECT_EQ(text({cudaErrorInsufficientDriver, 0, 13010, nullptr}),
             "no NVIDIA GPU can be used: no NVIDIA driver is installed; this build needs one for "
-            "CUDA 13.0 or newer; or use --device cpu");
+            "CUDA 13.0 or newer; or use device cpu");
   EXPECT_EQ(text({cudaErrorNoDevice, 13000, 13010, ""}),
             "no NVIDIA GPU can be used: none is visible (CUDA_VISIBLE_DEVICES is \"\"); or use "
-            "--device cpu");
+            "device cpu");
   EXPECT_EQ(text({cudaSuccess, 13000, 13010, nullptr}),
-            "no NVIDIA GPU can be used: none is visible; or use --device cpu");
+            "no NVIDIA GPU can be used: none is visible; or use device cpu");
 }
 
 TEST(CudaErrors, AskingWhereThereIsNoneIsAnError) {
@@ -48,7 +48,7 @@ TEST(CudaErrors, ErrorsThatEndTheProcessSaySo) {
 TEST(CudaErrors, MemoryThatIsNotThere) {
   EXPECT_EQ(OutOfGpuMemory("weights", 15 * kGiB, 2 * kGiB).message(),
             "weights: 15.0 GiB of the GPU's memory are needed, and 2.0 GiB are free; end other "
-            "programs on it, or give a smaller --gpu-memory");
+            "programs on it, or give a smaller gpu_memory");
   EXPECT_EQ(PageableWarning("KV slabs", kGiB, cudaErrorMemoryAllocation, 6.04e9, 55e9),
             "1.0 GiB of host memory for KV slabs cannot be pinned (out of memory): copies to the "
             "GPU wait for one another and run at 6.0 GB/s, pinned ones at 55.0 GB/s");

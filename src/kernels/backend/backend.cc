@@ -5,6 +5,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_device.h"
+#include "headway/refusal.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/workspace.h"
 #ifdef HEADWAY_CUDA
@@ -85,7 +86,8 @@ constexpr const char* kDevices = "cpu";
 
 Result<std::unique_ptr<Backend>> NewCudaBackend(int) {
   return Status(StatusCode::kUnsupported,
-                "this build has no CUDA; build with `cmake --preset cuda`, or use --device cpu");
+                Refusal{{"this build has no CUDA; build with `cmake --preset cuda`, or use ",
+                         Option::kDevice, " cpu"}});
 }
 #endif
 
