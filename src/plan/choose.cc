@@ -176,16 +176,19 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
 
 namespace {
 
+// Which fits are taken: those with all weights on the device, those whose weights stream, too, or
+// also those that keep slabs on disk for want of page tables (Fit::few_on_host).
+enum class Accept { kAllWeights, kStreamedWeights, kFewOnHost };
+
 // Of the candidates that fit, the one to take: the first whose fixed buffers leave at least half of
-// a limited budget to resident slabs, or else the first that fits. Null where none fits; with
-// all_weights, none with all weights on the device. few_on_host as Fit has it.
+// a limited budget to resident slabs, or else the first that fits. Null where none is accepted.
 const CacheChoice* Choose(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                          bool all_weights, bool few_on_host = false) {
+                          Accept accept) {
   const CacheChoice* first = nullptr;
   for (const CacheChoice& choice : candidates) {
     const Fit fit = TryFit(request, choice);
-    if (!fit.ok || (fit.few_on_host && !few_on_host)) continue;
-    if (all_weights && fit.weight_layers < request.shape.layers) continue;
+    if (!fit.ok || (fit.few_on_host && accept != Accept::kFewOnHost)) continue;
+    if (accept == Accept::kAllWeights && fit.weight_layers < request.shape.layers) continue;
     if (first == nullptr) first = &choice;
     if (choice.segment_tokens != first->segment_tokens || choice.chunk != first->chunk) break;
     const CacheBytes bytes = request.costs.cache(choice);
@@ -374,7 +377,7 @@ std::vector<CacheChoice> OtherRules(const PlanRequest& request,
   const auto add = [&](const auto& wanted) {
     std::vector<CacheChoice> some;
     std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(some), wanted);
-    const CacheChoice* first = Choose(request, some, /*all_weights=*/false);
+    const CacheChoice* first = Choose(request, some, Accept::kStreamedWeights);
     if (first != nullptr) others.push_back(*first);
   };
   for (int64_t chunk : Chunks(request)) {
@@ -414,10 +417,10 @@ Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& ca
 
 std::optional<Scored> ChooseCut(const PlanRequest& request) {
   const std::vector<CacheChoice> candidates = Candidates(request);
-  const CacheChoice* choice = Choose(request, candidates, /*all_weights=*/true);
-  if (choice == nullptr) choice = Choose(request, candidates, /*all_weights=*/false);
+  const CacheChoice* choice = Choose(request, candidates, Accept::kAllWeights);
+  if (choice == nullptr) choice = Choose(request, candidates, Accept::kStreamedWeights);
   // The disk is slower than weights that stream, and than short segments.
-  if (choice == nullptr) choice = Choose(request, candidates, false, /*few_on_host=*/true);
+  if (choice == nullptr) choice = Choose(request, candidates, Accept::kFewOnHost);
   if (choice == nullptr) return std::nullopt;
   const CacheChoice rule = WithReadAhead(request, *choice);
   if (request.machine == nullptr) return Scored{rule, request.host_share};

@@ -1,381 +1,13 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <map>
-
-#include "base/bytes.h"
 
 namespace headway::plan {
 namespace {
 
-constexpr int64_t kFewTokens = 8;      // of a step that decodes: kernels are fused
-constexpr int64_t kMostPieces = 64;    // of a layer that are followed one by one
 constexpr int64_t kChunkSamples = 12;  // of a long prefill
-
-double BytesOf(const ModelShape& shape) { return static_cast<double>(DTypeBytes(shape.dtype)); }
-
-// Of K and V of one token and KV head in closed pages.
-double HeadBytes(const Subject& subject) {
-  return subject.closed_bytes > 0.0 ? subject.closed_bytes
-                                    : 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
-}
-
-// Codes are turned into numbers more slowly than they are read: an H200 takes 0.74 of the time of
-// unencoded keys for int8 and fp8, 0.67 for int4, 15 cores beside it 0.69 and 0.57. So many
-// unencoded bytes take as long as `bytes` of `keys` keys.
-double BytesInTime(const Subject& subject, double bytes, int heads, double keys) {
-  constexpr double kCodesTime = 0.7;
-  const double plain = keys * heads * 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
-  return std::max(bytes, kCodesTime * plain);
-}
-
-// x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
-double ProductSeconds(const MachineProfile& machine, const ModelShape& shape, double rows,
-                      double in, double out) {
-  if (rows <= 0.0) return 0.0;
-  // The kernel for one row asks for weights before the kernel ahead of it has ended, those for more
-  // only then.
-  const bool more = machine.own_memory && rows > 1.0;
-  const double begin = machine.product_seconds + (more ? 4.0 * machine.launch_seconds : 0.0);
-  return std::max(in * out * BytesOf(shape) / machine.device_read + begin,
-                  2.0 * in * out * machine.gemm.Seconds(rows));
-}
-
-// Attention on the device of one launch over `keys` keys of `heads` KV heads, which fills the
-// device as `filling` of its `queries` do.
-double AttentionSeconds(const MachineProfile& machine, const Subject& subject, int heads,
-                        double keys, double queries, double filling) {
-  if (keys <= 0.0 || queries <= 0.0) return 0.0;
-  const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
-  const double bytes =
-      machine.own_memory ? BytesInTime(subject, work.device_bytes, heads, keys) : work.device_bytes;
-  const double read = machine.decode_attention.Seconds(bytes);
-  if (queries <= 1.0) return read;
-  const double rate = machine.attention.Rate(filling * heads * subject.shape.group());
-  return std::max(read, work.flops / rate);
-}
-
-// Merging a prefill's f32 state with another: both are written and read once.
-double MergeSeconds(const MachineProfile& machine, const ModelShape& shape, int heads,
-                    double queries) {
-  return queries * heads * shape.group() * shape.head_dim * 16.0 / machine.device_read;
-}
-
-// A layer's keys, by what happens to them: slabs of a sequence and a group of heads each.
-struct Pieces {
-  int64_t count = 0;  // that are followed
-  double each = 1.0;  // real pieces that one followed stands for
-  double keys = 0.0;  // of a real piece
-  int heads = 0;
-};
-
-// Of the `keys` closed ones of all sequences, the longest of which has `longest`, the share that
-// takes one path: whole slabs, but for the last one.
-Pieces PiecesOf(const ModelShape& shape, const Execution& execution, size_t sequences, double keys,
-                double longest, double share) {
-  Pieces pieces;
-  if (keys * share <= 0.0) return pieces;
-  pieces.heads = std::min(execution.group_heads, shape.kv_heads);
-  const auto groups = static_cast<double>(CeilDiv(shape.kv_heads, pieces.heads));
-  const double segments = std::ceil(longest / static_cast<double>(execution.segment_tokens) - 1e-9);
-  const double slabs = groups * std::max(segments, 1.0) * static_cast<double>(sequences);
-  const double real = std::max(std::ceil(slabs * share - 1e-9), 1.0);
-  pieces.count = static_cast<int64_t>(std::min(real, static_cast<double>(kMostPieces)));
-  pieces.each = real / static_cast<double>(pieces.count);
-  pieces.keys = keys * share * groups / real;
-  return pieces;
-}
-
-// The lanes of one step, followed.
-class Simulation {
- public:
-  Simulation(const MachineProfile& machine, const Subject& subject, const Execution& execution,
-             std::span<const StepEntry> entries)
-      : machine_(machine), subject_(subject), shape_(subject.shape), run_(execution) {
-    for (const StepEntry& entry : entries) {
-      tokens_ += static_cast<double>(entry.tokens);
-      prefill_ = prefill_ || entry.tokens > 1;
-    }
-    entries_ = entries;
-    double prefix = 0.0;
-    for (const StepEntry& entry : entries) prefix += static_cast<double>(entry.prefix);
-    const auto full = static_cast<double>(run_.full_length);
-    const CacheSplit split =
-        SplitAt(run_.split, full, prefix / static_cast<double>(entries.size()));
-    run_.split = split;
-    stream_ = split.stream + (prefill_ || !machine.own_memory ? split.host : 0.0);
-    host_ = prefill_ || !machine.own_memory ? 0.0 : split.host;
-    // What a step adds goes where the last tokens do.
-    const double behind = prefix + tokens_;
-    const double before = prefix * split.resident;
-    const double after =
-        behind *
-        SplitAt(execution.split, full, behind / static_cast<double>(entries.size())).resident;
-    down_bytes_ = prefill_ ? std::max(tokens_ - std::max(after - before, 0.0), 0.0) : 0.0;
-    const bool both = down_bytes_ > 0.0;
-    // What the bus gives while something else needs the same wires or the same memory.
-    const double bus = machine.host_to_device.Peak();
-    if (host_ > 0.0)
-      bus_slower_ = std::max(1.0, bus / machine.host_to_device_reading);
-    else if (both)
-      bus_slower_ = std::max(1.0, bus / machine.both_directions);
-    buffers_.assign(static_cast<size_t>(std::max(run_.staging_slabs, 1)), 0.0);
-    bounces_ = buffers_;
-    weights_ = WeightsOf(shape_);
-  }
-
-  StepTime Run(bool logits) {
-    for (int layer = 0; layer < shape_.layers; ++layer) Layer(layer);
-    if (logits) {
-      const auto rows = static_cast<double>(entries_.size());
-      Device(&time_.products, ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
-      Device(&time_.other,
-             machine_.sync_seconds + machine_.step_seconds + 2.0 * machine_.launch_seconds);
-    }
-    const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(subject_) *
-                                                        shape_.kv_heads * subject_.slab_share);
-    Busy(CostLane::kDeviceToHost) = down * shape_.layers;
-    // Closed pages of the last layer go down behind the step, under the next one.
-    time_.seconds = std::max(gpu_, Busy(CostLane::kDeviceToHost));
-    if (prefill_ && run_.split.disk > 0.0 && machine_.disk_write > 0.0) {
-      const double written = tokens_ * run_.split.disk * shape_.layers * shape_.kv_heads *
-                             HeadBytes(subject_) * subject_.slab_share;
-      Busy(CostLane::kDisk) += written / machine_.disk_write;
-      time_.seconds = std::max(time_.seconds, Busy(CostLane::kDisk));
-    }
-    return time_;
-  }
-
- private:
-  double& Busy(CostLane lane) { return time_.busy[static_cast<size_t>(lane)]; }
-
-  void Device(double* what, double seconds) {
-    gpu_ += seconds;
-    *what += seconds;
-    Busy(CostLane::kDevice) += seconds;
-  }
-
-  // A copy up that may begin at `from`; when it has ended.
-  double CopyUp(double from, double bytes, double pieces) {
-    if (bytes <= 0.0) return from;
-    const double seconds = pieces * machine_.host_to_device.Seconds(bytes) * bus_slower_;
-    bus_ = std::max(bus_, from) + seconds;
-    Busy(CostLane::kHostToDevice) += seconds;
-    return bus_;
-  }
-
-  // Closed keys that the queries of a layer see, of all sequences and of the longest.
-  struct Keys {
-    double all = 0.0, longest = 0.0;
-  };
-  const Keys& KeysOf(int layer) {
-    const int64_t window =
-        subject_.window.empty() ? 0 : subject_.window[static_cast<size_t>(layer)];
-    const auto [at, unknown] = keys_.try_emplace(window);
-    Keys& keys = at->second;
-    if (!unknown) return keys;
-    for (const StepEntry& entry : entries_) {
-      const int64_t seen = window > 0 ? std::min(entry.prefix, window) : entry.prefix;
-      keys.all += static_cast<double>(seen) * subject_.slab_share;
-      keys.longest = std::max(keys.longest, static_cast<double>(seen));
-    }
-    return keys;
-  }
-
-  // Tokens that see a key, on average.
-  double Queries() const { return tokens_ / static_cast<double>(entries_.size()); }
-
-  void Layer(int layer) {
-    const double streamed = run_.weights_streamed;
-    // Two buffers of weights: a layer's come while the one before last is done with its own.
-    const double buffer = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
-    const double free = std::max(buffer, ReadWeights(layer));
-    const double kv_ready = CopyUp(free, streamed * weights_.kv, 1.0);
-    double qo_ready = kv_ready, mlp_ready = kv_ready;
-    const auto [keys, longest] = KeysOf(layer);
-    double x_ready = 0.0;
-    const double recomputed = keys * run_.split.recompute;
-    if (recomputed > 0.0) {
-      // Slabs of a gather are copied as if they were one.
-      const double rows = GatherRows(recomputed);
-      x_ready = CopyUp(0.0, rows * shape_.d_model * BytesOf(shape_), recomputed / rows);
-    }
-    if (streamed > 0.0) {
-      qo_ready = CopyUp(free, streamed * weights_.qo, 1.0);
-      mlp_ready = CopyUp(free, streamed * weights_.mlp, 1.0);
-    }
-    weights_copied_.push_back(mlp_ready);
-    gpu_ = std::max(gpu_, std::max(kv_ready, qo_ready));
-    const double width = shape_.query_heads + 2.0 * shape_.kv_heads;
-    Device(&time_.products,
-           ProductSeconds(machine_, shape_, tokens_, shape_.d_model, width * shape_.head_dim));
-    Elementwise();
-    const double host_done = HostShare(keys);
-    Recompute(recomputed, x_ready);
-    Attention(keys, longest);
-    if (host_done > 0.0) {
-      // The merge reads the host's states over a busy bus, cores begin and end at different
-      // times.
-      gpu_ = std::max(gpu_, host_done);
-      Device(&time_.other, 90.0 * machine_.launch_seconds);
-    }
-    Device(&time_.products, ProductSeconds(machine_, shape_, tokens_,
-                                           shape_.query_heads * shape_.head_dim, shape_.d_model));
-    gpu_ = std::max(gpu_, mlp_ready);
-    Device(&time_.products,
-           ProductSeconds(machine_, shape_, tokens_, shape_.d_model,
-                          (shape_.gated_mlp ? 2.0 : 1.0) * shape_.d_ff) +
-               ProductSeconds(machine_, shape_, tokens_, shape_.d_ff, shape_.d_model));
-    layer_done_.push_back(gpu_);
-  }
-
-  // When a layer's weights on disk are in their bounce buffer, of which there are two.
-  double ReadWeights(int layer) {
-    if (run_.weights_on_disk <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
-    const double free = layer >= 2 ? weights_copied_[static_cast<size_t>(layer - 2)] : 0.0;
-    const double seconds = run_.weights_on_disk * weights_.total() / machine_.disk_read;
-    disk_ = std::max(disk_, free) + seconds;
-    Busy(CostLane::kDisk) += seconds;
-    return disk_;
-  }
-
-  // Norms, rotation and the store into pages, SwiGLU, the residual stream in f32. In decode they
-  // are part of the products but for the rotation.
-  void Elementwise() {
-    if (tokens_ <= static_cast<double>(kFewTokens)) {
-      // With more than one row norms are kernels of their own.
-      Device(&time_.other, (tokens_ > 1.0 ? 3.0 : 1.0) * machine_.launch_seconds);
-      return;
-    }
-    const double a = BytesOf(shape_);
-    const double width = (shape_.query_heads + 2.0 * shape_.kv_heads) * shape_.head_dim;
-    const double bytes = shape_.d_model * (24.0 + 2.0 * a) +
-                         (shape_.gated_mlp ? 3.0 : 0.0) * a * shape_.d_ff + 2.0 * a * width;
-    // Decode of many sequences merges their states, too.
-    const double launches = prefill_ ? 5.0 : 30.0;
-    Device(&time_.other,
-           tokens_ * bytes / machine_.device_read + launches * machine_.launch_seconds);
-  }
-
-  // The CPU's part of a layer: q goes down, the state comes up. When it is there; 0: no part.
-  double HostShare(double keys) {
-    if (host_ <= 0.0 || keys <= 0.0) return 0.0;
-    const RangeWork work =
-        WorkOf(RangePath::kHost, subject_, shape_.kv_heads, keys * host_, Queries());
-    const bool copying = stream_ + run_.split.disk + run_.split.recompute > 0.0;
-    const Curve& read = copying ? machine_.host_read_copying : machine_.host_read;
-    const double bytes = BytesInTime(subject_, work.host_bytes, shape_.kv_heads, keys * host_);
-    const double seconds = bytes / (read.Peak() * machine_.host_attention);
-    cpu_ = std::max(cpu_, gpu_ + machine_.sync_seconds) + seconds;
-    Busy(CostLane::kHost) += seconds;
-    return cpu_;
-  }
-
-  // Of `keys` recomputed ones, those of one product.
-  double GatherRows(double keys) const {
-    return run_.gather_tokens > 0 ? std::min(keys, static_cast<double>(run_.gather_tokens)) : keys;
-  }
-
-  void Recompute(double keys, double x_ready) {
-    if (keys <= 0.0) return;
-    gpu_ = std::max(gpu_, x_ready);
-    const double out = 2.0 * shape_.kv_heads * shape_.head_dim;
-    const double rows = GatherRows(keys);
-    Device(&time_.products,
-           keys / rows * ProductSeconds(machine_, shape_, rows, shape_.d_model, out));
-    // A gather is projected, stored into pages and attended to: kernels that wait for each other.
-    Device(&time_.other, 2.0 * keys * out * BytesOf(shape_) / machine_.device_read +
-                             keys / rows * 30.0 * machine_.launch_seconds);
-  }
-
-  void Attention(double keys, double longest) {
-    const double queries = Queries();
-    const double here = keys * (run_.split.resident + run_.split.recompute);
-    const int group = std::min(run_.group_heads, shape_.kv_heads);
-    const auto groups = static_cast<double>(CeilDiv(shape_.kv_heads, group));
-    const auto attend = [&](int heads, double n, double times) {
-      double seconds = AttentionSeconds(machine_, subject_, heads, n, queries, queries);
-      if (queries > 1.0 && seconds > 0.0) seconds += MergeSeconds(machine_, shape_, heads, queries);
-      Device(&time_.attention, times * seconds);
-    };
-    // Resident slabs come first in the order of reading, each a launch of its own in prefill.
-    if (here > 0.0) {
-      const Pieces resident = PiecesOf(shape_, run_, entries_.size(), keys, longest, here / keys);
-      if (queries > 1.0) {
-        attend(resident.heads, resident.keys, static_cast<double>(resident.count) * resident.each);
-      } else {
-        const double recomputed = keys * run_.split.recompute;
-        attend(group, here - recomputed, groups);
-        if (recomputed > 0.0) {
-          const double rows = GatherRows(recomputed);
-          attend(group, rows, groups * recomputed / rows);
-        }
-      }
-    }
-    Stream(keys, longest, attend);
-    Tail(queries, group, groups, keys);
-  }
-
-  template <typename Attend>
-  void Stream(double keys, double longest, const Attend& attend) {
-    const double share = stream_ + run_.split.disk;
-    const Pieces pieces = PiecesOf(shape_, run_, entries_.size(), keys, longest, share);
-    const double bytes = pieces.keys * pieces.heads * HeadBytes(subject_);
-    const double of_disk = share > 0.0 ? run_.split.disk / share : 0.0;
-    // Where one stands for several, they fill as many buffers.
-    const auto room = static_cast<size_t>(static_cast<double>(buffers_.size()) / pieces.each);
-    const size_t buffers =
-        std::clamp<size_t>(room, std::min<size_t>(2, buffers_.size()), buffers_.size());
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      next_buffer_ = (next_buffer_ + 1) % buffers;
-      double& buffer = buffers_[next_buffer_];
-      double& bounce = bounces_[next_buffer_];
-      double there = buffer;
-      if (of_disk > 0.0 && machine_.disk_read > 0.0) {
-        const double seconds = of_disk * pieces.each * bytes / machine_.disk_read;
-        disk_ = std::max(disk_, bounce) + seconds;
-        Busy(CostLane::kDisk) += seconds;
-        there = std::max(there, disk_);
-      }
-      const double copied = CopyUp(there, bytes, pieces.each);
-      bounce = copied;
-      gpu_ = std::max(gpu_, copied);
-      attend(pieces.heads, pieces.keys, pieces.each);
-      buffer = gpu_;
-    }
-  }
-
-  // The step's own tokens: each sees those before it.
-  void Tail(double queries, int group, double groups, double keys) {
-    const auto sequences = static_cast<double>(entries_.size());
-    if (queries > 1.0) {
-      // The first queries are done early.
-      const double seconds = AttentionSeconds(machine_, subject_, group, (queries + 1.0) / 2.0,
-                                              queries, queries / 2.0);
-      Device(&time_.attention, sequences * groups * seconds);
-    } else if (keys * (run_.split.resident + run_.split.recompute) <= 0.0) {
-      Device(&time_.attention,
-             groups * AttentionSeconds(machine_, subject_, group, sequences, queries, queries));
-    }
-  }
-
-  const MachineProfile& machine_;
-  const Subject& subject_;
-  const ModelShape& shape_;
-  Execution run_;
-  std::span<const StepEntry> entries_;
-  LayerWeights weights_;
-  std::map<int64_t, Keys> keys_;  // by the window of a layer: there may be thousands of sequences
-  double tokens_ = 0.0;
-  bool prefill_ = false;
-  double stream_ = 0.0, host_ = 0.0, down_bytes_ = 0.0, bus_slower_ = 1.0;
-  double gpu_ = 0.0, bus_ = 0.0, cpu_ = 0.0, disk_ = 0.0;
-  std::vector<double> buffers_, bounces_;  // when each is free again
-  size_t next_buffer_ = 0;
-  std::vector<double> layer_done_, weights_copied_;
-  StepTime time_;
-};
 
 void AddTo(StepTime* sum, const StepTime& time, double times) {
   sum->seconds += times * time.seconds;
@@ -386,50 +18,6 @@ void AddTo(StepTime* sum, const StepTime& time, double times) {
 }
 
 }  // namespace
-
-RangeWork WorkOf(RangePath path, const Subject& subject, int heads, double keys, double queries) {
-  RangeWork work;
-  const ModelShape& shape = subject.shape;
-  const double kv_bytes = keys * heads * HeadBytes(subject);
-  const double flops = 4.0 * keys * queries * heads * shape.group() * shape.head_dim;
-  if (path == RangePath::kHost) {
-    work.host_bytes = kv_bytes;
-    // q goes down, o and lse come up.
-    work.bus_bytes =
-        queries * heads * shape.group() * (shape.head_dim * (BytesOf(shape) + 4.0) + 4.0);
-    return work;
-  }
-  work.device_bytes = kv_bytes;
-  work.flops = flops;
-  if (path == RangePath::kStream) work.bus_bytes = kv_bytes;
-  if (path == RangePath::kRecompute) {
-    work.bus_bytes = keys * shape.d_model * BytesOf(shape);
-    work.product_flops = 4.0 * keys * shape.d_model * heads * shape.head_dim;
-  }
-  return work;
-}
-
-CacheSplit SplitAt(const CacheSplit& split, double full, double keys) {
-  if (full <= 0.0 || keys <= 0.0 || keys >= full) return split;
-  const double resident = std::min(1.0, split.resident * full / keys);
-  const double behind = split.stream + split.host + split.recompute;
-  const double host = std::min(1.0 - resident, behind * full / keys);
-  const double scale = behind > 0.0 ? host / behind : 0.0;
-  return {.resident = resident,
-          .stream = split.stream * scale,
-          .disk = std::max(0.0, 1.0 - resident - host),
-          .host = split.host * scale,
-          .recompute = split.recompute * scale};
-}
-
-LayerWeights WeightsOf(const ModelShape& shape) {
-  const double column = shape.d_model * BytesOf(shape);
-  LayerWeights weights;
-  weights.kv = 2.0 * column * shape.kv_heads * shape.head_dim;
-  weights.qo = 2.0 * column * shape.query_heads * shape.head_dim;
-  weights.mlp = (shape.gated_mlp ? 3.0 : 2.0) * column * shape.d_ff;
-  return weights;
-}
 
 const char* CostLaneName(CostLane lane) {
   switch (lane) {
@@ -452,20 +40,14 @@ CostLane StepTime::limit() const {
                                std::begin(busy));
 }
 
-StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
-                     const Execution& execution, std::span<const StepEntry> entries, bool logits) {
-  if (entries.empty()) return {};
-  return Simulation(machine, subject, execution, entries).Run(logits);
-}
-
 StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
                         const Execution& execution, int64_t prefix, int64_t tokens) {
   StepTime sum;
   if (tokens <= 0) return sum;
   const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
   const int64_t full = (tokens - 1) / chunk;  // the last chunk, maybe a short one, on its own
-  const auto step = [&](int64_t at, int64_t n, bool logits) {
-    const StepEntry entry{at, n};
+  const auto step = [&](int64_t at, int64_t n, Logits logits) {
+    const SequenceStep entry{at, n};
     return PredictStep(machine, subject, execution, {&entry, 1}, logits);
   };
   // Time is near to linear in the prefix: chunks between two that are followed cost their mean.
@@ -474,9 +56,9 @@ StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
     const int64_t begin = full * i / samples, end = full * (i + 1) / samples;
     const double middle = static_cast<double>(begin + end - 1) / 2.0;
     const auto at = static_cast<int64_t>(middle * static_cast<double>(chunk));
-    AddTo(&sum, step(prefix + at, chunk, false), static_cast<double>(end - begin));
+    AddTo(&sum, step(prefix + at, chunk, Logits::kNo), static_cast<double>(end - begin));
   }
-  AddTo(&sum, step(prefix + full * chunk, tokens - full * chunk, true), 1.0);
+  AddTo(&sum, step(prefix + full * chunk, tokens - full * chunk, Logits::kYes), 1.0);
   return sum;
 }
 
@@ -512,9 +94,9 @@ StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
     AddTo(&sum, PredictPrefill(machine, subject, execution, 0, length), static_cast<double>(count));
   }
   for (const auto& [step, count] : steps) {
-    std::vector<StepEntry> entries;
+    std::vector<SequenceStep> entries;
     for (const auto& [prefix, tokens] : step) entries.push_back({prefix, tokens});
-    AddTo(&sum, PredictStep(machine, subject, execution, entries, /*logits=*/true),
+    AddTo(&sum, PredictStep(machine, subject, execution, entries, Logits::kYes),
           static_cast<double>(count));
   }
   return sum;
@@ -522,25 +104,9 @@ StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
 
 StepTime PredictDecode(const MachineProfile& machine, const Subject& subject,
                        const Execution& execution, std::span<const int64_t> lengths) {
-  std::vector<StepEntry> entries;
+  std::vector<SequenceStep> entries;
   for (int64_t length : lengths) entries.push_back({length, 1});
-  return PredictStep(machine, subject, execution, entries, /*logits=*/true);
-}
-
-double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per_second,
-                      double flops_per_second) {
-  const RangeWork x = WorkOf(RangePath::kRecompute, {shape}, shape.kv_heads, 1.0, 1.0);
-  const RangeWork kv = WorkOf(RangePath::kStream, {shape}, shape.kv_heads, 1.0, 1.0);
-  if (x.bus_bytes >= kv.bus_bytes) return 0.0;
-  const double recompute = x.product_flops / flops_per_second;
-  const double stream = kv.bus_bytes / bus_bytes_per_second;
-  return keys * stream / (recompute + stream);
-}
-
-double BalancedHostShare(const MachineProfile& machine) {
-  const double cpu = machine.host_read_copying.Peak() * machine.host_attention;
-  const double bus = machine.host_to_device_reading;
-  return cpu + bus > 0.0 ? cpu / (cpu + bus) : 0.0;
+  return PredictStep(machine, subject, execution, entries, Logits::kYes);
 }
 
 }  // namespace headway::plan

@@ -63,6 +63,9 @@ struct RangeWork {
   double bus_bytes = 0.0;
   double host_bytes = 0.0;  // read by attention on the host
 };
+// Of K and V of one token and KV head in closed pages.
+double HeadBytes(const Subject& subject);
+
 enum class RangePath { kResident, kStream, kRecompute, kHost };
 RangeWork WorkOf(RangePath path, const Subject& subject, int heads, double keys, double queries);
 
@@ -76,7 +79,7 @@ struct LayerWeights {
 LayerWeights WeightsOf(const ModelShape& shape);
 
 // One sequence of a step: `tokens` new ones behind `prefix` cached ones.
-struct StepEntry {
+struct SequenceStep {
   int64_t prefix = 0;
   int64_t tokens = 1;
 };
@@ -94,10 +97,12 @@ struct StepTime {
   CostLane limit() const;  // the lane that is busy longest
 };
 
-// A step of `entries`; with `logits` the head is computed for the last token of each, sampled from,
+// A step of `entries`; with logits the head is computed for the last token of each, sampled from,
 // and waited for.
+enum class Logits { kNo, kYes };
 StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
-                     const Execution& execution, std::span<const StepEntry> entries, bool logits);
+                     const Execution& execution, std::span<const SequenceStep> entries,
+                     Logits logits);
 
 // Reading `tokens` tokens behind `prefix` in chunks. Long prompts are integrated from a few chunks.
 StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,

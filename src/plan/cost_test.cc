@@ -95,8 +95,8 @@ TEST(Cost, HostAndBusShareTheKeys) {
   EXPECT_NEAR(time.busy[static_cast<int>(CostLane::kHost)], 0.004, 1e-12);
   EXPECT_NEAR(BalancedHostShare(Simple()), 0.9, 1e-12);
   // A prefill has no use for the cores: all of it crosses the bus.
-  const StepEntry chunk{1'000'000, 64};
-  const StepTime prefill = PredictStep(Simple(), subject, run, {&chunk, 1}, false);
+  const SequenceStep chunk{1'000'000, 64};
+  const StepTime prefill = PredictStep(Simple(), subject, run, {&chunk, 1}, Logits::kNo);
   EXPECT_EQ(prefill.busy[static_cast<int>(CostLane::kHost)], 0.0);
   EXPECT_NEAR(prefill.busy[static_cast<int>(CostLane::kHostToDevice)], 0.04, 1e-12);
 }
@@ -124,16 +124,16 @@ TEST(Cost, LanesThatShareWiresOrMemoryAreSlower) {
   run.split = {.resident = 0, .stream = 1};
   time = PredictDecode(machine, subject, run, {&length, 1});
   EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 1e10, 1e-12);
-  const StepEntry chunk{1'000'000, 64};
-  time = PredictStep(machine, subject, run, {&chunk, 1}, false);
+  const SequenceStep chunk{1'000'000, 64};
+  time = PredictStep(machine, subject, run, {&chunk, 1}, Logits::kNo);
   EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 2e9, 1e-12);
 }
 
 TEST(Cost, APrefillWritesWhatTheDiskKeeps) {
   Execution run;
   run.split = {.resident = 0, .disk = 1};
-  const StepEntry chunk{0, 1000};
-  const StepTime time = PredictStep(Simple(), {Small(), {}, 1.0}, run, {&chunk, 1}, false);
+  const SequenceStep chunk{0, 1000};
+  const StepTime time = PredictStep(Simple(), {Small(), {}, 1.0}, run, {&chunk, 1}, Logits::kNo);
   EXPECT_NEAR(time.busy[static_cast<size_t>(CostLane::kDisk)], 400e3 / 1e9, 1e-12);
   EXPECT_GE(time.seconds, 400e3 / 1e9);
 }
@@ -151,11 +151,13 @@ TEST(Cost, StreamedWeightsComeWhileTheLayerBeforeComputes) {
   ModelShape shape = Small();
   shape.layers = 8;
   // A layer's 12.8 MB cross the bus in 1.28 ms; its products of 10,000 rows take as long.
-  const StepEntry chunk{0, 10'000};
+  const SequenceStep chunk{0, 10'000};
   Execution run;
-  const double resident = PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, false).seconds;
+  const double resident =
+      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, Logits::kNo).seconds;
   run.weights_streamed = 1.0;
-  const double streamed = PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, false).seconds;
+  const double streamed =
+      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, Logits::kNo).seconds;
   EXPECT_GT(resident, 8 * 1.28e-3);
   EXPECT_LT(streamed, resident + 1.29e-3);  // but for the first layer
 }

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "plan/plan.h"
@@ -28,54 +31,78 @@ std::string Gain(const char* phase, double tokens, double before, double after) 
                      rate(before), 100.0 * (before / after - 1.0));
 }
 
-}  // namespace
+// Plans again with one thing changed, and says what that gives.
+class Asker {
+ public:
+  Asker(const PlanRequest& request, const Plan& plan) : request_(request), plan_(plan) {
+    for (int64_t length : request.lengths) tokens_ += static_cast<double>(length);
+  }
 
-std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& plan) {
-  std::vector<std::string> sentences;
-  if (request.machine == nullptr) return sentences;
-  const auto sequences = static_cast<double>(request.lengths.size());
-  double tokens = 0.0;
-  for (int64_t length : request.lengths) tokens += static_cast<double>(length);
-  const auto add = [&](const std::string& what, const PlanRequest& changed) {
-    const Result<Plan> faster = MakePlan(changed);
+  template <typename Change>
+  void WithBudgets(const std::string& what, const Change& change) {
+    PlanRequest changed = request_;
+    change(changed.budgets);
+    Ask(what, changed);
+  }
+
+  template <typename Change>
+  void WithMachine(const std::string& what, const Change& change) {
+    MachineProfile machine = *request_.machine;
+    change(machine);
+    PlanRequest changed = request_;
+    changed.machine = &machine;
+    Ask(what, changed);
+  }
+
+  std::vector<std::string> sentences() && { return std::move(sentences_); }
+
+ private:
+  void Ask(const std::string& what, const PlanRequest& changed) {
+    const Result<Plan> faster = MakeSilentPlan(changed);
     if (!faster.ok()) return;
+    const auto sequences = static_cast<double>(request_.lengths.size());
     const std::string prefill =
-        Gain("prefill", tokens, plan.prefill.seconds, faster->prefill.seconds);
+        Gain("prefill", tokens_, plan_.prefill.seconds, faster->prefill.seconds);
     const std::string decode =
-        Gain("decode", sequences, plan.decode.seconds, faster->decode.seconds);
+        Gain("decode", sequences, plan_.decode.seconds, faster->decode.seconds);
     std::string gains = prefill;
     if (!prefill.empty() && !decode.empty()) gains += "; ";
     gains += decode;
-    sentences.push_back(what + ": " + (gains.empty() ? "no faster" : gains));
-  };
+    sentences_.push_back(what + ": " + (gains.empty() ? "no faster" : gains));
+  }
+
+  const PlanRequest& request_;
+  const Plan& plan_;
+  double tokens_ = 0.0;
+  std::vector<std::string> sentences_;
+};
+
+// A budget that is not given does not bind.
+void Raise(int64_t* budget) {
+  if (*budget < std::numeric_limits<int64_t>::max() - kGiB) *budget += kGiB;
+}
+
+}  // namespace
+
+std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& plan) {
+  if (request.machine == nullptr) return {};
+  Asker asker(request, plan);
   const bool bounded = request.budgets.device < std::numeric_limits<int64_t>::max();
   const bool streams_weights = plan.streamed_weight_bytes > 0;
   const bool streams = plan.slabs[1] + plan.slabs[2] > 0 || streams_weights;
-  // A budget that is not given does not bind.
-  const auto raise = [](int64_t* budget) {
-    if (*budget < std::numeric_limits<int64_t>::max() - kGiB) *budget += kGiB;
-  };
   if (streams && (request.keep_on_device || streams_weights)) {
-    PlanRequest more = request;
-    raise(&more.budgets.device);
-    raise(&more.budgets.kv);
-    add(bounded ? "1 GiB more on the GPU" : "1 GiB more for the fast tier", more);
+    asker.WithBudgets(bounded ? "1 GiB more on the GPU" : "1 GiB more for the fast tier",
+                      [](Budgets& budgets) {
+                        Raise(&budgets.device);
+                        Raise(&budgets.kv);
+                      });
   }
   const bool reads_disk = plan.slabs[2] > 0 || plan.disk_layers > 0;
   if (reads_disk) {
-    PlanRequest more = request;
-    raise(&more.budgets.host);
-    add("1 GiB more of host memory", more);
+    asker.WithBudgets("1 GiB more of host memory", [](Budgets& budgets) { Raise(&budgets.host); });
   }
-  const auto with = [&](const std::string& what, const auto& change) {
-    MachineProfile machine = *request.machine;
-    change(machine);
-    PlanRequest changed = request;
-    changed.machine = &machine;
-    add(what, changed);
-  };
   if (streams && request.machine->own_memory) {
-    with("a bus twice as fast", [](MachineProfile& m) {
+    asker.WithMachine("a bus twice as fast", [](MachineProfile& m) {
       m.host_to_device = Faster(m.host_to_device, 2.0);
       m.device_to_host = Faster(m.device_to_host, 2.0);
       m.both_directions *= 2.0;
@@ -83,26 +110,26 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     });
   }
   if (plan.host_share > 0.0) {
-    with("host memory twice as fast", [](MachineProfile& m) {
+    asker.WithMachine("host memory twice as fast", [](MachineProfile& m) {
       m.host_read = Faster(m.host_read, 2.0);
       m.host_read_copying = Faster(m.host_read_copying, 2.0);
     });
   }
   if (reads_disk) {
-    with("a disk twice as fast", [](MachineProfile& m) {
+    asker.WithMachine("a disk twice as fast", [](MachineProfile& m) {
       m.disk_read *= 2.0;
       m.disk_write *= 2.0;
     });
   }
-  with("device memory twice as fast", [](MachineProfile& m) {
+  asker.WithMachine("device memory twice as fast", [](MachineProfile& m) {
     m.device_read *= 2.0;
     m.decode_attention = Faster(m.decode_attention, 2.0);
   });
-  with("arithmetic twice as fast", [](MachineProfile& m) {
+  asker.WithMachine("arithmetic twice as fast", [](MachineProfile& m) {
     m.gemm = Faster(m.gemm, 2.0);
     m.attention = Faster(m.attention, 2.0);
   });
-  return sentences;
+  return std::move(asker).sentences();
 }
 
 }  // namespace headway::plan

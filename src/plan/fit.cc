@@ -116,15 +116,17 @@ int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layer
                                           weights.buffers - page_tables);
 }
 
+// Slabs in host memory: all that it holds, or as few as leave the device room for their page
+// tables, the others on disk.
+enum class HostSlabs { kAllThatFit, kFew };
+
 // Where things may lie.
 struct Places {
   int weight_layers = 0;
   int disk_layers = 0;
   int64_t disk = 0;        // left there for the cache
   bool disk_tier = false;  // the buffers on the way to it take host memory
-  // Slabs may go to disk because the device does not hold the page tables of all that host memory
-  // does.
-  bool few_on_host = false;
+  HostSlabs host_slabs = HostSlabs::kAllThatFit;
 };
 
 // Slabs in host memory, of at most `most`, beside `beside` bytes there.
@@ -134,7 +136,7 @@ int64_t SlabsOnHost(const PlanRequest& request, const Sizes& sizes, const Places
     const int64_t tables = PageTables(request, beside + slabs * sizes.bytes.slab);
     return KvLimit(request, sizes, places.weight_layers, tables) >= sizes.bytes.fixed();
   };
-  if (!places.few_on_host || fits(most)) return most;
+  if (places.host_slabs == HostSlabs::kAllThatFit || fits(most)) return most;
   int64_t low = 0;
   for (int64_t high = most; high - low > 1;) {
     const int64_t middle = low + (high - low) / 2;
@@ -207,14 +209,15 @@ Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
 
 // With so many layers on the device, and of the others as few on disk as fit: more of them leave
 // more of host memory, so that the number is found by bisection.
-Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, bool few_on_host) {
+Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers,
+            HostSlabs host_slabs) {
   const int64_t disk = request.budgets.disk;
   const int64_t layer =
       request.weights_in_files ? 0 : RoundUp(request.layer_weight_bytes, kDiskAlignment);
   const auto with = [&](int on_disk) {
     return FitWithDisk(
         request, sizes,
-        {weight_layers, on_disk, disk - on_disk * layer, /*disk_tier=*/false, few_on_host});
+        {weight_layers, on_disk, disk - on_disk * layer, /*disk_tier=*/false, host_slabs});
   };
   int high = request.shape.layers - weight_layers;
   if (request.disk_layers.has_value()) return with(std::min(*request.disk_layers, high));
@@ -224,7 +227,7 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, b
   const auto fits = [&](int on_disk) {
     const int64_t left = request.weights_in_files ? disk : kUnbounded;
     return FitWithDisk(request, sizes,
-                       {weight_layers, on_disk, left, /*disk_tier=*/false, few_on_host})
+                       {weight_layers, on_disk, left, /*disk_tier=*/false, host_slabs})
         .ok;
   };
   if (!fits(high)) return none;
@@ -236,15 +239,15 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers, b
 }
 
 // With as many layers on the device as fit.
-Fit FitLayers(const PlanRequest& request, const Sizes& sizes, bool few_on_host) {
+Fit FitLayers(const PlanRequest& request, const Sizes& sizes, HostSlabs host_slabs) {
   const int layers = request.shape.layers;
   if (request.weight_layers.has_value()) {
-    return FitWith(request, sizes, std::min(*request.weight_layers, layers), few_on_host);
+    return FitWith(request, sizes, std::min(*request.weight_layers, layers), host_slabs);
   }
-  const Fit all = FitWith(request, sizes, layers, few_on_host);
+  const Fit all = FitWith(request, sizes, layers, host_slabs);
   if (all.ok || request.budgets.device == kUnbounded || request.layer_weight_bytes == 0) return all;
   for (int resident = layers - 1; resident >= 0; --resident) {
-    const Fit some = FitWith(request, sizes, resident, few_on_host);
+    const Fit some = FitWith(request, sizes, resident, host_slabs);
     if (some.ok) return some;
   }
   return all;
@@ -254,9 +257,9 @@ Fit FitLayers(const PlanRequest& request, const Sizes& sizes, bool few_on_host) 
 
 Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   const Sizes sizes = SizesOf(request, choice);
-  const Fit fit = FitLayers(request, sizes, /*few_on_host=*/false);
+  const Fit fit = FitLayers(request, sizes, HostSlabs::kAllThatFit);
   if (fit.ok || request.map_share == 0.0 || request.budgets.disk == 0) return fit;
-  Fit with_few = FitLayers(request, sizes, /*few_on_host=*/true);
+  Fit with_few = FitLayers(request, sizes, HostSlabs::kFew);
   with_few.few_on_host = with_few.ok;
   return with_few;
 }

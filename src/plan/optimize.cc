@@ -13,7 +13,8 @@ constexpr int kCoarse = 32;  // the grid's, of those
 
 // The host tier's part of a split, cut in `host` and `recompute` of kSteps. What is recomputed is
 // given unless it may be chosen.
-CacheSplit Cut(const CacheSplit& split, int host, int recompute, bool choose) {
+CacheSplit Cut(const CacheSplit& split, int host, int recompute, const SplitOptions& options) {
+  const bool choose = options.recompute;
   const double in_host = split.stream + split.host + (choose ? split.recompute : 0.0);
   CacheSplit cut = split;
   cut.host = in_host * host / kSteps;
@@ -38,7 +39,7 @@ class Search {
     if (host > 0 && !options_.host) return;
     if (recompute > 0 && !(options_.recompute && XIsSmaller(subject_.shape))) return;
     Execution candidate = execution_;
-    candidate.split = Cut(execution_.split, host, recompute, options_.recompute);
+    candidate.split = Cut(execution_.split, host, recompute, options_);
     const double seconds = PredictDecode(machine_, subject_, candidate, lengths_).seconds;
     if (found_ && seconds >= seconds_) return;
     found_ = true;
@@ -67,7 +68,7 @@ class Search {
 
   Execution best() const {
     Execution best = execution_;
-    best.split = Cut(execution_.split, host_, recompute_, options_.recompute);
+    best.split = Cut(execution_.split, host_, recompute_, options_);
     return best;
   }
 

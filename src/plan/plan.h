@@ -166,6 +166,8 @@ struct Plan {
 // The plan for a request. kOutOfBudget when nothing fits: the message names the budget that is
 // short and the smallest that would do. kInvalidArgument for choices that make no sense.
 Result<Plan> MakePlan(const PlanRequest& request);
+// The same without reasons, notice and what would do: for asking how fast another machine would be.
+Result<Plan> MakeSilentPlan(const PlanRequest& request);
 
 // The smallest budget that would do for each tier, the others as they are; -1 where none would.
 struct SmallestBudgets {
