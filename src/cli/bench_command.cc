@@ -76,15 +76,15 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
           "contexts to measure, divided by commas; 4096+2048 is a batch of two sequences")
       ->type_name("LIST")
       ->default_str(flags->context);
-  AddNumber(app, More(group), "--batch", &flags->batch, 1, 4096,
+  AddNumber(app, More(group), "--batch", &flags->batch, {1, 4096},
             "that many times the sequences of each context");
-  AddNumber(app, group, "-r,--repetitions", &flags->repetitions, 1, 10'000,
+  AddNumber(app, group, "-r,--repetitions", &flags->repetitions, {1, 10'000},
             "of which the median is printed")
       ->default_str(std::to_string(flags->repetitions));
-  AddNumber(app, More(group), "--warm-up", &flags->warm_up, 0, 100,
+  AddNumber(app, More(group), "--warm-up", &flags->warm_up, {0, 100},
             "repetitions before those that count; 1 on a GPU unless given");
   if (!flags->prefill) {
-    AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, 1, kMaxCount,
+    AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, {1, kMaxCount},
               "decode steps")
         ->default_str(std::to_string(flags->steps));
   }
@@ -166,16 +166,22 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
   return OkStatus();
 }
 
-// `which` says what is measured, for the status line.
-Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Workload& workload,
-                         const std::string& which, const MachinePeaks& peaks,
-                         const InterruptGuard& interrupt, Console& console) {
+// One of the workloads.
+struct Turn {
+  const Workload& workload;
+  std::string which;  // for the status line
+};
+
+Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& turn,
+                         const MachinePeaks& peaks, const InterruptGuard& interrupt,
+                         Console& console) {
   Measured measured;
-  measured.lengths = workload.lengths;
-  const Workload reached = Reached(flags, workload);
+  measured.lengths = turn.workload.lengths;
+  const std::string& which = turn.which;
+  const Workload reached = Reached(flags, turn.workload);
   Result<std::unique_ptr<Context>> context = engine.NewContext(reached);
   if (!context.ok()) return context.status();
-  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  ProgressMeter meter(console, flags.model.engine, flags.output.progress());
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
@@ -359,9 +365,8 @@ int Run(const BenchFlags& flags, Engine& engine, const std::vector<Workload>& wo
   const InterruptGuard interrupt;
   std::vector<Measured> all;
   for (size_t i = 0; i < workloads.size() && status == kExitDone; ++i) {
-    const std::string which = fmt::format("context {} of {},", i + 1, workloads.size());
-    Result<Measured> measured =
-        Measure(flags, engine, workloads[i], which, peaks, interrupt, console);
+    const Turn turn{workloads[i], fmt::format("context {} of {},", i + 1, workloads.size())};
+    Result<Measured> measured = Measure(flags, engine, turn, peaks, interrupt, console);
     if (!measured.ok()) return console.Fail(measured.status());
     status = print(TableLine(width, Cells(flags, *measured)));
     all.push_back(std::move(*measured));
@@ -370,11 +375,9 @@ int Run(const BenchFlags& flags, Engine& engine, const std::vector<Workload>& wo
   return console.WriteResult(Dump(ResultJson(flags, engine, peaks, all)));
 }
 
-}  // namespace
-
-int BenchCommand(const Args& args, bool prefill, Console& console) {
-  BenchFlags flags;
-  flags.prefill = prefill;
+// `flags` say which phase is measured.
+int Bench(BenchFlags flags, const Args& args, Console& console) {
+  const bool prefill = flags.prefill;
   const auto app = NewApp(
       prefill ? "bench prefill" : "bench decode",
       std::string(prefill ? "Measures how fast prompts are read"
@@ -401,6 +404,20 @@ int BenchCommand(const Args& args, bool prefill, Console& console) {
   console.ClearStatusLine();
   if (!peaks.ok()) return console.Fail(peaks.status());
   return Run(flags, **engine, workloads, *peaks, console);
+}
+
+}  // namespace
+
+int BenchPrefillCommand(const Args& args, Console& console) {
+  BenchFlags flags;
+  flags.prefill = true;
+  return Bench(std::move(flags), args, console);
+}
+
+int BenchDecodeCommand(const Args& args, Console& console) {
+  BenchFlags flags;
+  flags.prefill = false;
+  return Bench(std::move(flags), args, console);
 }
 
 }  // namespace headway::cli

@@ -45,10 +45,10 @@ void AddChatFlags(CLI::App& app, ChatFlags* flags) {
   AddText(app, group, "-f,--file", &flags->file, "document put before the first question")
       ->type_name("FILE");
   AddTemplateFlag(app, group, &flags->template_options);
-  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
+  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, {1, kMaxCount},
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
-  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
+  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, {0, kMaxCount},
             "tokens of the whole conversation; 0: as many as the model was trained for");
   AddSamplingFlags(app, &flags->sampling);
   AddGenerationConfigFlag(app, &flags->sampling);
@@ -218,7 +218,7 @@ Status Chat::Answer(const std::string& text) {
   request.stop = flags_.sampling.stop;
   request.ignore_eos = flags_.sampling.ignore_eos;
   const GenerateView view{
-      .stream_text = true, .progress = !flags_.output.no_progress, .note = Note()};
+      .stream_text = true, .progress = flags_.output.progress(), .note = Note()};
   Result<Generation> made =
       GenerateShown(context_, request, view, flags_.model.engine, interrupt_, console_);
   if (!made.ok()) return made.status();

@@ -41,9 +41,6 @@ struct Command {
   int (*run)(const Args& args, Console& console);
 };
 
-int BenchPrefill(const Args& args, Console& console) { return BenchCommand(args, true, console); }
-int BenchDecode(const Args& args, Console& console) { return BenchCommand(args, false, console); }
-
 constexpr Command kCommands[] = {
     {"run", nullptr, RunCommand},
     {"chat", nullptr, ChatCommand},
@@ -53,8 +50,8 @@ constexpr Command kCommands[] = {
     {"eval", "perplexity", PerplexityCommand},
     {"eval", "retrieval", RetrievalCommand},
     {"profile-heads", nullptr, ProfileHeadsCommand},
-    {"bench", "prefill", BenchPrefill},
-    {"bench", "decode", BenchDecode},
+    {"bench", "prefill", BenchPrefillCommand},
+    {"bench", "decode", BenchDecodeCommand},
 };
 
 bool IsHelp(const std::string& arg) { return arg == "--help" || arg == "-h" || arg == "help"; }

@@ -15,8 +15,8 @@ int InspectCommand(const Args& args, Console& console);
 int PerplexityCommand(const Args& args, Console& console);
 int RetrievalCommand(const Args& args, Console& console);
 int ProfileHeadsCommand(const Args& args, Console& console);
-// `prefill` or else decode.
-int BenchCommand(const Args& args, bool prefill, Console& console);
+int BenchPrefillCommand(const Args& args, Console& console);
+int BenchDecodeCommand(const Args& args, Console& console);
 
 // What main does with its arguments behind the program's name.
 int Main(const Args& args, Console& console);

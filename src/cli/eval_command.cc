@@ -97,6 +97,46 @@ Result<std::optional<TokenId>> ChooseBos(const PerplexityFlags& flags, const Eng
 
 double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
 
+void AddPerplexityFlags(CLI::App& app, PerplexityFlags* flags) {
+  AddModelFlags(app, &flags->model);
+  const std::string group = "Evaluation";
+  AddText(app, group, "-f,--file", &flags->file, "the text; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, {2, kMaxCount},
+            "tokens of a window")
+      ->required();
+  AddNumber(app, group, "--windows", &flags->windows, {0, kMaxCount},
+            "most windows; 0: all that the text has")
+      ->type_name("K");
+  AddChoice(app, group, "--bos", &flags->bos, {"auto", "always", "never"},
+            "whether a window begins with the beginning-of-text token, which counts as one of its "
+            "tokens: auto, where the tokenizer puts it before a text; always; never");
+  AddSwitch(app, group, "--compare", &flags->compare,
+            "also run the model without --kv-encoding and --head-pattern, with a cache and budgets "
+            "of its own, and print how far the two are apart");
+  AddOutputFlags(app, &flags->output);
+}
+
+// Of the context; with flags.compare beside that of the exact model.
+Result<eval::Comparison> MeasureWindows(const PerplexityFlags& flags, Context& context,
+                                        std::span<const std::vector<TokenId>> windows,
+                                        int64_t longest, const Hooks& hooks) {
+  if (!flags.compare) {
+    Result<eval::Perplexity> measured = eval::MeasurePerplexity(context, windows, hooks);
+    if (!measured.ok()) return measured.status();
+    eval::Comparison result;
+    result.approximate = *measured;
+    return result;
+  }
+  Result<std::unique_ptr<Engine>> exact =
+      Engine::Open(flags.model.model, Exact(flags.model.engine));
+  if (!exact.ok()) return exact.status();
+  Result<std::unique_ptr<Context>> beside = (*exact)->NewContext({{longest}});
+  if (!beside.ok()) return beside.status();
+  return eval::ComparePerplexity(**beside, context, windows, hooks);
+}
+
 }  // namespace
 
 int PerplexityCommand(const Args& args, Console& console) {
@@ -106,24 +146,7 @@ int PerplexityCommand(const Args& args, Console& console) {
              "Perplexity of a text over windows that do not overlap, each begun as the tokenizer "
              "begins a text, every prediction counted.",
              kPerplexityExamples);
-  AddModelFlags(*app, &flags.model);
-  const std::string group = "Evaluation";
-  AddText(*app, group, "-f,--file", &flags.file, "the text; - is standard input")
-      ->required()
-      ->type_name("FILE");
-  AddNumber(*app, group, "-c,--context,--ctx-size", &flags.context, 2, kMaxCount,
-            "tokens of a window")
-      ->required();
-  AddNumber(*app, group, "--windows", &flags.windows, 0, kMaxCount,
-            "most windows; 0: all that the text has")
-      ->type_name("K");
-  AddChoice(*app, group, "--bos", &flags.bos, {"auto", "always", "never"},
-            "whether a window begins with the beginning-of-text token, which counts as one of its "
-            "tokens: auto, where the tokenizer puts it before a text; always; never");
-  AddSwitch(*app, group, "--compare", &flags.compare,
-            "also run the model without --kv-encoding and --head-pattern, with a cache and budgets "
-            "of its own, and print how far the two are apart");
-  AddOutputFlags(*app, &flags.output);
+  AddPerplexityFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
   if (flags.compare && !Approximates(flags.model.engine)) {
     return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
@@ -149,27 +172,12 @@ int PerplexityCommand(const Args& args, Console& console) {
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{longest}});
   if (!context.ok()) return console.Fail(context.status());
   const InterruptGuard interrupt;
-  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  ProgressMeter meter(console, flags.model.engine, flags.output.progress());
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
   const double start = Now();
-  Result<eval::Comparison> result = eval::Comparison{};
-  if (flags.compare) {
-    const EngineOptions options = Exact(flags.model.engine);
-    Result<std::unique_ptr<Engine>> exact = Engine::Open(flags.model.model, options);
-    if (!exact.ok()) return console.Fail(exact.status());
-    Result<std::unique_ptr<Context>> beside = (*exact)->NewContext({{longest}});
-    if (!beside.ok()) return console.Fail(beside.status());
-    result = eval::ComparePerplexity(**beside, **context, windows, hooks);
-  } else {
-    Result<eval::Perplexity> measured = eval::MeasurePerplexity(**context, windows, hooks);
-    if (measured.ok()) {
-      result->approximate = *measured;
-    } else {
-      result = measured.status();
-    }
-  }
+  Result<eval::Comparison> result = MeasureWindows(flags, **context, windows, longest, hooks);
   if (result.status().code() == StatusCode::kCancelled) {
     return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
   }
@@ -200,10 +208,10 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
           "file of lines with `context`, `question`, `answer` (strings that must all appear) and "
           "perhaps `id`; - is standard input")
       ->type_name("FILE");
-  AddNumber(app, group, "--generate", &flags->generate, 1, 100'000,
+  AddNumber(app, group, "--generate", &flags->generate, {1, 100'000},
             "make up this many lines instead")
       ->type_name("COUNT");
-  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, 1, kMaxCount,
+  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, {1, kMaxCount},
             "with --generate: tokens of each prompt, nearly reached and never exceeded");
   AddText(app, group, "--kinds", &flags->kinds, "with --generate: kinds of facts, taken in turn")
       ->type_name("LIST")
@@ -214,7 +222,7 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
   AddText(app, group, "--write", &flags->write,
           "with --generate: write the lines to this file and stop; --jsonl runs them")
       ->type_name("FILE");
-  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, 1, kMaxCount,
+  AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->max_tokens, {1, kMaxCount},
             "most tokens of an answer")
       ->default_str(std::to_string(flags->max_tokens));
   app.get_option("--generate")->excludes(app.get_option("--jsonl"));
@@ -305,8 +313,7 @@ Result<std::vector<eval::RetrievalResult>> RunLines(const RetrievalFlags& flags,
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   // Elsewhere than on a terminal, a line now and then is enough.
-  ProgressMeter meter(console, flags.model.engine,
-                      !flags.output.no_progress && console.err_is_terminal());
+  ProgressMeter meter(console, flags.model.engine, flags.output.progress_on(console));
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
   std::vector<eval::RetrievalResult> results;
   double sum = 0.0;

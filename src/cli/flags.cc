@@ -185,23 +185,22 @@ CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::strin
 
 template <typename T>
 CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                       std::type_identity_t<T> low, std::type_identity_t<T> high,
-                       const std::string& help) {
-  const auto read = [target, low, high](const std::string& text) {
-    return ReadNumber<T>(text, low, high, target);
+                       const Bounds<std::type_identity_t<T>>& bounds, const std::string& help) {
+  const auto read = [target, bounds](const std::string& text) {
+    return ReadNumber<T>(text, bounds.low, bounds.high, target);
   };
   return AddRead(app, group, names, help, read)->type_name("N");
 }
-template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, int*, int, int,
-                                const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, int*,
+                                const Bounds<int>&, const std::string&);
 template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, int64_t*,
-                                int64_t, int64_t, const std::string&);
+                                const Bounds<int64_t>&, const std::string&);
 template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, uint64_t*,
-                                uint64_t, uint64_t, const std::string&);
-template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, float*, float,
-                                float, const std::string&);
-template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, double*, double,
-                                double, const std::string&);
+                                const Bounds<uint64_t>&, const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, float*,
+                                const Bounds<float>&, const std::string&);
+template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, double*,
+                                const Bounds<double>&, const std::string&);
 
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "cli/progress.h"
 #include "headway/engine.h"
 
 namespace headway::cli {
@@ -49,11 +50,14 @@ CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string&
 CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::string& names,
                        std::string* target, const std::vector<std::string>& choices,
                        const std::string& help);
-// int, int64_t, uint64_t, float or double, from `low` to `high`.
+// int, int64_t, uint64_t, float or double, within bounds.
+template <typename T>
+struct Bounds {
+  T low, high;
+};
 template <typename T>
 CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                       std::type_identity_t<T> low, std::type_identity_t<T> high,
-                       const std::string& help);
+                       const Bounds<std::type_identity_t<T>>& bounds, const std::string& help);
 // A size such as 8MiB, or "unlimited".
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help);
@@ -71,6 +75,14 @@ struct OutputFlags {
   bool json = false;
   bool no_progress = false;
   bool verbose = false;
+
+  ProgressMeter::Shown progress() const {
+    return no_progress ? ProgressMeter::Shown::kNo : ProgressMeter::Shown::kYes;
+  }
+  // Where a status line can be drawn over, and nowhere else.
+  ProgressMeter::Shown progress_on(const Console& console) const {
+    return console.err_is_terminal() ? progress() : ProgressMeter::Shown::kNo;
+  }
 };
 void AddOutputFlags(CLI::App& app, OutputFlags* flags);
 
@@ -96,7 +108,7 @@ void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* optio
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat);
 
 // The largest number of tokens, or of whatever else, that a flag takes.
-inline constexpr int64_t kMaxCount = int64_t{1} << 30;
+inline constexpr int64_t kMaxCount = kMaxLength;
 
 }  // namespace headway::cli
 

@@ -18,7 +18,7 @@ inline constexpr int64_t kSaveEvery = 60;
 
 struct GenerateView {
   bool stream_text = true;  // text to `out` as it comes
-  bool progress = true;
+  ProgressMeter::Shown progress = ProgressMeter::Shown::kYes;
   // Seconds between saves of the session, where there is one, so that a run that is killed loses no
   // more. With this note.
   int64_t save_every = kSaveEvery;

@@ -40,23 +40,27 @@ std::string Names(const CLI::Option& option) {
   return names;
 }
 
-std::string Describe(const CLI::Option& option, bool with_variable) {
+// Whether a flag's environment variable is said with it.
+enum class Variables { kLeftOut, kSaid };
+
+std::string Describe(const CLI::Option& option, Variables variables) {
   std::string text = option.get_description();
   if (!option.get_default_str().empty()) text += " (default: " + option.get_default_str() + ")";
-  if (with_variable && option.get_group() != kHelpGroup && !option.get_lnames().empty()) {
+  if (variables == Variables::kSaid && option.get_group() != kHelpGroup &&
+      !option.get_lnames().empty()) {
     text += " [" + EnvironmentName(option.get_lnames().front()) + "]";
   }
   return text;
 }
 
-std::string OptionHelp(const CLI::Option& option, bool with_variable) {
+std::string OptionHelp(const CLI::Option& option, Variables variables) {
   std::string line = "  " + Names(option);
   if (line.size() + 2 > kColumn) {
     line += "\n" + std::string(kColumn, ' ');
   } else {
     line.resize(kColumn, ' ');
   }
-  return line + Wrap(Describe(option, with_variable), kWidth - kColumn, kColumn) + "\n";
+  return line + Wrap(Describe(option, variables), kWidth - kColumn, kColumn) + "\n";
 }
 
 std::string Usage(const CLI::App& app, const std::string& name) {
@@ -127,7 +131,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
     help += "\n" + heading + ":\n";
     for (const CLI::Option* option : options) {
       if (Heading(*option) != heading || (IsMore(*option) && !all)) continue;
-      help += OptionHelp(*option, all);
+      help += OptionHelp(*option, all ? Variables::kSaid : Variables::kLeftOut);
     }
   }
   if (!app->get_footer().empty()) help += "\n" + app->get_footer() + "\n";

@@ -91,7 +91,7 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
           "KV heads that move together; auto: the most that leave half of the fast tier to pages");
   AddAuto(app, more, "--segment", &engine.segment, kMaxCount,
           "tokens that move together; auto: the planner's choice");
-  AddNumber(app, more, "--page,--block-size", &engine.page_slots, 1, 4096, "tokens of a page")
+  AddNumber(app, more, "--page,--block-size", &engine.page_slots, {1, 4096}, "tokens of a page")
       ->default_str(std::to_string(engine.page_slots));
 }
 
@@ -119,13 +119,13 @@ void AddStreamingHeadFlags(CLI::App& app, EngineOptions& engine) {
           "file that says which KV heads keep sink and recent tokens only: DuoAttention's TSV or "
           "its folder, JSON, or what headway profile-heads makes; without it, all is exact")
       ->type_name("FILE");
-  AddNumber(app, streaming, "--sparsity", &engine.sparsity, 0.0, 1.0,
+  AddNumber(app, streaming, "--sparsity", &engine.sparsity, {0.0, 1.0},
             "share of the KV heads to stream, those with the lowest scores; without it, those "
             "below the file's threshold, or 0.5")
       ->type_name("X");
-  AddNumber(app, streaming, "--sink-tokens", &engine.sink_tokens, 0, kMaxCount,
+  AddNumber(app, streaming, "--sink-tokens", &engine.sink_tokens, {0, kMaxCount},
             "first tokens that streaming heads keep; without it, the file's, or 64");
-  AddNumber(app, streaming, "--recent-tokens", &engine.recent_tokens, 1, kMaxCount,
+  AddNumber(app, streaming, "--recent-tokens", &engine.recent_tokens, {1, kMaxCount},
             "last tokens that they see; without it, the file's, or 256");
 }
 
@@ -144,7 +144,7 @@ void AddSessionFlags(CLI::App& app, EngineOptions& engine) {
 // Where and with what to compute.
 void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
   const std::string compute = "Computing", more_compute = More(compute);
-  AddNumber(app, more_compute, "-t,--threads", &engine.threads, 0, 1024,
+  AddNumber(app, more_compute, "-t,--threads", &engine.threads, {0, 1024},
             "compute threads; 0: all cores");
   AddText(app, compute, "--device", &engine.device,
           "where to compute: cpu, cuda, or cuda:N for GPU N")

@@ -167,7 +167,7 @@ int PlanCommand(const Args& args, Console& console) {
           "tokens of the context; 4096+2048 are two sequences of unequal lengths; without it, what "
           "the model was trained for")
       ->type_name("N");
-  AddNumber(*app, "Workload", "--batch", &flags.batch, 1, 4096,
+  AddNumber(*app, "Workload", "--batch", &flags.batch, {1, 4096},
             "that many times the sequences of --ctx-size");
   AddSwitch(*app, "Output", "--json", &flags.output.json, "print the plan as one JSON object");
   AddSwitch(*app, "Output", "--explain", &flags.explain,

@@ -39,7 +39,7 @@ int ProbeCommand(const Args& args, Console& console) {
           "what to measure beside the host: cpu, cuda, or cuda:N for GPU N")
       ->type_name("NAME")
       ->default_str(options.device);
-  AddNumber(*app, "Computing", "-t,--threads", &options.threads, 0, 1024,
+  AddNumber(*app, "Computing", "-t,--threads", &options.threads, {0, 1024},
             "threads of the host; 0: all cores");
   AddText(*app, "Computing", "--disk-path", &options.disk_path,
           "directory whose disk is measured; else TMPDIR, or /tmp")

@@ -36,14 +36,14 @@ void AddFlags(CLI::App& app, ProfileFlags* flags) {
           "file for the scores: TSV as DuoAttention has it, or JSON where the name ends in .json")
       ->required()
       ->type_name("FILE");
-  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, 1, kMaxCount,
+  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, {1, kMaxCount},
             "tokens of each prompt, nearly reached and never exceeded")
       ->default_str(std::to_string(flags->context));
-  AddNumber(app, group, "--prompts", &flags->prompts, 1, 100'000,
+  AddNumber(app, group, "--prompts", &flags->prompts, {1, 100'000},
             "prompts; those that the model answers wrong do not count")
       ->type_name("COUNT")
       ->default_str(std::to_string(flags->prompts));
-  AddNumber(app, group, "-s,--seed", &flags->seed, 0, std::numeric_limits<uint64_t>::max(),
+  AddNumber(app, group, "-s,--seed", &flags->seed, {0, std::numeric_limits<uint64_t>::max()},
             "of the prompts")
       ->default_str(std::to_string(flags->seed));
   AddText(app, group, "--kinds", &flags->kinds, "kinds of facts, taken in turn")
@@ -85,8 +85,7 @@ Status Profile(const ProfileFlags& flags, Engine& engine, Console& console,
   Result<std::unique_ptr<Context>> context = engine.NewContext({{room}});
   if (!context.ok()) return context.status();
   const InterruptGuard interrupt;
-  ProgressMeter meter(console, flags.model.engine,
-                      !flags.output.no_progress && console.err_is_terminal());
+  ProgressMeter meter(console, flags.model.engine, flags.output.progress_on(console));
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };

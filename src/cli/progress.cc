@@ -123,7 +123,7 @@ std::string FormatProgressLine(const Progress& progress, const EngineOptions& li
 }
 
 void ProgressMeter::Show(const Progress& progress) {
-  if (!enabled_) return;
+  if (shown_ == Shown::kNo) return;
   if (progress.phase != phase_ || progress.done < done_) {  // another phase, or other work
     phase_ = progress.phase;
     shown_seconds_ = 0.0;

@@ -23,9 +23,9 @@ std::string FormatProgressLine(const Progress& progress, const EngineOptions& li
 
 class ProgressMeter {
  public:
-  // `enabled` false shows nothing.
-  ProgressMeter(Console& console, const EngineOptions& limits, bool enabled)
-      : console_(console), limits_(limits), enabled_(enabled) {}
+  enum class Shown { kYes, kNo };
+  ProgressMeter(Console& console, const EngineOptions& limits, Shown shown)
+      : console_(console), limits_(limits), shown_(shown) {}
   ~ProgressMeter() { console_.ClearStatusLine(); }
   ProgressMeter(const ProgressMeter&) = delete;
   ProgressMeter& operator=(const ProgressMeter&) = delete;
@@ -37,7 +37,7 @@ class ProgressMeter {
  private:
   Console& console_;
   const EngineOptions& limits_;
-  const bool enabled_;
+  const Shown shown_;
   std::string prefix_;
   Progress::Phase phase_ = Progress::Phase::kPrefill;
   int64_t done_ = -1;           // when it was last called

@@ -74,7 +74,7 @@ TEST(ProgressMeter, SpeaksNowAndThenOutsideATerminal) {
   TestConsole test;
   const EngineOptions limits = Limits();
   {
-    ProgressMeter meter(test.console(), limits, true);
+    ProgressMeter meter(test.console(), limits, ProgressMeter::Shown::kYes);
     for (int i = 0; i <= 1000; ++i) meter.Show(At(i, 1000, 0.05 * i));  // 50 s
   }
   const std::string err = test.err();
@@ -83,12 +83,12 @@ TEST(ProgressMeter, SpeaksNowAndThenOutsideATerminal) {
   EXPECT_LE(lines, 11) << err;
 
   TestConsole quick;
-  ProgressMeter meter(quick.console(), limits, true);
+  ProgressMeter meter(quick.console(), limits, ProgressMeter::Shown::kYes);
   for (int i = 0; i <= 1000; ++i) meter.Show(At(i, 1000, 0.001 * i));  // 1 s
   EXPECT_EQ(quick.err(), "");
 
   TestConsole silent;
-  ProgressMeter off(silent.console(), limits, false);
+  ProgressMeter off(silent.console(), limits, ProgressMeter::Shown::kNo);
   for (int i = 0; i <= 1000; ++i) off.Show(At(i, 1000, 0.05 * i));
   EXPECT_EQ(silent.err(), "");
 }

@@ -32,17 +32,17 @@ void AddRunFlags(CLI::App& app, RunFlags* flags) {
           "\"prompt\" and perhaps \"id\" and \"max_tokens\"; - is standard input. Prints a line of "
           "JSON for each, in their order")
       ->type_name("JSONL");
-  AddNumber(app, More(batch), "--parallel", &flags->parallel, 0, kMostParallel,
+  AddNumber(app, More(batch), "--parallel", &flags->parallel, {0, kMostParallel},
             "most of them at a time, one that ends gives its place to the next; 0: as many as the "
             "planner says are done soonest")
       ->default_str(std::to_string(flags->parallel));
   const std::string group = "Length";
-  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, 0, kMaxCount,
+  AddNumber(app, group, "-n,--n-predict,--predict,--max-tokens", &flags->max_tokens, {0, kMaxCount},
             "most tokens to generate; 0 only reads the prompt, which fills a --session")
       ->default_str(std::to_string(flags->max_tokens));
-  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, 0, kMaxCount,
+  AddNumber(app, group, "-c,--ctx-size,--max-model-len", &flags->context, {0, kMaxCount},
             "tokens of the context; 0: as many as prompt, --n-predict and session need");
-  AddNumber(app, More("Memory"), "--save-every", &flags->save_every, 0, kMaxCount,
+  AddNumber(app, More("Memory"), "--save-every", &flags->save_every, {0, kMaxCount},
             "seconds after which --session is saved again while the run goes on")
       ->default_str(std::to_string(flags->save_every));
   AddSamplingFlags(app, &flags->sampling);
@@ -74,22 +74,26 @@ Result<int64_t> ContextLength(const RunFlags& flags, const Engine& engine, size_
   return std::max(*saved, static_cast<int64_t>(prompt_tokens) + flags.max_tokens);
 }
 
-Result<Outcome> RunOnce(const RunFlags& flags, Engine& engine, const Request& request,
-                        int64_t length, const GenerateView& view, const InterruptGuard& interrupt,
-                        Console& console) {
+// With what the user should know of its plan.
+Result<std::unique_ptr<Context>> OpenContext(Engine& engine, int64_t length, Console& console) {
   Result<std::unique_ptr<Context>> context = engine.NewContext({{length}});
-  if (!context.ok()) return context.status();
+  if (!context.ok()) return context;
   WarnOfMemory((*context)->plan(), console);
   SayCut((*context)->plan(), console);
-  Result<Generation> made =
-      GenerateShown(**context, request, view, flags.model.engine, interrupt, console);
+  return context;
+}
+
+Result<Outcome> RunOnce(const EngineOptions& options, Context& context, const Request& request,
+                        const GenerateView& view, const InterruptGuard& interrupt,
+                        Console& console) {
+  Result<Generation> made = GenerateShown(context, request, view, options, interrupt, console);
   Outcome outcome;
-  outcome.timings = (*context)->timings();
-  outcome.tiers = TiersOf(**context);
-  outcome.plan = (*context)->plan();
-  outcome.lanes = (*context)->Lanes();
+  outcome.timings = context.timings();
+  outcome.tiers = TiersOf(context);
+  outcome.plan = context.plan();
+  outcome.lanes = context.Lanes();
   // Also when the text could not be written: the cache is worth keeping.
-  outcome.saved = (*context)->SaveSession();
+  outcome.saved = context.SaveSession();
   if (!made.ok()) return made.status();
   outcome.generation = std::move(*made);
   return outcome;
@@ -108,8 +112,7 @@ std::string ComparedCut(const PlanReport& plan) {
 Result<bool> CompareResident(const RunFlags& flags, const Request& request, int64_t length,
                              const Outcome& first, const InterruptGuard& interrupt,
                              Console& console) {
-  RunFlags unlimited = flags;
-  EngineOptions& options = unlimited.model.engine;
+  EngineOptions options = flags.model.engine;
   options.kv_memory = kNoLimit;
   options.host_memory = kNoLimit;
   options.disk_memory = 0;
@@ -125,8 +128,10 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   options.segment = first.plan.segment;
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);
   if (!engine.ok()) return engine.status();
-  const GenerateView view{.stream_text = false, .progress = !flags.output.no_progress};
-  Result<Outcome> second = RunOnce(unlimited, **engine, request, length, view, interrupt, console);
+  const GenerateView view{.stream_text = false, .progress = flags.output.progress()};
+  Result<std::unique_ptr<Context>> context = OpenContext(**engine, length, console);
+  if (!context.ok()) return context.status();
+  Result<Outcome> second = RunOnce(options, **context, request, view, interrupt, console);
   if (!second.ok()) return second.status();
   if (second->generation.finish == FinishReason::kCancelled) {
     return Status(StatusCode::kCancelled, "interrupted before the comparison was done");
@@ -262,10 +267,14 @@ int RunCommand(const Args& args, Console& console) {
   const Request request = RequestOf(flags, std::move(*prompt));
   const InterruptGuard interrupt;
   const GenerateView view{.stream_text = !flags.output.json,
-                          .progress = !flags.output.no_progress,
+                          .progress = flags.output.progress(),
                           .save_every = flags.save_every};
-  Result<Outcome> outcome = RunOnce(flags, **engine, request, *length, view, interrupt, console);
+  Result<std::unique_ptr<Context>> context = OpenContext(**engine, *length, console);
+  if (!context.ok()) return console.Fail(context.status());
+  Result<Outcome> outcome =
+      RunOnce(flags.model.engine, **context, request, view, interrupt, console);
   if (!outcome.ok()) return console.Fail(outcome.status());
+  context->reset();
   SayNotices(outcome->generation, console);
   if (!flags.output.json) Summarize(flags, *outcome, console);
   std::optional<bool> equal;

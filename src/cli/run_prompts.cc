@@ -199,7 +199,7 @@ int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   SayCut((*context)->plan(), console);
   const InterruptGuard interrupt;
   InOrder results(*lines, console);
-  ProgressMeter meter(console, flags.model.engine, !flags.output.no_progress);
+  ProgressMeter meter(console, flags.model.engine, flags.output.progress());
   Hooks hooks;
   hooks.cancel = interrupt.flag();
   hooks.on_text = [&](int, std::string_view) { return results.written(); };

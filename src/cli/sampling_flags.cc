@@ -10,30 +10,30 @@ namespace headway::cli {
 void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
   const std::string group = More("Sampling");
   SamplingOptions& options = flags->options;
-  AddNumber(app, "Sampling", "--temp,--temperature", &options.temperature, 0.0f, 1e6f,
+  AddNumber(app, "Sampling", "--temp,--temperature", &options.temperature, {0.0f, 1e6f},
             "temperature; 0 takes the likeliest token")
       ->type_name("X");
-  AddNumber(app, group, "--top-k", &options.top_k, 0, 1 << 30,
+  AddNumber(app, group, "--top-k", &options.top_k, {0, 1 << 30},
             "keep the K likeliest tokens; 0: all")
       ->type_name("K");
-  AddNumber(app, group, "--top-p", &options.top_p, 1e-6f, 1.0f,
+  AddNumber(app, group, "--top-p", &options.top_p, {1e-6f, 1.0f},
             "keep the likeliest tokens that make up this share")
       ->type_name("P")
       ->default_str("1");
-  AddNumber(app, group, "--min-p", &options.min_p, 0.0f, 1.0f,
+  AddNumber(app, group, "--min-p", &options.min_p, {0.0f, 1.0f},
             "keep tokens at least this share as likely as the likeliest")
       ->type_name("P");
-  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty, 0.01f,
-            100.0f, "divides logits of tokens seen before; 1: off")
+  AddNumber(app, group, "--repeat-penalty,--repetition-penalty", &options.repetition_penalty,
+            {0.01f, 100.0f}, "divides logits of tokens seen before; 1: off")
       ->type_name("X")
       ->default_str("1");
-  AddNumber(app, group, "--presence-penalty", &options.presence_penalty, -2.0f, 2.0f,
+  AddNumber(app, group, "--presence-penalty", &options.presence_penalty, {-2.0f, 2.0f},
             "subtracted from logits of tokens generated before")
       ->type_name("X");
-  AddNumber(app, group, "--frequency-penalty", &options.frequency_penalty, -2.0f, 2.0f,
+  AddNumber(app, group, "--frequency-penalty", &options.frequency_penalty, {-2.0f, 2.0f},
             "the same for each time that they were")
       ->type_name("X");
-  AddNumber(app, group, "-s,--seed", &options.seed, 0, std::numeric_limits<uint64_t>::max(),
+  AddNumber(app, group, "-s,--seed", &options.seed, {0, std::numeric_limits<uint64_t>::max()},
             "of the random numbers");
   CLI::Option* stop = app.add_option("--stop", flags->stop,
                                      "text that ends generation; may be given several times");

@@ -27,7 +27,7 @@ int HostThreads(const hardware::Target& target, int threads, CoresBeside beside)
   return target.threads > 0 ? threads : std::max(1, threads - 1);
 }
 
-Result<kv::Manifest> ReadSession(Env& env, const Settings& settings) {
+Result<kv::Manifest> SessionManifest(Env& env, const Settings& settings) {
   if (!settings.session.has_value() || !env.Exists(settings.session->path)) return kv::Manifest{};
   return kv::InspectSession(&env, settings.session->path);
 }

@@ -87,7 +87,7 @@ struct Context::Impl {
 
 // The manifest of the session of the settings, read without a claim to it; one of no layers where
 // there is none. For planning without opening a context.
-Result<kv::Manifest> ReadSession(Env& env, const Settings& settings);
+Result<kv::Manifest> SessionManifest(Env& env, const Settings& settings);
 
 // Threads that attend to pages in host memory, where the kernels of the target have `threads`:
 // beside an accelerator, or beside kernels that run on the same cores.

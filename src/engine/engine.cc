@@ -180,7 +180,7 @@ Status Engine::Impl::ClaimSession() {
 Result<kv::Manifest> Engine::Impl::Session() {
   const std::lock_guard lock(claiming);
   if (claim != nullptr) return claim->manifest();
-  return ReadSession(*env, settings);
+  return SessionManifest(*env, settings);
 }
 
 Status Engine::Impl::FindFingerprint() {

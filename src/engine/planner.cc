@@ -76,7 +76,7 @@ Result<Described> Describe(Env& env, const std::string& model, const Settings& s
 }
 
 // The backend to plan for: that of the options, or a GPU that need not be here.
-struct Target {
+struct ChosenBackend {
   std::unique_ptr<Backend> here;
   std::unique_ptr<Kernels> kernels;
   PlannedBackend planned;
@@ -86,31 +86,32 @@ struct Target {
   const KernelSizes& sizes() const { return here == nullptr ? *planned.sizes : *kernels; }
 };
 
-Result<Target> TargetOf(const hardware::Target& wanted,
-                        const std::optional<hardware::ChosenProfile>& given, ThreadPool* pool) {
-  Target target;
+Result<ChosenBackend> BackendFor(const hardware::Target& wanted,
+                                 const std::optional<hardware::ChosenProfile>& given,
+                                 ThreadPool* pool) {
+  ChosenBackend chosen;
   if (given.has_value() && given->machine.own_memory) {
-    target.planned = PlanGpuBackend(static_cast<int64_t>(given->machine.device_memory));
-    target.name = given->machine.name;
-    return target;
+    chosen.planned = PlanGpuBackend(static_cast<int64_t>(given->machine.device_memory));
+    chosen.name = given->machine.name;
+    return chosen;
   }
   Result<std::unique_ptr<Backend>> backend = NewBackend(wanted.device, wanted.isa);
   if (!backend.ok()) {
     return backend.status().Within({},
                                    {"; ", Option::kMachine, " plans for a GPU that is not here"});
   }
-  target.here = std::move(*backend);
-  Result<std::unique_ptr<Kernels>> kernels = target.here->NewKernels(pool, nullptr);
+  chosen.here = std::move(*backend);
+  Result<std::unique_ptr<Kernels>> kernels = chosen.here->NewKernels(pool, nullptr);
   if (!kernels.ok()) return kernels.status();
-  target.kernels = std::move(*kernels);
-  target.name = target.kernels->name();
-  return target;
+  chosen.kernels = std::move(*kernels);
+  chosen.name = chosen.kernels->name();
+  return chosen;
 }
 
 // What a plan is made for, before anything is planned.
-struct Subject {
+struct Planning {
   Settings settings;
-  Target target;
+  ChosenBackend backend;
   Described model;
   Workload workload;
   // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
@@ -120,53 +121,54 @@ struct Subject {
   Chooses machine_chooses = Chooses::kYes;
 };
 
-Status FindMachine(Env& env, int threads, Subject* subject) {
-  if (subject->machine.has_value()) return OkStatus();
+Status FindMachine(Env& env, int threads, Planning* planning) {
+  if (planning->machine.has_value()) return OkStatus();
   Result<std::optional<hardware::ChosenProfile>> chosen =
-      hardware::ChooseProfile(env, std::nullopt, subject->target.info(), threads);
+      hardware::ChooseProfile(env, std::nullopt, planning->backend.info(), threads);
   if (!chosen.ok()) return chosen.status();
-  subject->machine = std::move(*chosen);
-  if (subject->machine.has_value()) return OkStatus();
-  subject->machine_chooses = Subject::Chooses::kNo;
-  Result<MachineProfile> quick = MeasureMachine(env, subject->settings, hardware::Depth::kQuick);
+  planning->machine = std::move(*chosen);
+  if (planning->machine.has_value()) return OkStatus();
+  planning->machine_chooses = Planning::Chooses::kNo;
+  Result<MachineProfile> quick = MeasureMachine(env, planning->settings, hardware::Depth::kQuick);
   if (quick.ok()) {
-    subject->machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
+    planning->machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
   }
   return OkStatus();
 }
 
-Result<Subject> FindSubject(Env& env, const std::string& model, Settings settings,
-                            ThreadPool* pool) {
-  Subject subject;
-  subject.settings = std::move(settings);
-  if (subject.settings.machine.has_value()) {
-    Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, *subject.settings.machine);
+Result<Planning> FindPlanning(Env& env, const std::string& model, Settings settings,
+                              ThreadPool* pool) {
+  Planning planning;
+  planning.settings = std::move(settings);
+  if (planning.settings.machine.has_value()) {
+    Result<hardware::ChosenProfile> loaded = hardware::LoadProfile(env, *planning.settings.machine);
     if (!loaded.ok()) {
       return loaded.status().Within({Option::kMachine, ": "});
     }
-    subject.machine = std::move(*loaded);
+    planning.machine = std::move(*loaded);
   }
-  Result<Target> target = TargetOf(subject.settings.target, subject.machine, pool);
-  if (!target.ok()) return target.status();
-  subject.target = std::move(*target);
-  if (subject.machine.has_value()) {
-    if (Status s = hardware::CheckKind(*subject.machine, subject.target.info()); !s.ok()) return s;
+  Result<ChosenBackend> backend = BackendFor(planning.settings.target, planning.machine, pool);
+  if (!backend.ok()) return backend.status();
+  planning.backend = std::move(*backend);
+  if (planning.machine.has_value()) {
+    if (Status s = hardware::CheckKind(*planning.machine, planning.backend.info()); !s.ok())
+      return s;
   }
-  Result<Described> described = Describe(env, model, subject.settings);
+  Result<Described> described = Describe(env, model, planning.settings);
   if (!described.ok()) return described.status();
-  subject.model = std::move(*described);
-  if (Status s = FindMachine(env, pool->threads(), &subject); !s.ok()) return s;
-  return subject;
+  planning.model = std::move(*described);
+  if (Status s = FindMachine(env, pool->threads(), &planning); !s.ok()) return s;
+  return planning;
 }
 
-Result<Blueprint> Draw(Env& env, const Subject& subject) {
-  const Settings& settings = subject.settings;
-  const ModelConfig& config = subject.model.config;
+Result<Blueprint> Draw(Env& env, const Planning& planning) {
+  const Settings& settings = planning.settings;
+  const ModelConfig& config = planning.model.config;
   Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, config.shape);
   if (!pattern.ok()) return pattern.status();
-  Result<kv::Manifest> session = ReadSession(env, settings);
+  Result<kv::Manifest> session = SessionManifest(env, settings);
   if (!session.ok()) return session.status();
-  const BackendInfo& info = subject.target.info();
+  const BackendInfo& info = planning.backend.info();
   BlueprintInputs inputs;
   inputs.settings = &settings;
   inputs.config = &config;
@@ -174,16 +176,17 @@ Result<Blueprint> Draw(Env& env, const Subject& subject) {
   inputs.pattern = &*pattern;
   inputs.session = &*session;
   inputs.backend = info;
-  inputs.kernels = &subject.target.sizes();
+  inputs.kernels = &planning.backend.sizes();
   if (info.own_memory) {
     inputs.device_memory = settings.memory.gpu.value_or(info.free_memory + info.context_memory);
   }
-  if (subject.machine_chooses == Subject::Chooses::kYes) inputs.machine = &subject.machine->machine;
-  inputs.program_bytes = ProgramBytes(subject.model.has_tokenizer ? config.shape.vocab : 0);
-  Result<Blueprint> blueprint = MakeBlueprint(inputs, subject.workload);
+  if (planning.machine_chooses == Planning::Chooses::kYes)
+    inputs.machine = &planning.machine->machine;
+  inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
+  Result<Blueprint> blueprint = MakeBlueprint(inputs, planning.workload);
   if (!blueprint.ok()) return blueprint;
-  if (inputs.machine == nullptr && subject.machine.has_value()) {
-    blueprint->request.machine = &subject.machine->machine;
+  if (inputs.machine == nullptr && planning.machine.has_value()) {
+    blueprint->request.machine = &planning.machine->machine;
     plan::Predict(blueprint->request, &blueprint->plan);
   }
   return blueprint;
@@ -216,29 +219,29 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<Settings> settings = ReadSettings(options);
   if (!settings.ok()) return settings.status();
   ThreadPool pool(settings->target.threads);
-  Result<Subject> subject = FindSubject(env, model, std::move(*settings), &pool);
-  if (!subject.ok()) return subject.status();
-  const ModelConfig& config = subject->model.config;
-  subject->workload = workload;
-  for (int64_t& length : subject->workload.lengths) {
+  Result<Planning> planning = FindPlanning(env, model, std::move(*settings), &pool);
+  if (!planning.ok()) return planning.status();
+  const ModelConfig& config = planning->model.config;
+  planning->workload = workload;
+  for (int64_t& length : planning->workload.lengths) {
     length = length == 0 ? config.max_position : length;
   }
-  Result<Blueprint> blueprint = Draw(env, *subject);
+  Result<Blueprint> blueprint = Draw(env, *planning);
   if (!blueprint.ok()) return blueprint.status();
   ModelPlan result;
-  if (!subject->model.notice.empty()) result.notices.push_back({subject->model.notice});
+  if (!planning->model.notice.empty()) result.notices.push_back({planning->model.notice});
   result.info =
-      ModelInfoOf(config, CountWeightBytes(config), subject->model.folder, subject->settings);
-  result.kernels = subject->target.name;
+      ModelInfoOf(config, CountWeightBytes(config), planning->model.folder, planning->settings);
+  result.kernels = planning->backend.name;
   result.threads = pool.threads();
-  result.lengths = subject->workload.lengths;
+  result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
-  if (!subject->machine.has_value()) return result;
-  result.plan.prediction = PredictionOf(*blueprint, *subject->machine);
+  if (!planning->machine.has_value()) return result;
+  result.plan.prediction = PredictionOf(*blueprint, *planning->machine);
   if (explain == Explain::kYes) {
     result.explain = plan::ExplainSpeed(blueprint->request, blueprint->plan);
   }
-  for (Message& notice : NoticesOf(blueprint->plan, subject->machine->machine)) {
+  for (Message& notice : NoticesOf(blueprint->plan, planning->machine->machine)) {
     result.notices.push_back(std::move(notice));
   }
   return result;

@@ -17,9 +17,6 @@
 
 namespace headway {
 
-// Tokens of a sequence, of a chunk or of a segment: positions are 32-bit integers in kernels.
-inline constexpr int64_t kMaxLength = int64_t{1} << 30;
-
 // How the cache is cut and moved: as the planner says, or as a published method has it.
 enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
 const char* PolicyName(Policy policy);  // "auto", "headinfer", ...

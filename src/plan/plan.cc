@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "headway/plan.h"
 #include "plan/choose.h"
 #include "plan/fit.h"
 #include "plan/words.h"
@@ -12,18 +13,15 @@
 namespace headway::plan {
 namespace {
 
-// Of a chunk and a segment: pages of one are counted in an int.
-constexpr int64_t kMostTokens = int64_t{1} << 30;
-
 Status CheckRequest(const PlanRequest& request) {
   const FixedCut& fixed = request.fixed;
   const int64_t chunk = fixed.chunk.value_or(1), segment = fixed.segment_tokens.value_or(0);
   if (chunk < 1 || fixed.group_heads.value_or(1) < 1 || segment < 0) {
     return Status(StatusCode::kInvalidArgument, "chunk, head group and segment must be positive");
   }
-  if (std::max(chunk, segment) > kMostTokens) {
+  if (std::max(chunk, segment) > kMaxLength) {
     return Status(StatusCode::kInvalidArgument,
-                  "a chunk or segment has at most " + std::to_string(kMostTokens) + " tokens");
+                  "a chunk or segment has at most " + std::to_string(kMaxLength) + " tokens");
   }
   if (segment % request.page_slots != 0) {
     return Status(StatusCode::kInvalidArgument, "a segment of " + std::to_string(segment) +

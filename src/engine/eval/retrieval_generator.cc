@@ -12,8 +12,8 @@
 namespace headway::eval {
 namespace {
 
-constexpr int64_t kMinLength = 256;
-constexpr int64_t kMaxLength = int64_t{1} << 24;
+constexpr int64_t kShortestContext = 256;
+constexpr int64_t kLongestContext = int64_t{1} << 24;
 constexpr int64_t kMaxCount = 100'000;
 constexpr int64_t kPassageTokens = 8;  // of its start, and at least of what follows
 
@@ -322,9 +322,9 @@ Status Check(const RetrievalRequest& request) {
   if (request.count < 1 || request.count > kMaxCount) {
     return bad(fmt::format("{} lines; 1 to {} can be generated", request.count, kMaxCount));
   }
-  if (request.length < kMinLength || request.length > kMaxLength) {
+  if (request.length < kShortestContext || request.length > kLongestContext) {
     return bad(fmt::format("a --context of {} tokens; {} to {} are possible", request.length,
-                           kMinLength, kMaxLength));
+                           kShortestContext, kLongestContext));
   }
   if (request.kinds.empty()) return bad("no retrieval kind");
   return OkStatus();

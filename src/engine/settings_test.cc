@@ -1,0 +1,106 @@
+#include "engine/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+namespace headway {
+namespace {
+
+// What is wrong with the default options once they are changed; empty: nothing.
+std::string Wrong(const std::function<void(EngineOptions&)>& change) {
+  EngineOptions options;
+  change(options);
+  const Result<Settings> settings = ReadSettings(options);
+  if (settings.ok()) return "";
+  EXPECT_EQ(settings.status().code(), StatusCode::kInvalidArgument);
+  return settings.status().message();
+}
+
+TEST(Settings, WhatIsLeftToTheEngineIsAbsent) {
+  const Result<Settings> read = ReadSettings({});
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const Settings& settings = *read;
+  EXPECT_FALSE(settings.memory.gpu.has_value());
+  EXPECT_FALSE(settings.gpu_layers.has_value());
+  EXPECT_EQ(settings.policy, Policy::kAuto);
+  EXPECT_FALSE(settings.cut.chunk.has_value() || settings.cut.head_group.has_value() ||
+               settings.cut.segment.has_value() || settings.cut.staging_slabs.has_value());
+  EXPECT_EQ(settings.cut.page_slots, kDefaultPageSlots);
+  EXPECT_EQ(std::get<Encoding>(settings.encoding), Encoding::kNone);
+  EXPECT_FALSE(settings.host_share.has_value() || settings.recompute_share.has_value());
+  EXPECT_FALSE(settings.streaming_heads.has_value() || settings.machine.has_value() ||
+               settings.session.has_value() || settings.trace.has_value());
+  EXPECT_EQ(settings.DiskLimit(), 0);
+}
+
+TEST(Settings, WhatIsGivenIsThere) {
+  EngineOptions options;
+  options.gpu_memory = 5;
+  options.gpu_layers = 0;
+  options.chunk = 64;
+  options.kv_encoding = "bf16";
+  options.host_share = 0.0;
+  options.recompute_share = 1.0;
+  options.head_pattern = "p.tsv";
+  options.sparsity = 0.0;
+  options.sink_tokens = 0;
+  options.session = "s";
+  options.session_recut = true;
+  const Result<Settings> settings = ReadSettings(options);
+  ASSERT_TRUE(settings.ok()) << settings.status().message();
+  EXPECT_EQ(settings->memory.gpu, 5);
+  EXPECT_EQ(settings->gpu_layers, 0);
+  EXPECT_EQ(settings->cut.chunk, 64);
+  EXPECT_EQ(std::get<DType>(settings->encoding), DType::kBF16);
+  EXPECT_EQ(settings->host_share, 0.0);
+  EXPECT_EQ(settings->recompute_share, 1.0);
+  ASSERT_TRUE(settings->streaming_heads.has_value());
+  EXPECT_EQ(settings->streaming_heads->sparsity, 0.0);
+  EXPECT_EQ(settings->streaming_heads->sink, 0);
+  EXPECT_FALSE(settings->streaming_heads->recent.has_value());
+  ASSERT_TRUE(settings->session.has_value());
+  EXPECT_EQ(settings->session->misfit, SessionSettings::Misfit::kRecut);
+  // Its file is the disk tier.
+  EXPECT_EQ(settings->DiskLimit(), kNoLimit);
+  options.disk_memory = 7;
+  EXPECT_EQ(ReadSettings(options)->DiskLimit(), 7);
+}
+
+TEST(Settings, APolicyHasAPlacement) {
+  EngineOptions options;
+  options.policy = "layerwise";
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kHostOnly);
+  options.segment = 64;
+  EXPECT_FALSE(ReadSettings(options).ok());
+}
+
+TEST(Settings, TheDiskIsWhereTheUserSays) {
+  EngineOptions options;
+  options.disk_path = "/here";
+  EXPECT_EQ(ReadSettings(options)->memory.disk_directory, "/here");
+  EXPECT_FALSE(ReadSettings({})->memory.disk_directory.empty());
+}
+
+TEST(Settings, WhatMakesNoSenseIsRefused) {
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.threads = -1; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.threads = 1025; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.page_slots = 0; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.page_slots = 4097; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.policy = "random"; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.placement = "sideways"; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.kv_encoding = "int3"; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.host_share = 1.5; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.recompute_share = std::nan(""); }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.sparsity = 0.5; }), "");
+  const std::string kvpr = Wrong([](EngineOptions& o) {
+    o.policy = "kvpr";
+    o.host_share = 0.5;
+  });
+  EXPECT_NE(kvpr.find("leave out recompute_share and host_share"), std::string::npos) << kvpr;
+}
+
+}  // namespace
+}  // namespace headway
