@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "base/test_dir.h"
+#include "headway/engine.h"
 #include "kernels/backend/backend.h"
 #include "model/rope.h"
 #include "support/step_harness.h"

@@ -24,7 +24,7 @@ int HostThreads(const hardware::Target& target, int threads, CoresBeside beside)
   // Kernels have cores of their own. Beside an accelerator one core is left to the threads that
   // feed it: without it copies come late.
   if (beside == CoresBeside::kKernels) return std::max(1, threads / 2);
-  return target.threads > 0 ? threads : std::max(1, threads - 1);
+  return target.threads.has_value() ? threads : std::max(1, threads - 1);
 }
 
 Result<kv::Manifest> SessionManifest(Env& env, const Settings& settings) {
@@ -38,7 +38,7 @@ Context::Impl::Impl(const ContextParts& p)
       host_budget(Option::kHostMemory, Behind(p.settings->memory.host, p.host_weights)),
       disk_budget(Option::kDiskMemory, Behind(p.settings->DiskLimit(), p.disk_weights)),
       memory_budget("memory", kNoLimit),
-      pool(p.settings->target.threads) {}
+      pool(p.settings->target.pool_threads()) {}
 
 Context::Impl::~Impl() {
   if (!parts.settings->trace.has_value() || generator == nullptr) return;
@@ -103,7 +103,7 @@ Result<double> Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
   host_pool = std::make_unique<ThreadPool>(HostThreads(settings.target, pool.threads(), beside),
                                            std::chrono::milliseconds(1));
   Result<std::unique_ptr<Kernels>> host_kernels =
-      NewCpuKernels(host_pool.get(), nullptr, settings.target.isa);
+      NewCpuKernels(host_pool.get(), nullptr, settings.target.isa_name());
   if (!host_kernels.ok()) return host_kernels.status();
   Result<std::unique_ptr<HostAttention>> made =
       HostAttention::Create(blueprint.layout.host(parts.model->shape()), std::move(*host_kernels),

@@ -46,7 +46,7 @@ struct Engine::Impl {
   Impl(Env* e, Settings s)
       : env(e),
         settings(std::move(s)),
-        pool(settings.target.threads),
+        pool(settings.target.pool_threads()),
         host_budget(Option::kHostMemory, settings.memory.host),
         disk_budget(Option::kDiskMemory, settings.DiskLimit()) {}
 
@@ -99,7 +99,8 @@ struct Engine::Impl {
 };
 
 Status Engine::Impl::OpenBackend() {
-  Result<std::unique_ptr<Backend>> made = NewBackend(settings.target.device, settings.target.isa);
+  Result<std::unique_ptr<Backend>> made =
+      NewBackend(settings.target.device, settings.target.isa_name());
   if (!made.ok()) return made.status();
   backend = std::move(*made);
   Result<std::unique_ptr<Kernels>> made_kernels = backend->NewKernels(&pool, nullptr);

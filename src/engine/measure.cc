@@ -29,7 +29,7 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) try {
   hardware::PeakOptions peaks;
   peaks.target = settings->target;
   if (settings->host_share != 0.0) {
-    const ThreadPool pool(peaks.target.threads);
+    const ThreadPool pool(peaks.target.pool_threads());
     peaks.host_threads = HostThreads(peaks.target, pool.threads(), CoresBeside::kAccelerator);
   }
   peaks.disk_directory = settings->memory.disk_directory;

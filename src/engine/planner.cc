@@ -95,7 +95,7 @@ Result<ChosenBackend> BackendFor(const hardware::Target& wanted,
     chosen.name = given->machine.name;
     return chosen;
   }
-  Result<std::unique_ptr<Backend>> backend = NewBackend(wanted.device, wanted.isa);
+  Result<std::unique_ptr<Backend>> backend = NewBackend(wanted.device, wanted.isa_name());
   if (!backend.ok()) {
     return backend.status().Within({},
                                    {"; ", Option::kMachine, " plans for a GPU that is not here"});
@@ -218,7 +218,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Env& env = *Env::Default();
   Result<Settings> settings = ReadSettings(options);
   if (!settings.ok()) return settings.status();
-  ThreadPool pool(settings->target.threads);
+  ThreadPool pool(settings->target.pool_threads());
   Result<Planning> planning = FindPlanning(env, model, std::move(*settings), &pool);
   if (!planning.ok()) return planning.status();
   const ModelConfig& config = planning->model.config;

@@ -135,7 +135,8 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   Settings settings;
   if (Status s = ReadPolicies(options, &settings); !s.ok()) return s;
   if (options.threads < 0 || options.threads > 1024) return Wrong({"threads must be 0 to 1024"});
-  settings.target = {options.device, options.isa, options.threads};
+  settings.target = {options.device, Unless<std::string>(options.isa, "auto"),
+                     Unless(options.threads, 0)};
   if (Status s = ReadShares(options, &settings); !s.ok()) return s;
   settings.memory = {MoreThan<int64_t>(options.gpu_memory, 0), options.kv_memory,
                      options.host_memory, options.disk_memory, DiskDirectory(options.disk_path)};

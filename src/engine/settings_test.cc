@@ -23,6 +23,7 @@ TEST(Settings, WhatIsLeftToTheEngineIsAbsent) {
   const Result<Settings> read = ReadSettings({});
   ASSERT_TRUE(read.ok()) << read.status().message();
   const Settings& settings = *read;
+  EXPECT_FALSE(settings.target.isa.has_value() || settings.target.threads.has_value());
   EXPECT_FALSE(settings.memory.gpu.has_value());
   EXPECT_FALSE(settings.gpu_layers.has_value());
   EXPECT_EQ(settings.policy, Policy::kAuto);

@@ -57,7 +57,7 @@ Result<double> Meter::Seconds(Stream& stream, int count, const Work& work) {
 
 Result<std::unique_ptr<Meter>> Meter::Create(Env& env, const Target& target, double seconds) {
   std::unique_ptr<Meter> p(new Meter(env, seconds, target));
-  Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa);
+  Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa_name());
   if (!backend.ok()) return backend.status();
   p->backend_ = std::move(*backend);
   p->sizes_ = p->info().own_memory ? kOfGpu : kOfCpu;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/env.h"
@@ -20,9 +21,13 @@ namespace headway::hardware {
 
 // What is measured.
 struct Target {
-  std::string device = "cpu";  // as NewBackend takes them both
-  std::string isa = "auto";
-  int threads = 0;  // of the host; as ThreadPool takes them
+  std::string device = "cpu";      // as NewBackend takes it
+  std::optional<std::string> isa;  // of the CPU's kernels; absent: the best that there is
+  std::optional<int> threads;      // of the host; absent: every core
+
+  // As NewBackend and ThreadPool take them.
+  std::string isa_name() const { return isa.value_or("auto"); }
+  int pool_threads() const { return threads.value_or(0); }
 };
 
 // What is worked on: large enough that caches do not hold it.
@@ -72,7 +77,7 @@ class Meter {
 
  private:
   Meter(Env& env, double seconds, const Target& target)
-      : env_(env), seconds_(seconds), isa_(target.isa), pool_(target.threads) {}
+      : env_(env), seconds_(seconds), isa_(target.isa_name()), pool_(target.pool_threads()) {}
   Status Allocate();
   int64_t WeightBytes() const { return sizes_.out * sizes_.in * 2; }
   int64_t ActivationBytes(int64_t n) const {

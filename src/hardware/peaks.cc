@@ -89,10 +89,10 @@ Result<MachinePeaks> MeasureAccelerator(Env& env, const PeakOptions& options) {
 
 Result<MachinePeaks> MeasurePeaks(Env& env, const PeakOptions& options) {
   const Target& target = options.target;
-  ThreadPool pool(target.threads);
+  ThreadPool pool(target.pool_threads());
   Result<DiskRates> disk = MeasureDisk(env, pool, options.disk_directory, options.disk_bytes);
   if (!disk.ok()) return disk.status();
-  Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa);
+  Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa_name());
   if (!backend.ok()) return backend.status();
   MachinePeaks peaks;
   if ((*backend)->info().own_memory) {
@@ -102,7 +102,7 @@ Result<MachinePeaks> MeasurePeaks(Env& env, const PeakOptions& options) {
   } else {
     Result<double> read = MeasureRead(env, pool);
     if (!read.ok()) return read.status();
-    Result<double> gemm = MeasureGemm(env, target.isa, pool);
+    Result<double> gemm = MeasureGemm(env, target.isa_name(), pool);
     if (!gemm.ok()) return gemm.status();
     peaks.read_bytes_per_second = *read;
     peaks.gemm_flops_per_second = *gemm;

@@ -163,7 +163,7 @@ Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
       Meter::Create(env, options.target, quick ? kQuickSecondsEach : kSecondsEach);
   if (!made.ok()) return made.status();
   const BackendInfo& info = (*made)->info();
-  ThreadPool pool(options.target.threads);
+  ThreadPool pool(options.target.pool_threads());
   MachineProfile machine;
   machine.own_memory = info.own_memory;
   machine.hardware = HardwareKey(info, pool.threads());
