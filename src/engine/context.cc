@@ -177,9 +177,9 @@ Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::Sessio
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
   if (Status s = kernels->Prepare(setup->kernels, *device, fast_budget); !s.ok()) return s;
-  Result<double> host_share = MakeHostAttention(*setup);
-  if (!host_share.ok()) return host_share.status();
-  setup->plan.host_share = *host_share;
+  Result<double> share = MakeHostAttention(*setup);
+  if (!share.ok()) return share.status();
+  setup->plan.host_share = *share;
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, config.shape.layers,
                   parts.device_budget != nullptr);
   Result<std::unique_ptr<kv::Store>> new_store =
@@ -193,16 +193,15 @@ Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::Sessio
     weights = std::move(*stream);
   }
   setup->executor.host_reads_device = device->host_reads_memory();
-  HostPath host{host_attention.get(), setup->plan.host_share, nullptr};
-  const bool corrected = PlansHostShare(options, parts.backend->info()) && !options.freeze_plan;
-  if (host_attention != nullptr && corrected) {
-    host.trace = &trace;
-    // Of all, the bus would never be measured.
-    host.share = std::min(host.share, HostShareControl::kMost);
-  }
+  const bool corrected = host_attention != nullptr && !options.freeze_plan &&
+                         PlansHostShare(options, parts.backend->info());
+  // Of all, the bus would never be measured.
+  host_share = HostShareControl(corrected ? std::min(*share, HostShareControl::kMost) : *share);
+  const HostOptions host{host_attention.get(), &host_share, corrected ? &trace : nullptr};
   Result<std::unique_ptr<Executor>> new_executor =
-      Executor::Create(*parts.model, *kernels, *device, *compute, *store, setup->executor,
-                       fast_budget, memory_budget, host, weights.get());
+      Executor::Create({*parts.model, *kernels, *device, *compute, *store, fast_budget,
+                        memory_budget, host, weights.get()},
+                       setup->executor);
   if (!new_executor.ok()) return new_executor.status();
   executor = std::move(*new_executor);
   generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
@@ -298,7 +297,7 @@ int64_t Context::SessionTokens() const { return impl_->session_tokens; }
 const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const {
   Timings timings = impl_->generator->timings();
-  timings.host_share = impl_->executor->host_share();
+  timings.host_share = impl_->host_share.share();
   return timings;
 }
 

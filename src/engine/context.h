@@ -69,6 +69,7 @@ struct Context::Impl {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<ThreadPool> host_pool;          // of the path `host`; null without it
   std::unique_ptr<HostAttention> host_attention;  // the same
+  HostShareControl host_share{0.0};               // what it is given of the pages in host memory
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
   std::unique_ptr<Executor> executor;

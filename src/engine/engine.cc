@@ -17,7 +17,7 @@
 #include "engine/machine_profile.h"
 #include "engine/open.h"
 #include "engine/setup.h"
-#include "engine/weight_stream.h"
+#include "engine/step/weight_stream.h"
 #include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"

@@ -12,7 +12,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "device/cpu/cpu_device.h"
-#include "engine/host_attention.h"
+#include "engine/paths/host_attention.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {

@@ -80,6 +80,8 @@ class StepHarness {
 
   kv::Store& store() { return *store_; }
   Executor& executor() { return *executor_; }
+  // Of what lies in host memory, what the host attends to now.
+  double host_share() const { return host_share_.share(); }
 
   Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(config_.x_segments); }
   // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
@@ -103,6 +105,7 @@ class StepHarness {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<ThreadPool> host_pool_;
   std::unique_ptr<HostAttention> host_;
+  HostShareControl host_share_{0.0};
   std::unique_ptr<kv::Store> store_;
   std::unique_ptr<WeightStream> weights_;
   std::unique_ptr<Executor> executor_;

@@ -8,8 +8,8 @@
 // Layers that the host does not hold either come from disk: a lane of its own reads them
 // into bounce buffers, as many layers of that kind ahead as there are such buffers, and the h2d
 // lane copies their tensors from there. The calling thread waits for neither.
-#ifndef HEADWAY_ENGINE_WEIGHT_STREAM_H_
-#define HEADWAY_ENGINE_WEIGHT_STREAM_H_
+#ifndef HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
+#define HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -88,4 +88,4 @@ class WeightStream {
 
 }  // namespace headway
 
-#endif  // HEADWAY_ENGINE_WEIGHT_STREAM_H_
+#endif  // HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_

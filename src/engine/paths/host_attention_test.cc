@@ -1,4 +1,4 @@
-#include "engine/host_attention.h"
+#include "engine/paths/host_attention.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/host_share.h"
+#include "engine/paths/host_share.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 // Keys are cut at boundaries that depend on lengths only, each piece is a task that a core takes
 // when it is free, and the pieces' states are merged in order: the number of threads changes no
 // bit. Long pieces are handed out first and short ones behind them, so that cores end together.
-#ifndef HEADWAY_ENGINE_HOST_ATTENTION_H_
-#define HEADWAY_ENGINE_HOST_ATTENTION_H_
+#ifndef HEADWAY_ENGINE_PATHS_HOST_ATTENTION_H_
+#define HEADWAY_ENGINE_PATHS_HOST_ATTENTION_H_
 
 #include <atomic>
 #include <cstdint>
@@ -108,4 +108,4 @@ class HostAttention {
 
 }  // namespace headway
 
-#endif  // HEADWAY_ENGINE_HOST_ATTENTION_H_
+#endif  // HEADWAY_ENGINE_PATHS_HOST_ATTENTION_H_

@@ -1,7 +1,7 @@
 // How much of what lies in host memory a decode step leaves to the host's cores (path `host`), and
 // how that share follows what the lanes are measured to take. Pure functions and values.
-#ifndef HEADWAY_ENGINE_HOST_SHARE_H_
-#define HEADWAY_ENGINE_HOST_SHARE_H_
+#ifndef HEADWAY_ENGINE_PATHS_HOST_SHARE_H_
+#define HEADWAY_ENGINE_PATHS_HOST_SHARE_H_
 
 #include <cstdint>
 #include <span>
@@ -60,4 +60,4 @@ class HostShareControl {
 
 }  // namespace headway
 
-#endif  // HEADWAY_ENGINE_HOST_SHARE_H_
+#endif  // HEADWAY_ENGINE_PATHS_HOST_SHARE_H_

@@ -1,4 +1,4 @@
-#include "engine/weight_stream.h"
+#include "engine/step/weight_stream.h"
 
 #include <gtest/gtest.h>
 
