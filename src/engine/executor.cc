@@ -39,9 +39,8 @@ int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
 Result<std::unique_ptr<Executor>> Executor::Create(const ExecutorParts& parts,
                                                    const ExecutorLimits& limits) {
   const ModelShape& shape = parts.model.shape();
-  Result<std::unique_ptr<Buffer>> memory =
-      parts.device.Allocate(parts.budget, static_cast<size_t>(Bytes(shape, limits, parts.kernels)),
-                            "activations");
+  Result<std::unique_ptr<Buffer>> memory = parts.device.Allocate(
+      parts.budget, static_cast<size_t>(Bytes(shape, limits, parts.kernels)), "activations");
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Buffer> host_memory;
   if (const int64_t bytes = Logits::HostBytes(shape, limits); bytes > 0) {
@@ -74,8 +73,9 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   for (const PathKind& kind : RegisteredPaths()) {
     const int64_t bytes = kind.bytes(shape, limits);
     if (bytes > 0) at = RoundUp(at, kPathAlignment);
-    std::unique_ptr<AttentionPath> path = kind.make({context_, batch_, reads_, *board_, memory_->data() + at,
-                                            parts.host, static_cast<int>(paths_.size())});
+    std::unique_ptr<AttentionPath> path =
+        kind.make({context_, batch_, reads_, *board_, memory_->data() + at, parts.host,
+                   static_cast<int>(paths_.size())});
     at += RoundUp(bytes, 64);
     if (path == nullptr) continue;
     choose_by_query_ = choose_by_query_ || path->ChoosesByQuery();

@@ -78,8 +78,8 @@ class Executor {
   Status AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed);
 
  private:
-  Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
-           std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory);
+  Executor(const ExecutorParts& parts, const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
+           std::unique_ptr<Buffer> host_memory);
 
   Status BeginStep(std::span<const StepInput> inputs);
   Status RunLayers(const std::atomic<bool>* cancel);
@@ -99,9 +99,9 @@ class Executor {
   std::unique_ptr<Board> board_;
   std::unique_ptr<Logits> logits_;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
-  bool choose_by_query_ = false;              // some of them does
-  bool keep_x_ = false;                       // some of them wants X
-  WeightStream* const weights_;               // or null
+  bool choose_by_query_ = false;                       // some of them does
+  bool keep_x_ = false;                                // some of them wants X
+  WeightStream* const weights_;                        // or null
   // [layers], behind each layer of the last step that came to it without logits.
   std::vector<std::unique_ptr<Event>> layer_done_;
   std::vector<SlabRange> ranges_;           // of the layer at hand

@@ -174,10 +174,10 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   executor_limits.host_reads_device = h->device_->host_reads_memory();
   h->host_share_ = HostShareControl(config.host_share);
   const HostOptions host{h->host_.get(), &h->host_share_, config.adapt ? &h->trace_ : nullptr};
-  Result<std::unique_ptr<Executor>> executor = Executor::Create(
-      {model, *h->kernels_, *h->device_, *h->compute_, *h->store_, *h->memory_budget_,
-       *h->memory_budget_, host, h->weights_.get()},
-      executor_limits);
+  Result<std::unique_ptr<Executor>> executor =
+      Executor::Create({model, *h->kernels_, *h->device_, *h->compute_, *h->store_,
+                        *h->memory_budget_, *h->memory_budget_, host, h->weights_.get()},
+                       executor_limits);
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;

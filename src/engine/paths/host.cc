@@ -32,14 +32,14 @@ class HostPath : public AttentionPath {
   const PathParts parts_;
   StepContext& context_;
   HostAttention& host_;
-  HostStepTimes before_;               // the step
-  double carry_ = 0.0;                 // SplitLayer's, over the layers of a step
-  std::vector<kv::HostRead> reads_;    // of the step, layer by layer
-  std::vector<size_t> first_;          // [layers + 1]: the first of each layer
-  std::vector<bool> on_host_;          // [entries]: it attends to keys of it in the layer at hand
-  std::vector<HostSlab> slabs_;        // of the layer that is taken from
-  std::vector<size_t> at_;             // [slabs]: where those are among its ranges
-  std::vector<int> streamed_;          // [slabs]: pages that are left to others
+  HostStepTimes before_;             // the step
+  double carry_ = 0.0;               // SplitLayer's, over the layers of a step
+  std::vector<kv::HostRead> reads_;  // of the step, layer by layer
+  std::vector<size_t> first_;        // [layers + 1]: the first of each layer
+  std::vector<bool> on_host_;        // [entries]: it attends to keys of it in the layer at hand
+  std::vector<HostSlab> slabs_;      // of the layer that is taken from
+  std::vector<size_t> at_;           // [slabs]: where those are among its ranges
+  std::vector<int> streamed_;        // [slabs]: pages that are left to others
 };
 
 // What the lanes have taken so far.
@@ -101,8 +101,7 @@ void HostPath::Take(int layer, std::vector<SlabRange>* ranges) {
 void HostPath::SendQueries() {
   const int entries = parts_.batch.size();
   const auto row_bytes = static_cast<size_t>(context_.ActivationBytes(context_.QWidth()));
-  const auto stride =
-      static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride));
+  const auto stride = static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride));
   for (int first = 0, end = 0; first < entries; first = std::max(first + 1, end)) {
     for (end = first; end < entries && on_host_[static_cast<size_t>(end)];) ++end;
     if (end == first) continue;

@@ -1,7 +1,7 @@
-// AttentionPath: a way in which ranges of a sequence's keys are attended to (DESIGN: "attention is a sum you
-// can split"). A step offers the ranges of each layer to the paths, in their order; a path takes
-// those that are its own, has them read or reads them itself, and leaves partial states on the
-// board. What a path leaves is the next one's; the last ones take what is there.
+// AttentionPath: a way in which ranges of a sequence's keys are attended to (DESIGN: "attention is
+// a sum you can split"). A step offers the ranges of each layer to the paths, in their order; a
+// path takes those that are its own, has them read or reads them itself, and leaves partial states
+// on the board. What a path leaves is the next one's; the last ones take what is there.
 //
 // A new path is a class of its own, a file pair here, and a line in registry.cc.
 #ifndef HEADWAY_ENGINE_PATHS_PATH_H_
@@ -30,9 +30,9 @@ struct PathParts {
   const Batch& batch;
   Reads& reads;
   Board& board;
-  std::byte* memory;        // of PathKind::bytes, aligned to a page
-  HostOptions host;         // of the path `host`
-  int number;               // of this path among all: its name in Reads
+  std::byte* memory;  // of PathKind::bytes, aligned to a page
+  HostOptions host;   // of the path `host`
+  int number;         // of this path among all: its name in Reads
 };
 
 // What a step calls, in this order: BeginStep; Take for each layer, before the first layer, or

@@ -34,12 +34,11 @@ class SlabsPath : public AttentionPath {
 
 }  // namespace
 
-const PathKind kSlabsPath = {
-    .name = "slabs",
-    .order = path_order::kRest,
-    .bytes = NoBytes,
-    .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
-      return std::make_unique<SlabsPath>(parts);
-    }};
+const PathKind kSlabsPath = {.name = "slabs",
+                             .order = path_order::kRest,
+                             .bytes = NoBytes,
+                             .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
+                               return std::make_unique<SlabsPath>(parts);
+                             }};
 
 }  // namespace headway

@@ -44,9 +44,9 @@ class StreamingHeadsPath : public AttentionPath {
       const auto& ranges = ranges_[entry];
       const kv::StreamingRange& range = ranges[i];
       if (range.keys.pages.count == 0 || range.windowed != windowed) continue;
-      const bool last = std::all_of(
-          ranges.begin() + static_cast<ptrdiff_t>(i) + 1, ranges.end(),
-          [](const kv::StreamingRange& later) { return later.keys.pages.count == 0; });
+      const bool last =
+          std::all_of(ranges.begin() + static_cast<ptrdiff_t>(i) + 1, ranges.end(),
+                      [](const kv::StreamingRange& later) { return later.keys.pages.count == 0; });
       parts_.board.Attend(static_cast<int>(entry), parts_.context.RunsOf(layer, group), range.keys,
                           last ? RangeOrder::kLast : RangeOrder::kMoreFollow);
     }

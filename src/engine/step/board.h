@@ -78,8 +78,8 @@ class Board {
  private:
   // Of one entry and KV head.
   struct HeadStates {
-    int parts = 0;         // decode: states so far
-    bool started = false;  // prefill: (o, lse) hold a state
+    int parts = 0;                  // decode: states so far
+    bool started = false;           // prefill: (o, lse) hold a state
     const float* last_o = nullptr;  // of the entry: AddLastState
     const float* last_lse = nullptr;
 

@@ -37,8 +37,9 @@ class FarMass : public AttentionObserver {
   Board& board_;
   const NearKeys near_;
   const std::span<float> far_;
-  std::vector<bool> started_;  // [kv_heads]: the near keys have a state, in the row behind the first
-  std::vector<float> lse_;     // [2, query_heads]: of all keys, of the near ones
+  std::vector<bool>
+      started_;             // [kv_heads]: the near keys have a state, in the row behind the first
+  std::vector<float> lse_;  // [2, query_heads]: of all keys, of the near ones
 };
 
 }  // namespace headway

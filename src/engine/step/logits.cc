@@ -159,9 +159,9 @@ Status Logits::Deliver(const StepInput& input, int64_t row, const LogitsSink& si
     input.losses[static_cast<size_t>(at.token)] = *loss;
   }
   if (input.logits == LogitsMode::kNone) return OkStatus();
-  return sink(at.entry, at.token,
-              {host_logits_ + row * context_.shape.vocab,
-               static_cast<size_t>(context_.shape.vocab)});
+  return sink(
+      at.entry, at.token,
+      {host_logits_ + row * context_.shape.vocab, static_cast<size_t>(context_.shape.vocab)});
 }
 
 }  // namespace headway
