@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/model/template/unicode_tables.cc from this Python's own Unicode database.
+"""Writes src/text/template/unicode_tables.cc from this Python's own Unicode database.
 
 Chat templates are written for Python's str, so its methods are the definition: every table holds
 what str.isalpha, str.upper and the like say of single characters.
@@ -9,7 +9,7 @@ import pathlib
 import sys
 import unicodedata
 
-OUT = pathlib.Path(__file__).parent.parent / "src/model/template/unicode_tables.cc"
+OUT = pathlib.Path(__file__).parent.parent / "src/text/template/unicode_tables.cc"
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -87,7 +87,7 @@ def main():
               ("Printable", str.isprintable)]
     out = ["// Written by scripts/make_unicode_tables.py from Unicode " + unicodedata.unidata_version
            + "; do not edit.", "// clang-format off",
-           '#include "model/template/unicode_tables.h"', "", "namespace headway::jinja {",
+           '#include "text/template/unicode_tables.h"', "", "namespace headway::jinja {",
            "namespace {", ""]
     for name, predicate in tables:
         code_table(out, name, predicate)
