@@ -6,7 +6,7 @@
 
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 
@@ -59,7 +59,7 @@ Value AttributePath::Get(Runtime& rt, Value item, const Value& fallback) const {
 Value IgnoreCase(Runtime& rt, const Value& value) {
   if (!value.string()) return value;
   rt.Charge(static_cast<int64_t>(value.text().size()) / kScanBytesPerStep);
-  return rt.Str(ToLower(value.text()));
+  return rt.Str(unicode::ToLower(value.text()));
 }
 
 std::vector<Value> SortByKeys(Runtime& rt, std::vector<Value> items, const std::vector<Value>& keys,

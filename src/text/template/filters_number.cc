@@ -10,7 +10,7 @@
 #include "text/template/format.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -43,7 +43,7 @@ bool DropUnderscores(std::string_view text, std::string* digits) {
 }
 
 Parsed ParseInt(std::string_view text, int64_t base, int64_t* value) {
-  text = Strip(text);
+  text = unicode::Strip(text);
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   if (text.size() > 2 && text[0] == '0') {
@@ -76,12 +76,12 @@ Parsed ParseInt(std::string_view text, int64_t base, int64_t* value) {
 }
 
 bool ParseFloat(std::string_view text, double* value) {
-  text = Strip(text);
+  text = unicode::Strip(text);
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   std::string digits;
   if (!DropUnderscores(text, &digits)) return false;
-  const std::string lower = ToLower(digits);
+  const std::string lower = unicode::ToLower(digits);
   if (lower == "inf" || lower == "infinity") {
     *value = INFINITY;
   } else if (lower == "nan") {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "text/template/filters.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

@@ -5,13 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "text/template/filters.h"
 #include "text/template/format.h"
 #include "text/template/methods.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/template/text_search.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -32,7 +33,7 @@ std::string TitleWords(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto is_cut = [&](size_t at) {
       const char32_t c = CharAt(text, at);
-      return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || IsSpace(c);
+      return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || unicode::IsSpace(c);
     };
     size_t end = i;
     while (end < text.size() && is_cut(end)) end += CharBytes(text, end);
@@ -41,8 +42,8 @@ std::string TitleWords(std::string_view text) {
     while (end < text.size() && !is_cut(end)) end += CharBytes(text, end);
     if (end == i) break;
     const size_t first = CharBytes(text, i);
-    out += ToUpper(text.substr(i, first));
-    out += ToLower(text.substr(i + first, end - i - first));
+    out += unicode::ToUpper(text.substr(i, first));
+    out += unicode::ToLower(text.substr(i + first, end - i - first));
     i = end;
   }
   return out;
@@ -182,7 +183,7 @@ Value WordCountFilter(Runtime& rt, const Value& self, const Args& args) {
   bool in_word = false;
   for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
     const char32_t c = CharAt(text, i);
-    const bool is_word = c == '_' || IsAlnum(c);
+    const bool is_word = c == '_' || unicode::IsAlnum(c);
     words += is_word && !in_word ? 1 : 0;
     in_word = is_word;
   }
@@ -208,7 +209,7 @@ Value TruncateFilter(Runtime& rt, const Value& self, const Args& args) {
 }
 
 constexpr NamedFunction kFilters[] = {
-    {"capitalize", MapFilter<Capitalize>},
+    {"capitalize", MapFilter<unicode::Capitalize>},
     {"center", CenterFilter},
     {"e", EscapeFilter},
     {"escape", EscapeFilter},
@@ -216,7 +217,7 @@ constexpr NamedFunction kFilters[] = {
     {"format", FormatFilter},
     {"indent", IndentFilter},
     {"join", JoinFilter},
-    {"lower", MapFilter<ToLower>},
+    {"lower", MapFilter<unicode::ToLower>},
     {"pprint", nullptr},
     {"replace", ReplaceFilter},
     {"safe", SafeFilter},
@@ -226,7 +227,7 @@ constexpr NamedFunction kFilters[] = {
     {"tojson", ToJsonFilter},
     {"trim", TrimFilter},
     {"truncate", TruncateFilter},
-    {"upper", MapFilter<ToUpper>},
+    {"upper", MapFilter<unicode::ToUpper>},
     {"urlencode", nullptr},
     {"urlize", nullptr},
     {"wordcount", WordCountFilter},

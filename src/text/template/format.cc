@@ -5,10 +5,10 @@
 #include <cmath>
 #include <optional>
 
+#include "base/utf8.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "text/template/format.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

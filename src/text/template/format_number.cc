@@ -6,10 +6,11 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/utf8.h"
 #include "text/template/format.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -171,7 +172,7 @@ Value FormatFloat(Runtime& rt, double value, const FormatSpec& spec) {
   } else {
     body = FloatBody(magnitude, spec);
   }
-  if (spec.type == 'E' || spec.type == 'F' || spec.type == 'G') body = ToUpper(body);
+  if (spec.type == 'E' || spec.type == 'F' || spec.type == 'G') body = unicode::ToUpper(body);
   if (spec.grouping != 0) body = Grouped(body, spec.grouping, 3);
   return Finish(rt, SignOf(std::signbit(value) && !std::isnan(value), spec.sign), body, spec, '>');
 }

@@ -1,10 +1,10 @@
 // Iterators over the built-in types.
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

@@ -10,7 +10,6 @@
 #include "text/template/filters.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/utf8.h"
 #include "text/template/error.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -70,7 +70,7 @@ class Lexer {
   }
 
   size_t SkipSpace(size_t position) const {
-    while (position < text_.size() && IsSpace(CharAt(text_, position))) {
+    while (position < text_.size() && unicode::IsSpace(CharAt(text_, position))) {
       position += CharBytes(text_, position);
     }
     return position;
@@ -115,11 +115,11 @@ class Lexer {
   void EmitText(size_t end, char sign, bool block) {
     std::string_view text = std::string_view(text_).substr(position_, end - position_);
     if (sign == '-') {
-      text = StripRight(text);
+      text = unicode::StripRight(text);
     } else if (sign != '+' && block) {
       const size_t last_line = text.rfind('\n') + 1;  // 0 when there is no line end
       if (last_line > 0 || line_starting_) {
-        if (Strip(text.substr(last_line)).empty()) text = text.substr(0, last_line);
+        if (unicode::Strip(text.substr(last_line)).empty()) text = text.substr(0, last_line);
       }
     }
     if (!text.empty()) Push(TokenKind::kData)->text = text;
@@ -226,7 +226,7 @@ class Lexer {
   size_t NameEnd(size_t position) const {
     while (position < text_.size()) {
       const char32_t c = CharAt(text_, position);
-      if (c != '_' && !IsAlnum(c)) break;
+      if (c != '_' && !unicode::IsAlnum(c)) break;
       position += CharBytes(text_, position);
     }
     return position;
@@ -234,7 +234,7 @@ class Lexer {
 
   void Name(size_t end) {
     const char32_t first = CharAt(text_, position_);
-    if (first != '_' && !IsAlpha(first)) Fail("invalid character in identifier");
+    if (first != '_' && !unicode::IsAlpha(first)) Fail("invalid character in identifier");
     Push(TokenKind::kName)->text = text_.substr(position_, end - position_);
     MoveTo(end);
   }

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/template/text_search.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -149,12 +150,12 @@ bool ReadSplit(Runtime& rt, const Bound& bound, SplitArguments* split) {
 void SplitLeft(Runtime& rt, std::string_view text, const SplitArguments& split,
                std::vector<std::string_view>* parts) {
   int64_t left = split.max_split;
-  if (split.white_space) text = StripLeft(text);
+  if (split.white_space) text = unicode::StripLeft(text);
   while (rt.Charge(1)) {
     if (split.white_space && text.empty()) return;
     size_t end = 0;
     if (left != 0 && split.white_space) {
-      while (end < text.size() && !IsSpace(CharAt(text, end))) end += CharBytes(text, end);
+      while (end < text.size() && !unicode::IsSpace(CharAt(text, end))) end += CharBytes(text, end);
     } else if (left != 0) {
       end = FindText(text, split.separator);
     }
@@ -164,7 +165,7 @@ void SplitLeft(Runtime& rt, std::string_view text, const SplitArguments& split,
     }
     parts->push_back(text.substr(0, end));
     text.remove_prefix(end + split.separator.size());
-    if (split.white_space) text = StripLeft(text);
+    if (split.white_space) text = unicode::StripLeft(text);
     --left;
   }
 }
@@ -173,13 +174,13 @@ void SplitRight(Runtime& rt, std::string_view text, const SplitArguments& split,
                 std::vector<std::string_view>* parts) {
   constexpr int64_t kComparedPerStep = 1024;
   int64_t left = split.max_split;
-  if (split.white_space) text = StripRight(text);
+  if (split.white_space) text = unicode::StripRight(text);
   while (rt.Charge(1)) {
     if (split.white_space && text.empty()) break;
     size_t begin = std::string_view::npos;  // of the last part
     if (left != 0 && split.white_space) {
       begin = text.size();
-      while (begin > 0 && !IsSpace(CharAt(text, PreviousOffset(text, begin)))) {
+      while (begin > 0 && !unicode::IsSpace(CharAt(text, PreviousOffset(text, begin)))) {
         begin = PreviousOffset(text, begin);
       }
       if (begin == 0) begin = std::string_view::npos;
@@ -196,7 +197,7 @@ void SplitRight(Runtime& rt, std::string_view text, const SplitArguments& split,
     }
     parts->push_back(text.substr(begin));
     text = text.substr(0, begin - split.separator.size());
-    if (split.white_space) text = StripRight(text);
+    if (split.white_space) text = unicode::StripRight(text);
     --left;
   }
   std::reverse(parts->begin(), parts->end());
@@ -242,8 +243,8 @@ Value RightSplitMethod(Runtime& rt, const Value& self, const Args& args) {
 Value StripChars(Runtime& rt, const Value& self, const Value& chars, bool left, bool right) {
   std::string_view text = self.text();
   if (chars.none()) {
-    if (left) text = StripLeft(text);
-    if (right) text = StripRight(text);
+    if (left) text = unicode::StripLeft(text);
+    if (right) text = unicode::StripRight(text);
     return rt.Str(std::string(text), self.markup());
   }
   if (!chars.string()) return rt.Fail("strip() needs none or a string");
@@ -267,8 +268,8 @@ bool IsLowerText(std::string_view text) {
   bool cased = false;
   for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
     const char32_t c = CharAt(text, i);
-    if (IsUpper(c)) return false;
-    cased = cased || IsLower(c);
+    if (unicode::IsUpper(c)) return false;
+    cased = cased || unicode::IsLower(c);
   }
   return cased;
 }
@@ -277,8 +278,8 @@ bool IsUpperText(std::string_view text) {
   bool cased = false;
   for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
     const char32_t c = CharAt(text, i);
-    if (IsLower(c)) return false;
-    cased = cased || IsUpper(c);
+    if (unicode::IsLower(c)) return false;
+    cased = cased || unicode::IsUpper(c);
   }
   return cased;
 }

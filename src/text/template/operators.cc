@@ -8,7 +8,6 @@
 #include "text/template/format.h"
 #include "text/template/objects.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
 
 namespace headway::jinja {
 namespace {

@@ -5,9 +5,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/utf8.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -112,7 +113,7 @@ void AppendTextRepr(std::string_view text, std::string* out) {
       *out += "\\r";
     } else if (c == '\t') {
       *out += "\\t";
-    } else if (IsPrintable(c)) {
+    } else if (unicode::IsPrintable(c)) {
       *out += text.substr(i, CharBytes(text, i));
     } else {
       const auto code = static_cast<uint32_t>(c);

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <span>
 
+#include "base/utf8.h"
 #include "text/template/call.h"
 #include "text/template/format.h"
 #include "text/template/methods.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/template/text_search.h"
-#include "text/template/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
@@ -66,7 +67,7 @@ Value EveryChar(Runtime& rt, const Value& self, const Args& args) {
 }
 
 Value IsPrintableText(Runtime& rt, const Value& self, const Args& args) {
-  return self.text().empty() ? Value::Bool(true) : EveryChar<IsPrintable>(rt, self, args);
+  return self.text().empty() ? Value::Bool(true) : EveryChar<unicode::IsPrintable>(rt, self, args);
 }
 
 Value IsAsciiText(Runtime& rt, const Value& self, const Args& args) {
@@ -319,7 +320,7 @@ Value FormatMethod(Runtime& rt, const Value& self, const Args& args) {
 }
 
 constexpr NamedFunction kMethods[] = {
-    {"capitalize", MapText<Capitalize>},
+    {"capitalize", MapText<unicode::Capitalize>},
     {"casefold", nullptr},
     {"center", JustifyMethod<Justify::kCenter>},
     {"count", CountMethod},
@@ -330,21 +331,21 @@ constexpr NamedFunction kMethods[] = {
     {"format", FormatMethod},
     {"format_map", nullptr},
     {"index", FindMethodOf<false, true>},
-    {"isalnum", EveryChar<IsAlnum>},
-    {"isalpha", EveryChar<IsAlpha>},
+    {"isalnum", EveryChar<unicode::IsAlnum>},
+    {"isalpha", EveryChar<unicode::IsAlpha>},
     {"isascii", IsAsciiText},
-    {"isdecimal", EveryChar<IsDecimal>},
-    {"isdigit", EveryChar<IsDigit>},
+    {"isdecimal", EveryChar<unicode::IsDecimal>},
+    {"isdigit", EveryChar<unicode::IsDigit>},
     {"isidentifier", nullptr},
     {"islower", HasCase<false>},
     {"isnumeric", nullptr},
     {"isprintable", IsPrintableText},
-    {"isspace", EveryChar<IsSpace>},
+    {"isspace", EveryChar<unicode::IsSpace>},
     {"istitle", nullptr},
     {"isupper", HasCase<true>},
     {"join", JoinMethod},
     {"ljust", JustifyMethod<Justify::kLeft>},
-    {"lower", MapText<ToLower>},
+    {"lower", MapText<unicode::ToLower>},
     {"lstrip", StripMethod<true, false>},
     {"maketrans", nullptr},
     {"partition", PartitionMethod<false>},
@@ -361,10 +362,10 @@ constexpr NamedFunction kMethods[] = {
     {"splitlines", SplitLinesMethod},
     {"startswith", AffixMethod<true>},
     {"strip", StripMethod<true, true>},
-    {"swapcase", MapText<SwapCase>},
-    {"title", MapText<TitleCase>},
+    {"swapcase", MapText<unicode::SwapCase>},
+    {"title", MapText<unicode::TitleCase>},
     {"translate", nullptr},
-    {"upper", MapText<ToUpper>},
+    {"upper", MapText<unicode::ToUpper>},
     {"zfill", ZfillMethod},
 };
 

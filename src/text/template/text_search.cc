@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "text/template/unicode.h"
+#include "base/utf8.h"
 
 namespace headway::jinja {
 namespace {

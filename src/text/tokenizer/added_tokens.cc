@@ -8,8 +8,9 @@
 #include <map>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/tokenizer/text.h"
-#include "text/tokenizer/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::tok {
 namespace {
@@ -20,12 +21,12 @@ constexpr size_t kMaxAddedTokens = size_t{1} << 20;
 
 bool EndsWithWord(std::string_view text) {
   size_t length = 0;
-  return !text.empty() && IsWordCharacter(LastCharacter(text, &length));
+  return !text.empty() && unicode::IsWordCharacter(LastCharacter(text, &length));
 }
 
 bool BeginsWithWord(std::string_view text) {
   size_t offset = 0;
-  return !text.empty() && IsWordCharacter(NextCharacter(text, &offset));
+  return !text.empty() && unicode::IsWordCharacter(NextCharacter(text, &offset));
 }
 
 // Where the white space at the end of `text` begins, but not before `floor`.
@@ -33,7 +34,7 @@ size_t BeginOfTrailingSpace(std::string_view text, size_t floor) {
   size_t begin = text.size();
   while (begin > floor) {
     size_t length = 0;
-    if (!IsWhitespace(LastCharacter(text.substr(0, begin), &length))) break;
+    if (!unicode::IsWhitespace(LastCharacter(text.substr(0, begin), &length))) break;
     begin -= length;
   }
   return begin;
@@ -43,7 +44,7 @@ size_t BeginOfTrailingSpace(std::string_view text, size_t floor) {
 size_t EndOfSpace(std::string_view text, size_t begin) {
   while (begin < text.size()) {
     size_t next = begin;
-    if (!IsWhitespace(NextCharacter(text, &next))) break;
+    if (!unicode::IsWhitespace(NextCharacter(text, &next))) break;
     begin = next;
   }
   return begin;

@@ -8,9 +8,9 @@
 #include <limits>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/text.h"
-#include "text/tokenizer/unicode.h"
 
 namespace headway::tok {
 namespace {

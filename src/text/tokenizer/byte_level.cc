@@ -3,7 +3,6 @@
 #include <array>
 
 #include "base/utf8.h"
-#include "text/tokenizer/unicode.h"
 
 namespace headway::tok {
 namespace {

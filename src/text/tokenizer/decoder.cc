@@ -7,7 +7,6 @@
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/piece.h"
 #include "text/tokenizer/pre_tokenizer.h"
-#include "text/tokenizer/unicode.h"
 
 namespace headway::tok {
 namespace {

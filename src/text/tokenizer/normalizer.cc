@@ -5,8 +5,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/tokenizer/regex.h"
-#include "text/tokenizer/unicode.h"
+#include "text/unicode/normalize.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::tok {
 
@@ -51,21 +53,22 @@ class Replace : public NormalizerStep {
 
 class UnicodeForm : public NormalizerStep {
  public:
-  explicit UnicodeForm(NormalForm form) : form_(form) {}
+  explicit UnicodeForm(unicode::NormalForm form) : form_(form) {}
 
   Status Apply(Piece* piece, PieceWork* work) const override {
     const bool ascii = std::all_of(piece->text.begin(), piece->text.end(),
                                    [](char c) { return static_cast<unsigned char>(c) < 0x80; });
     if (ascii) return OkStatus();
     // A character's decomposition comes from where the character came from.
-    const size_t from_start = Normalize(piece->text.substr(0, piece->from_start), form_).size();
-    piece->text = work->Keep(Normalize(piece->text, form_));
+    const size_t from_start =
+        unicode::Normalize(piece->text.substr(0, piece->from_start), form_).size();
+    piece->text = work->Keep(unicode::Normalize(piece->text, form_));
     piece->from_start = std::min(from_start, piece->text.size());
     return OkStatus();
   }
 
  private:
-  NormalForm form_;
+  unicode::NormalForm form_;
 };
 
 class Lowercase : public NormalizerStep {
@@ -76,7 +79,7 @@ class Lowercase : public NormalizerStep {
     size_t from_start = 0;
     for (size_t offset = 0; offset < piece->text.size();) {
       const bool at_start = offset < piece->from_start;
-      AppendLowercase(NextCharacter(piece->text, &offset), &text);
+      unicode::AppendLowercase(NextCharacter(piece->text, &offset), &text);
       if (at_start) from_start = text.size();
     }
     piece->text = work->Keep(std::move(text));
@@ -94,13 +97,13 @@ class Strip : public NormalizerStep {
     size_t begin = 0;
     while (left_ && begin < text.size()) {
       size_t next = begin;
-      if (!IsWhitespace(NextCharacter(text, &next))) break;
+      if (!unicode::IsWhitespace(NextCharacter(text, &next))) break;
       begin = next;
     }
     size_t end = text.size();
     while (right_ && end > begin) {
       size_t length = 0;
-      if (!IsWhitespace(LastCharacter(text.substr(0, end), &length))) break;
+      if (!unicode::IsWhitespace(LastCharacter(text.substr(0, end), &length))) break;
       end -= length;
     }
     *piece = piece->Slice(begin, end);
@@ -146,10 +149,11 @@ Status AddSteps(const JsonNode& node, int depth, Steps* steps) {
     }
     return OkStatus();
   }
-  constexpr std::pair<std::string_view, NormalForm> kForms[] = {{"NFC", NormalForm::kNfc},
-                                                                {"NFD", NormalForm::kNfd},
-                                                                {"NFKC", NormalForm::kNfkc},
-                                                                {"NFKD", NormalForm::kNfkd}};
+  constexpr std::pair<std::string_view, unicode::NormalForm> kForms[] = {
+      {"NFC", unicode::NormalForm::kNfc},
+      {"NFD", unicode::NormalForm::kNfd},
+      {"NFKC", unicode::NormalForm::kNfkc},
+      {"NFKD", unicode::NormalForm::kNfkd}};
   for (const auto& [name, form] : kForms) {
     if (*type != name) continue;
     steps->push_back(std::make_shared<UnicodeForm>(form));

@@ -7,7 +7,7 @@
 #include <initializer_list>
 
 #include "base/check.h"
-#include "text/tokenizer/unicode_tables.h"
+#include "text/unicode/recent.h"
 
 namespace headway::tok {
 namespace {
@@ -16,10 +16,10 @@ std::string CodePoint(char32_t c) { return fmt::format("\\x{{{:x}}}", static_cas
 
 // The ranges of `table` whose name begins with one of `prefixes`, neighbours joined.
 template <size_t N>
-std::string RangeItems(const NamedRange (&table)[N],
+std::string RangeItems(const unicode::NamedRange (&table)[N],
                        std::initializer_list<std::string_view> prefixes) {
-  std::vector<CodeRange> ranges;
-  for (const NamedRange& range : table) {
+  std::vector<unicode::CodeRange> ranges;
+  for (const unicode::NamedRange& range : table) {
     const bool wanted = std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
       return std::string_view(range.name).starts_with(prefix);
     });
@@ -31,7 +31,7 @@ std::string RangeItems(const NamedRange (&table)[N],
     }
   }
   std::string items;
-  for (const CodeRange& range : ranges) {
+  for (const unicode::CodeRange& range : ranges) {
     items += CodePoint(range.first);
     if (range.last != range.first) items += "-" + CodePoint(range.last);
   }
@@ -41,7 +41,7 @@ std::string RangeItems(const NamedRange (&table)[N],
 std::string CategoryItems(std::initializer_list<std::string_view> categories) {
   std::string items;
   for (std::string_view category : categories) items += fmt::format("\\p{{{}}}", category);
-  return items + RangeItems(kRecentCategories, categories);
+  return items + RangeItems(unicode::kRecentCategories, categories);
 }
 
 constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -138,7 +138,8 @@ std::optional<CharacterSet> PropertySet(std::string_view name) {
   for (std::string_view script : kScripts) {
     if (!SameName(name, script)) continue;
     // sc: is the script alone; without it PCRE2 takes the script extensions too.
-    set.AddItems(fmt::format("\\p{{sc:{}}}", script) + RangeItems(kRecentScripts, {script}));
+    set.AddItems(fmt::format("\\p{{sc:{}}}", script) +
+                 RangeItems(unicode::kRecentScripts, {script}));
     return set;
   }
   return std::nullopt;

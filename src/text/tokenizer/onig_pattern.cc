@@ -9,7 +9,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/onig_class.h"
 #include "text/tokenizer/text.h"
-#include "text/tokenizer/unicode.h"
 
 namespace headway::tok {
 namespace {

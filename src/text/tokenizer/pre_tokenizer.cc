@@ -4,10 +4,11 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/regex.h"
 #include "text/tokenizer/text.h"
-#include "text/tokenizer/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace headway::tok {
 
@@ -257,7 +258,7 @@ Status AddDigits(const JsonNode& node, Steps* steps) {
   const Result<bool> each = node.Bool("individual_digits", false);
   if (!each.ok()) return each.status();
   steps->push_back(std::make_shared<CharacterSplit>(
-      IsNumeric, *each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+      unicode::IsNumeric, *each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
   return OkStatus();
 }
 
@@ -268,7 +269,7 @@ Status AddPunctuation(const JsonNode& node, Steps* steps) {
     if (!named.ok()) return named.status();
     behavior = *named;
   }
-  steps->push_back(std::make_shared<CharacterSplit>(IsPunctuation, behavior));
+  steps->push_back(std::make_shared<CharacterSplit>(unicode::IsPunctuation, behavior));
   return OkStatus();
 }
 
@@ -294,9 +295,11 @@ Status AddSteps(const JsonNode& node, int depth, Steps* steps) {
   if (*type == "Digits") return AddDigits(node, steps);
   if (*type == "Punctuation") return AddPunctuation(node, steps);
   if (*type != "Whitespace" && *type != "WhitespaceSplit") return UnsupportedType(node, *type);
-  steps->push_back(std::make_shared<CharacterSplit>(IsWhitespace, SplitBehavior::kRemoved));
+  steps->push_back(
+      std::make_shared<CharacterSplit>(unicode::IsWhitespace, SplitBehavior::kRemoved));
   if (*type == "Whitespace") {  // \w+|[^\w\s]+: runs of one kind
-    steps->push_back(std::make_shared<CharacterSplit>(IsWordCharacter, SplitBehavior::kContiguous));
+    steps->push_back(
+        std::make_shared<CharacterSplit>(unicode::IsWordCharacter, SplitBehavior::kContiguous));
   }
   return OkStatus();
 }

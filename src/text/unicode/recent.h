@@ -2,10 +2,14 @@
 // and 15 (utf8proc); Hugging Face's tokenizers splits text by Unicode 16 and 17, normalises it by
 // Unicode 9, and knows the punctuation of Unicode 8. These tables are the differences; they are
 // harmless where the libraries are newer.
-#ifndef HEADWAY_TEXT_TOKENIZER_UNICODE_TABLES_H_
-#define HEADWAY_TEXT_TOKENIZER_UNICODE_TABLES_H_
+#ifndef HEADWAY_TEXT_UNICODE_RECENT_H_
+#define HEADWAY_TEXT_UNICODE_RECENT_H_
 
-namespace headway::tok {
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+namespace headway::unicode {
 
 // Both ends belong to the range. Tables are in ascending order.
 struct CodeRange {
@@ -18,6 +22,14 @@ struct NamedRange {
   char32_t last;
   const char* name;
 };
+
+// The entry of an ascending table that `c` lies in, or null.
+template <typename Range, size_t N>
+const Range* Lookup(const Range (&table)[N], char32_t c) {
+  const Range* entry = std::partition_point(std::begin(table), std::end(table),
+                                            [c](const Range& range) { return range.last < c; });
+  return entry != std::end(table) && entry->first <= c ? entry : nullptr;
+}
 
 // General categories of what Unicode 15, 15.1 and 16 assigned.
 inline constexpr NamedRange kRecentCategories[] = {
@@ -117,6 +129,6 @@ inline constexpr CaseRange kRecentLowercase[] = {
     {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
     {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
 
-}  // namespace headway::tok
+}  // namespace headway::unicode
 
-#endif  // HEADWAY_TEXT_TOKENIZER_UNICODE_TABLES_H_
+#endif  // HEADWAY_TEXT_UNICODE_RECENT_H_

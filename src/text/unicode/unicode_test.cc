@@ -1,13 +1,14 @@
-#include "text/tokenizer/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
-#include "text/tokenizer/unicode_tables.h"
+#include "text/unicode/normalize.h"
+#include "text/unicode/recent.h"
 
-namespace headway::tok {
+namespace headway::unicode {
 namespace {
 
 TEST(UnicodeTest, NormalizesToFourForms) {
@@ -67,6 +68,34 @@ TEST(UnicodeTest, Classes) {
   EXPECT_FALSE(IsWordCharacter(U'\u00B2'));
 }
 
+TEST(UnicodeTest, CasesAsPython) {
+  EXPECT_EQ(ToUpper("straße é ǆ ŉ"), "STRASSE É Ǆ ʼN");
+  EXPECT_EQ(ToLower("ÀÉ İ ΣΑΣ Σ"), "àé i̇ σας σ");
+  EXPECT_EQ(Capitalize("ǆUNGLE"), "ǅungle");
+  EXPECT_EQ(TitleCase("hello wORLD they're ßa"), "Hello World They'Re Ssa");
+  EXPECT_EQ(SwapCase("aÉ1"), "Aé1");
+}
+
+TEST(UnicodeTest, PropertiesAsPython) {
+  EXPECT_TRUE(IsAlpha(U'é') && IsAlpha(U'漢') && !IsAlpha(U'1'));
+  EXPECT_TRUE(IsDigit(U'²') && !IsDecimal(U'²') && IsDecimal(U'٣') && IsAlnum(U'½'));
+  EXPECT_TRUE(IsSpace(U'\u3000') && IsSpace(U'\x1f') && !IsSpace(U'\u200b'));
+  EXPECT_TRUE(IsPrintable(U'😀') && !IsPrintable(U'\u200b') && !IsPrintable(U'\xad'));
+}
+
+TEST(UnicodeTest, CapitalsOfSeveralCharacters) {
+  EXPECT_EQ(ToUpper("ﬃ ΐ ᾳ ᾲ և ẚ"), "FFI Ϊ́ ΑΙ ᾺΙ ԵՒ Aʾ");
+  EXPECT_EQ(TitleCase("ﬃx ΐ ᾳ ᾲ ᾷ ŉ"), "Ffix Ϊ́ ᾼ Ὰͅ ᾼ͂ ʼN");
+  EXPECT_EQ(ToUpper("İẞ"), "İẞ");
+  EXPECT_EQ(ToUpper("ა"), "Ა");
+  EXPECT_EQ(TitleCase("ა ǆ"), "ა ǅ");
+}
+
+TEST(UnicodeTest, StripsAsPython) {
+  EXPECT_EQ(Strip(" \u3000a b\n\u2028"), "a b");
+  EXPECT_EQ(Strip("\x1c \u3000"), "");
+}
+
 TEST(UnicodeTest, TablesAscend) {
   const auto ascends = [](const auto& table) {
     return std::is_sorted(std::begin(table), std::end(table),
@@ -79,4 +108,4 @@ TEST(UnicodeTest, TablesAscend) {
 }
 
 }  // namespace
-}  // namespace headway::tok
+}  // namespace headway::unicode

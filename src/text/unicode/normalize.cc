@@ -1,41 +1,17 @@
-#include "text/tokenizer/unicode.h"
+#include "text/unicode/normalize.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <iterator>
 #include <vector>
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "text/tokenizer/unicode_tables.h"
+#include "text/unicode/recent.h"
 
-namespace headway::tok {
+namespace headway::unicode {
 namespace {
-
-// The entry of an ascending table that `c` lies in, or null.
-template <typename Range, size_t N>
-const Range* Lookup(const Range (&table)[N], char32_t c) {
-  const Range* entry = std::partition_point(std::begin(table), std::end(table),
-                                            [c](const Range& range) { return range.last < c; });
-  return entry != std::end(table) && entry->first <= c ? entry : nullptr;
-}
-
-// Two letters, as the standard names general categories.
-const char* CategoryOf(char32_t c) {
-  const char* category = utf8proc_category_string(static_cast<utf8proc_int32_t>(c));
-  if (category[0] != 'C' || category[1] != 'n') return category;
-  const NamedRange* recent = Lookup(kRecentCategories, c);
-  return recent != nullptr ? recent->name : category;
-}
-
-// Letters by their use and not by their category: circled and squared Latin ones.
-bool IsOtherAlphabeticSymbol(char32_t c) {
-  return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-}
 
 bool IsInert(char32_t c) {
   return Lookup(kNormalizationInert, c) != nullptr || Lookup(kRecentCategories, c) != nullptr;
@@ -107,60 +83,6 @@ class Normalizer {
 
 }  // namespace
 
-bool IsWhitespace(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool IsNumeric(char32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  // The last two ranges are of Unicode 17.
-  return CategoryOf(c)[0] == 'N' || (c >= 0x11DE0 && c <= 0x11DE9) ||
-         (c >= 0x16FF4 && c <= 0x16FF6);
-}
-
-bool IsPunctuation(char32_t c) {
-  if (c < 0x80) {
-    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-           (c >= '{' && c <= '~');
-  }
-  // U+166D and U+111C9 have left the category since Unicode 8.
-  if (c == 0x166D || c == 0x111C9) return true;
-  return CategoryOf(c)[0] == 'P' && Lookup(kNotYetPunctuation, c) == nullptr;
-}
-
-bool IsWordCharacter(char32_t c) {
-  if (c < 0x80) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  }
-  if (c == 0x200C || c == 0x200D || IsOtherAlphabeticSymbol(c)) return true;  // joiners
-  const char* category = CategoryOf(c);
-  switch (category[0]) {
-    case 'L':
-    case 'M':
-      return true;
-    case 'N':
-      return category[1] != 'o';
-    case 'P':
-      return category[1] == 'c';
-    default:
-      return false;
-  }
-}
-
-void AppendLowercase(char32_t c, std::string* text) {
-  if (c == 0x130) {  // the only letter whose small form is two characters: i and a dot above
-    text->append("i\u0307");
-    return;
-  }
-  if (const CaseRange* recent = Lookup(kRecentLowercase, c); recent != nullptr) {
-    AppendUtf8(static_cast<char32_t>(static_cast<int>(c) + recent->offset), text);
-    return;
-  }
-  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), text);
-}
-
 std::string Normalize(std::string_view text, NormalForm form) {
   std::string result;
   result.reserve(text.size());
@@ -188,4 +110,4 @@ std::string Normalize(std::string_view text, NormalForm form) {
   return result;
 }
 
-}  // namespace headway::tok
+}  // namespace headway::unicode
