@@ -19,9 +19,10 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"device", {"base"}},
     {"kernels", {"base", "device"}},
     {"kv", {"base", "device", "kernels"}},
+    {"text", {"base"}},
     {"model", {"base", "device", "kernels"}},
     {"plan", {"base"}},
-    {"engine", {"base", "device", "kernels", "kv", "model", "plan"}},
+    {"engine", {"base", "device", "kernels", "kv", "text", "model", "plan"}},
     {"engine/eval", {"base"}},
     {"cli", {"base"}},
 };
@@ -98,6 +99,8 @@ TEST(Layers, TheTableForbids) {
   EXPECT_FALSE(Allowed("plan/plan.cc", "kernels/kernels.h"));
   EXPECT_FALSE(Allowed("kv/store/store.cc", "model/model.h"));
   EXPECT_FALSE(Allowed("base/env.cc", "device/device.h"));
+  EXPECT_FALSE(Allowed("text/tokenizer/bpe.cc", "model/config.h"));
+  EXPECT_FALSE(Allowed("model/config.cc", "text/tokenizer/tokenizer.h"));
   EXPECT_FALSE(Allowed("cli/main.cc", "engine/executor.h"));
   EXPECT_TRUE(Allowed("cli/main.cc", "headway/engine.h"));
 }

@@ -21,8 +21,8 @@
 #include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"
-#include "model/template/chat_template.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace headway {
 

@@ -12,8 +12,8 @@
 #include "model/locate.h"
 #include "model/rope.h"
 #include "model/safetensors.h"
-#include "model/template/chat_template.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace headway {
 namespace {

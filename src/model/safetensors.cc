@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/json/json.h"
 #include "model/foreign.h"
-#include "model/json_util.h"
 
 namespace headway {
 
