@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 #include "kernels/page_codec.h"
 
 namespace headway {
