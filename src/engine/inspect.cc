@@ -11,9 +11,9 @@
 #include "model/config.h"
 #include "model/locate.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
 #include "model/template/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
+#include "model/weights/safetensors.h"
 
 namespace headway {
 namespace {
