@@ -11,7 +11,7 @@
 #include "model/config.h"
 #include "model/locate.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 

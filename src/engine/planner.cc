@@ -12,7 +12,7 @@
 #include "engine/open.h"
 #include "engine/setup.h"
 #include "model/locate.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 namespace headway {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/disk_block.h"
+#include "model/weights/disk_block.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

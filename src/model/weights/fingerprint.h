@@ -1,6 +1,6 @@
 // A hash of every byte of the weights that a model computes with: what a session file is bound to.
-#ifndef HEADWAY_MODEL_FINGERPRINT_H_
-#define HEADWAY_MODEL_FINGERPRINT_H_
+#ifndef HEADWAY_MODEL_WEIGHTS_FINGERPRINT_H_
+#define HEADWAY_MODEL_WEIGHTS_FINGERPRINT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -26,4 +26,4 @@ uint64_t HashTensors(std::span<const UsedTensor> tensors, ThreadPool* pool);
 
 }  // namespace headway
 
-#endif  // HEADWAY_MODEL_FINGERPRINT_H_
+#endif  // HEADWAY_MODEL_WEIGHTS_FINGERPRINT_H_

@@ -1,4 +1,4 @@
-#include "model/disk_block.h"
+#include "model/weights/disk_block.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 namespace headway {
 namespace {

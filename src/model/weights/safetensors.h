@@ -1,8 +1,8 @@
 // Weights in safetensors files: one file or many behind an index, mapped and never copied. The
 // format is described at https://huggingface.co/docs/safetensors: 8 bytes of header length, a JSON
 // header, then the tensors' bytes without holes.
-#ifndef HEADWAY_MODEL_SAFETENSORS_H_
-#define HEADWAY_MODEL_SAFETENSORS_H_
+#ifndef HEADWAY_MODEL_WEIGHTS_SAFETENSORS_H_
+#define HEADWAY_MODEL_WEIGHTS_SAFETENSORS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -82,4 +82,4 @@ class Weights {
 
 }  // namespace headway
 
-#endif  // HEADWAY_MODEL_SAFETENSORS_H_
+#endif  // HEADWAY_MODEL_WEIGHTS_SAFETENSORS_H_

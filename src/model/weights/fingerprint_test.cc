@@ -1,4 +1,4 @@
-#include "model/fingerprint.h"
+#include "model/weights/fingerprint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // DiskBlock: the matrices of a layer that stay on disk, as reads of the files in which they lie.
 // Reads go past the page cache where the file system lets them, so that bytes come in whole blocks
 // of the disk: a tensor's lie anywhere in what was read, and a copy takes each to its place.
-#ifndef HEADWAY_MODEL_DISK_BLOCK_H_
-#define HEADWAY_MODEL_DISK_BLOCK_H_
+#ifndef HEADWAY_MODEL_WEIGHTS_DISK_BLOCK_H_
+#define HEADWAY_MODEL_WEIGHTS_DISK_BLOCK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -89,4 +89,4 @@ class DiskBlock {
 
 }  // namespace headway
 
-#endif  // HEADWAY_MODEL_DISK_BLOCK_H_
+#endif  // HEADWAY_MODEL_WEIGHTS_DISK_BLOCK_H_
