@@ -34,16 +34,15 @@ Status NoSuchSequence(SequenceId id) {
 
 // --- Making
 
-Store::Impl::Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes,
-                  Stream* compute_stream, std::unique_ptr<SlabFile> file, bool session)
+Store::Impl::Impl(const StoreOptions& store_options, Lanes* store_lanes,
+                  std::unique_ptr<SlabFile> file, bool session)
     : options(store_options),
       format(options.format),
       math(format),
       streaming_pages(format),
       is_session(session),
-      compute(compute_stream),
-      owned_lanes(std::move(made_lanes)),
-      lanes(*owned_lanes),
+      lanes(*store_lanes),
+      compute(&lanes.stream(Lane::kCompute)),
       disk(std::move(file), options.disk_budget, &lanes, format) {
   sequences.resize(static_cast<size_t>(options.max_sequences));
 }
@@ -117,7 +116,7 @@ Status Store::Impl::Allocate(Device* device) {
 }
 
 Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* env, Device* device,
-                                             Stream* compute, std::unique_ptr<SlabFile> session) {
+                                             Lanes* lanes, std::unique_ptr<SlabFile> session) {
   Status status = CheckOptions(options);
   if (!status.ok()) return status;
   const bool has_disk = session != nullptr || !options.disk_directory.empty();
@@ -150,10 +149,7 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
     if (!file.ok()) return file.status();
     session = std::move(*file);
   }
-  Result<std::unique_ptr<Lanes>> lanes = Lanes::Create(device, compute, options.wait_filter);
-  if (!lanes.ok()) return lanes.status();
-  auto impl =
-      std::make_unique<Impl>(options, std::move(*lanes), compute, std::move(session), is_session);
+  auto impl = std::make_unique<Impl>(options, lanes, std::move(session), is_session);
   status = impl->Allocate(device);
   if (!status.ok()) return status;
   return std::unique_ptr<Store>(new Store(std::move(impl)));

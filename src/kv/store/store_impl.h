@@ -11,16 +11,18 @@
 #include <span>
 #include <vector>
 
-#include "kv/store/disk_tier.h"
-#include "kv/store/frame_pool.h"
-#include "kv/store/lanes.h"
-#include "kv/store/mover.h"
-#include "kv/store/reader.h"
-#include "kv/store/sequence.h"
-#include "kv/store/slabs.h"
-#include "kv/store/step_buffers.h"
+#include "device/lanes.h"
+#include "kv/pages/page_math.h"
+#include "kv/pages/sequence.h"
+#include "kv/pages/streaming_pages.h"
+#include "kv/step/reader.h"
+#include "kv/step/step_buffers.h"
+#include "kv/step/streaming_heads.h"
 #include "kv/store/store.h"
-#include "kv/store/streaming_heads.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/frame_pool.h"
+#include "kv/tiers/mover.h"
+#include "kv/tiers/slabs.h"
 
 namespace headway::kv {
 
@@ -28,8 +30,8 @@ namespace headway::kv {
 Status CheckOptions(const StoreOptions& options);
 
 struct Store::Impl {
-  Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes, Stream* compute,
-       std::unique_ptr<SlabFile> file, bool session);
+  Impl(const StoreOptions& store_options, Lanes* store_lanes, std::unique_ptr<SlabFile> file,
+       bool session);
   ~Impl();
   Status Allocate(Device* device);
 
@@ -120,9 +122,8 @@ struct Store::Impl {
   const PageMath math;
   const StreamingPages streaming_pages;
   const bool is_session;
-  Stream* const compute;
-  const std::unique_ptr<Lanes> owned_lanes;
   Lanes& lanes;
+  Stream* const compute;
   DiskTier disk;
   std::unique_ptr<Poison> poison;
   std::unique_ptr<StepBuffers> buffers;

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "kv/step/streaming_heads.h"
 #include "kv/store/store_impl.h"
-#include "kv/store/streaming_heads.h"
 
 namespace headway::kv {
 namespace {

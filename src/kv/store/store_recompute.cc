@@ -5,11 +5,11 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "kv/store/mover.h"
-#include "kv/store/reader.h"
-#include "kv/store/slabs.h"
+#include "kv/step/reader.h"
 #include "kv/store/store.h"
 #include "kv/store/store_impl.h"
+#include "kv/tiers/mover.h"
+#include "kv/tiers/slabs.h"
 
 namespace headway::kv {
 

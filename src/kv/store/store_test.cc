@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
-#include "kv/store/slab_test_util.h"
-#include "kv/store/store_test_util.h"
+#include "kv/testing/slab_test_util.h"
+#include "kv/testing/store_test_util.h"
 
 namespace headway::kv {
 namespace {
@@ -479,8 +479,9 @@ TEST(Store, ASessionOfAnotherLayoutIsRefused) {
   options.format.segment_pages = 2;
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
   const std::unique_ptr<Stream> compute = *device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Lanes> lanes = *Lanes::Create(device.get(), compute.get());
   const Result<std::unique_ptr<Store>> store =
-      Store::Create(options, &env, device.get(), compute.get(), std::move(*file));
+      Store::Create(options, &env, device.get(), lanes.get(), std::move(*file));
   EXPECT_EQ(store.status().code(), StatusCode::kInvalidArgument);
 }
 

@@ -1,0 +1,113 @@
+// Reader: hands the slabs of a step to the kernels in order, and keeps the h2d and disk-read lanes
+// busy with those that come next.
+#ifndef HEADWAY_KV_STEP_READER_H_
+#define HEADWAY_KV_STEP_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/lanes.h"
+#include "headway/status.h"
+#include "kv/pages/format.h"
+#include "kv/step/step_types.h"
+#include "kv/tiers/frame_pool.h"
+#include "kv/tiers/mover.h"
+#include "kv/tiers/slabs.h"
+
+namespace headway::kv {
+
+class Reader {
+ public:
+  // `staging` is slab-sized device memory, [staging_slabs], `gathers` such memory of gather_tokens
+  // of X; `poison` may be null.
+  Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
+         std::vector<std::byte*> staging, std::vector<std::byte*> gathers, int64_t gather_tokens,
+         Poison* poison);
+
+  struct Item {
+    SlabId slab = kNoSlab;
+    int segment = 0;
+    int pages = 0;  // its first ones, to be read
+  };
+  // The slabs in `order` stay alive until the next Begin or End. The old order is taken back, so
+  // that the caller can reuse it.
+  void Begin(std::vector<Item>* order, int64_t step);
+  Result<SlabView> Next();
+  void Finish(const SlabView& view);
+
+  // Ends the order: what was prefetched and not asked for is dropped. Waits for reads from disk
+  // that are on their way and returns the first error that a handed out slab turned out to have.
+  Status End();
+
+ private:
+  struct InFlight {
+    bool issued = false;
+    bool handed_out = false;
+    bool prefetched = false;  // counts against the look-ahead until it is handed out
+    Tier from = Tier::kDevice;
+    int staging = -1;
+    std::byte* data = nullptr;
+    Fence ready;
+    std::shared_ptr<DiskRead> read;
+    int gather = -1;          // of X: the number of its gather
+    int64_t gather_page = 0;  // its first page there
+    bool ends_gather = false;
+  };
+  // A slab whose pages come up from disk for good, once the read is known to be right.
+  struct Promotion {
+    SlabId slab = kNoSlab;
+    Place place;
+    Fence ready;
+    Fence used;  // when `place` is free again, should it not be
+    std::shared_ptr<DiskRead> read;
+  };
+  struct Staging {
+    std::byte* data = nullptr;
+    bool busy = false;
+    Fence used;
+  };
+  struct GatherBuffer {
+    std::byte* data = nullptr;
+    int gather = -1;     // that it holds
+    int unfinished = 0;  // slabs of it
+    Fence used;
+  };
+
+  // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
+  bool Issue(size_t index);
+  bool IssueCopy(Slab& slab, const Item& item, InFlight* flight);
+  void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
+  void IssueAhead();
+  int FreeStaging() const;
+  // Of X (store_recompute.cc).
+  void PlanGathers();
+  bool IssueX(size_t index);
+  SlabView ViewOfX(size_t index);
+  void FinishX(const InFlight& flight);
+  void EndGathers();
+  GatherBuffer& GatherBufferOf(const InFlight& flight) {
+    return gather_buffers_[static_cast<size_t>(flight.gather) % gather_buffers_.size()];
+  }
+
+  const CacheFormat& format_;
+  Lanes* const lanes_;
+  Mover* const mover_;
+  Slabs* const slabs_;
+  Poison* const poison_;
+  std::vector<Staging> staging_;
+  std::vector<GatherBuffer> gather_buffers_;
+  const int64_t gather_pages_;
+  std::vector<CopyPiece> gather_pieces_;  // of the gather that is issued
+  int64_t step_ = 0;
+  std::vector<Item> order_;
+  std::vector<InFlight> flights_;  // [order]
+  size_t next_ = 0;                // to be handed out
+  size_t issued_ = 0;
+  size_t ahead_ = 0;  // prefetched, not handed out
+  std::vector<Promotion> promotions_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STEP_READER_H_
