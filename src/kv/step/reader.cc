@@ -20,14 +20,11 @@ Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* sla
   for (std::byte* data : gathers) gather_buffers_.push_back(GatherBuffer{data, -1, 0, Fence()});
 }
 
-void Reader::Begin(std::vector<Item>* order, int64_t step) {
-  order_.swap(*order);
-  flights_.assign(order_.size(), InFlight());
-  step_ = step;
-  next_ = 0;
-  issued_ = 0;
-  ahead_ = 0;
-  PlanGathers();
+void Reader::Announce(std::span<const Item> items) {
+  const size_t first = order_.size();
+  order_.insert(order_.end(), items.begin(), items.end());
+  flights_.resize(order_.size());
+  PlanGathers(first);
   IssueAhead();
 }
 
@@ -215,6 +212,7 @@ Status Reader::End() {
   order_.clear();
   flights_.clear();
   next_ = issued_ = ahead_ = 0;
+  gathers_ = 0;
   return first_error;
 }
 

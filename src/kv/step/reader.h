@@ -1,10 +1,11 @@
-// Reader: hands the slabs of a step to the kernels in order, and keeps the h2d and disk-read lanes
-// busy with those that come next.
+// Reader: hands the slabs of a step to the kernels in the order in which they were announced, and
+// keeps the h2d and disk-read lanes busy with those that come next.
 #ifndef HEADWAY_KV_STEP_READER_H_
 #define HEADWAY_KV_STEP_READER_H_
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/lanes.h"
@@ -30,9 +31,11 @@ class Reader {
     int segment = 0;
     int pages = 0;  // its first ones, to be read
   };
-  // The slabs in `order` stay alive until the next Begin or End. The old order is taken back, so
-  // that the caller can reuse it.
-  void Begin(std::vector<Item>* order, int64_t step);
+  // The step whose reads follow.
+  void Begin(int64_t step) { step_ = step; }
+  // Appends to the order, and begins to bring the slabs that there is room for. They stay alive
+  // until End. A gather holds slabs of one announcement.
+  void Announce(std::span<const Item> items);
   Result<SlabView> Next();
   void Finish(const SlabView& view);
 
@@ -81,7 +84,7 @@ class Reader {
   void IssueAhead();
   int FreeStaging() const;
   // Of X (store_recompute.cc).
-  void PlanGathers();
+  void PlanGathers(size_t first);
   bool IssueX(size_t index);
   SlabView ViewOfX(size_t index);
   void FinishX(const InFlight& flight);
@@ -105,6 +108,7 @@ class Reader {
   size_t next_ = 0;                // to be handed out
   size_t issued_ = 0;
   size_t ahead_ = 0;  // prefetched, not handed out
+  int gathers_ = 0;   // of the order
   std::vector<Promotion> promotions_;
 };
 

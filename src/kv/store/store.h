@@ -131,10 +131,14 @@ class Store {
   // open ones: they end on a page boundary.
   void AbortStep();
 
-  // --- Reading. `order` is the slabs of the step in the order in which Next will be called; those
-  // that are not on the device are prefetched in that order. One read at a time. Slabs in
-  // `on_host`, all of them on the host, stay there for the step.
-  Status BeginReads(std::vector<SlabRead> order, std::span<const HostRead> on_host = {});
+  // --- Reading. Reads are announced at any time within a step, and handed out in the order of
+  // their announcement. Slabs that are not on the device are prefetched in that order, from the
+  // moment at which they are announced. A refused announcement announces nothing.
+  Status Announce(std::span<const SlabRead> reads);
+  // These slabs, all of them on the host, stay there for the step.
+  Status HoldOnHost(std::span<const HostRead> reads);
+  // Begins the order anew: HoldOnHost and Announce alone.
+  Status BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host = {});
   Result<SlabView> NextRead();  // waits on the compute stream, not the thread, where it can
   void FinishRead(const SlabView& view);  // kernels that read it are enqueued
 

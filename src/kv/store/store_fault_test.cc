@@ -9,7 +9,7 @@
 #include "base/fault_env.h"
 #include "kv/store/store.h"
 #include "kv/testing/memory_env.h"
-#include "kv/testing/store_test_util.h"
+#include "kv/testing/rig.h"
 
 namespace headway::kv {
 namespace {

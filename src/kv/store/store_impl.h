@@ -156,8 +156,8 @@ struct Store::Impl {
   };
   std::vector<Change> changes;
   std::vector<SlabId> growing;
-  std::vector<Reader::Item> order;
-  std::vector<SlabId> held;  // that the host reads in this step
+  std::vector<Reader::Item> announced;  // by the call of Announce at hand
+  std::vector<SlabId> held;             // that the host reads in this step
 
   bool restored = false;  // or saved anew: the file's slots have an owner
 };

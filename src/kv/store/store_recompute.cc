@@ -112,24 +112,24 @@ std::byte* Store::XTarget(int entry_index, int layer) {
 
 // --- Reading
 
-// Which slabs of X are read together: neighbours in the order, of one layer, as many as fit.
-void Reader::PlanGathers() {
-  int gather = -1;
+// Which slabs of X from `first` on are read together: neighbours in the order, of one layer, as
+// many as fit.
+void Reader::PlanGathers(size_t first) {
   int64_t filled = 0;
-  for (size_t i = 0; i < order_.size(); ++i) {
+  for (size_t i = first; i < order_.size(); ++i) {
     const Slab& slab = (*slabs_)[order_[i].slab];
     if (!slab.x) continue;
     InFlight& flight = flights_[i];
-    const bool follows = i > 0 && flights_[i - 1].gather >= 0 &&
+    const bool follows = i > first && flights_[i - 1].gather >= 0 &&
                          (*slabs_)[order_[i - 1].slab].layer == slab.layer &&
                          filled + order_[i].pages <= gather_pages_;
     if (!follows) {
-      ++gather;
+      ++gathers_;
       filled = 0;
     } else {
       flights_[i - 1].ends_gather = false;
     }
-    flight.gather = gather;
+    flight.gather = gathers_ - 1;
     flight.gather_page = filled;
     flight.ends_gather = true;
     filled += order_[i].pages;

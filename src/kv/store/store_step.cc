@@ -187,7 +187,7 @@ Status Store::BeginStep(std::span<const StepEntry> wanted) {
     if (change.old != kNoSlab) impl.slabs->Release(change.old);
   }
   impl.in_step = true;
-  ++impl.step;
+  impl.reader->Begin(++impl.step);
   impl.current = -1;
   impl.layers_closed = 0;
   return OkStatus();
@@ -360,21 +360,24 @@ Result<Store::Impl::Found> Store::Impl::FindSlab(const SlabRead& read) const {
   return found;
 }
 
-Status Store::BeginReads(std::vector<SlabRead> reads, std::span<const HostRead> on_host) {
+Status Store::Announce(std::span<const SlabRead> reads) {
   Impl& impl = *impl_;
   if (!impl.in_step) return Invalid("slabs are read within a step");
-  Status status = impl.reader->End();
-  if (!status.ok()) return status;
-  impl.EndHolds();
-  impl.order.clear();
-  impl.order.reserve(reads.size());
+  impl.announced.clear();
   for (const SlabRead& read : reads) {
     const Result<Impl::Found> found = impl.FindSlab(read);
     if (!found.ok()) return found.status();
-    impl.order.push_back(
+    impl.announced.push_back(
         Reader::Item{found->slab, read.segment, read.pages == 0 ? found->pages : read.pages});
   }
-  for (const HostRead& read : on_host) {
+  impl.reader->Announce(impl.announced);
+  return OkStatus();
+}
+
+Status Store::HoldOnHost(std::span<const HostRead> reads) {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return Invalid("slabs are read within a step");
+  for (const HostRead& read : reads) {
     const Result<Impl::Found> found = impl.FindSlab(read.slab);
     if (!found.ok()) return found.status();
     Slab& slab = (*impl.slabs)[found->slab];
@@ -386,8 +389,17 @@ Status Store::BeginReads(std::vector<SlabRead> reads, std::span<const HostRead> 
     slab.last_read = impl.step;
     impl.held.push_back(found->slab);
   }
-  impl.reader->Begin(&impl.order, impl.step);
   return OkStatus();
+}
+
+Status Store::BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host) {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return Invalid("slabs are read within a step");
+  Status status = impl.reader->End();
+  if (!status.ok()) return status;
+  impl.EndHolds();
+  status = HoldOnHost(on_host);
+  return status.ok() ? Announce(order) : status;
 }
 
 Result<SlabView> Store::NextRead() { return impl_->reader->Next(); }

@@ -1,7 +1,7 @@
-// What the tests of the store share: a store on the CPU device whose lanes can be made slow, and a
-// plain model of what every sequence holds, compared bit by bit.
-#ifndef HEADWAY_KV_TESTING_STORE_TEST_UTIL_H_
-#define HEADWAY_KV_TESTING_STORE_TEST_UTIL_H_
+// Rig: a store on the CPU device, whose lanes can be made slow, with a plain model of what every
+// sequence holds, compared bit by bit. What the tests of the store share.
+#ifndef HEADWAY_KV_TESTING_RIG_H_
+#define HEADWAY_KV_TESTING_RIG_H_
 
 #include <gtest/gtest.h>
 
@@ -25,34 +25,6 @@
 
 namespace headway::kv {
 
-// A device of which one lane takes a while for everything it does, and fails to copy while *broken.
-class SlowDevice : public Device {
- public:
-  SlowDevice(std::unique_ptr<Device> device, std::optional<Lane> slow_lane, int delay_us,
-             const std::atomic<bool>* broken)
-      : device_(std::move(device)), slow_lane_(slow_lane), delay_us_(delay_us), broken_(broken) {}
-
-  std::string name() const override { return device_->name(); }
-  bool host_reads_memory() const override { return device_->host_reads_memory(); }
-  bool kernels_read_host_memory() const override { return device_->kernels_read_host_memory(); }
-  Result<std::unique_ptr<Buffer>> Allocate(Budget& budget, size_t bytes,
-                                           const std::string& tag) override {
-    return device_->Allocate(budget, bytes, tag);
-  }
-  Result<std::unique_ptr<Buffer>> AllocateHost(Budget& budget, size_t bytes,
-                                               const std::string& tag) override {
-    return device_->AllocateHost(budget, bytes, tag);
-  }
-  Result<std::unique_ptr<Stream>> NewStream(Lane lane) override;
-  std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::optional<Lane> slow_lane_;
-  int delay_us_;
-  const std::atomic<bool>* broken_;
-};
-
 struct RigOptions {
   StoreOptions store;  // budgets are filled in
   int64_t device_bytes = kUnlimited;
@@ -69,6 +41,10 @@ struct RigOptions {
 
 // A cache of 2 layers and 3 heads with pages of 4 slots.
 StoreOptions SmallStore();
+// One layer, one group: a slab a segment of 12 tokens.
+RigOptions OneColumn();
+// All slabs that the rig's store can hold in each tier.
+RigOptions WithSlabs(RigOptions options, int64_t device, int64_t host, int64_t disk);
 
 class Rig {
  public:
@@ -124,6 +100,7 @@ class Rig {
 
  private:
   Status RunLayer(std::span<const StepEntry> entries, int layer);
+  Status AnnounceLayer(int layer);
   Status ReadLayer(std::span<const StepEntry> entries, int layer);
   void Write(const StepEntry& entry, int index, int layer);
   void WriteX(const StepEntry& entry, int index, int layer);
@@ -151,6 +128,7 @@ class Rig {
   std::vector<std::vector<uint64_t>> step_tokens_;  // with the new ones, by entry
   std::vector<SlabRead> order_;
   size_t next_read_ = 0;
+  bool announces_by_layer_ = false;  // in the step at hand: else all reads were announced ahead
   // One a step. The kernels of a step that fails may have seen anything: theirs does not count.
   std::vector<std::shared_ptr<std::atomic<int64_t>>> mismatches_;
   int64_t reads_from_[kTierCount] = {};
@@ -159,4 +137,4 @@ class Rig {
 
 }  // namespace headway::kv
 
-#endif  // HEADWAY_KV_TESTING_STORE_TEST_UTIL_H_
+#endif  // HEADWAY_KV_TESTING_RIG_H_
