@@ -112,6 +112,13 @@ struct CacheFormat {
   }
 };
 
+// Rows of pages, one page run a row: of a head group first its K rows, then its V rows, groups in
+// order. Slabs, open pages and the append buffer have this order in common, so that the pages of a
+// group move in one strided copy.
+inline int FirstRow(const CacheFormat& format, int layer, int group) {
+  return 2 * format.HeadsBefore(layer, group);
+}
+
 }  // namespace headway::kv
 
 #endif  // HEADWAY_KV_PAGES_FORMAT_H_

@@ -8,16 +8,18 @@
 namespace headway::kv {
 
 Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
-               std::vector<std::byte*> staging, std::vector<std::byte*> gathers,
-               int64_t gather_tokens, Poison* poison)
+               const ReadBuffers& buffers, Poison* poison)
     : format_(format),
       lanes_(lanes),
       mover_(mover),
       slabs_(slabs),
       poison_(poison),
-      gather_pages_(gather_tokens / format.page.page_slots) {
-  for (std::byte* data : staging) staging_.push_back(Staging{data, false, Fence()});
-  for (std::byte* data : gathers) gather_buffers_.push_back(GatherBuffer{data, -1, 0, Fence()});
+      gather_pages_(buffers.gather_pages),
+      gather_bytes_(buffers.gather_bytes) {
+  for (std::byte* data : buffers.staging) staging_.push_back(Staging{data, false, Fence()});
+  for (std::byte* data : buffers.gathers) {
+    gather_buffers_.push_back(GatherBuffer{data, -1, 0, Fence()});
+  }
 }
 
 void Reader::Announce(std::span<const Item> items) {
@@ -43,10 +45,10 @@ bool Reader::Issue(size_t index) {
   if (slab.tier == Tier::kDevice) {
     flight.data = slab.data;
     flight.ready = slab.written;
-  } else if (!(slab.x ? IssueX(index) : IssueCopy(slab, item, &flight))) {
+  } else if (!(flight.gather >= 0 ? IssueGathered(index) : IssueCopy(slab, item, &flight))) {
     return false;
   }
-  slab.last_read = step_;
+  slabs_->WasRead(item.slab);
   flight.issued = true;
   return true;
 }
@@ -56,7 +58,7 @@ bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
   std::optional<Slabs::Vacancy> vacancy = slabs_->VacancyAbove(slab);
   const bool to_device = vacancy.has_value() && vacancy->place.tier == Tier::kDevice;
   if (!to_device && staging < 0) {
-    if (vacancy.has_value()) slabs_->GiveBack(vacancy->place, vacancy->free);
+    if (vacancy.has_value()) slabs_->GiveBack(slab, vacancy->place, vacancy->free);
     return false;
   }
   flight->prefetched = true;
@@ -104,7 +106,7 @@ void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlig
 void Reader::IssueAhead() {
   while (issued_ < order_.size()) {
     const Slab& slab = (*slabs_)[order_[issued_].slab];
-    const bool stages = slab.tier != Tier::kDevice && !slab.x;
+    const bool stages = slab.tier != Tier::kDevice && flights_[issued_].gather < 0;
     if (stages && ahead_ >= staging_.size()) return;
     if (!Issue(issued_)) return;
     ++issued_;
@@ -129,7 +131,7 @@ Result<SlabView> Reader::Next() {
   IssueAhead();
   if (flight.gather >= 0) {
     flight.handed_out = true;
-    return ViewOfX(index);
+    return ViewOfGathered(index);
   }
   lanes_->Wait(Lane::kCompute, flight.ready);
   if (flight.read != nullptr && flight.read->done && !flight.read->status.ok()) {
@@ -166,7 +168,7 @@ void Reader::Finish(const SlabView& view) {
   const auto index = static_cast<size_t>(view.staging);
   HEADWAY_CHECK(view.staging >= 0 && index < next_);
   InFlight& flight = flights_[index];
-  if (flight.gather >= 0) return FinishX(flight);
+  if (flight.gather >= 0) return FinishGathered(flight);
   if (flight.staging < 0) {
     (*slabs_)[order_[index].slab].used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
     return;
@@ -204,7 +206,7 @@ Status Reader::End() {
     } else {
       Fence used = slab.behind();
       used.Join(promotion.ready);
-      slabs_->GiveBack(promotion.place, used);
+      slabs_->GiveBack(slab, promotion.place, used);
     }
   }
   promotions_.clear();

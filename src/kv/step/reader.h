@@ -18,21 +18,25 @@
 
 namespace headway::kv {
 
+// The device memory that slabs are read into.
+struct ReadBuffers {
+  std::vector<std::byte*> staging;  // of a slab of keys and values each
+  std::vector<std::byte*> gathers;  // of gather_pages of the kind that gathers
+  int64_t gather_pages = 0;
+  int64_t gather_bytes = 0;
+};
+
 class Reader {
  public:
-  // `staging` is slab-sized device memory, [staging_slabs], `gathers` such memory of gather_tokens
-  // of X; `poison` may be null.
+  // `poison` may be null.
   Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
-         std::vector<std::byte*> staging, std::vector<std::byte*> gathers, int64_t gather_tokens,
-         Poison* poison);
+         const ReadBuffers& buffers, Poison* poison);
 
   struct Item {
     SlabId slab = kNoSlab;
     int segment = 0;
     int pages = 0;  // its first ones, to be read
   };
-  // The step whose reads follow.
-  void Begin(int64_t step) { step_ = step; }
   // Appends to the order, and begins to bring the slabs that there is room for. They stay alive
   // until End. A gather holds slabs of one announcement.
   void Announce(std::span<const Item> items);
@@ -53,7 +57,7 @@ class Reader {
     std::byte* data = nullptr;
     Fence ready;
     std::shared_ptr<DiskRead> read;
-    int gather = -1;          // of X: the number of its gather
+    int gather = -1;          // of a kind that gathers: the number of its gather
     int64_t gather_page = 0;  // its first page there
     bool ends_gather = false;
   };
@@ -83,11 +87,11 @@ class Reader {
   void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
   void IssueAhead();
   int FreeStaging() const;
-  // Of X (store_recompute.cc).
+  // Of gathers (gather.cc).
   void PlanGathers(size_t first);
-  bool IssueX(size_t index);
-  SlabView ViewOfX(size_t index);
-  void FinishX(const InFlight& flight);
+  bool IssueGathered(size_t index);
+  SlabView ViewOfGathered(size_t index);
+  void FinishGathered(const InFlight& flight);
   void EndGathers();
   GatherBuffer& GatherBufferOf(const InFlight& flight) {
     return gather_buffers_[static_cast<size_t>(flight.gather) % gather_buffers_.size()];
@@ -100,9 +104,8 @@ class Reader {
   Poison* const poison_;
   std::vector<Staging> staging_;
   std::vector<GatherBuffer> gather_buffers_;
-  const int64_t gather_pages_;
+  const int64_t gather_pages_, gather_bytes_;
   std::vector<CopyPiece> gather_pieces_;  // of the gather that is issued
-  int64_t step_ = 0;
   std::vector<Item> order_;
   std::vector<InFlight> flights_;  // [order]
   size_t next_ = 0;                // to be handed out

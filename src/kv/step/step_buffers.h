@@ -1,6 +1,7 @@
-// StepBuffers: the device memory that new K and V are written to: the open page of every head, and
-// the append buffer, whose two halves take turns layer by layer. Where closed pages are encoded,
-// they are so into two more such halves, on their way to their slabs.
+// StepBuffers: the device memory that new tokens are written to. Of each kind of slab there are the
+// open pages of every sequence, and the append buffer, whose two halves take turns layer by layer.
+// Where closed pages are encoded, they are so into two more such halves, on their way to their
+// slabs.
 #ifndef HEADWAY_KV_STEP_STEP_BUFFERS_H_
 #define HEADWAY_KV_STEP_STEP_BUFFERS_H_
 
@@ -12,72 +13,81 @@
 #include "device/device.h"
 #include "device/lanes.h"
 #include "headway/status.h"
-#include "kv/pages/format.h"
-#include "kv/tiers/mover.h"
+#include "kv/pages/slab_layout.h"
 
 namespace headway::kv {
 
-// Pages of one head that a step's entries take in the append buffer, at most: an entry of t tokens
-// that starts r slots into a page takes ceil((r + t) / slots) <= floor(t / slots) + 2.
-int64_t AppendPages(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
-int64_t OpenPageBytes(const CacheFormat& format, int max_sequences);
-int64_t AppendBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
-// 0 without an encoding.
-int64_t EncodeBufferBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
-// 0 where no X is kept.
-int64_t OpenXBytes(const CacheFormat& format, int max_sequences);
-int64_t AppendXBytes(const CacheFormat& format, int64_t max_step_tokens, int max_sequences);
+// What the buffers are made for.
+struct StepSizes {
+  int64_t max_step_tokens = 0;
+  int max_sequences = 0;
+};
+
+// Bytes that Create takes.
+struct StepBufferBytes {
+  int64_t open_pages = 0;
+  int64_t append_buffer = 0;  // with that of encoded pages
+};
+StepBufferBytes BytesOf(const CacheFormat& format, const StepSizes& sizes);
+
+// The pages of one kind of slab that are not closed yet. A row is a run of pages, of one head's K
+// or V say; SlabLayout has their number.
+class OpenPages {
+ public:
+  OpenPages(const SlabLayout& layout, int layers, int64_t append_pages)
+      : layout_(layout), layers_(layers), append_pages_(append_pages) {}
+  Status Allocate(int max_sequences, Device* device, Budget* budget);
+
+  // Row `row` of a layer's open pages of a sequence place.
+  std::byte* Open(int place, int layer, int64_t row) const {
+    return open_->data() +
+           ((int64_t{place} * layers_ + layer) * layout_.open_rows + row) * layout_.open_stride;
+  }
+  int64_t open_row_stride() const { return layout_.open_stride; }
+  // All of a sequence place's open pages.
+  int64_t open_place_bytes() const { return layers_ * layout_.open_rows * layout_.open_stride; }
+
+  std::byte* Append(int layer, int64_t row, int64_t page) const {
+    return append_->data() + ((layer % 2) * layout_.open_rows + row) * append_row_stride() +
+           page * layout_.open_stride;
+  }
+  int64_t append_row_stride() const { return append_pages_ * layout_.open_stride; }
+  int64_t append_half_bytes() const { return layout_.open_rows * append_row_stride(); }
+
+  const SlabLayout& layout() const { return layout_; }
+
+ private:
+  const SlabLayout& layout_;
+  const int layers_;
+  const int64_t append_pages_;
+  std::unique_ptr<Buffer> open_;
+  std::unique_ptr<Buffer> append_;
+};
 
 class StepBuffers {
  public:
+  // `format` and `layouts` outlive the buffers.
   static Result<std::unique_ptr<StepBuffers>> Create(const CacheFormat& format,
-                                                     int64_t max_step_tokens, int max_sequences,
-                                                     Device* device, Budget* budget);
+                                                     const PerSlabKind<SlabLayout>& layouts,
+                                                     const StepSizes& sizes, Device* device,
+                                                     Budget* budget);
 
-  // Row `row` (see mover.h) of a layer's open pages of a sequence place.
-  std::byte* Open(int place, int layer, int row) const {
-    return open_->data() +
-           ((int64_t{place} * format_.layers + layer) * rows() + row) * format_.page_stride();
-  }
-  int64_t open_row_stride() const { return format_.page_stride(); }
-  // All of a sequence place's open pages.
-  int64_t open_place_bytes() const { return format_.layers * open_layer_bytes(); }
-  int64_t open_layer_bytes() const { return rows() * format_.page_stride(); }
-
-  std::byte* Append(int layer, int row, int64_t page) const {
-    return append_->data() + ((layer % 2) * rows() + row) * append_row_stride() +
-           page * format_.page_stride();
-  }
-  int64_t append_row_stride() const { return append_pages_ * format_.page_stride(); }
+  const OpenPages& of(SlabKind kind) const { return *Of(pages_, kind); }
   int64_t append_pages() const { return append_pages_; }
 
-  // The same of encoded pages; their parameters are those of a head group, page by page.
+  // The rows of K and V of encoded pages; their parameters are those of a head group, page by page.
   std::byte* Encoded(int layer, int row, int64_t page) const {
     return encoded_->data() + (layer % 2) * encoded_half_bytes() + row * encoded_row_stride() +
            page * format_.closed_stride();
   }
   std::byte* EncodedParams(int layer, int group, int64_t page) const {
-    return encoded_->data() + (layer % 2) * encoded_half_bytes() + rows() * encoded_row_stride() +
+    return encoded_->data() + (layer % 2) * encoded_half_bytes() +
+           int64_t{2} * format_.kv_heads * encoded_row_stride() +
            (group * append_pages_ + page) * format_.param_stride();
   }
   int64_t encoded_row_stride() const { return append_pages_ * format_.closed_stride(); }
-  int64_t encoded_half_bytes() const {
-    return append_pages_ *
-           (rows() * format_.closed_stride() + format_.max_head_groups() * format_.param_stride());
-  }
-  // X of a layer's open page of a sequence place, and of a page of the append buffer.
-  std::byte* OpenX(int place, int layer) const {
-    return open_x_->data() + (int64_t{place} * format_.layers + layer) * format_.x_page_bytes();
-  }
-  int64_t open_x_place_bytes() const { return format_.layers * format_.x_page_bytes(); }
-  std::byte* AppendX(int layer, int64_t page) const {
-    return append_x_->data() + ((layer % 2) * append_pages_ + page) * format_.x_page_bytes();
-  }
-  int64_t append_x_half_bytes() const { return append_pages_ * format_.x_page_bytes(); }
 
-  int64_t rows() const { return 2 * int64_t{format_.kv_heads}; }
-
-  // When the copies out of, and into, the memory are done, of X and encoded pages, too.
+  // When the copies out of, and into, the memory are done, of all kinds and encoded pages.
   Fence& open_fence(int place, int layer) {
     return open_fences_[static_cast<size_t>(place * format_.layers + layer)];
   }
@@ -86,15 +96,16 @@ class StepBuffers {
  private:
   StepBuffers(const CacheFormat& format, int64_t append_pages)
       : format_(format), append_pages_(append_pages) {}
+  int64_t encoded_half_bytes() const {
+    return append_pages_ * (2 * format_.kv_heads * format_.closed_stride() +
+                            format_.max_head_groups() * format_.param_stride());
+  }
 
   const CacheFormat& format_;
   const int64_t append_pages_;
-  std::unique_ptr<Buffer> open_;
-  std::unique_ptr<Buffer> append_;
-  std::unique_ptr<Buffer> encoded_;  // null without an encoding
-  std::unique_ptr<Buffer> open_x_;   // null where no X is kept
-  std::unique_ptr<Buffer> append_x_;
-  std::vector<Fence> open_fences_;  // [max_sequences * layers]
+  PerSlabKind<std::unique_ptr<OpenPages>> pages_;  // null where the cache has none of the kind
+  std::unique_ptr<Buffer> encoded_;                // null without an encoding
+  std::vector<Fence> open_fences_;                 // [max_sequences * layers]
   std::array<Fence, 2> append_fences_;
 };
 
