@@ -182,13 +182,17 @@ Status Context::Impl::Build(const Workload& workload, std::unique_ptr<kv::Sessio
   setup->plan.host_share = *share;
   plan = ReportOf(setup->plan, plan::SmallestBudgets{}, config.shape.layers,
                   parts.device_budget != nullptr);
+  Result<std::unique_ptr<headway::Lanes>> new_lanes =
+      headway::Lanes::Create(device.get(), compute.get());
+  if (!new_lanes.ok()) return new_lanes.status();
+  lanes = std::move(*new_lanes);
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(setup->store, parts.env, device.get(), compute.get(), std::move(*session));
+      kv::Store::Create(setup->store, parts.env, device.get(), lanes.get(), std::move(*session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   if (setup->plan.streamed_weight_bytes > 0) {
     Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
-        *parts.model, *device, store->lanes(), fast_budget, host_budget, plan::kWeightBuffers);
+        *parts.model, *device, *lanes, fast_budget, host_budget, plan::kWeightBuffers);
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }

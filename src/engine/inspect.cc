@@ -7,7 +7,7 @@
 #include "base/env.h"
 #include "base/exceptions.h"
 #include "headway/engine.h"
-#include "kv/store/slab_file.h"
+#include "kv/session/slab_file.h"
 #include "model/config.h"
 #include "model/locate.h"
 #include "model/rope.h"

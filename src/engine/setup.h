@@ -12,7 +12,7 @@
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
-#include "kv/store/slab_file.h"
+#include "kv/session/slab_file.h"
 #include "kv/store/store.h"
 #include "model/model.h"
 #include "plan/plan.h"

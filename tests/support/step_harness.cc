@@ -80,7 +80,6 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   options.staging_slabs = config.staging_slabs;
   options.bounce_slabs = 2;
   options.placement = config.placement;
-  options.wait_filter = config.wait_filter;
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
   options.disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   const kv::StoreFootprint fixed = kv::FootprintOf(options);
@@ -151,14 +150,18 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (config.host || config.host_share > 0.0) {
     if (Status s = h->MakeHost(model, options, max_length); !s.ok()) return s;
   }
+  Result<std::unique_ptr<Lanes>> lanes =
+      Lanes::Create(h->device_.get(), h->compute_.get(), config.wait_filter);
+  if (!lanes.ok()) return lanes.status();
+  h->lanes_ = std::move(*lanes);
   Result<std::unique_ptr<kv::Store>> store =
-      kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
+      kv::Store::Create(options, env, h->device_.get(), h->lanes_.get(), nullptr);
   if (!store.ok()) return store.status();
   h->store_ = std::move(*store);
   if (model.Streams(shape.layers - 1)) {
     Result<std::unique_ptr<WeightStream>> weights =
-        WeightStream::Create(model, *h->device_, h->store_->lanes(), *h->memory_budget_,
-                             *h->memory_budget_, plan::kWeightBuffers);
+        WeightStream::Create(model, *h->device_, *h->lanes_, *h->memory_budget_, *h->memory_budget_,
+                             plan::kWeightBuffers);
     if (!weights.ok()) return weights.status();
     h->weights_ = std::move(*weights);
   }

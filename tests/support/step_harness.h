@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "device/device.h"
+#include "device/lanes.h"
 #include "device/trace.h"
 #include "engine/executor.h"
 #include "headway/engine.h"
@@ -56,7 +57,7 @@ struct HarnessConfig {
   // Not null: lanes are delayed as it says, and kernels run behind the caller's back on the CPU,
   // too. Outlives the harness.
   Delays* delays = nullptr;
-  kv::LaneWaitFilter wait_filter;
+  LaneWaitFilter wait_filter;
   // Makes other kernels of them.
   std::function<std::unique_ptr<Kernels>(std::unique_ptr<Kernels>)> wrap_kernels;
 
@@ -106,6 +107,7 @@ class StepHarness {
   std::unique_ptr<ThreadPool> host_pool_;
   std::unique_ptr<HostAttention> host_;
   HostShareControl host_share_{0.0};
+  std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<kv::Store> store_;
   std::unique_ptr<WeightStream> weights_;
   std::unique_ptr<Executor> executor_;

@@ -20,7 +20,7 @@
 #include "device/device.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
-#include "kv/store/format.h"
+#include "kv/pages/format.h"
 
 namespace headway {
 

@@ -1,7 +1,6 @@
 #include "engine/step/reads.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace headway {
 
@@ -38,9 +37,9 @@ Status Reads::Announce() {
   std::vector<kv::SlabRead> reads;
   reads.reserve(queue_.size() - announced_);
   for (; announced_ < queue_.size(); ++announced_) reads.push_back(queue_[announced_].slab);
-  const Status status = context_.store.BeginReads(std::move(reads), holds_);
+  const Status status = context_.store.HoldOnHost(holds_);
   holds_.clear();
-  return status;
+  return status.ok() ? context_.store.Announce(reads) : status;
 }
 
 bool Reads::IsNext(int path, int layer, int group) const {

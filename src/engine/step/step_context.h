@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "engine/step/limits.h"
 #include "kernels/kernels.h"
-#include "kv/store/format.h"
+#include "kv/pages/format.h"
 #include "kv/store/store.h"
 #include "model/model.h"
 

@@ -26,7 +26,7 @@ std::vector<int> DiskLayers(const std::vector<int>& streamed, int count) {
 }
 
 Result<std::unique_ptr<WeightStream>> WeightStream::Create(const Model& model, Device& device,
-                                                           kv::Lanes& lanes, Budget& budget,
+                                                           Lanes& lanes, Budget& budget,
                                                            Budget& host_budget, int buffers) {
   std::unique_ptr<WeightStream> made(new WeightStream(model, lanes));
   int64_t largest = 0;

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/lanes.h"
 #include "headway/status.h"
-#include "kv/store/lanes.h"
 #include "model/model.h"
 
 namespace headway {
@@ -36,7 +36,7 @@ class WeightStream {
   // and as many bounce buffers from `host_budget`, at most one a layer that is on disk. Everything
   // outlives it.
   static Result<std::unique_ptr<WeightStream>> Create(const Model& model, Device& device,
-                                                      kv::Lanes& lanes, Budget& budget,
+                                                      Lanes& lanes, Budget& budget,
                                                       Budget& host_budget, int buffers);
   ~WeightStream();
 
@@ -55,7 +55,7 @@ class WeightStream {
   struct Slot {
     std::unique_ptr<Buffer> memory;
     int layer = -1;  // in it or on its way
-    kv::Fence ready, used;
+    Fence ready, used;
   };
 
   // Some buffers and the order in which layers pass through them, again and again.
@@ -72,7 +72,7 @@ class WeightStream {
     Slot* Free();
   };
 
-  WeightStream(const Model& model, kv::Lanes& lanes) : model_(model), lanes_(lanes) {}
+  WeightStream(const Model& model, Lanes& lanes) : model_(model), lanes_(lanes) {}
   Slot* Load(int layer);
   // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
   void CopyFromDisk(int layer, std::byte* to);
@@ -80,7 +80,7 @@ class WeightStream {
   void ReadAhead();
 
   const Model& model_;
-  kv::Lanes& lanes_;
+  Lanes& lanes_;
   Ring device_;           // of all layers that stream
   Ring bounce_;           // of those on disk
   Slot* held_ = nullptr;  // acquired and not released
