@@ -9,7 +9,7 @@
 
 #include "model/config.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 namespace {
 

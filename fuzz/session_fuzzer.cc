@@ -15,11 +15,11 @@
 
 #include "base/check.h"
 #include "device/budget.h"
-#include "kv/store/memory_env.h"
-#include "kv/store/session_layout.h"
-#include "kv/store/slab_file.h"
-#include "kv/store/slab_test_util.h"
-#include "kv/store/wire.h"
+#include "kv/session/session_layout.h"
+#include "kv/session/slab_file.h"
+#include "kv/session/wire.h"
+#include "kv/testing/memory_env.h"
+#include "kv/testing/slab_test_util.h"
 
 namespace headway::kv {
 namespace {

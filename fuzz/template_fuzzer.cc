@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/utf8.h"
-#include "model/template/chat_template.h"
+#include "text/template/chat_template.h"
 
 namespace {
 

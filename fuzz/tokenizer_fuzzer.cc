@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "model/tokenizer/regex.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/regex.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Headway's chat templates with jinja2 on random templates.
 
-    scripts/check_template.py BUILD/src/model/template/template_render [--seed N] [--count N]
+    scripts/check_template.py BUILD/src/text/template/template_render [--seed N] [--count N]
 
 Prints every difference and exits with 1 when there is one. `--file F` compares the cases of a JSON
 list of {"template", "context"} instead.

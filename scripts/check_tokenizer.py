@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Headway's tokenizer with PyPI's tokenizers on random text and on given files.
 
-    python3 scripts/check_tokenizer.py --tool BUILD/src/model/tokenizer/tokenize_tool [--megabytes 4] [--seed 1]
+    python3 scripts/check_tokenizer.py --tool BUILD/src/text/tokenizer/tokenize_tool [--megabytes 4] [--seed 1]
         [--text FILE ...] [TOKENIZER_JSON ...]
 
 Without TOKENIZER_JSON: the demo model's and all of tests/golden/tokenizer. Exits with 1 at the first difference,

@@ -325,7 +325,7 @@ TEST_P(StreamingHeads, ProbedAttentionIsThatOfPlainAttention) {
     ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(119), rope).ok());
     std::vector<float> far(static_cast<size_t>(kLayers) * expected[0].size());
     const StepInput input{sequence, std::span(tokens).last(1), &rope, LogitsMode::kNone};
-    const Status status = (*h)->executor().ProbeFarAttention(input, sink, recent, far);
+    const Status status = (*h)->executor().StepWithFarMass(input, {sink, recent}, far);
     ASSERT_TRUE(status.ok()) << status.message();
     // Shares of attention differ as logits do, which are near 1 in this model.
     const double tolerance = TestDevice() == "cpu" && GetParam() == DType::kF32 ? 1e-4 : 0.03;

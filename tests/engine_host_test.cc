@@ -130,8 +130,8 @@ TEST(HostAttention, AHostThatBecomesSlowGetsLess) {
     rows->push_back(std::move((*one)[0]));
   }
   ExpectNear(*model, expected, *rows, "a late host");
-  EXPECT_LT((*h)->executor().host_share(), 0.2);
-  EXPECT_GT((*h)->executor().host_share(), 0.0);
+  EXPECT_LT((*h)->host_share(), 0.2);
+  EXPECT_GT((*h)->host_share(), 0.0);
 }
 
 TEST(HostAttention, AnErrorOfTheHostEndsTheStep) {

@@ -213,7 +213,7 @@ TEST(EngineRace, DelaysNeverChangeABit) {
 // A wait between two lanes: where it is in the code, who waits, and for whom.
 using WaitKey = std::tuple<std::string, std::string, std::string>;
 
-WaitKey KeyOf(const kv::LaneWait& wait) {
+WaitKey KeyOf(const LaneWait& wait) {
   const std::string file = wait.file;
   return {file.substr(file.rfind('/') + 1) + ":" + std::to_string(wait.line), LaneName(wait.waiter),
           LaneName(wait.awaited)};
@@ -226,7 +226,7 @@ std::map<WaitKey, Lane> WaitsOf(Model& model, const HarnessConfig& plan, uint64_
   Delays delays(7);
   HarnessConfig config = plan;
   config.delays = &delays;
-  config.wait_filter = [&](const kv::LaneWait& wait) {
+  config.wait_filter = [&](const LaneWait& wait) {
     waits[KeyOf(wait)] = wait.awaited;
     return true;
   };
@@ -246,7 +246,7 @@ int64_t FirstDifference(Model& model, const HarnessConfig& plan, uint64_t seed,
   delays.Set(late, /*every=*/1, /*least_us=*/200, /*most_us=*/400);
   HarnessConfig config = plan;
   config.delays = &delays;
-  config.wait_filter = [&](const kv::LaneWait& wait) { return KeyOf(wait) != left_out; };
+  config.wait_filter = [&](const LaneWait& wait) { return KeyOf(wait) != left_out; };
   Life life(model, config, seed);
   for (size_t step = 0; life.ok() && step < expected.size(); ++step) {
     const Result<uint64_t> hash = life.Step();

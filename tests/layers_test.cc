@@ -1,12 +1,14 @@
 // Holds the include lines of src/ to the table of rooms in ARCHITECTURE.md.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace headway {
 namespace {
@@ -19,15 +21,21 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"device", {"base"}},
     {"kernels", {"base", "device"}},
     {"kv", {"base", "device", "kernels"}},
+    {"text", {"base"}},
     {"model", {"base", "device", "kernels"}},
     {"hardware", {"base", "device", "kernels"}},
     {"plan", {"base"}},
-    {"engine", {"base", "device", "kernels", "kv", "model", "hardware", "plan"}},
+    {"engine", {"base", "device", "kernels", "kv", "text", "model", "hardware", "plan"}},
     {"engine/eval", {"base"}},
     {"cli", {"base"}},
 };
 // Single folders that a room may use beside.
 const std::map<std::string, std::set<std::string>> kMayIncludeFolder = {{"cli", {"engine/eval"}}};
+
+// The folders of a room, lowest first: a file includes only those below and its own.
+const std::map<std::string, std::vector<std::string>> kFolderOrder = {
+    {"kv", {"policy", "pages", "session", "tiers", "step", "store", "testing"}},
+};
 
 // "engine/eval" for engine/eval/x.h where the table has it, else "engine".
 std::string RoomOf(const std::string& path) {
@@ -48,6 +56,20 @@ bool Allowed(const std::string& from, const std::string& to) {
   if (kMayInclude.at(from_room).count(to_room) > 0) return true;
   const auto folders = kMayIncludeFolder.find(from_room);
   return folders != kMayIncludeFolder.end() && folders->second.count(FolderOf(to)) > 0;
+}
+
+// Where a file's folder stands in the order of its room; -1 where the room has none.
+int RankOf(const std::string& path) {
+  const auto order = kFolderOrder.find(RoomOf(path));
+  if (order == kFolderOrder.end()) return -1;
+  const std::vector<std::string>& folders = order->second;
+  const auto at = std::find(folders.begin(), folders.end(), fs::path(FolderOf(path)).filename());
+  EXPECT_NE(at, folders.end()) << path << " is in no folder of its room's order";
+  return static_cast<int>(at - folders.begin());
+}
+
+bool Upward(const std::string& from, const std::string& to) {
+  return RoomOf(from) == RoomOf(to) && RankOf(to) > RankOf(from);
 }
 
 TEST(Layers, IncludesFollowTheTable) {
@@ -74,6 +96,7 @@ TEST(Layers, IncludesFollowTheTable) {
         continue;
       }
       EXPECT_TRUE(Allowed(file, target)) << file << " may not include " << target;
+      EXPECT_FALSE(Upward(file, target)) << file << " is below " << target;
     }
   }
   EXPECT_GT(edges, 100) << "the check read too few include lines to mean anything";
@@ -99,10 +122,16 @@ TEST(Layers, TheTableForbids) {
   EXPECT_FALSE(Allowed("plan/plan.cc", "kernels/kernels.h"));
   EXPECT_FALSE(Allowed("kv/store/store.cc", "model/model.h"));
   EXPECT_FALSE(Allowed("plan/cost.cc", "hardware/profiles.h"));
-  EXPECT_FALSE(Allowed("hardware/meter.cc", "engine/host_attention.h"));
+  EXPECT_FALSE(Allowed("hardware/meter.cc", "engine/paths/host_attention.h"));
   EXPECT_FALSE(Allowed("base/env.cc", "device/device.h"));
+  EXPECT_FALSE(Allowed("text/tokenizer/bpe.cc", "model/config.h"));
+  EXPECT_FALSE(Allowed("model/config.cc", "text/tokenizer/tokenizer.h"));
   EXPECT_FALSE(Allowed("cli/main.cc", "engine/executor.h"));
   EXPECT_TRUE(Allowed("cli/main.cc", "headway/engine.h"));
+  EXPECT_TRUE(Upward("kv/pages/format.h", "kv/tiers/slabs.h"));
+  EXPECT_TRUE(Upward("kv/store/store.cc", "kv/testing/memory_env.h"));
+  EXPECT_FALSE(Upward("kv/tiers/slabs.h", "kv/pages/format.h"));
+  EXPECT_FALSE(Upward("engine/setup.h", "kv/store/store.h"));
 }
 
 }  // namespace

@@ -68,6 +68,37 @@ size_t DecodeUtf8(std::string_view text, size_t offset, char32_t* code_point) {
   return match.bytes;
 }
 
+char32_t NextWideCharacter(std::string_view text, size_t* offset) {
+  const Match match = MatchCharacter(text, *offset);
+  HEADWAY_CHECK(match.complete);
+  *offset += match.bytes;
+  return match.code_point;
+}
+
+size_t PreviousOffset(std::string_view text, size_t offset) {
+  do {
+    --offset;
+  } while (offset > 0 && (static_cast<uint8_t>(text[offset]) & 0xC0) == 0x80);
+  return offset;
+}
+
+char32_t LastCharacter(std::string_view text, size_t* length) {
+  size_t begin = PreviousOffset(text, text.size());
+  *length = text.size() - begin;
+  return NextCharacter(text, &begin);
+}
+
+int64_t CountChars(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+}
+
+size_t CharOffset(std::string_view text, int64_t index) {
+  size_t offset = 0;
+  for (; index > 0 && offset < text.size(); --index) offset += CharBytes(text, offset);
+  return offset;
+}
+
 void AppendUtf8(char32_t code_point, std::string* text) {
   HEADWAY_CHECK(code_point <= 0x10FFFF && (code_point < 0xD800 || code_point > 0xDFFF));
   const auto put = [text](char32_t byte) { text->push_back(static_cast<char>(byte)); };

@@ -131,5 +131,19 @@ TEST(Utf8, SplitStreamsJoinToTheSameText) {
   }
 }
 
+TEST(Utf8Test, WalksOverText) {
+  const std::string text = "aé漢😀";
+  EXPECT_EQ(CountChars(text), 4);
+  EXPECT_EQ(CharOffset(text, 3), 6u);
+  EXPECT_EQ(CharOffset("aé", 9), 3u);
+  EXPECT_EQ(CharAt(text, 3), U'漢');
+  size_t offset = 1, length = 0;
+  EXPECT_EQ(NextCharacter(text, &offset), U'é');
+  EXPECT_EQ(offset, 3u);
+  EXPECT_EQ(LastCharacter(text, &length), U'😀');
+  EXPECT_EQ(length, 4u);
+  EXPECT_EQ(PreviousOffset(text, 6), 3u);
+}
+
 }  // namespace
 }  // namespace headway

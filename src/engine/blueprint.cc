@@ -6,7 +6,7 @@
 
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
-#include "kv/store/session_sizes.h"
+#include "kv/session/session_sizes.h"
 #include "model/config_identity.h"
 #include "plan/choose.h"
 

@@ -15,7 +15,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 #include "kv/policy/head_pattern.h"
-#include "kv/store/manifest.h"
+#include "kv/session/manifest.h"
 #include "model/model.h"
 #include "plan/plan.h"
 

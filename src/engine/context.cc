@@ -156,16 +156,20 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   if (Status s = kernels->Prepare(blueprint.layout.kernels, *device, fast_budget); !s.ok()) {
     return s;
   }
-  Result<double> host_share = MakeHostAttention(blueprint);
-  if (!host_share.ok()) return host_share.status();
-  plan.host_share = *host_share;
+  Result<double> share = MakeHostAttention(blueprint);
+  if (!share.ok()) return share.status();
+  plan.host_share = *share;
+  Result<std::unique_ptr<headway::Lanes>> new_lanes =
+      headway::Lanes::Create(device.get(), compute.get());
+  if (!new_lanes.ok()) return new_lanes.status();
+  lanes = std::move(*new_lanes);
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(options, parts.env, device.get(), compute.get(), std::move(*session));
+      kv::Store::Create(options, parts.env, device.get(), lanes.get(), std::move(*session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   if (blueprint.plan.streamed_weight_bytes > 0) {
     Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
-        *parts.model, *device, store->lanes(), fast_budget, host_budget, plan::kWeightBuffers);
+        *parts.model, *device, *lanes, fast_budget, host_budget, plan::kWeightBuffers);
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }
@@ -180,17 +184,17 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
 Status Context::Impl::MakeExecutor(const Blueprint& blueprint, Budget& fast_budget) {
   ExecutorLimits limits = blueprint.layout.executor;
   limits.host_reads_device = device->host_reads_memory();
-  HostPath host{host_attention.get(), plan.host_share, nullptr};
-  const bool corrected = PlansHostShare(*parts.settings, parts.backend->info()) &&
-                         parts.settings->plans == Settings::Plans::kCorrected;
-  if (host_attention != nullptr && corrected) {
-    host.trace = &trace;
-    // Of all, the bus would never be measured.
-    host.share = std::min(host.share, HostShareControl::kMost);
-  }
+  const bool corrected = host_attention != nullptr &&
+                         parts.settings->plans == Settings::Plans::kCorrected &&
+                         PlansHostShare(*parts.settings, parts.backend->info());
+  // Of all, the bus would never be measured.
+  host_share = HostShareControl(corrected ? std::min(plan.host_share, HostShareControl::kMost)
+                                          : plan.host_share);
+  const HostOptions host{host_attention.get(), &host_share, corrected ? &trace : nullptr};
   Result<std::unique_ptr<Executor>> made =
-      Executor::Create(*parts.model, *kernels, *device, *compute, *store, limits, fast_budget,
-                       memory_budget, host, weights.get());
+      Executor::Create({*parts.model, *kernels, *device, *compute, *store, fast_budget,
+                        memory_budget, host, weights.get()},
+                       limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
   return OkStatus();
@@ -299,7 +303,7 @@ int64_t Context::SessionTokens() const { return impl_->session_tokens; }
 const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const {
   Timings timings = impl_->generator->timings();
-  timings.host_share = impl_->executor->host_share();
+  timings.host_share = impl_->host_share.share();
   return timings;
 }
 

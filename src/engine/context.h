@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "device/device.h"
+#include "device/lanes.h"
 #include "device/trace.h"
 #include "engine/blueprint.h"
 #include "engine/executor.h"
@@ -69,6 +70,8 @@ struct Context::Impl {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<ThreadPool> host_pool;          // of the path `host`; null without it
   std::unique_ptr<HostAttention> host_attention;  // the same
+  HostShareControl host_share{0.0};               // what it is given of the pages in host memory
+  std::unique_ptr<headway::Lanes> lanes;
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
   std::unique_ptr<Executor> executor;

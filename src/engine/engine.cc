@@ -21,12 +21,12 @@
 #include "engine/open.h"
 #include "engine/report.h"
 #include "engine/settings.h"
-#include "engine/weight_stream.h"
+#include "engine/step/weight_stream.h"
 #include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"
-#include "model/template/chat_template.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace headway {
 

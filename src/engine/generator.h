@@ -19,7 +19,7 @@
 #include "kv/store/store.h"
 #include "model/model.h"
 #include "model/rope.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace headway {
 

@@ -32,7 +32,7 @@ Result<std::vector<float>> Generator::FarAttention(std::span<const TokenId> toke
   for (size_t at = static_cast<size_t>(from); at < tokens.size(); ++at) {
     const StepInput input{*slots_[0].sequence, tokens.subspan(at, 1), &run.rope, LogitsMode::kNone};
     slots_[0].tokens.push_back(tokens[at]);
-    const Status status = executor_.ProbeFarAttention(input, sink, recent, step);
+    const Status status = executor_.StepWithFarMass(input, {sink, recent}, step);
     slots_[0].tokens.resize(static_cast<size_t>(store_.Length(*slots_[0].sequence)));
     if (!status.ok()) return status;
     for (size_t head = 0; head < far.size(); ++head) {

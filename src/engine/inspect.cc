@@ -7,13 +7,13 @@
 #include "base/env.h"
 #include "base/exceptions.h"
 #include "headway/engine.h"
-#include "kv/store/slab_file.h"
+#include "kv/session/slab_file.h"
 #include "model/config.h"
 #include "model/locate.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
-#include "model/template/chat_template.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/weights/safetensors.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace headway {
 namespace {

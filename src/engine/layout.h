@@ -9,7 +9,7 @@
 
 #include "base/types.h"
 #include "engine/executor.h"
-#include "engine/host_attention.h"
+#include "engine/paths/host_attention.h"
 #include "kernels/kernels.h"
 #include "kv/policy/head_pattern.h"
 #include "kv/store/store.h"

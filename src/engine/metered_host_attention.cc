@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/host_attention.h"
+#include "engine/paths/host_attention.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace headway {

@@ -15,7 +15,7 @@
 #include "engine/settings.h"
 #include "headway/engine.h"
 #include "model/locate.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 namespace headway {
 namespace {

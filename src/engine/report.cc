@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "engine/weight_stream.h"
+#include "engine/step/weight_stream.h"
 
 namespace headway {
 

@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
+#include "kernels/cache.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
+#include "kernels/logits.h"
 
 namespace headway {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace headway {
 

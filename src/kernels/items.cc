@@ -30,6 +30,19 @@ int64_t PartsOf(const AttentionItem& item) {
   return item.split == 0 ? 1 : CeilDiv(item.keys.pages.count, item.split);
 }
 
+AttentionRequest RequestOf(const PageFormat& format, int group, const AttentionParams& params,
+                           const AttentionItem& item) {
+  const bool encoded = item.keys.pages.params != nullptr;
+  return {.dtype = format.dtype,
+          .encoding = encoded ? format.encoding : Encoding::kNone,
+          .head_dim = format.head_dim,
+          .group = group,
+          .softcap = params.softcap != 0.0f,
+          .positions = item.keys.positions != nullptr,
+          .key_transform = item.transform.inv_freq != nullptr,
+          .key_mass = item.key_mass != nullptr};
+}
+
 std::vector<AttentionItem> SingleStates(const PageFormat& format, int group,
                                         std::span<const AttentionItem> items,
                                         int64_t activation_bytes) {

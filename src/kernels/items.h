@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 namespace headway {
 
@@ -15,6 +15,10 @@ KeyRun KeysOf(const PageFormat& format, const KeyRun& keys, int head, int64_t be
 
 // Partial states of a decode item: ceil(keys / split), one without a split.
 int64_t PartsOf(const AttentionItem& item);
+
+// What an item asks for; item.keys.pages.params tells whether its pages are encoded.
+AttentionRequest RequestOf(const PageFormat& format, int group, const AttentionParams& params,
+                           const AttentionItem& item);
 
 // The same work as items of one head and one state each. `activation_bytes` is the size of an
 // element of q.

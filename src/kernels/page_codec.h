@@ -19,7 +19,8 @@
 #include <cstdint>
 
 #include "base/bytes.h"
-#include "kernels/kernels.h"
+#include "kernels/cache.h"
+#include "kernels/pages.h"
 
 namespace headway {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace headway {
 

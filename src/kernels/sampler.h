@@ -27,7 +27,7 @@
 #include "base/types.h"
 #include "headway/status.h"
 #include "headway/types.h"
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace headway {
 

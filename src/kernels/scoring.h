@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "headway/status.h"
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 #include "kernels/sampling.h"
 
 namespace headway {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/json/json.h"
 #include "model/foreign.h"
-#include "model/json_util.h"
 
 namespace headway {
 

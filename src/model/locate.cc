@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/json/json.h"
 #include "model/foreign.h"
-#include "model/json_util.h"
 
 namespace headway {
 

@@ -25,9 +25,9 @@
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
-#include "model/disk_block.h"
-#include "model/fingerprint.h"
-#include "model/safetensors.h"
+#include "model/weights/disk_block.h"
+#include "model/weights/fingerprint.h"
+#include "model/weights/safetensors.h"
 
 namespace headway {
 

@@ -186,6 +186,9 @@ class DelayingKernels final : public Kernels {
         [this, format, copy = CopyOf(items)](Stream& s) { inner_->RopeStoreKv(s, format, copy); });
   }
   bool TakesEncoding(Encoding encoding) const override { return inner_->TakesEncoding(encoding); }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return inner_->SupportsAttention(request);
+  }
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     Run(stream,

@@ -104,7 +104,6 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   const Layout layout = h->LayOutFor(model, sequences, max_length);
   kv::StoreOptions options = layout.store;
   options.placement = config.placement;
-  options.wait_filter = config.wait_filter;
   options.disk_directory = disk_directory;
   h->MakeBudgets(&options);
   if (Status s = h->kernels_->Prepare(layout.kernels, *h->device_, *h->memory_budget_); !s.ok()) {
@@ -115,24 +114,29 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (config.host || config.host_share > 0.0) {
     if (Status s = h->MakeHost(model, layout); !s.ok()) return s;
   }
+  Result<std::unique_ptr<Lanes>> lanes =
+      Lanes::Create(h->device_.get(), h->compute_.get(), config.wait_filter);
+  if (!lanes.ok()) return lanes.status();
+  h->lanes_ = std::move(*lanes);
   Result<std::unique_ptr<kv::Store>> store =
-      kv::Store::Create(options, env, h->device_.get(), h->compute_.get(), nullptr);
+      kv::Store::Create(options, env, h->device_.get(), h->lanes_.get(), nullptr);
   if (!store.ok()) return store.status();
   h->store_ = std::move(*store);
   if (model.Streams(shape.layers - 1)) {
     Result<std::unique_ptr<WeightStream>> weights =
-        WeightStream::Create(model, *h->device_, h->store_->lanes(), *h->memory_budget_,
-                             *h->memory_budget_, plan::kWeightBuffers);
+        WeightStream::Create(model, *h->device_, *h->lanes_, *h->memory_budget_, *h->memory_budget_,
+                             plan::kWeightBuffers);
     if (!weights.ok()) return weights.status();
     h->weights_ = std::move(*weights);
   }
   ExecutorLimits executor_limits = layout.executor;
   executor_limits.host_reads_device = h->device_->host_reads_memory();
-  HostPath host{h->host_.get(), config.host_share, nullptr};
-  if (config.adapt) host.trace = &h->trace_;
+  h->host_share_ = HostShareControl(config.host_share);
+  const HostOptions host{h->host_.get(), &h->host_share_, config.adapt ? &h->trace_ : nullptr};
   Result<std::unique_ptr<Executor>> executor =
-      Executor::Create(model, *h->kernels_, *h->device_, *h->compute_, *h->store_, executor_limits,
-                       *h->memory_budget_, *h->memory_budget_, host, h->weights_.get());
+      Executor::Create({model, *h->kernels_, *h->device_, *h->compute_, *h->store_,
+                        *h->memory_budget_, *h->memory_budget_, host, h->weights_.get()},
+                       executor_limits);
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;

@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "device/device.h"
+#include "device/lanes.h"
 #include "device/trace.h"
 #include "engine/executor.h"
 #include "engine/layout.h"
@@ -56,7 +57,7 @@ struct HarnessConfig {
   // Not null: lanes are delayed as it says, and kernels run behind the caller's back on the CPU,
   // too. Outlives the harness.
   Delays* delays = nullptr;
-  kv::LaneWaitFilter wait_filter;
+  LaneWaitFilter wait_filter;
   // Makes other kernels of them.
   std::function<std::unique_ptr<Kernels>(std::unique_ptr<Kernels>)> wrap_kernels;
 
@@ -80,6 +81,8 @@ class StepHarness {
 
   kv::Store& store() { return *store_; }
   Executor& executor() { return *executor_; }
+  // Of what lies in host memory, what the host attends to now.
+  double host_share() const { return host_share_.share(); }
 
   Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(config_.x_segments); }
   // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
@@ -106,6 +109,8 @@ class StepHarness {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<ThreadPool> host_pool_;
   std::unique_ptr<HostAttention> host_;
+  HostShareControl host_share_{0.0};
+  std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<kv::Store> store_;
   std::unique_ptr<WeightStream> weights_;
   std::unique_ptr<Executor> executor_;

@@ -53,6 +53,9 @@ class GpuKernelSizes final : public KernelSizes {
     return cuda::WorkspaceLayout(limits).total;
   }
   bool TakesEncoding(Encoding) const override { return true; }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return cuda::SupportsAttention(request);
+  }
 };
 
 #ifdef HEADWAY_CUDA

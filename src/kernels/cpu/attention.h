@@ -9,10 +9,18 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "kernels/attention.h"
+#include "kernels/cache.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
+#include "kernels/sizes.h"
 
 namespace headway::cpu {
+
+// Everything that the interface has. Encoded rows are read in pairs of elements.
+constexpr bool SupportsAttention(const AttentionRequest& request) {
+  return request.head_dim > 0 && request.group > 0 &&
+         (request.encoding == Encoding::kNone || request.head_dim % 2 == 0);
+}
 
 // Working memory of Attend: AttentionScratchBytes(limits, threads) bytes, 64-byte aligned, for
 // calls within `limits` on pools of at most `threads`.

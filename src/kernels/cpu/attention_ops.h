@@ -17,7 +17,6 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
 
 namespace headway::cpu {
 

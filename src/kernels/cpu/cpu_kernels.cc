@@ -189,6 +189,9 @@ class CpuKernels : public Kernels {
   }
 
   bool TakesEncoding(Encoding) const override { return true; }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return cpu::SupportsAttention(request);
+  }
 
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {

@@ -8,7 +8,8 @@
 
 #include "base/types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
+#include "kernels/logits.h"
 
 namespace headway::cpu {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/kernels.h"
+#include "kernels/linear.h"
 
 namespace headway::cpu {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
+#include "kernels/linear.h"
 
 namespace headway::cpu {
 

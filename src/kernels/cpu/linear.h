@@ -9,7 +9,8 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/kernels.h"
+#include "kernels/linear.h"
+#include "kernels/sizes.h"
 
 namespace headway::cpu {
 

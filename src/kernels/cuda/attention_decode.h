@@ -9,7 +9,7 @@
 #include <span>
 
 #include "base/types.h"
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 namespace headway::cuda {
 

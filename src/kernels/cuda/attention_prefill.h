@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "base/types.h"
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 namespace headway::cuda {
 

@@ -26,6 +26,7 @@
 #include "kernels/cuda/scoring.h"
 #include "kernels/cuda/sdpa.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/items.h"
 
 namespace headway {
 namespace {
@@ -71,6 +72,9 @@ class CudaKernels final : public Kernels {
   int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
 
   bool TakesEncoding(Encoding) const override { return true; }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return cuda::SupportsAttention(request);
+  }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
 
@@ -244,7 +248,13 @@ class CudaKernels final : public Kernels {
     Call call(stream, AttendCost(format, group, params, items, Bytes()));
     few_.clear();
     for (const AttentionItem& item : items) {
-      HEADWAY_CHECK(item.transform.inv_freq == nullptr && item.key_mass == nullptr);
+      if (!SupportsAttention(RequestOf(format, group, params, item))) {
+        call.Check(
+            Status(StatusCode::kUnsupported,
+                   "attention on a GPU takes head sizes of multiples of 8 up to 256, without "
+                   "key transform and key mass"));
+        continue;
+      }
       // Decode steps, and other items that are too few for cuDNN.
       if (item.result == nullptr &&
           (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax)) {

@@ -9,7 +9,9 @@
 #include <span>
 
 #include "base/types.h"
-#include "kernels/kernels.h"
+#include "kernels/cache.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
 
 namespace headway::cuda {
 

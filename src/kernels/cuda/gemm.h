@@ -10,7 +10,7 @@
 #include "base/types.h"
 #include "headway/status.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear.h"
 
 namespace headway::cuda {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/cache.h"
 
 namespace headway::cuda {
 

@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "headway/status.h"
+#include "kernels/attention.h"
 #include "kernels/cuda/sdpa.h"
-#include "kernels/kernels.h"
+#include "kernels/sizes.h"
 
 namespace headway::cuda {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "kernels/cuda/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace headway::cuda {
 

@@ -1,5 +1,6 @@
-// What the kernels for GPUs take of memory and how they cut decode: arithmetic of the host alone,
-// so that a plan for a GPU can be made on a machine, and by a build, without one.
+// What the kernels for GPUs take of memory, how they cut decode, and what they can do: arithmetic
+// of the host alone, so that a plan for a GPU can be made on a machine, and by a build, without
+// one.
 #ifndef HEADWAY_KERNELS_CUDA_WORKSPACE_H_
 #define HEADWAY_KERNELS_CUDA_WORKSPACE_H_
 
@@ -8,7 +9,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
-#include "kernels/kernels.h"
+#include "kernels/sizes.h"
 
 namespace headway::cuda {
 
@@ -80,6 +81,14 @@ struct WorkspaceLayout {
 // Short sequences need many small parts to fill the GPU, long ones few to be merged.
 constexpr int64_t DecodeSplitOf(int64_t length) {
   return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
+}
+
+// Heads of up to kHeadDimMax elements in multiples of 8, in any encoding; keys are neither rotated
+// nor weighed.
+inline constexpr int kHeadDimMax = 256;
+constexpr bool SupportsAttention(const AttentionRequest& request) {
+  return request.head_dim >= 8 && request.head_dim <= kHeadDimMax && request.head_dim % 8 == 0 &&
+         request.group > 0 && !request.key_transform && !request.key_mass;
 }
 
 }  // namespace headway::cuda

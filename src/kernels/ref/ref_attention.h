@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
+#include "kernels/cache.h"
 
 namespace headway::ref {
 

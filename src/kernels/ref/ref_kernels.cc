@@ -122,6 +122,7 @@ class RefKernels : public Kernels {
   }
 
   bool TakesEncoding(Encoding) const override { return true; }
+  bool SupportsAttention(const AttentionRequest&) const override { return true; }
   void EncodePages(Stream&, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     ref::EncodePages(format, items);

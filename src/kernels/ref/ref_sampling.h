@@ -2,7 +2,7 @@
 #ifndef HEADWAY_KERNELS_REF_REF_SAMPLING_H_
 #define HEADWAY_KERNELS_REF_REF_SAMPLING_H_
 
-#include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace headway::ref {
 

@@ -1,55 +1,123 @@
 #include "kv/policy/placement.h"
 
-#include <span>
+#include <array>
+#include <vector>
 
 namespace headway::kv {
+namespace {
 
-std::span<const Tier> TiersOf(PlacementKind kind) {
-  static constexpr Tier kFirstFitTiers[] = {Tier::kDevice, Tier::kHost, Tier::kDisk};
-  static constexpr Tier kHostTiers[] = {Tier::kHost, Tier::kDisk};
-  static constexpr Tier kDiskTiers[] = {Tier::kDisk};
-  switch (kind) {
-    case PlacementKind::kFirstFit:
-    case PlacementKind::kLru:
-      return kFirstFitTiers;
-    case PlacementKind::kHostOnly:
-      return kHostTiers;
-    case PlacementKind::kDiskOnly:
-      return kDiskTiers;
-  }
-  return kFirstFitTiers;
+constexpr std::array kAllTiers = {Tier::kDevice, Tier::kHost, Tier::kDisk};
+
+// Slabs move up to the fastest tier with room as they are read.
+std::optional<Tier> FastestAbove(const Placement& placement, Tier home, const Room& room) {
+  const std::optional<Tier> fastest = placement.FastestWithRoom(room);
+  return fastest.has_value() && *fastest < home ? fastest : std::nullopt;
 }
 
-std::optional<Tier> PlaceNew(PlacementKind kind, const Room& room) {
-  // Under kLru a new slab belongs on the device, and an older one makes room for it.
-  if (kind == PlacementKind::kLru) {
+class FirstFit final : public Placement {
+ public:
+  std::span<const Tier> tiers() const override { return kAllTiers; }
+  std::optional<Tier> PlaceNew(const Room& room) const override { return FastestWithRoom(room); }
+  std::optional<Tier> PlacePromoted(Tier home, const Room& room) const override {
+    return FastestAbove(*this, home, room);
+  }
+};
+
+// The fastest of some tiers with room, for good.
+class SlowTiers final : public Placement {
+ public:
+  explicit SlowTiers(std::span<const Tier> tiers) : tiers_(tiers) {}
+  std::span<const Tier> tiers() const override { return tiers_; }
+  std::optional<Tier> PlaceNew(const Room& room) const override { return FastestWithRoom(room); }
+
+ private:
+  const std::span<const Tier> tiers_;
+};
+
+class OneTier final : public Placement {
+ public:
+  explicit OneTier(Tier tier) : tier_{tier} {}
+  std::span<const Tier> tiers() const override { return tier_; }
+  // Without room the tier itself says what it lacks.
+  std::optional<Tier> PlaceNew(const Room&) const override { return tier_[0]; }
+
+ private:
+  const std::array<Tier, 1> tier_;
+};
+
+class Lru final : public Placement {
+ public:
+  std::span<const Tier> tiers() const override { return kAllTiers; }
+  // A new slab belongs on the device, and an older one makes room for it.
+  std::optional<Tier> PlaceNew(const Room& room) const override {
     if (room.has[static_cast<int>(Tier::kDevice)]) return Tier::kDevice;
     return std::nullopt;
   }
-  for (const Tier tier : TiersOf(kind)) {
-    if (room.has[static_cast<int>(tier)]) return tier;
+  std::optional<Tier> PlacePromoted(Tier home, const Room& room) const override {
+    return FastestAbove(*this, home, room);
   }
-  return std::nullopt;
-}
 
-std::optional<Tier> PlacePromoted(PlacementKind kind, Tier home, const Room& room) {
-  if (kind != PlacementKind::kFirstFit && kind != PlacementKind::kLru) return std::nullopt;
-  for (const Tier tier : TiersOf(kind)) {
-    if (tier >= home) return std::nullopt;
-    if (room.has[static_cast<int>(tier)]) return tier;
-  }
-  return std::nullopt;
-}
-
-int PickVictim(std::span<const Candidate> candidates) {
-  int victim = -1;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!candidates[i].movable) continue;
-    if (victim < 0 || candidates[i].last_read < candidates[static_cast<size_t>(victim)].last_read) {
-      victim = static_cast<int>(i);
+  bool demotes() const override { return true; }
+  int PickVictim(std::span<const int32_t> movable) const override {
+    int victim = -1;
+    for (size_t i = 0; i < movable.size(); ++i) {
+      if (victim < 0 || LastRead(movable[i]) < LastRead(movable[static_cast<size_t>(victim)])) {
+        victim = static_cast<int>(i);
+      }
     }
+    return victim;
   }
-  return victim;
+
+  void BeginStep() override { ++step_; }
+  void Read(int32_t slab) override { Set(slab, step_); }
+  void Copied(int32_t from, int32_t to) override { Set(to, LastRead(from)); }
+  void Forget(int32_t slab) override { Set(slab, 0); }
+
+ private:
+  int64_t LastRead(int32_t slab) const {
+    const auto at = static_cast<size_t>(slab);
+    return at < last_read_.size() ? last_read_[at] : 0;
+  }
+  void Set(int32_t slab, int64_t step) {
+    const auto at = static_cast<size_t>(slab);
+    if (at >= last_read_.size()) last_read_.resize(at + 1, 0);
+    last_read_[at] = step;
+  }
+
+  int64_t step_ = 0;
+  std::vector<int64_t> last_read_;  // step; 0: never
+};
+
+}  // namespace
+
+std::optional<Tier> Placement::PlacePromoted(Tier, const Room&) const { return std::nullopt; }
+
+int Placement::PickVictim(std::span<const int32_t> movable) const {
+  return movable.empty() ? -1 : 0;
 }
+
+std::optional<Tier> Placement::FastestWithRoom(const Room& room) const {
+  for (const Tier tier : tiers()) {
+    if (room.has[static_cast<int>(tier)]) return tier;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Placement> Placement::Make(PlacementKind kind) {
+  const std::span<const Tier> all = kAllTiers;
+  switch (kind) {
+    case PlacementKind::kFirstFit:
+      break;
+    case PlacementKind::kLru:
+      return std::make_unique<Lru>();
+    case PlacementKind::kHostOnly:
+      return std::make_unique<SlowTiers>(all.subspan(1));
+    case PlacementKind::kDiskOnly:
+      return std::make_unique<SlowTiers>(all.subspan(2));
+  }
+  return std::make_unique<FirstFit>();
+}
+
+std::unique_ptr<Placement> Placement::Fixed(Tier tier) { return std::make_unique<OneTier>(tier); }
 
 }  // namespace headway::kv

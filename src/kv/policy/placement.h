@@ -1,9 +1,10 @@
-// Placement: which tier a slab is begun on, and which slab gives way. Pure decisions; the store
-// acts.
+// Placement: which tier a slab is begun on, where it moves up to, and which slab gives way. A
+// placement decides, by what it was told of the slabs; the store acts.
 #ifndef HEADWAY_KV_POLICY_PLACEMENT_H_
 #define HEADWAY_KV_POLICY_PLACEMENT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -19,28 +20,41 @@ enum class PlacementKind : uint8_t {
   kDiskOnly,  // slabs go to disk as their pages close
 };
 
-// Free slab frames a tier has.
+// Which tiers have a free slab frame.
 struct Room {
   bool has[kTierCount] = {};
 };
 
-// The tiers that a kind places slabs on, fastest first.
-std::span<const Tier> TiersOf(PlacementKind kind);
+// Slabs are numbers. What a placement knows of them is its own; numbers are used again after
+// Forget.
+class Placement {
+ public:
+  static std::unique_ptr<Placement> Make(PlacementKind kind);
+  // For slabs that lie on one tier for good.
+  static std::unique_ptr<Placement> Fixed(Tier tier);
+  virtual ~Placement() = default;
 
-// The tier for a new slab, by kind; nullopt when no tier that the kind allows has room and
-// something must be demoted first (kLru) or the step cannot run.
-std::optional<Tier> PlaceNew(PlacementKind kind, const Room& room);
+  // The tiers that it places slabs on, fastest first.
+  virtual std::span<const Tier> tiers() const = 0;
+  // The tier for a new slab; nullopt when no tier has room, or a slab must give way first.
+  virtual std::optional<Tier> PlaceNew(const Room& room) const = 0;
+  // The tier that a slab at `home` moves up to when it is read, nullopt to leave it where it is.
+  virtual std::optional<Tier> PlacePromoted(Tier home, const Room& room) const;
 
-// The tier that a slab at `home` moves up to when it is read, nullopt to leave it where it is.
-std::optional<Tier> PlacePromoted(PlacementKind kind, Tier home, const Room& room);
+  // Whether a slab on the fastest tier gives way to a new one.
+  virtual bool demotes() const { return false; }
+  // The slab that gives way: an index into `movable`, -1 where that is empty.
+  virtual int PickVictim(std::span<const int32_t> movable) const;
 
-// Of slabs described by the step in which they were read last and whether they may move, the index
-// of the one to demote; -1 when there is none.
-struct Candidate {
-  int64_t last_read = 0;
-  bool movable = false;  // full, closed, not in use
+  // What happens to slabs.
+  virtual void BeginStep() {}
+  virtual void Read(int32_t /*slab*/) {}
+  virtual void Copied(int32_t /*from*/, int32_t /*to*/) {}
+  virtual void Forget(int32_t /*slab*/) {}
+
+  // The fastest of the tiers with room.
+  std::optional<Tier> FastestWithRoom(const Room& room) const;
 };
-int PickVictim(std::span<const Candidate> candidates);
 
 }  // namespace headway::kv
 

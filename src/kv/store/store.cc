@@ -34,32 +34,23 @@ Status NoSuchSequence(SequenceId id) {
 
 // --- Making
 
-Store::Impl::Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes,
-                  Stream* compute_stream, std::unique_ptr<SlabFile> file, bool session)
+Store::Impl::Impl(const StoreOptions& store_options, Lanes* store_lanes,
+                  std::unique_ptr<SlabFile> file, bool session)
     : options(store_options),
       format(options.format),
+      layouts(LayoutsOf(format)),
       math(format),
       streaming_pages(format),
       is_session(session),
-      compute(compute_stream),
-      owned_lanes(std::move(made_lanes)),
-      lanes(*owned_lanes),
+      lanes(*store_lanes),
+      compute(&lanes.stream(Lane::kCompute)),
       disk(std::move(file), options.disk_budget, &lanes, format) {
   sequences.resize(static_cast<size_t>(options.max_sequences));
 }
 
 Store::Impl::~Impl() { lanes.Drain(); }
 
-Status Store::Impl::Allocate(Device* device) {
-  const int bounce_slabs = disk.present() ? options.bounce_slabs : 0;
-  Result<std::unique_ptr<StepBuffers>> made = StepBuffers::Create(
-      format, options.max_step_tokens, options.max_sequences, device, options.device_budget);
-  if (!made.ok()) return made.status();
-  buffers = std::move(*made);
-  Result<std::unique_ptr<StreamingHeads>> heads =
-      StreamingHeads::Create(format, options.max_sequences, device, options.device_budget);
-  if (!heads.ok()) return heads.status();
-  streaming = std::move(*heads);
+Status Store::Impl::AllocateStaging(Device* device) {
   Result<std::unique_ptr<Buffer>> slabs_on_device = device->Allocate(
       *options.device_budget, static_cast<size_t>(options.staging_slabs * format.slab_bytes()),
       "KV staging");
@@ -72,52 +63,90 @@ Status Store::Impl::Allocate(Device* device) {
     if (!on_device.ok()) return on_device.status();
     gathers = std::move(*on_device);
   }
-  if (bounce_slabs > 0) {
-    Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
-        options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget,
-        static_cast<size_t>(bounce_slabs * format.slab_bytes()), "KV bounce buffers");
-    if (!slabs_on_host.ok()) return slabs_on_host.status();
-    bounce = std::move(*slabs_on_host);
+  if (!disk.present() || options.bounce_slabs == 0) return OkStatus();
+  Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
+      options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget,
+      static_cast<size_t>(options.bounce_slabs * format.slab_bytes()), "KV bounce buffers");
+  if (!slabs_on_host.ok()) return slabs_on_host.status();
+  bounce = std::move(*slabs_on_host);
+  return OkStatus();
+}
+
+Status Store::Impl::MakePools(SlabKind kind, Device* device) {
+  const SlabLayout& layout = Of(layouts, kind);
+  if (!layout.kept) return OkStatus();
+  const bool moves = !layout.home.has_value();
+  if (moves) {
+    auto& on_device = Of(pools, kind)[static_cast<size_t>(Tier::kDevice)];
+    on_device = std::make_unique<FramePool>(Tier::kDevice, device, options.device_budget,
+                                            layout.slab_bytes, poison.get());
+    Status room = on_device->Preallocate(options.device_slabs);
+    if (!room.ok()) return room;
   }
+  auto& on_host = Of(pools, kind)[static_cast<size_t>(Tier::kHost)];
+  on_host = std::make_unique<FramePool>(Tier::kHost, device, options.host_budget, layout.slab_bytes,
+                                        poison.get());
+  if (options.alias_host_slabs > 0) return on_host->PreallocateAliased(options.alias_host_slabs);
+  return on_host->Preallocate(moves ? options.host_slabs : options.x_slabs);
+}
+
+SlabHomes Store::Impl::HomesOf(SlabKind kind) {
+  const SlabLayout& layout = Of(layouts, kind);
+  SlabHomes homes;
+  homes.device = Of(pools, kind)[static_cast<size_t>(Tier::kDevice)].get();
+  homes.host = Of(pools, kind)[static_cast<size_t>(Tier::kHost)].get();
+  homes.disk = &disk;
+  homes.placement =
+      layout.home.has_value() ? Placement::Fixed(*layout.home) : Placement::Make(options.placement);
+  return homes;
+}
+
+Status Store::Impl::Allocate(Device* device) {
+  Result<std::unique_ptr<StepBuffers>> made =
+      StepBuffers::Create(format, layouts, {options.max_step_tokens, options.max_sequences}, device,
+                          options.device_budget);
+  if (!made.ok()) return made.status();
+  buffers = std::move(*made);
+  Result<std::unique_ptr<StreamingHeads>> heads =
+      StreamingHeads::Create(format, options.max_sequences, device, options.device_budget);
+  if (!heads.ok()) return heads.status();
+  streaming = std::move(*heads);
+  Status status = AllocateStaging(device);
+  if (!status.ok()) return status;
   if (options.poison_freed) {
-    const int64_t largest =
-        std::max({format.slab_bytes(), buffers->open_place_bytes(),
-                  buffers->rows() * buffers->append_row_stride(), streaming->place_bytes(),
-                  format.XBytes(options.gather_tokens), buffers->open_x_place_bytes(),
-                  buffers->append_x_half_bytes()});
+    int64_t largest = std::max(streaming->place_bytes(), format.XBytes(options.gather_tokens));
+    for (const SlabKind kind : kAllSlabKinds) {
+      if (!Of(layouts, kind).kept) continue;
+      const OpenPages& pages = buffers->of(kind);
+      largest = std::max({largest, Of(layouts, kind).slab_bytes, pages.open_place_bytes(),
+                          pages.append_half_bytes()});
+    }
     Result<std::unique_ptr<Poison>> filler = Poison::Create(device, &lanes, largest);
     if (!filler.ok()) return filler.status();
     poison = std::move(*filler);
   }
-  device_pool.emplace(Tier::kDevice, device, options.device_budget, format.slab_bytes(),
-                      poison.get());
-  host_pool.emplace(Tier::kHost, device, options.host_budget, format.slab_bytes(), poison.get());
-  Status room = device_pool->Preallocate(options.device_slabs);
-  if (room.ok()) {
-    room = options.alias_host_slabs > 0 ? host_pool->PreallocateAliased(options.alias_host_slabs)
-                                        : host_pool->Preallocate(options.host_slabs);
+  PerSlabKind<SlabHomes> homes;
+  for (const SlabKind kind : kAllSlabKinds) {
+    status = MakePools(kind, device);
+    if (!status.ok()) return status;
+    Of(homes, kind) = HomesOf(kind);
   }
-  if (room.ok() && format.keeps_x()) {
-    x_pool.emplace(Tier::kHost, device, options.host_budget, format.x_slab_bytes(), poison.get());
-    room = options.alias_host_slabs > 0 ? x_pool->PreallocateAliased(options.alias_host_slabs)
-                                        : x_pool->Preallocate(options.x_slabs);
-  }
-  if (!room.ok()) return room;
-  mover.emplace(format, &lanes, &disk, Slices(bounce.get(), bounce_slabs, format.slab_bytes()));
-  slabs.emplace(format, options.placement, &lanes, &*mover, &*device_pool, &*host_pool,
-                x_pool.has_value() ? &*x_pool : nullptr, &disk);
+  mover.emplace(
+      &lanes, &disk,
+      Slices(bounce.get(), bounce == nullptr ? 0 : options.bounce_slabs, format.slab_bytes()));
+  slabs.emplace(format, layouts, std::move(homes), &lanes, &*mover);
   slabs->set_keep_disk_copies(is_session);
-  reader.emplace(format, &lanes, &*mover, &*slabs,
-                 Slices(staging.get(), options.staging_slabs, format.slab_bytes()),
-                 gathers == nullptr
-                     ? std::vector<std::byte*>()
-                     : Slices(gathers.get(), options.gathers, format.XBytes(options.gather_tokens)),
-                 options.gather_tokens, poison.get());
+  const int64_t gather_bytes = format.XBytes(options.gather_tokens);
+  const ReadBuffers read_buffers = {
+      Slices(staging.get(), options.staging_slabs, format.slab_bytes()),
+      Slices(gathers.get(), gathers == nullptr ? 0 : options.gathers, gather_bytes),
+      options.gather_tokens / math.slots(), gather_bytes};
+  reader.emplace(format, &lanes, &*mover, &*slabs, read_buffers, poison.get());
   return OkStatus();
 }
 
 Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* env, Device* device,
-                                             Stream* compute, std::unique_ptr<SlabFile> session) {
+                                             Lanes* lanes, std::unique_ptr<SlabFile> session) {
   Status status = CheckOptions(options);
   if (!status.ok()) return status;
   const bool has_disk = session != nullptr || !options.disk_directory.empty();
@@ -150,10 +179,7 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
     if (!file.ok()) return file.status();
     session = std::move(*file);
   }
-  Result<std::unique_ptr<Lanes>> lanes = Lanes::Create(device, compute, options.wait_filter);
-  if (!lanes.ok()) return lanes.status();
-  auto impl =
-      std::make_unique<Impl>(options, std::move(*lanes), compute, std::move(session), is_session);
+  auto impl = std::make_unique<Impl>(options, lanes, std::move(session), is_session);
   status = impl->Allocate(device);
   if (!status.ok()) return status;
   return std::unique_ptr<Store>(new Store(std::move(impl)));
@@ -235,9 +261,10 @@ void Store::Impl::DropSequence(Sequence& sequence) {
   used.Add(Lane::kCompute, lanes.Soon(Lane::kCompute));
   const int place = PlaceOf(sequence);
   for (int layer = 0; layer < format.layers; ++layer) used.Join(buffers->open_fence(place, layer));
-  poison->Fill(buffers->Open(place, 0, 0), buffers->open_place_bytes(), &used);
-  if (format.keeps_x()) {
-    poison->Fill(buffers->OpenX(place, 0), buffers->open_x_place_bytes(), &used);
+  for (const SlabKind kind : kAllSlabKinds) {
+    if (!Of(layouts, kind).kept) continue;
+    const OpenPages& pages = buffers->of(kind);
+    poison->Fill(pages.Open(place, 0, 0), pages.open_place_bytes(), &used);
   }
   if (streaming->place_bytes() > 0) {
     poison->Fill(streaming->Place(place), streaming->place_bytes(), &used);
@@ -297,11 +324,11 @@ Result<SequenceId> Store::Fork(SequenceId id) {
     impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(from_place, layer));
     impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(to_place, layer));
   }
-  impl_->compute->Copy(buffers.Open(to_place, 0, 0), buffers.Open(from_place, 0, 0),
-                       static_cast<size_t>(buffers.open_place_bytes()));
-  if (to.x_segments > 0) {
-    impl_->compute->Copy(buffers.OpenX(to_place, 0), buffers.OpenX(from_place, 0),
-                         static_cast<size_t>(buffers.open_x_place_bytes()));
+  for (const SlabKind kind : kAllSlabKinds) {
+    if (!to.Keeps(kind)) continue;
+    const OpenPages& pages = buffers.of(kind);
+    impl_->compute->Copy(pages.Open(to_place, 0, 0), pages.Open(from_place, 0, 0),
+                         static_cast<size_t>(pages.open_place_bytes()));
   }
   if (streaming_bytes > 0) {
     impl_->compute->Copy(impl_->streaming->Place(to_place), impl_->streaming->Place(from_place),
@@ -366,11 +393,10 @@ int64_t Store::Impl::StreamingPagesOf(const Sequence& sequence) const {
 
 TierUsage Store::Usage(Tier tier) const {
   TierUsage usage;
-  usage.slabs = impl_->slabs->Count(tier);
-  usage.bytes = usage.slabs * impl_->format.slab_bytes();
-  if (tier == Tier::kHost) {
-    usage.slabs += impl_->slabs->CountX();
-    usage.bytes += impl_->slabs->CountX() * impl_->format.x_slab_bytes();
+  for (const SlabKind kind : kAllSlabKinds) {
+    const int64_t count = impl_->slabs->Count(kind, tier);
+    usage.slabs += count;
+    usage.bytes += count * Of(impl_->layouts, kind).slab_bytes;
   }
   usage.tokens_bytes = impl_->slabs->PageBytes(tier);
   if (tier != Tier::kDevice) return usage;

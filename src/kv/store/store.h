@@ -7,8 +7,8 @@
 // staging buffers ahead of use, and the newest tokens, the tail, from the append buffer or the open
 // page.
 //
-// One thread calls a Store. Copies run on its own streams (h2d, d2h, disk-read, disk-write),
-// ordered against the compute stream by events.
+// One thread calls a Store. Copies run on lanes (h2d, d2h, disk-read, disk-write), ordered against
+// the compute lane by events.
 #ifndef HEADWAY_KV_STORE_STORE_H_
 #define HEADWAY_KV_STORE_STORE_H_
 
@@ -21,16 +21,15 @@
 
 #include "base/env.h"
 #include "device/device.h"
+#include "device/lanes.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
+#include "kv/pages/format.h"
 #include "kv/policy/placement.h"
-#include "kv/store/format.h"
-#include "kv/store/lanes.h"
-#include "kv/store/slab_file.h"
+#include "kv/session/slab_file.h"
+#include "kv/step/step_types.h"
 
 namespace headway::kv {
-
-using SequenceId = int64_t;
 
 struct StoreOptions {
   CacheFormat format;
@@ -56,7 +55,6 @@ struct StoreOptions {
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
   bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
-  LaneWaitFilter wait_filter;  // empty but in tests, which show that each wait is needed
 };
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
@@ -69,46 +67,6 @@ struct StoreFootprint {
 };
 StoreFootprint FootprintOf(const StoreOptions& options);
 
-struct StepEntry {
-  SequenceId sequence = 0;
-  int64_t tokens = 0;  // that the step appends, >= 1
-};
-
-// Pages of one segment of one head group, readable by kernels: of the heads of the group in order.
-struct SlabView {
-  int segment = 0;
-  KeyRun keys;  // closed tokens of the heads of the group
-  // Not null: there is X of these tokens instead, [keys.pages.count, x_width] in the pages' dtype;
-  // `keys` has their number and position, no pages. The slabs of a gather follow one another in
-  // memory; they are there, and are finished together, when the last was handed out.
-  const std::byte* x = nullptr;
-  bool ends_gather = false;
-  Tier tier = Tier::kDevice;  // where it came from
-  int staging = -1;           // Reader's
-};
-
-// One slab to be read in a step; entry indexes the entries of the step.
-struct SlabRead {
-  int entry = 0;
-  int layer = 0;
-  int group = 0;
-  int segment = 0;
-  int pages = 0;  // its first so many; 0: all closed ones
-};
-
-// The rest of a slab, which the host's cores attend to where it lies: its closed pages of before
-// the step from `first_page` on.
-struct HostRead {
-  SlabRead slab;  // `pages` has no meaning
-  int first_page = 0;
-};
-
-// Keys of the streaming heads of a layer, those heads in order.
-struct StreamingRange {
-  KeyRun keys;            // perhaps none
-  bool windowed = false;  // of them, some queries see only recent ones (CacheFormat.pattern)
-};
-
 struct TierUsage {
   int64_t slabs = 0;
   int64_t bytes = 0;         // of slabs, and the memory of streaming heads
@@ -117,10 +75,10 @@ struct TierUsage {
 
 class Store {
  public:
-  // `compute` is the stream that kernels run on. `session` may be null; when given, it is the disk
-  // tier too. Everything outlives the store.
+  // Kernels run on the lane compute. `session` may be null; when given, it is the disk tier too.
+  // Everything outlives the store.
   static Result<std::unique_ptr<Store>> Create(const StoreOptions& options, Env* env,
-                                               Device* device, Stream* compute,
+                                               Device* device, Lanes* lanes,
                                                std::unique_ptr<SlabFile> session);
   ~Store();
 
@@ -173,10 +131,14 @@ class Store {
   // open ones: they end on a page boundary.
   void AbortStep();
 
-  // --- Reading. `order` is the slabs of the step in the order in which Next will be called; those
-  // that are not on the device are prefetched in that order. One read at a time. Slabs in
-  // `on_host`, all of them on the host, stay there for the step.
-  Status BeginReads(std::vector<SlabRead> order, std::span<const HostRead> on_host = {});
+  // --- Reading. Reads are announced at any time within a step, and handed out in the order of
+  // their announcement. Slabs that are not on the device are prefetched in that order, from the
+  // moment at which they are announced. A refused announcement announces nothing.
+  Status Announce(std::span<const SlabRead> reads);
+  // These slabs, all of them on the host, stay there for the step.
+  Status HoldOnHost(std::span<const HostRead> reads);
+  // Begins the order anew: HoldOnHost and Announce alone.
+  Status BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host = {});
   Result<SlabView> NextRead();  // waits on the compute stream, not the thread, where it can
   void FinishRead(const SlabView& view);  // kernels that read it are enqueued
 
@@ -211,7 +173,7 @@ class Store {
   // Waits for all copies, reads and writes under way.
   void Drain();
 
-  // The streams that its copies run on, for copies of others that go among them.
+  // That its copies run on, for copies of others that go among them.
   Lanes& lanes();
 
   TierUsage Usage(Tier tier) const;

@@ -11,22 +11,18 @@ namespace headway::kv {
 void Store::Impl::EncodeClosedPages(const Entry& entry) {
   const int64_t pages =
       math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
   std::vector<EncodePagesItem> items;
   for (int group = 0; pages > 0 && group < format.head_groups(current); ++group) {
     const int row = FirstRow(format, current, group);
     const int heads = format.HeadsIn(current, group);
-    const auto from = [&](int at) {
-      return entry.appends ? buffers->Append(current, at, entry.append_page)
-                           : buffers->Open(entry.place, current, at);
-    };
     EncodePagesItem item;
     item.heads = heads;
-    item.from = {
-        .k = from(row),
-        .v = from(row + heads),
-        .page_stride = format.page_stride(),
-        .head_stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride(),
-        .count = pages * math.slots()};
+    item.from = {.k = FirstPage(entry, kKind, current, row),
+                 .v = FirstPage(entry, kKind, current, row + heads),
+                 .page_stride = format.page_stride(),
+                 .head_stride = RowStride(entry, kKind),
+                 .count = pages * math.slots()};
     item.to = {.k = buffers->Encoded(current, row, entry.encoded_page),
                .v = buffers->Encoded(current, row + heads, entry.encoded_page),
                .page_stride = format.closed_stride(),
@@ -40,62 +36,50 @@ void Store::Impl::EncodeClosedPages(const Entry& entry) {
   if (!items.empty()) options.kernels->EncodePages(*compute, format.page, items);
 }
 
+ClosedRows Store::Impl::RowsOf(const Entry& entry, SlabKind kind, int group, int64_t page) const {
+  const int64_t at = page - math.ClosedPages(entry.before);  // among the entry's
+  const SlabLayout& layout = Of(layouts, kind);
+  const int row = layout.planes[0].by_head ? FirstRow(format, current, group) : 0;
+  if (layout.encoded) {
+    return {buffers->Encoded(current, row, entry.encoded_page + at), buffers->encoded_row_stride(),
+            buffers->EncodedParams(current, group, entry.encoded_page + at)};
+  }
+  return {FirstPage(entry, kind, current, row) + at * layout.open_stride, RowStride(entry, kind),
+          nullptr};
+}
+
 void Store::Impl::CopyClosedPages(const Entry& entry) {
   const int64_t before = math.ClosedPages(entry.before);
   const int64_t after = math.ClosedPages(entry.before + entry.tokens);
   const Growth growth = GrowthOf(entry, current);
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
   for (int group = 0; group < format.head_groups(current); ++group) {
-    const int row = FirstRow(format, current, group);
     for (int segment = growth.first; segment < growth.last; ++segment) {
       const int64_t start = int64_t{segment} * format.segment_pages;
       const int64_t page = std::max(before, start);
       const int64_t end = std::min(after, start + format.segment_pages);
       Slab& slab = (*slabs)[SlabsOf(sequence, current, group)[static_cast<size_t>(segment)]];
       slab.pages = static_cast<int>(end - start);
-      if (slab.x) {
-        const std::byte* x = entry.appends
-                                 ? buffers->AppendX(current, entry.append_page + page - before)
-                                 : buffers->OpenX(entry.place, current);
-        slab.written.Join(mover->AppendX(static_cast<int>(page - start),
-                                         static_cast<int>(end - page), x, slab.data,
-                                         slab.behind()));
-        continue;
-      }
-      const std::byte* from = entry.appends
-                                  ? buffers->Append(current, row, entry.append_page + page - before)
-                                  : buffers->Open(entry.place, current, row);
-      int64_t stride = entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
-      const std::byte* params = nullptr;
-      if (format.encoded()) {
-        from = buffers->Encoded(current, row, entry.encoded_page + page - before);
-        stride = buffers->encoded_row_stride();
-        params = buffers->EncodedParams(current, group, entry.encoded_page + page - before);
-      }
+      const SlabPages pages =
+          slabs->PagesOf(slab, static_cast<int>(page - start), static_cast<int>(end - page));
       slab.written.Join(
-          mover->Append({format.HeadsIn(current, group), static_cast<int>(page - start),
-                         static_cast<int>(end - page)},
-                        from, stride, params, slab.place(), slab.behind()));
+          mover->Append(pages, RowsOf(entry, slab.kind, group, page), slab.place(), slab.behind()));
     }
   }
 }
 
 void Store::Impl::CopyOpenPages(const Entry& entry) {
-  const auto slot_bytes =
-      static_cast<int64_t>(DTypeBytes(format.page.dtype)) * format.page.head_dim;
   const int64_t slots = (entry.before + entry.tokens) % math.slots();
   if (!entry.appends || slots == 0) return;
-  lanes.stream(Lane::kDeviceToHost)
-      .Copy2D(buffers->Open(entry.place, current, 0),
-              static_cast<size_t>(buffers->open_row_stride()),
-              buffers->Append(current, 0, entry.append_page + entry.pages - 1),
-              static_cast<size_t>(buffers->append_row_stride()),
-              static_cast<size_t>(slots * slot_bytes), static_cast<size_t>(buffers->rows()));
-  if (KeepsX(entry)) {
+  for (const SlabKind kind : kAllSlabKinds) {
+    if (!Keeps(entry, kind)) continue;
+    const OpenPages& pages = buffers->of(kind);
     lanes.stream(Lane::kDeviceToHost)
-        .Copy(buffers->OpenX(entry.place, current),
-              buffers->AppendX(current, entry.append_page + entry.pages - 1),
-              static_cast<size_t>(format.XBytes(slots)));
+        .Copy2D(pages.Open(entry.place, current, 0), static_cast<size_t>(pages.open_row_stride()),
+                pages.Append(current, 0, entry.append_page + entry.pages - 1),
+                static_cast<size_t>(pages.append_row_stride()),
+                static_cast<size_t>(slots * pages.layout().slot_bytes),
+                static_cast<size_t>(pages.layout().open_rows));
   }
 }
 
@@ -127,11 +111,10 @@ void Store::CloseLayer(int layer) {
   Fence& used = impl.buffers->append_fence(layer);
   used.Add(Lane::kDeviceToHost, impl.lanes.Mark(Lane::kDeviceToHost));
   if (impl.poison != nullptr) {
-    impl.poison->Fill(impl.buffers->Append(layer, 0, 0),
-                      impl.buffers->rows() * impl.buffers->append_row_stride(), &used);
-    if (impl.format.keeps_x()) {
-      impl.poison->Fill(impl.buffers->AppendX(layer, 0), impl.buffers->append_x_half_bytes(),
-                        &used);
+    for (const SlabKind kind : kAllSlabKinds) {
+      if (!Of(impl.layouts, kind).kept) continue;
+      const OpenPages& pages = impl.buffers->of(kind);
+      impl.poison->Fill(pages.Append(layer, 0, 0), pages.append_half_bytes(), &used);
     }
   }
 }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/fault_env.h"
-#include "kv/store/memory_env.h"
 #include "kv/store/store.h"
-#include "kv/store/store_test_util.h"
+#include "kv/testing/memory_env.h"
+#include "kv/testing/rig.h"
 
 namespace headway::kv {
 namespace {

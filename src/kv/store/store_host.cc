@@ -16,7 +16,7 @@ Store::SlabPlace Store::PlaceOf(const SlabRead& slab) const {
   const Result<Impl::Found> found = impl_->FindSlab(slab);
   HEADWAY_CHECK(found.ok());
   const Slab& there = (*impl_->slabs)[found->slab];
-  return {there.tier, found->pages, there.x};
+  return {there.tier, found->pages, there.kind == SlabKind::kX};
 }
 
 KeyRun Store::KeysOnHost(const HostRead& read) const {

@@ -1,26 +1,28 @@
 // What a Store is made of. store.cc holds its making and its sequences, store_step.cc the steps,
 // store_close.cc the pages that they close, store_streaming.cc the steps of streaming heads,
-// store_recompute.cc what keys and values are recomputed from, store_host.cc what the host's cores
-// read, store_session.cc saving and restoring.
+// store_host.cc what the host's cores read, store_session.cc saving and restoring.
 #ifndef HEADWAY_KV_STORE_STORE_IMPL_H_
 #define HEADWAY_KV_STORE_STORE_IMPL_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "kv/store/disk_tier.h"
-#include "kv/store/frame_pool.h"
-#include "kv/store/lanes.h"
-#include "kv/store/mover.h"
-#include "kv/store/reader.h"
-#include "kv/store/sequence.h"
-#include "kv/store/slabs.h"
-#include "kv/store/step_buffers.h"
+#include "device/lanes.h"
+#include "kv/pages/page_math.h"
+#include "kv/pages/sequence.h"
+#include "kv/pages/streaming_pages.h"
+#include "kv/step/reader.h"
+#include "kv/step/step_buffers.h"
+#include "kv/step/streaming_heads.h"
 #include "kv/store/store.h"
-#include "kv/store/streaming_heads.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/frame_pool.h"
+#include "kv/tiers/mover.h"
+#include "kv/tiers/slabs.h"
 
 namespace headway::kv {
 
@@ -28,10 +30,14 @@ namespace headway::kv {
 Status CheckOptions(const StoreOptions& options);
 
 struct Store::Impl {
-  Impl(const StoreOptions& store_options, std::unique_ptr<Lanes> made_lanes, Stream* compute,
-       std::unique_ptr<SlabFile> file, bool session);
+  Impl(const StoreOptions& store_options, Lanes* store_lanes, std::unique_ptr<SlabFile> file,
+       bool session);
   ~Impl();
   Status Allocate(Device* device);
+  Status AllocateStaging(Device* device);
+  // Frames for the slabs of a kind.
+  Status MakePools(SlabKind kind, Device* device);
+  SlabHomes HomesOf(SlabKind kind);
 
   // One sequence's part of the step in progress.
   struct Entry {
@@ -81,12 +87,13 @@ struct Store::Impl {
   Growth GrowthOf(const Entry& entry, int layer) const;
   // The slab must be copied before it is appended to.
   bool MustCopy(const Slab& slab, int pages) const;
-  struct SlabCount {
-    int64_t kv = 0, x = 0;
-  };
-  SlabCount NewSlabs() const;
-  // Whether X of some new token of the entry is kept.
-  bool KeepsX(const Entry& entry) const;
+  PerSlabKind<int64_t> NewSlabs() const;
+  // Whether some new token of the entry has pages of the kind. The open pages are always of keys
+  // and values, and where a segment keeps something else also of that.
+  bool Keeps(const Entry& entry, SlabKind kind) const;
+  // The first page of an entry's tokens in a layer, of a row.
+  std::byte* FirstPage(const Entry& entry, SlabKind kind, int layer, int64_t row) const;
+  int64_t RowStride(const Entry& entry, SlabKind kind) const;
   Status Grow(const Entry& entry, int layer, int group);
   Status GrowAll();
   void UndoGrowth();
@@ -94,6 +101,8 @@ struct Store::Impl {
   // Of the layer that was entered last (store_close.cc):
   void EncodeClosedPages(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
+  // Of a group, from `page` on, which is the first of a segment's new ones.
+  ClosedRows RowsOf(const Entry& entry, SlabKind kind, int group, int64_t page) const;
   void CopyOpenPages(const Entry& entry);
   void CopyStreamingPages(const Entry& entry);  // store_streaming.cc
   void FinishEntry(const Entry& entry);
@@ -117,22 +126,21 @@ struct Store::Impl {
 
   const StoreOptions options;
   const CacheFormat format;
+  const PerSlabKind<SlabLayout> layouts;
   const PageMath math;
   const StreamingPages streaming_pages;
   const bool is_session;
-  Stream* const compute;
-  const std::unique_ptr<Lanes> owned_lanes;
   Lanes& lanes;
+  Stream* const compute;
   DiskTier disk;
   std::unique_ptr<Poison> poison;
   std::unique_ptr<StepBuffers> buffers;
   std::unique_ptr<StreamingHeads> streaming;
   std::unique_ptr<Buffer> staging;
-  std::unique_ptr<Buffer> gathers;  // null where no X is kept
+  std::unique_ptr<Buffer> gathers;  // null where no kind gathers
   std::unique_ptr<Buffer> bounce;
-  std::optional<FramePool> device_pool;
-  std::optional<FramePool> host_pool;
-  std::optional<FramePool> x_pool;  // on the host, where X is kept
+  // By kind and tier; null where slabs of the kind never lie there.
+  PerSlabKind<std::array<std::unique_ptr<FramePool>, 2>> pools;
   std::optional<Mover> mover;
   std::optional<Slabs> slabs;
   std::optional<Reader> reader;
@@ -141,7 +149,6 @@ struct Store::Impl {
   int64_t next_id = 1;
 
   bool in_step = false;
-  int64_t step = 0;
   int current = -1;  // layer that EnterLayer was called for last
   int layers_closed = 0;
   std::vector<Entry> entries;
@@ -155,8 +162,8 @@ struct Store::Impl {
   };
   std::vector<Change> changes;
   std::vector<SlabId> growing;
-  std::vector<Reader::Item> order;
-  std::vector<SlabId> held;  // that the host reads in this step
+  std::vector<Reader::Item> announced;  // by the call of Announce at hand
+  std::vector<SlabId> held;             // that the host reads in this step
 
   bool restored = false;  // or saved anew: the file's slots have an owner
 };

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "kv/store/store.h"
-#include "kv/store/store_test_util.h"
+#include "kv/testing/rig.h"
 
 namespace headway::kv {
 namespace {

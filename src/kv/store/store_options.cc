@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "kv/step/streaming_heads.h"
 #include "kv/store/store_impl.h"
-#include "kv/store/streaming_heads.h"
 
 namespace headway::kv {
 namespace {
@@ -62,12 +62,9 @@ Status CheckX(const StoreOptions& options) {
 StoreFootprint FootprintOf(const StoreOptions& options) {
   const CacheFormat& format = options.format;
   StoreFootprint footprint;
-  footprint.open_pages =
-      OpenPageBytes(format, options.max_sequences) + OpenXBytes(format, options.max_sequences);
-  footprint.append_buffer =
-      AppendBufferBytes(format, options.max_step_tokens, options.max_sequences) +
-      EncodeBufferBytes(format, options.max_step_tokens, options.max_sequences) +
-      AppendXBytes(format, options.max_step_tokens, options.max_sequences);
+  const StepBufferBytes buffers = BytesOf(format, {options.max_step_tokens, options.max_sequences});
+  footprint.open_pages = buffers.open_pages;
+  footprint.append_buffer = buffers.append_buffer;
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes() +
                       options.gathers * format.XBytes(options.gather_tokens);

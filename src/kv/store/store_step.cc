@@ -80,22 +80,22 @@ bool Store::Impl::MustCopy(const Slab& slab, int pages) const {
   return slab.refs > 1 || (slab.tier == Tier::kDisk && pages < slab.disk->sealed);
 }
 
-Store::Impl::SlabCount Store::Impl::NewSlabs() const {
-  SlabCount count;
+PerSlabKind<int64_t> Store::Impl::NewSlabs() const {
+  PerSlabKind<int64_t> count = {};
   for (const Entry& entry : entries) {
     const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
     const int there = math.Segments(math.ClosedPages(entry.before));
     for (int layer = 0; layer < format.layers; ++layer) {
       const Growth growth = GrowthOf(entry, layer);
-      const int x_last = std::clamp(sequence.x_segments, growth.first, growth.last);
-      count.x += int64_t{x_last - growth.first} * format.head_groups(layer);
-      count.kv += int64_t{growth.last - x_last} * format.head_groups(layer);
+      for (int segment = growth.first; segment < growth.last; ++segment) {
+        Of(count, sequence.KindOf(segment)) += format.head_groups(layer);
+      }
       if (growth.first >= growth.last || growth.first >= there) continue;
       const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
       for (int group = 0; group < format.head_groups(layer); ++group) {
         const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
         const Slab& slab = (*slabs)[id];
-        if (!MustCopy(slab, pages)) --(slab.x ? count.x : count.kv);
+        if (!MustCopy(slab, pages)) --Of(count, slab.kind);
       }
     }
   }
@@ -103,7 +103,8 @@ Store::Impl::SlabCount Store::Impl::NewSlabs() const {
 }
 
 Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
-  std::vector<SlabId>& ids = SlabsOf(sequences[static_cast<size_t>(entry.place)], layer, group);
+  Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
   const Growth growth = GrowthOf(entry, layer);
   for (int segment = growth.first; segment < growth.last; ++segment) {
     const SlabId old =
@@ -111,10 +112,8 @@ Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
     SlabId id = old;
     const int pages = math.PagesIn(segment, math.ClosedPages(entry.before));
     if (old == kNoSlab || MustCopy((*slabs)[old], pages)) {
-      const bool x = segment < sequences[static_cast<size_t>(entry.place)].x_segments;
-      Result<SlabId> made = old != kNoSlab ? slabs->CopyOf(old, pages)
-                            : x            ? slabs->NewX(layer, group)
-                                           : slabs->New(layer, group);
+      Result<SlabId> made = old == kNoSlab ? slabs->New(sequence.KindOf(segment), layer, group)
+                                           : slabs->CopyOf(old, pages);
       if (!made.ok()) return made.status();
       id = *made;
       if (segment >= static_cast<int>(ids.size())) {
@@ -132,9 +131,11 @@ Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
 }
 
 Status Store::Impl::GrowAll() {
-  const SlabCount needed = NewSlabs();
-  Status status = slabs->CheckRoom(needed.kv);
-  if (status.ok() && needed.x > 0) status = slabs->CheckXRoom(needed.x);
+  const PerSlabKind<int64_t> needed = NewSlabs();
+  Status status;
+  for (const SlabKind kind : kAllSlabKinds) {
+    if (status.ok() && Of(needed, kind) > 0) status = slabs->CheckRoom(kind, Of(needed, kind));
+  }
   if (!status.ok()) return status;
   for (const Entry& entry : entries) {
     for (int layer = 0; layer < format.layers; ++layer) {
@@ -187,7 +188,7 @@ Status Store::BeginStep(std::span<const StepEntry> wanted) {
     if (change.old != kNoSlab) impl.slabs->Release(change.old);
   }
   impl.in_step = true;
-  ++impl.step;
+  impl.slabs->BeginStep();
   impl.current = -1;
   impl.layers_closed = 0;
   return OkStatus();
@@ -195,27 +196,41 @@ Status Store::BeginStep(std::span<const StepEntry> wanted) {
 
 // --- A layer
 
+bool Store::Impl::Keeps(const Entry& entry, SlabKind kind) const {
+  if (kind == SlabKind::kKeysValues) return true;
+  const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
+  return sequence.KindOf(static_cast<int>(entry.before / format.segment_tokens())) == kind;
+}
+
+std::byte* Store::Impl::FirstPage(const Entry& entry, SlabKind kind, int layer, int64_t row) const {
+  const OpenPages& pages = buffers->of(kind);
+  return entry.appends ? pages.Append(layer, row, entry.append_page)
+                       : pages.Open(entry.place, layer, row);
+}
+
+int64_t Store::Impl::RowStride(const Entry& entry, SlabKind kind) const {
+  const OpenPages& pages = buffers->of(kind);
+  return entry.appends ? pages.append_row_stride() : pages.open_row_stride();
+}
+
 void Store::Impl::EnterLayer(int next) {
   if (current == next) return;
   HEADWAY_CHECK(in_step && next == layers_closed && next < format.layers);
   current = next;
-  const auto slot_bytes =
-      static_cast<int64_t>(DTypeBytes(format.page.dtype)) * format.page.head_dim;
   for (const Entry& entry : entries) {
     lanes.Wait(Lane::kCompute, buffers->open_fence(entry.place, current));
     if (entry.appends) lanes.Wait(Lane::kCompute, buffers->append_fence(current));
     const int64_t open_slots = entry.before % math.slots();
-    if (entry.appends && open_slots > 0) {
-      compute->Copy2D(
-          buffers->Append(current, 0, entry.append_page),
-          static_cast<size_t>(buffers->append_row_stride()), buffers->Open(entry.place, current, 0),
-          static_cast<size_t>(buffers->open_row_stride()),
-          static_cast<size_t>(open_slots * slot_bytes), static_cast<size_t>(buffers->rows()));
-      if (KeepsX(entry)) {
-        compute->Copy(buffers->AppendX(current, entry.append_page),
-                      buffers->OpenX(entry.place, current),
-                      static_cast<size_t>(format.XBytes(open_slots)));
-      }
+    if (!entry.appends || open_slots == 0) continue;
+    for (const SlabKind kind : kAllSlabKinds) {
+      if (!Keeps(entry, kind)) continue;
+      const OpenPages& pages = buffers->of(kind);
+      compute->Copy2D(pages.Append(current, 0, entry.append_page),
+                      static_cast<size_t>(pages.append_row_stride()),
+                      pages.Open(entry.place, current, 0),
+                      static_cast<size_t>(pages.open_row_stride()),
+                      static_cast<size_t>(open_slots * pages.layout().slot_bytes),
+                      static_cast<size_t>(pages.layout().open_rows));
     }
   }
 }
@@ -228,28 +243,34 @@ PageRun Store::Target(int entry_index, int layer, int group) {
   return tail.pages;
 }
 
+std::byte* Store::XTarget(int entry_index, int layer) {
+  Impl& impl = *impl_;
+  HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl.entries.size()));
+  const Impl::Entry& entry = impl.entries[static_cast<size_t>(entry_index)];
+  if (!impl.Keeps(entry, SlabKind::kX)) return nullptr;
+  impl.EnterLayer(layer);
+  return impl.FirstPage(entry, SlabKind::kX, layer, 0) +
+         impl.format.XBytes(entry.before % impl.math.slots());
+}
+
 KeyRun Store::Tail(int entry_index, int layer, int group) {
-  const CacheFormat& format = impl_->format;
-  HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl_->entries.size()));
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const Impl& impl = *impl_;
+  const CacheFormat& format = impl.format;
+  HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(impl.entries.size()));
   HEADWAY_CHECK(group >= 0 && group <= format.StreamingGroup(layer));
   impl_->EnterLayer(layer);
-  const Impl::Entry& entry = impl_->entries[static_cast<size_t>(entry_index)];
-  const StepBuffers& buffers = *impl_->buffers;
-  const auto row_at = [&](int row) {
-    return entry.appends ? buffers.Append(layer, row, entry.append_page)
-                         : buffers.Open(entry.place, layer, row);
-  };
+  const Impl::Entry& entry = impl.entries[static_cast<size_t>(entry_index)];
   const int row = FirstRow(format, layer, group);
+  const int64_t pages_there = entry.appends ? impl.buffers->append_pages() - entry.append_page : 1;
   KeyRun tail;
-  tail.pages = {
-      .k = row_at(row),
-      .v = row_at(row + format.HeadsIn(layer, group)),
-      .page_stride = format.page_stride(),
-      .head_stride = entry.appends ? buffers.append_row_stride() : buffers.open_row_stride(),
-      .count = entry.before % impl_->math.slots() + entry.tokens,
-      .readable = entry.appends ? (buffers.append_pages() - entry.append_page) * impl_->math.slots()
-                                : impl_->math.slots()};
-  tail.position = impl_->math.ClosedTokens(entry.before);
+  tail.pages = {.k = impl.FirstPage(entry, kKind, layer, row),
+                .v = impl.FirstPage(entry, kKind, layer, row + format.HeadsIn(layer, group)),
+                .page_stride = format.page_stride(),
+                .head_stride = impl.RowStride(entry, kKind),
+                .count = entry.before % impl.math.slots() + entry.tokens,
+                .readable = pages_there * impl.math.slots()};
+  tail.position = impl.math.ClosedTokens(entry.before);
   return tail;
 }
 
@@ -360,34 +381,46 @@ Result<Store::Impl::Found> Store::Impl::FindSlab(const SlabRead& read) const {
   return found;
 }
 
-Status Store::BeginReads(std::vector<SlabRead> reads, std::span<const HostRead> on_host) {
+Status Store::Announce(std::span<const SlabRead> reads) {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return Invalid("slabs are read within a step");
+  impl.announced.clear();
+  for (const SlabRead& read : reads) {
+    const Result<Impl::Found> found = impl.FindSlab(read);
+    if (!found.ok()) return found.status();
+    impl.announced.push_back(
+        Reader::Item{found->slab, read.segment, read.pages == 0 ? found->pages : read.pages});
+  }
+  impl.reader->Announce(impl.announced);
+  return OkStatus();
+}
+
+Status Store::HoldOnHost(std::span<const HostRead> reads) {
+  Impl& impl = *impl_;
+  if (!impl.in_step) return Invalid("slabs are read within a step");
+  for (const HostRead& read : reads) {
+    const Result<Impl::Found> found = impl.FindSlab(read.slab);
+    if (!found.ok()) return found.status();
+    Slab& slab = (*impl.slabs)[found->slab];
+    if (slab.tier != Tier::kHost || slab.kind != SlabKind::kKeysValues || read.first_page < 0 ||
+        read.first_page >= found->pages) {
+      return Invalid("a slab that is not on the host cannot be read there");
+    }
+    slab.held = true;
+    impl.slabs->WasRead(found->slab);
+    impl.held.push_back(found->slab);
+  }
+  return OkStatus();
+}
+
+Status Store::BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host) {
   Impl& impl = *impl_;
   if (!impl.in_step) return Invalid("slabs are read within a step");
   Status status = impl.reader->End();
   if (!status.ok()) return status;
   impl.EndHolds();
-  impl.order.clear();
-  impl.order.reserve(reads.size());
-  for (const SlabRead& read : reads) {
-    const Result<Impl::Found> found = impl.FindSlab(read);
-    if (!found.ok()) return found.status();
-    impl.order.push_back(
-        Reader::Item{found->slab, read.segment, read.pages == 0 ? found->pages : read.pages});
-  }
-  for (const HostRead& read : on_host) {
-    const Result<Impl::Found> found = impl.FindSlab(read.slab);
-    if (!found.ok()) return found.status();
-    Slab& slab = (*impl.slabs)[found->slab];
-    if (slab.tier != Tier::kHost || slab.x || read.first_page < 0 ||
-        read.first_page >= found->pages) {
-      return Invalid("a slab that is not on the host cannot be read there");
-    }
-    slab.held = true;
-    slab.last_read = impl.step;
-    impl.held.push_back(found->slab);
-  }
-  impl.reader->Begin(&impl.order, impl.step);
-  return OkStatus();
+  status = HoldOnHost(on_host);
+  return status.ok() ? Announce(order) : status;
 }
 
 Result<SlabView> Store::NextRead() { return impl_->reader->Next(); }

@@ -24,11 +24,10 @@ void Store::Impl::CopyStreamingPages(const Entry& entry) {
                   static_cast<size_t>(pages * format.page_stride()), rows);
   };
   const int row = FirstRow(format, current, format.StreamingGroup(current));
-  const int64_t new_stride =
-      entry.appends ? buffers->append_row_stride() : buffers->open_row_stride();
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const int64_t new_stride = RowStride(entry, kKind);
   const auto new_page = [&](int64_t page) {
-    return entry.appends ? buffers->Append(current, row, entry.append_page + page - before)
-                         : buffers->Open(entry.place, current, row);
+    return FirstPage(entry, kKind, current, row) + (page - before) * format.page_stride();
   };
   const auto at = [&](std::byte* area, int64_t page) { return area + page * format.page_stride(); };
 

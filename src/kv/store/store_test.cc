@@ -3,38 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
-#include "kv/store/slab_test_util.h"
-#include "kv/store/store_test_util.h"
+#include "kv/testing/rig.h"
+#include "kv/testing/slab_test_util.h"
 
 namespace headway::kv {
 namespace {
 
 using testing::HasSubstr;
-
-// All slabs that the rig's store can hold in each tier.
-RigOptions WithSlabs(RigOptions options, int64_t device, int64_t host, int64_t disk) {
-  const StoreFootprint fixed = FootprintOf(options.store);
-  const int64_t slab = options.store.format.slab_bytes();
-  options.device_bytes = fixed.open_pages + fixed.append_buffer + fixed.staging + device * slab;
-  options.host_bytes = (options.disk || options.session ? fixed.bounce : 0) + host * slab;
-  options.disk_bytes = disk * slab;
-  return options;
-}
-
-// One layer, one group: a slab a segment of 12 tokens.
-RigOptions OneColumn() {
-  RigOptions options;
-  options.store = SmallStore();
-  options.store.format.layers = 1;
-  options.store.format.kv_heads = 2;
-  return options;
-}
 
 TEST(Store, TakesItsFootprintWhenMade) {
   RigOptions options;
@@ -173,42 +152,6 @@ TEST(Store, ReadsWhatIsOnTheDeviceWithoutACopy) {
   EXPECT_EQ(rig.Mismatches(), 0);
   EXPECT_EQ(rig.trace().totals(Lane::kHostToDevice).bytes, 0);
   EXPECT_EQ(rig.trace().totals(Lane::kDiskRead).bytes, 0);
-}
-
-TEST(Store, CopiesAheadOfUseAndOnlyClosedPages) {
-  RigOptions options = OneColumn();
-  options.store.placement = PlacementKind::kHostOnly;
-  options.store.poison_freed = false;
-  Rig rig(options);
-  ASSERT_TRUE(rig.Open().ok());
-  const SequenceId id = *rig.NewSequence();
-  ASSERT_TRUE(rig.Step(id, 3 * 12 + 4).ok());
-  const StepEntry entry{id, 1};
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
-  ASSERT_TRUE(rig.store().BeginReads({{0, 0, 0, 3}, {0, 0, 0, 0}, {0, 0, 0, 1}}).ok());
-  // A slab of one page and a full one, for the two staging buffers; read and written, each.
-  const int64_t page = 2 * 2 * options.store.format.page_stride();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (rig.trace().totals(Lane::kHostToDevice).bytes < 2 * (page + 3 * page) &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(rig.trace().totals(Lane::kHostToDevice).bytes, 2 * (page + 3 * page));
-  const SlabView first = *rig.store().NextRead();
-  const SlabView second = *rig.store().NextRead();
-  EXPECT_EQ(first.keys.pages.count, rig.store().format().page.page_slots);
-  EXPECT_EQ(first.tier, Tier::kHost);
-  // Both buffers are held: the third slab has nowhere to go.
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  rig.store().FinishRead(first);
-  const Result<SlabView> third = rig.store().NextRead();
-  ASSERT_TRUE(third.ok());
-  EXPECT_EQ(third->segment, 1);
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  rig.store().FinishRead(second);
-  rig.store().FinishRead(*third);
-  rig.store().AbortStep();
 }
 
 TEST(Store, ForksShareUntilTheyAppend) {
@@ -479,8 +422,9 @@ TEST(Store, ASessionOfAnotherLayoutIsRefused) {
   options.format.segment_pages = 2;
   const std::unique_ptr<Device> device = NewCpuDevice(&env, nullptr);
   const std::unique_ptr<Stream> compute = *device->NewStream(Lane::kCompute);
+  const std::unique_ptr<Lanes> lanes = *Lanes::Create(device.get(), compute.get());
   const Result<std::unique_ptr<Store>> store =
-      Store::Create(options, &env, device.get(), compute.get(), std::move(*file));
+      Store::Create(options, &env, device.get(), lanes.get(), std::move(*file));
   EXPECT_EQ(store.status().code(), StatusCode::kInvalidArgument);
 }
 

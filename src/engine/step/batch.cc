@@ -1,0 +1,49 @@
+#include "engine/step/batch.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace headway {
+
+void Batch::Begin(std::span<const StepInput> inputs) {
+  const ExecutorLimits& limits = context_.limits;
+  entries_.clear();
+  ids_.clear();
+  positions_.clear();
+  wants_logits_ = false;
+  for (const StepInput& input : inputs) {
+    BatchEntry entry;
+    entry.row = tokens();
+    entry.tokens = static_cast<int64_t>(input.tokens.size());
+    entry.position = context_.store.Length(input.sequence);
+    entry.decode = entry.tokens == 1;
+    entry.rope = input.rope;
+    entry.split =
+        RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens), limits.page_slots);
+    HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);
+    ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
+    for (int64_t t = 0; t < entry.tokens; ++t) {
+      positions_.push_back(static_cast<int32_t>(entry.position + t));
+    }
+    entries_.push_back(entry);
+    wants_logits_ = wants_logits_ || input.WantsLogits();
+  }
+  HEADWAY_CHECK(tokens() <= limits.step_tokens);
+  HEADWAY_CHECK(size() <= limits.entries);
+}
+
+void Batch::RopeAngles() const {
+  const int64_t half = context_.shape.head_dim / 2;
+  const Activations& act = context_.act;
+  for (const BatchEntry& entry : entries_) {
+    const RopeFrequencies& rope = *entry.rope;
+    if (rope.inv_freq.empty()) continue;
+    context_.kernels.RopeAngles(
+        context_.compute,
+        positions().subspan(static_cast<size_t>(entry.row), static_cast<size_t>(entry.tokens)),
+        rope.inv_freq.data(), rope.rotary_dim(), rope.scale, act.cos + entry.row * half,
+        act.sin + entry.row * half);
+  }
+}
+
+}  // namespace headway

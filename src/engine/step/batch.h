@@ -1,0 +1,57 @@
+// Batch: the entries of a step, one a sequence, and the rows that their tokens have in the
+// activations.
+#ifndef HEADWAY_ENGINE_STEP_BATCH_H_
+#define HEADWAY_ENGINE_STEP_BATCH_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step/input.h"
+#include "engine/step/step_context.h"
+
+namespace headway {
+
+struct BatchEntry {
+  int64_t row = 0;  // of its first token
+  int64_t tokens = 0;
+  int64_t position = 0;  // of its first token
+  const RopeFrequencies* rope = nullptr;
+  int64_t split = 0;    // decode: keys of a partial state
+  bool decode = false;  // one token: its states are kept apart and merged at the end
+};
+
+class Batch {
+ public:
+  explicit Batch(const StepContext& context) : context_(context) {}
+
+  // The entries of the next step; the store has not begun it.
+  void Begin(std::span<const StepInput> inputs);
+  // Their angles go to the activations.
+  void RopeAngles() const;
+
+  int size() const { return static_cast<int>(entries_.size()); }
+  const BatchEntry& operator[](int entry) const { return entries_[static_cast<size_t>(entry)]; }
+  std::span<const BatchEntry> entries() const { return entries_; }
+  std::span<const TokenId> ids() const { return ids_; }
+  std::span<const int32_t> positions() const { return positions_; }
+  int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
+  // Some entry's logits are looked at: the step ends when they are there.
+  bool wants_logits() const { return wants_logits_; }
+  bool all_decode() const {
+    return std::all_of(entries_.begin(), entries_.end(),
+                       [](const BatchEntry& entry) { return entry.decode; });
+  }
+
+ private:
+  const StepContext& context_;
+  std::vector<BatchEntry> entries_;
+  std::vector<TokenId> ids_;        // [tokens]
+  std::vector<int32_t> positions_;  // [tokens]
+  bool wants_logits_ = false;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_BATCH_H_

@@ -1,0 +1,201 @@
+#include "engine/step/board.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+// Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
+int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_t length) {
+  const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
+  const int64_t of_slabs =
+      CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
+  // Of the five ranges of a streaming head each may end in a short part.
+  return limits.streaming_heads ? std::max(of_slabs, CeilDiv(length, split) + 5) : of_slabs;
+}
+
+// The most of any length: longer sequences may be split into fewer parts.
+int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
+  int64_t parts = 0;
+  for (int64_t length = limits.length; length > 0; length /= 2) {
+    parts = std::max(parts, PartsAt(limits, kernels, length));
+  }
+  // Lengths just before a split doubles have up to twice the parts of a sampled one.
+  return 2 * parts;
+}
+
+struct Sizes {
+  int64_t o, lse, part_o, part_lse;
+
+  Sizes(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
+    const int64_t rows = limits.step_tokens * shape.query_heads;
+    o = limits.activation_dtype == DType::kF32 ? 0 : FloatBytes(rows * shape.head_dim);
+    lse = FloatBytes(rows);
+    const int64_t states = limits.entries * MaxParts(limits, kernels) * shape.query_heads;
+    part_o = FloatBytes(states * shape.head_dim);
+    part_lse = FloatBytes(states);
+  }
+};
+
+}  // namespace
+
+int64_t Board::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
+                     const KernelSizes& kernels) {
+  const Sizes sizes(shape, limits, kernels);
+  return sizes.o + sizes.lse + sizes.part_o + sizes.part_lse;
+}
+
+Board::Board(StepContext& context, const Batch& batch, Reads& reads, Memory* memory)
+    : context_(context),
+      batch_(batch),
+      reads_(reads),
+      max_parts_(MaxParts(context.limits, context.kernels)) {
+  const Sizes sizes(context.shape, context.limits, context.kernels);
+  o_ = sizes.o == 0 ? static_cast<float*>(context.act.o) : memory->Floats(sizes.o);
+  lse_ = memory->Floats(sizes.lse);
+  part_o_ = memory->Floats(sizes.part_o);
+  part_lse_ = memory->Floats(sizes.part_lse);
+}
+
+void Board::BeginLayer(int layer) {
+  layer_ = layer;
+  window_ = context_.WindowOf(layer);
+  states_.assign(static_cast<size_t>(batch_.size() * context_.shape.kv_heads), HeadStates());
+}
+
+// The heads of the run have equal states. Their next state is the item's.
+AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const KeyRun& keys,
+                              RangeOrder order) {
+  const BatchEntry& entry = batch_[entry_index];
+  const ModelShape& shape = context_.shape;
+  const int64_t width = context_.QWidth();
+  const int64_t head = int64_t{run.head} * shape.group();  // query head
+  AttentionItem item;
+  item.q = context_.QueryAt(entry.row, head);
+  item.q_stride = context_.act.qkv_stride;
+  item.tokens = entry.tokens;
+  item.q_position = entry.position;
+  item.heads = run.heads;
+  item.keys = keys;
+  item.keys.pages = PagesOf(keys.pages, run);
+  item.o_stride = width;
+  item.lse_stride = shape.query_heads;
+  HeadStates states = StatesOf(entry_index, run.head);
+  if (entry.decode) {
+    const int64_t part = entry_index * max_parts_ + states.parts;
+    item.split = entry.split;
+    item.o = part_o_ + part * width + head * shape.head_dim;
+    item.o_part_stride = width;
+    item.lse = part_lse_ + part * shape.query_heads + head;
+    item.lse_part_stride = shape.query_heads;
+    states.parts += static_cast<int>(PartsOf(item));
+    HEADWAY_CHECK(states.parts <= max_parts_);
+  } else {
+    item.o = o_ + entry.row * width + head * shape.head_dim;
+    item.lse = lse_ + entry.row * shape.query_heads + head;
+    item.merge = states.started;
+    if (order == RangeOrder::kLast && o_ != context_.act.o) {
+      item.result = static_cast<std::byte*>(context_.act.o) +
+                    context_.ActivationBytes(entry.row * width + head * shape.head_dim);
+      item.result_stride = width;
+    }
+  }
+  states.started = true;
+  std::fill_n(&StatesOf(entry_index, run.head), run.heads, states);
+  return item;
+}
+
+void Board::MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
+                      RangeOrder order, std::vector<AttentionItem>* items) {
+  for (const kv::HeadRun& run : heads) {
+    // Neighbours whose states are equal go together.
+    for (int first = 0, end = 0; first < run.heads; first = end) {
+      const HeadStates& states = StatesOf(entry, run.head + first);
+      for (end = first + 1; end < run.heads && StatesOf(entry, run.head + end) == states;) ++end;
+      const kv::HeadRun part = {run.head + first, end - first, run.index + first};
+      items->push_back(MakeItem(entry, part, keys, order));
+    }
+  }
+}
+
+void Board::Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
+                   RangeOrder order) {
+  MakeItems(entry, heads, keys, order, &items_);
+  if (observer_ != nullptr) observer_->OnRange(entry, heads, keys);
+}
+
+void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
+                         const float* lse) {
+  for (const kv::HeadRun& run : heads) {
+    for (int head = run.head; head < run.head + run.heads; ++head) {
+      StatesOf(entry, head).last_o = o;
+      StatesOf(entry, head).last_lse = lse;
+    }
+  }
+}
+
+AttentionParams Board::Params(int64_t window) const {
+  AttentionParams params;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(context_.shape.head_dim));
+  params.window = window;
+  return params;
+}
+
+void Board::FlushWithin(int64_t window) {
+  if (!items_.empty()) {
+    context_.kernels.Attend(context_.compute, context_.format, context_.shape.group(),
+                            Params(window), items_);
+    items_.clear();
+  }
+  reads_.FinishHeld();
+}
+
+MergeItem Board::MakeMerge(int entry, const kv::HeadRun& run) {
+  const ModelShape& shape = context_.shape;
+  const int64_t width = context_.QWidth();
+  const HeadStates& states = StatesOf(entry, run.head);
+  const int64_t head = int64_t{run.head} * shape.group();  // query head
+  MergeItem item;
+  item.part_o = part_o_ + entry * max_parts_ * width + head * shape.head_dim;
+  item.o_part_stride = width;
+  item.part_lse = part_lse_ + entry * max_parts_ * shape.query_heads + head;
+  item.lse_part_stride = shape.query_heads;
+  item.parts = states.parts;
+  if (states.last_o != nullptr) {
+    item.extra_o = states.last_o + head * shape.head_dim;
+    item.extra_lse = states.last_lse + head;
+  }
+  item.rows = int64_t{run.heads} * shape.group();
+  const int64_t row = batch_[entry].row;
+  item.o = static_cast<std::byte*>(context_.act.o) +
+           context_.ActivationBytes(row * width + head * shape.head_dim);
+  if (observer_ != nullptr) item.lse = lse_ + row * shape.query_heads + head;
+  return item;
+}
+
+Status Board::Merge() {
+  merges_.clear();
+  const int heads = context_.shape.kv_heads;
+  for (int entry = 0; entry < batch_.size(); ++entry) {
+    if (!batch_[entry].decode) continue;
+    for (int first = 0, end = 0; first < heads; first = end) {
+      const HeadStates& states = StatesOf(entry, first);
+      for (end = first + 1; end < heads && StatesOf(entry, end) == states;) ++end;
+      merges_.push_back(MakeMerge(entry, {first, end - first, 0}));
+    }
+  }
+  if (!merges_.empty()) context_.kernels.Merge(context_.compute, context_.shape.head_dim, merges_);
+  return observer_ == nullptr ? OkStatus() : observer_->OnLayer(layer_);
+}
+
+void Board::Abort() {
+  items_.clear();
+  reads_.Abort();
+}
+
+}  // namespace headway

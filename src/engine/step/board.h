@@ -1,0 +1,113 @@
+// Board: where the paths of a layer leave what their ranges contribute, as partial states (o, lse)
+// of query heads, and where these are merged. Each entry and KV head has its own number of states.
+//
+// A decode keeps its states apart, in the order in which they are added, and merges them at the end
+// of the layer: kernels of many ranges then run together. A prefill merges each range into one
+// state as it comes.
+#ifndef HEADWAY_ENGINE_STEP_BOARD_H_
+#define HEADWAY_ENGINE_STEP_BOARD_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step/batch.h"
+#include "engine/step/reads.h"
+#include "engine/step/step_context.h"
+#include "kernels/kernels.h"
+
+namespace headway {
+
+// Watches what the queries of a step attend to. Such a step leaves nothing to the host's cores.
+class AttentionObserver {
+ public:
+  virtual ~AttentionObserver() = default;
+  // Heads of an entry, which are those of a group, have a state of `keys` on the board now.
+  virtual void OnRange(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys) = 0;
+  // The states of a layer are merged; lse() of decode rows is that of all keys.
+  virtual Status OnLayer(int layer) = 0;
+};
+
+// Whether a prefill's state of a head is complete with a range.
+enum class RangeOrder : uint8_t { kMoreFollow, kLast };
+
+class Board {
+ public:
+  // Bytes that it takes; pure.
+  static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits,
+                       const KernelSizes& kernels);
+  // Takes them from `memory`.
+  Board(StepContext& context, const Batch& batch, Reads& reads, Memory* memory);
+
+  // --- A layer: BeginLayer; the paths add ranges; Flush; Merge.
+  // No head has a state yet.
+  void BeginLayer(int layer);
+  // Attends with the queries of an entry to `keys`, which hold the pages of all heads of a group:
+  // `heads` are those heads. Enqueued by the next Flush. In decode the range is cut at fixed
+  // boundaries, each piece with a state of its own.
+  void Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys, RangeOrder order);
+  // The same work as items whose states are the next ones of those heads, appended to *items: for
+  // paths that run it by themselves, behind a Flush and before anything else of those heads.
+  void MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
+                 RangeOrder order, std::vector<AttentionItem>* items);
+  // Adds items of others to those of the next Flush.
+  void Add(const AttentionItem& item) { items_.push_back(item); }
+  // One more state of an entry's heads, behind all others: [query_heads, head_dim] and
+  // [query_heads] of the entry, which are there before the layer's Merge runs. Decode only.
+  void AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
+                    const float* lse);
+  // Enqueues the items so far and gives back the slabs that Reads holds for them.
+  void Flush() { FlushWithin(window_); }
+  // With a window other than the layer's.
+  void FlushWithin(int64_t window);
+  // What attention needs beside its items.
+  AttentionParams Params(int64_t window) const;
+  // Merges the states of decode entries into the activations.
+  Status Merge();
+  // The step is given up.
+  void Abort();
+
+  // [step_tokens, query_heads, head_dim] and [step_tokens, query_heads]: the states of prefill, and
+  // the lse of decode where there is an observer.
+  float* o() const { return o_; }
+  float* lse() const { return lse_; }
+
+  void set_observer(AttentionObserver* observer) { observer_ = observer; }
+  AttentionObserver* observer() const { return observer_; }
+
+ private:
+  // Of one entry and KV head.
+  struct HeadStates {
+    int parts = 0;                  // decode: states so far
+    bool started = false;           // prefill: (o, lse) hold a state
+    const float* last_o = nullptr;  // of the entry: AddLastState
+    const float* last_lse = nullptr;
+
+    bool operator==(const HeadStates&) const = default;
+  };
+  HeadStates& StatesOf(int entry, int head) {
+    return states_[static_cast<size_t>(entry * context_.shape.kv_heads + head)];
+  }
+  AttentionItem MakeItem(int entry, const kv::HeadRun& run, const KeyRun& keys, RangeOrder order);
+  MergeItem MakeMerge(int entry, const kv::HeadRun& run);
+
+  StepContext& context_;
+  const Batch& batch_;
+  Reads& reads_;
+  const int64_t max_parts_;
+  float* o_;         // act.o where that is f32
+  float* lse_;       // [step_tokens, query_heads]
+  float* part_o_;    // [entries, max_parts, query_heads, head_dim]
+  float* part_lse_;  // [entries, max_parts, query_heads]
+  AttentionObserver* observer_ = nullptr;
+
+  int layer_ = 0;
+  int64_t window_ = 0;
+  std::vector<HeadStates> states_;    // [entries, kv_heads]
+  std::vector<AttentionItem> items_;  // of the next Flush
+  std::vector<MergeItem> merges_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_BOARD_H_

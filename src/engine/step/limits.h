@@ -1,0 +1,25 @@
+// What bounds the steps of a context: the memory of all its parts is sized by it.
+#ifndef HEADWAY_ENGINE_STEP_LIMITS_H_
+#define HEADWAY_ENGINE_STEP_LIMITS_H_
+
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace headway {
+
+struct ExecutorLimits {
+  int64_t step_tokens = 0;  // of all entries of a step
+  int64_t entries = 0;
+  int64_t length = 0;  // of any sequence, the step included
+  int64_t segment_tokens = 0;
+  int page_slots = kDefaultPageSlots;
+  int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
+  bool streaming_heads = false;          // some are: their keys are cut otherwise
+  DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
+  bool host_reads_device = true;         // Device::host_reads_memory
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_LIMITS_H_

@@ -1,0 +1,63 @@
+#include "engine/step/reads.h"
+
+#include <algorithm>
+
+namespace headway {
+
+void Reads::Begin() {
+  queue_.clear();
+  holds_.clear();
+  layer_first_ = announced_ = next_ = 0;
+}
+
+void Reads::RangesOf(int layer, std::vector<SlabRange>* ranges) const {
+  ranges->clear();
+  for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {
+    for (int entry = 0; entry < batch_.size(); ++entry) {
+      const kv::Store::SegmentSpan span = context_.store.Segments(entry, layer);
+      for (int segment = span.first; segment < span.last; ++segment) {
+        ranges->push_back({{entry, layer, group, segment}, segment < span.x_last});
+      }
+    }
+  }
+}
+
+void Reads::EndLayer() {
+  const auto by_group = [](const Queued& a, const Queued& b) {
+    return a.slab.group < b.slab.group;
+  };
+  const auto first = queue_.begin() + static_cast<ptrdiff_t>(layer_first_);
+  if (!std::is_sorted(first, queue_.end(), by_group)) {
+    std::stable_sort(first, queue_.end(), by_group);
+  }
+  layer_first_ = queue_.size();
+}
+
+Status Reads::Announce() {
+  std::vector<kv::SlabRead> reads;
+  reads.reserve(queue_.size() - announced_);
+  for (; announced_ < queue_.size(); ++announced_) reads.push_back(queue_[announced_].slab);
+  const Status status = context_.store.HoldOnHost(holds_);
+  holds_.clear();
+  return status.ok() ? context_.store.Announce(reads) : status;
+}
+
+bool Reads::IsNext(int path, int layer, int group) const {
+  if (next_ == queue_.size()) return false;
+  const Queued& next = queue_[next_];
+  return next.path == path && next.slab.layer == layer && next.slab.group == group;
+}
+
+Result<kv::SlabView> Reads::Next() {
+  ++next_;
+  return context_.store.NextRead();
+}
+
+void Reads::FinishHeld() {
+  for (const kv::SlabView& view : held_) context_.store.FinishRead(view);
+  held_.clear();
+}
+
+void Reads::Abort() { held_.clear(); }
+
+}  // namespace headway

@@ -1,0 +1,17 @@
+// Random keys and values, for measuring steps over long contexts without computing them.
+#ifndef HEADWAY_ENGINE_STEP_SYNTHETIC_H_
+#define HEADWAY_ENGINE_STEP_SYNTHETIC_H_
+
+#include <cstdint>
+
+#include "engine/step/step_context.h"
+#include "headway/status.h"
+
+namespace headway {
+
+// Fills k and v of the first `rows` rows of the activations, and X, with numbers drawn from `seed`.
+Status DrawActivations(const StepContext& context, int64_t rows, uint64_t seed);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_SYNTHETIC_H_

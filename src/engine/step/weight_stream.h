@@ -1,0 +1,91 @@
+// WeightStream: brings the matrices of layers that do not stay on the device there, a layer at a
+// time, ahead of use. The host holds each layer in one block; a copy of the block goes over the
+// h2d lane of the store, among the slabs that it reads, in the order of use, into one of a few
+// buffers by turns. All tokens of a step share what was copied: a step over many sequences reads
+// each layer once, as FlexGen's column-by-column schedule does batch by batch (KVPR, "Column-by-
+// column schedule").
+//
+// Layers that the host does not hold either come from disk: a lane of its own reads them
+// into bounce buffers, as many layers of that kind ahead as there are such buffers, and the h2d
+// lane copies their tensors from there. The calling thread waits for neither.
+#ifndef HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
+#define HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "device/lanes.h"
+#include "headway/status.h"
+#include "model/model.h"
+
+namespace headway {
+
+// The layers, ascending, whose weights stream where `resident` of `layers` stay on the device:
+// evenly among the others, so that the bus works while the resident ones compute.
+std::vector<int> StreamedLayers(int layers, int resident);
+// Of the streamed layers, those that are read from disk, `count` of them: evenly among the others,
+// so that the disk works all the time.
+std::vector<int> DiskLayers(const std::vector<int>& streamed, int count);
+
+class WeightStream {
+ public:
+  // For the layers of `model` that stream; `buffers` are taken from `budget`, at most one a layer,
+  // and as many bounce buffers from `host_budget`, at most one a layer that is on disk. Everything
+  // outlives it.
+  static Result<std::unique_ptr<WeightStream>> Create(const Model& model, Device& device,
+                                                      Lanes& lanes, Budget& budget,
+                                                      Budget& host_budget, int buffers);
+  ~WeightStream();
+
+  // Where the kernels of `layer`, enqueued on the compute lane next, find its block; null for a
+  // layer that is resident. Layers come in ascending order, and from the first one again in the
+  // next step; a step that was given up may begin anew. A layer that cannot be read from disk is an
+  // error of its lane, which Lanes::status says behind the work that waited for it.
+  const std::byte* Acquire(int layer);
+  // All kernels of the layer last acquired are enqueued.
+  void Release();
+  // Starts copies of the layers to come into buffers that are free. Of use once the reads of a
+  // layer's slabs are enqueued: the bus is theirs first.
+  void Prefetch();
+
+ private:
+  struct Slot {
+    std::unique_ptr<Buffer> memory;
+    int layer = -1;  // in it or on its way
+    Fence ready, used;
+  };
+
+  // Some buffers and the order in which layers pass through them, again and again.
+  struct Ring {
+    std::vector<int> layers;  // ascending
+    std::vector<Slot> slots;
+    size_t next = 0;  // in layers: the one in use, or the next to be
+
+    int Ahead(size_t i) const { return layers[(next + i) % layers.size()]; }
+    // Whether the layer is among those that the slots should hold, from `next` on.
+    bool IsNear(int layer) const;
+    Slot* Find(int layer);
+    // A slot whose layer is not wanted soon: there is one where a layer that is has none.
+    Slot* Free();
+  };
+
+  WeightStream(const Model& model, Lanes& lanes) : model_(model), lanes_(lanes) {}
+  Slot* Load(int layer);
+  // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
+  void CopyFromDisk(int layer, std::byte* to);
+  Slot* ReadDisk(int layer);
+  void ReadAhead();
+
+  const Model& model_;
+  Lanes& lanes_;
+  Ring device_;           // of all layers that stream
+  Ring bounce_;           // of those on disk
+  Slot* held_ = nullptr;  // acquired and not released
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_

@@ -1,0 +1,57 @@
+// What writes a KV cache: new keys and values go into open pages, closed pages into their encoding.
+// The encodings are defined in page_codec.h.
+#ifndef HEADWAY_KERNELS_CACHE_H_
+#define HEADWAY_KERNELS_CACHE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "kernels/elementwise.h"
+#include "kernels/pages.h"
+
+namespace headway {
+
+// Pages of `heads` KV heads that have closed: from.count slots, whole pages, in the dtype, are
+// encoded into `to`.
+struct EncodePagesItem {
+  PageRun from;
+  PageRun to;
+  int heads = 1;
+};
+
+// K and V of `heads` KV heads [to.count, heads, head_dim], tokens kv_stride elements apart, to be
+// encoded into their pages.
+struct StoreKvItem {
+  const void* k = nullptr;
+  const void* v = nullptr;
+  int64_t kv_stride = 0;
+  int heads = 1;
+  PageRun to;
+};
+
+// New q, k and v of the heads of a group: q and k are rotated in place, k and v encoded into pages.
+struct RopeStoreItem {
+  void* q = nullptr;  // [kv.to.count, query_heads, head_dim], tokens q_stride elements apart
+  int64_t q_stride = 0;
+  int query_heads = 0;
+  RopeTable table;  // of the item's tokens
+  StoreKvItem kv;   // its k is written to
+};
+
+class CacheKernels {
+ public:
+  virtual ~CacheKernels() = default;
+  virtual void StoreKv(Stream& stream, const PageFormat& format,
+                       std::span<const StoreKvItem> items) = 0;
+  // Rope and StoreKv, which an implementation may do at once.
+  virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
+                           std::span<const RopeStoreItem> items) = 0;
+  // Only where KernelSizes::TakesEncoding says so of the format's encoding.
+  virtual void EncodePages(Stream& stream, const PageFormat& format,
+                           std::span<const EncodePagesItem> items) = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_CACHE_H_

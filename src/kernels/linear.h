@@ -1,0 +1,51 @@
+// Products of activations and weights, with what may be fused before and behind them.
+#ifndef HEADWAY_KERNELS_LINEAR_H_
+#define HEADWAY_KERNELS_LINEAR_H_
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "kernels/elementwise.h"
+#include "kernels/weight_view.h"
+
+namespace headway {
+
+// What becomes of a product: an activation, an activation behind ReLU (negative ones become 0),
+// f32 (logits), or f32 added to what is there (the residual stream).
+enum class LinearResult : uint8_t { kActivation, kRelu, kFloat, kAddFloat };
+constexpr bool IsActivation(LinearResult result) {
+  return result == LinearResult::kActivation || result == LinearResult::kRelu;
+}
+
+// y [rows, out] = x [rows, in] · weight^T + bias.
+struct LinearOp {
+  WeightView weight;
+  const float* bias = nullptr;  // [out] or null
+  void* y = nullptr;
+  int64_t y_stride = 0;  // elements between rows of y
+  LinearResult result = LinearResult::kActivation;
+};
+
+class LinearKernels {
+ public:
+  virtual ~LinearKernels() = default;
+  // All ops read the same x [rows, in].
+  virtual void Linear(Stream& stream, const void* x, int64_t rows,
+                      std::span<const LinearOp> ops) = 0;
+  // Linear of Norm's result: x is the residual stream [rows, in]. normed [rows, in] may be
+  // overwritten.
+  virtual void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                          void* normed, std::span<const LinearOp> ops) = 0;
+  // The first half of a gated MLP: gate.y [rows, out] = silu(x · gate) * (x · up), rows contiguous.
+  // up.y may be overwritten.
+  virtual void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
+                           const LinearOp& up) = 0;
+  // GatedLinear of Norm's result.
+  virtual void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
+                               void* normed, const LinearOp& gate, const LinearOp& up) = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_LINEAR_H_

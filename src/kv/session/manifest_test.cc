@@ -1,0 +1,236 @@
+#include "kv/session/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "kv/testing/slab_test_util.h"
+
+namespace headway::kv {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kSlots = 1000;
+
+// A manifest with all segments, in a random order, in random slots.
+Manifest RandomManifest(Random* random) {
+  Manifest manifest;
+  manifest.format = RandomFormat(random);
+  manifest.weights_hash = random->Next();
+  manifest.keys_rotated = random->Below(2) == 0;
+  const CacheFormat& format = manifest.format;
+  const int64_t closed = random->Below(12);
+  for (int64_t i = 0; i < closed * format.page.page_slots; ++i) {
+    manifest.tokens.push_back(static_cast<TokenId>(random->Below(100000)));
+  }
+  int64_t slot = random->Below(10);
+  for (int layer = 0; layer < format.layers; ++layer) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
+      for (int64_t done = 0; done < closed; done += format.segment_pages) {
+        SavedSlab slab;
+        slab.layer = layer;
+        slab.group = group;
+        slab.segment = static_cast<int32_t>(done / format.segment_pages);
+        slab.pages = static_cast<int32_t>(std::min<int64_t>(format.segment_pages, closed - done));
+        slab.slot = slot;
+        slot += 1 + random->Below(2);
+        for (int page = 0; page < slab.pages; ++page) slab.checksums.push_back(random->Next());
+        manifest.slabs.push_back(std::move(slab));
+      }
+    }
+  }
+  manifest.note.assign(static_cast<size_t>(random->Below(100)), '\xff');
+  manifest.model_config.assign(static_cast<size_t>(random->Below(100)), '\n');
+  for (size_t i = manifest.slabs.size(); i > 1; --i) {
+    std::swap(manifest.slabs[i - 1],
+              manifest.slabs[static_cast<size_t>(random->Below(static_cast<int64_t>(i)))]);
+  }
+  return manifest;
+}
+
+// Two layers, the second with a window of 24 tokens; two groups; 10 pages of 8 tokens in segments
+// of 3.
+Manifest PlainManifest() {
+  Manifest manifest;
+  CacheFormat& format = manifest.format;
+  format.layers = 2;
+  format.kv_heads = 3;
+  format.group_heads = 2;
+  format.segment_pages = 3;
+  format.page.page_slots = 8;
+  format.page.head_dim = 16;
+  format.window = {0, 24};
+  manifest.tokens.assign(80, 5);
+  manifest.note = "a note";
+  int64_t slot = 0;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int group = 0; group < 2; ++group) {
+      for (int segment = 0; segment < 4; ++segment) {
+        const int pages = segment < 3 ? 3 : 1;
+        manifest.slabs.push_back({layer, group, segment, pages, slot++,
+                                  std::vector<uint64_t>(static_cast<size_t>(pages), 1)});
+      }
+    }
+  }
+  return manifest;
+}
+
+TEST(ManifestTest, ComesBackFromItsBytes) {
+  Random random(11);
+  for (int round = 0; round < 200; ++round) {
+    const Manifest manifest = RandomManifest(&random);
+    const std::vector<std::byte> bytes = EncodeManifest(manifest);
+    const Result<Manifest> decoded = DecodeManifest(bytes, kSlots);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(decoded->weights_hash, manifest.weights_hash);
+    EXPECT_EQ(decoded->keys_rotated, manifest.keys_rotated);
+    EXPECT_EQ(decoded->format.slab_bytes(), manifest.format.slab_bytes());
+    EXPECT_EQ(decoded->format.window, manifest.format.window);
+    EXPECT_EQ(decoded->tokens, manifest.tokens);
+    EXPECT_EQ(decoded->note, manifest.note);
+    ASSERT_EQ(decoded->slabs.size(), manifest.slabs.size());
+    for (size_t i = 0; i < manifest.slabs.size(); ++i) {
+      EXPECT_EQ(decoded->slabs[i].slot, manifest.slabs[i].slot);
+      EXPECT_EQ(decoded->slabs[i].checksums, manifest.slabs[i].checksums);
+    }
+    EXPECT_EQ(EncodeManifest(*decoded), bytes);
+  }
+}
+
+TEST(ManifestTest, RefusesWhatIsCutShortOrLongerAndSurvivesFlips) {
+  Random random(12);
+  for (int round = 0; round < 30; ++round) {
+    const std::vector<std::byte> bytes = EncodeManifest(RandomManifest(&random));
+    for (size_t size = 0; size < bytes.size(); size += 1 + static_cast<size_t>(random.Below(9))) {
+      // A copy of that size, so that a sanitizer sees a read past it.
+      const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<int64_t>(size));
+      EXPECT_EQ(DecodeManifest(cut, kSlots).status().code(), StatusCode::kCorrupt);
+    }
+    std::vector<std::byte> longer = bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_EQ(DecodeManifest(longer, kSlots).status().code(), StatusCode::kCorrupt);
+    for (int flip = 0; flip < 200; ++flip) {
+      std::vector<std::byte> flipped = bytes;
+      const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(bytes.size())));
+      flipped[at] ^= static_cast<std::byte>(1 << random.Below(8));
+      const Result<Manifest> decoded = DecodeManifest(flipped, kSlots);
+      if (decoded.ok()) {
+        EXPECT_EQ(EncodeManifest(*decoded), flipped);
+      }
+    }
+  }
+}
+
+// A change to the plain manifest, and what the refusal says of it.
+struct Lie {
+  std::function<void(Manifest*)> tell;
+  std::string answer;
+};
+
+TEST(ManifestTest, RefusesLies) {
+  ASSERT_TRUE(CheckManifest(PlainManifest(), 16).ok())
+      << CheckManifest(PlainManifest(), 16).message();
+  const Lie lies[] = {
+      {[](Manifest* m) { m->format.layers = 0; }, "layers is 0"},
+      {[](Manifest* m) { m->format.layers = std::numeric_limits<int>::max(); }, "layers is"},
+      {[](Manifest* m) {
+         m->format.layers = 1;
+         m->format.window.pop_back();
+       },
+       "no layer 1"},
+      {[](Manifest* m) {
+         m->format.layers = 3;
+         m->format.window.push_back(0);
+       },
+       "layer 2, head group 0 lacks segment 3"},
+      {[](Manifest* m) { m->format.kv_heads = -1; }, "kv_heads is -1"},
+      {[](Manifest* m) { m->format.kv_heads = 5; }, "lacks segment"},
+      {[](Manifest* m) { m->format.group_heads = 0; }, "group_heads is 0"},
+      {[](Manifest* m) { m->format.segment_pages = 0; }, "segment_pages is 0"},
+      {[](Manifest* m) { m->format.segment_pages = 4; }, "segment"},
+      {[](Manifest* m) { m->format.page.page_slots = 0; }, "page_slots is 0"},
+      {[](Manifest* m) { m->format.page.page_slots = 7; }, "whole pages"},
+      {[](Manifest* m) { m->format.page.head_dim = -8; }, "head_dim is -8"},
+      {[](Manifest* m) { m->format.window = {1}; }, "1 windows"},
+      {[](Manifest* m) { m->format.window[0] = -1; }, "window is -1"},
+      {[](Manifest* m) {
+         m->format.group_heads = kMaxHeads;
+         m->format.segment_pages = kMaxSegmentPages;
+         m->format.page.page_slots = kMaxPageSlots;
+         m->format.page.head_dim = kMaxHeadDim;
+       },
+       "larger than"},
+      {[](Manifest* m) { m->tokens.pop_back(); }, "whole pages"},
+      {[](Manifest* m) { m->tokens.resize(72); }, "segment"},
+      {[](Manifest* m) { m->tokens.resize(88); }, "pages, not 2"},
+      {[](Manifest* m) { m->tokens[7] = -2; }, "no token -2"},
+      {[](Manifest* m) { m->slabs[3].slot = 16; }, "slot 16 is not one of 16"},
+      {[](Manifest* m) { m->slabs[3].slot = -1; }, "slot -1"},
+      {[](Manifest* m) { m->slabs[3].slot = 9; }, "slot 9 is used twice"},
+      {[](Manifest* m) { m->slabs[3].layer = 2; }, "no layer 2"},
+      {[](Manifest* m) { m->slabs[3].layer = -1; }, "no layer -1"},
+      {[](Manifest* m) { m->slabs[3].group = 2; }, "head group 2"},
+      {[](Manifest* m) { m->slabs[3].segment = -1; }, "segment -1"},
+      {[](Manifest* m) { m->slabs[3].segment = 4; }, "segment"},
+      {[](Manifest* m) { m->slabs[3].segment = 2; }, "segment 2 where"},
+      {[](Manifest* m) { m->slabs[2].pages = 2; }, "3 checksums for 2 pages"},
+      {[](Manifest* m) {
+         m->slabs[2].pages = 2;
+         m->slabs[2].checksums.pop_back();
+       },
+       "2 pages, not 3"},
+      {[](Manifest* m) {
+         m->slabs[3].pages = 2;
+         m->slabs[3].checksums.push_back(1);
+       },
+       "2 pages, not 1"},
+      {[](Manifest* m) { m->slabs.erase(m->slabs.begin()); }, "lacks segment 0"},
+      {[](Manifest* m) { m->slabs.erase(m->slabs.begin() + 1); }, "segment"},
+      {[](Manifest* m) { m->slabs.erase(m->slabs.begin() + 3); }, "segment"},
+      {[](Manifest* m) {
+         m->slabs.push_back(m->slabs[3]);
+         m->slabs.back().slot = 16;
+       },
+       ""},
+      {[](Manifest* m) { m->slabs.clear(); }, "lacks segment 3"},
+      {[](Manifest* m) { m->tokens.clear(); }, "segment"},
+  };
+  for (size_t i = 0; i < std::size(lies); ++i) {
+    SCOPED_TRACE(i);
+    Manifest manifest = PlainManifest();
+    lies[i].tell(&manifest);
+    const Status status = CheckManifest(manifest, 16);
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+    EXPECT_THAT(status.message(), HasSubstr(lies[i].answer));
+    const Status decoded = DecodeManifest(EncodeManifest(manifest), 16).status();
+    EXPECT_EQ(decoded.code(), StatusCode::kCorrupt);
+  }
+}
+
+// Of 80 tokens with a window of 24, a query at 87 (the last that the open page can have held) sees
+// 64 to 87: segment 2 (tokens 48 to 71) is needed, 0 and 1 are not.
+TEST(ManifestTest, OnlyAWindowExcusesMissingSegments) {
+  const auto without = [](int layer, int segments) {
+    Manifest manifest = PlainManifest();
+    std::erase_if(manifest.slabs, [&](const SavedSlab& slab) {
+      return slab.layer == layer && slab.segment < segments;
+    });
+    return CheckManifest(manifest, 16);
+  };
+  EXPECT_TRUE(without(1, 1).ok());
+  EXPECT_TRUE(without(1, 2).ok());
+  EXPECT_THAT(without(1, 3).message(), HasSubstr("layer 1, head group 0 lacks segment 2"));
+  EXPECT_THAT(without(0, 1).message(), HasSubstr("layer 0, head group 0 lacks segment 0"));
+}
+
+}  // namespace
+}  // namespace headway::kv

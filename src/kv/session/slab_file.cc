@@ -1,0 +1,561 @@
+#include "kv/session/slab_file.h"
+
+#include <fmt/format.h>
+#define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack
+#include <xxhash.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // the same functions with the widest vectors of the machine
+#endif
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kv/session/aligned_buffer.h"
+#include "kv/session/session_layout.h"
+#include "kv/session/slot_table.h"
+
+namespace headway::kv {
+namespace {
+
+// The file doubles up to this much at a time: writes behind its end are slow, and one at a time.
+constexpr int64_t kGrowBytes = 64 * kMiB;
+
+// Each is lost to another process that makes, renames or removes the file at that moment.
+constexpr int kClaimAttempts = 100;
+constexpr int kInspections = 3;
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// What to do when a session file cannot be opened.
+Status OpenError(const Status& status) {
+  return Status(status.code(), status.message() + "; give another --session file");
+}
+
+bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
+  return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
+         a.page.encoding == b.page.encoding && a.page.page_slots == b.page.page_slots &&
+         a.page.head_dim == b.page.head_dim && a.group_heads == b.group_heads &&
+         a.segment_pages == b.segment_pages && a.window == b.window && a.pattern == b.pattern;
+}
+
+uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std::byte* slab) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (int head = 0; head < heads; ++head) {
+    XXH3_64bits_update(&state, slab + format.KOffset(head, page), format.page.closed_bytes());
+    XXH3_64bits_update(&state, slab + format.VOffset(head, page), format.page.closed_bytes());
+  }
+  XXH3_64bits_update(&state, slab + format.ParamOffset(page),
+                     static_cast<size_t>(heads * format.param_bytes()));
+  return XXH3_64bits_digest(&state);
+}
+
+// Pages [first, first + count) of a slab at `offset` of the file. Neighbouring runs join: a full
+// slab is one extent.
+std::vector<IoPiece> SlabPieces(const CacheFormat& format, int heads, int first, int count,
+                                int64_t offset, std::byte* slab) {
+  std::vector<IoPiece> pieces;
+  const auto size = static_cast<size_t>(count * format.closed_stride());
+  for (const bool v : {false, true}) {
+    for (int head = 0; head < heads; ++head) {
+      const int64_t at = v ? format.VOffset(head, first) : format.KOffset(head, first);
+      AppendPieces(slab + at, size, offset + at, &pieces);
+    }
+  }
+  const int64_t at = format.ParamOffset(first);
+  AppendPieces(slab + at, static_cast<size_t>(count * format.param_stride()), offset + at, &pieces);
+  return pieces;
+}
+
+}  // namespace
+
+struct SlabFile::Impl {
+  Impl(Env* env_in, std::string path_in, const CacheFormat& format_in, Budget* budget_in,
+       bool is_session)
+      : env(env_in),
+        path(std::move(path_in)),
+        format(format_in),
+        session(is_session),
+        first_slot(is_session ? kFirstSlotOffset : 0),
+        budget(budget_in),
+        slots(budget_in, format_in.slab_bytes()) {}
+  ~Impl();
+
+  int64_t Offset(int64_t slot) const { return first_slot + slot * format.slab_bytes(); }
+  std::string OpenPath() const { return published ? path : TemporarySessionName(path); }
+  Status Adopt(SavedSession saved);
+  Result<int64_t> Allocate();
+  Status Grow(int64_t slot);
+  void Shrink();
+  void Trim();
+  void ShrinkTo(int64_t end);
+  void CheckAccess(int64_t slot, int heads, int first, int count);
+  // Of pages that a crash may bring back, from `manifest` on.
+  void Protect(const Manifest& manifest);
+
+  Result<std::vector<int64_t>> AllocateMany(int64_t count);
+  Result<Superblock> WriteManifest(const std::vector<std::byte>& bytes,
+                                   std::span<const int64_t> to);
+  Status WriteSuperblock(const Superblock& next);
+  Status Sync();
+  Status Publish();
+  Status Commit(const Manifest& next);
+
+  Env* const env;
+  const std::string path;  // of a temporary file: its directory
+  const CacheFormat format;
+  const bool session;
+  const int64_t first_slot;  // where slot 0 begins in the file
+  Budget* const budget;
+  Reservation header;
+  std::unique_ptr<File> file;
+  std::unique_ptr<File> replaces;  // the session that the first commit replaces, still locked
+  bool published = false;          // under its own name
+  bool directory_synced = false;   // and for good
+
+  mutable std::mutex mutex;  // of what follows
+  SlotTable slots;
+  int64_t bytes = 0;  // of the file
+  // By slot, how many of its pages must not be written.
+  std::unordered_map<int64_t, int32_t> protected_pages;
+
+  std::mutex commit_mutex;  // of what follows
+  Manifest manifest;
+  uint64_t generation = 0;  // of the last attempt to commit
+  int side = 1;             // of the superblock that counts; the other is written next
+  bool committed = false;
+  bool sync_failed = false;
+};
+
+SlabFile::Impl::~Impl() {
+  if (!session) return;
+  if (published) Trim();
+  if (published) return;
+  // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
+  const Status ignored = env->Remove(OpenPath());
+  static_cast<void>(ignored);
+}
+
+Status SlabFile::Impl::Adopt(SavedSession saved) {
+  std::vector<int64_t> used = saved.manifest_slots;
+  for (const SavedSlab& slab : saved.manifest.slabs) used.push_back(slab.slot);
+  for (const int64_t slot : used) {
+    Status status = slots.TakeAt(slot);
+    if (!status.ok()) return status;
+  }
+  slots.BeginCommit(used);
+  slots.KeepNext();
+  for (const int64_t slot : saved.manifest_slots) slots.Give(slot);
+  manifest = std::move(saved.manifest);
+  Protect(manifest);
+  generation = saved.superblock.generation;
+  side = saved.side;
+  committed = published = directory_synced = true;
+  return OkStatus();
+}
+
+Result<int64_t> SlabFile::Impl::Allocate() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  Result<int64_t> slot = slots.Take();
+  if (!slot.ok()) return slot.status();
+  Status status = Grow(*slot);
+  if (!status.ok()) {
+    slots.Give(*slot);
+    return status;
+  }
+  return slot;
+}
+
+Status SlabFile::Impl::Grow(int64_t slot) {
+  const int64_t slab = format.slab_bytes();
+  if (Offset(slot) + slab <= bytes) return OkStatus();
+  const int64_t ahead = std::min({kGrowBytes, bytes, budget->available()}) / slab;
+  const int64_t wanted = Offset(slot + std::max<int64_t>(1, ahead));
+  Status status = file->Truncate(wanted);
+  if (status.ok()) bytes = wanted;
+  return status;
+}
+
+void SlabFile::Impl::Shrink() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ShrinkTo(slots.End());
+}
+
+// What no manifest names has no more use: a full disk has the room back that a save has begun to
+// take.
+void SlabFile::Impl::Trim() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ShrinkTo(slots.KeptEnd());
+}
+
+void SlabFile::Impl::ShrinkTo(int64_t end) {
+  const int64_t wanted = Offset(end);
+  // A file longer than it need be is no failure.
+  if (wanted < bytes && file->Truncate(wanted).ok()) bytes = wanted;
+}
+
+void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) {
+  HEADWAY_CHECK(heads >= 1 && heads <= format.group_heads);
+  HEADWAY_CHECK(first >= 0 && count >= 0 && first <= format.segment_pages - count);
+  const std::lock_guard<std::mutex> lock(mutex);
+  HEADWAY_CHECK(slots.Holds(slot));
+}
+
+void SlabFile::Impl::Protect(const Manifest& next) {
+  for (const SavedSlab& slab : next.slabs) {
+    int32_t& pages = protected_pages[slab.slot];
+    pages = std::max(pages, slab.pages);
+  }
+}
+
+Result<std::vector<int64_t>> SlabFile::Impl::AllocateMany(int64_t count) {
+  std::vector<int64_t> taken;
+  for (int64_t i = 0; i < count; ++i) {
+    Result<int64_t> slot = Allocate();
+    if (!slot.ok()) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const int64_t given : taken) slots.Give(given);
+      return slot.status();
+    }
+    taken.push_back(*slot);
+  }
+  return taken;
+}
+
+// The superblock that points to the manifest written.
+Result<Superblock> SlabFile::Impl::WriteManifest(const std::vector<std::byte>& encoded,
+                                                 std::span<const int64_t> to) {
+  const int64_t slab = format.slab_bytes();
+  Result<ManifestParts> parts = LayOutManifest(env, encoded, to, slab);
+  if (!parts.ok()) return parts.status();
+  std::vector<IoPiece> pieces;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const size_t at = i * parts->stride;
+    AppendPieces(parts->buffer.data() + at, std::min(parts->stride, parts->buffer.size() - at),
+                 Offset(to[i]), &pieces);
+  }
+  Status status = file->Write(pieces);
+  if (!status.ok()) return status;
+  Superblock superblock;
+  superblock.generation = generation;
+  superblock.slab_bytes = slab;
+  superblock.manifest_slot = to.front();
+  superblock.manifest_bytes = static_cast<int64_t>(encoded.size());
+  superblock.manifest_hash = XXH3_64bits(encoded.data(), encoded.size());
+  return superblock;
+}
+
+// Never touches the superblock that counts. The first commit writes both, so that no single damage
+// makes the file unrecognisable.
+Status SlabFile::Impl::WriteSuperblock(const Superblock& next) {
+  Result<AlignedBuffer> block = AlignedBuffer::Allocate(env, kSuperblockBytes);
+  if (!block.ok()) return block.status();
+  EncodeSuperblock(next, block->data());
+  std::vector<IoPiece> pieces;
+  for (const int to : {0, 1}) {
+    if (committed && to == side) continue;
+    pieces.push_back(
+        {block->data(), kSuperblockBytes, to * static_cast<int64_t>(kSuperblockBytes)});
+  }
+  Status status = file->Write(pieces);
+  if (!status.ok()) return status;
+  return Sync();
+}
+
+// The system forgets what it could not write when it reports so: a later sync that succeeds says
+// nothing about it. After one failure this file is not committed to again.
+Status SlabFile::Impl::Sync() {
+  Status status = file->Sync();
+  sync_failed = !status.ok();
+  return status;
+}
+
+Status SlabFile::Impl::Publish() {
+  if (!published) {
+    if (replaces == nullptr && env->Exists(path)) {
+      return Status(StatusCode::kInvalidArgument,
+                    path + " has come to exist meanwhile; give another --session file");
+    }
+    Status status = env->Rename(OpenPath(), path);
+    if (!status.ok()) return status;
+    published = true;
+    replaces.reset();
+  }
+  if (!directory_synced) {
+    Status status = env->SyncDirectory(DirectoryOf(path));
+    if (!status.ok()) return status;
+    directory_synced = true;
+  }
+  return OkStatus();
+}
+
+Status SlabFile::Impl::Commit(const Manifest& next) {
+  HEADWAY_CHECK(session);
+  HEADWAY_CHECK(SameFormat(next.format, format));
+  const std::lock_guard<std::mutex> commit_lock(commit_mutex);
+  if (sync_failed) {
+    return Status(StatusCode::kIo, "cannot save to " + path +
+                                       ": writing to its disk failed before; what was saved until "
+                                       "then is kept");
+  }
+  Status status = CheckManifest(next, kMaxSlots);
+  if (!status.ok()) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("cannot save to {}: {}", path, status.message()));
+  }
+  const std::vector<std::byte> encoded = EncodeManifest(next);
+  if (encoded.size() > kMaxManifestBytes) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("cannot save to {}: its description takes {}, {} is the most", path,
+                              FormatBytes(static_cast<int64_t>(encoded.size())),
+                              FormatBytes(kMaxManifestBytes)));
+  }
+  Result<std::vector<int64_t>> manifest_slots =
+      AllocateMany(ManifestSlots(static_cast<int64_t>(encoded.size()), format.slab_bytes()));
+  if (!manifest_slots.ok()) return manifest_slots.status();
+
+  int64_t end = 0;
+  {
+    std::vector<int64_t> used = *manifest_slots;
+    for (const SavedSlab& slab : next.slabs) used.push_back(slab.slot);
+    end = *std::max_element(used.begin(), used.end()) + 1;
+    const std::lock_guard<std::mutex> lock(mutex);
+    slots.BeginCommit(used);
+    for (const int64_t slot : *manifest_slots) slots.Give(slot);
+  }
+  const auto abandon = [this](const Status& why) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      slots.Abandon();
+    }
+    Shrink();
+    return why;
+  };
+  ++generation;
+  Result<Superblock> superblock = WriteManifest(encoded, *manifest_slots);
+  if (!superblock.ok()) return abandon(superblock.status());
+  superblock->slots = end;
+  status = Sync();
+  if (!status.ok()) return abandon(status);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    slots.KeepBoth();
+    Protect(next);
+  }
+  status = WriteSuperblock(*superblock);
+  if (!status.ok()) return abandon(status);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    slots.KeepNext();
+    protected_pages.clear();
+    Protect(next);
+  }
+  side = committed ? 1 - side : 0;
+  committed = true;
+  manifest = next;
+  Shrink();
+  return Publish();
+}
+
+SlabFile::SlabFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SlabFile::~SlabFile() = default;
+
+Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std::string& directory,
+                                                            const CacheFormat& format,
+                                                            Budget* budget) {
+  Status status = CheckFormat(format);
+  if (!status.ok()) return status;
+  auto impl = std::make_unique<Impl>(env, directory, format, budget, /*is_session=*/false);
+  Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, true);
+  if (!file.ok()) {
+    return Status(file.status().code(), file.status().message() + "; give another --disk-path");
+  }
+  impl->file = std::move(*file);
+  return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
+}
+
+Result<std::unique_ptr<SessionClaim>> SessionClaim::Take(Env* env, const std::string& name) {
+  // A rename would put the file in the place of the link.
+  const Result<std::string> followed = env->FollowLinks(name);
+  if (!followed.ok()) return OpenError(followed.status());
+  const std::string& path = *followed;
+  std::unique_ptr<SessionClaim> claim(new SessionClaim(env, path));
+  Status status;
+  for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
+    if (env->Exists(path)) {
+      status = claim->OpenSession();
+      // Removed in the meantime.
+      if (status.code() == StatusCode::kNotFound) continue;
+    } else {
+      status = claim->OpenTemporary();
+      // Who held the temporary file before may have renamed it just before letting it go.
+      if (status.ok() && env->Exists(path)) {
+        claim->DropTemporary();
+        continue;
+      }
+    }
+    break;
+  }
+  if (!status.ok()) return status;
+  return claim;
+}
+
+SessionClaim::~SessionClaim() { DropTemporary(); }
+
+Status SessionClaim::OpenSession() {
+  Result<std::unique_ptr<File>> file = env_->Open(path_, OpenMode::kReadWrite, true);
+  if (!file.ok()) return OpenError(file.status());
+  Result<SavedSession> saved = ReadSession(env_, file->get(), path_);
+  if (!saved.ok()) return saved.status();
+  session_ = std::move(*file);
+  saved_ = std::move(*saved);
+  return OkStatus();
+}
+
+Status SessionClaim::OpenTemporary() {
+  const std::string name = TemporarySessionName(path_);
+  Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, true);
+  if (!file.ok()) {
+    // Users know it by its own name.
+    std::string message = file.status().message();
+    if (const size_t at = message.find(name); at != std::string::npos) {
+      message.replace(at, name.size(), path_);
+    }
+    return OpenError(Status(file.status().code(), message));
+  }
+  temporary_ = std::move(*file);
+  return OkStatus();
+}
+
+void SessionClaim::DropTemporary() {
+  if (temporary_ == nullptr) return;
+  // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
+  const Status ignored = env_->Remove(TemporarySessionName(path_));
+  static_cast<void>(ignored);
+  temporary_.reset();
+}
+
+Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<SessionClaim> claim,
+                                                          const CacheFormat& format,
+                                                          Budget* budget) {
+  Status status = CheckFormat(format);
+  if (!status.ok()) return status;
+  if (claim->temporary_ == nullptr) status = claim->OpenTemporary();
+  if (!status.ok()) return status;
+  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, format, budget,
+                                     /*is_session=*/true);
+  Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
+  if (!header.ok()) return header.status();
+  impl->header = std::move(*header);
+  impl->file = std::move(claim->temporary_);
+  impl->replaces = std::move(claim->session_);
+  return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
+}
+
+Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionClaim> claim,
+                                                        Budget* budget) {
+  HEADWAY_CHECK(claim->exists());
+  Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
+  if (!header.ok()) return header.status();
+  Result<int64_t> size = claim->session_->Size();
+  if (!size.ok()) return size.status();
+  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, claim->manifest().format, budget,
+                                     /*is_session=*/true);
+  impl->header = std::move(*header);
+  impl->file = std::move(claim->session_);
+  impl->bytes = *size;
+  Status status = impl->Adopt(std::move(claim->saved_));
+  if (!status.ok()) return status;
+  return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
+}
+
+const CacheFormat& SlabFile::format() const { return impl_->format; }
+const Manifest& SlabFile::manifest() const { return impl_->manifest; }
+bool SlabFile::direct() const { return impl_->file->direct(); }
+
+int64_t SlabFile::file_bytes() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->bytes;
+}
+
+Result<int64_t> SlabFile::Allocate() { return impl_->Allocate(); }
+
+void SlabFile::Free(int64_t slot) {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->slots.Give(slot);
+}
+
+Result<std::vector<uint64_t>> SlabFile::WritePages(int64_t slot, int heads, int first, int count,
+                                                   const std::byte* slab) {
+  impl_->CheckAccess(slot, heads, first, count);
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    const auto kept = impl_->protected_pages.find(slot);
+    HEADWAY_CHECK(kept == impl_->protected_pages.end() || first >= kept->second);
+  }
+  const std::vector<IoPiece> pieces =
+      SlabPieces(impl_->format, heads, first, count, impl_->Offset(slot),
+                 const_cast<std::byte*>(slab));  // a write only reads
+  Status status = impl_->file->Write(pieces);
+  if (!status.ok()) return status;
+  std::vector<uint64_t> checksums;
+  checksums.reserve(static_cast<size_t>(count));
+  for (int page = first; page < first + count; ++page) {
+    checksums.push_back(PageChecksum(impl_->format, heads, page, slab));
+  }
+  return checksums;
+}
+
+Status SlabFile::ReadPages(int64_t slot, int heads, std::span<const uint64_t> checksums,
+                           std::byte* slab) {
+  const int count = static_cast<int>(checksums.size());
+  impl_->CheckAccess(slot, heads, 0, count);
+  Status status =
+      impl_->file->Read(SlabPieces(impl_->format, heads, 0, count, impl_->Offset(slot), slab));
+  if (!status.ok()) return status;
+  for (int page = 0; page < count; ++page) {
+    if (PageChecksum(impl_->format, heads, page, slab) == checksums[static_cast<size_t>(page)]) {
+      continue;
+    }
+    const char* hint = impl_->session ? "delete the session or give another --session file"
+                                      : "check the disk or use another directory";
+    return Status(StatusCode::kCorrupt,
+                  fmt::format("{}: page {} of slot {} is not what was written; {}", impl_->path,
+                              page, slot, hint));
+  }
+  return OkStatus();
+}
+
+Status SlabFile::Commit(const Manifest& manifest) { return impl_->Commit(manifest); }
+
+std::string TemporarySessionName(const std::string& path) { return path + ".headway-tmp"; }
+
+Result<Manifest> InspectSession(Env* env, const std::string& path) {
+  Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, false);
+  if (!file.ok()) return file.status();
+  Result<SavedSession> saved = ReadSession(env, file->get(), path);
+  // A process that saves to it may have written over what was read halfway.
+  for (int i = 1; i < kInspections && saved.status().code() == StatusCode::kCorrupt; ++i) {
+    saved = ReadSession(env, file->get(), path);
+  }
+  if (!saved.ok()) return saved.status();
+  return std::move(saved->manifest);
+}
+
+bool LooksLikeSession(Env* env, const std::string& path) {
+  Result<std::unique_ptr<MappedFile>> file = env->Map(path);
+  if (!file.ok()) return false;
+  const std::span<const std::byte> bytes = (*file)->bytes();
+  return HasSessionMagic(bytes) ||
+         (bytes.size() >= 2 * kSuperblockBytes && HasSessionMagic(bytes.subspan(kSuperblockBytes)));
+}
+
+}  // namespace headway::kv

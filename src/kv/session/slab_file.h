@@ -1,0 +1,117 @@
+// SlabFile: slabs on disk, in slots of one file, with a checksum a page. Without a name it is the
+// disk tier of one run and vanishes with it; with a name it is a session: what Commit described
+// last is what a later Open finds, whatever happened since (a killed process, a full disk).
+//
+// Layout (session_layout.h): two superblocks of 4 KiB (the newer valid one counts), then slots of
+// slab_bytes. A manifest occupies slots like slabs do. Pages that the committed manifest names are
+// never written before the next Commit, even when their slot is freed; the pages behind them in
+// their slot may be.
+#ifndef HEADWAY_KV_SESSION_SLAB_FILE_H_
+#define HEADWAY_KV_SESSION_SLAB_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "device/budget.h"
+#include "headway/status.h"
+#include "kv/pages/format.h"
+#include "kv/session/manifest.h"
+#include "kv/session/session_layout.h"
+
+namespace headway::kv {
+
+// This process's claim to write a session file, taken before anything is decided by what the file
+// holds; gone with the object, or with the SlabFile that it becomes.
+class SessionClaim {
+ public:
+  // Waits a little for another process that ends. The manifest is checked (magic, version,
+  // checksums, every number bounded by the file). kCorrupt for a damaged file, kUnsupported for
+  // another version, kInvalidArgument for a file that is no session, kIo for one in use by another
+  // process.
+  // Of the file that `name` leads to through symbolic links.
+  static Result<std::unique_ptr<SessionClaim>> Take(Env* env, const std::string& name);
+  ~SessionClaim();
+
+  bool exists() const { return session_ != nullptr; }
+  // What it holds; of no layers where there is none yet.
+  const Manifest& manifest() const { return saved_.manifest; }
+
+ private:
+  friend class SlabFile;
+  SessionClaim(Env* env, std::string path) : env_(env), path_(std::move(path)) {}
+  Status OpenSession();
+  Status OpenTemporary();
+  void DropTemporary();
+
+  Env* const env_;
+  const std::string path_;
+  std::unique_ptr<File> session_;
+  SavedSession saved_;
+  std::unique_ptr<File> temporary_;  // where a new one is written; else null
+};
+
+class SlabFile {
+ public:
+  // The disk tier of one run, in `directory`, gone when closed.
+  static Result<std::unique_ptr<SlabFile>> CreateTemporary(Env* env, const std::string& directory,
+                                                           const CacheFormat& format,
+                                                           Budget* budget);
+  // A new session, written beside its path (as TemporarySessionName says) and renamed to it by the
+  // first Commit; without one it is gone when closed. What exists is replaced then, and not before.
+  static Result<std::unique_ptr<SlabFile>> CreateSession(std::unique_ptr<SessionClaim> claim,
+                                                         const CacheFormat& format, Budget* budget);
+  // One that exists, for reading and going on with. Its slots are allocated ones.
+  static Result<std::unique_ptr<SlabFile>> OpenSession(std::unique_ptr<SessionClaim> claim,
+                                                       Budget* budget);
+  ~SlabFile();
+
+  const CacheFormat& format() const;
+  const Manifest& manifest() const;  // as committed last; empty before
+
+  // Slots; Allocate takes slab_bytes from the budget. Free gives them back, for a slot that the
+  // committed manifest uses when the next Commit is done. Thread-safe.
+  Result<int64_t> Allocate();
+  void Free(int64_t slot);
+
+  // Writes pages [first, first + count) of a slab of `heads` heads, whose bytes lie at `slab` in
+  // the layout of CacheFormat (memory aligned to kDirectAlignment), into the slot. Returns one
+  // checksum a page.
+  // Reads and writes may run on several threads, of one slot not at once.
+  Result<std::vector<uint64_t>> WritePages(int64_t slot, int heads, int first, int count,
+                                           const std::byte* slab);
+  // Reads pages [0, checksums.size()) of the slot to where they belong in `slab`, and compares the
+  // checksums: kCorrupt, naming file, and what to do, when one differs.
+  Status ReadPages(int64_t slot, int heads, std::span<const uint64_t> checksums, std::byte* slab);
+
+  // Makes `manifest` what OpenSession finds: writes it to free slots (from the budget), syncs it
+  // and the slabs, flips the superblock, syncs. When it fails, the manifest before stays valid.
+  // Its slots must be allocated ones, its format that of the file. Only for sessions.
+  Status Commit(const Manifest& manifest);
+
+  bool direct() const;  // past the page cache
+  int64_t file_bytes() const;
+
+ private:
+  struct Impl;
+  explicit SlabFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Where CreateSession writes until the first Commit. One that a killed process left is written
+// over.
+std::string TemporarySessionName(const std::string& path);
+
+// What a session file holds, read without a claim to it. Errors as of SessionClaim::Take.
+Result<Manifest> InspectSession(Env* env, const std::string& path);
+
+// True when the file begins like a session, whole or damaged.
+bool LooksLikeSession(Env* env, const std::string& path);
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_SESSION_SLAB_FILE_H_

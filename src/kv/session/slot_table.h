@@ -1,0 +1,57 @@
+// SlotTable: which slots of a slab file are in use and by whom, each backed by a reservation.
+//
+// A slot is free when the caller does not hold it, no manifest that a crash could bring back names
+// it, and no manifest being written will.
+#ifndef HEADWAY_KV_SESSION_SLOT_TABLE_H_
+#define HEADWAY_KV_SESSION_SLOT_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "device/budget.h"
+#include "headway/status.h"
+
+namespace headway::kv {
+
+// For one thread at a time.
+class SlotTable {
+ public:
+  // The budget outlives the table.
+  SlotTable(Budget* budget, int64_t slab_bytes) : budget_(budget), slab_bytes_(slab_bytes) {}
+
+  Result<int64_t> Take();       // the lowest free slot, held by the caller from now on
+  Status TakeAt(int64_t slot);  // a free slot: one that an opened session uses
+  void Give(int64_t slot);
+  bool Holds(int64_t slot) const;
+  // One past the highest slot that is not free.
+  int64_t End() const;
+  // The same of those that a manifest names which a crash could bring back.
+  int64_t KeptEnd() const;
+
+  // A commit: the manifest that is written next uses `slots`, all held; the caller may give them
+  // from now on. Then either Abandon, or KeepBoth before the superblock is written, since from then
+  // on a crash may find either manifest, and then, when it is known to be there, KeepNext;
+  // or Abandon when it is not known.
+  void BeginCommit(std::span<const int64_t> slots);
+  void KeepBoth();
+  void KeepNext();
+  void Abandon();
+
+ private:
+  enum : uint8_t { kHeld = 1, kKept = 2, kNext = 4 };
+
+  // Clears flags of a slot, and frees it when none is left.
+  void Clear(int64_t slot, uint8_t flags);
+
+  Budget* const budget_;
+  const int64_t slab_bytes_;
+  std::vector<uint8_t> flags_;  // [slots seen so far]
+  int64_t lowest_free_ = 0;     // no slot below it is free
+  std::unordered_map<int64_t, Reservation> reservations_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_SESSION_SLOT_TABLE_H_

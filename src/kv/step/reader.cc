@@ -1,0 +1,221 @@
+#include "kv/step/reader.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace headway::kv {
+
+Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
+               const ReadBuffers& buffers, Poison* poison)
+    : format_(format),
+      lanes_(lanes),
+      mover_(mover),
+      slabs_(slabs),
+      poison_(poison),
+      gather_pages_(buffers.gather_pages),
+      gather_bytes_(buffers.gather_bytes) {
+  for (std::byte* data : buffers.staging) staging_.push_back(Staging{data, false, Fence()});
+  for (std::byte* data : buffers.gathers) {
+    gather_buffers_.push_back(GatherBuffer{data, -1, 0, Fence()});
+  }
+}
+
+void Reader::Announce(std::span<const Item> items) {
+  const size_t first = order_.size();
+  order_.insert(order_.end(), items.begin(), items.end());
+  flights_.resize(order_.size());
+  PlanGathers(first);
+  IssueAhead();
+}
+
+int Reader::FreeStaging() const {
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    if (!staging_[i].busy) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+bool Reader::Issue(size_t index) {
+  const Item& item = order_[index];
+  InFlight& flight = flights_[index];
+  Slab& slab = (*slabs_)[item.slab];
+  flight.from = slab.tier;
+  if (slab.tier == Tier::kDevice) {
+    flight.data = slab.data;
+    flight.ready = slab.written;
+  } else if (!(flight.gather >= 0 ? IssueGathered(index) : IssueCopy(slab, item, &flight))) {
+    return false;
+  }
+  slabs_->WasRead(item.slab);
+  flight.issued = true;
+  return true;
+}
+
+bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
+  const int staging = FreeStaging();
+  std::optional<Slabs::Vacancy> vacancy = slabs_->VacancyAbove(slab);
+  const bool to_device = vacancy.has_value() && vacancy->place.tier == Tier::kDevice;
+  if (!to_device && staging < 0) {
+    if (vacancy.has_value()) slabs_->GiveBack(slab, vacancy->place, vacancy->free);
+    return false;
+  }
+  flight->prefetched = true;
+  ++ahead_;
+  Place from = slab.place();
+  Fence written = slab.written;
+  if (vacancy.has_value()) {
+    Promote(item.slab, *vacancy, slab.pages, flight);
+    if (to_device) return true;
+    from = vacancy->place;
+    written = flight->ready;
+  }
+  Staging& buffer = staging_[static_cast<size_t>(staging)];
+  buffer.busy = true;
+  const Mover::Copied copied =
+      mover_->Copy(slabs_->PagesOf(slab, 0, item.pages), from, written,
+                   Place{Tier::kDevice, buffer.data, nullptr}, buffer.used);
+  slab.used.Join(copied.source);
+  flight->staging = staging;
+  flight->data = buffer.data;
+  flight->ready = copied.ready;
+  if (copied.read != nullptr) flight->read = copied.read;
+  return true;
+}
+
+void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight) {
+  Slab& slab = (*slabs_)[id];
+  const Mover::Copied copied = mover_->Copy(slabs_->PagesOf(slab, 0, pages), slab.place(),
+                                            slab.written, vacancy.place, vacancy.free);
+  slab.used.Join(copied.source);
+  flight->data = vacancy.place.data;
+  flight->ready = copied.ready;
+  if (copied.read == nullptr) {
+    slabs_->Rehome(slab, vacancy.place);
+    slab.written.Join(copied.ready);
+    slab.used = vacancy.free;
+    return;
+  }
+  // Until the read turns out well, the slot on disk is all there is.
+  slab.promoting = true;
+  flight->read = copied.read;
+  promotions_.push_back(Promotion{id, vacancy.place, copied.ready, vacancy.free, copied.read});
+}
+
+void Reader::IssueAhead() {
+  while (issued_ < order_.size()) {
+    const Slab& slab = (*slabs_)[order_[issued_].slab];
+    const bool stages = slab.tier != Tier::kDevice && flights_[issued_].gather < 0;
+    if (stages && ahead_ >= staging_.size()) return;
+    if (!Issue(issued_)) return;
+    ++issued_;
+  }
+}
+
+Result<SlabView> Reader::Next() {
+  if (next_ >= order_.size()) {
+    return Status(StatusCode::kInvalidArgument, "KV store: every slab of the order was read");
+  }
+  const size_t index = next_;
+  InFlight& flight = flights_[index];
+  if (!flight.issued) {
+    if (!Issue(index)) {
+      return Status(StatusCode::kInvalidArgument,
+                    "KV store: every staging buffer holds a slab that was not finished");
+    }
+    issued_ = index + 1;
+  }
+  ++next_;
+  if (flight.prefetched) --ahead_;
+  IssueAhead();
+  if (flight.gather >= 0) {
+    flight.handed_out = true;
+    return ViewOfGathered(index);
+  }
+  lanes_->Wait(Lane::kCompute, flight.ready);
+  if (flight.read != nullptr && flight.read->done && !flight.read->status.ok()) {
+    if (flight.staging >= 0) {
+      Staging& buffer = staging_[static_cast<size_t>(flight.staging)];
+      buffer.busy = false;
+      buffer.used.Join(flight.ready);
+    }
+    return flight.read->status;
+  }
+  flight.handed_out = true;
+
+  const Item& item = order_[index];
+  SlabView view;
+  view.segment = item.segment;
+  view.keys.position = item.segment * format_.segment_tokens();
+  view.keys.pages = {.k = flight.data + format_.KOffset(0, 0),
+                     .v = flight.data + format_.VOffset(0, 0),
+                     .page_stride = format_.closed_stride(),
+                     .head_stride = format_.head_stride(),
+                     .count = int64_t{item.pages} * format_.page.page_slots,
+                     .readable = format_.segment_tokens()};
+  if (format_.encoded()) {
+    view.keys.pages.params = flight.data + format_.ParamOffset(0);
+    view.keys.pages.params_page_stride = format_.param_stride();
+    view.keys.pages.params_head_stride = format_.param_bytes();
+  }
+  view.tier = flight.from;
+  view.staging = static_cast<int>(index);
+  return view;
+}
+
+void Reader::Finish(const SlabView& view) {
+  const auto index = static_cast<size_t>(view.staging);
+  HEADWAY_CHECK(view.staging >= 0 && index < next_);
+  InFlight& flight = flights_[index];
+  if (flight.gather >= 0) return FinishGathered(flight);
+  if (flight.staging < 0) {
+    (*slabs_)[order_[index].slab].used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
+    return;
+  }
+  Staging& buffer = staging_[static_cast<size_t>(flight.staging)];
+  HEADWAY_CHECK(buffer.busy);
+  buffer.busy = false;
+  buffer.used.Add(Lane::kCompute, lanes_->Mark(Lane::kCompute));
+  if (poison_ != nullptr) poison_->Fill(buffer.data, format_.slab_bytes(), &buffer.used);
+  IssueAhead();
+}
+
+Status Reader::End() {
+  Status first_error;
+  for (InFlight& flight : flights_) {
+    if (flight.staging >= 0) {
+      // Unless finished, the buffer may still be written to, and read by kernels.
+      Staging& buffer = staging_[static_cast<size_t>(flight.staging)];
+      buffer.busy = false;
+      buffer.used.Join(flight.ready);
+      buffer.used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
+    }
+    if (flight.read == nullptr) continue;
+    lanes_->HostWait(flight.ready);
+    if (flight.handed_out && first_error.ok()) first_error = flight.read->status;
+  }
+  for (Promotion& promotion : promotions_) {
+    Slab& slab = (*slabs_)[promotion.slab];
+    slab.promoting = false;
+    lanes_->HostWait(promotion.ready);
+    if (promotion.read->status.ok()) {
+      slabs_->Rehome(slab, promotion.place);
+      slab.written.Join(promotion.ready);
+      slab.used.Join(promotion.used);
+    } else {
+      Fence used = slab.behind();
+      used.Join(promotion.ready);
+      slabs_->GiveBack(slab, promotion.place, used);
+    }
+  }
+  promotions_.clear();
+  EndGathers();
+  order_.clear();
+  flights_.clear();
+  next_ = issued_ = ahead_ = 0;
+  gathers_ = 0;
+  return first_error;
+}
+
+}  // namespace headway::kv

@@ -1,0 +1,57 @@
+// What a step of a cache is told and what it hands out.
+#ifndef HEADWAY_KV_STEP_STEP_TYPES_H_
+#define HEADWAY_KV_STEP_STEP_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+#include "kernels/kernels.h"
+
+namespace headway::kv {
+
+using SequenceId = int64_t;
+
+struct StepEntry {
+  SequenceId sequence = 0;
+  int64_t tokens = 0;  // that the step appends, >= 1
+};
+
+// Pages of one segment of one head group, readable by kernels: of the heads of the group in order.
+struct SlabView {
+  int segment = 0;
+  KeyRun keys;  // closed tokens of the heads of the group
+  // Not null: there is X of these tokens instead, [keys.pages.count, x_width] in the pages' dtype;
+  // `keys` has their number and position, no pages. The slabs of a gather follow one another in
+  // memory; they are there, and are finished together, when the last was handed out.
+  const std::byte* x = nullptr;
+  bool ends_gather = false;
+  Tier tier = Tier::kDevice;  // where it came from
+  int staging = -1;           // Reader's
+};
+
+// One slab to be read in a step; entry indexes the entries of the step.
+struct SlabRead {
+  int entry = 0;
+  int layer = 0;
+  int group = 0;
+  int segment = 0;
+  int pages = 0;  // its first so many; 0: all closed ones
+};
+
+// The rest of a slab, which the host's cores attend to where it lies: its closed pages of before
+// the step from `first_page` on.
+struct HostRead {
+  SlabRead slab;  // `pages` has no meaning
+  int first_page = 0;
+};
+
+// Keys of the streaming heads of a layer, those heads in order.
+struct StreamingRange {
+  KeyRun keys;            // perhaps none
+  bool windowed = false;  // of them, some queries see only recent ones (CacheFormat.pattern)
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STEP_STEP_TYPES_H_

@@ -1,0 +1,139 @@
+#include "text/template/chat_template.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/utf8.h"
+#include "text/template/ast.h"
+#include "text/template/interpreter.h"
+#include "text/template/json.h"
+#include "text/template/parser.h"
+#include "text/template/runtime.h"
+#include "text/template/scope.h"
+
+namespace headway {
+namespace {
+
+// Published templates have some 30 KiB at most.
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+int64_t SystemSeconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate() = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Status ChatTemplate::Add(const std::string& name, std::string_view source,
+                         const std::string& where) {
+  if (source.size() > kMaxTemplateBytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("chat template {} has {} bytes; at most {} are allowed", where,
+                              source.size(), kMaxTemplateBytes));
+  }
+  size_t bad = 0;
+  if (!IsValidUtf8(source, &bad)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("chat template {} is not UTF-8 (byte {})", where, bad));
+  }
+  Result<std::unique_ptr<jinja::Template>> parsed = jinja::ParseTemplate(source, where);
+  if (!parsed.ok()) return parsed.status();
+  Status resolved = jinja::ResolveNames(parsed->get());
+  if (!resolved.ok()) return resolved;
+  templates_[name] = std::move(*parsed);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source,
+                                                          std::string name) {
+  std::unique_ptr<ChatTemplate> result(new ChatTemplate());
+  Status added = result->Add("default", source, name);
+  if (!added.ok()) return added;
+  return result;
+}
+
+std::vector<std::string> ChatTemplate::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : templates_) names.push_back(name);
+  return names;
+}
+
+Result<const jinja::Template*> ChatTemplate::Choose(const nlohmann::ordered_json& context) const {
+  const auto tools = context.find("tools");
+  const bool has_tools = tools != context.end() && !tools->is_null();
+  auto chosen = has_tools ? templates_.find("tool_use") : templates_.end();
+  if (chosen == templates_.end()) chosen = templates_.find("default");
+  if (chosen == templates_.end()) {
+    return Status(StatusCode::kUnsupported,
+                  "the model has several chat templates and none is named 'default'");
+  }
+  return chosen->second.get();
+}
+
+Result<std::string> ChatTemplate::Render(const nlohmann::ordered_json& context,
+                                         const RenderOptions& options) const {
+  if (!context.is_object()) {
+    return Status(StatusCode::kInvalidArgument, "the context of a chat template is no object");
+  }
+  const Result<const jinja::Template*> chosen = Choose(context);
+  if (!chosen.ok()) return chosen.status();
+  // A long document may be copied many times on its way; what the template adds is bounded.
+  constexpr int64_t kStepsPerByte = 8;
+  constexpr int64_t kOutputPerByte = 4;
+  const int64_t bytes = jinja::JsonBytes(context);
+  const jinja::Limits limits{.steps = options.max_steps + kStepsPerByte * bytes,
+                             .output = options.max_output_bytes + kOutputPerByte * bytes};
+  const jinja::Template& parsed = **chosen;
+  jinja::Runtime rt(parsed.name, limits, options.now_s.value_or(SystemSeconds()));
+  const jinja::Value value = jinja::FromJson(rt, context);
+  if (rt.failed()) return rt.status();
+  jinja::Dict variables;
+  for (const auto& [name, token] : special_tokens_) {
+    variables.SetText(name, jinja::Value::Constant(token));
+  }
+  variables.SetText("tools", jinja::Value::None());
+  variables.SetText("documents", jinja::Value::None());
+  variables.SetText("add_generation_prompt", jinja::Value::Bool(false));
+  for (const auto& [name, item] : value.entries().entries()) variables.SetText(name.text(), item);
+  std::string output = jinja::Interpreter(rt, parsed, variables).Run();
+  if (rt.failed()) return rt.status();
+  return output;
+}
+
+nlohmann::ordered_json MakeChatContext(const nlohmann::ordered_json& messages,
+                                       const nlohmann::ordered_json& tools,
+                                       bool add_generation_prompt) {
+  constexpr const char* kReasoning[] = {"reasoning_content", "thinking", "reasoning"};
+  nlohmann::ordered_json prepared = nlohmann::ordered_json::array();
+  for (const auto& message : messages) {
+    if (!message.is_object()) {
+      prepared.push_back(message);
+      continue;
+    }
+    nlohmann::ordered_json fields = nlohmann::ordered_json::object();
+    const nlohmann::ordered_json* reasoning = nullptr;
+    for (const char* name : kReasoning) {
+      const auto it = message.find(name);
+      if (reasoning == nullptr && it != message.end() && !it->is_null()) reasoning = &*it;
+    }
+    if (reasoning != nullptr) fields["thinking"] = *reasoning;
+    for (const auto& [name, value] : message.items()) {
+      if (!value.is_null()) fields[name] = value;
+    }
+    if (reasoning != nullptr) fields["reasoning_content"] = *reasoning;
+    prepared.push_back(std::move(fields));
+  }
+  nlohmann::ordered_json context = nlohmann::ordered_json::object();
+  context["messages"] = std::move(prepared);
+  context["tools"] = tools;
+  context["add_generation_prompt"] = add_generation_prompt;
+  return context;
+}
+
+}  // namespace headway

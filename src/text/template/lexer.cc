@@ -1,0 +1,482 @@
+#include "text/template/lexer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "base/utf8.h"
+#include "text/template/error.h"
+#include "text/unicode/unicode.h"
+
+namespace headway::jinja {
+namespace {
+
+constexpr size_t kNone = std::string_view::npos;
+
+// One kind of line end, and none at the end of the template.
+std::string NormalizeSource(std::string_view source) {
+  std::string text;
+  text.reserve(source.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r') {
+      text += '\n';
+      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+    } else {
+      text += source[i];
+    }
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
+
+class Lexer {
+ public:
+  Lexer(std::string_view source, const std::string& name)
+      : name_(name), text_(NormalizeSource(source)) {}
+
+  Result<std::vector<Token>> Run() {
+    while (position_ < text_.size() && status_.ok()) Root();
+    if (!status_.ok()) return status_;
+    Push(TokenKind::kEnd);
+    return std::move(tokens_);
+  }
+
+ private:
+  void Fail(std::string_view message) { Fail(StatusCode::kInvalidArgument, message); }
+  void Fail(StatusCode code, std::string_view message) {
+    if (!status_.ok()) return;
+    status_ = TemplateError(code, name_, line_, message);
+  }
+
+  Token* Push(TokenKind kind) {
+    tokens_.push_back({.kind = kind, .line = line_});
+    return &tokens_.back();
+  }
+
+  bool At(std::string_view what, size_t position) const {
+    return std::string_view(text_).substr(std::min(position, text_.size())).starts_with(what);
+  }
+
+  // Moves to `end`, counting lines.
+  void MoveTo(size_t end) {
+    line_ += static_cast<int>(std::count(text_.begin() + static_cast<ptrdiff_t>(position_),
+                                         text_.begin() + static_cast<ptrdiff_t>(end), '\n'));
+    position_ = end;
+  }
+
+  size_t SkipSpace(size_t position) const {
+    while (position < text_.size() && unicode::IsSpace(CharAt(text_, position))) {
+      position += CharBytes(text_, position);
+    }
+    return position;
+  }
+
+  // --- text and tags ---
+
+  // Text up to the next tag, and what that tag opens.
+  void Root() {
+    size_t tag = position_;
+    while (true) {
+      tag = text_.find('{', tag);
+      if (tag == kNone || At("{%", tag) || At("{{", tag) || At("{#", tag)) break;
+      ++tag;
+    }
+    if (tag == kNone) {
+      EmitText(text_.size(), 0, false);
+      return;
+    }
+    size_t after = tag + 2;
+    char sign = 0;
+    if (after < text_.size() && (text_[after] == '-' || text_[after] == '+')) sign = text_[after];
+    const bool variable = text_[tag + 1] == '{';
+    EmitText(tag, sign, !variable);
+    if (sign != 0) ++after;
+    const size_t raw = text_[tag + 1] == '%' ? RawBegin(after) : kNone;
+    if (raw != kNone) {
+      FinishTag(raw);
+      Raw();
+    } else if (text_[tag + 1] == '#') {
+      MoveTo(after);
+      Comment();
+    } else {
+      Push(variable ? TokenKind::kVariableBegin : TokenKind::kBlockBegin);
+      MoveTo(after);
+      Code(variable);
+    }
+  }
+
+  // Emits the text from here to `end`, where a tag with that sign begins (or the template ends),
+  // and moves there. `block`: the tag is one that lstrip_blocks applies to.
+  void EmitText(size_t end, char sign, bool block) {
+    std::string_view text = std::string_view(text_).substr(position_, end - position_);
+    if (sign == '-') {
+      text = unicode::StripRight(text);
+    } else if (sign != '+' && block) {
+      const size_t last_line = text.rfind('\n') + 1;  // 0 when there is no line end
+      if (last_line > 0 || line_starting_) {
+        if (unicode::Strip(text.substr(last_line)).empty()) text = text.substr(0, last_line);
+      }
+    }
+    if (!text.empty()) Push(TokenKind::kData)->text = text;
+    MoveTo(end);
+  }
+
+  // The end of "raw %}" after "{%" and a sign; kNone when it is another tag.
+  size_t RawBegin(size_t position) const {
+    position = SkipSpace(position);
+    if (!At("raw", position)) return kNone;
+    position = SkipSpace(position + 3);
+    if (At("-%}", position)) return SkipSpace(position + 3);
+    return At("%}", position) ? position + 2 : kNone;
+  }
+
+  // The end of a tag's closing mark ("%}", "#}") at `position`, with what it takes of the text
+  // after it; kNone when there is none.
+  size_t TagEnd(size_t position, std::string_view mark) const {
+    if (position < text_.size() && text_[position] == '-' && At(mark, position + 1)) {
+      return SkipSpace(position + 1 + mark.size());
+    }
+    const bool plus = position < text_.size() && text_[position] == '+';
+    if (plus && At(mark, position + 1)) return position + 1 + mark.size();
+    if (!At(mark, position)) return kNone;
+    position += mark.size();
+    return At("\n", position) ? position + 1 : position;
+  }
+
+  void FinishTag(size_t end) {
+    MoveTo(end);
+    line_starting_ = text_[end - 1] == '\n';
+  }
+
+  void Raw() {
+    if (position_ >= text_.size()) return;
+    for (size_t tag = text_.find("{%", position_); tag != kNone; tag = text_.find("{%", tag + 1)) {
+      size_t after = tag + 2;
+      char sign = 0;
+      if (after < text_.size() && (text_[after] == '-' || text_[after] == '+'))
+        sign = text_[after++];
+      after = SkipSpace(after);
+      if (!At("endraw", after)) continue;
+      const size_t end = TagEnd(SkipSpace(after + 6), "%}");
+      if (end == kNone) continue;
+      EmitText(tag, sign, true);
+      FinishTag(end);
+      return;
+    }
+    Fail("missing end of raw directive");
+  }
+
+  void Comment() {
+    if (position_ >= text_.size()) return;
+    size_t end = text_.find("#}", position_);
+    if (end == kNone) {
+      Fail("missing end of comment tag");
+      return;
+    }
+    if (end > position_ && (text_[end - 1] == '-' || text_[end - 1] == '+')) --end;
+    FinishTag(TagEnd(end, "#}"));
+  }
+
+  // --- code ---
+
+  // Tokens up to the end of a tag.
+  void Code(bool variable) {
+    brackets_.clear();
+    while (status_.ok() && position_ < text_.size()) {
+      if (brackets_.empty()) {
+        const size_t end = variable ? VariableEnd() : TagEnd(position_, "%}");
+        if (end != kNone) {
+          Push(variable ? TokenKind::kVariableEnd : TokenKind::kBlockEnd);
+          FinishTag(end);
+          return;
+        }
+      }
+      const size_t space = SkipSpace(position_);
+      if (space > position_) {
+        MoveTo(space);
+        continue;
+      }
+      OneToken();
+    }
+  }
+
+  size_t VariableEnd() const {
+    if (At("-}}", position_)) return SkipSpace(position_ + 3);
+    return At("}}", position_) ? position_ + 2 : kNone;
+  }
+
+  void OneToken() {
+    const char c = text_[position_];
+    if (IsAsciiDigit(c)) {
+      if (!Float()) Integer();
+    } else if (c == '\'' || c == '"') {
+      String();
+    } else if (const size_t end = NameEnd(position_); end > position_) {
+      Name(end);
+    } else {
+      Operator();
+    }
+  }
+
+  size_t NameEnd(size_t position) const {
+    while (position < text_.size()) {
+      const char32_t c = CharAt(text_, position);
+      if (c != '_' && !unicode::IsAlnum(c)) break;
+      position += CharBytes(text_, position);
+    }
+    return position;
+  }
+
+  void Name(size_t end) {
+    const char32_t first = CharAt(text_, position_);
+    if (first != '_' && !unicode::IsAlpha(first)) Fail("invalid character in identifier");
+    Push(TokenKind::kName)->text = text_.substr(position_, end - position_);
+    MoveTo(end);
+  }
+
+  // The end of digits of which each may have one underscore before it; `position` itself when there
+  // are none.
+  size_t DigitsEnd(size_t position, std::string_view digits, bool underscore_first) const {
+    size_t end = position;
+    while (true) {
+      size_t next = end;
+      if ((end > position || underscore_first) && At("_", next)) ++next;
+      if (next >= text_.size() || digits.find(text_[next]) == kNone) return end;
+      end = next + 1;
+    }
+  }
+
+  static std::string WithoutUnderscores(std::string_view text) {
+    std::string digits(text);
+    std::erase(digits, '_');
+    return digits;
+  }
+
+  // digits [. digits] e[+-]digits or digits . digits, not after a dot (which makes "a.1.2" two
+  // subscripts). False when it is no float.
+  bool Float() {
+    constexpr std::string_view kDigits = "0123456789";
+    if (position_ > 0 && text_[position_ - 1] == '.') return false;
+    const size_t whole = DigitsEnd(position_, kDigits, false);
+    size_t end = whole;
+    if (At(".", end)) {
+      const size_t fraction = DigitsEnd(end + 1, kDigits, false);
+      if (fraction > end + 1) end = fraction;
+    }
+    bool is_float = end > whole;
+    if (At("e", end) || At("E", end)) {
+      const size_t sign = At("+", end + 1) || At("-", end + 1) ? 1 : 0;
+      const size_t exponent = DigitsEnd(end + 1 + sign, kDigits, false);
+      if (exponent > end + 1 + sign) {
+        end = exponent;
+        is_float = true;
+      }
+    }
+    if (!is_float) return false;
+    const std::string digits =
+        WithoutUnderscores(std::string_view(text_).substr(position_, end - position_));
+    Push(TokenKind::kFloat)->real = std::strtod(digits.c_str(), nullptr);
+    MoveTo(end);
+    return true;
+  }
+
+  void Integer() {
+    struct Base {
+      std::string_view prefix;
+      std::string_view digits;
+      int base;
+    };
+    constexpr Base kBases[] = {
+        {"0b", "01", 2}, {"0o", "01234567", 8}, {"0x", "0123456789abcdefABCDEF", 16}};
+    size_t begin = position_;
+    size_t end = position_;
+    int number_base = 10;
+    for (const Base& base : kBases) {
+      const bool prefixed =
+          At(base.prefix, position_) || (At("0", position_) && position_ + 1 < text_.size() &&
+                                         (text_[position_ + 1] | 0x20) == base.prefix[1]);
+      const size_t digits_end = prefixed ? DigitsEnd(position_ + 2, base.digits, true) : 0;
+      if (digits_end <= position_ + 2) continue;
+      begin = position_ + 2;
+      end = digits_end;
+      number_base = base.base;
+    }
+    if (end == position_)
+      end = DigitsEnd(position_, At("0", position_) ? "0" : "0123456789", false);
+    const std::string digits =
+        WithoutUnderscores(std::string_view(text_).substr(begin, end - begin));
+    int64_t value = 0;
+    const auto result =
+        std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
+    if (result.ec != std::errc()) {
+      Fail(StatusCode::kUnsupported, "an integer does not fit in 64 bits");
+    }
+    Push(TokenKind::kInteger)->integer = value;
+    MoveTo(end);
+  }
+
+  void Operator() {
+    constexpr std::string_view kTwo[] = {"//", "**", "==", "!=", ">=", "<="};
+    constexpr std::string_view kOne = "+-/*%~[](){}><=.:|,;";
+    size_t size = 0;
+    for (const std::string_view two : kTwo) size = At(two, position_) ? 2 : size;
+    if (size == 0 && kOne.find(text_[position_]) != kNone) size = 1;
+    if (size == 0) {
+      const std::string shown = text_.substr(position_, CharBytes(text_, position_));
+      Fail(fmt::format("unexpected character '{}'", shown));
+      return;
+    }
+    const std::string op = text_.substr(position_, size);
+    if (!Balance(op)) return;
+    Push(TokenKind::kOperator)->text = op;
+    MoveTo(position_ + size);
+  }
+
+  // Keeps track of open brackets; false for one that closes none.
+  bool Balance(const std::string& op) {
+    if (op == "(") brackets_ += ')';
+    if (op == "[") brackets_ += ']';
+    if (op == "{") brackets_ += '}';
+    if (op != ")" && op != "]" && op != "}") return true;
+    if (brackets_.empty() || brackets_.back() != op[0]) {
+      Fail(fmt::format("unexpected '{}'", op));
+      return false;
+    }
+    brackets_.pop_back();
+    return true;
+  }
+
+  // --- strings ---
+
+  void String() {
+    const char quote = text_[position_];
+    size_t end = position_ + 1;
+    while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
+    if (end >= text_.size()) {
+      Fail(fmt::format("unexpected character '{}': a string does not end", quote));
+      return;
+    }
+    const std::string_view body =
+        std::string_view(text_).substr(position_ + 1, end - position_ - 1);
+    Token* token = Push(TokenKind::kString);
+    for (size_t i = 0; i < body.size() && status_.ok();) {
+      if (body[i] != '\\') {
+        token->text += body[i++];
+      } else {
+        i = EscapeSequence(body, i + 1, &token->text);
+      }
+    }
+    MoveTo(end + 1);
+  }
+
+  // The escape whose letter is at `i`; returns where it ends.
+  size_t EscapeSequence(std::string_view body, size_t i, std::string* out) {
+    constexpr std::string_view kLetters = "\\'\"abfnrtv";
+    constexpr std::string_view kValues = "\\'\"\a\b\f\n\r\t\v";
+    const char c = body[i];
+    if (c == '\n') return i + 1;
+    if (const size_t at = kLetters.find(c); at != kNone) {
+      *out += kValues[at];
+      return i + 1;
+    }
+    if (c >= '0' && c <= '7') {
+      constexpr size_t kMaxOctal = 3;
+      return NumericEscape(body, i, std::min(i + kMaxOctal, body.size()), 8, out);
+    }
+    const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (digits > 0) {
+      if (i + digits >= body.size()) {
+        Fail("truncated escape in a string");
+        return body.size();
+      }
+      return NumericEscape(body, i + 1, i + 1 + digits, 16, out);
+    }
+    if (c == 'N') {
+      Fail(StatusCode::kUnsupported, "Headway does not have \\N escapes in strings");
+      return body.size();
+    }
+    *out += '\\';
+    if (static_cast<uint8_t>(c) < 0x80) {
+      *out += c;
+      return i + 1;
+    }
+    // Python writes the character as an escape before it reads escapes, so that the backslash
+    // escapes the backslash of that.
+    const auto code = static_cast<uint32_t>(CharAt(body, i));
+    *out += code < 0x100     ? fmt::format("x{:02x}", code)
+            : code < 0x10000 ? fmt::format("u{:04x}", code)
+                             : fmt::format("U{:08x}", code);
+    return i + CharBytes(body, i);
+  }
+
+  // Digits in [begin, end), of which octal escapes may have fewer.
+  size_t NumericEscape(std::string_view body, size_t begin, size_t end, int base,
+                       std::string* out) {
+    uint32_t code = 0;
+    const auto result = std::from_chars(body.data() + begin, body.data() + end, code, base);
+    const auto stop = static_cast<size_t>(result.ptr - body.data());
+    if (result.ec != std::errc() || (base == 16 && stop != end)) {
+      Fail("truncated escape in a string");
+      return body.size();
+    }
+    if (code > 0x10FFFF) {
+      Fail("an escape in a string is no character");
+      return body.size();
+    }
+    if (code >= 0xD800 && code <= 0xDFFF) {
+      Fail(StatusCode::kUnsupported, "Headway does not have surrogates in strings");
+      return body.size();
+    }
+    AppendUtf8(code, out);
+    return stop;
+  }
+
+  const std::string& name_;
+  const std::string text_;
+  size_t position_ = 0;
+  int line_ = 1;
+  bool line_starting_ = true;  // what was read last ended a line
+  std::string brackets_;       // the closing brackets that are due
+  std::vector<Token> tokens_;
+  Status status_;
+};
+
+}  // namespace
+
+std::string DescribeToken(const Token& token) {
+  switch (token.kind) {
+    case TokenKind::kData:
+      return "template text";
+    case TokenKind::kVariableBegin:
+      return "begin of print statement";
+    case TokenKind::kVariableEnd:
+      return "end of print statement";
+    case TokenKind::kBlockBegin:
+      return "begin of statement block";
+    case TokenKind::kBlockEnd:
+      return "end of statement block";
+    case TokenKind::kName:
+    case TokenKind::kOperator:
+      return fmt::format("'{}'", token.text);
+    case TokenKind::kString:
+      return "a string";
+    case TokenKind::kInteger:
+      return "an integer";
+    case TokenKind::kFloat:
+      return "a float";
+    case TokenKind::kEnd:
+      return "end of template";
+  }
+  return "a token";
+}
+
+Result<std::vector<Token>> Tokenize(std::string_view source, const std::string& name) {
+  return Lexer(source, name).Run();
+}
+
+}  // namespace headway::jinja

@@ -1,0 +1,270 @@
+#include "text/template/objects.h"
+
+#include <fmt/format.h>
+
+#include "text/template/call.h"
+#include "text/template/operators.h"
+#include "text/template/runtime.h"
+
+namespace headway::jinja {
+namespace {
+
+// Gives `out` the method `function` of `self`.
+bool Method(const Value& self, const NamedFunction& function, Value* out) {
+  *out = Value::Of(std::make_shared<BoundFunction>(self, function));
+  return true;
+}
+
+Value LoopCycle(Runtime& rt, const Value& self, const Args& args) {
+  if (args.positional.empty() || !args.named.empty()) {
+    return rt.Fail("loop.cycle() needs items, and no keyword arguments");
+  }
+  const auto index = static_cast<size_t>(self.As<Loop>()->index0());
+  return args.positional[index % args.positional.size()];
+}
+
+Value LoopChanged(Runtime& rt, const Value& self, const Args& args) {
+  if (!args.named.empty()) return rt.Fail("loop.changed() takes no keyword arguments");
+  return Value::Bool(self.As<Loop>()->Changed(rt, args.positional));
+}
+
+Value CyclerNext(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "next", {}, 0);
+  return bound.ok() ? self.As<Cycler>()->Next() : Value();
+}
+
+Value CyclerReset(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "reset", {}, 0);
+  if (bound.ok()) self.As<Cycler>()->Reset();
+  return Value::None();
+}
+
+int64_t RangeLength(int64_t start, int64_t stop, int64_t step) {
+  // In 128 bits, where no difference of two int64 overflows.
+  const __int128 distance = static_cast<__int128>(stop) - start;
+  const __int128 stride = step;
+  if (stride > 0) {
+    return distance <= 0 ? 0 : static_cast<int64_t>((distance + stride - 1) / stride);
+  }
+  return distance >= 0 ? 0 : static_cast<int64_t>((-distance - stride - 1) / -stride);
+}
+
+}  // namespace
+
+Range::Range(int64_t start, int64_t stop, int64_t step)
+    : start_(start), stop_(stop), step_(step), length_(RangeLength(start, stop, step)) {}
+
+void Range::Repr(Runtime& rt, std::string* out) const {
+  (void)rt;
+  *out += step_ == 1 ? fmt::format("range({}, {})", start_, stop_)
+                     : fmt::format("range({}, {}, {})", start_, stop_, step_);
+}
+
+bool Range::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
+  (void)rt;
+  (void)self;
+  if (name != "start" && name != "stop" && name != "step") return false;
+  *out = Value::Int(name == "start" ? start_ : name == "stop" ? stop_ : step_);
+  return true;
+}
+
+std::shared_ptr<Iterator> Range::OpenIterator(Runtime& rt, const Value& self) {
+  (void)rt;
+  return IterateRange(self, false);
+}
+
+bool Range::GetLength(Runtime& rt, int64_t* length) {
+  (void)rt;
+  *length = length_;
+  return true;
+}
+
+bool Range::operator==(const Range& other) const {
+  if (length_ != other.length_) return false;
+  if (length_ == 0) return true;
+  return start_ == other.start_ && (length_ == 1 || step_ == other.step_);
+}
+
+const char* DictView::type_name() const {
+  switch (part_) {
+    case DictPart::kKeys:
+      return "dict_keys";
+    case DictPart::kValues:
+      return "dict_values";
+    case DictPart::kItems:
+      return "dict_items";
+  }
+  return "dict_view";
+}
+
+void DictView::Repr(Runtime& rt, std::string* out) const {
+  *out += type_name();
+  *out += "([";
+  const std::shared_ptr<Iterator> iterator = IterateDict(dict_, part_, false);
+  Value item;
+  for (bool first = true; iterator->Next(rt, &item); first = false) {
+    if (!first) *out += ", ";
+    AppendRepr(rt, item, out);
+  }
+  *out += "])";
+}
+
+std::shared_ptr<Iterator> DictView::OpenIterator(Runtime& rt, const Value& self) {
+  (void)rt;
+  (void)self;
+  return IterateDict(dict_, part_, false);
+}
+
+bool DictView::GetLength(Runtime& rt, int64_t* length) {
+  (void)rt;
+  *length = static_cast<int64_t>(dict().size());
+  return true;
+}
+
+void Namespace::Repr(Runtime& rt, std::string* out) const {
+  *out += "<Namespace {";
+  bool first = true;
+  for (const auto& [key, value] : attributes_.entries()) {
+    if (!first) *out += ", ";
+    first = false;
+    AppendRepr(rt, key, out);
+    *out += ": ";
+    AppendRepr(rt, value, out);
+    if (rt.failed()) return;
+  }
+  *out += "}>";
+}
+
+bool Namespace::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
+  (void)rt;
+  (void)self;
+  const Value* value = attributes_.FindText(name);
+  if (value == nullptr) return false;
+  *out = *value;
+  return true;
+}
+
+void Namespace::Set(Runtime& rt, const Value& name, Value value) {
+  if (name.string() && name.text().starts_with('_')) {
+    rt.Fail(
+        fmt::format("a namespace cannot hold '{}': rename it without the underscore", name.text()));
+    return;
+  }
+  attributes_.Set(rt, name, std::move(value));
+}
+
+void Loop::Clear() {
+  source_ = IterateNothing();
+  before_ = current_ = after_ = Value::Missing();
+  last_changed_.clear();
+}
+
+bool Loop::Advance(Runtime& rt, Value* item) {
+  if (!Peek(rt)) return false;
+  ++index0_;
+  before_ = current_;
+  current_ = after_;
+  after_ = Value::Missing();
+  *item = current_;
+  return true;
+}
+
+bool Loop::Peek(Runtime& rt) {
+  if (!after_.missing()) return true;
+  return source_->Next(rt, &after_);
+}
+
+bool Loop::GetLength(Runtime& rt, int64_t* length) {
+  if (length_ < 0) {
+    std::vector<Value> rest;
+    Value item;
+    while (source_->Next(rt, &item)) rest.push_back(item);
+    length_ = static_cast<int64_t>(rest.size()) + index0_ + 1 + (after_.missing() ? 0 : 1);
+    source_ = IterateOwned(std::move(rest));
+  }
+  *length = length_;
+  return true;
+}
+
+void Loop::Repr(Runtime& rt, std::string* out) const {
+  (void)rt;
+  *out += fmt::format("<LoopContext {}/{}>", index0_ + 1, length_);
+}
+
+Value Loop::Call(Runtime& rt, const Args& args) {
+  (void)args;
+  return rt.Fail("a loop can only be called when it is marked as recursive");
+}
+
+bool Loop::Changed(Runtime& rt, std::vector<Value> values) {
+  bool same = changed_called_ && values.size() == last_changed_.size();
+  for (size_t i = 0; same && i < values.size(); ++i) same = Equal(rt, values[i], last_changed_[i]);
+  if (same) return false;
+  changed_called_ = true;
+  last_changed_ = std::move(values);
+  return true;
+}
+
+bool Loop::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
+  const auto number = [out](int64_t value) {
+    *out = Value::Int(value);
+    return true;
+  };
+  if (name == "index") return number(index0_ + 1);
+  if (name == "index0") return number(index0_);
+  if (name == "depth") return number(1);
+  if (name == "depth0") return number(0);
+  if (name == "length" || name == "revindex" || name == "revindex0") {
+    int64_t length = 0;
+    GetLength(rt, &length);
+    return number(name == "length" ? length : length - index0_ - (name == "revindex0" ? 1 : 0));
+  }
+  if (name == "first" || name == "last") {
+    *out = Value::Bool(name == "first" ? index0_ == 0 : !Peek(rt));
+    return true;
+  }
+  if (name == "previtem") {
+    *out = before_.missing() ? Value::Undefined("there is no previous item") : before_;
+    return true;
+  }
+  if (name == "nextitem") {
+    *out = Peek(rt) ? after_ : Value::Undefined("there is no next item");
+    return true;
+  }
+  if (name == "cycle") return Method(self, {"cycle", LoopCycle}, out);
+  if (name == "changed") return Method(self, {"changed", LoopChanged}, out);
+  return false;
+}
+
+bool Cycler::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
+  (void)rt;
+  if (name == "next") return Method(self, {"next", CyclerNext}, out);
+  if (name == "reset") return Method(self, {"reset", CyclerReset}, out);
+  if (name != "current") return false;
+  *out = items_[position_];
+  return true;
+}
+
+Value Cycler::Next() {
+  const Value item = items_[position_];
+  position_ = (position_ + 1) % items_.size();
+  return item;
+}
+
+bool Joiner::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
+  (void)rt;
+  (void)self;
+  if (name != "sep" && name != "used") return false;
+  *out = name == "sep" ? separator_ : Value::Bool(used_);
+  return true;
+}
+
+Value Joiner::Call(Runtime& rt, const Args& args) {
+  const Bound bound(rt, args, "joiner", {}, 0);
+  if (!bound.ok()) return {};
+  if (used_) return separator_;
+  used_ = true;
+  return rt.Str("");
+}
+
+}  // namespace headway::jinja

@@ -1,0 +1,85 @@
+#include "text/template/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "text/template/error.h"
+
+namespace headway::jinja {
+
+Runtime::~Runtime() {
+  for (const auto& object : tracked_) object->Clear();
+}
+
+Value Runtime::Fail(StatusCode code, std::string_view message) {
+  if (status_.ok()) {
+    status_ = TemplateError(code, name_, line_, message);
+  }
+  return {};
+}
+
+Value Runtime::Raise(std::string message) {
+  if (status_.ok()) status_ = Status(StatusCode::kInvalidArgument, std::move(message));
+  return {};
+}
+
+bool Runtime::Charge(int64_t steps) {
+  if (steps > steps_left_) {
+    steps_left_ = 0;
+    Fail("takes too many steps; a template that ends is needed");
+    return false;
+  }
+  steps_left_ -= steps;
+  return !failed();
+}
+
+bool Runtime::CheckSize(int64_t bytes) {
+  if (bytes > limits_.output) {
+    Fail(fmt::format("makes a text of more than {} bytes", limits_.output));
+    return false;
+  }
+  return !failed();
+}
+
+Value Runtime::Str(std::string text, bool markup) {
+  const auto size = static_cast<int64_t>(text.size());
+  if (!CheckSize(size) || !Charge(1 + size / kCopyBytesPerStep)) return {};
+  return Value(Kind::kString, std::make_shared<Text>(std::move(text), markup));
+}
+
+bool Runtime::CheckDepth(int depth) {
+  if (depth > kMaxDataDepth) {
+    Fail(fmt::format("nests lists and dicts more than {} deep", kMaxDataDepth));
+    return false;
+  }
+  return true;
+}
+
+Value Runtime::MakeSequence(Kind kind, std::vector<Value> items) {
+  if (!Charge(1 + static_cast<int64_t>(items.size()))) return {};
+  auto sequence = std::make_shared<Sequence>();
+  for (const Value& item : items) sequence->depth = std::max(sequence->depth, item.depth() + 1);
+  if (!CheckDepth(sequence->depth)) return {};
+  sequence->items = std::move(items);
+  return Value(kind, std::move(sequence));
+}
+
+Value Runtime::MakeDict(std::shared_ptr<Dict> dict) {
+  if (!Charge(1 + 2 * static_cast<int64_t>(dict->size()))) return {};
+  for (const auto& [key, value] : dict->entries()) {
+    dict->depth = std::max({dict->depth, key.depth() + 1, value.depth() + 1});
+  }
+  if (!CheckDepth(dict->depth)) return {};
+  return Value(Kind::kDict, std::move(dict));
+}
+
+void Runtime::Untrack(const std::shared_ptr<Object>& object) {
+  if (!tracked_.empty() && tracked_.back() == object && object.use_count() == 2) {
+    tracked_.pop_back();
+    object->Clear();
+  }
+}
+
+}  // namespace headway::jinja

@@ -1,0 +1,196 @@
+// Value: what a template computes with, with the meaning it has in Python: None, bool, int (64
+// bits), float, str, list, tuple, dict, and objects (namespaces, loops, macros, generators ...).
+// Lists, tuples and dicts never change once made, as the sandbox demands, so only objects can form
+// cycles; the Runtime breaks those.
+#ifndef HEADWAY_TEXT_TEMPLATE_VALUE_H_
+#define HEADWAY_TEXT_TEMPLATE_VALUE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace headway::jinja {
+
+class Runtime;
+class Value;
+struct Args;
+
+enum class Kind : uint8_t {
+  kMissing,    // a variable or an argument that was never given; never seen by a template
+  kUndefined,  // jinja2's Undefined: prints as nothing, fails on most operations
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kObject,
+};
+
+class Iterator;
+
+// Base of everything that lives on the heap. The virtual functions are what Python's protocols are
+// to the kinds that have no Kind of their own.
+class Object {
+ public:
+  virtual ~Object() = default;
+
+  virtual const char* type_name() const { return "object"; }  // as Python's type(x).__name__
+  virtual void Repr(Runtime& rt, std::string* out) const;
+  // False when there is no such attribute. `self` is the value that holds this object.
+  virtual bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out);
+  virtual bool callable() const { return false; }
+  virtual Value Call(Runtime& rt, const Args& args);
+  // Null when it cannot be iterated over.
+  virtual std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self);
+  // False when Python's len() would refuse.
+  virtual bool GetLength(Runtime& rt, int64_t* length);
+  virtual bool IsTrue() const { return true; }
+  // Drops every reference, at the end of a rendering; see Runtime::Track.
+  virtual void Clear() {}
+
+  // Nesting of the containers below, so that no recursion over them is deeper than a known bound.
+  int depth = 0;
+};
+
+class Value {
+ public:
+  Value() = default;  // undefined, with no name
+
+  static Value Missing() { return Value(Kind::kMissing); }
+  static Value None() { return Value(Kind::kNone); }
+  static Value Bool(bool value) {
+    Value result(Kind::kBool);
+    result.integer_ = value ? 1 : 0;
+    return result;
+  }
+  static Value Int(int64_t value) {
+    Value result(Kind::kInt);
+    result.integer_ = value;
+    return result;
+  }
+  static Value Float(double value) {
+    Value result(Kind::kFloat);
+    result.real_ = value;
+    return result;
+  }
+  // A constant of the program; strings that a template makes come from Runtime::Str.
+  static Value Constant(std::string text);
+  // `message` says why, when an operation fails on it.
+  static Value Undefined(std::string message);
+  // An object; null gives a value that is undefined.
+  static Value Of(std::shared_ptr<Object> object);
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool missing() const { return kind_ == Kind::kMissing; }
+  bool undefined() const { return kind_ == Kind::kUndefined; }
+  bool none() const { return kind_ == Kind::kNone; }
+  bool string() const { return kind_ == Kind::kString; }
+  bool list() const { return kind_ == Kind::kList; }
+  bool tuple() const { return kind_ == Kind::kTuple; }
+  bool sequence() const { return list() || tuple(); }
+  bool dict() const { return kind_ == Kind::kDict; }
+  // An int as Python sees it: bool is one.
+  bool integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
+  bool number() const { return integral() || kind_ == Kind::kFloat; }
+
+  // Each requires the kind that it reads.
+  bool boolean() const { return integer_ != 0; }
+  int64_t integer() const { return integer_; }  // also of a bool
+  double real() const { return real_; }
+  double AsDouble() const { return kind_ == Kind::kFloat ? real_ : static_cast<double>(integer_); }
+  const std::string& text() const;
+  bool markup() const;                      // string: jinja2's Markup (from `safe` and `escape`)
+  const std::vector<Value>& items() const;  // list, tuple
+  const class Dict& entries() const;        // dict
+  const std::string& why_undefined() const;
+
+  // The heap part; null for numbers.
+  const std::shared_ptr<Object>& object() const { return object_; }
+  int depth() const { return object_ == nullptr ? 0 : object_->depth; }
+  template <typename T>
+  T* As() const {
+    return kind_ == Kind::kObject ? dynamic_cast<T*>(object_.get()) : nullptr;
+  }
+
+ private:
+  friend class Runtime;
+  explicit Value(Kind kind) : kind_(kind) {}
+  Value(Kind kind, std::shared_ptr<Object> object) : kind_(kind), object_(std::move(object)) {}
+
+  Kind kind_ = Kind::kUndefined;
+  union {
+    int64_t integer_ = 0;
+    double real_;
+  };
+  std::shared_ptr<Object> object_;
+};
+
+// The heap part of str and of Undefined (its message).
+class Text : public Object {
+ public:
+  explicit Text(std::string value, bool is_markup = false)
+      : text(std::move(value)), markup(is_markup) {}
+  const std::string text;
+  const bool markup;
+};
+
+// The heap part of list and tuple.
+class Sequence : public Object {
+ public:
+  std::vector<Value> items;
+};
+
+// The heap part of dict: keeps the order of insertion, finds keys as Python does (1 == 1.0 ==
+// True).
+class Dict : public Object {
+ public:
+  const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
+  size_t size() const { return entries_.size(); }
+
+  // Null when the key is not there. Requires a hashable key.
+  const Value* Find(Runtime& rt, const Value& key) const;
+  const Value* FindText(std::string_view key) const;
+  // Puts or replaces; fails for a key that is not hashable. Only while the dict is being made.
+  void Set(Runtime& rt, const Value& key, Value value);
+  void SetText(std::string_view key, Value value);
+
+ private:
+  // Position of the key in entries_, or -1.
+  int64_t Position(Runtime& rt, const Value& key, size_t hash) const;
+  int64_t TextPosition(std::string_view key) const;
+  void Append(const Value& key, Value value, size_t hash);
+
+  std::vector<std::pair<Value, Value>> entries_;
+  std::unordered_multimap<size_t, size_t> index_;  // hash of a key -> its position
+};
+
+// A source of values that is used up by reading it: Python's generator.
+class Iterator : public Object {
+ public:
+  const char* type_name() const override { return "generator"; }
+  void Repr(Runtime& rt, std::string* out) const override;
+  std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self) override;
+  // False at the end, and when the Runtime has failed.
+  virtual bool Next(Runtime& rt, Value* out) = 0;
+};
+
+// Arguments of one call.
+struct Args {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+// Python's hash(), equal for equal values. False for a value that is not hashable.
+bool Hash(const Value& value, size_t* hash);
+
+}  // namespace headway::jinja
+
+#endif  // HEADWAY_TEXT_TEMPLATE_VALUE_H_
