@@ -32,7 +32,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
-#include "engine/host_attention.h"
+#include "engine/paths/host_attention.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/page_codec.h"
 #include "peaks.h"

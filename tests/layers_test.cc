@@ -131,7 +131,7 @@ TEST(Layers, TheTableForbids) {
   EXPECT_TRUE(Upward("kv/pages/format.h", "kv/tiers/slabs.h"));
   EXPECT_TRUE(Upward("kv/store/store.cc", "kv/testing/memory_env.h"));
   EXPECT_FALSE(Upward("kv/tiers/slabs.h", "kv/pages/format.h"));
-  EXPECT_FALSE(Upward("engine/setup.h", "kv/store/store.h"));
+  EXPECT_FALSE(Upward("engine/blueprint.h", "kv/store/store.h"));
 }
 
 }  // namespace
