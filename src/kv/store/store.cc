@@ -216,36 +216,21 @@ void Store::Impl::Begin(Sequence& sequence) {
   sequence.id = next_id++;
   sequence.length = 0;
   sequence.x_segments = 0;
-  sequence.slabs.assign(static_cast<size_t>(format.layers * format.max_head_groups()), {});
-  sequence.freed.assign(static_cast<size_t>(format.layers), 0);
+  sequence.tables = PageTables(format, PageTables::Sharing::kLayer);
   sequence.recent_first = streaming_pages.sink();
   sequence.recent_area = 0;
-}
-
-void Store::Impl::Release(std::vector<SlabId>& ids, int first, int last) {
-  for (int segment = first; segment < last; ++segment) {
-    SlabId& id = ids[static_cast<size_t>(segment)];
-    if (id != kNoSlab) slabs->Release(std::exchange(id, kNoSlab));
-  }
 }
 
 void Store::Impl::Cut(Sequence& sequence, int64_t tokens) {
   const int64_t pages = math.ClosedPages(tokens);
   const int segments = math.Segments(pages);
-  for (int layer = 0; layer < format.layers; ++layer) {
-    int& freed = sequence.freed[static_cast<size_t>(layer)];
-    freed = std::min(freed, segments);
-    for (int group = 0; group < format.head_groups(layer); ++group) {
-      std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
-      if (static_cast<int>(ids.size()) > segments) {
-        Release(ids, segments, static_cast<int>(ids.size()));
-        ids.resize(static_cast<size_t>(segments));
-      }
-      if (ids.empty() || ids.back() == kNoSlab) continue;
-      const SlabId last = ids.back();
-      if ((*slabs)[last].refs == 1) {
-        slabs->Cut(last, math.PagesIn(static_cast<int>(ids.size()) - 1, pages));
-      }
+  for (PageTable& table : sequence.tables.all()) {
+    table.Resize(std::min(segments, table.segments()), Releaser());
+    table.set_pages(std::min(pages, table.pages()));
+    const int last = table.segments() - 1;
+    for (int group = table.groups().first; last >= 0 && group < table.groups().last; ++group) {
+      const SlabId id = table.slab(group, last);
+      if (id != kNoSlab && (*slabs)[id].refs == 1) slabs->Cut(id, table.PagesIn(last));
     }
   }
   sequence.recent_first = std::min(sequence.recent_first, std::max(streaming_pages.sink(), pages));
@@ -306,14 +291,11 @@ Result<SequenceId> Store::Fork(SequenceId id) {
   Sequence& to = *impl_->Find(*made);
   to.length = from.length;
   to.x_segments = from.x_segments;
-  to.slabs = from.slabs;
-  to.freed = from.freed;
+  to.tables = from.tables;
   to.recent_first = from.recent_first;
   to.recent_area = from.recent_area;
-  for (const std::vector<SlabId>& ids : to.slabs) {
-    for (const SlabId slab : ids) {
-      if (slab != kNoSlab) impl_->slabs->AddRef(slab);
-    }
+  for (const PageTable& table : to.tables.all()) {
+    table.ForEachSlab([&](int, int, SlabId slab) { impl_->slabs->AddRef(slab); });
   }
   const int64_t open = from.length % impl_->math.slots();
   const int64_t streaming_bytes = impl_->streaming->place_bytes();
@@ -366,7 +348,8 @@ Result<int64_t> Store::Truncate(SequenceId id, int64_t tokens) {
   const int segments = impl_->math.Segments(impl_->math.ClosedPages(keep));
   for (int layer = 0; layer < impl_->format.layers; ++layer) {
     const int needed = impl_->math.FirstKept(layer, keep);
-    if (needed < segments && needed < sequence->freed[static_cast<size_t>(layer)]) {
+    for (const PageTable& table : sequence->tables.of_layer(layer)) {
+      if (needed >= segments || needed >= table.first_kept()) continue;
       return Status(StatusCode::kNotFound,
                     "KV store: the first " + std::to_string(keep) +
                         " tokens cannot be gone back to: the sliding window of layer " +

@@ -9,11 +9,9 @@
 namespace headway::kv {
 
 void Store::Impl::EncodeClosedPages(const Entry& entry) {
-  const int64_t pages =
-      math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
   constexpr SlabKind kKind = SlabKind::kKeysValues;
   std::vector<EncodePagesItem> items;
-  for (int group = 0; pages > 0 && group < format.head_groups(current); ++group) {
+  for (int group = 0; entry.closing > 0 && group < format.head_groups(current); ++group) {
     const int row = FirstRow(format, current, group);
     const int heads = format.HeadsIn(current, group);
     EncodePagesItem item;
@@ -22,7 +20,7 @@ void Store::Impl::EncodeClosedPages(const Entry& entry) {
                  .v = FirstPage(entry, kKind, current, row + heads),
                  .page_stride = format.page_stride(),
                  .head_stride = RowStride(entry, kKind),
-                 .count = pages * math.slots()};
+                 .count = entry.closing * math.slots()};
     item.to = {.k = buffers->Encoded(current, row, entry.encoded_page),
                .v = buffers->Encoded(current, row + heads, entry.encoded_page),
                .page_stride = format.closed_stride(),
@@ -37,33 +35,31 @@ void Store::Impl::EncodeClosedPages(const Entry& entry) {
 }
 
 ClosedRows Store::Impl::RowsOf(const Entry& entry, SlabKind kind, int group, int64_t page) const {
-  const int64_t at = page - math.ClosedPages(entry.before);  // among the entry's
   const SlabLayout& layout = Of(layouts, kind);
   const int row = layout.planes[0].by_head ? FirstRow(format, current, group) : 0;
   if (layout.encoded) {
-    return {buffers->Encoded(current, row, entry.encoded_page + at), buffers->encoded_row_stride(),
-            buffers->EncodedParams(current, group, entry.encoded_page + at)};
+    return {buffers->Encoded(current, row, entry.encoded_page + page),
+            buffers->encoded_row_stride(),
+            buffers->EncodedParams(current, group, entry.encoded_page + page)};
   }
-  return {FirstPage(entry, kind, current, row) + at * layout.open_stride, RowStride(entry, kind),
+  return {FirstPage(entry, kind, current, row) + page * layout.open_stride, RowStride(entry, kind),
           nullptr};
 }
 
 void Store::Impl::CopyClosedPages(const Entry& entry) {
-  const int64_t before = math.ClosedPages(entry.before);
-  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
-  const Growth growth = GrowthOf(entry, current);
-  Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
   for (int group = 0; group < format.head_groups(current); ++group) {
+    const PageTable& table = TablesOf(entry).of(current, group);
+    const Growth growth = GrowthOf(entry, table, current);
     for (int segment = growth.first; segment < growth.last; ++segment) {
       const int64_t start = int64_t{segment} * format.segment_pages;
-      const int64_t page = std::max(before, start);
-      const int64_t end = std::min(after, start + format.segment_pages);
-      Slab& slab = (*slabs)[SlabsOf(sequence, current, group)[static_cast<size_t>(segment)]];
+      const int64_t page = std::max(table.pages(), start);
+      const int64_t end = std::min(table.pages() + entry.closing, start + format.segment_pages);
+      Slab& slab = (*slabs)[table.slab(group, segment)];
       slab.pages = static_cast<int>(end - start);
       const SlabPages pages =
           slabs->PagesOf(slab, static_cast<int>(page - start), static_cast<int>(end - page));
-      slab.written.Join(
-          mover->Append(pages, RowsOf(entry, slab.kind, group, page), slab.place(), slab.behind()));
+      const ClosedRows rows = RowsOf(entry, slab.kind, group, page - table.pages());
+      slab.written.Join(mover->Append(pages, rows, slab.place(), slab.behind()));
     }
   }
 }
@@ -87,10 +83,7 @@ void Store::CloseLayer(int layer) {
   Impl& impl = *impl_;
   impl.EnterLayer(layer);
   ++impl.layers_closed;
-  const auto moves = [&](const Impl::Entry& entry) {
-    return entry.appends ||
-           impl.math.ClosedPages(entry.before + 1) > impl.math.ClosedPages(entry.before);
-  };
+  const auto moves = [&](const Impl::Entry& entry) { return entry.appends || entry.closing > 0; };
   if (std::none_of(impl.entries.begin(), impl.entries.end(), moves)) return;
 
   if (impl.format.encoded()) {

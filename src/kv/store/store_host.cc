@@ -26,8 +26,7 @@ KeyRun Store::KeysOnHost(const HostRead& read) const {
   HEADWAY_CHECK(slab.held && read.first_page < found->pages);
   const CacheFormat& format = impl_->format;
   KeyRun keys;
-  keys.position =
-      read.slab.segment * format.segment_tokens() + read.first_page * impl_->math.slots();
+  keys.position = found->position + read.first_page * impl_->math.slots();
   keys.pages = {.k = slab.data + format.KOffset(0, read.first_page),
                 .v = slab.data + format.VOffset(0, read.first_page),
                 .page_stride = format.closed_stride(),

@@ -47,6 +47,7 @@ struct Store::Impl {
     bool appends = false;     // through the append buffer, not in the open page
     int64_t append_page = 0;  // its first page there, of every head
     int64_t pages = 0;        // that it writes to, of every head
+    int64_t closing = 0;      // of these, those that are full then
     int64_t encoded_page =
         0;  // the first that closes in the buffer of encoded pages, of every head
   };
@@ -59,14 +60,10 @@ struct Store::Impl {
   }
   int FreePlace() const;
   void Begin(Sequence& sequence);  // gives it an id and no tokens
-  std::vector<SlabId>& SlabsOf(Sequence& sequence, int layer, int group) {
-    return sequence.slabs[static_cast<size_t>(layer * format.max_head_groups() + group)];
+  // What a page table does with the slabs that it forgets.
+  auto Releaser() {
+    return [this](SlabId id) { slabs->Release(id); };
   }
-  const std::vector<SlabId>& SlabsOf(const Sequence& sequence, int layer, int group) const {
-    return sequence.slabs[static_cast<size_t>(layer * format.max_head_groups() + group)];
-  }
-  // Releases segments [first, last) of a layer's group.
-  void Release(std::vector<SlabId>& slabs, int first, int last);
   // Cuts the sequence to `tokens`, a multiple of the page's slots.
   void Cut(Sequence& sequence, int64_t tokens);
   void DropSequence(Sequence& sequence);
@@ -84,7 +81,14 @@ struct Store::Impl {
     int first = 0;
     int last = 0;
   };
-  Growth GrowthOf(const Entry& entry, int layer) const;
+  Growth GrowthOf(const Entry& entry, const PageTable& table, int layer) const;
+  // The tables of an entry's sequence.
+  PageTables& TablesOf(const Entry& entry) {
+    return sequences[static_cast<size_t>(entry.place)].tables;
+  }
+  const PageTables& TablesOf(const Entry& entry) const {
+    return sequences[static_cast<size_t>(entry.place)].tables;
+  }
   // The slab must be copied before it is appended to.
   bool MustCopy(const Slab& slab, int pages) const;
   PerSlabKind<int64_t> NewSlabs() const;
@@ -101,7 +105,7 @@ struct Store::Impl {
   // Of the layer that was entered last (store_close.cc):
   void EncodeClosedPages(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
-  // Of a group, from `page` on, which is the first of a segment's new ones.
+  // Of a group, from the entry's closing page `page` on.
   ClosedRows RowsOf(const Entry& entry, SlabKind kind, int group, int64_t page) const;
   void CopyOpenPages(const Entry& entry);
   void CopyStreamingPages(const Entry& entry);  // store_streaming.cc
@@ -113,6 +117,7 @@ struct Store::Impl {
   struct Found {
     SlabId slab = kNoSlab;
     int pages = 0;
+    int64_t position = 0;  // of its first key
   };
   Result<Found> FindSlab(const SlabRead& read) const;
   void EndHolds();  // store_host.cc
@@ -120,7 +125,7 @@ struct Store::Impl {
   // --- sessions (store_session.cc)
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
   template <typename Visit>
-  Status ForEachSlab(const Sequence& sequence, Visit&& visit);
+  Status VisitSlabs(const Sequence& sequence, Visit&& visit);
   // Brings a copy of every slab to disk, and waits for it.
   Status WriteSlabs(const Sequence& sequence);
 

@@ -8,25 +8,19 @@
 namespace headway::kv {
 
 template <typename Visit>
-Status Store::Impl::ForEachSlab(const Sequence& sequence, Visit&& visit) {
-  const int64_t pages = math.ClosedPages(sequence.length);
-  for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(layer); ++group) {
-      const std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
-      for (int segment = 0; segment < static_cast<int>(ids.size()); ++segment) {
-        const SlabId id = ids[static_cast<size_t>(segment)];
-        if (id == kNoSlab) continue;
-        Status status = visit((*slabs)[id], segment, math.PagesIn(segment, pages));
-        if (!status.ok()) return status;
-      }
-    }
+Status Store::Impl::VisitSlabs(const Sequence& sequence, Visit&& visit) {
+  Status status;
+  for (const PageTable& table : sequence.tables.all()) {
+    table.ForEachSlab([&](int, int segment, SlabId id) {
+      if (status.ok()) status = visit((*slabs)[id], segment, table.PagesIn(segment));
+    });
   }
-  return OkStatus();
+  return status;
 }
 
 Status Store::Impl::WriteSlabs(const Sequence& sequence) {
   int64_t slots = 0;
-  Status status = ForEachSlab(sequence, [&](const Slab& slab, int, int pages) {
+  Status status = VisitSlabs(sequence, [&](const Slab& slab, int, int pages) {
     slots += slabs->NeedsSlot(slab, pages);
     return OkStatus();
   });
@@ -38,8 +32,8 @@ Status Store::Impl::WriteSlabs(const Sequence& sequence) {
                       std::to_string(disk.Room()) + "; raise " + disk.budget()->name() + " (" +
                       FormatBytes(disk.budget()->limit()) + ")");
   }
-  status = ForEachSlab(sequence,
-                       [&](Slab& slab, int, int pages) { return slabs->KeepOnDisk(slab, pages); });
+  status = VisitSlabs(sequence,
+                      [&](Slab& slab, int, int pages) { return slabs->KeepOnDisk(slab, pages); });
   // Also after an error: what was written is then known to be there or not.
   Fence written;
   written.Add(Lane::kDiskWrite, lanes.Soon(Lane::kDiskWrite));
@@ -73,7 +67,7 @@ Status Store::Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta
   meta.format = impl.format;
   meta.tokens.assign(tokens.begin(), tokens.begin() + closed);
   meta.slabs.clear();
-  status = impl.ForEachSlab(*sequence, [&](const Slab& slab, int segment, int pages) {
+  status = impl.VisitSlabs(*sequence, [&](const Slab& slab, int segment, int pages) {
     DiskCopy& copy = *slab.disk;
     Status written = copy.Check(pages);
     if (!written.ok()) return written;
@@ -84,7 +78,7 @@ Status Store::Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta
   });
   if (!status.ok()) return status;
   // Even if the commit fails, a crash may bring its manifest back.
-  status = impl.ForEachSlab(*sequence, [](const Slab& slab, int, int pages) {
+  status = impl.VisitSlabs(*sequence, [](const Slab& slab, int, int pages) {
     slab.disk->sealed = std::max(slab.disk->sealed, pages);
     return OkStatus();
   });
@@ -127,15 +121,21 @@ Result<SequenceId> Store::Restore() {
   if (!made.ok()) return made;
   Sequence& sequence = *impl.Find(*made);
   sequence.length = length;
-  sequence.freed = first;
-  const auto segments = static_cast<size_t>(impl.math.Segments(impl.math.ClosedPages(length)));
-  for (std::vector<SlabId>& ids : sequence.slabs) ids.resize(segments, kNoSlab);
+  const int64_t pages = impl.math.ClosedPages(length);
+  for (int layer = 0; layer < impl.format.layers; ++layer) {
+    for (PageTable& table : sequence.tables.of_layer(layer)) {
+      table.Resize(impl.math.Segments(pages), impl.Releaser());
+      table.set_pages(pages);
+      table.FreeBefore(first[static_cast<size_t>(layer)], impl.Releaser());
+    }
+  }
   for (const SavedSlab& saved : manifest.slabs) {
     auto copy = std::make_shared<DiskCopy>(saved.slot, impl.format.segment_pages);
     copy->pages = copy->sealed = saved.pages;
     std::copy(saved.checksums.begin(), saved.checksums.end(), copy->checksums.begin());
-    impl.SlabsOf(sequence, saved.layer, saved.group)[static_cast<size_t>(saved.segment)] =
-        impl.slabs->Adopt(saved.layer, saved.group, std::move(copy));
+    sequence.tables.of(saved.layer, saved.group)
+        .Exchange(saved.group, saved.segment,
+                  impl.slabs->Adopt(saved.layer, saved.group, std::move(copy)));
   }
   impl.restored = true;
   return made;

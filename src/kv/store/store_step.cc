@@ -55,22 +55,22 @@ Status Store::Impl::PlanStep(std::span<const StepEntry> wanted) {
       entry.append_page = append_page;
       append_page += entry.pages;
     }
+    entry.closing = math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
     entry.encoded_page = encoded_page;
-    encoded_page += math.ClosedPages(entry.before + entry.tokens) - math.ClosedPages(entry.before);
+    encoded_page += entry.closing;
     entries.push_back(entry);
   }
   HEADWAY_CHECK(std::max(append_page, encoded_page) <= buffers->append_pages());
   return OkStatus();
 }
 
-Store::Impl::Growth Store::Impl::GrowthOf(const Entry& entry, int layer) const {
-  const int64_t before = math.ClosedPages(entry.before);
-  const int64_t after = math.ClosedPages(entry.before + entry.tokens);
+Store::Impl::Growth Store::Impl::GrowthOf(const Entry& entry, const PageTable& table,
+                                          int layer) const {
   Growth growth;
-  if (after == before) return growth;
-  growth.last = math.Segments(after);
+  if (entry.closing == 0) return growth;
+  growth.last = math.Segments(table.pages() + entry.closing);
   // What no later query will see is not stored at all.
-  growth.first = std::max(static_cast<int>(before / format.segment_pages),
+  growth.first = std::max(static_cast<int>(table.pages() / format.segment_pages),
                           math.FirstKept(layer, entry.before + entry.tokens));
   growth.first = std::min(growth.first, growth.last);
   return growth;
@@ -84,18 +84,19 @@ PerSlabKind<int64_t> Store::Impl::NewSlabs() const {
   PerSlabKind<int64_t> count = {};
   for (const Entry& entry : entries) {
     const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-    const int there = math.Segments(math.ClosedPages(entry.before));
     for (int layer = 0; layer < format.layers; ++layer) {
-      const Growth growth = GrowthOf(entry, layer);
-      for (int segment = growth.first; segment < growth.last; ++segment) {
-        Of(count, sequence.KindOf(segment)) += format.head_groups(layer);
-      }
-      if (growth.first >= growth.last || growth.first >= there) continue;
-      const int pages = math.PagesIn(growth.first, math.ClosedPages(entry.before));
-      for (int group = 0; group < format.head_groups(layer); ++group) {
-        const SlabId id = SlabsOf(sequence, layer, group)[static_cast<size_t>(growth.first)];
-        const Slab& slab = (*slabs)[id];
-        if (!MustCopy(slab, pages)) --Of(count, slab.kind);
+      for (const PageTable& table : sequence.tables.of_layer(layer)) {
+        const Growth growth = GrowthOf(entry, table, layer);
+        for (int segment = growth.first; segment < growth.last; ++segment) {
+          Of(count, sequence.KindOf(segment)) += table.groups().size();
+        }
+        // The first may have pages already.
+        const int pages = table.PagesIn(growth.first);
+        if (growth.first >= growth.last || pages == 0) continue;
+        for (int group = table.groups().first; group < table.groups().last; ++group) {
+          const Slab& slab = (*slabs)[table.slab(group, growth.first)];
+          if (!MustCopy(slab, pages)) --Of(count, slab.kind);
+        }
       }
     }
   }
@@ -104,22 +105,18 @@ PerSlabKind<int64_t> Store::Impl::NewSlabs() const {
 
 Status Store::Impl::Grow(const Entry& entry, int layer, int group) {
   Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-  std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
-  const Growth growth = GrowthOf(entry, layer);
+  PageTable& table = sequence.tables.of(layer, group);
+  const Growth growth = GrowthOf(entry, table, layer);
   for (int segment = growth.first; segment < growth.last; ++segment) {
-    const SlabId old =
-        segment < static_cast<int>(ids.size()) ? ids[static_cast<size_t>(segment)] : kNoSlab;
+    const SlabId old = segment < table.segments() ? table.slab(group, segment) : kNoSlab;
     SlabId id = old;
-    const int pages = math.PagesIn(segment, math.ClosedPages(entry.before));
+    const int pages = table.PagesIn(segment);
     if (old == kNoSlab || MustCopy((*slabs)[old], pages)) {
       Result<SlabId> made = old == kNoSlab ? slabs->New(sequence.KindOf(segment), layer, group)
                                            : slabs->CopyOf(old, pages);
       if (!made.ok()) return made.status();
       id = *made;
-      if (segment >= static_cast<int>(ids.size())) {
-        ids.resize(static_cast<size_t>(segment) + 1, kNoSlab);
-      }
-      ids[static_cast<size_t>(segment)] = id;
+      table.Exchange(group, segment, id);
       changes.push_back(Change{entry.place, layer, group, segment, old});
     } else {
       slabs->Cut(id, pages);
@@ -151,14 +148,14 @@ Status Store::Impl::GrowAll() {
 void Store::Impl::UndoGrowth() {
   for (const SlabId id : growing) (*slabs)[id].growing = false;
   for (const Change& change : changes) {
-    Sequence& sequence = sequences[static_cast<size_t>(change.place)];
-    SlabId& id = SlabsOf(sequence, change.layer, change.group)[static_cast<size_t>(change.segment)];
-    slabs->Release(std::exchange(id, change.old));
+    PageTables& tables = sequences[static_cast<size_t>(change.place)].tables;
+    slabs->Release(
+        tables.of(change.layer, change.group).Exchange(change.group, change.segment, change.old));
   }
   for (const Entry& entry : entries) {
-    Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-    const auto segments = static_cast<size_t>(math.Segments(math.ClosedPages(entry.before)));
-    for (std::vector<SlabId>& ids : sequence.slabs) ids.resize(segments, kNoSlab);
+    for (PageTable& table : TablesOf(entry).all()) {
+      table.Resize(math.Segments(table.pages()), Releaser());
+    }
   }
 }
 
@@ -295,18 +292,13 @@ void Store::Impl::FinishEntry(const Entry& entry) {
     sequence.recent_first = streaming_pages.FirstKept(sequence.recent_first, closed);
     sequence.recent_area = 1 - sequence.recent_area;
   }
-  const int segments = math.Segments(math.ClosedPages(sequence.length));
   for (int layer = 0; layer < format.layers; ++layer) {
-    if (format.WindowOf(layer) == 0) continue;
-    int& freed = sequence.freed[static_cast<size_t>(layer)];
-    const int kept = std::min(segments, math.FirstKept(layer, sequence.length));
-    if (kept <= freed) continue;
-    for (int group = 0; group < format.head_groups(layer); ++group) {
-      std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
-      ids.resize(static_cast<size_t>(segments), kNoSlab);
-      Release(ids, freed, kept);
+    for (PageTable& table : sequence.tables.of_layer(layer)) {
+      table.set_pages(table.pages() + entry.closing);
+      const int segments = math.Segments(table.pages());
+      table.Resize(segments, Releaser());
+      table.FreeBefore(std::min(segments, math.FirstKept(layer, sequence.length)), Releaser());
     }
-    freed = kept;
   }
 }
 
@@ -315,16 +307,14 @@ Status Store::Impl::StepStatus() {
   Status status = lanes.status();
   if (!status.ok() || !disk.has_failed()) return status;
   for (const Entry& entry : entries) {
-    const Sequence& sequence = sequences[static_cast<size_t>(entry.place)];
-    for (const std::vector<SlabId>& ids : sequence.slabs) {
-      for (const SlabId id : ids) {
-        if (id == kNoSlab || (*slabs)[id].tier != Tier::kDisk) continue;
-        status = (*slabs)[id].disk->Check((*slabs)[id].pages);
-        if (!status.ok()) return status;
-      }
+    for (const PageTable& table : TablesOf(entry).all()) {
+      table.ForEachSlab([&](int, int, SlabId id) {
+        const Slab& slab = (*slabs)[id];
+        if (status.ok() && slab.tier == Tier::kDisk) status = slab.disk->Check(slab.pages);
+      });
     }
   }
-  return OkStatus();
+  return status;
 }
 
 Status Store::EndStep() {
@@ -366,12 +356,13 @@ Result<Store::Impl::Found> Store::Impl::FindSlab(const SlabRead& read) const {
       read.group >= format.head_groups(read.layer)) {
     return Invalid("a slab to read that the step does not have");
   }
-  const Entry& entry = entries[static_cast<size_t>(read.entry)];
+  const PageTable& table =
+      TablesOf(entries[static_cast<size_t>(read.entry)]).of(read.layer, read.group);
   Found found;
-  found.pages = read.segment < 0 ? 0 : math.PagesIn(read.segment, math.ClosedPages(entry.before));
+  if (read.segment >= 0) found.pages = table.PagesIn(read.segment);
   if (found.pages > 0) {
-    found.slab = SlabsOf(sequences[static_cast<size_t>(entry.place)], read.layer,
-                         read.group)[static_cast<size_t>(read.segment)];
+    found.slab = table.slab(read.group, read.segment);
+    found.position = table.PositionOf(int64_t{read.segment} * format.segment_pages);
   }
   if (found.slab == kNoSlab || read.pages < 0 || read.pages > found.pages) {
     return Invalid("segment " + std::to_string(read.segment) + " of layer " +
@@ -388,8 +379,8 @@ Status Store::Announce(std::span<const SlabRead> reads) {
   for (const SlabRead& read : reads) {
     const Result<Impl::Found> found = impl.FindSlab(read);
     if (!found.ok()) return found.status();
-    impl.announced.push_back(
-        Reader::Item{found->slab, read.segment, read.pages == 0 ? found->pages : read.pages});
+    impl.announced.push_back(Reader::Item{
+        found->slab, read.segment, read.pages == 0 ? found->pages : read.pages, found->position});
   }
   impl.reader->Announce(impl.announced);
   return OkStatus();

@@ -13,7 +13,7 @@
 #include "device/lanes.h"
 #include "headway/status.h"
 #include "kv/pages/format.h"
-#include "kv/pages/sequence.h"
+#include "kv/pages/page_table.h"
 #include "kv/pages/slab_layout.h"
 #include "kv/policy/placement.h"
 #include "kv/tiers/disk_tier.h"
