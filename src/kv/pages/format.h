@@ -112,6 +112,12 @@ struct CacheFormat {
   }
 };
 
+// Whether slabs of one are slabs of the other.
+bool SameFormat(const CacheFormat& a, const CacheFormat& b);
+
+// The K and V of a slab's pages from `first_page` on, `pages` of them, as kernels read them.
+PageRun RunIn(const CacheFormat& format, std::byte* slab, int first_page, int pages);
+
 // Rows of pages, one page run a row: of a head group first its K rows, then its V rows, groups in
 // order. Slabs, open pages and the append buffer have this order in common, so that the pages of a
 // group move in one strided copy.

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/env.h"
 #include "base/random.h"
+#include "kv/session/session_claim.h"
+#include "kv/testing/memory_env.h"
 #include "kv/testing/slab_test_util.h"
 
 namespace headway::kv {
@@ -230,6 +234,31 @@ TEST(ManifestTest, OnlyAWindowExcusesMissingSegments) {
   EXPECT_TRUE(without(1, 2).ok());
   EXPECT_THAT(without(1, 3).message(), HasSubstr("layer 1, head group 0 lacks segment 2"));
   EXPECT_THAT(without(0, 1).message(), HasSubstr("layer 0, head group 0 lacks segment 0"));
+}
+
+// The fuzzer starts from what it can read (kv_session_seeds makes them again).
+TEST(Manifest, SeedsOfTheFuzzerAreOfThisFormat) {
+  Env* const env = Env::Default();
+  const std::string folder = std::string(HEADWAY_SOURCE_DIR) + "/fuzz/corpus/session/";
+  int manifests = 0;
+  const Result<std::vector<std::string>> names = env->List(folder);
+  ASSERT_TRUE(names.ok()) << names.status().message();
+  for (const std::string& name : *names) {
+    SCOPED_TRACE(name);
+    const Result<std::string> seed = env->ReadFile(folder + name, size_t{1} << 20);
+    ASSERT_TRUE(seed.ok()) << seed.status().message();
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(*seed)).subspan(1);
+    if (name.starts_with("manifest") || name.starts_with("around")) {
+      const Result<Manifest> manifest = DecodeManifest(bytes, kSlots);
+      EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+      ++manifests;
+    } else {
+      MemoryEnv memory({{"/session", MemoryEnv::Bytes(bytes.begin(), bytes.end())}});
+      const Result<Manifest> manifest = InspectSession(&memory, "/session");
+      EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+    }
+  }
+  EXPECT_GT(manifests, 0);
 }
 
 }  // namespace

@@ -24,26 +24,10 @@ namespace {
 // The file doubles up to this much at a time: writes behind its end are slow, and one at a time.
 constexpr int64_t kGrowBytes = 64 * kMiB;
 
-// Each is lost to another process that makes, renames or removes the file at that moment.
-constexpr int kClaimAttempts = 100;
-constexpr int kInspections = 3;
-
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// What to do when a session file cannot be opened.
-Status OpenError(const Status& status) {
-  return Status(status.code(), status.message() + "; give another --session file");
-}
-
-bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
-  return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
-         a.page.encoding == b.page.encoding && a.page.page_slots == b.page.page_slots &&
-         a.page.head_dim == b.page.head_dim && a.group_heads == b.group_heads &&
-         a.segment_pages == b.segment_pages && a.window == b.window && a.pattern == b.pattern;
 }
 
 uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std::byte* slab) {
@@ -78,13 +62,14 @@ std::vector<IoPiece> SlabPieces(const CacheFormat& format, int heads, int first,
 }  // namespace
 
 struct SlabFile::Impl {
+  enum class Purpose : uint8_t { kTemporary, kSession };
   Impl(Env* env_in, std::string path_in, const CacheFormat& format_in, Budget* budget_in,
-       bool is_session)
+       Purpose purpose)
       : env(env_in),
         path(std::move(path_in)),
         format(format_in),
-        session(is_session),
-        first_slot(is_session ? kFirstSlotOffset : 0),
+        session(purpose == Purpose::kSession),
+        first_slot(session ? kFirstSlotOffset : 0),
         budget(budget_in),
         slots(budget_in, format_in.slab_bytes()) {}
   ~Impl();
@@ -373,74 +358,13 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
                                                             Budget* budget) {
   Status status = CheckFormat(format);
   if (!status.ok()) return status;
-  auto impl = std::make_unique<Impl>(env, directory, format, budget, /*is_session=*/false);
+  auto impl = std::make_unique<Impl>(env, directory, format, budget, Impl::Purpose::kTemporary);
   Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, true);
   if (!file.ok()) {
     return Status(file.status().code(), file.status().message() + "; give another --disk-path");
   }
   impl->file = std::move(*file);
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
-}
-
-Result<std::unique_ptr<SessionClaim>> SessionClaim::Take(Env* env, const std::string& name) {
-  // A rename would put the file in the place of the link.
-  const Result<std::string> followed = env->FollowLinks(name);
-  if (!followed.ok()) return OpenError(followed.status());
-  const std::string& path = *followed;
-  std::unique_ptr<SessionClaim> claim(new SessionClaim(env, path));
-  Status status;
-  for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
-    if (env->Exists(path)) {
-      status = claim->OpenSession();
-      // Removed in the meantime.
-      if (status.code() == StatusCode::kNotFound) continue;
-    } else {
-      status = claim->OpenTemporary();
-      // Who held the temporary file before may have renamed it just before letting it go.
-      if (status.ok() && env->Exists(path)) {
-        claim->DropTemporary();
-        continue;
-      }
-    }
-    break;
-  }
-  if (!status.ok()) return status;
-  return claim;
-}
-
-SessionClaim::~SessionClaim() { DropTemporary(); }
-
-Status SessionClaim::OpenSession() {
-  Result<std::unique_ptr<File>> file = env_->Open(path_, OpenMode::kReadWrite, true);
-  if (!file.ok()) return OpenError(file.status());
-  Result<SavedSession> saved = ReadSession(env_, file->get(), path_);
-  if (!saved.ok()) return saved.status();
-  session_ = std::move(*file);
-  saved_ = std::move(*saved);
-  return OkStatus();
-}
-
-Status SessionClaim::OpenTemporary() {
-  const std::string name = TemporarySessionName(path_);
-  Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, true);
-  if (!file.ok()) {
-    // Users know it by its own name.
-    std::string message = file.status().message();
-    if (const size_t at = message.find(name); at != std::string::npos) {
-      message.replace(at, name.size(), path_);
-    }
-    return OpenError(Status(file.status().code(), message));
-  }
-  temporary_ = std::move(*file);
-  return OkStatus();
-}
-
-void SessionClaim::DropTemporary() {
-  if (temporary_ == nullptr) return;
-  // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
-  const Status ignored = env_->Remove(TemporarySessionName(path_));
-  static_cast<void>(ignored);
-  temporary_.reset();
 }
 
 Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<SessionClaim> claim,
@@ -450,8 +374,8 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<Sessio
   if (!status.ok()) return status;
   if (claim->temporary_ == nullptr) status = claim->OpenTemporary();
   if (!status.ok()) return status;
-  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, format, budget,
-                                     /*is_session=*/true);
+  auto impl =
+      std::make_unique<Impl>(claim->env_, claim->path_, format, budget, Impl::Purpose::kSession);
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
   impl->header = std::move(*header);
@@ -468,7 +392,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionC
   Result<int64_t> size = claim->session_->Size();
   if (!size.ok()) return size.status();
   auto impl = std::make_unique<Impl>(claim->env_, claim->path_, claim->manifest().format, budget,
-                                     /*is_session=*/true);
+                                     Impl::Purpose::kSession);
   impl->header = std::move(*header);
   impl->file = std::move(claim->session_);
   impl->bytes = *size;
@@ -536,27 +460,5 @@ Status SlabFile::ReadPages(int64_t slot, int heads, std::span<const uint64_t> ch
 }
 
 Status SlabFile::Commit(const Manifest& manifest) { return impl_->Commit(manifest); }
-
-std::string TemporarySessionName(const std::string& path) { return path + ".headway-tmp"; }
-
-Result<Manifest> InspectSession(Env* env, const std::string& path) {
-  Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, false);
-  if (!file.ok()) return file.status();
-  Result<SavedSession> saved = ReadSession(env, file->get(), path);
-  // A process that saves to it may have written over what was read halfway.
-  for (int i = 1; i < kInspections && saved.status().code() == StatusCode::kCorrupt; ++i) {
-    saved = ReadSession(env, file->get(), path);
-  }
-  if (!saved.ok()) return saved.status();
-  return std::move(saved->manifest);
-}
-
-bool LooksLikeSession(Env* env, const std::string& path) {
-  Result<std::unique_ptr<MappedFile>> file = env->Map(path);
-  if (!file.ok()) return false;
-  const std::span<const std::byte> bytes = (*file)->bytes();
-  return HasSessionMagic(bytes) ||
-         (bytes.size() >= 2 * kSuperblockBytes && HasSessionMagic(bytes.subspan(kSuperblockBytes)));
-}
 
 }  // namespace headway::kv

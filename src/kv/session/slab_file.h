@@ -13,7 +13,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/env.h"
@@ -21,39 +20,9 @@
 #include "headway/status.h"
 #include "kv/pages/format.h"
 #include "kv/session/manifest.h"
-#include "kv/session/session_layout.h"
+#include "kv/session/session_claim.h"
 
 namespace headway::kv {
-
-// This process's claim to write a session file, taken before anything is decided by what the file
-// holds; gone with the object, or with the SlabFile that it becomes.
-class SessionClaim {
- public:
-  // Waits a little for another process that ends. The manifest is checked (magic, version,
-  // checksums, every number bounded by the file). kCorrupt for a damaged file, kUnsupported for
-  // another version, kInvalidArgument for a file that is no session, kIo for one in use by another
-  // process.
-  // Of the file that `name` leads to through symbolic links.
-  static Result<std::unique_ptr<SessionClaim>> Take(Env* env, const std::string& name);
-  ~SessionClaim();
-
-  bool exists() const { return session_ != nullptr; }
-  // What it holds; of no layers where there is none yet.
-  const Manifest& manifest() const { return saved_.manifest; }
-
- private:
-  friend class SlabFile;
-  SessionClaim(Env* env, std::string path) : env_(env), path_(std::move(path)) {}
-  Status OpenSession();
-  Status OpenTemporary();
-  void DropTemporary();
-
-  Env* const env_;
-  const std::string path_;
-  std::unique_ptr<File> session_;
-  SavedSession saved_;
-  std::unique_ptr<File> temporary_;  // where a new one is written; else null
-};
 
 class SlabFile {
  public:
@@ -102,16 +71,6 @@ class SlabFile {
   explicit SlabFile(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// Where CreateSession writes until the first Commit. One that a killed process left is written
-// over.
-std::string TemporarySessionName(const std::string& path);
-
-// What a session file holds, read without a claim to it. Errors as of SessionClaim::Take.
-Result<Manifest> InspectSession(Env* env, const std::string& path);
-
-// True when the file begins like a session, whole or damaged.
-bool LooksLikeSession(Env* env, const std::string& path);
 
 }  // namespace headway::kv
 

@@ -148,17 +148,8 @@ Result<SlabView> Reader::Next() {
   SlabView view;
   view.segment = item.segment;
   view.keys.position = item.position;
-  view.keys.pages = {.k = flight.data + format_.KOffset(0, 0),
-                     .v = flight.data + format_.VOffset(0, 0),
-                     .page_stride = format_.closed_stride(),
-                     .head_stride = format_.head_stride(),
-                     .count = int64_t{item.pages} * format_.page.page_slots,
-                     .readable = format_.segment_tokens()};
-  if (format_.encoded()) {
-    view.keys.pages.params = flight.data + format_.ParamOffset(0);
-    view.keys.pages.params_page_stride = format_.param_stride();
-    view.keys.pages.params_head_stride = format_.param_bytes();
-  }
+  view.keys.pages = RunIn(format_, flight.data, 0, item.pages);
+  view.keys.pages.readable = format_.segment_tokens();
   view.tier = flight.from;
   view.staging = static_cast<int>(index);
   return view;

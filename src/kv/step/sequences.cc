@@ -36,7 +36,7 @@ void Sequences::Begin(Sequence& sequence) {
   sequence.id = next_id_++;
   sequence.length = 0;
   sequence.x_segments = 0;
-  sequence.tables = PageTables(cache_.format, PageTables::Sharing::kLayer);
+  sequence.tables = PageTables(cache_.format, cache_.options.tables);
   sequence.recent_first = cache_.streaming_pages.sink();
   sequence.recent_area = 0;
 }

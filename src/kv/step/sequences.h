@@ -40,8 +40,7 @@ class Sequences {
   void Cut(Sequence& sequence, int64_t tokens);
   void DropSequence(Sequence& sequence);
 
-  // The memory of streaming heads on the device: what the sequences hold, and what of it are
-  // tokens.
+  // Bytes of streaming heads on the device: of the sequences' memory, and of the tokens there.
   int64_t StreamingBytes() const;
   int64_t StreamingTokenBytes() const;
 

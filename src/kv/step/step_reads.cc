@@ -96,19 +96,9 @@ KeyRun Step::KeysOnHost(const HostRead& read) const {
   HEADWAY_CHECK(found.ok());
   const Slab& slab = (*cache_.slabs)[found->slab];
   HEADWAY_CHECK(slab.held && read.first_page < found->pages);
-  const CacheFormat& format = cache_.format;
   KeyRun keys;
   keys.position = found->position + read.first_page * cache_.math.slots();
-  keys.pages = {.k = slab.data + format.KOffset(0, read.first_page),
-                .v = slab.data + format.VOffset(0, read.first_page),
-                .page_stride = format.closed_stride(),
-                .head_stride = format.head_stride(),
-                .count = (found->pages - read.first_page) * cache_.math.slots()};
-  if (format.encoded()) {
-    keys.pages.params = slab.data + format.ParamOffset(read.first_page);
-    keys.pages.params_page_stride = format.param_stride();
-    keys.pages.params_head_stride = format.param_bytes();
-  }
+  keys.pages = RunIn(cache_.format, slab.data, read.first_page, found->pages - read.first_page);
   return keys;
 }
 

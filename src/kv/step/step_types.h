@@ -36,7 +36,7 @@ struct SlabRead {
   int layer = 0;
   int group = 0;
   int segment = 0;
-  int pages = 0;  // its first so many; 0: all closed ones
+  int pages = 0;  // the number of its first pages to be read; 0: all closed ones
 };
 
 // The rest of a slab, which the host's cores attend to where it lies: its closed pages of before

@@ -9,6 +9,7 @@
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/pages/format.h"
+#include "kv/pages/page_table.h"
 #include "kv/policy/placement.h"
 
 namespace headway::kv {
@@ -36,7 +37,8 @@ struct StoreOptions {
   Budget* bounce_budget = nullptr;  // one of their own
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
-  bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
+  PageTables::Sharing tables = PageTables::Sharing::kLayer;
+  bool poison_freed = false;  // overwrite what is freed with NaNs (tests; takes memory and time)
 };
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.

@@ -41,7 +41,7 @@ Status SessionKeeper::WriteSlabs(const Sequence& sequence) {
   Fence written;
   written.Add(Lane::kDiskWrite, cache_.lanes.Soon(Lane::kDiskWrite));
   cache_.lanes.HostWait(written);
-  cache_.disk.Reclaim(/*wait=*/true);  // the manifest needs slots too
+  cache_.disk.ReclaimAll();  // the manifest needs slots too
   // What a lane that failed has copied, now or before, is not what the manifest would say.
   return status.ok() ? cache_.LaneStatus() : status;
 }

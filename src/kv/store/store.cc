@@ -9,20 +9,6 @@
 #include "kv/store/session_keeper.h"
 
 namespace headway::kv {
-namespace {
-
-bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
-  for (int layer = 0; layer < a.layers; ++layer) {
-    if (a.layers == b.layers && a.WindowOf(layer) != b.WindowOf(layer)) return false;
-  }
-  return a.layers == b.layers && a.kv_heads == b.kv_heads && a.page.dtype == b.page.dtype &&
-         a.page.encoding == b.page.encoding && a.page.page_slots == b.page.page_slots &&
-         a.page.head_dim == b.page.head_dim && a.group_heads == b.group_heads &&
-         a.segment_pages == b.segment_pages && a.pattern == b.pattern;
-}
-
-}  // namespace
-
 struct Store::Impl {
   explicit Impl(std::unique_ptr<Cache> made)
       : cache(std::move(made)),

@@ -90,6 +90,7 @@ class Life {
       options.store.gathers = 1 + static_cast<int>(random_.Below(3));
     }
     options.store.placement = kind_;
+    if (random_.Below(2) == 0) options.store.tables = PageTables::Sharing::kGroup;
     options.store.poison_freed = random_.Below(3) != 0;  // it orders lanes more than need be
     options.store.max_sequences = 1 + static_cast<int>(random_.Below(4));
     options.store.staging_slabs = 1 + static_cast<int>(random_.Below(3));

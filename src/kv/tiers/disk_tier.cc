@@ -27,10 +27,10 @@ int64_t DiskTier::Room() const {
 }
 
 Result<std::shared_ptr<DiskCopy>> DiskTier::Take() {
-  Reclaim(/*wait=*/false);
+  Reclaim();
   Result<int64_t> slot = file_->Allocate();
   if (!slot.ok() && !retired_.empty()) {
-    Reclaim(/*wait=*/true);
+    ReclaimAll();
     slot = file_->Allocate();
   }
   if (!slot.ok()) return slot.status();
@@ -41,13 +41,20 @@ void DiskTier::Give(std::shared_ptr<DiskCopy> copy, const Fence& used) {
   retired_.push_back(Retired{copy->slot, used});
 }
 
-void DiskTier::Reclaim(bool wait) {
+void DiskTier::Reclaim() {
   std::erase_if(retired_, [&](const Retired& retired) {
-    if (wait) lanes_->HostWait(retired.used);
-    if (!wait && !lanes_->Reached(retired.used)) return false;
+    if (!lanes_->Reached(retired.used)) return false;
     file_->Free(retired.slot);
     return true;
   });
+}
+
+void DiskTier::ReclaimAll() {
+  for (const Retired& retired : retired_) {
+    lanes_->HostWait(retired.used);
+    file_->Free(retired.slot);
+  }
+  retired_.clear();
 }
 
 }  // namespace headway::kv

@@ -62,8 +62,10 @@ class DiskTier {
   Result<std::shared_ptr<DiskCopy>> Take();
   // The slot is free once `used` is passed.
   void Give(std::shared_ptr<DiskCopy> copy, const Fence& used);
-  // Frees the slots that were given: those whose fence is passed, or with `wait` all.
-  void Reclaim(bool wait);
+  // Frees the slots that were given and whose fence is passed.
+  void Reclaim();
+  // Frees all that were given; waits for them.
+  void ReclaimAll();
 
  private:
   struct Retired {
