@@ -42,13 +42,14 @@ bool FindAttribute(Runtime& rt, const Value& object, std::string_view name, Valu
     if (name.starts_with('_')) *out = UnsafeAttribute(object, name);
     return true;
   }
-  const NamedFunction* method = FindMethod(object, name);
-  if (method == nullptr) return false;
-  if (object.number()) {
-    rt.Fail(StatusCode::kUnsupported,
-            fmt::format("Headway does not have the attribute '{}' of numbers", name));
+  const NamedFunction method = FindMethod(object, name);
+  if (method.name.empty()) return false;
+  if (object.number() || object.As<Range>() != nullptr) {
+    rt.Fail(
+        StatusCode::kUnsupported,
+        fmt::format("Headway does not have the attribute '{}' of '{}'", name, TypeName(object)));
   }
-  *out = Value::Of(std::make_shared<BoundFunction>(object, *method));
+  *out = Value::Of(std::make_shared<BoundFunction>(object, method));
   return true;
 }
 
@@ -143,14 +144,6 @@ Value SliceText(Runtime& rt, const Value& value, const Cut& cut) {
 
 }  // namespace
 
-Value GetOwnAttribute(Runtime& rt, const Value& object, std::string_view name) {
-  if (rt.failed()) return {};
-  if (object.undefined()) return rt.FailUndefined(object);
-  Value found;
-  if (FindAttribute(rt, object, name, &found)) return found;
-  return Value::Undefined(fmt::format("'{}' has no attribute '{}'", Describe(object), name));
-}
-
 Value GetAttribute(Runtime& rt, const Value& object, std::string_view name) {
   if (rt.failed()) return {};
   if (object.undefined()) return rt.FailUndefined(object);
@@ -185,24 +178,16 @@ Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value
                const Value& step) {
   if (rt.failed()) return {};
   if (object.undefined()) return rt.FailUndefined(object);
-  const auto* range = object.As<Range>();
   int64_t length = 0;
-  if ((!object.string() && !object.sequence() && range == nullptr) ||
-      !Length(rt, object, &length)) {
+  if (object.As<Range>() != nullptr) {
+    return rt.Fail(StatusCode::kUnsupported, "Headway does not slice ranges");
+  }
+  if ((!object.string() && !object.sequence()) || !Length(rt, object, &length)) {
     return rt.Fail(fmt::format("'{}' object cannot be sliced", TypeName(object)));
   }
   Cut cut;
   if (!MakeCut(rt, start, stop, step, length, &cut)) return {};
   if (object.string()) return SliceText(rt, object, cut);
-  if (range != nullptr) {
-    if (cut.count == 0) {
-      const int64_t at = range->At(cut.start);
-      return Value::Of(std::make_shared<Range>(at, at, range->step() * cut.step));
-    }
-    const int64_t first = range->At(cut.start);
-    const int64_t stride = range->step() * cut.step;
-    return Value::Of(std::make_shared<Range>(first, first + stride * cut.count, stride));
-  }
   if (!rt.Charge(cut.count)) return {};
   std::vector<Value> items;
   items.reserve(static_cast<size_t>(cut.count));

@@ -15,10 +15,26 @@ Bound::Bound(Runtime& rt, const Args& args, std::string_view function,
                         args.positional.size()));
     return;
   }
-  for (size_t i = 0; i < args.positional.size(); ++i) values_[i] = args.positional[i];
+  const auto has_parameter = [&](size_t i) {
+    const std::string_view name = parameters.begin()[i];
+    if (name.starts_with('!')) {
+      rt.Fail(
+          StatusCode::kUnsupported,
+          fmt::format("Headway does not have the argument '{}' of {}()", name.substr(1), function));
+    }
+    return !rt.failed();
+  };
+  for (size_t i = 0; i < args.positional.size(); ++i) {
+    if (!has_parameter(i)) return;
+    values_[i] = args.positional[i];
+  }
   for (const auto& [name, value] : args.named) {
     size_t i = 0;
-    while (i < parameters.size() && parameters.begin()[i] != name) ++i;
+    while (i < parameters.size() && parameters.begin()[i] != name &&
+           parameters.begin()[i] != "!" + name) {
+      ++i;
+    }
+    if (i < parameters.size() && !has_parameter(i)) return;
     if (i == parameters.size() || has(i)) {
       rt.Fail(fmt::format("{}() got an unexpected argument '{}'", function, name));
       return;

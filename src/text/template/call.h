@@ -26,15 +26,17 @@ struct NamedFunction {
 // Null when there is none of that name.
 const NamedFunction* FindFilter(std::string_view name);
 const NamedFunction* FindTest(std::string_view name);
-// Methods of the built-in types.
-const NamedFunction* FindMethod(const Value& self, std::string_view name);
+// A method of a built-in type; without a name when there is none.
+NamedFunction FindMethod(const Value& self, std::string_view name);
 
 // Arguments by parameter; missing where the caller gave none.
 class Bound {
  public:
   static constexpr size_t kMaxParameters = 6;
 
-  // `parameters` in order; those whose names begin with '/' cannot be named by the caller. Fails
+  // `parameters` in order; those whose names begin with '/' cannot be named by the caller, and
+  // those with
+  // '!' are what Python or jinja2 has and Headway does not. Fails
   // when a required one (the first `required`) has no value or an argument has no parameter.
   Bound(Runtime& rt, const Args& args, std::string_view function,
         std::initializer_list<std::string_view> parameters, size_t required);

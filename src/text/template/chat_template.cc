@@ -12,7 +12,6 @@
 #include "text/template/json.h"
 #include "text/template/parser.h"
 #include "text/template/runtime.h"
-#include "text/template/scope.h"
 
 namespace headway {
 namespace {
@@ -44,8 +43,6 @@ Status ChatTemplate::Add(const std::string& name, std::string_view source,
   }
   Result<std::unique_ptr<jinja::Template>> parsed = jinja::ParseTemplate(source, where);
   if (!parsed.ok()) return parsed.status();
-  Status resolved = jinja::ResolveNames(parsed->get());
-  if (!resolved.ok()) return resolved;
   templates_[name] = std::move(*parsed);
   return OkStatus();
 }

@@ -47,6 +47,72 @@ TEST(ChatTemplateTest, NamesWhatIsNotSupportedAndItsLine) {
   ExpectError("{{ '\\ud800' }}", code, "surrogates");
   ExpectError("{% if true %}\n{{ x|frobnicate }}{% endif %}", code, "line 2: unknown filter");
   ExpectError("{{ [1]|map('frobnicate')|list }}", code, "no filter named 'frobnicate'");
+  ExpectError("{% with a = 1 %}{% endwith %}", code, "unknown tag 'with'");
+  ExpectError("{{ 2 ** 3 }}", code, "operator '**'");
+  ExpectError("{{ 0x1F }}", code, "decimal");
+  ExpectError("{{ '\\101' }}", code, "'\\1'");
+  ExpectError("{{ cycler(1) }}", code, "'cycler'");
+  ExpectError("{{ 'a'.zfill(3) }}", code, "'zfill'");
+  ExpectError("{{ 'aa'.find('a', 1) }}", code, "argument 'start' of find()");
+  ExpectError("{{ 1.5|round(0, method='floor') }}", code, "argument 'method' of round()");
+  ExpectError("{{ 15|round(-1) }}", code, "tens");
+  ExpectError("{{ range(3)[1:] }}", code, "slice ranges");
+  ExpectError("{{ range(3).start }}", code, "attribute 'start' of 'range'");
+  ExpectError("{% macro m() %}{% endmacro %}{{ m.name }}", code, "attribute 'name' of macros");
+  ExpectError("{% macro m() %}{{ kwargs }}{% endmacro %}", code, "'kwargs' in macros");
+  ExpectError("{{ '%(a)s' % {'a': 1} }}", code, "names in formats");
+  ExpectError("{{ '%c' % 'a' }}", code, "'%c' in formats");
+  ExpectError("{{ '{0.x}'.format(1) }}", code, "'0.x' in formats");
+  ExpectError("{{ '{:,}'.format(1) }}", code, "',' in formats");
+  ExpectError("{% for i in [1] %}{{ loop.changed(i) }}{% endfor %}", code, "'changed'");
+}
+
+// Written by jinja2 3.1.6: what is kept of things that the golden files use together with others.
+TEST(ChatTemplateTest, KeptConstructsAreThoseOfJinja2) {
+  const Json context = {{"words", {"pear", "apple"}}, {"nums", {3, 1, 2}}};
+  const std::pair<std::string, std::string> cases[] = {
+      {"{{ (1, 2, 3)[1:] ~ range(3)[1] ~ (2 in range(3)) ~ range(4)|length }}", "(2, 3)1True4"},
+      {"{{ '42'|int ~ '42.9'|int ~ 'x'|int ~ 'x'|int(9) ~ 3.9|int ~ -3.9|int ~ '_1'|int ~ "
+       "'1_0'|int ~ '1__0'|int ~ 'inf'|int ~ 'nan'|int ~ '+5'|int }}",
+       "4242093-30100005"},
+      {"{{ '3.5'|float ~ '1e3'|float ~ 'x'|float(1.5) ~ 'inf'|float ~ '-Infinity'|float ~ "
+       "'nan'|float ~ '1_0.5'|float }}",
+       "3.51000.01.5inf-infnan10.5"},
+      {"{{ 42.55|round ~ 42.55|round(1) ~ 42|round ~ 2.5|round ~ -2.5|round ~ 1e300|round(2) }}",
+       "43.042.5422.0-2.01e+300"},
+      {"{{ 'hello'.startswith(('x', 'h')) ~ 'hello'.endswith('lo') ~ 'banana'.count('an') ~ "
+       "'abc'.count('') ~ 'banana'.rfind('an') ~ 'abc'.find('z') }}",
+       "TrueTrue243-1"},
+      {"{{ '{} {} {{}}'.format(1, 'a') ~ '{1}{0}'.format(1, 2) ~ "
+       "'{a:>4}|{b:04d}|{c:.2f}|{d:^5}|{e:+}|{f:x}'.format(a='x', b=-7, c=2.345, d='é', e=3, "
+       "f=255) }}",
+       "1 a {}21   x|-007|2.35|  é  |+3|ff"},
+      {"{{ '%s|%5s|%-5s|%05d|%.2f|%x|%r|%%|%+d|%e' % ('a', 'é', 'b', -42, 3.14159, 255, 'q', 7, "
+       "12345.678) }}",
+       "a|    é|b    |-0042|3.14|ff|'q'|%|+7|1.234568e+04"},
+      {"{% set x | trim | upper %}  a {{ words[0] }} {% endset %}[{{ x }}]{% filter "
+       "upper|replace('P', 'q') %}{{ words|join }}{% endfilter %}",
+       "[A PEAR]qEARAqqLE"},
+      {"{{ 'a-b-c-d'.rsplit('-', 2) ~ ' a b  c '.rsplit(none, 1) ~ 'a  b c'.split(none, 1) ~ "
+       "'a,b,c'.split(',', 1) ~ ' a '.split() ~ ''.split(',') }}",
+       "['a-b', 'c', 'd'][' a b', 'c']['a', 'b c']['a', 'b,c']['a']['']"},
+      {"{% for i in nums %}{{ loop.depth }}{{ loop.depth0 }}{{ loop.cycle('a', 'b') }}{{ "
+       "loop.revindex0 }}{% endfor %}",
+       "10a210b110a0"},
+      {"{{ 1e16 ~ ' ' ~ 123456789012345678.0 ~ ' ' ~ 0.0001 ~ ' ' ~ 0.00001 ~ ' ' ~ 1.0 ~ ' ' ~ "
+       "1.5e-7 ~ ' ' ~ 1e15 }}",
+       "1e+16 1.2345678901234568e+17 0.0001 1e-05 1.0 1.5e-07 1000000000000000.0"},
+      {"{% macro m() %}{{ v }}{% endmacro %}{% set v = 1 %}{{ m() }}{% for v in nums if v != 2 "
+       "%}{{ m() }}{{ v }}{% endfor %}",
+       "11311"},
+      {"{% set x = 1 %}{% for i in nums %}{{ x }}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}",
+       "14 12 13 1"},
+  };
+  for (const auto& [source, output] : cases) {
+    const Result<std::string> rendered = Rendered(source, context);
+    ASSERT_TRUE(rendered.ok()) << source << ": " << rendered.status().message();
+    EXPECT_EQ(*rendered, output) << source;
+  }
 }
 
 TEST(ChatTemplateTest, ErrorsAreOneLineWithNameAndLine) {
@@ -86,11 +152,6 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
   for (int i = 0; i < 100000; ++i) long_chain += " + 1";
   std::string deep_if;
   for (int i = 0; i < 100000; ++i) deep_if += "{% if 1 %}";
-  std::string many_ifs;
-  for (int i = 0; i < 20000; ++i) {
-    many_ifs +=
-        "{% if a" + std::to_string(i) + " %}{% set b" + std::to_string(i) + " = 1 %}{% endif %}";
-  }
   const std::string sources[] = {
       "{{ " + many + "1 }}",
       "{{ " + std::string(100000, '[') + " }}",
@@ -98,7 +159,6 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
       "{{ not " + std::string(100000, ' ') + many,
       long_chain + " }}",
       deep_if,
-      many_ifs,
       deep_call,
       deep_list,
       "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
@@ -110,23 +170,15 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
       "{{ '%9999999999d' % 1 }}",
       "{{ '{:9999999999}'.format(1) }}",
       "{{ '%.9999999999f' % 1.5 }}",
-      "{{ 'x'.center(9999999999) }}",
-      "{{ 'x'.zfill(9999999999) }}",
       "{{ 'a\nb'|indent(9999999999) }}",
       "{{ [[[1]]]|tojson(indent=9999999999) }}",
-      "{{ [1, 2]|batch(9999999999, 0)|list }}",
-      "{{ [1, 2]|slice(9999999999)|list }}",
       "{{ strftime_now('%99999999d') }}",
-      "{{ 9 ** 9999999999 }}",
       "{% set a = [0] * 9999 %}{% set b = [a] * 9999 %}{% set c = [b] * 9999 %}{{ c }}",
       "{% set a = [0] * 9999 %}{% set b = [a] * 9999 %}{% set c = [b] * 9999 %}{{ c == [b] * 9999 "
       "}}",
       "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
       "{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}{% set ns.x = ns.x|map('string') %}"
       "{% endfor %}{{ ns.x|list }}",
-      "{% set ns = namespace(c=1) %}{% for i in range(99999) %}{% set ns.c = cycler(ns.c) %}{% "
-      "endfor %}"
-      "{{ ns.c.next().next().next() }}{{ ns.c.a.b }}",
       "{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{{ x.rfind('a' * 5000 ~ 'b') }}{% "
       "endfor %}",
       "{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% set y = x.upper() %}{% endfor %}",
@@ -150,6 +202,15 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
 #endif
     EXPECT_LT(took.count(), seconds) << shown;
   }
+}
+
+TEST(ChatTemplateTest, ManyNamesTakeNoLongTime) {
+  std::string many_ifs;
+  for (int i = 0; i < 20000; ++i) {
+    many_ifs +=
+        "{% if a" + std::to_string(i) + " %}{% set b" + std::to_string(i) + " = 1 %}{% endif %}";
+  }
+  EXPECT_TRUE(Rendered(many_ifs).ok());
 }
 
 TEST(ChatTemplateTest, LongChainsOfReferencesEndCleanly) {

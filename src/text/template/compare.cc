@@ -11,21 +11,10 @@
 namespace headway::jinja {
 namespace {
 
-bool EqualNumbers(const Value& left, const Value& right) {
-  // A long double holds every int64 and every double exactly.
-  const auto exact = [](const Value& value) {
-    return value.integral() ? static_cast<long double>(value.integer())
-                            : static_cast<long double>(value.real());
-  };
-  return exact(left) == exact(right);
-}
-
-bool LessNumbers(const Value& left, const Value& right) {
-  const auto exact = [](const Value& value) {
-    return value.integral() ? static_cast<long double>(value.integer())
-                            : static_cast<long double>(value.real());
-  };
-  return exact(left) < exact(right);
+// A long double holds every int64 and every double exactly.
+long double Exact(const Value& value) {
+  return value.integral() ? static_cast<long double>(value.integer())
+                          : static_cast<long double>(value.real());
 }
 
 bool EqualItems(Runtime& rt, const std::vector<Value>& left, const std::vector<Value>& right) {
@@ -64,12 +53,7 @@ bool ContainsText(Runtime& rt, const std::string& text, const Value& item) {
 }
 
 bool ContainsKey(Runtime& rt, const Dict& dict, const Value& key) {
-  size_t hash = 0;
-  if (!Hash(key, &hash)) {
-    rt.Fail(fmt::format("unhashable type: '{}'", TypeName(key)));
-    return false;
-  }
-  return dict.Find(rt, key) != nullptr;
+  return CheckKey(rt, key) && dict.Find(rt, key) != nullptr;
 }
 
 }  // namespace
@@ -77,7 +61,7 @@ bool ContainsKey(Runtime& rt, const Dict& dict, const Value& key) {
 bool Equal(Runtime& rt, const Value& left, const Value& right) {
   const Nested nested(rt);
   if (!nested.ok() || !rt.Charge(1)) return false;
-  if (left.number() && right.number()) return EqualNumbers(left, right);
+  if (left.number() && right.number()) return Exact(left) == Exact(right);
   if (left.kind() != right.kind()) return false;
   switch (left.kind()) {
     case Kind::kMissing:
@@ -108,7 +92,7 @@ bool Equal(Runtime& rt, const Value& left, const Value& right) {
 bool Less(Runtime& rt, const Value& left, const Value& right) {
   const Nested nested(rt);
   if (!nested.ok() || !rt.Charge(1)) return false;
-  if (left.number() && right.number()) return LessNumbers(left, right);
+  if (left.number() && right.number()) return Exact(left) < Exact(right);
   if (left.string() && right.string()) return left.text() < right.text();
   if (left.sequence() && left.kind() == right.kind()) {
     return LessItems(rt, left.items(), right.items());

@@ -3,28 +3,29 @@
 
 #include <algorithm>
 
+#include "text/template/globals.h"
 #include "text/template/interpreter.h"
 #include "text/template/operators.h"
 
 namespace headway::jinja {
 
-Value Interpreter::Eval(const Expr& expr, const Variables& variables) {
+Value Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   const Nested nested(rt_);
   if (!nested.ok() || !rt_.Charge(1)) return {};
-  const auto operand = [&](size_t i) { return Eval(*expr.operands[i], variables); };
+  const auto operand = [&](size_t i) { return Eval(*expr.operands[i], scope); };
   switch (expr.kind) {
     case ExprKind::kConstant:
     case ExprKind::kText:
       return expr.value;
     case ExprKind::kName:
-      return EvalName(expr, variables);
+      return EvalName(expr, scope);
     case ExprKind::kNamespace:
       return {};  // only a target
     case ExprKind::kTuple:
     case ExprKind::kList:
-      return EvalItems(expr, variables);
+      return EvalItems(expr, scope);
     case ExprKind::kDict:
-      return EvalDict(expr, variables);
+      return EvalDict(expr, scope);
     case ExprKind::kNegate: {
       const Value value = operand(0);
       return rt_.failed() ? Value() : Negate(rt_, value);
@@ -50,9 +51,9 @@ Value Interpreter::Eval(const Expr& expr, const Variables& variables) {
       return Truthy(left) ? left : operand(1);
     }
     case ExprKind::kConcat:
-      return EvalConcat(expr, variables);
+      return EvalConcat(expr, scope);
     case ExprKind::kCompare:
-      return EvalCompare(expr, variables);
+      return EvalCompare(expr, scope);
     case ExprKind::kGetAttr: {
       const Value object = operand(0);
       rt_.set_line(expr.line);
@@ -65,49 +66,51 @@ Value Interpreter::Eval(const Expr& expr, const Variables& variables) {
       return GetItem(rt_, object, key);
     }
     case ExprKind::kSlice:
-      return EvalSlice(expr, variables);
+      return EvalSlice(expr, scope);
     case ExprKind::kCall:
-      return EvalCall(expr, variables, Value::Missing());
+      return EvalCall(expr, scope, Value::Missing());
     case ExprKind::kFilter:
     case ExprKind::kTest:
-      return EvalFilter(expr, variables);
+      return EvalFilter(expr, scope);
     case ExprKind::kIf:
-      return EvalIf(expr, variables);
+      return EvalIf(expr, scope);
   }
   return {};
 }
 
-Value Interpreter::EvalName(const Expr& expr, const Variables& variables) {
-  const Value& value = Slot(expr.ref, variables);
-  if (!value.missing()) return value;
+Value Interpreter::EvalName(const Expr& expr, const ScopePtr& scope) {
+  if (const Value* value = scope->Find(expr.name)) return *value;
+  if (const Value* value = context_.FindText(expr.name)) return *value;
+  Value global;
+  if (FindGlobal(expr.name, &global)) return global;
   return Value::Undefined(fmt::format("'{}' is undefined", expr.name));
 }
 
-Value Interpreter::EvalItems(const Expr& expr, const Variables& variables) {
+Value Interpreter::EvalItems(const Expr& expr, const ScopePtr& scope) {
   std::vector<Value> items;
   items.reserve(expr.operands.size());
   for (const ExprPtr& operand : expr.operands) {
-    items.push_back(Eval(*operand, variables));
+    items.push_back(Eval(*operand, scope));
     if (rt_.failed()) return {};
   }
   return expr.kind == ExprKind::kList ? rt_.List(std::move(items)) : rt_.Tuple(std::move(items));
 }
 
-Value Interpreter::EvalDict(const Expr& expr, const Variables& variables) {
+Value Interpreter::EvalDict(const Expr& expr, const ScopePtr& scope) {
   auto dict = std::make_shared<Dict>();
   for (size_t i = 0; i + 1 < expr.operands.size(); i += 2) {
-    const Value key = Eval(*expr.operands[i], variables);
-    Value value = Eval(*expr.operands[i + 1], variables);
+    const Value key = Eval(*expr.operands[i], scope);
+    Value value = Eval(*expr.operands[i + 1], scope);
     if (rt_.failed()) return {};
     dict->Set(rt_, key, std::move(value));
   }
   return rt_.MakeDict(std::move(dict));
 }
 
-Value Interpreter::EvalCompare(const Expr& expr, const Variables& variables) {
-  Value left = Eval(*expr.operands[0], variables);
+Value Interpreter::EvalCompare(const Expr& expr, const ScopePtr& scope) {
+  Value left = Eval(*expr.operands[0], scope);
   for (size_t i = 0; i < expr.compares.size(); ++i) {
-    const Value right = Eval(*expr.operands[i + 1], variables);
+    const Value right = Eval(*expr.operands[i + 1], scope);
     rt_.set_line(expr.line);
     if (!Compare(rt_, expr.compares[i], left, right)) return Value::Bool(false);
     left = right;
@@ -115,50 +118,50 @@ Value Interpreter::EvalCompare(const Expr& expr, const Variables& variables) {
   return Value::Bool(true);
 }
 
-Value Interpreter::EvalConcat(const Expr& expr, const Variables& variables) {
+Value Interpreter::EvalConcat(const Expr& expr, const ScopePtr& scope) {
   std::string text;
   for (const ExprPtr& operand : expr.operands) {
-    AppendStr(rt_, Eval(*operand, variables), &text);
+    AppendStr(rt_, Eval(*operand, scope), &text);
     if (rt_.failed()) return {};
   }
   return rt_.Str(std::move(text));
 }
 
-Value Interpreter::EvalSlice(const Expr& expr, const Variables& variables) {
+Value Interpreter::EvalSlice(const Expr& expr, const ScopePtr& scope) {
   Value parts[4];
   for (size_t i = 0; i < 4; ++i) {
     const ExprPtr& operand = expr.operands[i];
-    parts[i] = operand == nullptr ? Value::Missing() : Eval(*operand, variables);
+    parts[i] = operand == nullptr ? Value::Missing() : Eval(*operand, scope);
   }
   rt_.set_line(expr.line);
   return GetSlice(rt_, parts[0], parts[1], parts[2], parts[3]);
 }
 
-Value Interpreter::EvalIf(const Expr& expr, const Variables& variables) {
-  const bool condition = Truthy(Eval(*expr.operands[0], variables));
+Value Interpreter::EvalIf(const Expr& expr, const ScopePtr& scope) {
+  const bool condition = Truthy(Eval(*expr.operands[0], scope));
   if (rt_.failed()) return {};
   const ExprPtr& chosen = expr.operands[condition ? 1 : 2];
-  if (chosen != nullptr) return Eval(*chosen, variables);
+  if (chosen != nullptr) return Eval(*chosen, scope);
   return Value::Undefined("an inline if was false and had no else");
 }
 
-Args Interpreter::EvalArguments(const CallArguments& arguments, const Variables& variables) {
+Args Interpreter::EvalArguments(const CallArguments& arguments, const ScopePtr& scope) {
   Args args;
   for (const ExprPtr& argument : arguments.positional) {
-    args.positional.push_back(Eval(*argument, variables));
+    args.positional.push_back(Eval(*argument, scope));
     if (rt_.failed()) return args;
   }
   for (const auto& [name, argument] : arguments.named) {
-    args.named.emplace_back(name, Eval(*argument, variables));
+    args.named.emplace_back(name, Eval(*argument, scope));
     if (rt_.failed()) return args;
   }
   if (arguments.star != nullptr) {
-    for (Value& item : Drain(rt_, Eval(*arguments.star, variables))) {
+    for (Value& item : Drain(rt_, Eval(*arguments.star, scope))) {
       args.positional.push_back(std::move(item));
     }
   }
   if (arguments.double_star == nullptr || rt_.failed()) return args;
-  const Value mapping = Eval(*arguments.double_star, variables);
+  const Value mapping = Eval(*arguments.double_star, scope);
   if (!mapping.dict()) {
     rt_.Fail(fmt::format("** needs a mapping, not '{}'", TypeName(mapping)));
     return args;
@@ -179,20 +182,19 @@ Args Interpreter::EvalArguments(const CallArguments& arguments, const Variables&
   return args;
 }
 
-Value Interpreter::EvalCall(const Expr& expr, const Variables& variables, const Value& caller) {
-  const Value function = Eval(*expr.operands[0], variables);
+Value Interpreter::EvalCall(const Expr& expr, const ScopePtr& scope, const Value& caller) {
+  const Value function = Eval(*expr.operands[0], scope);
   if (rt_.failed()) return {};
-  Args args = EvalArguments(*expr.call, variables);
+  Args args = EvalArguments(*expr.call, scope);
   if (!caller.missing()) args.named.emplace_back("caller", caller);
   rt_.set_line(expr.line);
   return Call(rt_, function, args);
 }
 
 // Filters and tests.
-Value Interpreter::EvalFilter(const Expr& expr, const Variables& variables) {
-  const ExprPtr& operand = expr.operands[0];
-  const Value value = operand == nullptr ? captured_.back() : Eval(*operand, variables);
-  const Args args = EvalArguments(*expr.call, variables);
+Value Interpreter::EvalFilter(const Expr& expr, const ScopePtr& scope) {
+  const Value value = Eval(*expr.operands[0], scope);
+  const Args args = EvalArguments(*expr.call, scope);
   if (rt_.failed()) return {};
   rt_.set_line(expr.line);
   if (expr.function == nullptr) {

@@ -107,6 +107,7 @@ ExprPtr ExpressionParser::Binary(ExprKind kind, ExprPtr left, ExprPtr right, int
 ExprPtr ExpressionParser::ParseExpression(bool with_if) {
   const Nesting nesting(this);
   if (!nesting.ok()) return nullptr;
+  const size_t unknown = unknown_.size();
   ExprPtr expr = ParseOr();
   while (with_if && SkipName("if")) {
     ExprPtr condition = NewExpr(ExprKind::kIf, Current().line);
@@ -114,6 +115,7 @@ ExprPtr ExpressionParser::ParseExpression(bool with_if) {
     condition->operands.push_back(std::move(expr));
     condition->operands.push_back(SkipName("else") ? ParseExpression() : nullptr);
     expr = Finish(std::move(condition));
+    unknown_.erase(unknown_.begin() + static_cast<ptrdiff_t>(unknown), unknown_.end());
   }
   return failed() ? nullptr : std::move(expr);
 }
@@ -181,8 +183,7 @@ ExprPtr ExpressionParser::ParseCompare() {
   return Finish(std::move(expr));
 }
 
-// Level 0: + and -; between it and level 1 stands ~; level 1: * / // %; level 2: **, which jinja2
-// reads from the left.
+// Level 0: + and -; between it and level 1 stands ~; level 1: * / // %.
 ExprPtr ExpressionParser::ParseMath(int level) {
   struct Op {
     int level;
@@ -191,16 +192,17 @@ ExprPtr ExpressionParser::ParseMath(int level) {
   };
   constexpr Op kOps[] = {{0, "+", BinaryOp::kAdd},       {0, "-", BinaryOp::kSub},
                          {1, "*", BinaryOp::kMul},       {1, "/", BinaryOp::kDiv},
-                         {1, "//", BinaryOp::kFloorDiv}, {1, "%", BinaryOp::kMod},
-                         {2, "**", BinaryOp::kPow}};
-  const auto operand = [&] {
-    return level == 0 ? ParseConcat() : level == 1 ? ParseMath(2) : ParseUnary(true);
-  };
+                         {1, "//", BinaryOp::kFloorDiv}, {1, "%", BinaryOp::kMod}};
+  const auto operand = [&] { return level == 0 ? ParseConcat() : ParseUnary(true); };
   ExprPtr left = operand();
   while (!failed()) {
     const Op* found = nullptr;
     for (const Op& op : kOps) {
       if (op.level == level && IsOperator(op.text)) found = &op;
+    }
+    if (IsOperator("**")) {
+      return FailAt(Current().line, "Headway does not have the operator '**'",
+                    StatusCode::kUnsupported);
     }
     if (found == nullptr) break;
     const int line = Advance().line;
@@ -254,7 +256,7 @@ ExprPtr ExpressionParser::ParsePostfix(ExprPtr expr) {
 ExprPtr ExpressionParser::ParseFilterExpr(ExprPtr expr) {
   while (!failed()) {
     if (IsOperator("|")) {
-      expr = ParseFilters(std::move(expr), false);
+      expr = ParseFilters(std::move(expr));
     } else if (IsName("is")) {
       expr = ParseTest(std::move(expr));
     } else if (IsOperator("(")) {
@@ -268,7 +270,7 @@ ExprPtr ExpressionParser::ParseFilterExpr(ExprPtr expr) {
 
 // --- primaries ---
 
-ExprPtr ExpressionParser::ParsePrimary(bool namespaces) {
+ExprPtr ExpressionParser::ParsePrimary(Namespaces namespaces) {
   if (failed()) return nullptr;
   const Token& token = Current();
   ExprPtr constant = NewExpr(ExprKind::kConstant, token.line);
@@ -299,7 +301,7 @@ ExprPtr ExpressionParser::ParsePrimary(bool namespaces) {
   return Fail(fmt::format("unexpected {}", DescribeToken(token)));
 }
 
-ExprPtr ExpressionParser::ParseName(bool namespaces) {
+ExprPtr ExpressionParser::ParseName(Namespaces namespaces) {
   const Token& token = Advance();
   const std::string& name = token.text;
   ExprPtr expr = NewExpr(ExprKind::kConstant, token.line);
@@ -310,7 +312,8 @@ ExprPtr ExpressionParser::ParseName(bool namespaces) {
   } else {
     expr->kind = ExprKind::kName;
     expr->name = name;
-    if (namespaces && SkipOperator(".")) {
+    if (name == "caller" || name == "varargs" || name == "kwargs") special_names_.insert(name);
+    if (namespaces == Namespaces::kYes && SkipOperator(".")) {
       expr->kind = ExprKind::kNamespace;
       expr->attribute = ExpectName();
     }
@@ -457,19 +460,30 @@ ExprPtr ExpressionParser::ParseCall(ExprPtr function) {
   return Finish(std::move(call));
 }
 
-ExprPtr ExpressionParser::ParseFilters(ExprPtr value, bool inline_first) {
-  while (!failed() && (inline_first || IsOperator("|"))) {
-    if (!inline_first) Advance();
-    inline_first = false;
-    ExprPtr filter = NewExpr(ExprKind::kFilter, Current().line);
-    filter->name = ExpectName();
-    while (SkipOperator(".")) filter->name += "." + ExpectName();
-    filter->operands.push_back(std::move(value));
-    filter->call =
-        !failed() && IsOperator("(") ? ParseArguments() : std::make_unique<CallArguments>();
-    value = Finish(std::move(filter));
-  }
+void ExpressionParser::FindFunction(Expr* expr) {
+  const bool filter = expr->kind == ExprKind::kFilter;
+  const NamedFunction* found = filter ? FindFilter(expr->name) : FindTest(expr->name);
+  if (found != nullptr) expr->function = found->function;
+  if (expr->function != nullptr || soft_ > 0) return;
+  unknown_.push_back(
+      TemplateError(StatusCode::kUnsupported, name_, expr->line,
+                    fmt::format("unknown {} '{}'", filter ? "filter" : "test", expr->name)));
+}
+
+ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {
+  while (SkipOperator("|")) value = ParseFilter(std::move(value));
   return failed() ? nullptr : std::move(value);
+}
+
+ExprPtr ExpressionParser::ParseFilter(ExprPtr value) {
+  ExprPtr filter = NewExpr(ExprKind::kFilter, Current().line);
+  filter->name = ExpectName();
+  while (SkipOperator(".")) filter->name += "." + ExpectName();
+  FindFunction(filter.get());
+  filter->operands.push_back(std::move(value));
+  filter->call =
+      !failed() && IsOperator("(") ? ParseArguments() : std::make_unique<CallArguments>();
+  return Finish(std::move(filter));
 }
 
 ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
@@ -478,6 +492,7 @@ ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
   ExprPtr test = NewExpr(ExprKind::kTest, line);
   test->name = ExpectName();
   while (SkipOperator(".")) test->name += "." + ExpectName();
+  FindFunction(test.get());
   test->operands.push_back(std::move(value));
   if (failed()) return nullptr;
   const Token& token = Current();

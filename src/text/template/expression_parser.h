@@ -3,6 +3,7 @@
 #define HEADWAY_TEXT_TEMPLATE_EXPRESSION_PARSER_H_
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,22 +24,26 @@ class ExpressionParser {
   ExpressionParser(const std::vector<Token>& tokens, const std::string& name)
       : tokens_(tokens), name_(name) {}
 
-  const Status& status() const { return status_; }
+  // The first error of all. A filter or test that Headway lacks is the last to be told, and only
+  // where jinja2 would look for it before the template runs.
+  Status Finished() const { return status_.ok() && !unknown_.empty() ? unknown_[0] : status_; }
 
  protected:
+  // Whether `ns.x` is allowed as a target.
+  enum class Namespaces { kNo, kYes };
   struct TupleOptions {
-    bool simple = false;        // names and literals only: the target of an assignment
-    bool with_if = true;        // `a if b else c` is allowed
-    bool namespaces = false;    // `ns.x` is allowed as a target
+    bool simple = false;  // names and literals only: the target of an assignment
+    bool with_if = true;  // `a if b else c` is allowed
+    Namespaces namespaces = Namespaces::kNo;
     bool parentheses = false;   // within (...), where () is a tuple
     std::string_view end = {};  // a name that ends it, besides the end of the tag
   };
 
   ExprPtr ParseTuple(const TupleOptions& options);
   ExprPtr ParseExpression(bool with_if = true);
-  ExprPtr ParsePrimary(bool namespaces = false);
-  // Filters after `value`, which is null in a filter block; `inline_first`: the first has no '|'.
-  ExprPtr ParseFilters(ExprPtr value, bool inline_first);
+  ExprPtr ParsePrimary(Namespaces namespaces = Namespaces::kNo);
+  ExprPtr ParseFilters(ExprPtr value);  // each with its '|'
+  ExprPtr ParseFilter(ExprPtr value);   // one, from its name on
 
   const Token& Current() const { return tokens_[position_]; }
   const Token& Look() const { return tokens_[std::min(position_ + 1, tokens_.size() - 1)]; }
@@ -68,6 +73,10 @@ class ExpressionParser {
   ExprPtr Finish(ExprPtr expr);
 
   int nesting_ = 0;  // of functions that recurse
+  // Of conditions around the current place, in which a filter may be unknown until it runs.
+  int soft_ = 0;
+  // Which of the names that a macro gets without a parameter were read.
+  std::set<std::string> special_names_;
 
  private:
   class Nesting;
@@ -82,7 +91,8 @@ class ExpressionParser {
   ExprPtr ParseUnary(bool with_filter);
   ExprPtr ParsePostfix(ExprPtr expr);
   ExprPtr ParseFilterExpr(ExprPtr expr);
-  ExprPtr ParseName(bool namespaces);
+  ExprPtr ParseName(Namespaces namespaces);
+  void FindFunction(Expr* expr);
   ExprPtr ParseList();
   ExprPtr ParseDict();
   ExprPtr ParseSubscript(ExprPtr object);
@@ -97,6 +107,7 @@ class ExpressionParser {
   const std::string& name_;
   size_t position_ = 0;
   Status status_;
+  std::vector<Status> unknown_;
 };
 
 }  // namespace headway::jinja

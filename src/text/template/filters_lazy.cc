@@ -2,7 +2,6 @@
 // item is asked for.
 #include <fmt/format.h>
 
-#include <functional>
 #include <optional>
 
 #include "text/template/filters.h"
@@ -172,94 +171,11 @@ class UniqueGenerator : public Generator {
   Dict seen_;
 };
 
-// Items that one call makes when the first is asked for.
-class DeferredGenerator : public Generator {
- public:
-  using Make = std::vector<Value> (*)(Runtime& rt, const Value& input, const Args& args);
-  DeferredGenerator(Value input, Args args, Make make)
-      : Generator(std::move(input), std::move(args)), make_(make) {}
-
- protected:
-  std::shared_ptr<Iterator> Begin(Runtime& rt) override {
-    return IterateOwned(make_(rt, input_, args_));
-  }
-  bool Step(Runtime& rt, const Value& item, Value* out) override {
-    (void)rt;
-    *out = item;
-    return true;
-  }
-
- private:
-  const Make make_;
-};
-
-std::vector<Value> MakeBatches(Runtime& rt, const Value& input, const Args& args) {
-  const Bound bound(rt, args, "batch", {"linecount", "fill_with"}, 1);
-  std::vector<Value> batches;
-  int64_t size = 0;
-  if (!bound.ok() || !AsIndex(rt, bound[0], &size)) return batches;
-  const Value fill = bound.Or(1, Value::None());
-  std::vector<Value> batch;
-  for (const Value& item : Drain(rt, input)) {
-    if (static_cast<int64_t>(batch.size()) == size) {
-      batches.push_back(rt.List(std::move(batch)));
-      batch.clear();
-    }
-    batch.push_back(item);
-  }
-  if (batch.empty()) return batches;
-  while (!fill.none() && static_cast<int64_t>(batch.size()) < size && rt.Charge(1)) {
-    batch.push_back(fill);
-  }
-  batches.push_back(rt.List(std::move(batch)));
-  return batches;
-}
-
-std::vector<Value> MakeSlices(Runtime& rt, const Value& input, const Args& args) {
-  const Bound bound(rt, args, "slice", {"slices", "fill_with"}, 1);
-  std::vector<Value> slices;
-  int64_t count = 0;
-  if (!bound.ok() || !AsIndex(rt, bound[0], &count)) return slices;
-  const Value fill = bound.Or(1, Value::None());
-  const std::vector<Value> items = Drain(rt, input);
-  if (count == 0) rt.Fail("division by zero");
-  if (rt.failed() || count < 0) return slices;
-  const auto length = static_cast<int64_t>(items.size());
-  const int64_t each = length / count;
-  const int64_t longer = length % count;  // so many have one item more
-  int64_t begin = 0;
-  for (int64_t i = 0; i < count && rt.Charge(1); ++i) {
-    const int64_t end = begin + each + (i < longer ? 1 : 0);
-    std::vector<Value> slice(items.begin() + begin, items.begin() + end);
-    if (!fill.none() && i >= longer) slice.push_back(fill);
-    slices.push_back(rt.List(std::move(slice)));
-    begin = end;
-  }
-  return slices;
-}
-
-std::vector<Value> MakeItems(Runtime& rt, const Value& input, const Args& args) {
-  (void)args;
-  std::vector<Value> items;
-  if (input.undefined()) return items;
-  if (!input.dict()) {
-    rt.Fail("can only get item pairs from a mapping");
-    return items;
-  }
-  for (const auto& [key, value] : input.entries().entries()) {
-    items.push_back(rt.Tuple({key, value}));
-  }
-  return items;
-}
-
-template <DeferredGenerator::Make kMake>
-Value DeferredFilter(Runtime& rt, const Value& self, const Args& args) {
-  return rt.Tracked(std::make_shared<DeferredGenerator>(self, args, kMake));
-}
-
 Value ItemsFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "items", {}, 0);
-  return DeferredFilter<MakeItems>(rt, self, args);
+  if (self.undefined()) return rt.Tracked(IterateNothing());
+  if (!self.dict()) return rt.Fail("can only get item pairs from a mapping");
+  return rt.Tracked(IterateDict(self, DictPart::kItems));
 }
 
 Value MapFilter(Runtime& rt, const Value& self, const Args& args) {
@@ -279,14 +195,12 @@ Value UniqueFilter(Runtime& rt, const Value& self, const Args& args) {
 }
 
 constexpr NamedFunction kFilters[] = {
-    {"batch", DeferredFilter<MakeBatches>},
     {"items", ItemsFilter},
     {"map", MapFilter},
     {"reject", SelectFilter<false, false>},
     {"rejectattr", SelectFilter<false, true>},
     {"select", SelectFilter<true, false>},
     {"selectattr", SelectFilter<true, true>},
-    {"slice", DeferredFilter<MakeSlices>},
     {"unique", UniqueFilter},
 };
 

@@ -37,36 +37,17 @@ Value FirstFilter(Runtime& rt, const Value& self, const Args& args) {
   return Value::Undefined("no first item, the sequence was empty");
 }
 
-// reversed(); null when Python has none for the value.
-std::shared_ptr<Iterator> Reversed(Runtime& rt, const Value& value) {
-  if (value.undefined()) return IterateNothing();
-  if (value.sequence()) return IterateItems(value, true);
-  if (value.dict()) return IterateDict(value, DictPart::kKeys, true);
-  if (value.As<Range>() != nullptr) return IterateRange(value, true);
-  if (const auto* view = value.As<DictView>())
-    return IterateDict(view->source(), view->part(), true);
-  if (value.string()) {
-    std::vector<Value> characters = Drain(rt, value);
-    std::reverse(characters.begin(), characters.end());
-    return IterateOwned(std::move(characters));
-  }
-  return nullptr;
-}
-
 Value LastFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "last", {}, 0);
-  if (self.string()) {
-    const std::string& text = self.text();
-    if (text.empty()) return Value::Undefined("no last item, the sequence was empty");
-    return rt.Str(text.substr(PreviousOffset(text, text.size())));
+  if (self.sequence() && !self.items().empty()) return self.items().back();
+  if (self.string() && !self.text().empty()) {
+    return rt.Str(self.text().substr(PreviousOffset(self.text(), self.text().size())));
   }
-  const std::shared_ptr<Iterator> iterator = Reversed(rt, self);
-  if (iterator == nullptr) {
+  if (self.As<Iterator>() != nullptr) {
     return rt.Fail(fmt::format("'{}' object is not reversible", TypeName(self)));
   }
-  Value item;
-  if (iterator->Next(rt, &item)) return item;
-  return Value::Undefined("no last item, the sequence was empty");
+  const std::vector<Value> items = Drain(rt, self);
+  return items.empty() ? Value::Undefined("no last item, the sequence was empty") : items.back();
 }
 
 Value ReverseFilter(Runtime& rt, const Value& self, const Args& args) {
@@ -75,12 +56,11 @@ Value ReverseFilter(Runtime& rt, const Value& self, const Args& args) {
   if (self.string()) {
     return GetSlice(rt, self, Value::None(), Value::None(), Value::Int(-1));
   }
-  if (std::shared_ptr<Iterator> iterator = Reversed(rt, self)) {
-    return rt.Tracked(std::move(iterator));
-  }
   std::vector<Value> items = Drain(rt, self);
   std::reverse(items.begin(), items.end());
-  return rt.List(std::move(items));
+  // Python's reversed() is used up by reading it; a list stands for what has no reversed().
+  if (self.As<Iterator>() != nullptr) return rt.List(std::move(items));
+  return rt.Tracked(IterateOwned(std::move(items)));
 }
 
 Value ListFilter(Runtime& rt, const Value& self, const Args& args) {
@@ -192,21 +172,19 @@ Value SumFilter(Runtime& rt, const Value& self, const Args& args) {
   return sum;
 }
 
-Value AttrFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "attr", {"name"}, 1);
-  if (!bound.ok()) return {};
-  if (!bound[0].string()) return rt.Fail("attr needs the name of an attribute");
-  return GetOwnAttribute(rt, self, bound[0].text());
-}
-
-constexpr NamedFunction kFilters[] = {
-    {"attr", AttrFilter},       {"count", LengthFilter},      {"d", DefaultFilter},
-    {"default", DefaultFilter}, {"dictsort", DictSortFilter}, {"first", FirstFilter},
-    {"groupby", nullptr},       {"last", LastFilter},         {"length", LengthFilter},
-    {"list", ListFilter},       {"max", ExtremeFilter<true>}, {"min", ExtremeFilter<false>},
-    {"random", nullptr},        {"reverse", ReverseFilter},   {"sort", SortFilter},
-    {"sum", SumFilter},
-};
+constexpr NamedFunction kFilters[] = {{"count", LengthFilter},
+                                      {"d", DefaultFilter},
+                                      {"default", DefaultFilter},
+                                      {"dictsort", DictSortFilter},
+                                      {"first", FirstFilter},
+                                      {"last", LastFilter},
+                                      {"length", LengthFilter},
+                                      {"list", ListFilter},
+                                      {"max", ExtremeFilter<true>},
+                                      {"min", ExtremeFilter<false>},
+                                      {"reverse", ReverseFilter},
+                                      {"sort", SortFilter},
+                                      {"sum", SumFilter}};
 
 }  // namespace
 

@@ -8,7 +8,6 @@
 #include "base/utf8.h"
 #include "text/template/filters.h"
 #include "text/template/format.h"
-#include "text/template/methods.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/template/text_search.h"
@@ -58,7 +57,7 @@ Value TrimFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "trim", {"chars"}, 0);
   const Value text = SoftStr(rt, self);
   if (!bound.ok() || rt.failed()) return {};
-  return StripChars(rt, text, bound.Or(0, Value::None()), true, true);
+  return StripChars(rt, text, bound.Or(0, Value::None()), Sides::kBoth);
 }
 
 Value ReplaceFilter(Runtime& rt, const Value& self, const Args& args) {
@@ -70,37 +69,15 @@ Value ReplaceFilter(Runtime& rt, const Value& self, const Args& args) {
   const Value old = ToStr(rt, bound[0]);
   const Value replacement = ToStr(rt, bound[1]);
   if (rt.failed()) return {};
-  rt.Charge(static_cast<int64_t>(text.text().size()) / kScanBytesPerStep);
-  std::string result;
-  if (!ReplaceText(text.text(), old.text(), replacement.text(), count, rt.max_output(), &result)) {
-    rt.CheckSize(static_cast<int64_t>(result.size()));
-  }
-  return rt.Str(std::move(result));
-}
-
-Value CenterFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "center", {"width"}, 0);
-  int64_t width = 80;
-  const Value text = SoftStr(rt, self);
-  if (!bound.ok() || rt.failed() || (bound.has(0) && !AsIndex(rt, bound[0], &width))) return {};
-  const int64_t pad = std::max<int64_t>(0, width - CountChars(text.text()));
-  const int64_t left = CenterLeft(pad, width);
-  if (!rt.CheckSize(pad)) return {};
-  return rt.Str(std::string(static_cast<size_t>(left), ' ') + text.text() +
-                    std::string(static_cast<size_t>(pad - left), ' '),
-                text.markup());
+  return ReplaceText(rt, text, old.text(), replacement.text(), count);
 }
 
 Value FormatFilter(Runtime& rt, const Value& self, const Args& args) {
-  if (!args.positional.empty() && !args.named.empty()) {
-    return rt.Fail("format cannot take positional and keyword arguments at once");
+  if (!args.named.empty()) {
+    return rt.Fail(StatusCode::kUnsupported, "Headway does not have names in formats");
   }
   const Value text = SoftStr(rt, self);
-  if (rt.failed()) return {};
-  if (args.named.empty()) return FormatPercent(rt, text, rt.Tuple(args.positional));
-  auto named = std::make_shared<Dict>();
-  for (const auto& [name, value] : args.named) named->SetText(name, value);
-  return FormatPercent(rt, text, rt.MakeDict(std::move(named)));
+  return rt.failed() ? Value() : FormatPercent(rt, text, rt.Tuple(args.positional));
 }
 
 Value IndentFilter(Runtime& rt, const Value& self, const Args& args) {
@@ -168,71 +145,21 @@ Value EscapeFilter(Runtime& rt, const Value& self, const Args& args) {
   return Escape(rt, self);
 }
 
-Value ForceEscapeFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "forceescape", {}, 0);
-  return Escape(rt, ToStr(rt, self));
-}
-
-Value WordCountFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "wordcount", {}, 0);
-  const Value value = SoftStr(rt, self);
-  if (!bound.ok() || rt.failed()) return {};
-  const std::string& text = value.text();
-  rt.Charge(static_cast<int64_t>(text.size()) / kScanBytesPerStep);
-  int64_t words = 0;
-  bool in_word = false;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
-    const char32_t c = CharAt(text, i);
-    const bool is_word = c == '_' || unicode::IsAlnum(c);
-    words += is_word && !in_word ? 1 : 0;
-    in_word = is_word;
-  }
-  return Value::Int(words);
-}
-
-Value TruncateFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "truncate", {"length", "killwords", "end", "leeway"}, 0);
-  int64_t length = 255;
-  int64_t leeway = 5;
-  if (!bound.ok() || (bound.has(0) && !AsIndex(rt, bound[0], &length))) return {};
-  if (bound.has(3) && !bound[3].none() && !AsIndex(rt, bound[3], &leeway)) return {};
-  const Value end = bound.Or(2, Value::Constant("..."));
-  int64_t size = 0;
-  if (!Length(rt, self, &size) || !end.string()) return rt.Fail("truncate needs strings");
-  const int64_t keep = length - CountChars(end.text());
-  if (keep < 0 || leeway < 0) return rt.Fail("truncate to less than its end mark");
-  if (size - leeway <= length) return self;
-  if (!self.string()) return rt.Fail("truncate needs strings");
-  std::string kept = self.text().substr(0, CharOffset(self.text(), keep));
-  if (!Truthy(bound[1])) kept = kept.substr(0, kept.rfind(' '));
-  return rt.Str(kept + end.text(), self.markup());
-}
-
 constexpr NamedFunction kFilters[] = {
     {"capitalize", MapFilter<unicode::Capitalize>},
-    {"center", CenterFilter},
     {"e", EscapeFilter},
     {"escape", EscapeFilter},
-    {"forceescape", ForceEscapeFilter},
     {"format", FormatFilter},
     {"indent", IndentFilter},
     {"join", JoinFilter},
     {"lower", MapFilter<unicode::ToLower>},
-    {"pprint", nullptr},
     {"replace", ReplaceFilter},
     {"safe", SafeFilter},
     {"string", StringFilter},
-    {"striptags", nullptr},
     {"title", TitleFilter},
     {"tojson", ToJsonFilter},
     {"trim", TrimFilter},
-    {"truncate", TruncateFilter},
     {"upper", MapFilter<unicode::ToUpper>},
-    {"urlencode", nullptr},
-    {"urlize", nullptr},
-    {"wordcount", WordCountFilter},
-    {"wordwrap", nullptr},
-    {"xmlattr", nullptr},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The functions that every template finds: range, dict, namespace, cycler, joiner, and
-// Transformers' raise_exception and strftime_now.
+// The functions that every template finds: range, dict, namespace, and Transformers'
+// raise_exception and strftime_now.
 #ifndef HEADWAY_TEXT_TEMPLATE_GLOBALS_H_
 #define HEADWAY_TEXT_TEMPLATE_GLOBALS_H_
 

@@ -9,119 +9,47 @@
 namespace headway::jinja {
 namespace {
 
-// Over `size` elements that `At` gives, from the front or from the back.
 class IndexIterator : public Iterator {
  public:
-  IndexIterator(size_t size, bool backwards) : size_(size), backwards_(backwards) {}
+  IndexIterator(Value source, int64_t length, ElementAt at)
+      : source_(std::move(source)), length_(length), at_(at) {}
 
   bool Next(Runtime& rt, Value* out) override {
-    if (next_ >= size_ || !rt.Charge(1)) return false;
-    *out = At(rt, backwards_ ? size_ - 1 - next_ : next_);
-    ++next_;
+    if (next_ >= length_ || !rt.Charge(1)) return false;
+    *out = at_(rt, source_, next_++);
     return !rt.failed();
   }
-
- protected:
-  virtual Value At(Runtime& rt, size_t i) = 0;
-  void Finish() { next_ = size_; }
-
- private:
-  const size_t size_;
-  const bool backwards_;
-  size_t next_ = 0;
-};
-
-class ItemsIterator : public IndexIterator {
- public:
-  ItemsIterator(const Value& sequence, bool backwards)
-      : IndexIterator(sequence.items().size(), backwards), sequence_(sequence) {}
-  const char* type_name() const override { return "list_iterator"; }
   void Clear() override {
-    Finish();
-    sequence_ = Value();
-  }
-
- protected:
-  Value At(Runtime& rt, size_t i) override {
-    (void)rt;
-    return sequence_.items()[i];
+    next_ = length_;
+    source_ = Value();
   }
 
  private:
-  Value sequence_;
+  Value source_;
+  const int64_t length_;
+  const ElementAt at_;
+  int64_t next_ = 0;
 };
 
-class OwnedIterator : public IndexIterator {
+class OwnedIterator : public Iterator {
  public:
-  explicit OwnedIterator(std::vector<Value> items)
-      : IndexIterator(items.size(), false), items_(std::move(items)) {}
-  void Clear() override {
-    Finish();
-    items_.clear();
-  }
+  explicit OwnedIterator(std::vector<Value> items) : items_(std::move(items)) {}
 
- protected:
-  Value At(Runtime& rt, size_t i) override {
-    (void)rt;
-    return items_[i];
+  bool Next(Runtime& rt, Value* out) override {
+    if (next_ >= items_.size() || !rt.Charge(1)) return false;
+    *out = items_[next_++];
+    return true;
   }
+  void Clear() override { items_.clear(); }
 
  private:
   std::vector<Value> items_;
-};
-
-class DictIterator : public IndexIterator {
- public:
-  DictIterator(const Value& dict, DictPart part, bool backwards)
-      : IndexIterator(dict.entries().size(), backwards), dict_(dict), part_(part) {}
-  const char* type_name() const override { return "dict_iterator"; }
-  void Clear() override {
-    Finish();
-    dict_ = Value();
-  }
-
- protected:
-  Value At(Runtime& rt, size_t i) override {
-    const auto& [key, value] = dict_.entries().entries()[i];
-    switch (part_) {
-      case DictPart::kKeys:
-        return key;
-      case DictPart::kValues:
-        return value;
-      case DictPart::kItems:
-        return rt.Tuple({key, value});
-    }
-    return {};
-  }
-
- private:
-  Value dict_;
-  const DictPart part_;
-};
-
-class RangeIterator : public IndexIterator {
- public:
-  RangeIterator(const Range& range, bool backwards)
-      : IndexIterator(static_cast<size_t>(range.length()), backwards),
-        start_(range.start()),
-        step_(range.step()) {}
-  const char* type_name() const override { return "range_iterator"; }
-
- protected:
-  Value At(Runtime& rt, size_t i) override {
-    (void)rt;
-    return Value::Int(start_ + static_cast<int64_t>(i) * step_);
-  }
-
- private:
-  const int64_t start_;
-  const int64_t step_;
+  size_t next_ = 0;
 };
 
 class TextIterator : public Iterator {
  public:
   explicit TextIterator(const Value& text) : text_(text) {}
-  const char* type_name() const override { return "str_iterator"; }
 
   bool Next(Runtime& rt, Value* out) override {
     const std::string& text = text_.text();
@@ -137,34 +65,33 @@ class TextIterator : public Iterator {
   size_t offset_ = 0;
 };
 
-class NothingIterator : public Iterator {
- public:
-  bool Next(Runtime& rt, Value* out) override {
-    (void)rt;
-    (void)out;
-    return false;
-  }
-};
-
 }  // namespace
 
-std::shared_ptr<Iterator> IterateItems(const Value& sequence, bool backwards) {
-  return std::make_shared<ItemsIterator>(sequence, backwards);
+std::shared_ptr<Iterator> IterateIndices(const Value& source, int64_t length, ElementAt at) {
+  return std::make_shared<IndexIterator>(source, length, at);
 }
 
-std::shared_ptr<Iterator> IterateDict(const Value& dict, DictPart part, bool backwards) {
-  return std::make_shared<DictIterator>(dict, part, backwards);
+std::shared_ptr<Iterator> IterateDict(const Value& dict, DictPart part) {
+  static constexpr auto kEntry = [](const Value& source, int64_t i) -> const auto& {
+    return source.entries().entries()[static_cast<size_t>(i)];
+  };
+  const auto length = static_cast<int64_t>(dict.entries().size());
+  switch (part) {
+    case DictPart::kKeys:
+      return IterateIndices(dict, length,
+                            [](Runtime&, const Value& d, int64_t i) { return kEntry(d, i).first; });
+    case DictPart::kValues:
+      return IterateIndices(
+          dict, length, [](Runtime&, const Value& d, int64_t i) { return kEntry(d, i).second; });
+    case DictPart::kItems:
+      return IterateIndices(dict, length, [](Runtime& rt, const Value& d, int64_t i) {
+        return rt.Tuple({kEntry(d, i).first, kEntry(d, i).second});
+      });
+  }
+  return nullptr;
 }
 
-std::shared_ptr<Iterator> IterateRange(const Value& range, bool backwards) {
-  return std::make_shared<RangeIterator>(*range.As<Range>(), backwards);
-}
-
-std::shared_ptr<Iterator> IterateText(const Value& text) {
-  return std::make_shared<TextIterator>(text);
-}
-
-std::shared_ptr<Iterator> IterateNothing() { return std::make_shared<NothingIterator>(); }
+std::shared_ptr<Iterator> IterateNothing() { return IterateOwned({}); }
 
 std::shared_ptr<Iterator> IterateOwned(std::vector<Value> items) {
   return std::make_shared<OwnedIterator>(std::move(items));
@@ -173,9 +100,14 @@ std::shared_ptr<Iterator> IterateOwned(std::vector<Value> items) {
 std::shared_ptr<Iterator> Iterate(Runtime& rt, const Value& value) {
   std::shared_ptr<Iterator> iterator;
   if (value.undefined()) return IterateNothing();
-  if (value.string()) return IterateText(value);
-  if (value.sequence()) return IterateItems(value, false);
-  if (value.dict()) return IterateDict(value, DictPart::kKeys, false);
+  if (value.string()) return std::make_shared<TextIterator>(value);
+  if (value.sequence()) {
+    const auto length = static_cast<int64_t>(value.items().size());
+    return IterateIndices(value, length, [](Runtime&, const Value& source, int64_t i) {
+      return source.items()[static_cast<size_t>(i)];
+    });
+  }
+  if (value.dict()) return IterateDict(value, DictPart::kKeys);
   if (value.is(Kind::kObject)) iterator = value.object()->OpenIterator(rt, value);
   if (iterator == nullptr) rt.Fail(fmt::format("'{}' object is not iterable", TypeName(value)));
   return iterator;

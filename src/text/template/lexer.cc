@@ -213,7 +213,7 @@ class Lexer {
   void OneToken() {
     const char c = text_[position_];
     if (IsAsciiDigit(c)) {
-      if (!Float()) Integer();
+      Number();
     } else if (c == '\'' || c == '"') {
       String();
     } else if (const size_t end = NameEnd(position_); end > position_) {
@@ -239,84 +239,36 @@ class Lexer {
     MoveTo(end);
   }
 
-  // The end of digits of which each may have one underscore before it; `position` itself when there
-  // are none.
-  size_t DigitsEnd(size_t position, std::string_view digits, bool underscore_first) const {
-    size_t end = position;
-    while (true) {
-      size_t next = end;
-      if ((end > position || underscore_first) && At("_", next)) ++next;
-      if (next >= text_.size() || digits.find(text_[next]) == kNone) return end;
-      end = next + 1;
-    }
+  size_t DigitsEnd(size_t position) const {
+    while (position < text_.size() && IsAsciiDigit(text_[position])) ++position;
+    return position;
   }
 
-  static std::string WithoutUnderscores(std::string_view text) {
-    std::string digits(text);
-    std::erase(digits, '_');
-    return digits;
-  }
-
-  // digits [. digits] e[+-]digits or digits . digits, not after a dot (which makes "a.1.2" two
-  // subscripts). False when it is no float.
-  bool Float() {
-    constexpr std::string_view kDigits = "0123456789";
-    if (position_ > 0 && text_[position_ - 1] == '.') return false;
-    const size_t whole = DigitsEnd(position_, kDigits, false);
+  // digits, digits.digits or either with an exponent; after a dot an integer alone, so that "a.1.2"
+  // is two subscripts.
+  void Number() {
+    const bool subscript = position_ > 0 && text_[position_ - 1] == '.';
+    const size_t whole = DigitsEnd(position_);
     size_t end = whole;
-    if (At(".", end)) {
-      const size_t fraction = DigitsEnd(end + 1, kDigits, false);
-      if (fraction > end + 1) end = fraction;
-    }
-    bool is_float = end > whole;
-    if (At("e", end) || At("E", end)) {
+    if (!subscript && At(".", end) && DigitsEnd(end + 1) > end + 1) end = DigitsEnd(end + 1);
+    if (!subscript && (At("e", end) || At("E", end))) {
       const size_t sign = At("+", end + 1) || At("-", end + 1) ? 1 : 0;
-      const size_t exponent = DigitsEnd(end + 1 + sign, kDigits, false);
-      if (exponent > end + 1 + sign) {
-        end = exponent;
-        is_float = true;
+      if (DigitsEnd(end + 1 + sign) > end + 1 + sign) end = DigitsEnd(end + 1 + sign);
+    }
+    if (NameEnd(end) > end) {
+      Fail(StatusCode::kUnsupported, "Headway has numbers in decimal alone, without underscores");
+      return;
+    }
+    const char* begin = text_.data() + position_;
+    if (end > whole) {
+      Push(TokenKind::kFloat)->real = std::strtod(begin, nullptr);
+    } else {
+      int64_t value = 0;
+      if (std::from_chars(begin, text_.data() + end, value).ec != std::errc()) {
+        Fail(StatusCode::kUnsupported, "an integer does not fit in 64 bits");
       }
+      Push(TokenKind::kInteger)->integer = value;
     }
-    if (!is_float) return false;
-    const std::string digits =
-        WithoutUnderscores(std::string_view(text_).substr(position_, end - position_));
-    Push(TokenKind::kFloat)->real = std::strtod(digits.c_str(), nullptr);
-    MoveTo(end);
-    return true;
-  }
-
-  void Integer() {
-    struct Base {
-      std::string_view prefix;
-      std::string_view digits;
-      int base;
-    };
-    constexpr Base kBases[] = {
-        {"0b", "01", 2}, {"0o", "01234567", 8}, {"0x", "0123456789abcdefABCDEF", 16}};
-    size_t begin = position_;
-    size_t end = position_;
-    int number_base = 10;
-    for (const Base& base : kBases) {
-      const bool prefixed =
-          At(base.prefix, position_) || (At("0", position_) && position_ + 1 < text_.size() &&
-                                         (text_[position_ + 1] | 0x20) == base.prefix[1]);
-      const size_t digits_end = prefixed ? DigitsEnd(position_ + 2, base.digits, true) : 0;
-      if (digits_end <= position_ + 2) continue;
-      begin = position_ + 2;
-      end = digits_end;
-      number_base = base.base;
-    }
-    if (end == position_)
-      end = DigitsEnd(position_, At("0", position_) ? "0" : "0123456789", false);
-    const std::string digits =
-        WithoutUnderscores(std::string_view(text_).substr(begin, end - begin));
-    int64_t value = 0;
-    const auto result =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
-    if (result.ec != std::errc()) {
-      Fail(StatusCode::kUnsupported, "an integer does not fit in 64 bits");
-    }
-    Push(TokenKind::kInteger)->integer = value;
     MoveTo(end);
   }
 
@@ -384,9 +336,9 @@ class Lexer {
       *out += kValues[at];
       return i + 1;
     }
-    if (c >= '0' && c <= '7') {
-      constexpr size_t kMaxOctal = 3;
-      return NumericEscape(body, i, std::min(i + kMaxOctal, body.size()), 8, out);
+    if ((c >= '0' && c <= '7') || c == 'N') {
+      Fail(StatusCode::kUnsupported, fmt::format("Headway does not have '\\{}' in strings", c));
+      return body.size();
     }
     const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (digits > 0) {
@@ -394,46 +346,29 @@ class Lexer {
         Fail("truncated escape in a string");
         return body.size();
       }
-      return NumericEscape(body, i + 1, i + 1 + digits, 16, out);
+      return NumericEscape(body, i + 1, i + 1 + digits, out);
     }
-    if (c == 'N') {
-      Fail(StatusCode::kUnsupported, "Headway does not have \\N escapes in strings");
-      return body.size();
+    if (static_cast<uint8_t>(c) >= 0x80) {
+      Fail(StatusCode::kUnsupported, "Headway does not have a backslash before such a character");
     }
-    *out += '\\';
-    if (static_cast<uint8_t>(c) < 0x80) {
-      *out += c;
-      return i + 1;
-    }
-    // Python writes the character as an escape before it reads escapes, so that the backslash
-    // escapes the backslash of that.
-    const auto code = static_cast<uint32_t>(CharAt(body, i));
-    *out += code < 0x100     ? fmt::format("x{:02x}", code)
-            : code < 0x10000 ? fmt::format("u{:04x}", code)
-                             : fmt::format("U{:08x}", code);
-    return i + CharBytes(body, i);
+    *out += '\\';  // which escapes nothing
+    return i;
   }
 
-  // Digits in [begin, end), of which octal escapes may have fewer.
-  size_t NumericEscape(std::string_view body, size_t begin, size_t end, int base,
-                       std::string* out) {
+  // Hexadecimal digits in [begin, end).
+  size_t NumericEscape(std::string_view body, size_t begin, size_t end, std::string* out) {
     uint32_t code = 0;
-    const auto result = std::from_chars(body.data() + begin, body.data() + end, code, base);
-    const auto stop = static_cast<size_t>(result.ptr - body.data());
-    if (result.ec != std::errc() || (base == 16 && stop != end)) {
+    const auto result = std::from_chars(body.data() + begin, body.data() + end, code, 16);
+    if (result.ec != std::errc() || result.ptr != body.data() + end) {
       Fail("truncated escape in a string");
-      return body.size();
-    }
-    if (code > 0x10FFFF) {
+    } else if (code > 0x10FFFF) {
       Fail("an escape in a string is no character");
-      return body.size();
-    }
-    if (code >= 0xD800 && code <= 0xDFFF) {
+    } else if (code >= 0xD800 && code <= 0xDFFF) {
       Fail(StatusCode::kUnsupported, "Headway does not have surrogates in strings");
-      return body.size();
+    } else {
+      AppendUtf8(code, out);
     }
-    AppendUtf8(code, out);
-    return stop;
+    return end;
   }
 
   const std::string& name_;

@@ -1,13 +1,14 @@
-// Methods of list, tuple and dict, and splitting and stripping of str.
-#include "text/template/methods.h"
-
+// Methods of str, list, tuple and dict.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/utf8.h"
+#include "text/template/call.h"
+#include "text/template/format.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
@@ -17,19 +18,14 @@
 namespace headway::jinja {
 namespace {
 
+// --- list, tuple, dict ---
+
 Value ListIndex(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "index", {"/value", "/start", "/stop"}, 1);
+  const Bound bound(rt, args, "index", {"/value", "!start", "!stop"}, 1);
   if (!bound.ok()) return {};
   const std::vector<Value>& items = self.items();
-  const auto length = static_cast<int64_t>(items.size());
-  int64_t start = 0;
-  int64_t stop = length;
-  if (bound.has(1) && !AsIndex(rt, bound[1], &start)) return {};
-  if (bound.has(2) && !AsIndex(rt, bound[2], &stop)) return {};
-  if (start < 0) start = std::max<int64_t>(0, start + length);
-  if (stop < 0) stop = std::max<int64_t>(0, stop + length);
-  for (int64_t i = start; i < std::min(stop, length); ++i) {
-    if (Equal(rt, items[static_cast<size_t>(i)], bound[0])) return Value::Int(i);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (Equal(rt, items[i], bound[0])) return Value::Int(static_cast<int64_t>(i));
   }
   return rt.Fail("the value is not in the list");
 }
@@ -37,25 +33,8 @@ Value ListIndex(Runtime& rt, const Value& self, const Args& args) {
 Value ListCount(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "count", {"/value"}, 1);
   if (!bound.ok()) return {};
-  int64_t count = 0;
-  for (const Value& item : self.items()) count += Equal(rt, item, bound[0]) ? 1 : 0;
-  return Value::Int(count);
-}
-
-Value RangeCount(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "count", {"/value"}, 1);
-  return bound.ok() ? Value::Int(Contains(rt, self, bound[0]) ? 1 : 0) : Value();
-}
-
-Value RangeIndex(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "index", {"/value"}, 1);
-  if (!bound.ok()) return {};
-  int64_t index = 0;
-  for (const Value& item : Drain(rt, self)) {
-    if (Equal(rt, item, bound[0])) return Value::Int(index);
-    ++index;
-  }
-  return rt.Fail("the value is not in the range");
+  return Value::Int(std::count_if(self.items().begin(), self.items().end(),
+                                  [&](const Value& item) { return Equal(rt, item, bound[0]); }));
 }
 
 Value Copy(Runtime& rt, const Value& self, const Args& args) {
@@ -65,11 +44,7 @@ Value Copy(Runtime& rt, const Value& self, const Args& args) {
 
 Value DictGet(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "get", {"/key", "/default"}, 1);
-  size_t hash = 0;
-  if (!bound.ok()) return {};
-  if (!Hash(bound[0], &hash)) {
-    return rt.Fail(fmt::format("unhashable type: '{}'", TypeName(bound[0])));
-  }
+  if (!bound.ok() || !CheckKey(rt, bound[0])) return {};
   const Value* value = self.entries().Find(rt, bound[0]);
   return value != nullptr ? *value : bound.Or(1, Value::None());
 }
@@ -80,208 +55,251 @@ Value DictParts(Runtime& rt, const Value& self, const Args& args) {
   return Value::Of(std::make_shared<DictView>(self, kPart));
 }
 
-constexpr NamedFunction kListMethods[] = {
-    {"copy", Copy},
-    {"count", ListCount},
-    {"index", ListIndex},
-};
-constexpr NamedFunction kTupleMethods[] = {
-    {"count", ListCount},
-    {"index", ListIndex},
-};
-constexpr NamedFunction kDictMethods[] = {
-    {"copy", Copy},
-    {"fromkeys", nullptr},
-    {"get", DictGet},
-    {"items", DictParts<DictPart::kItems>},
-    {"keys", DictParts<DictPart::kKeys>},
-    {"values", DictParts<DictPart::kValues>},
-};
-constexpr NamedFunction kRangeMethods[] = {
-    {"count", RangeCount},
-    {"index", RangeIndex},
-};
-constexpr NamedFunction kNumberMethods[] = {
-    {"as_integer_ratio", nullptr}, {"bit_count", nullptr},   {"bit_length", nullptr},
-    {"conjugate", nullptr},        {"denominator", nullptr}, {"from_bytes", nullptr},
-    {"fromhex", nullptr},          {"hex", nullptr},         {"imag", nullptr},
-    {"is_integer", nullptr},       {"numerator", nullptr},   {"real", nullptr},
-    {"to_bytes", nullptr},
-};
+// --- str ---
 
-std::span<const NamedFunction> MethodsOf(const Value& self) {
-  if (self.string()) return TextMethods();
-  if (self.list()) return kListMethods;
-  if (self.tuple()) return kTupleMethods;
-  if (self.dict()) return kDictMethods;
-  if (self.number()) return kNumberMethods;
-  if (self.As<Range>() != nullptr) return kRangeMethods;
-  return {};
+// The text of `self`, its reading paid for.
+const std::string& Scan(Runtime& rt, const Value& self) {
+  rt.Charge(static_cast<int64_t>(self.text().size()) / kScanBytesPerStep);
+  return self.text();
 }
 
-bool InSet(std::string_view set, std::string_view character) {
-  for (size_t i = 0; i < set.size(); i += CharBytes(set, i)) {
-    if (set.substr(i, CharBytes(set, i)) == character) return true;
+// A string of the same kind as `self`: Markup stays Markup.
+Value Like(Runtime& rt, const Value& self, std::string_view text) {
+  return rt.Str(std::string(text), self.markup());
+}
+
+bool TextArgument(Runtime& rt, const Value& value, std::string_view* text) {
+  if (value.string()) {
+    *text = value.text();
+    return true;
   }
+  if (value.undefined()) rt.FailUndefined(value);
+  rt.Fail(fmt::format("a string is needed, not '{}'", TypeName(value)));
   return false;
 }
 
-// --- split ---
-
-struct SplitArguments {
-  bool white_space = true;
-  std::string_view separator;
-  int64_t max_split = -1;
-};
-
-bool ReadSplit(Runtime& rt, const Bound& bound, SplitArguments* split) {
-  if (!bound.ok()) return false;
-  if (bound.has(1) && !AsIndex(rt, bound[1], &split->max_split)) return false;
-  if (!bound.has(0) || bound[0].none()) return true;
-  split->white_space = false;
-  if (!bound[0].string() || bound[0].text().empty()) {
-    rt.Fail("split() needs a separator that is a string, not empty");
-    return false;
-  }
-  split->separator = bound[0].text();
-  return true;
+template <std::string (*kMap)(std::string_view)>
+Value MapText(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "str method", {}, 0);
+  const std::string& text = Scan(rt, self);
+  return rt.failed() ? Value() : Like(rt, self, kMap(text));
 }
 
-void SplitLeft(Runtime& rt, std::string_view text, const SplitArguments& split,
-               std::vector<std::string_view>* parts) {
-  int64_t left = split.max_split;
-  if (split.white_space) text = unicode::StripLeft(text);
-  while (rt.Charge(1)) {
-    if (split.white_space && text.empty()) return;
-    size_t end = 0;
-    if (left != 0 && split.white_space) {
-      while (end < text.size() && !unicode::IsSpace(CharAt(text, end))) end += CharBytes(text, end);
-    } else if (left != 0) {
-      end = FindText(text, split.separator);
-    }
-    if (left == 0 || end >= text.size()) {
-      parts->push_back(text);
-      return;
-    }
-    parts->push_back(text.substr(0, end));
-    text.remove_prefix(end + split.separator.size());
-    if (split.white_space) text = unicode::StripLeft(text);
-    --left;
+// isalpha and the like: no empty text, and every character.
+template <bool (*kTest)(char32_t)>
+Value EveryChar(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "str method", {}, 0);
+  const std::string& text = Scan(rt, self);
+  if (rt.failed()) return {};
+  for (size_t i = 0; i < text.size();) {
+    if (!kTest(NextCharacter(text, &i))) return Value::Bool(false);
   }
+  return Value::Bool(!text.empty());
 }
 
-void SplitRight(Runtime& rt, std::string_view text, const SplitArguments& split,
-                std::vector<std::string_view>* parts) {
-  constexpr int64_t kComparedPerStep = 1024;
-  int64_t left = split.max_split;
-  if (split.white_space) text = unicode::StripRight(text);
-  while (rt.Charge(1)) {
-    if (split.white_space && text.empty()) break;
-    size_t begin = std::string_view::npos;  // of the last part
-    if (left != 0 && split.white_space) {
-      begin = text.size();
-      while (begin > 0 && !unicode::IsSpace(CharAt(text, PreviousOffset(text, begin)))) {
-        begin = PreviousOffset(text, begin);
-      }
-      if (begin == 0) begin = std::string_view::npos;
-    } else if (left != 0) {
-      const size_t found = text.rfind(split.separator);
-      if (found != std::string_view::npos) begin = found + split.separator.size();
-      const auto looked_at =
-          static_cast<int64_t>(found == std::string_view::npos ? text.size() : text.size() - found);
-      rt.Charge(looked_at * static_cast<int64_t>(split.separator.size()) / kComparedPerStep);
-    }
-    if (begin == std::string_view::npos) {
-      parts->push_back(text);
-      break;
-    }
-    parts->push_back(text.substr(begin));
-    text = text.substr(0, begin - split.separator.size());
-    if (split.white_space) text = unicode::StripRight(text);
-    --left;
+// islower and isupper: a letter of the case, and none of the other.
+template <bool (*kIs)(char32_t), bool (*kIsNot)(char32_t)>
+Value HasCase(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "str method", {}, 0);
+  const std::string& text = Scan(rt, self);
+  bool found = false;
+  for (size_t i = 0; i < text.size();) {
+    const char32_t c = NextCharacter(text, &i);
+    if (kIsNot(c)) return Value::Bool(false);
+    found = found || kIs(c);
   }
-  std::reverse(parts->begin(), parts->end());
+  return Value::Bool(found);
 }
 
-Value Split(Runtime& rt, const Value& self, const Args& args, bool from_right) {
-  const Bound bound(rt, args, "split", {"sep", "maxsplit"}, 0);
-  SplitArguments split;
-  if (!ReadSplit(rt, bound, &split)) return {};
-  const std::string& text = self.text();
-  if (!rt.Charge(static_cast<int64_t>(text.size()) / kScanBytesPerStep)) return {};
-  std::vector<std::string_view> parts;
-  if (from_right) {
-    SplitRight(rt, text, split, &parts);
-  } else {
-    SplitLeft(rt, text, split, &parts);
+template <Sides kSides>
+Value StripMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "strip", {"/chars"}, 0);
+  return bound.ok() ? StripChars(rt, self, bound.Or(0, Value::None()), kSides) : Value();
+}
+
+template <bool kPrefix>
+Value RemoveAffix(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, kPrefix ? "removeprefix" : "removesuffix", {"/affix"}, 1);
+  std::string_view affix;
+  if (!bound.ok() || !TextArgument(rt, bound[0], &affix)) return {};
+  std::string_view text = self.text();
+  if (kPrefix && text.starts_with(affix)) text.remove_prefix(affix.size());
+  if (!kPrefix && text.ends_with(affix)) text.remove_suffix(affix.size());
+  return Like(rt, self, text);
+}
+
+template <bool kLast>
+Value FindMethodOf(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, kLast ? "rfind" : "find", {"/sub", "!start", "!end"}, 1);
+  std::string_view needle;
+  if (!bound.ok() || !TextArgument(rt, bound[0], &needle)) return {};
+  const std::string_view text = Scan(rt, self);
+  const size_t found = kLast ? FindLastText(rt, text, needle) : FindText(text, needle);
+  return Value::Int(found == text.npos ? -1 : CountChars(text.substr(0, found)));
+}
+
+Value CountMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "count", {"/sub", "!start", "!end"}, 1);
+  std::string_view needle;
+  if (!bound.ok() || !TextArgument(rt, bound[0], &needle)) return {};
+  const std::string_view text = Scan(rt, self);
+  if (needle.empty()) return Value::Int(CountChars(text) + 1);
+  int64_t count = 0;
+  for (size_t at = 0; (at = FindText(text, needle, at)) != text.npos; at += needle.size()) ++count;
+  return Value::Int(count);
+}
+
+template <bool kStart>
+Value AffixMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, kStart ? "startswith" : "endswith", {"/affix", "!start", "!end"}, 1);
+  if (!bound.ok()) return {};
+  const std::string_view text = Scan(rt, self);
+  const std::vector<Value> one = {bound[0]};
+  for (const Value& affix : bound[0].tuple() ? bound[0].items() : one) {
+    std::string_view part;
+    if (!rt.Charge(1) || !TextArgument(rt, affix, &part)) return {};
+    if (kStart ? text.starts_with(part) : text.ends_with(part)) return Value::Bool(true);
   }
+  return Value::Bool(false);
+}
+
+Value JoinMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "join", {"/iterable"}, 1);
+  if (!bound.ok()) return {};
+  const std::shared_ptr<Iterator> iterator = Iterate(rt, bound[0]);
+  if (iterator == nullptr) return {};
+  std::string joined;
+  Value item;
+  for (bool first = true; iterator->Next(rt, &item); first = false) {
+    if (!item.string()) {
+      return rt.Fail(fmt::format("join() needs strings, not '{}'", TypeName(item)));
+    }
+    if (!first) joined += self.text();
+    joined += self.markup() ? Escape(rt, item).text() : item.text();
+    if (!rt.CheckSize(static_cast<int64_t>(joined.size()))) return {};
+  }
+  return Like(rt, self, joined);
+}
+
+Value ReplaceMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "replace", {"/old", "/new", "/count"}, 2);
+  std::string_view old;
+  std::string_view replacement;
+  int64_t count = -1;
+  if (!bound.ok() || !TextArgument(rt, bound[0], &old)) return {};
+  if (bound.has(2) && !AsIndex(rt, bound[2], &count)) return {};
+  const Value escaped = self.markup() ? Escape(rt, bound[1]) : bound[1];
+  if (rt.failed() || !TextArgument(rt, escaped, &replacement)) return {};
+  return ReplaceText(rt, self, old, replacement, count);
+}
+
+Value PartsOf(Runtime& rt, const Value& self, const std::vector<std::string_view>& parts) {
   std::vector<Value> items;
   for (const std::string_view part : parts) {
-    items.push_back(rt.Str(std::string(part), self.markup()));
+    items.push_back(Like(rt, self, part));
     if (rt.failed()) return {};
   }
   return rt.List(std::move(items));
 }
 
+template <SplitFrom kFrom>
+Value SplitMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "split", {"sep", "maxsplit"}, 0);
+  std::string_view separator;
+  int64_t max_split = -1;
+  if (!bound.ok() || (bound.has(1) && !AsIndex(rt, bound[1], &max_split))) return {};
+  if (bound.has(0) && !bound[0].none()) {
+    if (!bound[0].string() || bound[0].text().empty()) {
+      return rt.Fail("split() needs a separator that is a string, not empty");
+    }
+    separator = bound[0].text();
+  }
+  return PartsOf(rt, self, SplitText(rt, Scan(rt, self), separator, max_split, kFrom));
+}
+
+Value SplitLinesMethod(Runtime& rt, const Value& self, const Args& args) {
+  const Bound bound(rt, args, "splitlines", {"keepends"}, 0);
+  int64_t keep_ends = 0;
+  if (!bound.ok() || (bound.has(0) && !AsIndex(rt, bound[0], &keep_ends))) return {};
+  return PartsOf(rt, self, SplitLines(Scan(rt, self), keep_ends != 0));
+}
+
+Value FormatMethod(Runtime& rt, const Value& self, const Args& args) {
+  return FormatBraces(rt, self, args);
+}
+
+// --- tables ---
+
+constexpr NamedFunction kTextMethods[] = {
+    {"capitalize", MapText<unicode::Capitalize>},
+    {"count", CountMethod},
+    {"endswith", AffixMethod<false>},
+    {"find", FindMethodOf<false>},
+    {"format", FormatMethod},
+    {"isalnum", EveryChar<unicode::IsAlnum>},
+    {"isalpha", EveryChar<unicode::IsAlpha>},
+    {"isdigit", EveryChar<unicode::IsDigit>},
+    {"islower", HasCase<unicode::IsLower, unicode::IsUpper>},
+    {"isspace", EveryChar<unicode::IsSpace>},
+    {"isupper", HasCase<unicode::IsUpper, unicode::IsLower>},
+    {"join", JoinMethod},
+    {"lower", MapText<unicode::ToLower>},
+    {"lstrip", StripMethod<Sides::kLeft>},
+    {"removeprefix", RemoveAffix<true>},
+    {"removesuffix", RemoveAffix<false>},
+    {"replace", ReplaceMethod},
+    {"rfind", FindMethodOf<true>},
+    {"rsplit", SplitMethod<SplitFrom::kRight>},
+    {"rstrip", StripMethod<Sides::kRight>},
+    {"split", SplitMethod<SplitFrom::kLeft>},
+    {"splitlines", SplitLinesMethod},
+    {"startswith", AffixMethod<true>},
+    {"strip", StripMethod<Sides::kBoth>},
+    {"title", MapText<unicode::TitleCase>},
+    {"upper", MapText<unicode::ToUpper>},
+};
+constexpr NamedFunction kListMethods[] = {
+    {"copy", Copy}, {"count", ListCount}, {"index", ListIndex}};
+constexpr NamedFunction kDictMethods[] = {{"copy", Copy},
+                                          {"get", DictGet},
+                                          {"items", DictParts<DictPart::kItems>},
+                                          {"keys", DictParts<DictPart::kKeys>},
+                                          {"values", DictParts<DictPart::kValues>}};
+
+// Methods that Python has and Headway does not, which are refused by name.
+constexpr std::string_view kOtherTextMethods[] = {
+    "casefold",  "center",    "encode",       "expandtabs", "format_map",  "index",     "isascii",
+    "isdecimal", "isnumeric", "isidentifier", "istitle",    "isprintable", "ljust",     "maketrans",
+    "partition", "rindex",    "rjust",        "rpartition", "swapcase",    "translate", "zfill"};
+constexpr std::string_view kOtherDictMethods[] = {"fromkeys"};
+constexpr std::string_view kOtherNumberMethods[] = {
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
+    "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
+    "numerator",        "real",      "to_bytes"};
+
+constexpr std::string_view kOtherRangeMethods[] = {"count", "index", "start", "step", "stop"};
+
+std::span<const NamedFunction> MethodsOf(const Value& self) {
+  if (self.string()) return kTextMethods;
+  if (self.list()) return kListMethods;
+  if (self.tuple()) return std::span(kListMethods).subspan(1);  // no copy()
+  if (self.dict()) return kDictMethods;
+  return {};
+}
+
 }  // namespace
 
-const NamedFunction* FindMethod(const Value& self, std::string_view name) {
+NamedFunction FindMethod(const Value& self, std::string_view name) {
   for (const NamedFunction& method : MethodsOf(self)) {
-    if (method.name == name) return &method;
+    if (method.name == name) return method;
   }
-  return nullptr;
-}
-
-Value SplitMethod(Runtime& rt, const Value& self, const Args& args) {
-  return Split(rt, self, args, false);
-}
-
-Value RightSplitMethod(Runtime& rt, const Value& self, const Args& args) {
-  return Split(rt, self, args, true);
-}
-
-Value StripChars(Runtime& rt, const Value& self, const Value& chars, bool left, bool right) {
-  std::string_view text = self.text();
-  if (chars.none()) {
-    if (left) text = unicode::StripLeft(text);
-    if (right) text = unicode::StripRight(text);
-    return rt.Str(std::string(text), self.markup());
-  }
-  if (!chars.string()) return rt.Fail("strip() needs none or a string");
-  const std::string& set = chars.text();
-  // Every character is compared with the whole set.
-  const int64_t cost = 1 + static_cast<int64_t>(set.size()) / kScanBytesPerStep;
-  while (left && !text.empty() && rt.Charge(cost)) {
-    const size_t bytes = CharBytes(text, 0);
-    if (!InSet(set, text.substr(0, bytes))) break;
-    text.remove_prefix(bytes);
-  }
-  while (right && !text.empty() && rt.Charge(cost)) {
-    const size_t before = PreviousOffset(text, text.size());
-    if (!InSet(set, text.substr(before))) break;
-    text = text.substr(0, before);
-  }
-  return rt.Str(std::string(text), self.markup());
-}
-
-bool IsLowerText(std::string_view text) {
-  bool cased = false;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
-    const char32_t c = CharAt(text, i);
-    if (unicode::IsUpper(c)) return false;
-    cased = cased || unicode::IsLower(c);
-  }
-  return cased;
-}
-
-bool IsUpperText(std::string_view text) {
-  bool cased = false;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
-    const char32_t c = CharAt(text, i);
-    if (unicode::IsLower(c)) return false;
-    cased = cased || unicode::IsUpper(c);
-  }
-  return cased;
+  std::span<const std::string_view> others;
+  if (self.string()) others = kOtherTextMethods;
+  if (self.dict()) others = kOtherDictMethods;
+  if (self.number()) others = kOtherNumberMethods;
+  if (self.As<Range>() != nullptr) others = kOtherRangeMethods;
+  const auto other = std::find(others.begin(), others.end(), name);
+  return {other == others.end() ? "" : *other, nullptr};
 }
 
 }  // namespace headway::jinja

@@ -9,34 +9,12 @@
 namespace headway::jinja {
 namespace {
 
-// Gives `out` the method `function` of `self`.
-bool Method(const Value& self, const NamedFunction& function, Value* out) {
-  *out = Value::Of(std::make_shared<BoundFunction>(self, function));
-  return true;
-}
-
 Value LoopCycle(Runtime& rt, const Value& self, const Args& args) {
   if (args.positional.empty() || !args.named.empty()) {
     return rt.Fail("loop.cycle() needs items, and no keyword arguments");
   }
   const auto index = static_cast<size_t>(self.As<Loop>()->index0());
   return args.positional[index % args.positional.size()];
-}
-
-Value LoopChanged(Runtime& rt, const Value& self, const Args& args) {
-  if (!args.named.empty()) return rt.Fail("loop.changed() takes no keyword arguments");
-  return Value::Bool(self.As<Loop>()->Changed(rt, args.positional));
-}
-
-Value CyclerNext(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "next", {}, 0);
-  return bound.ok() ? self.As<Cycler>()->Next() : Value();
-}
-
-Value CyclerReset(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "reset", {}, 0);
-  if (bound.ok()) self.As<Cycler>()->Reset();
-  return Value::None();
 }
 
 int64_t RangeLength(int64_t start, int64_t stop, int64_t step) {
@@ -60,17 +38,11 @@ void Range::Repr(Runtime& rt, std::string* out) const {
                      : fmt::format("range({}, {}, {})", start_, stop_, step_);
 }
 
-bool Range::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  (void)rt;
-  (void)self;
-  if (name != "start" && name != "stop" && name != "step") return false;
-  *out = Value::Int(name == "start" ? start_ : name == "stop" ? stop_ : step_);
-  return true;
-}
-
 std::shared_ptr<Iterator> Range::OpenIterator(Runtime& rt, const Value& self) {
   (void)rt;
-  return IterateRange(self, false);
+  return IterateIndices(self, length_, [](Runtime&, const Value& range, int64_t i) {
+    return Value::Int(range.As<Range>()->At(i));
+  });
 }
 
 bool Range::GetLength(Runtime& rt, int64_t* length) {
@@ -100,7 +72,7 @@ const char* DictView::type_name() const {
 void DictView::Repr(Runtime& rt, std::string* out) const {
   *out += type_name();
   *out += "([";
-  const std::shared_ptr<Iterator> iterator = IterateDict(dict_, part_, false);
+  const std::shared_ptr<Iterator> iterator = IterateDict(dict_, part_);
   Value item;
   for (bool first = true; iterator->Next(rt, &item); first = false) {
     if (!first) *out += ", ";
@@ -112,7 +84,7 @@ void DictView::Repr(Runtime& rt, std::string* out) const {
 std::shared_ptr<Iterator> DictView::OpenIterator(Runtime& rt, const Value& self) {
   (void)rt;
   (void)self;
-  return IterateDict(dict_, part_, false);
+  return IterateDict(dict_, part_);
 }
 
 bool DictView::GetLength(Runtime& rt, int64_t* length) {
@@ -156,7 +128,6 @@ void Namespace::Set(Runtime& rt, const Value& name, Value value) {
 void Loop::Clear() {
   source_ = IterateNothing();
   before_ = current_ = after_ = Value::Missing();
-  last_changed_.clear();
 }
 
 bool Loop::Advance(Runtime& rt, Value* item) {
@@ -196,15 +167,6 @@ Value Loop::Call(Runtime& rt, const Args& args) {
   return rt.Fail("a loop can only be called when it is marked as recursive");
 }
 
-bool Loop::Changed(Runtime& rt, std::vector<Value> values) {
-  bool same = changed_called_ && values.size() == last_changed_.size();
-  for (size_t i = 0; same && i < values.size(); ++i) same = Equal(rt, values[i], last_changed_[i]);
-  if (same) return false;
-  changed_called_ = true;
-  last_changed_ = std::move(values);
-  return true;
-}
-
 bool Loop::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
   const auto number = [out](int64_t value) {
     *out = Value::Int(value);
@@ -212,8 +174,7 @@ bool Loop::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value*
   };
   if (name == "index") return number(index0_ + 1);
   if (name == "index0") return number(index0_);
-  if (name == "depth") return number(1);
-  if (name == "depth0") return number(0);
+  if (name == "depth" || name == "depth0") return number(name == "depth" ? 1 : 0);
   if (name == "length" || name == "revindex" || name == "revindex0") {
     int64_t length = 0;
     GetLength(rt, &length);
@@ -231,40 +192,11 @@ bool Loop::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value*
     *out = Peek(rt) ? after_ : Value::Undefined("there is no next item");
     return true;
   }
-  if (name == "cycle") return Method(self, {"cycle", LoopCycle}, out);
-  if (name == "changed") return Method(self, {"changed", LoopChanged}, out);
-  return false;
-}
-
-bool Cycler::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  (void)rt;
-  if (name == "next") return Method(self, {"next", CyclerNext}, out);
-  if (name == "reset") return Method(self, {"reset", CyclerReset}, out);
-  if (name != "current") return false;
-  *out = items_[position_];
+  if (name != "cycle" && name != "changed") return false;
+  const NamedFunction method =
+      name == "cycle" ? NamedFunction{"cycle", LoopCycle} : NamedFunction{"changed", nullptr};
+  *out = Value::Of(std::make_shared<BoundFunction>(self, method));
   return true;
-}
-
-Value Cycler::Next() {
-  const Value item = items_[position_];
-  position_ = (position_ + 1) % items_.size();
-  return item;
-}
-
-bool Joiner::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  (void)rt;
-  (void)self;
-  if (name != "sep" && name != "used") return false;
-  *out = name == "sep" ? separator_ : Value::Bool(used_);
-  return true;
-}
-
-Value Joiner::Call(Runtime& rt, const Args& args) {
-  const Bound bound(rt, args, "joiner", {}, 0);
-  if (!bound.ok()) return {};
-  if (used_) return separator_;
-  used_ = true;
-  return rt.Str("");
 }
 
 }  // namespace headway::jinja

@@ -1,5 +1,5 @@
-// Objects that a template meets: ranges, views of dicts, namespaces, the loop variable, cyclers and
-// joiners, and the iterators over the built-in types.
+// Objects that a template meets: ranges, views of dicts, namespaces and the loop variable; and the
+// iterators over the built-in types.
 #ifndef HEADWAY_TEXT_TEMPLATE_OBJECTS_H_
 #define HEADWAY_TEXT_TEMPLATE_OBJECTS_H_
 
@@ -18,14 +18,11 @@ class Range : public Object {
   Range(int64_t start, int64_t stop, int64_t step);  // step is not 0
   const char* type_name() const override { return "range"; }
   void Repr(Runtime& rt, std::string* out) const override;
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
   std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self) override;
   bool GetLength(Runtime& rt, int64_t* length) override;
   bool IsTrue() const override { return length_ > 0; }
 
   int64_t length() const { return length_; }
-  int64_t start() const { return start_; }
-  int64_t step() const { return step_; }
   int64_t At(int64_t i) const { return start_ + i * step_; }
   bool operator==(const Range& other) const;
 
@@ -50,8 +47,6 @@ class DictView : public Object {
   bool IsTrue() const override { return dict().size() != 0; }
 
   bool keys() const { return part_ == DictPart::kKeys; }
-  DictPart part() const { return part_; }
-  const Value& source() const { return dict_; }
   const Dict& dict() const { return dict_.entries(); }
 
  private:
@@ -91,8 +86,6 @@ class Loop : public Object {
   // The next item becomes the current one; false at the end.
   bool Advance(Runtime& rt, Value* item);
   int64_t index0() const { return index0_; }
-  // True when `values` are others than at the last call.
-  bool Changed(Runtime& rt, std::vector<Value> values);
 
  private:
   bool Peek(Runtime& rt);
@@ -103,42 +96,12 @@ class Loop : public Object {
   Value before_ = Value::Missing();
   Value current_ = Value::Missing();
   Value after_ = Value::Missing();  // read ahead
-  std::vector<Value> last_changed_;
-  bool changed_called_ = false;
 };
 
-class Cycler : public Object {
- public:
-  explicit Cycler(std::vector<Value> items) : items_(std::move(items)) {}  // not empty
-  const char* type_name() const override { return "Cycler"; }
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
-  void Clear() override { items_.clear(); }
-  Value Next();
-  void Reset() { position_ = 0; }
-
- private:
-  std::vector<Value> items_;
-  size_t position_ = 0;
-};
-
-class Joiner : public Object {
- public:
-  explicit Joiner(Value separator) : separator_(std::move(separator)) {}
-  const char* type_name() const override { return "Joiner"; }
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
-  bool callable() const override { return true; }
-  Value Call(Runtime& rt, const Args& args) override;
-  void Clear() override { separator_ = Value(); }
-
- private:
-  Value separator_;
-  bool used_ = false;
-};
-
-std::shared_ptr<Iterator> IterateItems(const Value& sequence, bool backwards);
-std::shared_ptr<Iterator> IterateDict(const Value& dict, DictPart part, bool backwards);
-std::shared_ptr<Iterator> IterateRange(const Value& range, bool backwards);
-std::shared_ptr<Iterator> IterateText(const Value& text);
+// Over `length` elements of `source`, each of which `at` gives.
+using ElementAt = Value (*)(Runtime& rt, const Value& source, int64_t i);
+std::shared_ptr<Iterator> IterateIndices(const Value& source, int64_t length, ElementAt at);
+std::shared_ptr<Iterator> IterateDict(const Value& dict, DictPart part);
 std::shared_ptr<Iterator> IterateNothing();
 // Over items that no value holds.
 std::shared_ptr<Iterator> IterateOwned(std::vector<Value> items);

@@ -23,22 +23,6 @@ Value FailOperands(Runtime& rt, std::string_view op, const Value& left, const Va
                              TypeName(right)));
 }
 
-Value IntPower(Runtime& rt, int64_t base, int64_t exponent) {
-  if (exponent < 0) {
-    if (base == 0) return rt.Fail("0 cannot be raised to a negative power");
-    return Value::Float(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
-  }
-  int64_t result = 1;
-  while (exponent > 0) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) {
-      return FailOverflow(rt);
-    }
-    exponent >>= 1;
-    if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) return FailOverflow(rt);
-  }
-  return Value::Int(result);
-}
-
 Value IntBinary(Runtime& rt, BinaryOp op, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (op) {
@@ -48,8 +32,6 @@ Value IntBinary(Runtime& rt, BinaryOp op, int64_t a, int64_t b) {
       return __builtin_sub_overflow(a, b, &result) ? FailOverflow(rt) : Value::Int(result);
     case BinaryOp::kMul:
       return __builtin_mul_overflow(a, b, &result) ? FailOverflow(rt) : Value::Int(result);
-    case BinaryOp::kPow:
-      return IntPower(rt, a, b);
     case BinaryOp::kDiv:
     case BinaryOp::kFloorDiv:
     case BinaryOp::kMod:
@@ -71,18 +53,6 @@ Value IntBinary(Runtime& rt, BinaryOp op, int64_t a, int64_t b) {
   return Value::Int(a / b - (adjust ? 1 : 0));
 }
 
-Value FloatPower(Runtime& rt, double a, double b) {
-  if (a == 0.0 && b < 0.0) return rt.Fail("0.0 cannot be raised to a negative power");
-  if (a < 0.0 && std::isfinite(a) && std::isfinite(b) && std::floor(b) != b) {
-    return rt.Fail(StatusCode::kUnsupported, "Headway does not have complex numbers");
-  }
-  const double result = std::pow(a, b);
-  if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) {
-    return rt.Fail("a float is too large");
-  }
-  return Value::Float(result);
-}
-
 Value FloatBinary(Runtime& rt, BinaryOp op, double a, double b) {
   switch (op) {
     case BinaryOp::kAdd:
@@ -91,8 +61,6 @@ Value FloatBinary(Runtime& rt, BinaryOp op, double a, double b) {
       return Value::Float(a - b);
     case BinaryOp::kMul:
       return Value::Float(a * b);
-    case BinaryOp::kPow:
-      return FloatPower(rt, a, b);
     case BinaryOp::kDiv:
     case BinaryOp::kFloorDiv:
     case BinaryOp::kMod:
@@ -162,26 +130,6 @@ Value Repeat(Runtime& rt, const Value& value, int64_t count) {
 
 }  // namespace
 
-const char* BinaryOpName(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return "+";
-    case BinaryOp::kSub:
-      return "-";
-    case BinaryOp::kMul:
-      return "*";
-    case BinaryOp::kDiv:
-      return "/";
-    case BinaryOp::kFloorDiv:
-      return "//";
-    case BinaryOp::kMod:
-      return "%";
-    case BinaryOp::kPow:
-      return "**";
-  }
-  return "?";
-}
-
 bool Truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::kMissing:
@@ -227,7 +175,8 @@ Value Binary(Runtime& rt, BinaryOp op, const Value& left, const Value& right) {
     }
   }
   if (op == BinaryOp::kMod && left.string()) return FormatPercent(rt, left, right);
-  return FailOperands(rt, BinaryOpName(op), left, right);
+  constexpr std::string_view kNames[] = {"+", "-", "*", "/", "//", "%"};
+  return FailOperands(rt, kNames[static_cast<size_t>(op)], left, right);
 }
 
 Value Negate(Runtime& rt, const Value& value) {

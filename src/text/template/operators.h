@@ -12,10 +12,8 @@
 
 namespace headway::jinja {
 
-enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow };
+enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod };
 enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
-
-const char* BinaryOpName(BinaryOp op);  // "+" ...
 
 std::string TypeName(const Value& value);  // "str", "NoneType" ...
 bool Truthy(const Value& value);
@@ -25,7 +23,6 @@ Value ToStr(Runtime& rt, const Value& value);
 void AppendStr(Runtime& rt, const Value& value, std::string* out);
 void AppendRepr(Runtime& rt, const Value& value, std::string* out);
 std::string FloatRepr(double value);
-void AppendTextRepr(std::string_view text, std::string* out);
 
 Value Binary(Runtime& rt, BinaryOp op, const Value& left, const Value& right);
 Value Negate(Runtime& rt, const Value& value);
@@ -42,8 +39,6 @@ bool Compare(Runtime& rt, CompareOp op, const Value& left, const Value& right);
 // nothing of that name.
 Value GetAttribute(Runtime& rt, const Value& object, std::string_view name);
 Value GetItem(Runtime& rt, const Value& object, const Value& key);
-// object.name without the items of a dict.
-Value GetOwnAttribute(Runtime& rt, const Value& object, std::string_view name);
 // object[start:stop:step]; none or missing for what is left out.
 Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value& stop,
                const Value& step);

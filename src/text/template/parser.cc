@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <set>
+#include <utility>
 
 #include "text/template/expression_parser.h"
 #include "text/template/lexer.h"
@@ -99,8 +101,6 @@ class Parser : public ExpressionParser {
     if (tag == "macro") return ParseMacro(token.line);
     if (tag == "call") return ParseCallBlock(token.line);
     if (tag == "filter") return ParseFilterBlock(token.line);
-    if (tag == "with") return ParseWith(token.line);
-    if (tag == "print") return ParsePrint(token.line);
     if (tag == "generation") return ParseGeneration(token.line);
     if (tag == "break" || tag == "continue") return ParseLoopControl(token);
     return FailAt(token.line, fmt::format("unknown tag '{}'", tag), StatusCode::kUnsupported);
@@ -114,44 +114,47 @@ class Parser : public ExpressionParser {
     return target.kind == ExprKind::kName || target.kind == ExprKind::kNamespace;
   }
 
-  ExprPtr ParseTarget(bool namespaces, std::string_view end) {
+  ExprPtr ParseTarget(Namespaces namespaces, std::string_view end) {
     ExprPtr target = ParseTuple({.simple = true, .namespaces = namespaces, .end = end});
     if (failed()) return nullptr;
     if (!CanAssign(*target)) return FailAt(target->line, "cannot assign to this expression");
+    if (target->name == "loop" && loops_ > 0) return Fail("cannot assign to 'loop' within a loop");
     return target;
   }
 
   // A name that is not a constant.
-  ExprPtr ParseNameTarget() {
-    const Token& token = Current();
-    ExprPtr target = NewExpr(ExprKind::kName, token.line);
-    target->name = ExpectName();
+  std::string ParseNewName() {
+    std::string name = ExpectName();
     for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
-      if (target->name == constant) return FailAt(token.line, "cannot assign to a constant");
+      if (name == constant) Fail("cannot assign to a constant");
     }
-    return failed() ? nullptr : std::move(target);
+    return name;
   }
 
   StmtPtr ParseFor(int line) {
     StmtPtr stmt = NewStmt(StmtKind::kFor, line);
-    stmt->targets.push_back(ParseTarget(false, "in"));
+    stmt->target = ParseTarget(Namespaces::kNo, "in");
     if (!SkipName("in")) return Fail("expected 'in'");
+    if (stmt->target->name == "loop") return Fail("cannot assign to 'loop' within a loop");
     stmt->value = ParseTuple({.with_if = false, .end = "recursive"});
     if (SkipName("if")) stmt->test = ParseExpression();
     if (SkipName("recursive")) {
       return FailAt(line, "Headway does not have recursive loops", StatusCode::kUnsupported);
     }
+    const int soft = std::exchange(soft_, 0);
     ++loops_;
     stmt->body = ParseTagBody({"endfor", "else"});
     --loops_;
     if (failed()) return nullptr;
     if (Advance().text == "else") stmt->else_body = ParseWholeBody("endfor");
+    soft_ = soft;
     return stmt;
   }
 
   StmtPtr ParseIf(int line) {
     StmtPtr first = NewStmt(StmtKind::kIf, line);
     Stmt* stmt = first.get();
+    ++soft_;
     while (!failed()) {
       stmt->test = ParseTuple({.with_if = false});
       stmt->body = ParseTagBody({"elif", "else", "endif"});
@@ -165,60 +168,93 @@ class Parser : public ExpressionParser {
       if (token.text == "else") first->else_body = ParseWholeBody("endif");
       break;
     }
+    --soft_;
     return first;
   }
 
   StmtPtr ParseSet(int line) {
-    ExprPtr target = ParseTarget(true, "");
     StmtPtr stmt = NewStmt(StmtKind::kSet, line);
-    stmt->targets.push_back(std::move(target));
+    stmt->target = ParseTarget(Namespaces::kYes, "");
     if (SkipOperator("=")) {
       stmt->value = ParseTuple({});
       return stmt;
     }
     stmt->kind = StmtKind::kSetBlock;
-    if (!failed() && IsOperator("|")) stmt->value = ParseFilters(nullptr, false);
-    stmt->body = ParseWholeBody("endset");
+    stmt->value = ParseFilters(BlockText(line));
+    ParseCaptured("endset", stmt.get());
     return stmt;
+  }
+
+  StmtPtr ParseFilterBlock(int line) {
+    StmtPtr stmt = NewStmt(StmtKind::kFilterBlock, line);
+    stmt->value = ParseFilters(ParseFilter(BlockText(line)));
+    ParseCaptured("endfilter", stmt.get());
+    return stmt;
+  }
+
+  static ExprPtr BlockText(int line) {
+    ExprPtr text = NewExpr(ExprKind::kName, line);
+    text->name = kBlockText;
+    return text;
+  }
+
+  void ParseCaptured(std::string_view end, Stmt* stmt) {
+    const int soft = std::exchange(soft_, 0);
+    stmt->body = ParseWholeBody(end);
+    soft_ = soft;
   }
 
   bool ParseSignature(MacroCode* macro) {
     if (!ExpectOperator("(")) return false;
     while (!failed() && !IsOperator(")")) {
       if (!macro->parameters.empty() && !ExpectOperator(",")) return false;
-      ExprPtr parameter = ParseNameTarget();
+      const std::string parameter = ParseNewName();
       if (failed()) return false;
-      for (const ExprPtr& other : macro->parameters) {
-        if (other->name == parameter->name) Fail("a macro has two parameters of one name");
+      for (const std::string& other : macro->parameters) {
+        if (other == parameter) Fail("a macro has two parameters of one name");
       }
       if (SkipOperator("=")) {
         macro->defaults.push_back(ParseExpression());
       } else if (!macro->defaults.empty()) {
         Fail("a parameter without a default follows one with a default");
       }
-      macro->explicit_caller = macro->explicit_caller || parameter->name == "caller";
-      macro->parameters.push_back(std::move(parameter));
+      macro->parameters.push_back(parameter);
     }
     return ExpectOperator(")");
   }
 
-  // The body of a macro, where a loop around the macro cannot be left.
-  Body ParseMacroBody(std::string_view end) {
-    const int loops = loops_;
-    loops_ = 0;
+  // A body with a scope of its own, where a loop around it cannot be left.
+  Body ParseOwnBody(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
+    const int soft = std::exchange(soft_, 0);
     Body body = ParseWholeBody(end);
     loops_ = loops;
+    soft_ = soft;
     return body;
+  }
+
+  void ParseMacroBody(std::string_view end, int line, MacroCode* macro) {
+    const std::set<std::string> outside = std::exchange(special_names_, {});
+    macro->body = ParseOwnBody(end);
+    const auto uses = [&](const char* name) {
+      const auto& own = macro->parameters;
+      return special_names_.contains(name) && std::find(own.begin(), own.end(), name) == own.end();
+    };
+    macro->uses_caller = uses("caller");
+    for (const char* name : {"varargs", "kwargs"}) {
+      if (!uses(name)) continue;
+      FailAt(line, fmt::format("Headway does not have '{}' in macros", name),
+             StatusCode::kUnsupported);
+    }
+    special_names_.insert(outside.begin(), outside.end());
   }
 
   StmtPtr ParseMacro(int line) {
     StmtPtr stmt = NewStmt(StmtKind::kMacro, line);
     stmt->macro = std::make_unique<MacroCode>();
-    ExprPtr name = ParseNameTarget();
-    if (failed()) return nullptr;
-    stmt->macro->name = name->name;
+    stmt->macro->name = ParseNewName();
     if (!ParseSignature(stmt->macro.get())) return nullptr;
-    stmt->macro->body = ParseMacroBody("endmacro");
+    ParseMacroBody("endmacro", line, stmt->macro.get());
     return stmt;
   }
 
@@ -229,46 +265,14 @@ class Parser : public ExpressionParser {
     stmt->value = ParseExpression();
     if (failed()) return nullptr;
     if (stmt->value->kind != ExprKind::kCall) return FailAt(line, "expected call");
-    for (const auto& named : stmt->value->call->named) {
-      if (named.first == "caller") return FailAt(line, "a call block gives 'caller' itself");
-    }
-    stmt->macro->body = ParseMacroBody("endcall");
+    ParseMacroBody("endcall", line, stmt->macro.get());
     return stmt;
   }
 
   // Transformers marks what the model wrote with {% generation %}; the text is the same.
   StmtPtr ParseGeneration(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kCallBlock, line);
-    stmt->macro = std::make_unique<MacroCode>();
-    stmt->macro->body = ParseMacroBody("endgeneration");
-    return stmt;
-  }
-
-  StmtPtr ParseFilterBlock(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kFilterBlock, line);
-    stmt->value = ParseFilters(nullptr, true);
-    stmt->body = ParseWholeBody("endfilter");
-    return stmt;
-  }
-
-  StmtPtr ParseWith(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kWith, line);
-    while (!failed() && Current().kind != TokenKind::kBlockEnd) {
-      if (!stmt->targets.empty() && !ExpectOperator(",")) return nullptr;
-      stmt->targets.push_back(ParseTarget(false, ""));
-      if (!ExpectOperator("=")) return nullptr;
-      stmt->expressions.push_back(ParseExpression());
-    }
-    stmt->body = ParseWholeBody("endwith");
-    return stmt;
-  }
-
-  StmtPtr ParsePrint(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kOutput, line);
-    while (!failed() && Current().kind != TokenKind::kBlockEnd) {
-      if (!stmt->expressions.empty() && !ExpectOperator(",")) return nullptr;
-      stmt->expressions.push_back(ParseExpression());
-    }
+    StmtPtr stmt = NewStmt(StmtKind::kGeneration, line);
+    stmt->body = ParseOwnBody("endgeneration");
     return stmt;
   }
 
@@ -290,7 +294,8 @@ Result<std::unique_ptr<Template>> ParseTemplate(std::string_view source, const s
   auto parsed = std::make_unique<Template>();
   parsed->name = name;
   parsed->body = parser.ParseTemplateBody();
-  if (!parser.status().ok()) return parser.status();
+  const Status status = parser.Finished();
+  if (!status.ok()) return status;
   return parsed;
 }
 

@@ -1,9 +1,7 @@
 // str() and repr().
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "base/utf8.h"
 #include "text/template/operators.h"
@@ -35,6 +33,33 @@ void AppendDictRepr(Runtime& rt, const Dict& dict, std::string* out) {
     if (rt.failed()) return;
   }
   *out += '}';
+}
+
+void AppendTextRepr(std::string_view text, std::string* out) {
+  const bool single = text.find('\'') != std::string_view::npos;
+  const char quote = single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  *out += quote;
+  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
+    const char32_t c = CharAt(text, i);
+    if (c == static_cast<char32_t>(quote) || c == '\\') {
+      *out += '\\';
+      *out += static_cast<char>(c);
+    } else if (c == '\n') {
+      *out += "\\n";
+    } else if (c == '\r') {
+      *out += "\\r";
+    } else if (c == '\t') {
+      *out += "\\t";
+    } else if (unicode::IsPrintable(c)) {
+      *out += text.substr(i, CharBytes(text, i));
+    } else {
+      const auto code = static_cast<uint32_t>(c);
+      *out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+              : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                               : fmt::format("\\U{:08x}", code);
+    }
+  }
+  *out += quote;
 }
 
 }  // namespace
@@ -69,60 +94,11 @@ std::string TypeName(const Value& value) {
 std::string FloatRepr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  // Shortest digits that read back as the same value, as d.ddde[+-]xx; then Python's choice between
-  // fixed and scientific notation.
-  char buffer[40];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
-  const std::string_view text(buffer, static_cast<size_t>(end.ptr - buffer));
-  const bool negative = text[0] == '-';
-  const size_t e = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
-  std::string digits;
-  for (const char c : text.substr(0, e)) {
-    if (c >= '0' && c <= '9') digits += c;
-  }
-  const auto count = static_cast<int>(digits.size());
-  std::string result = negative ? "-" : "";
-  if (exponent < -4 || exponent >= 16) {
-    result += digits[0];
-    if (count > 1) result += '.' + digits.substr(1);
-    return result + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
-  }
-  if (exponent < 0)
-    return result + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1) {
-    return result + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  }
-  const auto point = static_cast<size_t>(exponent + 1);
-  return result + digits.substr(0, point) + '.' + digits.substr(point);
-}
-
-void AppendTextRepr(std::string_view text, std::string* out) {
-  const bool single = text.find('\'') != std::string_view::npos;
-  const char quote = single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  *out += quote;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
-    const char32_t c = CharAt(text, i);
-    if (c == static_cast<char32_t>(quote) || c == '\\') {
-      *out += '\\';
-      *out += static_cast<char>(c);
-    } else if (c == '\n') {
-      *out += "\\n";
-    } else if (c == '\r') {
-      *out += "\\r";
-    } else if (c == '\t') {
-      *out += "\\t";
-    } else if (unicode::IsPrintable(c)) {
-      *out += text.substr(i, CharBytes(text, i));
-    } else {
-      const auto code = static_cast<uint32_t>(c);
-      *out += code < 0x100     ? fmt::format("\\x{:02x}", code)
-              : code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                               : fmt::format("\\U{:08x}", code);
-    }
-  }
-  *out += quote;
+  // fmt chooses the shortest digits that read back as the same value, and between fixed and
+  // scientific notation as Python does.
+  std::string digits = fmt::format("{}", value);
+  if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
+  return digits;
 }
 
 void AppendRepr(Runtime& rt, const Value& value, std::string* out) {

@@ -1,10 +1,7 @@
 // The tests of `x is test`.
 #include <fmt/format.h>
 
-#include <string>
-
 #include "text/template/call.h"
-#include "text/template/methods.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
@@ -30,7 +27,6 @@ bool IsFloat(const Value& v) { return v.is(Kind::kFloat); }
 bool IsNumber(const Value& v) { return v.number(); }
 bool IsString(const Value& v) { return v.string(); }
 bool IsMapping(const Value& v) { return v.dict(); }
-bool IsEscaped(const Value& v) { return v.markup(); }
 bool IsSequence(const Value& v) {
   return v.undefined() || v.string() || v.sequence() || v.dict() || v.As<Range>() != nullptr;
 }
@@ -72,21 +68,6 @@ Value IsIn(Runtime& rt, const Value& self, const Args& args) {
   return bound.ok() ? Value::Bool(Contains(rt, bound[0], self)) : Value();
 }
 
-template <bool kUpper>
-Value IsCase(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, kUpper ? "upper" : "lower", {}, 0);
-  const Value text = ToStr(rt, self);
-  if (!bound.ok() || rt.failed()) return {};
-  rt.Charge(static_cast<int64_t>(text.text().size()) / kScanBytesPerStep);
-  return Value::Bool(kUpper ? IsUpperText(text.text()) : IsLowerText(text.text()));
-}
-
-template <const NamedFunction* (*kFind)(std::string_view)>
-Value IsKnown(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "test", {}, 0);
-  return Value::Bool(self.string() && kFind(self.text()) != nullptr);
-}
-
 constexpr NamedFunction kTests[] = {
     {"!=", Comparison<CompareOp::kNe>},
     {"<", Comparison<CompareOp::kLt>},
@@ -100,10 +81,8 @@ constexpr NamedFunction kTests[] = {
     {"divisibleby", IsDivisibleBy},
     {"eq", Comparison<CompareOp::kEq>},
     {"equalto", Comparison<CompareOp::kEq>},
-    {"escaped", Plain<IsEscaped>},
     {"even", IsEven},
     {"false", Plain<IsFalse>},
-    {"filter", IsKnown<FindFilter>},
     {"float", Plain<IsFloat>},
     {"ge", Comparison<CompareOp::kGe>},
     {"greaterthan", Comparison<CompareOp::kGt>},
@@ -113,7 +92,6 @@ constexpr NamedFunction kTests[] = {
     {"iterable", Plain<Iterable>},
     {"le", Comparison<CompareOp::kLe>},
     {"lessthan", Comparison<CompareOp::kLt>},
-    {"lower", IsCase<false>},
     {"lt", Comparison<CompareOp::kLt>},
     {"mapping", Plain<IsMapping>},
     {"ne", Comparison<CompareOp::kNe>},
@@ -123,10 +101,8 @@ constexpr NamedFunction kTests[] = {
     {"sameas", IsSameAs},
     {"sequence", Plain<IsSequence>},
     {"string", Plain<IsString>},
-    {"test", IsKnown<FindTest>},
     {"true", Plain<IsTrue>},
     {"undefined", Plain<IsUndefined>},
-    {"upper", IsCase<true>},
 };
 
 }  // namespace

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <functional>
+#include <algorithm>
 
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
@@ -14,8 +13,9 @@ namespace {
 // Below this many entries a dict is searched from the front; most are that small.
 constexpr size_t kIndexFrom = 9;
 
-size_t Mix(size_t seed, size_t hash) {
-  return seed ^ (hash + 0x9E3779B97F4A7C15u + (seed << 6) + (seed >> 2));
+bool Hashable(const Value& value) {
+  if (value.list() || value.dict()) return false;
+  return !value.tuple() || std::all_of(value.items().begin(), value.items().end(), Hashable);
 }
 
 }  // namespace
@@ -90,97 +90,43 @@ const std::string& Value::why_undefined() const {
   return object_ == nullptr ? kNoReason : static_cast<const Text&>(*object_).text;
 }
 
-bool Hash(const Value& value, size_t* hash) {
-  switch (value.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kNone:
-      *hash = static_cast<size_t>(value.kind());
-      return true;
-    case Kind::kBool:
-    case Kind::kInt:
-      *hash = std::hash<int64_t>()(value.integer());
-      return true;
-    case Kind::kFloat: {
-      // Equal numbers hash alike, whatever their type.
-      const double real = value.real();
-      const bool whole = std::abs(real) < 0x1p63 && std::nearbyint(real) == real;
-      *hash = whole ? std::hash<int64_t>()(static_cast<int64_t>(real)) : std::hash<double>()(real);
-      return true;
-    }
-    case Kind::kString:
-      *hash = std::hash<std::string_view>()(value.text());
-      return true;
-    case Kind::kTuple: {
-      size_t seed = value.items().size();
-      for (const Value& item : value.items()) {
-        size_t part = 0;
-        if (!Hash(item, &part)) return false;
-        seed = Mix(seed, part);
-      }
-      *hash = seed;
-      return true;
-    }
-    case Kind::kList:
-    case Kind::kDict:
-      return false;
-    case Kind::kObject:
-      *hash = std::hash<const void*>()(value.object().get());
-      return true;
-  }
-  return false;
+bool CheckKey(Runtime& rt, const Value& key) {
+  if (!Hashable(key)) rt.Fail(fmt::format("unhashable type: '{}'", TypeName(key)));
+  return !rt.failed();
 }
 
-int64_t Dict::Position(Runtime& rt, const Value& key, size_t hash) const {
-  if (entries_.size() < kIndexFrom) {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      if (Equal(rt, entries_[i].first, key)) return static_cast<int64_t>(i);
-    }
-    return -1;
+int64_t Dict::TextPosition(std::string_view key) const {
+  if (entries_.size() >= kIndexFrom) {
+    const auto it = index_.find(key);
+    return it == index_.end() ? -1 : static_cast<int64_t>(it->second);
   }
-  const auto [begin, end] = index_.equal_range(hash);
-  for (auto it = begin; it != end && rt.Charge(1); ++it) {
-    if (Equal(rt, entries_[it->second].first, key)) return static_cast<int64_t>(it->second);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Value& name = entries_[i].first;
+    if (name.string() && name.text() == key) return static_cast<int64_t>(i);
   }
   return -1;
 }
 
-void Dict::Append(const Value& key, Value value, size_t hash) {
+int64_t Dict::Position(Runtime& rt, const Value& key) const {
+  if (key.string()) return TextPosition(key.text());
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (Equal(rt, entries_[i].first, key)) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+void Dict::Append(const Value& key, Value value) {
   entries_.emplace_back(key, std::move(value));
   if (entries_.size() < kIndexFrom) return;
-  if (entries_.size() > kIndexFrom) {
-    index_.emplace(hash, entries_.size() - 1);
-    return;
-  }
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    size_t entry_hash = 0;
-    if (Hash(entries_[i].first, &entry_hash)) index_.emplace(entry_hash, i);
+  for (size_t i = entries_.size() == kIndexFrom ? 0 : entries_.size() - 1; i < entries_.size();
+       ++i) {
+    if (entries_[i].first.string()) index_.emplace(entries_[i].first.text(), i);
   }
 }
 
 const Value* Dict::Find(Runtime& rt, const Value& key) const {
-  size_t hash = 0;
-  if (!Hash(key, &hash)) return nullptr;
-  const int64_t position = Position(rt, key, hash);
+  const int64_t position = Hashable(key) ? Position(rt, key) : -1;
   return position < 0 ? nullptr : &entries_[static_cast<size_t>(position)].second;
-}
-
-int64_t Dict::TextPosition(std::string_view key) const {
-  const auto matches = [&](size_t i) {
-    const Value& name = entries_[i].first;
-    return name.string() && name.text() == key;
-  };
-  if (entries_.size() < kIndexFrom) {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      if (matches(i)) return static_cast<int64_t>(i);
-    }
-    return -1;
-  }
-  const auto [begin, end] = index_.equal_range(std::hash<std::string_view>()(key));
-  for (auto it = begin; it != end; ++it) {
-    if (matches(it->second)) return static_cast<int64_t>(it->second);
-  }
-  return -1;
 }
 
 const Value* Dict::FindText(std::string_view key) const {
@@ -189,17 +135,12 @@ const Value* Dict::FindText(std::string_view key) const {
 }
 
 void Dict::Set(Runtime& rt, const Value& key, Value value) {
-  size_t hash = 0;
-  if (!Hash(key, &hash)) {
-    rt.Fail(fmt::format("unhashable type: '{}'", TypeName(key)));
-    return;
-  }
-  if (!rt.Charge(1)) return;
-  const int64_t position = Position(rt, key, hash);
+  if (!CheckKey(rt, key) || !rt.Charge(1)) return;
+  const int64_t position = Position(rt, key);
   if (position >= 0) {
     entries_[static_cast<size_t>(position)].second = std::move(value);
   } else {
-    Append(key, std::move(value), hash);
+    Append(key, std::move(value));
   }
 }
 
@@ -207,9 +148,9 @@ void Dict::SetText(std::string_view key, Value value) {
   const int64_t position = TextPosition(key);
   if (position >= 0) {
     entries_[static_cast<size_t>(position)].second = std::move(value);
-    return;
+  } else {
+    Append(Value::Constant(std::string(key)), std::move(value));
   }
-  Append(Value::Constant(std::string(key)), std::move(value), std::hash<std::string_view>()(key));
 }
 
 }  // namespace headway::jinja

@@ -149,7 +149,7 @@ class Sequence : public Object {
 };
 
 // The heap part of dict: keeps the order of insertion, finds keys as Python does (1 == 1.0 ==
-// True).
+// True). Only keys that are text are found without looking at every entry.
 class Dict : public Object {
  public:
   const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
@@ -164,12 +164,13 @@ class Dict : public Object {
 
  private:
   // Position of the key in entries_, or -1.
-  int64_t Position(Runtime& rt, const Value& key, size_t hash) const;
+  int64_t Position(Runtime& rt, const Value& key) const;
   int64_t TextPosition(std::string_view key) const;
-  void Append(const Value& key, Value value, size_t hash);
+  void Append(const Value& key, Value value);
 
   std::vector<std::pair<Value, Value>> entries_;
-  std::unordered_multimap<size_t, size_t> index_;  // hash of a key -> its position
+  // Text key -> its position, from some entries on; the views are into the keys.
+  std::unordered_map<std::string_view, size_t> index_;
 };
 
 // A source of values that is used up by reading it: Python's generator.
@@ -188,8 +189,8 @@ struct Args {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Python's hash(), equal for equal values. False for a value that is not hashable.
-bool Hash(const Value& value, size_t* hash);
+// Fails unless Python could hash the value.
+bool CheckKey(Runtime& rt, const Value& key);
 
 }  // namespace headway::jinja
 

@@ -167,9 +167,9 @@ bool IsAlnum(char32_t c) {
   return category == 'L' || category == 'N';
 }
 
-bool IsDecimal(char32_t c) { return std::string_view(CategoryOf(c)) == "Nd"; }
-
-bool IsDigit(char32_t c) { return IsDecimal(c) || Lookup(kOtherDigits, c) != nullptr; }
+bool IsDigit(char32_t c) {
+  return std::string_view(CategoryOf(c)) == "Nd" || Lookup(kOtherDigits, c) != nullptr;
+}
 
 bool IsLower(char32_t c) {
   return std::string_view(CategoryOf(c)) == "Ll" || Lookup(kOtherLowercase, c) != nullptr;
@@ -217,21 +217,6 @@ std::string TitleCase(std::string_view text) {
       AppendTitle(c, &out);
     }
     after_cased = IsLower(c) || IsUpper(c) || std::string_view(CategoryOf(c)) == "Lt";
-  }
-  return out;
-}
-
-std::string SwapCase(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) {
-    const char32_t c = CharAt(text, i);
-    if (IsUpper(c)) {
-      AppendLower(text, i, &out);
-    } else if (IsLower(c)) {
-      AppendUpper(c, &out);
-    } else {
-      AppendUtf8(c, &out);
-    }
   }
   return out;
 }

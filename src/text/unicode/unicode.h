@@ -25,7 +25,6 @@ void AppendLowercase(char32_t c, std::string* text);
 bool IsSpace(char32_t c);
 bool IsAlpha(char32_t c);
 bool IsAlnum(char32_t c);
-bool IsDecimal(char32_t c);
 bool IsDigit(char32_t c);
 bool IsLower(char32_t c);
 bool IsUpper(char32_t c);
@@ -35,7 +34,6 @@ std::string ToUpper(std::string_view text);
 std::string ToLower(std::string_view text);
 std::string Capitalize(std::string_view text);
 std::string TitleCase(std::string_view text);  // str.title()
-std::string SwapCase(std::string_view text);
 
 std::string_view StripLeft(std::string_view text);
 std::string_view StripRight(std::string_view text);
