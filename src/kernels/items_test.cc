@@ -59,5 +59,27 @@ TEST(Items, NoKeysAreOneEmptyState) {
   EXPECT_EQ(SingleStates(PageFormat{DType::kF32, 4, 8}, 1, {&item, 1}).size(), 1u);
 }
 
+TEST(Items, ARequestNamesWhatAnItemAsks) {
+  const PageFormat format = {DType::kF16, 4, 8, Encoding::kInt8};
+  AttentionItem item;
+  AttentionRequest request = RequestOf(format, 3, {}, item);
+  EXPECT_EQ(request.dtype, DType::kF16);
+  EXPECT_EQ(request.encoding, Encoding::kNone);  // this run of pages is not encoded
+  EXPECT_EQ(request.head_dim, 8);
+  EXPECT_EQ(request.group, 3);
+  EXPECT_FALSE(request.softcap || request.positions || request.key_transform || request.key_mass);
+
+  std::byte params{};
+  int32_t position = 0;
+  float number = 0;
+  item.keys.pages.params = &params;
+  item.keys.positions = &position;
+  item.transform.inv_freq = &number;
+  item.key_mass = &number;
+  request = RequestOf(format, 3, {.softcap = 2.0f}, item);
+  EXPECT_EQ(request.encoding, Encoding::kInt8);
+  EXPECT_TRUE(request.softcap && request.positions && request.key_transform && request.key_mass);
+}
+
 }  // namespace
 }  // namespace headway

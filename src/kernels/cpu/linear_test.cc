@@ -2,219 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "base/half.h"
 #include "base/random.h"
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/matvec.h"
+#include "base/thread_pool.h"
+#include "kernels/cpu/linear_testing.h"
 
 namespace headway {
 namespace {
 
-// Values that nothing may read or leave behind.
-constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-
-// One matrix product with its f64 result. Weights lie `misaligned` bytes off, as tensors of
-// safetensors files may; y has `padding` floats behind each row that must stay as they are.
-struct Case {
-  int64_t rows = 0;
-  int64_t in = 0;
-  int64_t out = 0;
-  DType dtype = DType::kBF16;
-  int misaligned = 0;
-  int64_t padding = 0;
-  bool bias = false;
-  bool accumulate = false;
-  bool relu = false;
-
-  std::string Name() const {
-    return "rows " + std::to_string(rows) + " in " + std::to_string(in) + " out " +
-           std::to_string(out) + " " + DTypeName(dtype) + " misaligned " +
-           std::to_string(misaligned) + (bias ? " bias" : "") + (accumulate ? " accumulate" : "") +
-           (relu ? " relu" : "");
-  }
-};
-
-class Product {
- public:
-  // `x` [rows, in] is shared by the ops of a call.
-  Product(const Case& c, Random& random, const std::vector<float>& x) : c_(c) {
-    const size_t bytes = static_cast<size_t>(c.out * c.in) * DTypeBytes(c.dtype);
-    weight_.resize(bytes + static_cast<size_t>(c.misaligned));
-    for (int64_t i = 0; i < c.out * c.in; ++i) StoreFloat(Weight(), i, c.dtype, random.Normal());
-    for (int64_t o = 0; c.bias && o < c.out; ++o) bias_.push_back(random.Normal());
-    before_.assign(static_cast<size_t>(c.rows * Stride()), kPoison);
-    expected_.resize(before_.size());
-    tolerance_.resize(before_.size());
-    norm_.resize(before_.size());
-    for (int64_t row = 0; row < c.rows; ++row) {
-      for (int64_t o = 0; o < c.out; ++o) Expect(random, x.data() + row * c.in, row, o);
-    }
-    y_ = before_;
-  }
-
-  LinearOp Op() {
-    return {.weight = {Weight(), c_.dtype, c_.out, c_.in},
-            .bias = c_.bias ? bias_.data() : nullptr,
-            .y = y_.data(),
-            .y_stride = Stride(),
-            .result = c_.accumulate ? LinearResult::kAddFloat
-                      : c_.relu     ? LinearResult::kRelu
-                                    : LinearResult::kActivation};
-  }
-
-  void Check(bool on_tiles) const {
-    for (int64_t row = 0; row < c_.rows; ++row) {
-      for (int64_t o = 0; o < Stride(); ++o) {
-        const size_t at = static_cast<size_t>(row * Stride() + o);
-        if (o >= c_.out) {
-          ASSERT_TRUE(std::isnan(y_[at])) << c_.Name() << ": wrote behind row " << row;
-          continue;
-        }
-        // Against bf16 weights tiles round tokens to bf16, which puts every term off by another
-        // 2^-9 of itself at most: a random walk too.
-        const bool rounded = on_tiles && c_.dtype == DType::kBF16;
-        const double tolerance = tolerance_[at] + (rounded ? 4.0 * 0x1p-9 * norm_[at] : 0.0);
-        ASSERT_NEAR(y_[at], expected_[at], tolerance)
-            << c_.Name() << " at row " << row << " output " << o;
-      }
-    }
-  }
-
-  const std::vector<float>& y() const { return y_; }
-  void Reset() { y_ = before_; }
-
- private:
-  std::byte* Weight() { return weight_.data() + c_.misaligned; }
-  int64_t Stride() const { return c_.out + c_.padding; }
-
-  void Expect(Random& random, const float* x, int64_t row, int64_t o) {
-    const size_t at = static_cast<size_t>(row * Stride() + o);
-    double sum = c_.bias ? bias_[static_cast<size_t>(o)] : 0.0;
-    double magnitude = std::fabs(sum);
-    double squares = 0.0;
-    if (c_.accumulate) {
-      before_[at] = random.Normal();
-      sum += before_[at];
-      magnitude += std::fabs(before_[at]);
-    }
-    for (int64_t k = 0; k < c_.in; ++k) {
-      const double term = double{x[k]} * LoadAsFloat(Weight(), o * c_.in + k, c_.dtype);
-      sum += term;
-      magnitude += std::fabs(term);
-      squares += term * term;
-    }
-    expected_[at] = c_.relu && !c_.accumulate ? std::max(sum, 0.0) : sum;
-    norm_[at] = std::sqrt(squares);
-    // n additions in f32 in any order err by less than n eps times the sum of magnitudes
-    // (Higham, Accuracy and Stability, 4.2); products are exact within one rounding, and the terms'
-    // errors are random walks, so that sqrt(n) with a factor of 4 is ample.
-    tolerance_[at] = 4.0 * std::sqrt(static_cast<double>(c_.in) + 2.0) * 0x1p-24 * magnitude;
-  }
-
-  Case c_;
-  std::vector<std::byte> weight_;
-  std::vector<float> bias_;
-  std::vector<float> before_;
-  std::vector<double> expected_;
-  std::vector<double> norm_;  // of the vector of terms
-  std::vector<double> tolerance_;
-  std::vector<float> y_;
-};
-
-struct Free {
-  void operator()(void* data) const { std::free(data); }
-};
-
-// Runs the products as one call, with the scratch memory that the limits ask for and a guard
-// behind it.
-void Run(ThreadPool& pool, const cpu::LinearCode& code, const std::vector<float>& x, int64_t rows,
-         int64_t in, std::vector<Product>& products) {
-  std::vector<LinearOp> ops;
-  for (Product& product : products) ops.push_back(product.Op());
-  const int64_t bytes = cpu::LinearScratchBytes(code, {.rows = rows, .max_in = in}, pool.threads());
-  constexpr size_t kGuard = 64;
-  const size_t size = (static_cast<size_t>(bytes) + kGuard + 63) / 64 * 64;
-  const std::unique_ptr<std::byte, Free> scratch(
-      static_cast<std::byte*>(std::aligned_alloc(64, size)));
-  std::memset(scratch.get(), 0xff, size);  // NaN in every type
-  cpu::Linear(pool, code, x.data(), rows, ops, {scratch.get(), static_cast<size_t>(bytes)});
-  for (size_t i = static_cast<size_t>(bytes); i < size; ++i) {
-    ASSERT_EQ(scratch.get()[i], std::byte{0xff}) << "wrote behind the scratch memory";
-  }
-}
-
-std::vector<float> RandomTokens(Random& random, int64_t rows, int64_t in) {
-  std::vector<float> x(static_cast<size_t>(rows * in));
-  for (float& value : x) value = random.Normal();
-  return x;
-}
-
-// One to four ops on the same tokens, of all types, biased and accumulating or not.
-std::vector<Case> RandomCases(Random& random, int64_t rows, int64_t in) {
-  constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-  std::vector<Case> cases(static_cast<size_t>(1 + random.Below(4)));
-  for (Case& c : cases) {
-    c = {.rows = rows,
-         .in = in,
-         .out = 1 + random.Below(120),
-         .dtype = kDTypes[random.Below(3)],
-         .misaligned = static_cast<int>(random.Below(8)),
-         .padding = random.Below(5),
-         .bias = random.Below(2) == 0,
-         .accumulate = random.Below(2) == 0,
-         .relu = random.Below(2) == 0};
-  }
-  return cases;
-}
-
-void CheckShape(const cpu::LinearCode& code, Random& random, int64_t rows, int64_t in) {
-  const std::vector<float> x = RandomTokens(random, rows, in);
-  std::vector<Product> products;
-  for (const Case& c : RandomCases(random, rows, in)) products.emplace_back(c, random, x);
-  std::vector<std::vector<float>> first;
-  for (const int threads : {1, 2, 3}) {
-    ThreadPool pool(threads);
-    for (Product& product : products) product.Reset();
-    ASSERT_NO_FATAL_FAILURE(Run(pool, code, x, rows, in, products));
-    for (size_t i = 0; i < products.size(); ++i) {
-      ASSERT_NO_FATAL_FAILURE(products[i].Check(code.tiles != nullptr && rows > cpu::kMatVecRows));
-      const std::vector<float>& y = products[i].y();
-      if (threads == 1) {
-        first.push_back(y);
-      } else {
-        ASSERT_EQ(std::memcmp(y.data(), first[i].data(), y.size() * sizeof(float)), 0)
-            << "results differ between 1 and " << threads << " threads";
-      }
-    }
-  }
-}
-
-// Every instruction set of this processor, and the code for tiles on emulated ones.
-struct NamedCode {
-  std::string name;
-  cpu::LinearCode code;
-};
-
-std::vector<NamedCode> Codes() {
-  std::vector<NamedCode> codes;
-  for (const Isa isa : SupportedIsas()) {
-    codes.push_back({IsaName(isa), cpu::LinearCodeFor(isa)});
-    if (isa == Isa::kAvx512) {
-      codes.push_back({"emulated_amx", {.isa = isa, .tiles = &cpu::EmulatedAmxGemm()}});
-    }
-  }
-  return codes;
-}
-
-class LinearTest : public testing::TestWithParam<NamedCode> {};
+class LinearTest : public testing::TestWithParam<NamedLinearCode> {};
 
 TEST_P(LinearTest, FewTokens) {
   constexpr uint64_t kSeed = 11;
@@ -222,8 +19,7 @@ TEST_P(LinearTest, FewTokens) {
   Random random(kSeed);
   for (int64_t rows = 1; rows <= 13; ++rows) {
     for (int round = 0; round < 2; ++round) {
-      CheckShape(GetParam().code, random, rows, 1 + random.Below(300));
-      if (HasFatalFailure()) return;
+      ASSERT_EQ("", LinearDisagreement(GetParam().code, random, rows, 1 + random.Below(300)));
     }
   }
 }
@@ -233,8 +29,8 @@ TEST_P(LinearTest, ManyTokens) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
   for (int round = 0; round < 10; ++round) {
-    CheckShape(GetParam().code, random, 13 + random.Below(100), 1 + random.Below(300));
-    if (HasFatalFailure()) return;
+    ASSERT_EQ("", LinearDisagreement(GetParam().code, random, 13 + random.Below(100),
+                                     1 + random.Below(300)));
   }
 }
 
@@ -244,11 +40,10 @@ TEST_P(LinearTest, LongInputsAndManyChunks) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
   for (const int64_t in : {511, 512, 513, 1025}) {
-    CheckShape(GetParam().code, random, 1 + random.Below(60), in);
-    if (HasFatalFailure()) return;
+    ASSERT_EQ("", LinearDisagreement(GetParam().code, random, 1 + random.Below(60), in));
   }
-  CheckShape(GetParam().code, random, 512 + 33, 40);
-  CheckShape(GetParam().code, random, 1024 + 1, 33);
+  ASSERT_EQ("", LinearDisagreement(GetParam().code, random, 512 + 33, 40));
+  ASSERT_EQ("", LinearDisagreement(GetParam().code, random, 1024 + 1, 33));
 }
 
 TEST_P(LinearTest, NothingToDo) {
@@ -258,7 +53,7 @@ TEST_P(LinearTest, NothingToDo) {
   cpu::Linear(pool, GetParam().code, nullptr, 0, {&op, 1}, {});
 }
 
-INSTANTIATE_TEST_SUITE_P(Codes, LinearTest, testing::ValuesIn(Codes()),
+INSTANTIATE_TEST_SUITE_P(Codes, LinearTest, testing::ValuesIn(AllLinearCodes()),
                          [](const auto& code) { return code.param.name; });
 
 }  // namespace

@@ -385,4 +385,29 @@ AttentionCase RandomDecodeCase(Random& random) {
   return c;
 }
 
+std::vector<AttentionCase> FeatureCases(DType dtype, DType activation) {
+  AttentionCase plain;
+  plain.format = {.dtype = dtype, .page_slots = 16, .head_dim = 64};
+  plain.heads = 2;
+  plain.group = 2;
+  plain.params.scale = 0.125f;
+  plain.tokens = 3;
+  plain.count = 100;
+  plain.first_slot = 5;
+  plain.q_position = 97;
+  plain.layout = {.alignment = 16, .params_alignment = 16};
+  plain.row_gap = 8;
+  plain.activation = activation;
+  std::vector<AttentionCase> cases(9, plain);
+  cases[1].params.softcap = 2.0f;
+  cases[2].params.window = 30;
+  cases[3].positions = true;
+  cases[4].rotary_dim = 64;
+  cases[5].key_mass = true;
+  cases[6].format.encoding = Encoding::kInt8;
+  cases[7].format.encoding = Encoding::kFp8E4M3;
+  cases[8].format.encoding = Encoding::kInt4;
+  return cases;
+}
+
 }  // namespace headway

@@ -4,6 +4,7 @@
 #define HEADWAY_KERNELS_TESTING_ATTENTION_PROBLEM_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,10 @@ class AttentionProblem {
 AttentionCase RandomAttentionCase(Random& random);
 // Decode as it goes to tiles: blocks, tiles and pages end anywhere.
 AttentionCase RandomDecodeCase(Random& random);
+
+// One case for each feature that AttentionRequest names, beside a plain one; heads of 64 elements,
+// 2 to a KV head, pages as a GPU wants them.
+std::vector<AttentionCase> FeatureCases(DType dtype, DType activation);
 
 template <typename T>
 T Pick(Random& random, std::initializer_list<T> choices) {

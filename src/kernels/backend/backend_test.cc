@@ -1,0 +1,83 @@
+#include "kernels/backend/backend.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/ref/ref_kernels.h"
+#include "kernels/testing/attention_problem.h"
+
+namespace headway {
+namespace {
+
+// What kernels say that they support they do as the definition does.
+void ExpectSupported(Backend& backend, ThreadPool& pool, const AttentionCase& c) {
+  Result<std::unique_ptr<Device>> device = backend.NewDevice(Env::Default(), nullptr, false);
+  ASSERT_TRUE(device.ok());
+  Budget budget("test", int64_t{1} << 30);
+  Result<std::unique_ptr<Kernels>> kernels = backend.NewKernels(&pool, nullptr);
+  ASSERT_TRUE(kernels.ok());
+  SCOPED_TRACE((*kernels)->name() + " " + c.Name());
+  ASSERT_TRUE((*kernels)->SupportsAttention(c.Request()));
+  const KernelLimits limits = {.rows = c.tokens,
+                               .max_in = 64,
+                               .max_out = 64,
+                               .head_dim = c.format.head_dim,
+                               .group = c.group,
+                               .query_heads = int64_t{c.heads} * c.group};
+  ASSERT_TRUE((*kernels)->Prepare(limits, **device, budget).ok());
+  Random random(7);
+  AttentionProblem problem(c, random);
+  const AttentionOutputs expected = problem.Expected();
+  const AttentionItem item = problem.Item();
+  std::unique_ptr<Stream> stream = *(*device)->NewStream(Lane::kCompute);
+  (*kernels)->Attend(*stream, c.format, c.group, c.params, {&item, 1});
+  ASSERT_TRUE(stream->Synchronize().ok());
+  // Tiles are not used for so few queries.
+  EXPECT_EQ("", problem.Disagreement({}, expected, problem.outputs));
+}
+
+TEST(Backend, CpuKernelsDoWhatTheySupport) {
+  ThreadPool pool(2);
+  for (const std::string& isa : CpuIsas()) {
+    Result<std::unique_ptr<Backend>> backend = NewBackend("cpu", isa);
+    ASSERT_TRUE(backend.ok());
+    Result<std::unique_ptr<Kernels>> kernels = (*backend)->NewKernels(&pool, nullptr);
+    ASSERT_TRUE(kernels.ok());
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const AttentionCase& c : FeatureCases(dtype, DType::kF32)) {
+        ASSERT_NO_FATAL_FAILURE(ExpectSupported(**backend, pool, c));
+      }
+    }
+    // The codes of a row come in pairs.
+    EXPECT_FALSE((*kernels)->SupportsAttention({.encoding = Encoding::kInt4, .head_dim = 5}));
+    EXPECT_TRUE((*kernels)->SupportsAttention({.head_dim = 5}));
+  }
+}
+
+TEST(Backend, TheDefinitionSupportsEverything) {
+  for (const AttentionCase& c : FeatureCases(DType::kBF16, DType::kF32)) {
+    EXPECT_TRUE(NewRefKernels()->SupportsAttention(c.Request())) << c.Name();
+  }
+}
+
+TEST(Backend, APlannedGpuSaysWhatItLacks) {
+  const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
+  for (const AttentionCase& c : FeatureCases(DType::kBF16, DType::kBF16)) {
+    EXPECT_EQ(gpu.sizes->SupportsAttention(c.Request()), !c.key_mass && c.rotary_dim == 0)
+        << c.Name();
+  }
+  for (const int head_dim : {8, 80, 256}) {
+    EXPECT_TRUE(gpu.sizes->SupportsAttention({.head_dim = head_dim})) << head_dim;
+  }
+  for (const int head_dim : {0, 4, 20, 264}) {
+    EXPECT_FALSE(gpu.sizes->SupportsAttention({.head_dim = head_dim})) << head_dim;
+  }
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,116 @@
+// What CudaKernels say that they support they do as the definition does; what they do not support
+// is an error of the stream.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "base/half.h"
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_testing.h"
+#include "kernels/testing/attention_problem.h"
+
+namespace headway::cuda {
+namespace {
+
+// A problem's memory on the GPU.
+class OnGpu {
+ public:
+  explicit OnGpu(AttentionProblem& problem)
+      : problem_(problem),
+        q_(Encoded(problem.q, problem.spec.activation)),
+        kv_(problem.kv.memory()),
+        positions_(problem.positions),
+        o_(problem.outputs.o),
+        lse_(problem.outputs.lse),
+        number_(1) {}
+
+  // Features that no GPU has yet get a pointer that is never followed.
+  AttentionItem Item() {
+    AttentionItem item = problem_.Item();
+    item.q = q_.at();
+    item.keys.pages = problem_.kv.RunIn(kv_.at());
+    if (item.keys.positions != nullptr) item.keys.positions = positions_.at();
+    if (item.transform.inv_freq != nullptr) item.transform.inv_freq = number_.at();
+    if (item.key_mass != nullptr) item.key_mass = number_.at();
+    item.o = o_.at();
+    item.lse = lse_.at();
+    return item;
+  }
+  AttentionOutputs Outputs() const {
+    return {o_.Read(problem_.outputs.o.size()), lse_.Read(problem_.outputs.lse.size()), {}};
+  }
+
+ private:
+  static std::vector<std::byte> Encoded(const std::vector<float>& values, DType dtype) {
+    std::vector<std::byte> bytes(values.size() * DTypeBytes(dtype));
+    for (size_t i = 0; i < values.size(); ++i) {
+      StoreFloat(bytes.data(), static_cast<int64_t>(i), dtype, values[i]);
+    }
+    return bytes;
+  }
+
+  AttentionProblem& problem_;
+  DeviceArray<std::byte> q_, kv_;
+  DeviceArray<int32_t> positions_;
+  DeviceArray<float> o_, lse_, number_;
+};
+
+// Weights in 16 bits are kept as two numbers; so are the factors of codes, which are off by 2^-22.
+// The exponential and the product with log2(e) take some units more.
+AttentionPrecision DecodePrecision(const AttentionCase& c) {
+  const double unit = UnitOf(c.format.dtype);
+  return {.dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0,
+          .more_units = 40,
+          .slack = 2,
+          .weight = c.format.dtype == DType::kF32 ? 0 : unit * unit,
+          .values = 8};
+}
+
+class AttentionSupportTest : public testing::TestWithParam<DType> {};
+
+TEST_P(AttentionSupportTest, DoesWhatItSupportsAndRefusesTheRest) {
+  for (const AttentionCase& c : FeatureCases(GetParam(), GetParam())) {
+    SCOPED_TRACE(c.Name());
+    Result<std::unique_ptr<Device>> device = NewCudaDevice({}, Env::Default(), nullptr);
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    Budget budget("test", int64_t{1} << 30);
+    Result<std::unique_ptr<Kernels>> made = NewCudaKernels(0);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    const std::unique_ptr<Kernels> kernels = std::move(*made);
+    const KernelLimits limits = {.rows = c.tokens,
+                                 .max_in = 64,
+                                 .max_out = 64,
+                                 .head_dim = c.format.head_dim,
+                                 .group = c.group,
+                                 .query_heads = int64_t{c.heads} * c.group,
+                                 .activation = GetParam(),
+                                 .encoding = c.format.encoding};
+    ASSERT_TRUE(kernels->Prepare(limits, **device, budget).ok());
+    std::unique_ptr<Stream> stream = *(*device)->NewStream(Lane::kCompute);
+    Random random(7);
+    AttentionProblem problem(c, random);
+    OnGpu on_gpu(problem);
+    const AttentionItem item = on_gpu.Item();
+    kernels->Attend(*stream, c.format, c.group, c.params, {&item, 1});
+    const Status status = stream->Synchronize();
+    if (kernels->SupportsAttention(c.Request())) {
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ("", problem.Disagreement(DecodePrecision(c), problem.Expected(), on_gpu.Outputs()));
+    } else {
+      ASSERT_EQ(status.code(), StatusCode::kUnsupported);
+      ASSERT_TRUE(c.key_mass || c.rotary_dim > 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionSupportTest,
+                         testing::Values(DType::kBF16, DType::kF16, DType::kF32),
+                         [](const auto& which) { return std::string(DTypeName(which.param)); });
+
+}  // namespace
+}  // namespace headway::cuda
