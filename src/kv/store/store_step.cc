@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "headway/refusal.h"
 #include "kv/store/store.h"
 #include "kv/store/store_impl.h"
 
@@ -165,10 +166,9 @@ void Store::Impl::UndoGrowth() {
 Status Store::Impl::LaneStatus() {
   const Status status = lanes.status();
   if (status.ok()) return status;
-  return Status(status.code(),
-                "an earlier error has ended this context; open it again (what its session saved "
-                "before is kept): " +
-                    status.message());
+  return status.Within(
+      {"an earlier error has ended this context; open it again (what its session saved before is "
+       "kept): "});
 }
 
 Status Store::BeginStep(std::span<const StepEntry> wanted) {
