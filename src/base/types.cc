@@ -1,7 +1,5 @@
 #include "base/types.h"
 
-#include <numeric>
-
 namespace headway {
 
 const char* DTypeName(DType dtype) {
@@ -49,23 +47,6 @@ const char* TierName(Tier tier) {
       return "disk";
   }
   return "?";
-}
-
-const char* PathName(Path path) {
-  switch (path) {
-    case Path::kResident:
-      return "resident";
-    case Path::kStream:
-      return "stream";
-  }
-  return "?";
-}
-
-HeadSet HeadSet::All(int kv_heads) {
-  HeadSet set;
-  set.heads.resize(static_cast<size_t>(kv_heads));
-  std::iota(set.heads.begin(), set.heads.end(), 0);
-  return set;
 }
 
 }  // namespace headway

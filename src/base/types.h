@@ -42,10 +42,6 @@ enum class Tier : uint8_t { kDevice, kHost, kDisk };
 inline constexpr int kTierCount = 3;
 const char* TierName(Tier tier);  // "device", "host", "disk"
 
-// How a range takes part in attention (see ARCHITECTURE.md).
-enum class Path : uint8_t { kResident, kStream };
-const char* PathName(Path path);
-
 // Token slots of a page, unless a test makes them fewer.
 inline constexpr int kDefaultPageSlots = 64;
 
@@ -66,14 +62,6 @@ struct ModelShape {
   int64_t KvBytesPerToken() const {
     return int64_t{2} * layers * kv_heads * head_dim * static_cast<int64_t>(DTypeBytes(dtype));
   }
-};
-
-// The KV heads that this rank holds, by their index in the model; ascending.
-struct HeadSet {
-  std::vector<int> heads;
-
-  static HeadSet All(int kv_heads);
-  int size() const { return static_cast<int>(heads.size()); }
 };
 
 }  // namespace headway

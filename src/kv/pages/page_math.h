@@ -21,11 +21,6 @@ class PageMath {
   int Segments(int64_t pages) const {
     return static_cast<int>(CeilDiv(pages, format_.segment_pages));
   }
-  // Closed pages of a segment, of `pages` in all.
-  int PagesIn(int segment, int64_t pages) const {
-    const int64_t before = int64_t{segment} * format_.segment_pages;
-    return static_cast<int>(std::clamp<int64_t>(pages - before, 0, int64_t{format_.segment_pages}));
-  }
   // The first segment that queries at positions >= `position` can see.
   int FirstVisible(int layer, int64_t position) const {
     const int64_t window = format_.WindowOf(layer);

@@ -479,6 +479,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionC
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
 }
 
+bool SlabFile::is_session() const { return impl_->session; }
 const CacheFormat& SlabFile::format() const { return impl_->format; }
 const Manifest& SlabFile::manifest() const { return impl_->manifest; }
 bool SlabFile::direct() const { return impl_->file->direct(); }

@@ -70,6 +70,7 @@ class SlabFile {
                                                        Budget* budget);
   ~SlabFile();
 
+  bool is_session() const;
   const CacheFormat& format() const;
   const Manifest& manifest() const;  // as committed last; empty before
 

@@ -63,7 +63,7 @@ SlabView Reader::ViewOfGathered(size_t index) {
   if (flight.ends_gather) lanes_->Wait(Lane::kCompute, flight.ready);
   SlabView view;
   view.segment = order_[index].segment;
-  view.keys.position = order_[index].segment * format_.segment_tokens();
+  view.keys.position = order_[index].position;
   view.keys.pages.count = int64_t{order_[index].pages} * format_.page.page_slots;
   view.x = flight.data;
   view.ends_gather = flight.ends_gather;

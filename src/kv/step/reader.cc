@@ -147,7 +147,7 @@ Result<SlabView> Reader::Next() {
   const Item& item = order_[index];
   SlabView view;
   view.segment = item.segment;
-  view.keys.position = item.segment * format_.segment_tokens();
+  view.keys.position = item.position;
   view.keys.pages = {.k = flight.data + format_.KOffset(0, 0),
                      .v = flight.data + format_.VOffset(0, 0),
                      .page_stride = format_.closed_stride(),

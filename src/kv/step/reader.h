@@ -35,7 +35,8 @@ class Reader {
   struct Item {
     SlabId slab = kNoSlab;
     int segment = 0;
-    int pages = 0;  // its first ones, to be read
+    int pages = 0;         // its first ones, to be read
+    int64_t position = 0;  // of its first key
   };
   // Appends to the order, and begins to bring the slabs that there is room for. They stay alive
   // until End. A gather holds slabs of one announcement.

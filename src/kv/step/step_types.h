@@ -52,6 +52,19 @@ struct StreamingRange {
   bool windowed = false;  // of them, some queries see only recent ones (CacheFormat.pattern)
 };
 
+// Segments [first, last); those before x_last keep X.
+struct SegmentSpan {
+  int first = 0;
+  int last = 0;
+  int x_last = 0;
+};
+
+struct SlabPlace {
+  Tier tier = Tier::kDevice;
+  int pages = 0;  // closed before the step
+  bool x = false;
+};
+
 }  // namespace headway::kv
 
 #endif  // HEADWAY_KV_STEP_STEP_TYPES_H_

@@ -1,11 +1,12 @@
 #include "kv/store/store.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/check.h"
-#include "kv/store/store_impl.h"
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
+#include "kv/step/step.h"
+#include "kv/store/session_keeper.h"
 
 namespace headway::kv {
 namespace {
@@ -20,134 +21,26 @@ bool SameFormat(const CacheFormat& a, const CacheFormat& b) {
          a.segment_pages == b.segment_pages && a.pattern == b.pattern;
 }
 
-std::vector<std::byte*> Slices(Buffer* buffer, int count, int64_t bytes) {
-  std::vector<std::byte*> slices;
-  for (int i = 0; i < count; ++i) slices.push_back(buffer->data() + i * bytes);
-  return slices;
-}
-
-Status NoSuchSequence(SequenceId id) {
-  return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
-}
-
 }  // namespace
+
+struct Store::Impl {
+  explicit Impl(std::unique_ptr<Cache> made)
+      : cache(std::move(made)),
+        sequences(cache.get()),
+        step(cache.get(), &sequences),
+        session(cache.get(), &sequences) {}
+
+  const std::unique_ptr<Cache> cache;
+  Sequences sequences;
+  Step step;
+  SessionKeeper session;
+};
 
 // --- Making
 
-Store::Impl::Impl(const StoreOptions& store_options, Lanes* store_lanes,
-                  std::unique_ptr<SlabFile> file, bool session)
-    : options(store_options),
-      format(options.format),
-      layouts(LayoutsOf(format)),
-      math(format),
-      streaming_pages(format),
-      is_session(session),
-      lanes(*store_lanes),
-      compute(&lanes.stream(Lane::kCompute)),
-      disk(std::move(file), options.disk_budget, &lanes, format) {
-  sequences.resize(static_cast<size_t>(options.max_sequences));
-}
-
-Store::Impl::~Impl() { lanes.Drain(); }
-
-Status Store::Impl::AllocateStaging(Device* device) {
-  Result<std::unique_ptr<Buffer>> slabs_on_device = device->Allocate(
-      *options.device_budget, static_cast<size_t>(options.staging_slabs * format.slab_bytes()),
-      "KV staging");
-  if (!slabs_on_device.ok()) return slabs_on_device.status();
-  staging = std::move(*slabs_on_device);
-  if (format.keeps_x()) {
-    Result<std::unique_ptr<Buffer>> on_device = device->Allocate(
-        *options.device_budget,
-        static_cast<size_t>(options.gathers * format.XBytes(options.gather_tokens)), "X staging");
-    if (!on_device.ok()) return on_device.status();
-    gathers = std::move(*on_device);
-  }
-  if (!disk.present() || options.bounce_slabs == 0) return OkStatus();
-  Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
-      options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget,
-      static_cast<size_t>(options.bounce_slabs * format.slab_bytes()), "KV bounce buffers");
-  if (!slabs_on_host.ok()) return slabs_on_host.status();
-  bounce = std::move(*slabs_on_host);
-  return OkStatus();
-}
-
-Status Store::Impl::MakePools(SlabKind kind, Device* device) {
-  const SlabLayout& layout = Of(layouts, kind);
-  if (!layout.kept) return OkStatus();
-  const bool moves = !layout.home.has_value();
-  if (moves) {
-    auto& on_device = Of(pools, kind)[static_cast<size_t>(Tier::kDevice)];
-    on_device = std::make_unique<FramePool>(Tier::kDevice, device, options.device_budget,
-                                            layout.slab_bytes, poison.get());
-    Status room = on_device->Preallocate(options.device_slabs);
-    if (!room.ok()) return room;
-  }
-  auto& on_host = Of(pools, kind)[static_cast<size_t>(Tier::kHost)];
-  on_host = std::make_unique<FramePool>(Tier::kHost, device, options.host_budget, layout.slab_bytes,
-                                        poison.get());
-  if (options.alias_host_slabs > 0) return on_host->PreallocateAliased(options.alias_host_slabs);
-  return on_host->Preallocate(moves ? options.host_slabs : options.x_slabs);
-}
-
-SlabHomes Store::Impl::HomesOf(SlabKind kind) {
-  const SlabLayout& layout = Of(layouts, kind);
-  SlabHomes homes;
-  homes.device = Of(pools, kind)[static_cast<size_t>(Tier::kDevice)].get();
-  homes.host = Of(pools, kind)[static_cast<size_t>(Tier::kHost)].get();
-  homes.disk = &disk;
-  homes.placement =
-      layout.home.has_value() ? Placement::Fixed(*layout.home) : Placement::Make(options.placement);
-  return homes;
-}
-
-Status Store::Impl::Allocate(Device* device) {
-  Result<std::unique_ptr<StepBuffers>> made =
-      StepBuffers::Create(format, layouts, {options.max_step_tokens, options.max_sequences}, device,
-                          options.device_budget);
-  if (!made.ok()) return made.status();
-  buffers = std::move(*made);
-  Result<std::unique_ptr<StreamingHeads>> heads =
-      StreamingHeads::Create(format, options.max_sequences, device, options.device_budget);
-  if (!heads.ok()) return heads.status();
-  streaming = std::move(*heads);
-  Status status = AllocateStaging(device);
-  if (!status.ok()) return status;
-  if (options.poison_freed) {
-    int64_t largest = std::max(streaming->place_bytes(), format.XBytes(options.gather_tokens));
-    for (const SlabKind kind : kAllSlabKinds) {
-      if (!Of(layouts, kind).kept) continue;
-      const OpenPages& pages = buffers->of(kind);
-      largest = std::max({largest, Of(layouts, kind).slab_bytes, pages.open_place_bytes(),
-                          pages.append_half_bytes()});
-    }
-    Result<std::unique_ptr<Poison>> filler = Poison::Create(device, &lanes, largest);
-    if (!filler.ok()) return filler.status();
-    poison = std::move(*filler);
-  }
-  PerSlabKind<SlabHomes> homes;
-  for (const SlabKind kind : kAllSlabKinds) {
-    status = MakePools(kind, device);
-    if (!status.ok()) return status;
-    Of(homes, kind) = HomesOf(kind);
-  }
-  mover.emplace(
-      &lanes, &disk,
-      Slices(bounce.get(), bounce == nullptr ? 0 : options.bounce_slabs, format.slab_bytes()));
-  slabs.emplace(format, layouts, std::move(homes), &lanes, &*mover);
-  slabs->set_keep_disk_copies(is_session);
-  const int64_t gather_bytes = format.XBytes(options.gather_tokens);
-  const ReadBuffers read_buffers = {
-      Slices(staging.get(), options.staging_slabs, format.slab_bytes()),
-      Slices(gathers.get(), gathers == nullptr ? 0 : options.gathers, gather_bytes),
-      options.gather_tokens / math.slots(), gather_bytes};
-  reader.emplace(format, &lanes, &*mover, &*slabs, read_buffers, poison.get());
-  return OkStatus();
-}
-
 Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* env, Device* device,
                                              Lanes* lanes, std::unique_ptr<SlabFile> session) {
-  Status status = CheckOptions(options);
+  Status status = CheckStoreOptions(options);
   if (!status.ok()) return status;
   const bool has_disk = session != nullptr || !options.disk_directory.empty();
   if (has_disk && (options.bounce_slabs < 1 || options.disk_budget == nullptr)) {
@@ -179,239 +72,116 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
     if (!file.ok()) return file.status();
     session = std::move(*file);
   }
-  auto impl = std::make_unique<Impl>(options, lanes, std::move(session), is_session);
-  status = impl->Allocate(device);
-  if (!status.ok()) return status;
-  return std::unique_ptr<Store>(new Store(std::move(impl)));
+  Result<std::unique_ptr<Cache>> cache = Cache::Create(options, device, lanes, std::move(session));
+  if (!cache.ok()) return cache.status();
+  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(*cache))));
 }
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
-void Store::Drain() { impl_->lanes.Drain(); }
-Lanes& Store::lanes() { return impl_->lanes; }
-
-// --- Sequences
-
-const Sequence* Store::Impl::Find(SequenceId id) const {
-  if (id < 0) return nullptr;
-  for (const Sequence& sequence : sequences) {
-    if (sequence.id == id) return &sequence;
-  }
-  return nullptr;
-}
-
-Sequence* Store::Impl::Find(SequenceId id) {
-  return const_cast<Sequence*>(std::as_const(*this).Find(id));
-}
-
-int Store::Impl::FreePlace() const {
-  for (const Sequence& sequence : sequences) {
-    if (sequence.id < 0) return PlaceOf(sequence);
-  }
-  return -1;
-}
-
-void Store::Impl::Begin(Sequence& sequence) {
-  sequence.id = next_id++;
-  sequence.length = 0;
-  sequence.x_segments = 0;
-  sequence.slabs.assign(static_cast<size_t>(format.layers * format.max_head_groups()), {});
-  sequence.freed.assign(static_cast<size_t>(format.layers), 0);
-  sequence.recent_first = streaming_pages.sink();
-  sequence.recent_area = 0;
-}
-
-void Store::Impl::Release(std::vector<SlabId>& ids, int first, int last) {
-  for (int segment = first; segment < last; ++segment) {
-    SlabId& id = ids[static_cast<size_t>(segment)];
-    if (id != kNoSlab) slabs->Release(std::exchange(id, kNoSlab));
-  }
-}
-
-void Store::Impl::Cut(Sequence& sequence, int64_t tokens) {
-  const int64_t pages = math.ClosedPages(tokens);
-  const int segments = math.Segments(pages);
-  for (int layer = 0; layer < format.layers; ++layer) {
-    int& freed = sequence.freed[static_cast<size_t>(layer)];
-    freed = std::min(freed, segments);
-    for (int group = 0; group < format.head_groups(layer); ++group) {
-      std::vector<SlabId>& ids = SlabsOf(sequence, layer, group);
-      if (static_cast<int>(ids.size()) > segments) {
-        Release(ids, segments, static_cast<int>(ids.size()));
-        ids.resize(static_cast<size_t>(segments));
-      }
-      if (ids.empty() || ids.back() == kNoSlab) continue;
-      const SlabId last = ids.back();
-      if ((*slabs)[last].refs == 1) {
-        slabs->Cut(last, math.PagesIn(static_cast<int>(ids.size()) - 1, pages));
-      }
-    }
-  }
-  sequence.recent_first = std::min(sequence.recent_first, std::max(streaming_pages.sink(), pages));
-  sequence.length = tokens;
-}
-
-void Store::Impl::DropSequence(Sequence& sequence) {
-  Cut(sequence, 0);
-  sequence.id = -1;
-  if (poison == nullptr) return;
-  // One fence for the whole place: the poison waits for the last reader of any layer.
-  Fence used;
-  used.Add(Lane::kCompute, lanes.Soon(Lane::kCompute));
-  const int place = PlaceOf(sequence);
-  for (int layer = 0; layer < format.layers; ++layer) used.Join(buffers->open_fence(place, layer));
-  for (const SlabKind kind : kAllSlabKinds) {
-    if (!Of(layouts, kind).kept) continue;
-    const OpenPages& pages = buffers->of(kind);
-    poison->Fill(pages.Open(place, 0, 0), pages.open_place_bytes(), &used);
-  }
-  if (streaming->place_bytes() > 0) {
-    poison->Fill(streaming->Place(place), streaming->place_bytes(), &used);
-  }
-  for (int layer = 0; layer < format.layers; ++layer) buffers->open_fence(place, layer).Join(used);
-}
-
-Status Store::Impl::RefuseInStep(const char* what) const {
-  if (!in_step) return OkStatus();
-  return Status(StatusCode::kInvalidArgument,
-                "KV store: " + std::string(what) + " while a step is in progress");
-}
-
-Result<SequenceId> Store::CreateSequence(int x_segments) {
-  if (x_segments < 0 || (x_segments > 0 && !impl_->format.keeps_x())) {
-    return Status(StatusCode::kInvalidArgument,
-                  "KV store: " + std::to_string(x_segments) +
-                      " segments of a sequence cannot keep what they are recomputed from");
-  }
-  const int place = impl_->FreePlace();
-  if (place < 0) {
-    return Status(StatusCode::kOutOfBudget,
-                  "KV store: all " + std::to_string(impl_->options.max_sequences) +
-                      " sequences are in use; drop one, or make the store for more");
-  }
-  Sequence& sequence = impl_->sequences[static_cast<size_t>(place)];
-  impl_->Begin(sequence);
-  sequence.x_segments = x_segments;
-  return sequence.id;
-}
-
-Result<SequenceId> Store::Fork(SequenceId id) {
-  Status status = impl_->RefuseInStep("a sequence cannot be forked");
-  if (!status.ok()) return status;
-  if (impl_->Find(id) == nullptr) return NoSuchSequence(id);
-  Result<SequenceId> made = CreateSequence();
-  if (!made.ok()) return made;
-  const Sequence& from = *impl_->Find(id);
-  Sequence& to = *impl_->Find(*made);
-  to.length = from.length;
-  to.x_segments = from.x_segments;
-  to.slabs = from.slabs;
-  to.freed = from.freed;
-  to.recent_first = from.recent_first;
-  to.recent_area = from.recent_area;
-  for (const std::vector<SlabId>& ids : to.slabs) {
-    for (const SlabId slab : ids) {
-      if (slab != kNoSlab) impl_->slabs->AddRef(slab);
-    }
-  }
-  const int64_t open = from.length % impl_->math.slots();
-  const int64_t streaming_bytes = impl_->streaming->place_bytes();
-  if (open == 0 && streaming_bytes == 0) return made;
-  StepBuffers& buffers = *impl_->buffers;
-  const int from_place = impl_->PlaceOf(from), to_place = impl_->PlaceOf(to);
-  for (int layer = 0; layer < impl_->format.layers; ++layer) {
-    impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(from_place, layer));
-    impl_->lanes.Wait(Lane::kCompute, buffers.open_fence(to_place, layer));
-  }
-  for (const SlabKind kind : kAllSlabKinds) {
-    if (!to.Keeps(kind)) continue;
-    const OpenPages& pages = buffers.of(kind);
-    impl_->compute->Copy(pages.Open(to_place, 0, 0), pages.Open(from_place, 0, 0),
-                         static_cast<size_t>(pages.open_place_bytes()));
-  }
-  if (streaming_bytes > 0) {
-    impl_->compute->Copy(impl_->streaming->Place(to_place), impl_->streaming->Place(from_place),
-                         static_cast<size_t>(streaming_bytes));
-  }
-  return made;
-}
-
-void Store::Drop(SequenceId id) {
-  Sequence* sequence = impl_->Find(id);
-  if (sequence == nullptr) return;
-  if (impl_->in_step) {
-    for (const Impl::Entry& entry : impl_->entries) {
-      HEADWAY_CHECK(entry.place != impl_->PlaceOf(*sequence));
-    }
-  }
-  impl_->DropSequence(*sequence);
-}
-
-int64_t Store::Length(SequenceId id) const {
-  const Sequence* sequence = impl_->Find(id);
-  return sequence == nullptr ? 0 : sequence->length;
-}
-
-Result<int64_t> Store::Truncate(SequenceId id, int64_t tokens) {
-  Status status = impl_->RefuseInStep("a sequence cannot be truncated");
-  if (!status.ok()) return status;
-  Sequence* sequence = impl_->Find(id);
-  if (sequence == nullptr) return NoSuchSequence(id);
-  if (tokens < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "KV store: a sequence cannot be truncated to " + std::to_string(tokens));
-  }
-  const int64_t keep = impl_->math.ClosedTokens(std::min(tokens, sequence->length));
-  const int segments = impl_->math.Segments(impl_->math.ClosedPages(keep));
-  for (int layer = 0; layer < impl_->format.layers; ++layer) {
-    const int needed = impl_->math.FirstKept(layer, keep);
-    if (needed < segments && needed < sequence->freed[static_cast<size_t>(layer)]) {
-      return Status(StatusCode::kNotFound,
-                    "KV store: the first " + std::to_string(keep) +
-                        " tokens cannot be gone back to: the sliding window of layer " +
-                        std::to_string(layer) + " has let go of pages that they need");
-    }
-  }
-  const int64_t pages = impl_->math.ClosedPages(keep);
-  const int64_t needed = impl_->streaming_pages.FirstVisible(keep);
-  if (impl_->streaming->place_bytes() > 0 && needed < pages && needed < sequence->recent_first) {
-    return Status(StatusCode::kNotFound,
-                  "KV store: the first " + std::to_string(keep) +
-                      " tokens cannot be gone back to: the streaming heads have let go of pages "
-                      "that they need");
-  }
-  impl_->Cut(*sequence, keep);
-  return keep;
-}
-
-int64_t Store::Impl::StreamingPagesOf(const Sequence& sequence) const {
-  const int64_t closed = math.ClosedPages(sequence.length);
-  return std::min(closed, streaming_pages.sink()) +
-         std::max<int64_t>(0, closed - sequence.recent_first);
-}
+void Store::Drain() { impl_->cache->lanes.Drain(); }
+Lanes& Store::lanes() { return impl_->cache->lanes; }
+Status Store::LaneStatus() { return impl_->cache->LaneStatus(); }
+const CacheFormat& Store::format() const { return impl_->cache->format; }
 
 TierUsage Store::Usage(Tier tier) const {
+  const Cache& cache = *impl_->cache;
   TierUsage usage;
   for (const SlabKind kind : kAllSlabKinds) {
-    const int64_t count = impl_->slabs->Count(kind, tier);
+    const int64_t count = cache.slabs->Count(kind, tier);
     usage.slabs += count;
-    usage.bytes += count * Of(impl_->layouts, kind).slab_bytes;
+    usage.bytes += count * Of(cache.layouts, kind).slab_bytes;
   }
-  usage.tokens_bytes = impl_->slabs->PageBytes(tier);
-  if (tier != Tier::kDevice) return usage;
-  for (const Sequence& sequence : impl_->sequences) {
-    if (sequence.id < 0) continue;
-    usage.bytes += impl_->streaming->place_bytes();
-    usage.tokens_bytes += 2 * impl_->format.pattern.StreamingHeads() *
-                          impl_->StreamingPagesOf(sequence) *
-                          static_cast<int64_t>(impl_->format.page.bytes());
+  usage.tokens_bytes = cache.slabs->PageBytes(tier);
+  if (tier == Tier::kDevice) {
+    usage.bytes += impl_->sequences.StreamingBytes();
+    usage.tokens_bytes += impl_->sequences.StreamingTokenBytes();
   }
   return usage;
 }
 
-const CacheFormat& Store::format() const { return impl_->format; }
+// --- Sequences
 
-bool Store::has_session() const { return impl_->is_session; }
+Result<SequenceId> Store::CreateSequence(int x_segments) {
+  return impl_->sequences.Create(x_segments);
+}
+
+Result<SequenceId> Store::Fork(SequenceId sequence) {
+  Status status = impl_->step.Refuse("a sequence cannot be forked");
+  if (!status.ok()) return status;
+  return impl_->sequences.Fork(sequence);
+}
+
+void Store::Drop(SequenceId id) {
+  Sequence* sequence = impl_->sequences.Find(id);
+  if (sequence == nullptr) return;
+  HEADWAY_CHECK(!impl_->step.Has(impl_->sequences.PlaceOf(*sequence)));
+  impl_->sequences.DropSequence(*sequence);
+}
+
+int64_t Store::Length(SequenceId id) const {
+  const Sequence* sequence = std::as_const(impl_->sequences).Find(id);
+  return sequence == nullptr ? 0 : sequence->length;
+}
+
+Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
+  Status status = impl_->step.Refuse("a sequence cannot be truncated");
+  if (!status.ok()) return status;
+  return impl_->sequences.Truncate(sequence, tokens);
+}
+
+// --- A step
+
+Status Store::BeginStep(std::span<const StepEntry> entries) { return impl_->step.Begin(entries); }
+PageRun Store::Target(int entry, int layer, int group) {
+  return impl_->step.Target(entry, layer, group);
+}
+std::byte* Store::XTarget(int entry, int layer) { return impl_->step.XTarget(entry, layer); }
+KeyRun Store::Tail(int entry, int layer, int group) {
+  return impl_->step.Tail(entry, layer, group);
+}
+std::array<StreamingRange, 5> Store::StreamingRanges(int entry, int layer) {
+  return impl_->step.StreamingRanges(entry, layer);
+}
+SegmentSpan Store::Segments(int entry, int layer) const {
+  return impl_->step.Segments(entry, layer);
+}
+void Store::CloseLayer(int layer) { impl_->step.CloseLayer(layer); }
+Status Store::EndStep() { return impl_->step.End(); }
+void Store::AbortStep() { impl_->step.Abort(); }
+
+// --- Reading
+
+Status Store::Announce(std::span<const SlabRead> reads) { return impl_->step.Announce(reads); }
+Status Store::HoldOnHost(std::span<const HostRead> reads) { return impl_->step.HoldOnHost(reads); }
+Status Store::BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host) {
+  return impl_->step.BeginReads(order, on_host);
+}
+Result<SlabView> Store::NextRead() { return impl_->step.NextRead(); }
+void Store::FinishRead(const SlabView& view) { impl_->step.FinishRead(view); }
+
+SlabPlace Store::PlaceOf(const SlabRead& slab) const { return impl_->step.PlaceOf(slab); }
+KeyRun Store::KeysOnHost(const HostRead& read) const { return impl_->step.KeysOnHost(read); }
+void Store::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
+                      std::function<Status()> work) {
+  impl_->step.RunOnHost(reads, cost, std::move(work));
+}
+void Store::AwaitHost() { impl_->step.AwaitHost(); }
+
+// --- Sessions
+
+Status Store::Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta) {
+  Status status = impl_->step.Refuse("a session cannot be saved");
+  return status.ok() ? impl_->session.Save(sequence, tokens, std::move(meta)) : status;
+}
+
+Result<SequenceId> Store::Restore() {
+  Status status = impl_->step.Refuse("a session cannot be restored");
+  if (!status.ok()) return status;
+  return impl_->session.Restore();
+}
+
+bool Store::has_session() const { return impl_->cache->disk.holds_session(); }
 
 }  // namespace headway::kv

@@ -28,44 +28,9 @@
 #include "kv/policy/placement.h"
 #include "kv/session/slab_file.h"
 #include "kv/step/step_types.h"
+#include "kv/step/store_options.h"
 
 namespace headway::kv {
-
-struct StoreOptions {
-  CacheFormat format;
-  int max_sequences = 1;
-  int64_t max_step_tokens = 512;  // tokens of all sequences that one step appends at most
-  int staging_slabs = 2;          // device buffers that streamed slabs pass through
-  int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
-  int64_t device_slabs = 0;       // for which Create takes memory at once
-  int64_t host_slabs = 0;
-  int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
-  // Where the format keeps X: host slabs of it for which Create takes memory at once; tokens of a
-  // gather, X that is read and recomputed together, a multiple of the page's slots and at least a
-  // segment; and the device buffers that gathers pass through.
-  int64_t x_slabs = 0;
-  int64_t gather_tokens = 0;
-  int gathers = 2;
-  PlacementKind placement = PlacementKind::kFirstFit;
-  Kernels* kernels =
-      nullptr;  // encode pages that close, on the compute stream; where the format does
-  Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
-  Budget* host_budget = nullptr;    // bounds host slabs, and bounce buffers unless these have
-  Budget* bounce_budget = nullptr;  // one of their own
-  Budget* disk_budget = nullptr;    // bounds the slab file
-  std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
-  bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
-};
-
-// The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
-struct StoreFootprint {
-  int64_t open_pages = 0;       // device
-  int64_t append_buffer = 0;    // device; with that of encoded pages
-  int64_t streaming_heads = 0;  // device
-  int64_t staging = 0;          // device
-  int64_t bounce = 0;           // host
-};
-StoreFootprint FootprintOf(const StoreOptions& options);
 
 struct TierUsage {
   int64_t slabs = 0;
@@ -118,11 +83,7 @@ class Store {
   std::array<StreamingRange, 5> StreamingRanges(int entry, int layer);
   // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
   // [first, last).
-  struct SegmentSpan {
-    int first = 0;
-    int last = 0;
-    int x_last = 0;  // those before this one keep X
-  };
+  using SegmentSpan = kv::SegmentSpan;
   SegmentSpan Segments(int entry, int layer) const;
   // The kernels of this layer are enqueued on the compute stream: closed pages start on their way.
   void CloseLayer(int layer);
@@ -143,11 +104,7 @@ class Store {
   void FinishRead(const SlabView& view);  // kernels that read it are enqueued
 
   // --- Reading on the host. Both within a step.
-  struct SlabPlace {
-    Tier tier = Tier::kDevice;
-    int pages = 0;  // closed before the step
-    bool x = false;
-  };
+  using SlabPlace = kv::SlabPlace;
   SlabPlace PlaceOf(const SlabRead& slab) const;
   // Where the pages of a slab of BeginReads' `on_host` are.
   KeyRun KeysOnHost(const HostRead& read) const;

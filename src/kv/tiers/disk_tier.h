@@ -50,6 +50,7 @@ class DiskTier {
       : file_(std::move(file)), budget_(budget), lanes_(lanes), format_(format) {}
 
   bool present() const { return file_ != nullptr; }
+  bool holds_session() const { return file_ != nullptr && file_->is_session(); }
   SlabFile& file() { return *file_; }
   // Any write has failed since the store was made: copies are worth checking.
   bool has_failed() const { return has_failed_; }

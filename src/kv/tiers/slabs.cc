@@ -201,7 +201,8 @@ void Slabs::Rehome(Slab& slab, const Place& place) {
   const Fence used = slab.behind();
   if (slab.tier != Tier::kDisk) {
     PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
-  } else if (!keep_disk_copies_) {
+  } else if (!HomesOf(slab.kind).disk->holds_session()) {
+    // A session has use for the copy on disk, which outlives the move up to a faster tier.
     HomesOf(slab.kind).disk->Give(std::exchange(slab.disk, nullptr), used);
   }
   slab.tier = place.tier;

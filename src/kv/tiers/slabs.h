@@ -13,7 +13,7 @@
 #include "device/lanes.h"
 #include "headway/status.h"
 #include "kv/pages/format.h"
-#include "kv/pages/sequence.h"
+#include "kv/pages/page_table.h"
 #include "kv/pages/slab_layout.h"
 #include "kv/policy/placement.h"
 #include "kv/tiers/disk_tier.h"
@@ -103,9 +103,6 @@ class Slabs {
   // Slots that KeepOnDisk would take.
   bool NeedsSlot(const Slab& slab, int pages) const;
 
-  // Copies on disk outlive the move up to a faster tier: a session has use for them.
-  void set_keep_disk_copies(bool keep) { keep_disk_copies_ = keep; }
-
   SlabPages PagesOf(const Slab& slab, int first, int count) const {
     return {&LayoutOf(slab), format_.HeadsIn(slab.layer, slab.group), first, count};
   }
@@ -134,7 +131,6 @@ class Slabs {
   const PerSlabKind<SlabHomes> homes_;
   Lanes* const lanes_;
   Mover* const mover_;
-  bool keep_disk_copies_ = false;
   std::vector<Slab> slabs_;
   std::vector<SlabId> free_ids_;
   std::vector<SlabId> movable_;  // reused by Demote

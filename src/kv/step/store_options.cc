@@ -1,10 +1,14 @@
+#include "kv/step/store_options.h"
+
 #include <algorithm>
 #include <limits>
 #include <string>
 
 #include "base/bytes.h"
+#include "kv/pages/streaming_pages.h"
+#include "kv/session/manifest.h"
+#include "kv/step/step_buffers.h"
 #include "kv/step/streaming_heads.h"
-#include "kv/store/store_impl.h"
 
 namespace headway::kv {
 namespace {
@@ -72,7 +76,7 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   return footprint;
 }
 
-Status CheckOptions(const StoreOptions& options) {
+Status CheckStoreOptions(const StoreOptions& options) {
   const CacheFormat& format = options.format;
   Status status = CheckFormat(format);
   if (status.ok()) status = CheckCount("the number of sequences", options.max_sequences, 1);

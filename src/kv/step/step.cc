@@ -1,0 +1,258 @@
+#include "kv/step/step.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace headway::kv {
+namespace {
+
+// Positions are int32_t in kernels.
+constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
+
+Status Invalid(const std::string& text) {
+  return Status(StatusCode::kInvalidArgument, "KV store: " + text);
+}
+
+}  // namespace
+
+// --- Beginning
+
+Status Step::PlanStep(std::span<const StepEntry> wanted) {
+  entries_.clear();
+  if (wanted.empty()) return Invalid("a step needs at least one sequence");
+  int64_t tokens = 0, append_page = 0, encoded_page = 0;
+  for (const StepEntry& want : wanted) {
+    const Sequence* sequence = sequences_.Find(want.sequence);
+    if (sequence == nullptr) return Invalid("no sequence " + std::to_string(want.sequence));
+    Entry entry;
+    entry.place = sequences_.PlaceOf(*sequence);
+    for (const Entry& other : entries_) {
+      if (other.place == entry.place) {
+        return Invalid("sequence " + std::to_string(want.sequence) + " is twice in a step");
+      }
+    }
+    if (want.tokens < 1 || want.tokens > cache_.options.max_step_tokens - tokens) {
+      return Invalid("a step of " + std::to_string(want.tokens) + " tokens for sequence " +
+                     std::to_string(want.sequence) + "; a step takes 1 to " +
+                     std::to_string(cache_.options.max_step_tokens) + " tokens in all");
+    }
+    if (want.tokens > kMaxLength - sequence->length) {
+      return Invalid("sequence " + std::to_string(want.sequence) + " would be longer than " +
+                     std::to_string(kMaxLength) + " tokens");
+    }
+    tokens += want.tokens;
+    entry.tokens = want.tokens;
+    entry.before = sequence->length;
+    entry.appends = want.tokens > 1;
+    entry.pages = CeilDiv(entry.before % cache_.math.slots() + entry.tokens, cache_.math.slots());
+    if (entry.appends) {
+      entry.append_page = append_page;
+      append_page += entry.pages;
+    }
+    entry.closing = cache_.math.ClosedPages(entry.before + entry.tokens) -
+                    cache_.math.ClosedPages(entry.before);
+    entry.encoded_page = encoded_page;
+    encoded_page += entry.closing;
+    entries_.push_back(entry);
+  }
+  HEADWAY_CHECK(std::max(append_page, encoded_page) <= cache_.buffers->append_pages());
+  return OkStatus();
+}
+
+Step::Growth Step::GrowthOf(const Entry& entry, const PageTable& table, int layer) const {
+  Growth growth;
+  if (entry.closing == 0) return growth;
+  growth.last = cache_.math.Segments(table.pages() + entry.closing);
+  // What no later query will see is not stored at all.
+  growth.first = std::max(static_cast<int>(table.pages() / cache_.format.segment_pages),
+                          cache_.math.FirstKept(layer, entry.before + entry.tokens));
+  growth.first = std::min(growth.first, growth.last);
+  return growth;
+}
+
+bool Step::MustCopy(const Slab& slab, int pages) const {
+  return slab.refs > 1 || (slab.tier == Tier::kDisk && pages < slab.disk->sealed);
+}
+
+PerSlabKind<int64_t> Step::NewSlabs() const {
+  PerSlabKind<int64_t> count = {};
+  for (const Entry& entry : entries_) {
+    const Sequence& sequence = sequences_.at(entry.place);
+    for (int layer = 0; layer < cache_.format.layers; ++layer) {
+      for (const PageTable& table : sequence.tables.of_layer(layer)) {
+        const Growth growth = GrowthOf(entry, table, layer);
+        for (int segment = growth.first; segment < growth.last; ++segment) {
+          Of(count, sequence.KindOf(segment)) += table.groups().size();
+        }
+        // The first may have pages already.
+        const int pages = table.PagesIn(growth.first);
+        if (growth.first >= growth.last || pages == 0) continue;
+        for (int group = table.groups().first; group < table.groups().last; ++group) {
+          const Slab& slab = (*cache_.slabs)[table.slab(group, growth.first)];
+          if (!MustCopy(slab, pages)) --Of(count, slab.kind);
+        }
+      }
+    }
+  }
+  return count;
+}
+
+Status Step::Grow(const Entry& entry, int layer, int group) {
+  Sequence& sequence = sequences_.at(entry.place);
+  PageTable& table = sequence.tables.of(layer, group);
+  const Growth growth = GrowthOf(entry, table, layer);
+  for (int segment = growth.first; segment < growth.last; ++segment) {
+    const SlabId old = segment < table.segments() ? table.slab(group, segment) : kNoSlab;
+    SlabId id = old;
+    const int pages = table.PagesIn(segment);
+    if (old == kNoSlab || MustCopy((*cache_.slabs)[old], pages)) {
+      Result<SlabId> made = old == kNoSlab
+                                ? cache_.slabs->New(sequence.KindOf(segment), layer, group)
+                                : cache_.slabs->CopyOf(old, pages);
+      if (!made.ok()) return made.status();
+      id = *made;
+      table.Exchange(group, segment, id);
+      changes_.push_back(Change{entry.place, layer, group, segment, old});
+    } else {
+      cache_.slabs->Cut(id, pages);
+    }
+    (*cache_.slabs)[id].growing = true;
+    growing_.push_back(id);
+  }
+  return OkStatus();
+}
+
+Status Step::GrowAll() {
+  const PerSlabKind<int64_t> needed = NewSlabs();
+  Status status;
+  for (const SlabKind kind : kAllSlabKinds) {
+    if (status.ok() && Of(needed, kind) > 0)
+      status = cache_.slabs->CheckRoom(kind, Of(needed, kind));
+  }
+  if (!status.ok()) return status;
+  for (const Entry& entry : entries_) {
+    for (int layer = 0; layer < cache_.format.layers; ++layer) {
+      for (int group = 0; group < cache_.format.head_groups(layer); ++group) {
+        status = Grow(entry, layer, group);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  return OkStatus();
+}
+
+void Step::UndoGrowth() {
+  for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
+  for (const Change& change : changes_) {
+    PageTables& tables = sequences_.at(change.place).tables;
+    cache_.slabs->Release(
+        tables.of(change.layer, change.group).Exchange(change.group, change.segment, change.old));
+  }
+  for (const Entry& entry : entries_) {
+    for (PageTable& table : TablesOf(entry).all()) {
+      table.Resize(cache_.math.Segments(table.pages()), ReleaserOf(*cache_.slabs));
+    }
+  }
+}
+
+Status Step::Refuse(const std::string& what) const {
+  if (!in_step_) return OkStatus();
+  return Invalid(what + " while a step is in progress");
+}
+
+bool Step::Has(int place) const {
+  return in_step_ && std::any_of(entries_.begin(), entries_.end(),
+                                 [place](const Entry& entry) { return entry.place == place; });
+}
+
+Status Step::Begin(std::span<const StepEntry> wanted) {
+  Status status = Refuse("a step cannot begin");
+  if (status.ok()) status = cache_.LaneStatus();
+  if (status.ok()) status = PlanStep(wanted);
+  if (!status.ok()) return status;
+  changes_.clear();
+  growing_.clear();
+  status = GrowAll();
+  if (!status.ok()) {
+    UndoGrowth();
+    return status;
+  }
+  for (const Change& change : changes_) {
+    if (change.old != kNoSlab) cache_.slabs->Release(change.old);
+  }
+  in_step_ = true;
+  cache_.slabs->BeginStep();
+  current_ = -1;
+  layers_closed_ = 0;
+  return OkStatus();
+}
+
+// --- Ending
+
+void Step::FinishEntry(const Entry& entry) {
+  Sequence& sequence = sequences_.at(entry.place);
+  sequence.length = entry.before + entry.tokens;
+  const int64_t closed = cache_.math.ClosedPages(sequence.length);
+  if (closed > cache_.math.ClosedPages(entry.before)) {
+    sequence.recent_first = cache_.streaming_pages.FirstKept(sequence.recent_first, closed);
+    sequence.recent_area = 1 - sequence.recent_area;
+  }
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    for (PageTable& table : sequence.tables.of_layer(layer)) {
+      table.set_pages(table.pages() + entry.closing);
+      const int segments = cache_.math.Segments(table.pages());
+      table.Resize(segments, ReleaserOf(*cache_.slabs));
+      table.FreeBefore(std::min(segments, cache_.math.FirstKept(layer, sequence.length)),
+                       ReleaserOf(*cache_.slabs));
+    }
+  }
+}
+
+// Errors of lanes, and of writes to disk of slabs that the step's sequences own.
+Status Step::EntriesStatus() {
+  Status status = cache_.lanes.status();
+  if (!status.ok() || !cache_.disk.has_failed()) return status;
+  for (const Entry& entry : entries_) {
+    for (const PageTable& table : TablesOf(entry).all()) {
+      table.ForEachSlab([&](int, int, SlabId id) {
+        const Slab& slab = (*cache_.slabs)[id];
+        if (status.ok() && slab.tier == Tier::kDisk) status = slab.disk->Check(slab.pages);
+      });
+    }
+  }
+  return status;
+}
+
+Status Step::End() {
+  HEADWAY_CHECK(in_step_ && layers_closed_ == cache_.format.layers);
+  Status status = reader_.End();
+  if (status.ok()) status = EntriesStatus();
+  if (!status.ok()) {
+    Abort();
+    return status;
+  }
+  EndHolds();
+  for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
+  for (const Entry& entry : entries_) FinishEntry(entry);
+  in_step_ = false;
+  return OkStatus();
+}
+
+void Step::Abort() {
+  if (!in_step_) return;
+  // Whatever the reads brought is dropped with the step.
+  Status ignored = reader_.End();
+  (void)ignored;
+  EndHolds();
+  for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
+  for (const Entry& entry : entries_) {
+    sequences_.Cut(sequences_.at(entry.place), cache_.math.ClosedTokens(entry.before));
+  }
+  in_step_ = false;
+}
+
+}  // namespace headway::kv

@@ -1,0 +1,141 @@
+#include "kv/store/session_keeper.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace headway::kv {
+
+template <typename Visit>
+Status SessionKeeper::VisitSlabs(const Sequence& sequence, Visit&& visit) {
+  Status status;
+  for (const PageTable& table : sequence.tables.all()) {
+    table.ForEachSlab([&](int, int segment, SlabId id) {
+      if (status.ok()) status = visit((*cache_.slabs)[id], segment, table.PagesIn(segment));
+    });
+  }
+  return status;
+}
+
+Status SessionKeeper::WriteSlabs(const Sequence& sequence) {
+  int64_t slots = 0;
+  Status status = VisitSlabs(sequence, [&](const Slab& slab, int, int pages) {
+    slots += cache_.slabs->NeedsSlot(slab, pages);
+    return OkStatus();
+  });
+  if (!status.ok()) return status;
+  if (slots > cache_.disk.Room()) {
+    return Status(StatusCode::kOutOfBudget,
+                  "KV store: saving needs " + std::to_string(slots) + " more slabs of " +
+                      FormatBytes(cache_.format.slab_bytes()) + " on disk, and there is room for " +
+                      std::to_string(cache_.disk.Room()) + "; raise " +
+                      cache_.disk.budget()->name() + " (" +
+                      FormatBytes(cache_.disk.budget()->limit()) + ")");
+  }
+  status = VisitSlabs(
+      sequence, [&](Slab& slab, int, int pages) { return cache_.slabs->KeepOnDisk(slab, pages); });
+  // Also after an error: what was written is then known to be there or not.
+  Fence written;
+  written.Add(Lane::kDiskWrite, cache_.lanes.Soon(Lane::kDiskWrite));
+  cache_.lanes.HostWait(written);
+  cache_.disk.Reclaim(/*wait=*/true);  // the manifest needs slots too
+  // What a lane that failed has copied, now or before, is not what the manifest would say.
+  return status.ok() ? cache_.LaneStatus() : status;
+}
+
+Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta) {
+  if (!cache_.disk.holds_session()) {
+    return Status(StatusCode::kInvalidArgument, "KV store: there is no session to save to");
+  }
+  const Sequence* sequence = sequences_.Find(id);
+  if (sequence == nullptr) {
+    return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
+  }
+  const int64_t closed = cache_.math.ClosedTokens(sequence->length);
+  if (static_cast<int64_t>(tokens.size()) < closed) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: " + std::to_string(tokens.size()) + " tokens are given for " +
+                      std::to_string(closed) + " that the sequence holds");
+  }
+  Status status = WriteSlabs(*sequence);
+  if (!status.ok()) return status;
+
+  const std::vector<SavedSlab> before = cache_.disk.file().manifest().slabs;
+  meta.format = cache_.format;
+  meta.tokens.assign(tokens.begin(), tokens.begin() + closed);
+  meta.slabs.clear();
+  status = VisitSlabs(*sequence, [&](const Slab& slab, int segment, int pages) {
+    DiskCopy& copy = *slab.disk;
+    Status written = copy.Check(pages);
+    if (!written.ok()) return written;
+    SavedSlab saved{slab.layer, slab.group, segment, pages, copy.slot, {}};
+    saved.checksums.assign(copy.checksums.begin(), copy.checksums.begin() + pages);
+    meta.slabs.push_back(std::move(saved));
+    return OkStatus();
+  });
+  if (!status.ok()) return status;
+  // Even if the commit fails, a crash may bring its manifest back.
+  status = VisitSlabs(*sequence, [](const Slab& slab, int, int pages) {
+    slab.disk->sealed = std::max(slab.disk->sealed, pages);
+    return OkStatus();
+  });
+  if (status.ok()) status = cache_.disk.file().Commit(meta);
+  if (!status.ok()) return status;
+  if (!std::exchange(restored_, true)) {
+    // The session that was there is replaced without having been restored.
+    for (const SavedSlab& slab : before) cache_.disk.file().Free(slab.slot);
+  }
+  return OkStatus();
+}
+
+Result<SequenceId> SessionKeeper::Restore() {
+  if (!cache_.disk.holds_session() || restored_) {
+    return Status(StatusCode::kInvalidArgument,
+                  restored_ ? "KV store: the session was restored or replaced already"
+                            : "KV store: there is no session to restore");
+  }
+  const Manifest& manifest = cache_.disk.file().manifest();
+  const auto length = static_cast<int64_t>(manifest.tokens.size());
+  // Where each layer's slabs begin; the manifest's own rules leave none out behind that.
+  std::vector<int> first(static_cast<size_t>(cache_.format.layers),
+                         cache_.math.Segments(cache_.math.ClosedPages(length)));
+  for (const SavedSlab& saved : manifest.slabs) {
+    int& segment = first[static_cast<size_t>(saved.layer)];
+    segment = std::min(segment, saved.segment);
+  }
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    const int begin = first[static_cast<size_t>(layer)];
+    if (begin > 0 && begin > cache_.math.FirstKept(layer, length)) {
+      return Status(StatusCode::kNotFound,
+                    "KV store: the session has let go of pages that the sliding window of layer " +
+                        std::to_string(layer) + " needs; delete it to start anew");
+    }
+  }
+  Result<SequenceId> made = sequences_.Create(0);
+  if (!made.ok()) return made;
+  Sequence& sequence = *sequences_.Find(*made);
+  sequence.length = length;
+  const int64_t pages = cache_.math.ClosedPages(length);
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    for (PageTable& table : sequence.tables.of_layer(layer)) {
+      table.Resize(cache_.math.Segments(pages), ReleaserOf(*cache_.slabs));
+      table.set_pages(pages);
+      table.FreeBefore(first[static_cast<size_t>(layer)], ReleaserOf(*cache_.slabs));
+    }
+  }
+  for (const SavedSlab& saved : manifest.slabs) {
+    auto copy = std::make_shared<DiskCopy>(saved.slot, cache_.format.segment_pages);
+    copy->pages = copy->sealed = saved.pages;
+    std::copy(saved.checksums.begin(), saved.checksums.end(), copy->checksums.begin());
+    sequence.tables.of(saved.layer, saved.group)
+        .Exchange(saved.group, saved.segment,
+                  cache_.slabs->Adopt(saved.layer, saved.group, std::move(copy)));
+  }
+  restored_ = true;
+  return made;
+}
+
+}  // namespace headway::kv

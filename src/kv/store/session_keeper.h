@@ -1,0 +1,37 @@
+// SessionKeeper: saves a sequence of a store to its session file, and restores it.
+#ifndef HEADWAY_KV_STORE_SESSION_KEEPER_H_
+#define HEADWAY_KV_STORE_SESSION_KEEPER_H_
+
+#include <span>
+
+#include "headway/status.h"
+#include "kv/session/manifest.h"
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
+
+namespace headway::kv {
+
+class SessionKeeper {
+ public:
+  // Both outlive it.
+  SessionKeeper(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {}
+
+  // As Store's functions of these names, between steps.
+  Status Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
+  Result<SequenceId> Restore();
+
+ private:
+  // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
+  template <typename Visit>
+  Status VisitSlabs(const Sequence& sequence, Visit&& visit);
+  // Brings a copy of every slab to disk, and waits for it.
+  Status WriteSlabs(const Sequence& sequence);
+
+  Cache& cache_;
+  Sequences& sequences_;
+  bool restored_ = false;  // or saved anew: the file's slots have an owner
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_SESSION_KEEPER_H_
