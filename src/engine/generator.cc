@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "headway/refusal.h"
 
 namespace headway {
 namespace {
@@ -41,7 +42,8 @@ Status Generator::Check(std::span<const Request> requests) const {
     const int64_t length = requests.size() > slots_.size() ? shortest : lengths_[i];
     if (static_cast<int64_t>(prompt.size()) > length) {
       return bad(i, "has " + std::to_string(prompt.size()) + " tokens, and the context holds " +
-                        std::to_string(length) + "; raise --ctx-size");
+                        std::to_string(length))
+          .Within({}, {"; raise ", Option::kLength});
     }
     for (TokenId token : prompt) {
       if (token < 0 || token >= model_.shape().vocab) {

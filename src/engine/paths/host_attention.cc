@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "device/cpu/cpu_device.h"
+#include "headway/refusal.h"
 #include "kernels/cost.h"
 #include "kernels/items.h"
 
@@ -65,8 +66,9 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
   if (!shared.ok()) return shared.status();
   if (!device.kernels_read_host_memory()) {
     return Status(StatusCode::kUnsupported,
-                  "--host-attention needs pinned host memory, which the system did not give; raise "
-                  "the limit on locked memory, or turn it off");
+                  Refusal{{Option::kHostAttention,
+                           " needs pinned host memory, which the system did not give; raise the "
+                           "limit on locked memory, or turn it off"}});
   }
   host->shared_ = std::move(*shared);
   host->q_ = host->shared_->data();

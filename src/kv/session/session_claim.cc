@@ -2,6 +2,8 @@
 
 #include <span>
 
+#include "headway/refusal.h"
+
 namespace headway::kv {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr int kInspections = 3;
 
 // What to do when a session file cannot be opened.
 Status OpenError(const Status& status) {
-  return Status(status.code(), status.message() + "; give another --session file");
+  return status.Within({}, {"; give another ", Option::kSession, " file"});
 }
 
 }  // namespace

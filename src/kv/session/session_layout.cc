@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "headway/refusal.h"
 #include "kv/session/wire.h"
 
 namespace headway::kv {
@@ -21,14 +22,15 @@ constexpr size_t kGenerationAt = 12;
 constexpr size_t kHashAt = kSuperblockBytes - sizeof(uint64_t);
 
 Status Damaged(const std::string& path, const std::string& reason) {
-  return Status(
-      StatusCode::kCorrupt,
-      fmt::format("{} is damaged: {}; delete it or give another --session file", path, reason));
+  return Status(StatusCode::kCorrupt,
+                Refusal{{fmt::format("{} is damaged: {}; delete it or give another ", path, reason),
+                         Option::kSession, " file"}});
 }
 
 Status Foreign(const std::string& path) {
   return Status(StatusCode::kInvalidArgument,
-                fmt::format("{} is not a Headway session; give another --session file", path));
+                Refusal{{fmt::format("{} is not a Headway session; give another ", path),
+                         Option::kSession, " file"}});
 }
 
 // A superblock as far as it can be read.
@@ -108,12 +110,13 @@ Result<std::pair<Superblock, int>> ReadSuperblock(Env* env, File* file, const st
   if (side.version != kSessionVersion) {
     return Status(
         StatusCode::kUnsupported,
-        fmt::format("{} has session format {}, this Headway reads {}{}; use the Headway that "
-                    "wrote it or give another --session file",
-                    path, side.version, kSessionVersion,
-                    side.version < kSessionVersion
-                        ? ", since older ones do not say enough about their model"
-                        : ""));
+        Refusal{{fmt::format("{} has session format {}, this Headway reads {}{}; use the Headway "
+                             "that wrote it or give another ",
+                             path, side.version, kSessionVersion,
+                             side.version < kSessionVersion
+                                 ? ", since older ones do not say enough about their model"
+                                 : ""),
+                 Option::kSession, " file"}});
   }
   status = CheckSuperblock(side.superblock, *size, path);
   if (!status.ok()) return status;

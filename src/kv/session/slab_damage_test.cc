@@ -66,7 +66,7 @@ class SlabDamageTest : public testing::Test {
     EXPECT_EQ(status.code(), code);
     EXPECT_THAT(status.message(), HasSubstr(kPath));
     EXPECT_THAT(status.message(), HasSubstr(text));
-    EXPECT_THAT(status.message(), HasSubstr("another --session file"));
+    EXPECT_THAT(status.message(), HasSubstr("another session file"));
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
 

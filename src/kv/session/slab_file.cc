@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "headway/refusal.h"
 #include "kv/session/aligned_buffer.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/slot_table.h"
@@ -267,7 +268,8 @@ Status SlabFile::Impl::Publish() {
   if (!published) {
     if (replaces == nullptr && env->Exists(path)) {
       return Status(StatusCode::kInvalidArgument,
-                    path + " has come to exist meanwhile; give another --session file");
+                    Refusal{{path + " has come to exist meanwhile; give another ", Option::kSession,
+                             " file"}});
     }
     Status status = env->Rename(OpenPath(), path);
     if (!status.ok()) return status;
@@ -361,7 +363,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
   auto impl = std::make_unique<Impl>(env, directory, format, budget, Impl::Purpose::kTemporary);
   Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, true);
   if (!file.ok()) {
-    return Status(file.status().code(), file.status().message() + "; give another --disk-path");
+    return file.status().Within({}, {"; give another ", Option::kDiskPath});
   }
   impl->file = std::move(*file);
   return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
@@ -450,11 +452,12 @@ Status SlabFile::ReadPages(int64_t slot, int heads, std::span<const uint64_t> ch
     if (PageChecksum(impl_->format, heads, page, slab) == checksums[static_cast<size_t>(page)]) {
       continue;
     }
-    const char* hint = impl_->session ? "delete the session or give another --session file"
-                                      : "check the disk or use another directory";
-    return Status(StatusCode::kCorrupt,
-                  fmt::format("{}: page {} of slot {} is not what was written; {}", impl_->path,
-                              page, slot, hint));
+    const Status corrupt(
+        StatusCode::kCorrupt,
+        fmt::format("{}: page {} of slot {} is not what was written; ", impl_->path, page, slot));
+    return impl_->session ? corrupt.Within({}, {"delete the session or give another ",
+                                                Option::kSession, " file"})
+                          : corrupt.Within({}, {"check the disk or use another directory"});
   }
   return OkStatus();
 }

@@ -348,7 +348,7 @@ TEST_F(SlabFileTest, FollowsLinksWhetherOrNotSomethingIsThere) {
   for (const char* name : {"lost", "loop"}) {
     const Status status = SessionClaim::Take(env_, dir_.File(name)).status();
     EXPECT_FALSE(status.ok());
-    EXPECT_THAT(status.message(), HasSubstr("give another --session file"));
+    EXPECT_THAT(status.message(), HasSubstr("give another session file"));
     EXPECT_TRUE(fs::is_symlink(dir_.File(name)));
   }
 }
@@ -383,7 +383,7 @@ TEST_F(SlabFileTest, RefusesWhatItCannotOpen) {
             StatusCode::kNotFound);
   Status status = OpenSessionAt(env_, dir_.path(), &budget_).status();
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(status.message(), HasSubstr("give another --session file"));
+  EXPECT_THAT(status.message(), HasSubstr("give another session file"));
   status = CreateSessionAt(env_, "/proc/none/session", format, &budget_).status();
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr("/proc/none/session"));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "headway/refusal.h"
+
 namespace headway::kv {
 namespace {
 
@@ -132,10 +134,9 @@ ReadBuffers Cache::BuffersOfReads() const {
 Status Cache::LaneStatus() {
   const Status status = lanes.status();
   if (status.ok()) return status;
-  return Status(status.code(),
-                "an earlier error has ended this context; open it again (what its session saved "
-                "before is kept): " +
-                    status.message());
+  return status.Within(
+      {"an earlier error has ended this context; open it again (what its session saved before is "
+       "kept): "});
 }
 
 }  // namespace headway::kv
