@@ -226,8 +226,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = Attention(layer); !s.ok()) return s;
     if (weights_ != nullptr) weights_->Prefetch();
     store_.CloseLayer(layer);
-    model_.AttentionOut(kernels_, compute_, layer, tokens, act_, block_);
-    model_.Mlp(kernels_, compute_, layer, tokens, act_, block_);
+    model_.AfterAttention(kernels_, compute_, {layer, tokens, block_}, act_);
     if (weights_ != nullptr) weights_->Release();
     if (ahead_) compute_.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
@@ -239,8 +238,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) block_ = weights_->Acquire(layer);
-  model_.Qkv(kernels_, compute_, layer, static_cast<int64_t>(ids_.size()), act_, recomputes(),
-             block_);
+  model_.Qkv(kernels_, compute_, {layer, static_cast<int64_t>(ids_.size()), block_}, act_,
+             recomputes() ? Normed::kKept : Normed::kDropped);
 }
 
 void Executor::BeginEntries(std::span<const StepInput> inputs) {

@@ -93,7 +93,7 @@ void Executor::Recompute(int layer) {
   }
   void* const k = recomputed_.kv;
   void* const v = static_cast<std::byte*>(recomputed_.kv) + ActivationBytes(width);
-  model_.Kv(kernels_, compute_, layer, x, rows, k, v, 2 * width, block_);
+  model_.Kv(kernels_, compute_, {layer, rows, block_}, x, {k, v, 2 * width});
   for (const Gathered& gathered : gather_) store_.FinishRead(gathered.view);
 
   if (model_.config().rope.type != RopeType::kNone) {
