@@ -134,10 +134,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = Attend(layer); !s.ok()) return s;
     if (weights_ != nullptr) weights_->Prefetch();
     CloseLayer(layer);
-    context_.model.AttentionOut(context_.kernels, context_.compute, layer, batch_.tokens(),
-                                context_.act, context_.block);
-    context_.model.Mlp(context_.kernels, context_.compute, layer, batch_.tokens(), context_.act,
-                       context_.block);
+    context_.model.AfterAttention(context_.kernels, context_.compute,
+                                  {layer, batch_.tokens(), context_.block}, context_.act);
     if (weights_ != nullptr) weights_->Release();
     if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
@@ -149,8 +147,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) context_.block = weights_->Acquire(layer);
-  context_.model.Qkv(context_.kernels, context_.compute, layer, batch_.tokens(), context_.act,
-                     keep_x_, context_.block);
+  context_.model.Qkv(context_.kernels, context_.compute, {layer, batch_.tokens(), context_.block},
+                     context_.act, keep_x_ ? Normed::kKept : Normed::kDropped);
 }
 
 // Offers the layer's ranges to the paths.

@@ -11,7 +11,7 @@
 #include "model/config.h"
 #include "model/locate.h"
 #include "model/rope.h"
-#include "model/weights/safetensors.h"
+#include "model/weights/open_weights.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -51,8 +51,8 @@ std::string DescribeSampling(const GenerationDefaults& defaults) {
   return text;
 }
 
-Inspection InspectionOfModel(const std::string& folder, const ModelConfig& config,
-                             const Weights& weights) {
+Inspection InspectFolder(const std::string& folder, const ModelConfig& config,
+                         const WeightSource& weights) {
   const ModelShape& shape = config.shape;
   Inspection inspection{
       "model folder",
@@ -112,9 +112,9 @@ Result<Inspection> Inspect(const std::string& path) try {
   if (!folder.ok()) return folder.status();
   Result<ModelConfig> config = ReadModelConfig(*env, *folder);
   if (!config.ok()) return config.status();
-  Result<Weights> weights = Weights::Open(*env, *folder);
+  Result<std::unique_ptr<WeightSource>> weights = OpenWeights(*env, *folder);
   if (!weights.ok()) return weights.status();
-  Inspection inspection = InspectionOfModel(*folder, *config, *weights);
+  Inspection inspection = InspectFolder(*folder, *config, **weights);
   const Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(env, *folder);
   const std::string tokens =
       tokenizer.ok() ? fmt::format("{} tokens", (*tokenizer)->vocab_size()) : "";

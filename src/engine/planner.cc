@@ -15,7 +15,8 @@
 #include "engine/settings.h"
 #include "headway/engine.h"
 #include "model/locate.h"
-#include "model/weights/safetensors.h"
+#include "model/model.h"
+#include "model/weights/open_weights.h"
 
 namespace headway {
 namespace {
@@ -60,17 +61,14 @@ Result<Described> Describe(Env& env, const std::string& model, const Settings& s
   if (!config.ok()) return config.status();
   described.config = std::move(*config);
   // The weights' dtype is the cache's. Their files are mapped, and only their headers read.
-  Result<Weights> weights = Weights::Open(env, *located);
+  Result<std::unique_ptr<WeightSource>> weights = OpenWeights(env, *located);
   if (!weights.ok() && weights.status().code() == StatusCode::kNotFound) {
     return DescribeAbsent(env, *located);
   }
   if (!weights.ok()) return weights.status();
-  for (const std::string& name : weights->Names()) {
-    if (!name.ends_with("layers.0.self_attn.k_proj.weight")) continue;
-    Result<TensorView> tensor = weights->Find(name);
-    if (!tensor.ok()) return tensor.status();
-    described.config.shape.dtype = tensor->dtype;
-  }
+  Result<DType> dtype = CacheDType(described.config, **weights);
+  if (!dtype.ok()) return dtype.status();
+  described.config.shape.dtype = *dtype;
   described.has_tokenizer = env.Exists(*located + "/tokenizer.json");
   return described;
 }

@@ -1,11 +1,12 @@
 // ModelConfig: what config.json and generation_config.json of a Hugging Face folder say about a
-// model, checked and in one form. Llama, Mistral, Qwen2, Qwen3 and OPT are values of it, not
-// classes.
+// model, checked and in one form. Which keys count, and what they mean, is said by the model's
+// family (arch/family.h).
 #ifndef HEADWAY_MODEL_CONFIG_H_
 #define HEADWAY_MODEL_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,31 +14,10 @@
 #include "base/env.h"
 #include "base/types.h"
 #include "headway/status.h"
+#include "model/arch/families.h"
+#include "model/rope_config.h"
 
 namespace headway {
-
-enum class RopeType : uint8_t { kNone, kDefault, kLinear, kDynamic, kYarn, kLlama3 };
-// As config.json spells it: "default", "linear", ...; "none" where nothing rotates.
-const char* RopeTypeName(RopeType type);
-
-// How positions become angles. Fields that the type does not use keep their defaults.
-struct RopeConfig {
-  RopeType type = RopeType::kDefault;
-  double theta = 10000.0;
-  double factor = 1.0;                     // all but default
-  int64_t max_position = 0;                // dynamic: the trained length
-  int64_t original_max_position = 0;       // yarn, llama3: the length before stretching
-  double low_freq_factor = 1.0;            // llama3
-  double high_freq_factor = 4.0;           // llama3
-  double beta_fast = 32.0;                 // yarn
-  double beta_slow = 1.0;                  // yarn
-  std::optional<double> attention_factor;  // yarn: given, or derived from factor and mscale
-  double mscale = 0.0;                     // yarn; 0: not given
-  double mscale_all_dim = 0.0;             // yarn; 0: not given
-  bool truncate = true;                    // yarn: round the ramp's ends to whole dimensions
-
-  bool operator==(const RopeConfig&) const = default;
-};
 
 // What generation_config.json proposes for sampling; empty where it says nothing.
 struct GenerationDefaults {
@@ -49,12 +29,10 @@ struct GenerationDefaults {
   std::optional<int64_t> top_k;
 };
 
-// How tensors are named in the files.
-enum class TensorNames : uint8_t { kLlama, kOpt };
-
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM"
-  TensorNames names = TensorNames::kLlama;
+  // What the other fields mean: which tensors there are, and what is done with them.
+  const arch::Family* family = &arch::kLlama;
   // shape.dtype is what config.json says (f32 if nothing); Model::Load puts the weights' in.
   ModelShape shape;
   float norm_eps = 1e-6f;
@@ -82,8 +60,9 @@ struct ModelConfig {
 // Parses the two files' texts (`generation_json` may be empty: the file is optional). Errors name
 // `config_path`, and the other file as one beside it. kUnsupported names an architecture,
 // activation, rope type or quantisation that Headway does not run; kCorrupt what makes no sense.
-Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_json,
-                                     const std::string& config_path);
+Result<ModelConfig> ParseModelConfig(
+    std::string_view config_json, std::string_view generation_json, const std::string& config_path,
+    std::span<const arch::Family* const> families = arch::Families());
 
 // The same from a model folder.
 Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder);

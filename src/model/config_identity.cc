@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/arch/family.h"
+
 namespace headway {
 namespace {
 
@@ -22,7 +24,7 @@ class Lines {
   std::string text_;
 };
 
-void AddShape(const ModelShape& shape, bool opt, Lines* lines) {
+void AddShape(const ModelShape& shape, const arch::ConfigKeys& keys, Lines* lines) {
   const auto& [layers, d_model, query_heads, kv_heads, head_dim, d_ff, vocab, dtype, gated_mlp] =
       shape;
   lines->Add("num_hidden_layers", layers);
@@ -30,7 +32,7 @@ void AddShape(const ModelShape& shape, bool opt, Lines* lines) {
   lines->Add("num_attention_heads", query_heads);
   lines->Add("num_key_value_heads", kv_heads);
   lines->Add("head_dim", head_dim);
-  lines->Add(opt ? "ffn_dim" : "intermediate_size", d_ff);
+  lines->Add(keys.d_ff, d_ff);
   lines->Add("vocab_size", vocab);
   lines->Add("dtype of the weights", DTypeName(dtype));
   lines->Add("gated MLP", gated_mlp);
@@ -76,22 +78,22 @@ std::string Windows(const std::vector<int64_t>& windows) {
 }  // namespace
 
 std::string ConfigIdentity(const ModelConfig& config) {
-  // Not what only names tensors (`names`), bounds lengths (max_position), or decides which tokens
-  // are asked for and when to stop.
-  const auto& [architecture, names, shape, norm_eps, layer_norm, norm_affine, norm_behind,
+  // Not the family, which `architecture` names, nor what bounds lengths (max_position), or decides
+  // which tokens are asked for and when to stop.
+  const auto& [architecture, family, shape, norm_eps, layer_norm, norm_affine, norm_behind,
                final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm, tied_embeddings, rope,
                windows, max_position, learned_positions, bos, eos, generation] = config;
-  const bool opt = names == TensorNames::kOpt;
+  const arch::ConfigKeys& keys = family->keys;
   Lines lines;
   lines.Add("architectures", architecture);
-  AddShape(shape, opt, &lines);
-  lines.Add(opt ? "epsilon of LayerNorm" : "rms_norm_eps", norm_eps);
+  AddShape(shape, keys, &lines);
+  lines.Add(keys.norm_eps, norm_eps);
   lines.Add("LayerNorm", layer_norm);
   lines.Add("layer_norm_elementwise_affine", norm_affine);
   lines.Add("do_layer_norm_before", !norm_behind);
   lines.Add("final norm", final_norm);
   lines.Add("word_embed_proj_dim", embed_width == 0 ? shape.d_model : embed_width);
-  lines.Add(opt ? "enable_bias" : "attention_bias", qkv_bias);
+  lines.Add(keys.biases, qkv_bias);
   lines.Add("bias of the output projection", o_bias);
   lines.Add("mlp_bias", mlp_bias);
   lines.Add("norms of queries and keys", qk_norm);

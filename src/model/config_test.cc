@@ -132,7 +132,7 @@ json Opt() {
 
 TEST(ConfigTest, ReadsOpt) {
   ModelConfig model = Good(Opt());
-  EXPECT_EQ(model.names, TensorNames::kOpt);
+  EXPECT_EQ(model.family, &arch::kOpt);
   EXPECT_EQ(model.shape.kv_heads, 4);
   EXPECT_EQ(model.shape.head_dim, 16);
   EXPECT_EQ(model.shape.d_ff, 256);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/config.h"
+#include "model/rope_config.h"
 
 namespace headway {
 

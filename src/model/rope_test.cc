@@ -6,6 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/env.h"
+#include "model/config.h"
+
 namespace headway {
 namespace {
 

@@ -26,7 +26,7 @@ ModelConfig TinyConfig(DType dtype) {
 ModelConfig TinyOptConfig(DType dtype, bool behind) {
   ModelConfig config;
   config.architecture = "OPTForCausalLM";
-  config.names = TensorNames::kOpt;
+  config.family = &arch::kOpt;
   config.shape = {3, 48, 3, 3, 16, 80, 96, dtype, /*gated_mlp=*/false};
   config.layer_norm = true;
   config.norm_behind = behind;

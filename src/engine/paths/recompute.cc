@@ -203,8 +203,8 @@ void RecomputePath::Project(int layer, int64_t rows) {
   }
   const int64_t stride = 2 * KvWidth();
   std::byte* const v = kv_ + context_.ActivationBytes(KvWidth());
-  context_.model.Kv(context_.kernels, context_.compute, layer, x, rows, kv_, v, stride,
-                    context_.block);
+  context_.model.Kv(context_.kernels, context_.compute, {layer, rows, context_.block}, x,
+                    {kv_, v, stride});
   for (const Gathered& gathered : gather_) parts_.reads.Finish(gathered.view);
   if (context_.model.config().rope.type == RopeType::kNone) return;
   Angles();

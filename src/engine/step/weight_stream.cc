@@ -49,7 +49,7 @@ Result<std::unique_ptr<WeightStream>> WeightStream::Create(const Model& model, D
     return device.Allocate(budget, static_cast<size_t>(largest), "weight buffers");
   });
   if (!status.ok()) return status;
-  const auto read = static_cast<size_t>(DiskBlock::MostReadBytes(largest));
+  const auto read = static_cast<size_t>(model.weight_bytes().layer_read);
   status = fill(&made->bounce_,
                 [&] { return device.AllocateHost(host_budget, read, "weight bounce buffers"); });
   if (!status.ok()) return status;

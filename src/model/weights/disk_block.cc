@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "model/weights/safetensors.h"
+#include "model/weights/weight_source.h"
 
 namespace headway {
 namespace {
 
 constexpr auto kAlign = static_cast<int64_t>(kDirectAlignment);
-constexpr int64_t kMostTensors = 7;                // q, k, v, o, gate, up, down
+constexpr int64_t kFewestTensors = 7;              // what is counted: q, k, v, o, gate, up, down
 constexpr int64_t kPieceBytes = int64_t{4} << 20;  // of a read: a disk works on several at a time
 
 int64_t RoundDown(int64_t n) { return n / kAlign * kAlign; }
@@ -97,8 +97,8 @@ DiskBlock::DiskBlock(std::vector<Tensor> tensors) {
   }
 }
 
-int64_t DiskBlock::MostReadBytes(int64_t block_bytes) {
-  return RoundUp(block_bytes, kAlign) + kMostTensors * 2 * kAlign;
+int64_t DiskBlock::MostReadBytes(int64_t block_bytes, int64_t tensors) {
+  return RoundUp(block_bytes, kAlign) + std::max(tensors, kFewestTensors) * 2 * kAlign;
 }
 
 Status DiskBlock::Read(std::byte* to) const {

@@ -64,8 +64,9 @@ class DiskBlock {
 
   explicit DiskBlock(std::vector<Tensor> tensors);
 
-  // Bytes that Read takes for a block of so many, wherever its tensors lie.
-  static int64_t MostReadBytes(int64_t block_bytes);
+  // Bytes that Read takes at most for a block of so many bytes in so many tensors, wherever these
+  // lie.
+  static int64_t MostReadBytes(int64_t block_bytes, int64_t tensors);
 
   int64_t read_bytes() const { return read_bytes_; }
   std::span<const Copy> copies() const { return copies_; }

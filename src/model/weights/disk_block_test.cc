@@ -48,16 +48,16 @@ class DiskBlockTest : public ::testing::Test {
   // The block as kernels would find it.
   Result<std::string> Load(const DiskBlock& block, int64_t bytes) {
     Result<std::byte*> memory =
-        env_.AllocateMemory(static_cast<size_t>(DiskBlock::MostReadBytes(bytes)));
+        env_.AllocateMemory(static_cast<size_t>(DiskBlock::MostReadBytes(bytes, /*tensors=*/7)));
     EXPECT_TRUE(memory.ok());
-    EXPECT_LE(block.read_bytes(), DiskBlock::MostReadBytes(bytes));
+    EXPECT_LE(block.read_bytes(), DiskBlock::MostReadBytes(bytes, /*tensors=*/7));
     std::fill_n(*memory, block.read_bytes(), kPoison);
     const Status status = block.Read(*memory);
     std::string loaded(static_cast<size_t>(bytes), '\0');
     for (const DiskBlock::Copy& copy : block.copies()) {
       std::memcpy(loaded.data() + copy.to, *memory + copy.from, static_cast<size_t>(copy.bytes));
     }
-    env_.FreeMemory(*memory, static_cast<size_t>(DiskBlock::MostReadBytes(bytes)));
+    env_.FreeMemory(*memory, static_cast<size_t>(DiskBlock::MostReadBytes(bytes, /*tensors=*/7)));
     if (!status.ok()) return status;
     return loaded;
   }

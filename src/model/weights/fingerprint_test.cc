@@ -14,6 +14,7 @@
 #include "device/budget.h"
 #include "device/cpu/cpu_device.h"
 #include "model/model.h"
+#include "model/weights/open_weights.h"
 
 namespace headway {
 namespace {
@@ -83,12 +84,12 @@ class ModelFingerprint : public testing::Test {
 
 TEST_F(ModelFingerprint, AFlippedByteOfAnyTensorCounts) {
   const uint64_t original = Load()->Fingerprint(nullptr);
-  Result<Weights> weights = Weights::Open(*env_, folder_);
+  const Result<std::unique_ptr<WeightSource>> weights = OpenWeights(*env_, folder_);
   ASSERT_TRUE(weights.ok());
   Random random(5);
-  for (const std::string& name : weights->Names()) {
-    const TensorView tensor = *weights->Find(name);
-    const int64_t at = tensor.offset + random.Below(static_cast<int64_t>(tensor.data.size()));
+  for (const std::string& name : (*weights)->Names()) {
+    const SourceTensor tensor = *(*weights)->Find(name);
+    const int64_t at = tensor.offset + random.Below(tensor.bytes);
     Flip(at);
     EXPECT_NE(Load()->Fingerprint(nullptr), original) << name << " at " << at;
     Flip(at);
@@ -97,10 +98,10 @@ TEST_F(ModelFingerprint, AFlippedByteOfAnyTensorCounts) {
 }
 
 TEST_F(ModelFingerprint, IsTheSameWhereverTheWeightsAre) {
-  const std::unique_ptr<Model> model = Load();
-  const uint64_t original = model->Fingerprint(nullptr);
   const auto device = NewCpuDevice(env_, nullptr);
   Budget budget("memory", int64_t{1} << 40);
+  const std::unique_ptr<Model> model = Load();
+  const uint64_t original = model->Fingerprint(nullptr);
   const std::vector<int> streamed = {0, 1};
   const std::vector<int> on_disk = {1};
   const Status moved = model->MoveTo(

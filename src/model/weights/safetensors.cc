@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/json/json.h"
 #include "model/foreign.h"
 
@@ -294,13 +295,8 @@ Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::s
   return std::move(reader.tensors);
 }
 
-Status ChangedInUse(const std::string& path) {
-  return Status(StatusCode::kIo,
-                fmt::format("{} was changed while the model was in use; start again", path));
-}
-
-Result<Weights> Weights::Open(Env& env, const std::string& folder) {
-  Weights weights;
+Result<Safetensors> Safetensors::Open(Env& env, const std::string& folder) {
+  Safetensors weights;
   weights.folder_ = folder;
   const std::string single = folder + "/model.safetensors";
   if (env.Exists(single)) {
@@ -318,7 +314,7 @@ Result<Weights> Weights::Open(Env& env, const std::string& folder) {
   return RefuseWithoutWeights(env, folder);
 }
 
-Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
+Status Safetensors::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
   Result<std::unique_ptr<MappedFile>> file = env.Map(path);
   if (!file.ok()) return file.status();
   Result<TensorMap> parsed = ParseSafetensors((*file)->bytes(), path);
@@ -329,7 +325,7 @@ Status Weights::AddFile(Env& env, const std::string& path, TensorMap* tensors) {
   return OkStatus();
 }
 
-Status Weights::OpenShards(Env& env, const std::string& folder) {
+Status Safetensors::OpenShards(Env& env, const std::string& folder) {
   const std::string index_path = folder + "/model.safetensors.index.json";
   Result<nlohmann::json> index = ReadJsonObject(env, index_path);
   if (!index.ok()) return index.status();
@@ -373,36 +369,38 @@ Status Weights::OpenShards(Env& env, const std::string& folder) {
   return OkStatus();
 }
 
-Result<TensorView> Weights::Find(std::string_view name) const {
+Result<SourceTensor> Safetensors::Find(std::string_view name) const {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     return Status(StatusCode::kNotFound,
                   fmt::format("{}: no tensor '{}' in its weights", folder_, Printable(name)));
   }
-  const Located& located = found->second;
-  TensorView view;
-  if (located.info.dtype == "F32") {
-    view.dtype = DType::kF32;
-  } else if (located.info.dtype == "F16") {
-    view.dtype = DType::kF16;
-  } else if (located.info.dtype == "BF16") {
-    view.dtype = DType::kBF16;
+  const auto& [info, file] = found->second;
+  SourceTensor tensor = {
+      .shape = info.shape, .file = file, .offset = info.begin, .bytes = info.end - info.begin};
+  if (info.dtype == "F32") {
+    tensor.type = WeightType::kF32;
+  } else if (info.dtype == "F16") {
+    tensor.type = WeightType::kF16;
+  } else if (info.dtype == "BF16") {
+    tensor.type = WeightType::kBF16;
   } else {
     return Status(StatusCode::kUnsupported,
                   fmt::format("{}: tensor '{}' has dtype {}; Headway computes with F32, F16 and "
                               "BF16",
-                              folder_, Printable(name), Printable(located.info.dtype)));
+                              folder_, Printable(name), Printable(info.dtype)));
   }
-  view.shape = located.info.shape;
-  view.file = located.file;
-  view.offset = located.info.begin;
-  view.data = files_[located.file]->bytes().subspan(
-      static_cast<size_t>(located.info.begin),
-      static_cast<size_t>(located.info.end - located.info.begin));
-  return view;
+  return tensor;
 }
 
-Status Weights::CheckUnchanged(Env& env) const {
+std::span<const std::byte> Safetensors::Bytes(const SourceTensor& tensor, int64_t begin,
+                                              int64_t count) const {
+  HEADWAY_CHECK(begin >= 0 && count >= 0 && begin + count <= tensor.bytes);
+  return files_[tensor.file]->bytes().subspan(static_cast<size_t>(tensor.offset + begin),
+                                              static_cast<size_t>(count));
+}
+
+Status Safetensors::CheckUnchanged(Env& env) const {
   for (size_t i = 0; i < files_.size(); ++i) {
     Result<std::unique_ptr<File>> file = env.Open(paths_[i], OpenMode::kRead, /*direct=*/false);
     if (!file.ok()) return file.status();
@@ -413,17 +411,11 @@ Status Weights::CheckUnchanged(Env& env) const {
   return OkStatus();
 }
 
-std::vector<std::string> Weights::Names() const {
+std::vector<std::string> Safetensors::Names() const {
   std::vector<std::string> names;
   names.reserve(tensors_.size());
   for (const auto& [name, located] : tensors_) names.push_back(name);
   return names;
-}
-
-int64_t Weights::file_bytes() const {
-  int64_t total = 0;
-  for (const auto& file : files_) total += static_cast<int64_t>(file->bytes().size());
-  return total;
 }
 
 }  // namespace headway

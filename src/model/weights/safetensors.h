@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/env.h"
-#include "base/types.h"
 #include "headway/status.h"
+#include "model/weights/weight_source.h"
 
 namespace headway {
 
@@ -33,37 +33,22 @@ using TensorMap = std::map<std::string, TensorInfo, std::less<>>;
 // passes here; asking Weights for a tensor of one that Headway does not compute with does not.
 Result<TensorMap> ParseSafetensors(std::span<const std::byte> file, const std::string& where);
 
-// The error where a file of weights is not what was opened.
-Status ChangedInUse(const std::string& path);
-
-// A tensor's bytes in a mapped file, of any alignment.
-struct TensorView {
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;
-  std::span<const std::byte> data;
-  size_t file = 0;     // that it lies in, for Weights::path
-  int64_t offset = 0;  // in bytes from the start of that file
-};
-
 // All tensors of a model folder.
-class Weights {
+class Safetensors final : public WeightSource {
  public:
   // Maps model.safetensors, else the shards that model.safetensors.index.json lists.
-  static Result<Weights> Open(Env& env, const std::string& folder);
+  static Result<Safetensors> Open(Env& env, const std::string& folder);
 
-  bool Has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
-  // kNotFound, or kUnsupported when its dtype is not F32, F16 or BF16; both name the tensor.
-  Result<TensorView> Find(std::string_view name) const;
-  std::vector<std::string> Names() const;  // sorted
-  int64_t file_bytes() const;              // of all mapped files
-  const std::string& path(size_t file) const { return paths_[file]; }
-  int64_t file_bytes(size_t file) const {
-    return static_cast<int64_t>(files_[file]->bytes().size());
-  }
-  size_t files() const { return files_.size(); }
-  const MappedFile& file(size_t file) const { return *files_[file]; }
-  // kIo where one of the files is no longer what it was when it was mapped.
-  Status CheckUnchanged(Env& env) const;
+  const std::string& where() const override { return folder_; }
+  bool Has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  Result<SourceTensor> Find(std::string_view name) const override;
+  std::vector<std::string> Names() const override;
+  std::span<const std::byte> Bytes(const SourceTensor& tensor, int64_t begin,
+                                   int64_t count) const override;
+  size_t files() const override { return files_.size(); }
+  const std::string& path(size_t file) const override { return paths_[file]; }
+  const MappedFile& file(size_t file) const override { return *files_[file]; }
+  Status CheckUnchanged(Env& env) const override;
 
  private:
   struct Located {

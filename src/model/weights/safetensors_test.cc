@@ -169,7 +169,7 @@ TEST(SafetensorsTest, StaysInsideOfDamagedFiles) {
   }
 }
 
-class WeightsTest : public testing::Test {
+class SafetensorsFolderTest : public testing::Test {
  protected:
   // Two shards, of tensors "a" and "b", and the index over them.
   void WriteShards() {
@@ -184,7 +184,7 @@ class WeightsTest : public testing::Test {
           R"({"metadata":{"total_size":12},"weight_map":)" + map + "}");
   }
   Status OpenError() {
-    Result<Weights> weights = Weights::Open(*Env::Default(), dir_.path());
+    Result<Safetensors> weights = Safetensors::Open(*Env::Default(), dir_.path());
     EXPECT_FALSE(weights.ok());
     return weights.status();
   }
@@ -192,29 +192,33 @@ class WeightsTest : public testing::Test {
   TestDir dir_;
 };
 
-TEST_F(WeightsTest, FindsUnalignedTensors) {
+TEST_F(SafetensorsFolderTest, FindsUnalignedTensors) {
   // A header of odd length puts every tensor at an odd address.
   std::string header = kTwoTensors;
   if (header.size() % 2 == 0) header += " ";
   Write(dir_.File("model.safetensors"), MakeFile(header, 28));
-  Result<Weights> weights = Weights::Open(*Env::Default(), dir_.path());
+  Result<Safetensors> weights = Safetensors::Open(*Env::Default(), dir_.path());
   ASSERT_TRUE(weights.ok()) << weights.status().message();
   EXPECT_EQ(weights->Names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(weights->Has("a"));
   EXPECT_FALSE(weights->Has("c"));
-  Result<TensorView> b = weights->Find("b");
+  Result<SourceTensor> b = weights->Find("b");
   ASSERT_TRUE(b.ok());
-  EXPECT_EQ(b->dtype, DType::kF32);
+  EXPECT_EQ(b->type, WeightType::kF32);
   EXPECT_EQ(b->shape, (std::vector<int64_t>{2, 3}));
-  ASSERT_EQ(b->data.size(), 24u);
-  EXPECT_EQ(std::to_integer<int>(b->data[0]), 4);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data.data()) % 2, 1u);
+  const std::span<const std::byte> bytes = weights->AllBytes(*b);
+  ASSERT_EQ(bytes.size(), 24u);
+  EXPECT_EQ(std::to_integer<int>(bytes[0]), 4);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % 2, 1u);
+  const std::span<const std::byte> some = weights->Bytes(*b, 5, 7);
+  EXPECT_EQ(some.data(), bytes.data() + 5);
+  EXPECT_EQ(some.size(), 7u);
   EXPECT_EQ(weights->Find("c").status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(WeightsTest, FindsTensorsInShards) {
+TEST_F(SafetensorsFolderTest, FindsTensorsInShards) {
   WriteShards();
-  Result<Weights> weights = Weights::Open(*Env::Default(), dir_.path());
+  Result<Safetensors> weights = Safetensors::Open(*Env::Default(), dir_.path());
   ASSERT_TRUE(weights.ok()) << weights.status().message();
   EXPECT_TRUE(weights->Find("a").ok());
   const Status b = weights->Find("b").status();
@@ -222,7 +226,7 @@ TEST_F(WeightsTest, FindsTensorsInShards) {
   EXPECT_THAT(b.message(), HasSubstr("tensor 'b' has dtype I64"));
 }
 
-TEST_F(WeightsTest, NamesMissingShards) {
+TEST_F(SafetensorsFolderTest, NamesMissingShards) {
   WriteShards();
   ASSERT_TRUE(Env::Default()->Remove(dir_.File("two.safetensors")).ok());
   const Status status = OpenError();
@@ -230,7 +234,7 @@ TEST_F(WeightsTest, NamesMissingShards) {
   EXPECT_THAT(status.message(), HasSubstr("1 of 2 shards missing: two.safetensors"));
 }
 
-TEST_F(WeightsTest, RefusesAnIndexThatLies) {
+TEST_F(SafetensorsFolderTest, RefusesAnIndexThatLies) {
   WriteShards();
   WriteIndex(R"({"a":"one.safetensors","c":"two.safetensors"})");
   EXPECT_THAT(OpenError().message(), HasSubstr("two.safetensors: tensor 'c' is not in it"));
@@ -246,7 +250,7 @@ TEST_F(WeightsTest, RefusesAnIndexThatLies) {
   EXPECT_THAT(OpenError().message(), HasSubstr("not valid JSON"));
 }
 
-TEST_F(WeightsTest, SaysWhyAFolderHasNoWeights) {
+TEST_F(SafetensorsFolderTest, SaysWhyAFolderHasNoWeights) {
   EXPECT_EQ(OpenError().code(), StatusCode::kNotFound);
   EXPECT_THAT(OpenError().message(), HasSubstr("download the model's weights"));
   const std::pair<const char*, const char*> cases[] = {
@@ -273,19 +277,19 @@ TEST_F(WeightsTest, SaysWhyAFolderHasNoWeights) {
                         "without model.safetensors.index.json"));
 }
 
-TEST_F(WeightsTest, ReportsAFailedListing) {
+TEST_F(SafetensorsFolderTest, ReportsAFailedListing) {
   FaultEnv env(Env::Default());
   env.FailAt(1, false);
-  EXPECT_EQ(Weights::Open(env, dir_.path()).status().code(), StatusCode::kIo);
+  EXPECT_EQ(Safetensors::Open(env, dir_.path()).status().code(), StatusCode::kIo);
 }
 
-TEST_F(WeightsTest, SurvivesEveryFault) {
+TEST_F(SafetensorsFolderTest, SurvivesEveryFault) {
   WriteShards();
   FaultEnv env(Env::Default());
   for (int64_t n = 1;; ++n) {
     ASSERT_LT(n, 100);
     env.FailAt(n, false);
-    Result<Weights> weights = Weights::Open(env, dir_.path());
+    Result<Safetensors> weights = Safetensors::Open(env, dir_.path());
     if (env.faults() == 0) {
       EXPECT_TRUE(weights.ok());
       break;

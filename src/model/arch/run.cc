@@ -1,0 +1,111 @@
+#include "model/arch/run.h"
+
+#include <vector>
+
+namespace headway::arch {
+
+namespace {
+
+class Runner {
+ public:
+  Runner(Kernels& kernels, Stream& stream, const Frame& frame)
+      : kernels_(kernels), stream_(stream), frame_(frame) {}
+
+  void Make(const Call& call) {
+    switch (call.kind) {
+      case CallKind::kEmbed:
+        return Embed(call.embed);
+      case CallKind::kNorm:
+        return kernels_.Norm(stream_, Residual(), View(call.norm), frame_.rows, Width(call),
+                             frame_[Slot::kNormed]);
+      case CallKind::kNormInPlace:
+        return kernels_.NormInPlace(stream_, View(call.norm), frame_.rows, frame_.shape->d_model,
+                                    Residual());
+      case CallKind::kHeadNorm:
+        return HeadNorm(call);
+      case CallKind::kLinear:
+      case CallKind::kNormLinear:
+      case CallKind::kGatedLinear:
+      case CallKind::kNormGatedLinear:
+        return Products(call);
+    }
+  }
+
+ private:
+  float* Residual() const { return static_cast<float*>(frame_[Slot::kResidual]); }
+
+  NormView View(const Norm& norm) const {
+    return {.kind = norm.kind,
+            .weight = frame_.tensors.Vector(norm.weight),
+            .bias = frame_.tensors.Vector(norm.bias),
+            .eps = norm.eps};
+  }
+
+  int64_t Width(const Call& call) const {
+    return call.width_of == kNoTensor ? frame_.shape->d_model
+                                      : frame_.tensors.Matrix(call.width_of).in;
+  }
+
+  void Embed(const EmbedStep& step) {
+    const WeightView table = frame_.tensors.Matrix(step.table);
+    if (step.by == RowBy::kId) {
+      return kernels_.Embed(stream_, table, frame_.ids, /*add=*/false, Residual());
+    }
+    std::vector<TokenId> rows;
+    for (const int32_t position : frame_.positions) {
+      rows.push_back(static_cast<TokenId>(position + step.first_row));
+    }
+    kernels_.Embed(stream_, table, rows, /*add=*/true, Residual());
+  }
+
+  void HeadNorm(const Call& call) {
+    const ModelShape& shape = *frame_.shape;
+    const int heads = call.at == Slot::kQuery ? shape.query_heads : shape.kv_heads;
+    kernels_.HeadNorm(stream_, frame_.tensors.Vector(call.norm.weight), call.norm.eps, frame_.rows,
+                      heads, shape.head_dim, frame_[call.at], frame_.qkv_stride);
+  }
+
+  LinearOp Op(const Call::Output& output) const {
+    const WeightView weight = frame_.tensors.Matrix(output.linear.weight);
+    const bool head =
+        output.to == Slot::kQuery || output.to == Slot::kKey || output.to == Slot::kValue;
+    return {.weight = weight,
+            .bias = frame_.tensors.Vector(output.linear.bias),
+            .y = frame_[output.to],
+            .y_stride = head ? frame_.qkv_stride : weight.out,
+            .result = output.result};
+  }
+
+  void Products(const Call& call) {
+    std::array<LinearOp, Call::kMostOutputs> ops;
+    for (size_t i = 0; i < static_cast<size_t>(call.outputs); ++i) ops[i] = Op(call.output[i]);
+    const std::span<const LinearOp> used(ops.data(), static_cast<size_t>(call.outputs));
+    const void* const from = frame_[call.at];
+    void* const normed = frame_[Slot::kNormed];
+    const int64_t rows = frame_.rows;
+    const NormView norm = View(call.norm);
+    switch (call.kind) {
+      case CallKind::kLinear:
+        return kernels_.Linear(stream_, from, rows, used);
+      case CallKind::kGatedLinear:
+        return kernels_.GatedLinear(stream_, from, rows, ops[0], ops[1]);
+      case CallKind::kNormLinear:
+        return kernels_.NormLinear(stream_, Residual(), norm, rows, normed, used);
+      default:
+        return kernels_.NormGatedLinear(stream_, Residual(), norm, rows, normed, ops[0], ops[1]);
+    }
+  }
+
+  Kernels& kernels_;
+  Stream& stream_;
+  const Frame& frame_;
+};
+
+}  // namespace
+
+void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame) {
+  Runner runner(kernels, stream, frame);
+  for (const Call& call : calls) runner.Make(call);
+}
+
+}  // namespace headway::arch

@@ -1,0 +1,418 @@
+#include "model/weights/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "model/weights/chunks.h"
+#include "model/weights/finite.h"
+#include "model/weights/normal_table.h"
+
+namespace headway {
+
+namespace {
+
+constexpr float kRandomDeviation = 0.02f;
+constexpr int64_t kRandomChunk = int64_t{1} << 18;  // elements with a generator of their own
+constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
+
+// Why a source may lack a tensor that the config asks for; OK where there is nothing to say.
+Status ExplainMissing(const WeightSource& source, const std::string& name, bool is_head) {
+  if (is_head) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("{}: no tensor '{}' in its weights: they are the model without the "
+                              "head that makes tokens, and config.json does not tie it to the "
+                              "embedding; get the model as it was saved for generation "
+                              "(...ForCausalLM)",
+                              source.where(), name));
+  }
+  const std::string stem = name.substr(0, name.find_last_of('.') + 1);
+  for (const char* quantized : {"qweight", "qzeros", "scales"}) {
+    if (!source.Has(stem + quantized)) continue;
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{}: quantised weights (tensor '{}{}') are not supported, which "
+                              "config.json does not mention; use the model in F32, F16 or BF16",
+                              source.where(), stem, quantized));
+  }
+  return OkStatus();
+}
+
+// The tensor of a part, of the shape that config.json makes it.
+Result<SourceTensor> FindPart(const WeightSource& source, const WeightPart& part, bool is_head) {
+  Result<SourceTensor> tensor = source.Find(part.name);
+  if (tensor.status().code() == StatusCode::kNotFound) {
+    if (Status why = ExplainMissing(source, part.name, is_head); !why.ok()) return why;
+  }
+  if (!tensor.ok() || part.MatchesShape(tensor->shape)) return tensor;
+  return Status(
+      StatusCode::kCorrupt,
+      fmt::format("{}: tensor '{}' has shape [{}], config.json makes it [{}{}]", source.where(),
+                  part.name, fmt::join(tensor->shape, ", "), part.file_rows,
+                  part.is_matrix() ? fmt::format(", {}", part.file_columns) : ""));
+}
+
+}  // namespace
+
+ModelWeights::~ModelWeights() {
+  for (const Owned& owned : owned_) env_->FreeMemory(owned.data, owned.bytes);
+}
+
+Result<std::byte*> ModelWeights::Own(int64_t bytes, int layer) {
+  Result<std::byte*> memory = env_->AllocateMemory(static_cast<size_t>(bytes));
+  if (memory.ok()) owned_.push_back({layer, *memory, static_cast<size_t>(bytes)});
+  return memory;
+}
+
+void ModelWeights::Disown(int layer) {
+  std::erase_if(owned_, [&](const Owned& owned) {
+    if (owned.layer == layer) env_->FreeMemory(owned.data, owned.bytes);
+    return owned.layer == layer;
+  });
+}
+
+Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(Env* env, const ModelConfig& config,
+                                                         const arch::Program& program,
+                                                         std::unique_ptr<WeightSource> source,
+                                                         const Shard* shard) {
+  WeightTable table(program, source.get(), config.tied_embeddings);
+  if (shard != nullptr) table.Cut(program, config.shape, *shard);
+  std::unique_ptr<ModelWeights> weights(new ModelWeights(env, std::move(source), std::move(table)));
+  if (Status s = weights->LoadParts(program.head); !s.ok()) return s;
+  return weights;
+}
+
+Status ModelWeights::LoadParts(arch::TensorId head) {
+  std::vector<SourceTensor> vectors;  // in the order of the parts
+  for (WeightPart& part : table_.parts()) {
+    const bool is_head = part.layer == kNoLayer && part.id == head;
+    Result<SourceTensor> tensor = FindPart(*source_, part, is_head);
+    if (!tensor.ok()) return tensor.status();
+    if (!part.is_matrix()) {
+      vectors.push_back(std::move(*tensor));
+      continue;
+    }
+    part.type = tensor->type;
+    if (Status s = LoadMatrix(*tensor, &part); !s.ok()) return s;
+    table_.Point(part, part.on_host);
+  }
+  table_.LayOutBlocks();
+  bytes_ = table_.Count();
+  return LoadVectors(vectors);
+}
+
+Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
+  const Slice& slice = part->slice;
+  if (slice.columns.empty() && slice.rows.size() == 1) {
+    const int64_t begin = slice.rows[0].begin * RowBytes(tensor.type, part->file_columns);
+    part->on_host = source_->Bytes(tensor, begin, part->bytes()).data();
+    part->mapped = true;
+    return OkStatus();
+  }
+  Result<std::byte*> memory = Own(part->bytes(), part->layer);
+  if (!memory.ok()) return memory.status();
+  ReadSlice(*source_, tensor, part->file_columns, slice, *memory);
+  part->on_host = *memory;
+  return OkStatus();
+}
+
+Status ModelWeights::LoadVectors(std::span<const SourceTensor> tensors) {
+  Result<std::byte*> memory = Own(bytes_.vectors, kNoLayer);
+  if (!memory.ok()) return memory.status();
+  std::byte* next = *memory;
+  size_t index = 0;
+  for (WeightPart& part : table_.parts()) {
+    if (part.is_matrix()) continue;
+    const SourceTensor& tensor = tensors[index++];
+    auto* to = reinterpret_cast<float*>(next);
+    for (const Interval& rows : part.slice.rows) {
+      const std::span<const std::byte> from = source_->Bytes(
+          tensor, RowBytes(tensor.type, rows.begin), RowBytes(tensor.type, rows.size()));
+      for (int64_t i = 0; i < rows.size(); ++i) {
+        *to++ = LoadAsFloat(from.data(), i, ElementDType(tensor.type));
+      }
+    }
+    table_.Point(part, next);
+    part.on_host = next;
+    next += RoundUp(part.bytes(), kWeightAlignment);
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<ModelWeights>> ModelWeights::Random(Env* env, const ModelConfig& config,
+                                                           const arch::Program& program,
+                                                           uint64_t seed, ThreadPool* pool) {
+  std::unique_ptr<ModelWeights> weights(new ModelWeights(
+      env, nullptr, WeightTable(program, /*source=*/nullptr, config.tied_embeddings)));
+  if (Status s = weights->Draw(config.shape, seed, pool); !s.ok()) return s;
+  return weights;
+}
+
+Status ModelWeights::Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool) {
+  seed_ = seed;
+  int64_t rest = 0;  // what is in no layer's block
+  for (WeightPart& part : table_.parts()) {
+    part.type = WeightTypeOf(shape.dtype);
+    if (!part.InLayerBlock()) rest += RoundUp(part.bytes(), kWeightAlignment);
+  }
+  table_.LayOutBlocks();
+  bytes_ = table_.Count();
+  Result<std::byte*> memory = Own(rest, kNoLayer);
+  if (!memory.ok()) return memory.status();
+  std::byte* next_of_rest = *memory;
+  // Each layer by itself, so that MoveTo can give them back one by one.
+  std::vector<std::byte*> next_of_layer;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    memory = Own(RoundUp(BlockBytes(layer), int64_t{kDirectAlignment}), layer);
+    if (!memory.ok()) return memory.status();
+    next_of_layer.push_back(*memory);
+  }
+
+  const NormalTable table(shape.dtype, kRandomDeviation);
+  headway::Random seeds(seed);
+  for (WeightPart& part : table_.parts()) {
+    const uint64_t part_seed = seeds.Next();
+    std::byte*& next =
+        part.InLayerBlock() ? next_of_layer[static_cast<size_t>(part.layer)] : next_of_rest;
+    std::byte* const at = std::exchange(next, next + RoundUp(part.bytes(), kWeightAlignment));
+    if (part.is_matrix()) {
+      const auto width = static_cast<int64_t>(DTypeBytes(shape.dtype));
+      ForEachChunk(pool, part.count(), kRandomChunk, [&](int64_t begin, int64_t end) {
+        table.Fill(part_seed + static_cast<uint64_t>(begin), at + begin * width, end - begin);
+      });
+    } else {
+      // Norms of one and biases of zero leave activations as a trained model has them.
+      std::fill_n(reinterpret_cast<float*>(at), part.rows,
+                  part.use == arch::Use::kNormWeight ? 1.0f : 0.0f);
+    }
+    part.on_host = at;
+    table_.Point(part, at);
+  }
+  return OkStatus();
+}
+
+Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int layer) {
+  std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
+  if (block != nullptr) return OkStatus();
+  Result<std::unique_ptr<Buffer>> memory =
+      device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
+  if (!memory.ok()) return memory.status();
+  std::byte* next = (*memory)->data();
+  for (WeightPart& part : table_.parts()) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
+    ForEachChunk(to.pool, part.bytes(), kScanChunk, [&](int64_t begin, int64_t end) {
+      std::memcpy(next + begin, part.on_host + begin, static_cast<size_t>(end - begin));
+    });
+    table_.Point(part, next);
+    part.on_host = next;
+    next += RoundUp(part.bytes(), kWeightAlignment);
+  }
+  block = std::move(*memory);
+  Disown(layer);
+  return OkStatus();
+}
+
+Result<const WeightFile*> ModelWeights::FileOf(size_t file) {
+  std::unique_ptr<WeightFile>& open = weight_files_[file];
+  if (open != nullptr) return open.get();
+  const FileIdentity& identity = source_->file(file).identity();
+  Result<std::unique_ptr<WeightFile>> made =
+      WeightFile::Open(*env_, source_->path(file), identity.size, identity.modified_nanos);
+  if (!made.ok()) return made.status();
+  open = std::move(*made);
+  return open.get();
+}
+
+// Random weights of a layer, which were drawn as the block that they are: one tensor there.
+Result<DiskBlock::Tensor> ModelWeights::WriteToDisk(const WeightPlacement& to, int layer) {
+  const int64_t bytes = RoundUp(BlockBytes(layer), int64_t{kDirectAlignment});
+  Result<Reservation> reserved = to.disk_budget->Reserve(bytes, "weights");
+  if (!reserved.ok()) return reserved.status();
+  std::unique_ptr<WeightFile>& file = weight_files_[0];
+  if (file == nullptr) {
+    Result<std::unique_ptr<WeightFile>> made = WeightFile::Temporary(*env_, to.directory);
+    if (!made.ok()) return made.status();
+    file = std::move(*made);
+  }
+  const auto block = std::find_if(owned_.begin(), owned_.end(),
+                                  [&](const Owned& owned) { return owned.layer == layer; });
+  HEADWAY_CHECK(block != owned_.end());
+  Result<int64_t> offset = file->Append(block->data, bytes);
+  if (!offset.ok()) return offset.status();
+  on_disk_.push_back(std::move(*reserved));
+  for (WeightPart& part : table_.parts()) {
+    if (part.InLayerBlock() && part.layer == layer) part.on_host = nullptr;
+  }
+  Disown(layer);
+  return DiskBlock::Tensor{file.get(), *offset, BlockBytes(layer), 0};
+}
+
+Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
+  std::unique_ptr<DiskBlock>& block = disk_blocks_[static_cast<size_t>(layer)];
+  if (block != nullptr) return OkStatus();
+  if (source_ == nullptr) {
+    Result<DiskBlock::Tensor> written = WriteToDisk(to, layer);
+    if (!written.ok()) return written.status();
+    block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
+    return OkStatus();
+  }
+  std::vector<DiskBlock::Tensor> tensors;
+  int64_t at = 0;
+  for (const WeightPart& part : table_.parts()) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
+    if (!part.mapped) {
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("tensor '{}' cannot stay on disk: columns of it were copied to "
+                                "memory for a shard",
+                                part.name));
+    }
+    Result<SourceTensor> tensor = source_->Find(part.name);
+    if (!tensor.ok()) return tensor.status();
+    Result<const WeightFile*> file = FileOf(tensor->file);
+    if (!file.ok()) return file.status();
+    const int64_t begin = part.slice.rows[0].begin * RowBytes(part.type, part.file_columns);
+    tensors.push_back({*file, tensor->offset + begin, part.bytes(), at});
+    at += RoundUp(part.bytes(), kWeightAlignment);
+  }
+  block = std::make_unique<DiskBlock>(std::move(tensors));
+  return OkStatus();
+}
+
+Status ModelWeights::MoveTo(Device& device, const WeightPlacement& to) {
+  host_blocks_.resize(table_.layers());
+  disk_blocks_.resize(table_.layers());
+  for (const int layer : to.streamed) {
+    const bool disk = std::find(to.on_disk.begin(), to.on_disk.end(), layer) != to.on_disk.end();
+    if (Status s = disk ? MoveToDisk(to, layer) : MoveToHost(device, to, layer); !s.ok()) return s;
+  }
+  return to.device_budget == nullptr ? OkStatus() : MoveToDevice(device, *to.device_budget);
+}
+
+Status ModelWeights::MoveToDevice(Device& device, Budget& budget) {
+  const auto stays = [&](const WeightPart& part) {
+    return part.InLayerBlock() && Streams(part.layer);
+  };
+  int64_t bytes = 0;
+  for (const WeightPart& part : parts()) {
+    bytes += stays(part) ? 0 : RoundUp(part.bytes(), kWeightAlignment);
+  }
+  Result<std::unique_ptr<Buffer>> memory =
+      device.Allocate(budget, static_cast<size_t>(bytes), "weights");
+  if (!memory.ok()) return memory.status();
+  Result<std::unique_ptr<Stream>> made = device.NewStream(Lane::kHostToDevice);
+  if (!made.ok()) return made.status();
+  const std::unique_ptr<Stream> stream = std::move(*made);
+  std::byte* next = (*memory)->data();
+  // Matrices first: biases between them would keep them apart.
+  for (const bool matrices : {true, false}) {
+    for (const WeightPart& part : parts()) {
+      if (part.is_matrix() != matrices || stays(part) || part.count() == 0) continue;
+      stream->Copy(next, part.on_host, static_cast<size_t>(part.bytes()));
+      table_.Point(part, next);
+      next += RoundUp(part.bytes(), kWeightAlignment);
+    }
+  }
+  Status status = stream->Synchronize();
+  if (!status.ok()) return status;
+  on_device_ = std::move(*memory);
+  GiveBackCopies(stays);
+  return OkStatus();
+}
+
+// Memory of the host whose weights are on the device now. Norms and biases of files are kept for
+// CheckFinite.
+void ModelWeights::GiveBackCopies(const std::function<bool(const WeightPart&)>& stays) {
+  for (WeightPart& part : table_.parts()) {
+    const bool kept = source_ != nullptr && (part.mapped || !part.is_matrix());
+    if (!kept && !stays(part)) part.on_host = nullptr;
+  }
+  for (size_t layer = 0; layer < table_.layers(); ++layer) Disown(static_cast<int>(layer));
+  if (source_ == nullptr) Disown(kNoLayer);
+}
+
+std::span<const std::byte> ModelWeights::HostBlock(int layer) const {
+  const auto index = static_cast<size_t>(layer);
+  if (index >= host_blocks_.size() || host_blocks_[index] == nullptr) return {};
+  return {host_blocks_[index]->data(), host_blocks_[index]->size()};
+}
+
+const DiskBlock* ModelWeights::BlockOnDisk(int layer) const {
+  const auto index = static_cast<size_t>(layer);
+  return index < disk_blocks_.size() ? disk_blocks_[index].get() : nullptr;
+}
+
+Status ModelWeights::CheckFinite(ThreadPool* pool) const {
+  for (const WeightPart& part : parts()) {
+    if (part.on_host == nullptr) continue;  // copies that were moved
+    std::atomic<bool> bad = false;
+    const auto width = static_cast<int64_t>(DTypeBytes(part.dtype()));
+    ForEachChunk(pool, part.count(), kScanChunk, [&](int64_t begin, int64_t end) {
+      if (HasNonFinite(part.on_host + begin * width, part.dtype(), end - begin)) bad = true;
+    });
+    if (bad) {
+      return Status(StatusCode::kCorrupt,
+                    fmt::format("tensor '{}' holds a NaN or an infinity: the weights are damaged, "
+                                "get them again",
+                                part.name));
+    }
+  }
+  return OkStatus();
+}
+
+// By what the files hold, so that it makes no difference where MoveTo has put a tensor, nor which
+// shard of it this is.
+std::vector<UsedTensor> ModelWeights::UsedTensors() const {
+  std::vector<UsedTensor> tensors;
+  for (const WeightPart& part : parts()) {
+    UsedTensor used{.header =
+                        fmt::format("{} {} {}", part.name, part.file_rows, part.file_columns)};
+    if (source_ != nullptr) {
+      const Result<SourceTensor> tensor = source_->Find(part.name);
+      HEADWAY_CHECK(tensor.ok());  // LoadParts has found it
+      used.header += fmt::format(" {}", WeightTypeName(tensor->type));
+      used.file = &source_->file(tensor->file);
+      used.bytes = source_->AllBytes(*tensor);
+    } else {
+      used.header += fmt::format(" {} drawn from {}", DTypeName(part.dtype()), seed_);
+    }
+    tensors.push_back(std::move(used));
+  }
+  return tensors;
+}
+
+uint64_t ModelWeights::Fingerprint(ThreadPool* pool) const {
+  return HashTensors(UsedTensors(), pool);
+}
+
+std::string ModelWeights::FilesKey() const {
+  std::string key;
+  if (source_ == nullptr) return key;
+  for (const UsedTensor& tensor : UsedTensors()) key += tensor.header + '\n';
+  for (size_t i = 0; i < source_->files(); ++i) {
+    const FileIdentity& file = source_->file(i).identity();
+    key += fmt::format("{} {} {} {} {}\n", file.device, file.inode, file.size, file.modified_nanos,
+                       file.changed_nanos);
+  }
+  return key;
+}
+
+int64_t ModelWeights::FilesChangedNanos() const {
+  int64_t last = 0;
+  for (size_t i = 0; source_ != nullptr && i < source_->files(); ++i) {
+    const FileIdentity& file = source_->file(i).identity();
+    last = std::max({last, file.modified_nanos, file.changed_nanos});
+  }
+  return last;
+}
+
+Status ModelWeights::CheckFilesUnchanged() const {
+  return source_ != nullptr ? source_->CheckUnchanged(*env_) : OkStatus();
+}
+
+}  // namespace headway

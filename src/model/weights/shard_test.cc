@@ -1,0 +1,261 @@
+#include "model/weights/shard.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/ref/ref_kernels.h"
+#include "model/arch/family.h"
+#include "model/model.h"
+#include "model/testing/memory_source.h"
+
+namespace headway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Source = testing::MemorySource;
+
+ModelConfig Config() {
+  ModelConfig config;
+  config.shape = {2, 24, 8, 4, 6, 20, 50, DType::kBF16, true};
+  config.windows = {0, 0};
+  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  return config;
+}
+
+// Elements that differ from tensor to tensor and from place to place.
+std::unique_ptr<Source> MakeSource(const ModelConfig& config) {
+  auto source = std::make_unique<Source>();
+  Random random(2);
+  const auto add = [&](const arch::TensorList& tensors, const std::string& prefix) {
+    for (const arch::TensorSpec& spec : tensors.specs) {
+      std::vector<float> values;
+      const int64_t count = spec.rows * std::max<int64_t>(spec.columns, 1);
+      for (int64_t i = 0; i < count; ++i) values.push_back(random.Normal());
+      std::vector<int64_t> shape = {spec.rows};
+      if (spec.columns != 0) shape.push_back(spec.columns);
+      source->Add(spec.has_prefix ? prefix + spec.name : spec.name, shape, values,
+                  WeightType::kBF16);
+    }
+  };
+  const arch::Program program = config.family->build(config);
+  add(program.tensors, program.prefix);
+  for (size_t i = 0; i < program.layers.size(); ++i) {
+    add(program.layers[i].tensors, program.prefix + "layers." + std::to_string(i) + ".");
+  }
+  return source;
+}
+
+// Two heads apart from one another, and the two others; a cut of d_ff that divides nothing.
+const Shard kFirst = {{{0, 2}}, {0, 7}, SumBiases::kHere};
+const Shard kSecond = {{{1, 3}}, {7, 20}, SumBiases::kElsewhere};
+
+struct Loaded {
+  std::unique_ptr<Model> model;
+  const Source* source = nullptr;
+};
+
+Loaded Load(const Shard* shard) {
+  const ModelConfig config = Config();
+  std::unique_ptr<Source> source = MakeSource(config);
+  const Source* const seen = source.get();
+  Result<std::unique_ptr<Model>> model =
+      Model::Load(Env::Default(), config, std::move(source), shard);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return {std::move(*model), seen};
+}
+
+// The elements of a part by their row and column in the whole.
+std::map<std::pair<int64_t, int64_t>, float> Elements(const Model& model, const WeightPart& part) {
+  std::map<std::pair<int64_t, int64_t>, float> elements;
+  const arch::TensorViews views = model.weights().Views(part.layer, nullptr);
+  const std::vector<Interval> whole = {{0, std::max<int64_t>(part.file_columns, 1)}};
+  int64_t index = 0;
+  for (const Interval& rows : part.slice.rows) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      for (const Interval& columns : part.slice.columns.empty() ? whole : part.slice.columns) {
+        for (int64_t column = columns.begin; column < columns.end; ++column, ++index) {
+          elements[{row, column}] =
+              part.is_matrix() ? LoadAsFloat(views.Matrix(part.id).data, index, part.dtype())
+                               : views.Vector(part.id)[index];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(index, part.count()) << part.name;
+  return elements;
+}
+
+TEST(ShardTest, SlicesAreIntervalsOfHeads) {
+  const ModelShape shape = Config().shape;
+  const Shard shard = {{{0, 1, 3}}, {5, 9}};
+  const arch::TensorSpec spec = {.rows = 48, .columns = 24, .split = arch::Split::kQueryRows};
+  const auto slice = [&](arch::Split split) {
+    arch::TensorSpec other = spec;
+    other.split = split;
+    return *SliceOf(other, shape, shard);
+  };
+  EXPECT_THAT(slice(arch::Split::kQueryRows).rows, ElementsAre(Interval{0, 24}, Interval{36, 48}));
+  EXPECT_THAT(slice(arch::Split::kKvRows).rows, ElementsAre(Interval{0, 12}, Interval{18, 24}));
+  EXPECT_THAT(slice(arch::Split::kInnerRows).rows, ElementsAre(Interval{5, 9}));
+  EXPECT_THAT(slice(arch::Split::kQueryColumns).columns,
+              ElementsAre(Interval{0, 24}, Interval{36, 48}));
+  EXPECT_THAT(slice(arch::Split::kInnerColumns).columns, ElementsAre(Interval{5, 9}));
+  EXPECT_THAT(slice(arch::Split::kWhole).rows, ElementsAre(Interval{0, 48}));
+  EXPECT_TRUE(slice(arch::Split::kWhole).columns.empty());
+  const ModelShape part = ShardShape(shape, shard);
+  EXPECT_EQ(part.kv_heads, 3);
+  EXPECT_EQ(part.query_heads, 6);
+  EXPECT_EQ(part.d_ff, 4);
+}
+
+TEST(ShardTest, TogetherTheyAreTheWhole) {
+  const Loaded whole = Load(nullptr), first = Load(&kFirst), second = Load(&kSecond);
+  EXPECT_EQ(first.model->shape().kv_heads, 2);
+  EXPECT_EQ(second.model->shape().d_ff, 13);
+  size_t split = 0;
+  for (size_t i = 0; i < whole.model->weights().parts().size(); ++i) {
+    const WeightPart& part = whole.model->weights().parts()[i];
+    const auto all = Elements(*whole.model, part);
+    auto joined = Elements(*first.model, first.model->weights().parts()[i]);
+    const auto rest = Elements(*second.model, second.model->weights().parts()[i]);
+    split += joined.size() < all.size() ? 1 : 0;
+    // Nothing of what is split is held twice.
+    if (joined.size() < all.size()) {
+      EXPECT_EQ(joined.size() + rest.size(), all.size()) << part.name;
+    }
+    joined.insert(rest.begin(), rest.end());
+    EXPECT_EQ(joined, all) << part.name;
+  }
+  EXPECT_EQ(split, 2u * 12u);  // q, k, v, o, gate, up, down; biases of all but o and down
+  EXPECT_LT(first.model->BlockBytes(0), whole.model->BlockBytes(0));
+}
+
+// The bytes of a tensor that a slice consists of.
+std::set<int64_t> BytesOf(const WeightPart& part) {
+  std::set<int64_t> bytes;
+  const int64_t width = part.is_matrix() ? part.file_columns : 1;
+  const std::vector<Interval> whole = {{0, width}};
+  for (const Interval& rows : part.slice.rows) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      for (const Interval& columns : part.slice.columns.empty() ? whole : part.slice.columns) {
+        for (int64_t i = (row * width + columns.begin) * 2; i < (row * width + columns.end) * 2;
+             ++i) {
+          bytes.insert(i);
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+TEST(ShardTest, NothingElseIsTouched) {
+  for (const Shard& shard : {kFirst, kSecond}) {
+    const Loaded loaded = Load(&shard);
+    for (const WeightPart& part : loaded.model->weights().parts()) {
+      // Rows that do not follow one another, and columns, are copied; runs of rows are mapped.
+      EXPECT_TRUE(loaded.source->touched(part.name) == BytesOf(part)) << part.name;
+    }
+  }
+  // A bias of a sum belongs to one of them.
+  const Loaded loaded = Load(&kSecond);
+  EXPECT_TRUE(loaded.source->touched("model.layers.0.mlp.down_proj.bias").empty());
+  EXPECT_FALSE(loaded.source->touched("model.layers.0.mlp.up_proj.bias").empty());
+}
+
+TEST(ShardTest, RunsOfRowsAreMapped) {
+  const Shard shard = {{{1, 2}}, {3, 9}};
+  const Loaded loaded = Load(&shard);
+  int mapped = 0;
+  for (const WeightPart& part : loaded.model->weights().parts()) {
+    if (part.InLayerBlock()) mapped += part.mapped ? 1 : 0;
+  }
+  EXPECT_EQ(mapped, 2 * 5);  // all but o and down
+}
+
+// The queries, keys and values of a shard's heads are, bit for bit, those of the whole model,
+// wherever its weights are.
+TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
+  const auto device = NewCpuDevice(Env::Default(), nullptr);
+  const auto stream = *device->NewStream(Lane::kCompute);
+  const auto kernels = NewRefKernels();
+  Budget budget("memory", int64_t{1} << 40);
+  const std::vector<TokenId> ids = {4, 49, 0};
+  const auto tokens = static_cast<int64_t>(ids.size());
+  // [T, heads, head_dim] of q, k and v.
+  const auto run = [&](const Model& model, const std::byte* block) {
+    const ModelShape& shape = model.shape();
+    std::vector<float> memory(
+        static_cast<size_t>(Activations::Bytes(shape, DType::kF32, tokens) / 4 + 16),
+        std::numeric_limits<float>::quiet_NaN());
+    void* start = memory.data();
+    size_t space = memory.size() * sizeof(float);
+    EXPECT_NE(std::align(64, space - 64, start, space), nullptr);
+    const Activations a =
+        Activations::Place(shape, DType::kF32, tokens, static_cast<std::byte*>(start));
+    model.Embed(*kernels, *stream, ids, {}, a);
+    model.Qkv(*kernels, *stream, {1, tokens, block}, a, Normed::kDropped);
+    EXPECT_TRUE(stream->Synchronize().ok());
+    const auto* qkv = static_cast<const float*>(a.q);
+    return std::vector<float>(qkv, qkv + tokens * a.qkv_stride);
+  };
+  const std::vector<float> all = run(*Load(nullptr).model, nullptr);
+  const ModelShape whole = Config().shape;
+  const size_t dim = static_cast<size_t>(whole.head_dim),
+               group = static_cast<size_t>(whole.group());
+  const size_t width = all.size() / static_cast<size_t>(tokens);
+  for (const Shard& shard : {kFirst, kSecond}) {
+    std::vector<size_t> heads;  // of the whole's q, k and v side by side
+    const auto kv_heads = static_cast<size_t>(whole.kv_heads);
+    for (const int head : shard.kv_heads.heads) {
+      for (size_t i = 0; i < group; ++i) heads.push_back(static_cast<size_t>(head) * group + i);
+    }
+    for (size_t part : {group * kv_heads, (group + 1) * kv_heads}) {
+      for (const int head : shard.kv_heads.heads) heads.push_back(part + static_cast<size_t>(head));
+    }
+    std::vector<float> expected;
+    for (size_t t = 0; t < ids.size(); ++t) {
+      for (const size_t head : heads) {
+        const auto from = all.begin() + static_cast<ptrdiff_t>(t * width + head * dim);
+        expected.insert(expected.end(), from, from + static_cast<ptrdiff_t>(dim));
+      }
+    }
+    const Loaded loaded = Load(&shard);
+    EXPECT_EQ(run(*loaded.model, nullptr), expected);
+    const int streamed = 1;
+    ASSERT_TRUE(
+        loaded.model
+            ->MoveTo(*device,
+                     {.device_budget = &budget, .host_budget = &budget, .streamed = {&streamed, 1}})
+            .ok());
+    EXPECT_EQ(run(*loaded.model, loaded.model->HostBlock(1).data()), expected);
+    EXPECT_TRUE(loaded.model->CheckFinite(nullptr).ok());
+    // Columns are in no file as they are needed.
+    const Status disk = Load(&shard).model->MoveTo(
+        *device, {.host_budget = &budget, .streamed = {&streamed, 1}, .on_disk = {&streamed, 1}});
+    EXPECT_EQ(disk.code(), StatusCode::kUnsupported);
+    EXPECT_THAT(disk.message(), HasSubstr("cannot stay on disk"));
+  }
+}
+
+// A session belongs to the model, however many ranks hold it.
+TEST(ShardTest, FingerprintsAreThoseOfTheWhole) {
+  const uint64_t whole = Load(nullptr).model->Fingerprint(nullptr);
+  EXPECT_EQ(Load(&kFirst).model->Fingerprint(nullptr), whole);
+  EXPECT_EQ(Load(&kSecond).model->Fingerprint(nullptr), whole);
+}
+
+}  // namespace
+}  // namespace headway

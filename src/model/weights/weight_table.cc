@@ -1,0 +1,159 @@
+#include "model/weights/weight_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "model/weights/disk_block.h"
+
+namespace headway {
+
+namespace {
+
+std::vector<Interval> All(int64_t count) { return {{0, count}}; }
+
+const arch::TensorSpec& SpecOf(const arch::Program& program, const WeightPart& part) {
+  const arch::TensorList& list = part.layer == kNoLayer
+                                     ? program.tensors
+                                     : program.layers[static_cast<size_t>(part.layer)].tensors;
+  return list.specs[static_cast<size_t>(part.id)];
+}
+
+}  // namespace
+
+bool WeightPart::MatchesShape(const std::vector<int64_t>& shape) const {
+  return is_matrix() ? shape == std::vector<int64_t>{file_rows, file_columns}
+                     : shape == std::vector<int64_t>{file_rows};
+}
+
+WeightTable::WeightTable(const arch::Program& program, const WeightSource* source, bool tied)
+    : embedding_(program.embedding), head_(program.head) {
+  const auto spec = [&](arch::TensorId id) -> const arch::TensorSpec& {
+    return program.tensors.specs[static_cast<size_t>(id)];
+  };
+  const auto has = [&](const std::string& name) { return source != nullptr && source->Has(name); };
+  const bool bare = has(program.bare_prefix + spec(embedding_).name);
+  const std::string& prefix = bare ? program.bare_prefix : program.prefix;
+  // A folder may hold both tables though the config ties them. Then the head is the one that is
+  // called so: where the two are equal it makes no difference, and where not, Transformers does not
+  // tie them either. It may also hold the head alone, which then is the embedding, too.
+  const bool stores_head = has(spec(head_).name);
+  has_head_ = stores_head || !tied;
+  has_embedding_ = has(prefix + spec(embedding_).name) || !stores_head || !tied;
+
+  lists_.resize(program.layers.size() + 1);
+  AddParts(program.tensors, kNoLayer, prefix);
+  const auto behind = std::partition_point(
+      parts_.begin(), parts_.end(),
+      [&](const WeightPart& part) { return static_cast<size_t>(part.id) < program.front; });
+  std::vector<WeightPart> last(std::make_move_iterator(behind),
+                               std::make_move_iterator(parts_.end()));
+  parts_.erase(behind, parts_.end());
+  for (size_t i = 0; i < program.layers.size(); ++i) {
+    AddParts(program.layers[i].tensors, static_cast<int>(i),
+             fmt::format("{}{}{}.", prefix, program.layer_prefix, i));
+  }
+  std::move(last.begin(), last.end(), std::back_inserter(parts_));
+}
+
+void WeightTable::AddParts(const arch::TensorList& tensors, int layer, const std::string& prefix) {
+  List& list = ListOf(layer);
+  list.matrices.resize(tensors.specs.size());
+  list.vectors.resize(tensors.specs.size());
+  list.in_block.resize(tensors.specs.size());
+  for (size_t i = 0; i < tensors.specs.size(); ++i) {
+    const arch::TensorSpec& spec = tensors.specs[i];
+    const auto id = static_cast<arch::TensorId>(i);
+    if (layer == kNoLayer && id == embedding_ && !has_embedding_) continue;
+    if (layer == kNoLayer && id == head_ && !has_head_) continue;
+    parts_.push_back({.name = spec.has_prefix ? prefix + spec.name : spec.name,
+                      .layer = layer,
+                      .id = id,
+                      .use = spec.use,
+                      .file_rows = spec.rows,
+                      .file_columns = spec.columns,
+                      .slice = {All(spec.rows), {}},
+                      .rows = spec.rows,
+                      .columns = spec.columns});
+  }
+}
+
+void WeightTable::Cut(const arch::Program& program, const ModelShape& whole, const Shard& shard) {
+  for (WeightPart& part : parts_) {
+    std::optional<Slice> slice = SliceOf(SpecOf(program, part), whole, shard);
+    part.slice = slice.has_value() ? std::move(*slice) : Slice();
+    part.rows = part.slice.row_count();
+    if (part.slice.columns.empty()) continue;
+    part.columns = 0;
+    for (const Interval& columns : part.slice.columns) part.columns += columns.size();
+  }
+}
+
+void WeightTable::Point(const WeightPart& part, const std::byte* data) {
+  if (part.count() == 0) return;
+  List& list = ListOf(part.layer);
+  const auto id = static_cast<size_t>(part.id);
+  if (!part.is_matrix()) {
+    list.vectors[id] = reinterpret_cast<const float*>(data);
+    return;
+  }
+  const WeightView view = {data, part.dtype(), part.rows, part.columns};
+  list.matrices[id] = view;
+  if (part.layer != kNoLayer) return;
+  const auto embedding = static_cast<size_t>(embedding_), head = static_cast<size_t>(head_);
+  if (id == embedding && !has_head_) list.matrices[head] = view;
+  if (id == head && !has_embedding_) list.matrices[embedding] = view;
+}
+
+void WeightTable::LayOutBlocks() {
+  int layer = kNoLayer;
+  int64_t at = 0;
+  for (const WeightPart& part : parts_) {
+    if (!part.InLayerBlock()) continue;
+    if (std::exchange(layer, part.layer) != part.layer) at = 0;
+    ListOf(part.layer).in_block[static_cast<size_t>(part.id)] = at;
+    at += RoundUp(part.bytes(), kWeightAlignment);
+  }
+}
+
+arch::TensorViews WeightTable::Views(int layer, const std::byte* block) const {
+  const List& list = lists_[static_cast<size_t>(layer + 1)];
+  return {list.matrices, list.vectors, block, list.in_block};
+}
+
+int64_t WeightTable::BlockBytes(int layer) const {
+  int64_t bytes = 0;
+  for (const WeightPart& part : parts_) {
+    if (part.InLayerBlock() && part.layer == layer) {
+      bytes += RoundUp(part.bytes(), kWeightAlignment);
+    }
+  }
+  return bytes;
+}
+
+WeightBytes WeightTable::Count() const {
+  WeightBytes bytes;
+  std::vector<int64_t> layers(lists_.size() - 1), matrices(lists_.size() - 1);
+  for (const WeightPart& part : parts_) {
+    if (!part.is_matrix()) {
+      bytes.vectors += RoundUp(part.bytes(), kWeightAlignment);
+      continue;
+    }
+    bytes.matrices += part.bytes();
+    if (part.use == arch::Use::kRowTable) bytes.row_tables += part.bytes();
+    if (!part.InLayerBlock()) continue;
+    layers[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), kWeightAlignment);
+    ++matrices[static_cast<size_t>(part.layer)];
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    bytes.layer = std::max(bytes.layer, layers[i]);
+    bytes.layer_read = std::max(bytes.layer_read, DiskBlock::MostReadBytes(layers[i], matrices[i]));
+  }
+  return bytes;
+}
+
+}  // namespace headway
