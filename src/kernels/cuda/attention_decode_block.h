@@ -9,11 +9,10 @@
 #include <limits>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
 
-inline constexpr int kWarp = 32;
-inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr float kNoKeys = -std::numeric_limits<float>::infinity();

@@ -11,6 +11,7 @@
 #include "kernels/cuda/key_span.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.h"
+#include "kernels/cuda/warp.h"
 
 // A block takes a tile of rows of one KV head against the keys that some of them sees. A row is a
 // query of a token: the heads of a group share the keys that the block reads. Each warp keeps its
@@ -20,8 +21,6 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kKeys = 64;  // of a tile

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/warp.h"
 
 // Three kernels. One row, and rows whose dtype is not the weights': a warp takes a line (a row of
 // the weight matrix), or a part of one, at a time. Several rows of the weights' own 16-bit dtype:
@@ -20,8 +21,6 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kOpsMax = 4;
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct Op {
   const std::byte* weight;
@@ -187,15 +186,6 @@ __device__ inline void StageQuad(float* to, int i, float4 value) {
   const int chunk = i / 2;
   float* at = to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128;
   *reinterpret_cast<float4*>(at) = value;
-}
-
-// The sum over a warp, in every lane.
-__device__ inline float WarpSum(float sum) {
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, distance);
-  }
-  return sum;
 }
 
 // What the warps of a block have summed.

@@ -13,13 +13,12 @@
 #include "kernels/cuda/merge.h"
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kWarps = 8;  // of a block
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 // Elements of a row that a lane loads before it uses any of them.
 constexpr int kAtOnce = 4;

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.h"
+#include "kernels/cuda/warp.h"
 #include "kernels/page_codec.h"
 #include "kernels/page_codec_math.h"
 
@@ -18,9 +19,7 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kThreads = 128;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct Item {
   PageRun from;

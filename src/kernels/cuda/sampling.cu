@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/warp.h"
 #include "kernels/sampling.h"
 
 // Every kernel takes a piece of a row of logits per block; the block of a row that is last to
@@ -18,11 +19,9 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kEach = 4;  // logits of a thread
 constexpr int kBlockLogits = kThreads * kEach;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Digits of a 32-bit key.

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scoring.h"
+#include "kernels/cuda/warp.h"
 #include "kernels/scoring.h"
 
 // Several blocks share a row of logits. Largest finds the largest logit of each block's share,
@@ -15,9 +16,7 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Logits of a block where that makes no more than kScoreBlocksMax: four loads of a thread.
 constexpr int64_t kBlockLogits = kThreads * 16;

@@ -1,0 +1,293 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/elementwise.h"
+
+namespace headway::cuda {
+namespace {
+
+// Rotations, and K and V into their pages.
+
+__global__ void __launch_bounds__(kThreads)
+    RopeAnglesKernel(const int32_t* positions, int64_t count, const float* inv_freq, int half,
+                     float scale, float* cos, float* sin) {
+  FollowPrevious();
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= count) return;
+  const int64_t token = at / half;
+  const float angle = __fmul_rn(static_cast<float>(positions[token]), inv_freq[at - token * half]);
+  float s = 0.0f;
+  float c = 0.0f;
+  sincosf(angle, &s, &c);
+  cos[at] = c * scale;
+  sin[at] = s * scale;
+}
+
+// Rotates elements at to at + kN with those half further on, in place; angles are the token's.
+template <DType kType, int kN>
+__device__ inline void Rotate(const RopeTable& table, int64_t token, int column, void* x,
+                              int64_t at, float (&low)[kN], float (&high)[kN]) {
+  const int half = table.rotary_dim / 2;
+  float c[kN];
+  float s[kN];
+  Load<kType>(x, at, low);
+  Load<kType>(x, at + half, high);
+  Load<DType::kF32>(table.cos, token * half + column, c);
+  Load<DType::kF32>(table.sin, token * half + column, s);
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    const float turned = low[i] * c[i] - high[i] * s[i];
+    high[i] = high[i] * c[i] + low[i] * s[i];
+    low[i] = turned;
+  }
+  Store<kType>(x, at, low);
+  Store<kType>(x, at + half, high);
+}
+
+constexpr int kRopeThreads = 128;
+
+template <DType kType, int kN>
+__global__ void __launch_bounds__(kRopeThreads)
+    RopeKernel(RopeTable table, int heads, int head_dim, void* x, int64_t x_stride) {
+  FollowPrevious();
+  const int groups = table.rotary_dim / 2 / kN;
+  const int unit = static_cast<int>(blockIdx.y * kRopeThreads + threadIdx.x);
+  if (unit >= heads * groups) return;
+  const int head = unit / groups;
+  const int column = (unit - head * groups) * kN;
+  const int64_t token = blockIdx.x;
+  float low[kN];
+  float high[kN];
+  Rotate<kType>(table, token, column, x, token * x_stride + int64_t{head} * head_dim + column, low,
+                high);
+}
+
+// The byte, from a first page, where the row of `slot` of head `head` starts.
+template <DType kPage>
+__device__ inline int64_t RowOffset(const PageFormat& format, const PageRun& run, int64_t slot,
+                                    int head) {
+  const int row_bytes = format.head_dim * static_cast<int>(sizeof(typename ElementOf<kPage>::Type));
+  const int64_t at = run.first_slot + slot;
+  const int64_t page = at / format.page_slots;
+  return head * run.head_stride + page * run.page_stride +
+         (at - page * format.page_slots) * row_bytes;
+}
+
+// What was rounded to an activation, rounded to the pages' dtype.
+template <DType kType, DType kPage, int kN>
+__device__ inline void StorePage(std::byte* row, int column, float (&values)[kN]) {
+  if constexpr (kType != kPage) {
+#pragma unroll
+    for (float& value : values) value = Rounded<kType>(value);
+  }
+  Store<kPage>(row, column, values);
+}
+
+constexpr int kItemsMax = 32;
+
+struct StoreKvItems {
+  StoreKvItem items[kItemsMax];
+};
+
+template <DType kType, DType kPage, int kN>
+__global__ void __launch_bounds__(kThreads)
+    StoreKvKernel(PageFormat format, const __grid_constant__ StoreKvItems list) {
+  WaitForPrevious();  // and lets nothing start before its end, for KeysOfEarlierSteps
+  const StoreKvItem& item = list.items[blockIdx.y];
+  const int groups = format.head_dim / kN;
+  const int row_groups = item.heads * groups;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= item.to.count * row_groups) return;
+  const int64_t slot = index / row_groups;
+  const int rest = static_cast<int>(index - slot * row_groups);
+  const int head = rest / groups;
+  const int column = (rest - head * groups) * kN;
+  const int64_t from = slot * item.kv_stride + rest * kN;
+  const int64_t row = RowOffset<kPage>(format, item.to, slot, head);
+  float k[kN];
+  float v[kN];
+  Load<kType>(item.k, from, k);
+  Load<kType>(item.v, from, v);
+  Store<kPage>(item.to.k + row, column, k);
+  Store<kPage>(item.to.v + row, column, v);
+}
+
+// One item, as a lone sequence has, needs few parameters.
+template <int kItems>
+struct RopeStoreItems {
+  RopeStoreItem items[kItems];
+};
+
+// The work of a token: pairs of groups of q and of k that rotate, groups of k that do not, v.
+template <DType kType, DType kPage, int kItems>
+__global__ void __launch_bounds__(kRopeThreads)
+    RopeStoreKvKernel(PageFormat format, const __grid_constant__ RopeStoreItems<kItems> list) {
+  FollowPrevious();
+  constexpr int kN = 8;
+  const RopeStoreItem& whole = list.items[blockIdx.z];
+  const RopeTable& table = whole.table;
+  const StoreKvItem& item = whole.kv;
+  const int q_heads = whole.query_heads;
+  const int64_t token = blockIdx.x;
+  if (token >= item.to.count) return;
+  const int head_dim = format.head_dim;
+  const int pairs = table.rotary_dim / 2 / kN;
+  const int plain = head_dim / kN - 2 * pairs;
+  int unit = static_cast<int>(blockIdx.y * kRopeThreads + threadIdx.x);
+  float low[kN];
+  float high[kN];
+  if (unit < q_heads * pairs) {
+    const int head = unit / pairs;
+    const int column = (unit - head * pairs) * kN;
+    Rotate<kType>(table, token, column, whole.q,
+                  token * whole.q_stride + int64_t{head} * head_dim + column, low, high);
+    return;
+  }
+  unit -= q_heads * pairs;
+  const int64_t start = token * item.kv_stride;
+  if (unit < item.heads * pairs) {
+    const int head = unit / pairs;
+    const int column = (unit - head * pairs) * kN;
+    Rotate<kType>(table, token, column, const_cast<void*>(item.k),
+                  start + int64_t{head} * head_dim + column, low, high);
+    std::byte* row = item.to.k + RowOffset<kPage>(format, item.to, token, head);
+    StorePage<kType, kPage>(row, column, low);
+    StorePage<kType, kPage>(row, column + pairs * kN, high);
+    return;
+  }
+  unit -= item.heads * pairs;
+  const bool is_v = unit >= item.heads * plain;
+  if (is_v) unit -= item.heads * plain;
+  const int groups = is_v ? head_dim / kN : plain;
+  if (groups == 0 || unit >= item.heads * groups) return;
+  const int head = unit / groups;
+  const int column = (unit - head * groups) * kN + (is_v ? 0 : table.rotary_dim);
+  Load<kType>(is_v ? item.v : item.k, start + int64_t{head} * head_dim + column, low);
+  std::byte* row = (is_v ? item.to.v : item.to.k) + RowOffset<kPage>(format, item.to, token, head);
+  Store<kPage>(row, column, low);
+}
+
+bool RopeAligned(const RopeTable& table, int head_dim, const void* x, int64_t x_stride,
+                 DType dtype) {
+  return table.rotary_dim % 16 == 0 && head_dim % 8 == 0 && Aligned(table.cos) &&
+         Aligned(table.sin) && Aligned(x, x_stride, dtype);
+}
+
+bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem& item) {
+  return format.head_dim % 8 == 0 && Aligned(item.k, item.kv_stride, activation) &&
+         Aligned(item.v, item.kv_stride, activation) && Aligned(item.to.k) && Aligned(item.to.v) &&
+         item.to.page_stride % 16 == 0 && item.to.head_stride % 16 == 0;
+}
+
+// What cannot be read 16 bytes at a time.
+cudaError_t RopeStoreKvApart(cudaStream_t stream, DType activation, const PageFormat& format,
+                             const RopeStoreItem& item) {
+  const int64_t tokens = item.kv.to.count;
+  cudaError_t error = Rope(stream, activation, item.table, tokens, item.query_heads,
+                           format.head_dim, item.q, item.q_stride);
+  if (error != cudaSuccess) return error;
+  error = Rope(stream, activation, item.table, tokens, item.kv.heads, format.head_dim,
+               const_cast<void*>(item.kv.k), item.kv.kv_stride);
+  if (error != cudaSuccess) return error;
+  return StoreKv(stream, activation, format, {&item.kv, 1});
+}
+
+}  // namespace
+
+cudaError_t RopeAngles(cudaStream_t stream, const int32_t* positions, int64_t tokens,
+                       const float* inv_freq, int rotary_dim, float scale, float* cos, float* sin) {
+  const int half = rotary_dim / 2;
+  if (tokens == 0 || half == 0) return cudaSuccess;
+  return LaunchKernel(RopeAnglesKernel, Blocks(tokens * half, kThreads), kThreads, 0, stream,
+                      positions, tokens * half, inv_freq, half, scale, cos, sin);
+}
+
+cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, int64_t tokens,
+                 int heads, int head_dim, void* x, int64_t x_stride) {
+  const int half = table.rotary_dim / 2;
+  if (tokens == 0 || heads == 0 || half == 0) return cudaSuccess;
+  return WithDType(activation, [&](auto dtype) {
+    constexpr DType kType = decltype(dtype)::kValue;
+    const bool wide = RopeAligned(table, head_dim, x, x_stride, activation);
+    const dim3 grid(static_cast<unsigned>(tokens),
+                    Blocks(int64_t{heads} * half, kRopeThreads * (wide ? 8 : 1)));
+    const auto kernel = wide ? RopeKernel<kType, 8> : RopeKernel<kType, 1>;
+    return LaunchKernel(kernel, grid, kRopeThreads, 0, stream, table, heads, head_dim, x, x_stride);
+  });
+}
+
+cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                    std::span<const StoreKvItem> items) {
+  while (!items.empty()) {
+    StoreKvItems list{};
+    unsigned count = 0;
+    int64_t elements = 0;  // of the longest item
+    bool wide = true;
+    for (const StoreKvItem& item : items.first(std::min<size_t>(items.size(), kItemsMax))) {
+      list.items[count++] = item;
+      elements = std::max(elements, item.to.count * item.heads * format.head_dim);
+      wide = wide && StoreAligned(activation, format, item);
+    }
+    items = items.subspan(count);
+    if (elements == 0) continue;
+    const cudaError_t error = WithDType(activation, [&](auto from) {
+      return WithDType(format.dtype, [&](auto to) {
+        constexpr DType kType = decltype(from)::kValue;
+        constexpr DType kPage = decltype(to)::kValue;
+        const dim3 grid(Blocks(elements, kThreads * (wide ? 8 : 1)), count);
+        const auto kernel = wide ? StoreKvKernel<kType, kPage, 8> : StoreKvKernel<kType, kPage, 1>;
+        return LaunchKernel(kernel, grid, kThreads, 0, stream, format, list);
+      });
+    });
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                        std::span<const RopeStoreItem> items) {
+  while (!items.empty()) {
+    RopeStoreItems<kItemsMax> list{};
+    unsigned count = 0;
+    int64_t tokens = 0;  // of the longest item
+    int64_t units = 0;   // of a token of the item with the most
+    size_t taken = 0;
+    while (taken < items.size() && count < kItemsMax) {
+      const RopeStoreItem& item = items[taken++];
+      if (item.kv.to.count == 0) continue;
+      if (!RopeAligned(item.table, format.head_dim, item.q, item.q_stride, activation) ||
+          !StoreAligned(activation, format, item.kv)) {
+        const cudaError_t error = RopeStoreKvApart(stream, activation, format, item);
+        if (error != cudaSuccess) return error;
+        continue;
+      }
+      list.items[count++] = item;
+      const int pairs = item.table.rotary_dim / 16;
+      const int groups = format.head_dim / 8;
+      tokens = std::max(tokens, item.kv.to.count);
+      units = std::max(
+          units, int64_t{item.query_heads} * pairs + int64_t{item.kv.heads} * (2 * groups - pairs));
+    }
+    items = items.subspan(taken);
+    if (units == 0) continue;
+    const cudaError_t error = WithDType(activation, [&](auto from) {
+      return WithDType(format.dtype, [&](auto to) {
+        const dim3 grid(static_cast<unsigned>(tokens), Blocks(units, kRopeThreads), count);
+        constexpr DType kType = decltype(from)::kValue;
+        constexpr DType kPage = decltype(to)::kValue;
+        if (count > 1) {
+          return LaunchKernel(RopeStoreKvKernel<kType, kPage, kItemsMax>, grid, kRopeThreads, 0,
+                              stream, format, list);
+        }
+        return LaunchKernel(RopeStoreKvKernel<kType, kPage, 1>, grid, kRopeThreads, 0, stream,
+                            format, RopeStoreItems<1>{list.items[0]});
+      });
+    });
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace headway::cuda
