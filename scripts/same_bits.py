@@ -6,6 +6,7 @@ that take every path (resident, stream, disk, host, recompute, streaming heads, 
 and compares all numbers that do not tell time, and the text. Ends with 1 at a difference. For
 changes that move code and nothing else; takes some minutes."""
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--context", type=int, default=3000, help="tokens of a window")
     parser.add_argument("--only", help="the setting of this name")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     options = parser.parse_args()
     failed = 0
     ran = 0
@@ -97,25 +99,29 @@ def main():
         prompt.write_text(text[:12000])
         document = pathlib.Path(folder) / "document.txt"
         document.write_text(text[:30000])
+        pairs = []
         for name, flags in SETTINGS.items():
             if options.only not in (None, name):
                 continue
             flags = [str(pattern) if flag == "PATTERN" else flag for flag in flags]
             flags += ["--device", options.device]
-            commands = {
-                "eval": ["eval", "perplexity", MODEL, "--file", str(document), "--context",
-                         str(options.context), "--json"] + flags,
-                "run": ["run", MODEL, "--file", str(prompt), "-n", "48", "--temp", "0",
-                        "--ignore-eos", "--json"] + flags,
-            }
-            for kind, command in commands.items():
-                old, new = (lasting(run(program, command))
-                            for program in (options.old, options.new))
+            pairs.append((f"{name}, eval", [
+                "eval", "perplexity", MODEL, "--file", str(document), "--context",
+                str(options.context), "--json"] + flags))
+            pairs.append((f"{name}, run", [
+                "run", MODEL, "--file", str(prompt), "-n", "48", "--temp", "0", "--ignore-eos",
+                "--json"] + flags))
+
+        def both(pair):
+            return [lasting(run(program, pair[1])) for program in (options.old, options.new)]
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for (name, _), (old, new) in zip(pairs, pool.map(both, pairs)):
                 ran += 1
                 found = list(differences(old, new))
                 works = "status" not in old
-                print(f"{'DIFFERS' if found else 'same' if works else 'same refusal'}: "
-                      f"{name}, {kind}" + ("" if works else f": {old['error'][:150]}"), flush=True)
+                print(f"{'DIFFERS' if found else 'same' if works else 'same refusal'}: {name}" +
+                      ("" if works else f": {old['error'][:150]}"), flush=True)
                 for line in found:
                     print("   ", line)
                 failed += bool(found) or not works

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/types.h"
+#include "base/head_set.h"
 #include "model/arch/program.h"
 #include "model/weights/weight_source.h"
 
