@@ -25,8 +25,7 @@ struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
 
 enum class ExprKind : uint8_t {
-  kConstant,   // value
-  kText,       // value: template text between tags
+  kConstant,   // value; also of text between tags
   kName,       // name
   kNamespace,  // name.attribute as a target; name, attribute
   kTuple,      // operands

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace headway::jinja {
@@ -47,6 +49,12 @@ Bound::Bound(Runtime& rt, const Args& args, std::string_view function,
     return;
   }
   ok_ = !rt.failed();
+}
+
+const NamedFunction* FindNamed(std::span<const NamedFunction> table, std::string_view name) {
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const NamedFunction& entry) { return entry.name == name; });
+  return found == table.end() ? nullptr : &*found;
 }
 
 void BoundFunction::Repr(Runtime& rt, std::string* out) const {

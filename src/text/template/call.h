@@ -6,6 +6,7 @@
 #include <array>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "text/template/runtime.h"
@@ -23,6 +24,8 @@ struct NamedFunction {
   Function function;
 };
 
+// The entry of a table; null when there is none of that name.
+const NamedFunction* FindNamed(std::span<const NamedFunction> table, std::string_view name);
 // Null when there is none of that name.
 const NamedFunction* FindFilter(std::string_view name);
 const NamedFunction* FindTest(std::string_view name);
@@ -35,9 +38,8 @@ class Bound {
   static constexpr size_t kMaxParameters = 6;
 
   // `parameters` in order; those whose names begin with '/' cannot be named by the caller, and
-  // those with
-  // '!' are what Python or jinja2 has and Headway does not. Fails
-  // when a required one (the first `required`) has no value or an argument has no parameter.
+  // those with '!' are what Python or jinja2 has and Headway does not. Fails when a required one
+  // (the first `required`) has no value or an argument has no parameter.
   Bound(Runtime& rt, const Args& args, std::string_view function,
         std::initializer_list<std::string_view> parameters, size_t required);
 

@@ -15,7 +15,6 @@ Value Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   const auto operand = [&](size_t i) { return Eval(*expr.operands[i], scope); };
   switch (expr.kind) {
     case ExprKind::kConstant:
-    case ExprKind::kText:
       return expr.value;
     case ExprKind::kName:
       return EvalName(expr, scope);

@@ -12,9 +12,7 @@ namespace headway::jinja {
 
 const NamedFunction* FindFilter(std::string_view name) {
   for (const auto table : {TextFilters(), SequenceFilters(), NumberFilters(), LazyFilters()}) {
-    for (const NamedFunction& filter : table) {
-      if (filter.name == name) return &filter;
-    }
+    if (const NamedFunction* filter = FindNamed(table, name)) return filter;
   }
   return nullptr;
 }

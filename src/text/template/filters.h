@@ -12,7 +12,7 @@ namespace headway::jinja {
 std::span<const NamedFunction> TextFilters();
 std::span<const NamedFunction> SequenceFilters();
 std::span<const NamedFunction> NumberFilters();
-// Filters that return generators: map, select, batch ...
+// Filters that return generators: map, select, unique ...
 std::span<const NamedFunction> LazyFilters();
 
 // jinja2's soft_str: str(), but Markup stays Markup.

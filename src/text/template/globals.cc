@@ -118,12 +118,10 @@ constexpr NamedFunction kGlobals[] = {{"cycler", nullptr},
 }  // namespace
 
 bool FindGlobal(std::string_view name, Value* value) {
-  for (const NamedFunction& global : kGlobals) {
-    if (global.name != name) continue;
-    *value = Value::Of(std::make_shared<BoundFunction>(Value::None(), global));
-    return true;
-  }
-  return false;
+  const NamedFunction* global = FindNamed(kGlobals, name);
+  if (global == nullptr) return false;
+  *value = Value::Of(std::make_shared<BoundFunction>(Value::None(), *global));
+  return true;
 }
 
 }  // namespace headway::jinja

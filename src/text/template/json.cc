@@ -14,6 +14,16 @@
 namespace headway::jinja {
 namespace {
 
+// json.dumps(value, ensure_ascii, indent, separators, sort_keys) of Python.
+struct JsonStyle {
+  bool ascii = false;
+  bool pretty = false;  // a line for every element, `indent` at each level
+  std::string indent;
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+  bool sort_keys = false;
+};
+
 void AppendUnit(uint32_t unit, std::string* out) { *out += fmt::format("\\u{:04x}", unit); }
 
 void AppendJsonText(std::string_view text, bool ascii, std::string* out) {
@@ -210,12 +220,6 @@ Value NumberFromJson(Runtime& rt, const nlohmann::ordered_json& json) {
 
 }  // namespace
 
-Value DumpJson(Runtime& rt, const Value& value, const JsonStyle& style) {
-  Dumper dumper(rt, style);
-  dumper.Dump(value, 0);
-  return rt.failed() ? Value() : rt.Str(dumper.Take());
-}
-
 Value ToJsonFilter(Runtime& rt, const Value& self, const Args& args) {
   const Bound bound(rt, args, "tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
   if (!bound.ok()) return {};
@@ -224,7 +228,9 @@ Value ToJsonFilter(Runtime& rt, const Value& self, const Args& args) {
   style.sort_keys = Truthy(bound[3]);
   if (bound.has(1) && !bound[1].none() && !ReadIndent(rt, bound[1], &style)) return {};
   if (bound.has(2) && !bound[2].none() && !ReadSeparators(rt, bound[2], &style)) return {};
-  return DumpJson(rt, self, style);
+  Dumper dumper(rt, style);
+  dumper.Dump(self, 0);
+  return rt.failed() ? Value() : rt.Str(dumper.Take());
 }
 
 Value FromJson(Runtime& rt, const nlohmann::ordered_json& json) {

@@ -290,9 +290,7 @@ std::span<const NamedFunction> MethodsOf(const Value& self) {
 }  // namespace
 
 NamedFunction FindMethod(const Value& self, std::string_view name) {
-  for (const NamedFunction& method : MethodsOf(self)) {
-    if (method.name == name) return method;
-  }
+  if (const NamedFunction* method = FindNamed(MethodsOf(self), name)) return *method;
   std::span<const std::string_view> others;
   if (self.string()) others = kOtherTextMethods;
   if (self.dict()) others = kOtherDictMethods;

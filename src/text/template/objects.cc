@@ -94,17 +94,9 @@ bool DictView::GetLength(Runtime& rt, int64_t* length) {
 }
 
 void Namespace::Repr(Runtime& rt, std::string* out) const {
-  *out += "<Namespace {";
-  bool first = true;
-  for (const auto& [key, value] : attributes_.entries()) {
-    if (!first) *out += ", ";
-    first = false;
-    AppendRepr(rt, key, out);
-    *out += ": ";
-    AppendRepr(rt, value, out);
-    if (rt.failed()) return;
-  }
-  *out += "}>";
+  *out += "<Namespace ";
+  AppendRepr(rt, attributes_, out);
+  *out += '>';
 }
 
 bool Namespace::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {

@@ -22,6 +22,8 @@ Value ToStr(Runtime& rt, const Value& value);
 // The same, appended; for output, where no value is needed.
 void AppendStr(Runtime& rt, const Value& value, std::string* out);
 void AppendRepr(Runtime& rt, const Value& value, std::string* out);
+// {key: value, ...}
+void AppendRepr(Runtime& rt, const Dict& dict, std::string* out);
 std::string FloatRepr(double value);
 
 Value Binary(Runtime& rt, BinaryOp op, const Value& left, const Value& right);

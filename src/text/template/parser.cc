@@ -51,7 +51,7 @@ class Parser : public ExpressionParser {
     while (!failed() && Current().kind != TokenKind::kEnd) {
       const Token& token = Advance();
       if (token.kind == TokenKind::kData) {
-        ExprPtr text = NewExpr(ExprKind::kText, token.line);
+        ExprPtr text = NewExpr(ExprKind::kConstant, token.line);
         text->value = Value::Constant(token.text);
         write(std::move(text));
       } else if (token.kind == TokenKind::kVariableBegin) {

@@ -21,20 +21,6 @@ void AppendItemsRepr(Runtime& rt, const std::vector<Value>& items, std::string* 
   }
 }
 
-void AppendDictRepr(Runtime& rt, const Dict& dict, std::string* out) {
-  *out += '{';
-  bool first = true;
-  for (const auto& [key, value] : dict.entries()) {
-    if (!first) *out += ", ";
-    first = false;
-    AppendRepr(rt, key, out);
-    *out += ": ";
-    AppendRepr(rt, value, out);
-    if (rt.failed()) return;
-  }
-  *out += '}';
-}
-
 void AppendTextRepr(std::string_view text, std::string* out) {
   const bool single = text.find('\'') != std::string_view::npos;
   const char quote = single && text.find('"') == std::string_view::npos ? '"' : '\'';
@@ -101,6 +87,20 @@ std::string FloatRepr(double value) {
   return digits;
 }
 
+void AppendRepr(Runtime& rt, const Dict& dict, std::string* out) {
+  *out += '{';
+  bool first = true;
+  for (const auto& [key, value] : dict.entries()) {
+    if (!first) *out += ", ";
+    first = false;
+    AppendRepr(rt, key, out);
+    *out += ": ";
+    AppendRepr(rt, value, out);
+    if (rt.failed()) return;
+  }
+  *out += '}';
+}
+
 void AppendRepr(Runtime& rt, const Value& value, std::string* out) {
   const Nested nested(rt);
   if (!nested.ok() || !rt.Charge(1) || !rt.CheckSize(static_cast<int64_t>(out->size()))) return;
@@ -138,7 +138,7 @@ void AppendRepr(Runtime& rt, const Value& value, std::string* out) {
       *out += value.items().size() == 1 ? ",)" : ")";
       return;
     case Kind::kDict:
-      AppendDictRepr(rt, value.entries(), out);
+      AppendRepr(rt, value.entries(), out);
       return;
     case Kind::kObject:
       value.object()->Repr(rt, out);

@@ -107,11 +107,6 @@ constexpr NamedFunction kTests[] = {
 
 }  // namespace
 
-const NamedFunction* FindTest(std::string_view name) {
-  for (const NamedFunction& test : kTests) {
-    if (test.name == name) return &test;
-  }
-  return nullptr;
-}
+const NamedFunction* FindTest(std::string_view name) { return FindNamed(kTests, name); }
 
 }  // namespace headway::jinja

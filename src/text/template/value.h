@@ -52,7 +52,7 @@ class Object {
   // False when Python's len() would refuse.
   virtual bool GetLength(Runtime& rt, int64_t* length);
   virtual bool IsTrue() const { return true; }
-  // Drops every reference, at the end of a rendering; see Runtime::Track.
+  // Drops every reference, at the end of a rendering; see Runtime::Tracked.
   virtual void Clear() {}
 
   // Nesting of the containers below, so that no recursion over them is deeper than a known bound.
