@@ -70,6 +70,11 @@ TEST_F(Cli, RetrievalScoresGeneratedAndGivenLines) {
   EXPECT_EQ(read["score"], made["score"]);
 
   ExpectFailure({"eval", "retrieval", kModel}, 2, "either --jsonl");
+  ExpectFailure({"eval", "retrieval", kModel, "--generate", "1", "--context", "100"}, 1,
+                "a --context of 100 tokens; 256 to 16777216 are possible");
+  Args hidden = generate;
+  hidden.insert(hidden.end(), {"--haystack", "-"});
+  ExpectFailure(hidden, 1, "take a shorter --context or a longer --haystack", "Too short.");
   ExpectFailure({"eval", "retrieval", kModel, "--jsonl", "-"}, 1, "standard input, line 1", "{}\n");
 }
 

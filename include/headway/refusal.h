@@ -39,9 +39,12 @@ enum class Option {
   kSession,
   kSessionRecut,
   kTrace,
+  kPromptLength,  // of generated retrieval prompts
+  kHaystack,      // the same
 };
-inline constexpr int kOptions = static_cast<int>(Option::kTrace) + 1;
-// As EngineOptions calls it: "kv_memory". A length is "length".
+inline constexpr int kOptions = static_cast<int>(Option::kHaystack) + 1;
+// As EngineOptions calls it: "kv_memory". Those that it does not have are "length",
+// "prompt_length" and "haystack".
 const char* OptionName(Option option);
 
 // A line of text in which options are named.

@@ -50,6 +50,10 @@ const char* OptionName(Option option) {
       return "session_recut";
     case Option::kTrace:
       return "trace";
+    case Option::kPromptLength:
+      return "prompt_length";
+    case Option::kHaystack:
+      return "haystack";
   }
   return "?";
 }

@@ -48,6 +48,10 @@ std::string FlagOf(Option option) {
       return "--session-recut";
     case Option::kTrace:
       return "--trace";
+    case Option::kPromptLength:
+      return "--context";
+    case Option::kHaystack:
+      return "--haystack";
   }
   return "?";
 }

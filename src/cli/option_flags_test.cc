@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "cli/flags.h"
 
 namespace headway::cli {
@@ -10,13 +13,16 @@ namespace {
 TEST(OptionFlags, EveryOptionIsAFlag) {
   const auto app = NewApp("test", "a test", "");
   ModelFlags flags;
+  const std::map<Option, std::string> of_commands = {{Option::kLength, "--ctx-size"},
+                                                     {Option::kPromptLength, "--context"},
+                                                     {Option::kHaystack, "--haystack"}};
   AddModelFlags(*app, &flags);
   for (int i = 0; i < kOptions; ++i) {
     const auto option = static_cast<Option>(i);
-    if (option == Option::kLength) continue;  // a flag of single commands
+    if (of_commands.count(option) > 0) continue;
     EXPECT_NE(app->get_option_no_throw(FlagOf(option)), nullptr) << FlagOf(option);
   }
-  EXPECT_EQ(FlagOf(Option::kLength), "--ctx-size");
+  for (const auto& [option, flag] : of_commands) EXPECT_EQ(FlagOf(option), flag);
 }
 
 TEST(OptionFlags, ErrorsAreSaidWithFlags) {

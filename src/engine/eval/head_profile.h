@@ -1,6 +1,6 @@
-// Which KV heads of a model retrieve: measured on retrieval prompts, as scores that --head-pattern
-// reads. HeadInfer's appendix D speculates them by "processing a customized dataset and analyzing
-// the output"; DuoAttention trains them.
+// Which KV heads of a model retrieve: measured on retrieval prompts, as scores that
+// EngineOptions::head_pattern reads. HeadInfer's appendix D speculates them by "processing a
+// customized dataset and analyzing the output"; DuoAttention trains them.
 #ifndef HEADWAY_ENGINE_EVAL_HEAD_PROFILE_H_
 #define HEADWAY_ENGINE_EVAL_HEAD_PROFILE_H_
 
@@ -21,7 +21,7 @@ inline constexpr int64_t kAnswerTokens = 64;
 struct HeadProfile {
   int layers = 0;
   int kv_heads = 0;
-  int64_t sink = 64;  // as --head-pattern has them where nothing else is said
+  int64_t sink = 64;  // as EngineOptions::head_pattern has them where nothing else is said
   int64_t recent = 256;
   // [layers * KV heads]: the share of attention that falls behind sink and recent tokens while the
   // model says what it found, 0 to 1; the mean over the prompts that it answered right.
@@ -36,7 +36,7 @@ Result<bool> ProfilePrompt(Context& context, const RetrievalLine& line,
                            std::span<const TokenId> prompt, const Hooks& hooks,
                            HeadProfile* profile);
 
-// DuoAttention's TSV, with a comment that says how it was made; or the JSON that --head-pattern
+// DuoAttention's TSV, with a comment that says how it was made; or the JSON that head_pattern
 // reads, which keeps sink and recent, too.
 std::string HeadProfileTsv(const HeadProfile& profile);
 std::string HeadProfileJson(const HeadProfile& profile);

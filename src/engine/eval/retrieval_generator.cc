@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "engine/eval/haystack.h"
+#include "headway/refusal.h"
 
 namespace headway::eval {
 namespace {
@@ -18,6 +19,10 @@ constexpr int64_t kMaxCount = 100'000;
 constexpr int64_t kPassageTokens = 8;  // of its start, and at least of what follows
 
 using Words = std::vector<std::string>;
+
+Status Refused(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
 
 const Words& Adjectives() {
   static const auto* const words = new Words{
@@ -224,9 +229,10 @@ Status AskForPassage(const Draft& draft, const TextMeasure& measure, RetrievalLi
     line->answer = {std::string(tail->substr(1))};
     return OkStatus();
   }
-  return Status(StatusCode::kInvalidArgument,
-                "the haystack has no passage of two times 8 tokens whose start is unambiguous; "
-                "take a longer --context or another --haystack");
+  return Refused(
+      {"the haystack has no passage of two times 8 tokens whose start is unambiguous; take a "
+       "longer ",
+       Option::kPromptLength, " or another ", Option::kHaystack});
 }
 
 // The draft with the first `count` pieces as its document.
@@ -265,10 +271,10 @@ Result<RetrievalLine> Fit(const Draft& draft, std::span<const std::string> piece
     tokens += piece_tokens[static_cast<size_t>(guess++)];
   }
   if (guess + 1 == high && tokens + 64 < length) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the haystack has about {} tokens, and {} are needed; take a "
-                              "shorter --context or a longer --haystack",
-                              tokens, length));
+    return Refused(
+        {fmt::format("the haystack has about {} tokens, and {} are needed; take a shorter ", tokens,
+                     length),
+         Option::kPromptLength, " or a longer ", Option::kHaystack});
   }
   RetrievalLine best;
   // What the question and the template take is found out by the first miss.
@@ -290,8 +296,8 @@ Result<RetrievalLine> Fit(const Draft& draft, std::span<const std::string> piece
     if (count >= high) count = high - 1;
   }
   if (low == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("a --context of {} tokens is too short to hide a fact in", length));
+    return Refused({"a ", Option::kPromptLength,
+                    fmt::format(" of {} tokens is too short to hide a fact in", length)});
   }
   return best;
 }
@@ -316,17 +322,15 @@ size_t DrawStart(Random& random, std::span<const int64_t> piece_tokens, int64_t 
 }
 
 Status Check(const RetrievalRequest& request) {
-  const auto bad = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
   if (request.count < 1 || request.count > kMaxCount) {
-    return bad(fmt::format("{} lines; 1 to {} can be generated", request.count, kMaxCount));
+    return Refused({fmt::format("{} lines; 1 to {} can be generated", request.count, kMaxCount)});
   }
   if (request.length < kShortestContext || request.length > kLongestContext) {
-    return bad(fmt::format("a --context of {} tokens; {} to {} are possible", request.length,
-                           kShortestContext, kLongestContext));
+    return Refused({"a ", Option::kPromptLength,
+                    fmt::format(" of {} tokens; {} to {} are possible", request.length,
+                                kShortestContext, kLongestContext)});
   }
-  if (request.kinds.empty()) return bad("no retrieval kind");
+  if (request.kinds.empty()) return Refused({"no retrieval kind"});
   return OkStatus();
 }
 

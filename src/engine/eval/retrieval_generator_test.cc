@@ -140,7 +140,8 @@ TEST(RetrievalGenerator, UsesTheGivenHaystack) {
   request.haystack = text.substr(0, 1000);
   const auto short_one = GenerateRetrieval(request, FakeMeasure());
   ASSERT_FALSE(short_one.ok());
-  EXPECT_THAT(short_one.status().message(), HasSubstr("longer --haystack"));
+  EXPECT_THAT(short_one.status().message(),
+              HasSubstr("take a shorter prompt_length or a longer haystack"));
 }
 
 TEST(RetrievalGenerator, RefusesWhatItCannotMake) {
@@ -154,7 +155,8 @@ TEST(RetrievalGenerator, RefusesWhatItCannotMake) {
   for (int i = 0; i < 2000; ++i) one_word.haystack += "word ";
   const auto ambiguous = GenerateRetrieval(one_word, FakeMeasure());
   ASSERT_FALSE(ambiguous.ok());
-  EXPECT_THAT(ambiguous.status().message(), HasSubstr("unambiguous"));
+  EXPECT_THAT(ambiguous.status().message(),
+              HasSubstr("unambiguous; take a longer prompt_length or another haystack"));
 }
 
 TEST(RetrievalKinds, AreParsed) {
