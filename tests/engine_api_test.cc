@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
-#include <utility>
 
 #include "base/test_dir.h"
 #include "headway/engine.h"
@@ -16,31 +13,6 @@
 
 namespace headway {
 namespace {
-
-TEST(EngineApi, ASmallBudgetGivesTheTokensOfNoBudget) {
-  const Request request = RequestOf(Quoting(*Open(kDemo), 3000, 1), 24);
-  const Generation expected = Fresh(kDemo, {}, request);
-  EXPECT_EQ(expected.tokens.size(), 24u);
-  EngineOptions small;
-  small.kv_memory = 6 << 20;
-  small.host_memory = 8 << 20;
-  small.disk_memory = 1 << 30;
-  const Generation got = Fresh(kDemo, small, request);
-  EXPECT_EQ(got.tokens, expected.tokens);
-  EXPECT_EQ(got.text, expected.text);
-}
-
-// A disk that is allowed and not needed takes no buffers on the host.
-TEST(EngineApi, ACacheOnTheDeviceNeedsNoHostMemory) {
-  const Request request = RequestOf(Quoting(*Open(kDemo), 700, 1), 4);
-  EngineOptions options;
-  options.host_memory = 0;
-  options.disk_memory = 1 << 30;
-  for (const char* placement : {"first-fit", "lru"}) {
-    options.placement = placement;
-    EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, {}, request).tokens);
-  }
-}
 
 TEST(EngineApi, ABatchEqualsItsRequestsAlone) {
   std::unique_ptr<Engine> engine = Open(kDemo);
@@ -120,84 +92,6 @@ TEST(EngineApi, ACancelledBatchKeepsWhatHasEnded) {
   EXPECT_EQ((*batch)[0].tokens.size(), 3u);
   for (size_t i = 1; i < requests.size(); ++i) {
     EXPECT_EQ((*batch)[i].finish, FinishReason::kCancelled) << i;
-  }
-}
-
-// On the CPU, too: there the weights move from RAM to RAM, which only shows that they can.
-TEST(EngineApi, WeightsThatStreamGiveTheSameTokens) {
-  const Request request = RequestOf(Quoting(*Open(kDemo), 900, 1), 12);
-  const Generation expected = Fresh(kDemo, {}, request);
-  for (const int layers : {0, 1, 7}) {
-    EngineOptions options;
-    options.gpu_layers = layers;
-    std::unique_ptr<Engine> engine = Open(kDemo, options);
-    // The second context shares what the first has moved.
-    for (int context = 0; context < 2; ++context) {
-      Result<std::unique_ptr<Context>> made = engine->NewContext({{912}});
-      ASSERT_TRUE(made.ok()) << made.status().message();
-      EXPECT_EQ((*made)->plan().weight_layers, layers);
-      EXPECT_GT((*made)->plan().streamed_weight_bytes, 0);
-      Result<Generation> got = GenerateOne(**made, request);
-      ASSERT_TRUE(got.ok()) << got.status().message();
-      EXPECT_EQ(got->tokens, expected.tokens) << layers << " layers";
-    }
-  }
-}
-
-TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
-  EngineOptions options;
-  options.gpu_layers = 0;
-  options.host_memory = 1 << 20;
-  std::unique_ptr<Engine> engine = Open(kDemo, options);
-  Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
-  ASSERT_FALSE(context.ok());
-  EXPECT_EQ(context.status().code(), StatusCode::kOutOfBudget);
-  EXPECT_NE(context.status().message().find("host_memory"), std::string::npos)
-      << context.status().message();
-  // And the smallest that it names does.
-  const Refusal* refusal = context.status().refusal();
-  ASSERT_NE(refusal, nullptr);
-  ASSERT_EQ(refusal->remedies.front().budget, Option::kHostMemory);
-  options.host_memory = refusal->remedies.front().need;
-  engine = Open(kDemo, options);
-  context = engine->NewContext({{100}});
-  ASSERT_TRUE(context.ok()) << context.status().message();
-  EXPECT_EQ((*context)->plan().disk_layers.size(), 8u);
-  const Request request = RequestOf(Quoting(*engine, 90, 1), 4);
-  Result<Generation> got = GenerateOne(**context, request);
-  ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_EQ(got->tokens, Fresh(kDemo, {}, request).tokens);
-}
-
-TEST(EngineApi, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
-  const Request request = RequestOf(Quoting(*Open(kDemo), 600, 1), 12);
-  const Generation expected = Fresh(kDemo, {}, request);
-  EngineOptions options;
-  options.gpu_layers = 1;
-  options.kv_memory = 8 << 20;
-  options.host_memory = 24 << 20;
-  options.disk_memory = 64 << 20;
-  std::unique_ptr<Engine> engine = Open(kDemo, options);
-  size_t on_disk = 0;
-  // The second context finds the weights where the first has put them, and less than they need of
-  // the rest.
-  for (const int64_t length : {612, 3000}) {
-    Result<std::unique_ptr<Context>> made = engine->NewContext({{length}});
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    const PlanReport& plan = (*made)->plan();
-    EXPECT_GT(plan.disk_layers.size(), 0u);
-    EXPECT_LT(plan.disk_layers.size(), 7u);
-    EXPECT_GT(plan.streamed_weight_bytes, plan.disk_weight_bytes);
-    EXPECT_TRUE(on_disk == 0 || plan.disk_layers.size() == on_disk);
-    on_disk = plan.disk_layers.size();
-    int64_t host = 0;
-    for (const MemoryLine& line : plan.memory) {
-      if (line.tier == "host" && line.what != "program, tokenizer, text") host += line.bytes;
-    }
-    EXPECT_LE(host, options.host_memory);
-    Result<Generation> got = GenerateOne(**made, request);
-    ASSERT_TRUE(got.ok()) << got.status().message();
-    EXPECT_EQ(got->tokens, expected.tokens) << length;
   }
 }
 
@@ -454,42 +348,6 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
   policy.policy = "headinfer";
   policy.head_group = 2;
   EXPECT_EQ(Engine::Open(kDemo, policy).status().code(), StatusCode::kInvalidArgument);
-}
-
-// The published methods keep nothing on the device beside two buffers, each with the whole cache of
-// one head, or of one layer.
-TEST(EngineApi, PoliciesMoveTheCacheAsTheirMethodsDo) {
-  const Request request = RequestOf(Quoting(*Open(kDemo), 990, 2), 10);
-  EngineOptions options;
-  options.chunk = 256;
-  const std::vector<TokenId> expected = Fresh(kDemo, options, request).tokens;
-  const int kv_heads = Open(kDemo)->info().kv_heads;
-  for (const auto& [policy, heads] :
-       {std::pair("headinfer", 1), std::pair("layerwise", kv_heads)}) {
-    options.policy = policy;
-    Result<PlanReport> plan = Open(kDemo, options)->Plan({{1000}});
-    ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->head_group, heads);
-    EXPECT_EQ(plan->segment, 1024);
-    EXPECT_EQ(plan->slabs[0], 0);
-    EXPECT_EQ(plan->slabs[1], Open(kDemo)->info().layers * kv_heads / heads);
-    EXPECT_EQ(Fresh(kDemo, options, request).tokens, expected) << policy;
-  }
-}
-
-TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {
-  EngineOptions options;
-  options.kv_memory = 100;
-  Result<PlanReport> refused = Open(kDemo, options)->Plan({{2000}});
-  ASSERT_FALSE(refused.ok());
-  options.kv_memory = 8 << 20;
-  Result<PlanReport> plan = Open(kDemo, options)->Plan({{2000}});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  const Request request = RequestOf(Quoting(*Open(kDemo), 1990, 2), 10);
-  options.kv_memory = plan->smallest_kv_memory;
-  EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, {}, request).tokens);
-  options.kv_memory -= 4096;
-  EXPECT_FALSE(Open(kDemo, options)->NewContext({{2000}}).ok());
 }
 
 TEST(EngineApi, ScoreSumsEveryPrediction) {

@@ -43,61 +43,38 @@ std::optional<int> ParseAll(const Args& args, AllFlags* flags, TestConsole* test
   return Parse(*app, args, test->console());
 }
 
-TEST(Flags, AreRead) {
+TEST(Flags, OfTheEngineAreRead) {
   AllFlags flags;
   TestConsole test;
-  const std::optional<int> status = ParseAll({"models/demo",
-                                              "--kv-memory",
-                                              "8MiB",
-                                              "--host-memory=1.5GiB",
-                                              "--disk-memory",
-                                              "unlimited",
-                                              "--disk-path",
-                                              "/d",
-                                              "-b",
-                                              "512",
-                                              "--head-group",
-                                              "2",
-                                              "--segment",
-                                              "1024",
-                                              "--page",
-                                              "16",
-                                              "--placement",
-                                              "lru",
-                                              "--kv-encoding",
-                                              "int8",
-                                              "--session",
-                                              "s",
-                                              "-t",
-                                              "3",
-                                              "--cpu-isa",
-                                              "avx2",
-                                              "--trace",
-                                              "t.json",
-                                              "--temperature",
-                                              "0.7",
-                                              "--top-k",
-                                              "40",
-                                              "--top-p",
-                                              "0.9",
-                                              "--min-p",
-                                              "0.05",
-                                              "--repetition-penalty",
-                                              "1.1",
-                                              "--presence-penalty",
-                                              "-0.5",
-                                              "--frequency-penalty",
-                                              "0.25",
-                                              "--seed",
-                                              "18446744073709551615",
-                                              "--stop",
-                                              "a b",
-                                              "--stop",
-                                              "",
-                                              "--ignore-eos",
-                                              "--json",
-                                              "--no-progress"},
-                                             &flags, &test);
+  const Args args = {"models/demo",
+                     "--kv-memory",
+                     "8MiB",
+                     "--host-memory=1.5GiB",
+                     "--disk-memory",
+                     "unlimited",
+                     "--disk-path",
+                     "/d",
+                     "-b",
+                     "512",
+                     "--head-group",
+                     "2",
+                     "--segment",
+                     "1024",
+                     "--page",
+                     "16",
+                     "--placement",
+                     "lru",
+                     "--kv-encoding",
+                     "int8",
+                     "--session",
+                     "s",
+                     "-t",
+                     "3",
+                     "--cpu-isa",
+                     "avx2",
+                     "--trace",
+                     "t.json"};
+  const std::optional<int> status = ParseAll(args, &flags, &test);
   ASSERT_FALSE(status.has_value()) << test.err();
   const EngineOptions& engine = flags.model.engine;
   EXPECT_EQ(flags.model.model, "models/demo");
@@ -115,6 +92,37 @@ TEST(Flags, AreRead) {
   EXPECT_EQ(engine.threads, 3);
   EXPECT_EQ(engine.isa, "avx2");
   EXPECT_EQ(engine.trace, "t.json");
+}
+
+TEST(Flags, OfSamplingAndOutputAreRead) {
+  AllFlags flags;
+  TestConsole test;
+  const Args args = {"models/demo",
+                     "--temperature",
+                     "0.7",
+                     "--top-k",
+                     "40",
+                     "--top-p",
+                     "0.9",
+                     "--min-p",
+                     "0.05",
+                     "--repetition-penalty",
+                     "1.1",
+                     "--presence-penalty",
+                     "-0.5",
+                     "--frequency-penalty",
+                     "0.25",
+                     "--seed",
+                     "18446744073709551615",
+                     "--stop",
+                     "a b",
+                     "--stop",
+                     "",
+                     "--ignore-eos",
+                     "--json",
+                     "--no-progress"};
+  const std::optional<int> status = ParseAll(args, &flags, &test);
+  ASSERT_FALSE(status.has_value()) << test.err();
   const SamplingOptions& sampling = flags.sampling.options;
   EXPECT_EQ(sampling.temperature, 0.7f);
   EXPECT_EQ(sampling.top_k, 40);

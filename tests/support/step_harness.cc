@@ -70,37 +70,10 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, &h->trace_, false);
   if (!device.ok()) return device.status();
   h->device_ = std::move(*device);
-  const bool streams =
-      config.weight_layers >= 0 && config.weight_layers < shape.layers && !config.use_ref_kernels;
-  const bool moves = (*backend)->info().own_memory && !model.on_device();
-  if (moves || (streams && !model.Streams(shape.layers - 1))) {
-    // They outlive every model of the test.
-    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited),
-        disk_weights("disk weights", kUnlimited);
-    const std::vector<int> streamed =
-        StreamedLayers(shape.layers, streams ? config.weight_layers : shape.layers);
-    if (Status s = model.MoveTo(*h->device_, {.device_budget = moves ? &weights : nullptr,
-                                              .host_budget = &host_weights,
-                                              .streamed = streamed,
-                                              .on_disk = DiskLayers(streamed, config.disk_layers),
-                                              .disk_budget = &disk_weights,
-                                              .directory = disk_directory});
-        !s.ok()) {
-      return s;
-    }
+  if (Status status = h->PlaceWeights(model, **backend, disk_directory); !status.ok()) {
+    return status;
   }
-  if (config.use_ref_kernels) {
-    h->kernels_ = NewRefKernels();
-  } else {
-    Result<std::unique_ptr<Kernels>> made = (*backend)->NewKernels(h->pool_.get(), nullptr);
-    if (!made.ok()) return made.status();
-    h->kernels_ = std::move(*made);
-  }
-  if (config.wrap_kernels) h->kernels_ = config.wrap_kernels(std::move(h->kernels_));
-  if (config.delays != nullptr) {
-    h->kernels_ = NewDelayingKernels(std::move(h->kernels_), *h->device_, config.delays);
-    h->device_ = NewDelayingDevice(std::move(h->device_), env, config.delays);
-  }
+  if (Status status = h->MakeKernels(**backend, env); !status.ok()) return status;
   const Layout layout = h->LayOutFor(model, sequences, max_length);
   kv::StoreOptions options = layout.store;
   options.placement = config.placement;
@@ -140,6 +113,47 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (!executor.ok()) return executor.status();
   h->executor_ = std::move(*executor);
   return h;
+}
+
+Status StepHarness::PlaceWeights(Model& model, const Backend& backend,
+                                 const std::string& disk_directory) {
+  const ModelShape& shape = model.shape();
+  const bool streams = config_.weight_layers >= 0 && config_.weight_layers < shape.layers &&
+                       !config_.use_ref_kernels;
+  const bool moves = backend.info().own_memory && !model.on_device();
+  if (moves || (streams && !model.Streams(shape.layers - 1))) {
+    // They outlive every model of the test.
+    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited),
+        disk_weights("disk weights", kUnlimited);
+    const std::vector<int> streamed =
+        StreamedLayers(shape.layers, streams ? config_.weight_layers : shape.layers);
+    if (Status s = model.MoveTo(*device_, {.device_budget = moves ? &weights : nullptr,
+                                           .host_budget = &host_weights,
+                                           .streamed = streamed,
+                                           .on_disk = DiskLayers(streamed, config_.disk_layers),
+                                           .disk_budget = &disk_weights,
+                                           .directory = disk_directory});
+        !s.ok()) {
+      return s;
+    }
+  }
+  return OkStatus();
+}
+
+Status StepHarness::MakeKernels(Backend& backend, Env* env) {
+  if (config_.use_ref_kernels) {
+    kernels_ = NewRefKernels();
+  } else {
+    Result<std::unique_ptr<Kernels>> made = backend.NewKernels(pool_.get(), nullptr);
+    if (!made.ok()) return made.status();
+    kernels_ = std::move(*made);
+  }
+  if (config_.wrap_kernels) kernels_ = config_.wrap_kernels(std::move(kernels_));
+  if (config_.delays != nullptr) {
+    kernels_ = NewDelayingKernels(std::move(kernels_), *device_, config_.delays);
+    device_ = NewDelayingDevice(std::move(device_), env, config_.delays);
+  }
+  return OkStatus();
 }
 
 Layout StepHarness::LayOutFor(const Model& model, int sequences, int64_t max_length) const {

@@ -24,6 +24,7 @@
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "headway/status.h"
+#include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
 #include "model/model.h"
@@ -96,6 +97,10 @@ class StepHarness {
  private:
   StepHarness() = default;
   Layout LayOutFor(const Model& model, int sequences, int64_t max_length) const;
+  // Moves what the configuration wants elsewhere, unless an earlier harness has.
+  Status PlaceWeights(Model& model, const Backend& backend, const std::string& disk_directory);
+  // The kernels, and around them and the device what the configuration asks for.
+  Status MakeKernels(Backend& backend, Env* env);
   // Sets those of the options, too.
   void MakeBudgets(kv::StoreOptions* options);
   Status MakeHost(const Model& model, const Layout& layout);

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "text/template/error.h"
-
 namespace headway::jinja {
 
 // Counts how deep the parser's functions call each other.
@@ -22,53 +20,6 @@ class ExpressionParser::Nesting {
  private:
   ExpressionParser* const parser_;
 };
-
-// --- tokens ---
-
-const Token& ExpressionParser::Advance() {
-  const Token& token = tokens_[position_];
-  if (token.kind != TokenKind::kEnd) ++position_;
-  return token;
-}
-
-bool ExpressionParser::SkipName(std::string_view name) {
-  if (failed() || !IsName(name)) return false;
-  Advance();
-  return true;
-}
-
-bool ExpressionParser::SkipOperator(std::string_view op) {
-  if (failed() || !IsOperator(op)) return false;
-  Advance();
-  return true;
-}
-
-bool ExpressionParser::ExpectOperator(std::string_view op) {
-  if (SkipOperator(op)) return true;
-  Fail(fmt::format("expected '{}', got {}", op, DescribeToken(Current())));
-  return false;
-}
-
-bool ExpressionParser::Expect(TokenKind kind, std::string_view what) {
-  if (!failed() && Current().kind == kind) {
-    Advance();
-    return true;
-  }
-  Fail(fmt::format("expected {}, got {}", what, DescribeToken(Current())));
-  return false;
-}
-
-std::string ExpressionParser::ExpectName() {
-  const Token& token = Current();
-  return Expect(TokenKind::kName, "a name") ? token.text : "";
-}
-
-std::nullptr_t ExpressionParser::FailAt(int line, std::string_view message, StatusCode code) {
-  if (status_.ok()) {
-    status_ = TemplateError(code, name_, line, message);
-  }
-  return nullptr;
-}
 
 // --- nodes ---
 
@@ -465,9 +416,9 @@ void ExpressionParser::FindFunction(Expr* expr) {
   const NamedFunction* found = filter ? FindFilter(expr->name) : FindTest(expr->name);
   if (found != nullptr) expr->function = found->function;
   if (expr->function != nullptr || soft_ > 0) return;
-  unknown_.push_back(
-      TemplateError(StatusCode::kUnsupported, name_, expr->line,
-                    fmt::format("unknown {} '{}'", filter ? "filter" : "test", expr->name)));
+  unknown_.push_back(ErrorAt(expr->line,
+                             fmt::format("unknown {} '{}'", filter ? "filter" : "test", expr->name),
+                             StatusCode::kUnsupported));
 }
 
 ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {

@@ -10,23 +10,21 @@
 
 #include "headway/status.h"
 #include "text/template/ast.h"
-#include "text/template/lexer.h"
+#include "text/template/token_reader.h"
 
 namespace headway::jinja {
 
 // Deepest nesting of the parser's functions; brackets take three.
 inline constexpr int kMaxParseNesting = 240;
 
-// After an error, which status() keeps, every function returns null or false at once.
-class ExpressionParser {
+// After an error every function returns null at once.
+class ExpressionParser : protected TokenReader {
  public:
-  // `tokens` ends with kEnd; both outlive the parser.
-  ExpressionParser(const std::vector<Token>& tokens, const std::string& name)
-      : tokens_(tokens), name_(name) {}
+  using TokenReader::TokenReader;
 
   // The first error of all. A filter or test that Headway lacks is the last to be told, and only
   // where jinja2 would look for it before the template runs.
-  Status Finished() const { return status_.ok() && !unknown_.empty() ? unknown_[0] : status_; }
+  Status Finished() const { return !failed() && !unknown_.empty() ? unknown_[0] : status(); }
 
  protected:
   // Whether `ns.x` is allowed as a target.
@@ -44,29 +42,6 @@ class ExpressionParser {
   ExprPtr ParsePrimary(Namespaces namespaces = Namespaces::kNo);
   ExprPtr ParseFilters(ExprPtr value);  // each with its '|'
   ExprPtr ParseFilter(ExprPtr value);   // one, from its name on
-
-  const Token& Current() const { return tokens_[position_]; }
-  const Token& Look() const { return tokens_[std::min(position_ + 1, tokens_.size() - 1)]; }
-  const Token& Advance();
-  bool IsName(std::string_view name) const { return IsName(Current(), name); }
-  static bool IsName(const Token& token, std::string_view name) {
-    return token.kind == TokenKind::kName && token.text == name;
-  }
-  bool IsOperator(std::string_view op) const { return IsOperator(Current(), op); }
-  static bool IsOperator(const Token& token, std::string_view op) {
-    return token.kind == TokenKind::kOperator && token.text == op;
-  }
-  bool SkipName(std::string_view name);
-  bool SkipOperator(std::string_view op);
-  bool ExpectOperator(std::string_view op);
-  bool Expect(TokenKind kind, std::string_view what);
-  // The name that must come now.
-  std::string ExpectName();
-
-  bool failed() const { return !status_.ok(); }
-  std::nullptr_t Fail(std::string_view message) { return FailAt(Current().line, message); }
-  std::nullptr_t FailAt(int line, std::string_view message,
-                        StatusCode code = StatusCode::kInvalidArgument);
 
   static ExprPtr NewExpr(ExprKind kind, int line);
   // Sets the depth of a finished expression; null (and failed) when it is too deep.
@@ -103,10 +78,6 @@ class ExpressionParser {
   ExprPtr Binary(ExprKind kind, ExprPtr left, ExprPtr right, int line);
   bool AtTupleEnd(std::string_view end) const;
 
-  const std::vector<Token>& tokens_;
-  const std::string& name_;
-  size_t position_ = 0;
-  Status status_;
   std::vector<Status> unknown_;
 };
 

@@ -1,0 +1,148 @@
+// The commands plan and probe on the demo model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "support/cli.h"
+
+namespace headway {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(Cli, PlanPrintsMemoryAndTheSmallestBudgets) {
+  const Args args = {"plan", kModel, "-c", "16384", "--kv-memory", "8MiB"};
+  const Outcome outcome = Run(args);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* text : {"weights", "RAM in all", "--kv-memory", "smallest budgets"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  }
+  const Json json = RunJson(args);
+  int64_t ram = 0, kv = 0;
+  for (const Json& row : json["memory"]) {
+    if (row["tier"] != "disk") ram += row["bytes"].get<int64_t>();
+    if (row["tier"] == "device" && row["what"].get<std::string>().starts_with("KV")) {
+      kv += row["bytes"].get<int64_t>();
+    }
+  }
+  EXPECT_EQ(json["memory_bytes"], ram);
+  EXPECT_LE(kv, 8 << 20);
+  // The smallest budget does, and one byte less does not.
+  const int64_t smallest = json["smallest"]["kv_memory"];
+  EXPECT_EQ(Run({"plan", kModel, "-c", "16384", "--kv-memory", std::to_string(smallest)}).status,
+            0);
+  ExpectFailure({"plan", kModel, "-c", "16384", "--kv-memory", std::to_string(smallest - 1)}, 1,
+                "--kv-memory");
+  const Json batch = RunJson({"plan", kModel, "-c", "1024+512", "--batch", "2"});
+  EXPECT_EQ(batch["lengths"], (std::vector<int64_t>{1024, 512, 1024, 512}));
+}
+
+TEST_F(Cli, PlansBeforeTheModelIsHere) {
+  const std::string config = ReadFile(kModel + "/config.json");
+  WriteFile(dir_.File("config.json"), config);
+  const Json here = RunJson({"plan", kModel, "-c", "16384", "--kv-memory", "8MiB"});
+  for (const std::string& model : {dir_.path(), dir_.File("config.json")}) {
+    const Args args = {"plan", model, "-c", "16384", "--kv-memory", "8MiB"};
+    const Json absent = RunJson(args);
+    for (const char* same : {"memory", "memory_bytes", "slabs", "kv_bytes", "smallest"}) {
+      EXPECT_EQ(absent[same], here[same]) << model;
+    }
+    const Outcome outcome = Run(args);
+    EXPECT_THAT(outcome.err, HasSubstr(model + ": no weights here; sizes are computed from"));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  ExpectFailure({"run", dir_.path(), "-pHello"}, 1, "no model.safetensors");
+  ExpectFailure({"run", dir_.File("config.json"), "-pHello"}, 1, "a file; a model is the folder");
+  WriteFile(dir_.File("config.json"), config.substr(0, 60));
+  ExpectFailure({"plan", dir_.File("config.json")}, 1, "config.json: not valid JSON: it ends too");
+}
+
+const Args kLlama = {"--random-weights",
+                     std::string(HEADWAY_SOURCE_DIR) + "/bench/shapes/llama-3-8b.json"};
+
+Args PlanFor(const Args& more) {
+  Args args = {"plan", "--context", "131072", "--gpu-memory", "18GiB"};
+  args.insert(args.end(), kLlama.begin(), kLlama.end());
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+TEST_F(Cli, PlansForAGpuThatIsNotHere) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = Run(PlanFor({"--machine", "h200", "--explain"}));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* text : {"driver and libraries", "in host memory", "predicted for NVIDIA H200",
+                           "shipped profile h200", "decode: host to device",
+                           "1 GiB more on the GPU", "a bus twice as fast"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(took.count(), 1.0);
+#endif
+  // As docs/BENCHMARKS.md has them.
+  const auto streamed = [&](const std::string& machine) {
+    return RunJson(
+        PlanFor({"--machine", machine, "--placement", "host-only", "--host-attention", "off"}));
+  };
+  const Json json = streamed("h200");
+  EXPECT_NEAR(json["prediction"]["decode"]["tokens_per_second"].get<double>(), 3.22, 0.1);
+  EXPECT_NEAR(json["prediction"]["prefill"]["tokens_per_second"].get<double>(), 12093, 900);
+  EXPECT_EQ(json["prediction"]["decode"]["limit"], "host to device");
+  // The same by a file, and slower on a slower bus.
+  const std::string file = std::string(HEADWAY_SOURCE_DIR) + "/machines/h200.json";
+  EXPECT_EQ(streamed(file)["slabs"], json["slabs"]);
+  const Json slow = streamed("rtx-4090");
+  EXPECT_LT(slow["prediction"]["decode"]["tokens_per_second"].get<double>(), 1.6);
+}
+
+TEST_F(Cli, RefusesMachinesThatAreNone) {
+  ExpectFailure(PlanFor({"--machine", "h2000"}), 1, "neither a file nor one of a100-40-pcie");
+  WriteFile(dir_.File("bad.json"), "{\"format\": \"headway-machine\", \"version\": 0}");
+  ExpectFailure(PlanFor({"--machine", dir_.File("bad.json")}), 1, "another version of the format");
+  ExpectFailure({"run", kModel, "-pHello", "--machine", dir_.File("bad.json")}, 1, "bad.json");
+  ExpectFailure({"run", kModel, "-pHello", "--machine", "h200"}, 1,
+                "--machine: shipped profile h200 is of a GPU; give --device cuda");
+  WriteFile(dir_.File("empty.json"), "");
+  ExpectFailure({"bench", "prefill", kModel, "--machine", dir_.File("empty.json")}, 1,
+                "is not JSON");
+  ExpectFailure(PlanFor({"--machine", "rtx-4090", "--host-memory", "1GiB"}), 1,
+                "or a context of at most");
+  ExpectFailure({"plan"}, 2, "MODEL is missing");
+}
+
+TEST_F(Cli, ProbesOnceAndPlansByIt) {
+  const std::string cache = dir_.File("cache");
+  setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const Outcome probe =
+      Run({"probe", "-t", "2", "--disk-path", dir_.path(), "-o", dir_.File("here.json")});
+  EXPECT_EQ(probe.status, 0) << probe.err;
+  for (const char* text : {"matrix product", "host memory read", "disk read", "kept in "}) {
+    EXPECT_THAT(probe.out, HasSubstr(text));
+  }
+  const Args plan = {"plan", kModel, "-t", "2"};
+  Json json = RunJson(plan);
+  EXPECT_EQ(json["prediction"]["origin"], "headway probe");
+  // Another number of threads is other hardware.
+  EXPECT_EQ(RunJson({"plan", kModel, "-t", "1"})["prediction"]["origin"], "quick measurement");
+  EXPECT_EQ(RunJson({"plan", kModel, "--machine", dir_.File("here.json")})["prediction"]["origin"],
+            "profile " + dir_.File("here.json"));
+  // A damaged cache is said and not used.
+  const std::string kept = probe.out.substr(probe.out.find("kept in ") + 8);
+  WriteFile(kept.substr(0, kept.find('\n')), "{\"format\": ");
+  const Outcome damaged = Run(plan);
+  EXPECT_EQ(damaged.status, 0);
+  EXPECT_THAT(damaged.err, HasSubstr("is not JSON; headway probe measures anew"));
+  EXPECT_THAT(damaged.out, HasSubstr("quick measurement"));
+  // A place that takes no files is no error.
+  setenv("XDG_CACHE_HOME", "/proc/nothing", 1);
+  EXPECT_EQ(Run({"run", kModel, "-pHello", "-n", "1"}).status, 0);
+  unsetenv("XDG_CACHE_HOME");
+}
+
+}  // namespace
+}  // namespace headway
