@@ -101,7 +101,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   }
   Status status = reads_.Announce();
   if (status.ok()) status = RunLayers(cancel);
-  if (status.ok()) status = context_.store.EndStep();
+  if (status.ok()) status = context_.store.step().End();
   if (!status.ok()) {
     Abort();
     return status;
@@ -117,7 +117,7 @@ Status Executor::BeginStep(std::span<const StepInput> inputs) {
   for (const StepInput& input : inputs) {
     entries.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
   }
-  return context_.store.BeginStep(entries);
+  return context_.store.step().Begin(entries);
 }
 
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
@@ -170,7 +170,7 @@ std::span<const RopeStoreItem> Executor::FindNew(int layer) {
     const int64_t row = batch_[e].row;
     for (int group = 0; group <= context_.store.format().StreamingGroup(layer); ++group) {
       if (context_.RunsOf(layer, group).empty()) continue;
-      const PageRun target = context_.store.Target(e, layer, group);
+      const PageRun target = context_.store.step().Target(e, layer, group);
       const auto at = [&](void* data, int64_t first_head) {
         return static_cast<std::byte*>(data) +
                context_.ActivationBytes(row * act.qkv_stride + first_head * shape.head_dim);
@@ -207,14 +207,14 @@ Status Executor::Attend(int layer) {
 }
 
 void Executor::CloseLayer(int layer) {
-  context_.store.CloseLayer(layer);
+  context_.store.step().CloseLayer(layer);
   for (const auto& path : paths_) path->PagesClosed(layer);
 }
 
 void Executor::Abort() {
   board_->Abort();
   for (const auto& path : paths_) path->Abort();
-  context_.store.AbortStep();
+  context_.store.step().Abort();
 }
 
 Status Executor::StepWithFarMass(const StepInput& input, const NearKeys& near,
@@ -258,7 +258,7 @@ Status Executor::AppendRows(kv::SequenceId sequence, std::span<const TokenId> id
     for (const auto& path : paths_) path->BeginLayer(layer);
     CloseLayer(layer);
   }
-  if (status.ok()) status = context_.store.EndStep();
+  if (status.ok()) status = context_.store.step().End();
   if (!status.ok()) Abort();
   return status;
 }

@@ -59,7 +59,7 @@ class Executor {
 
   // Where no input WantsLogits it may return while the step still runs; what is enqueued is never
   // more than as many layers as a step has, so that a wish to stop is met within a chunk.
-  // kCancelled when *cancel (may be null) turned true: the step was given up, see Store::AbortStep.
+  // kCancelled when *cancel (may be null) turned true: the step was given up, see kv::Step::Abort.
   // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit,
   // or a loss is not finite.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,

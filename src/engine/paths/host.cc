@@ -18,7 +18,7 @@ class HostPath : public AttentionPath {
   Status Attend(int layer, int group) override;
   void EndLayer(int layer) override;
   void EndStep() override;
-  void Abort() override { context_.store.AwaitHost(); }
+  void Abort() override { context_.store.reads().AwaitHost(); }
 
  private:
   // Of a layer, in the order of groups, then entries, then positions.
@@ -71,7 +71,7 @@ void HostPath::Take(int layer, std::vector<SlabRange>* ranges) {
     for (size_t i = 0; i < ranges->size(); ++i) {
       const SlabRange& range = (*ranges)[i];
       if (range.x || !parts_.batch[range.slab.entry].decode) continue;
-      const kv::Store::SlabPlace place = context_.store.PlaceOf(range.slab);
+      const kv::SlabPlace place = context_.store.reads().PlaceOf(range.slab);
       if (place.tier != Tier::kHost) continue;
       slabs_.push_back({place.pages, context_.store.format().HeadsIn(layer, range.slab.group)});
       at_.push_back(i);
@@ -127,7 +127,7 @@ void HostPath::BeginLayer(int layer) {
       keys.clear();
       while (next < reads.size() && reads[next].slab.group == group &&
              reads[next].slab.entry == entry) {
-        keys.push_back(context_.store.KeysOnHost(reads[next++]));
+        keys.push_back(context_.store.reads().KeysOnHost(reads[next++]));
       }
       for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
         host_.Add(entry, parts_.batch[entry].position, run, keys);
@@ -136,7 +136,7 @@ void HostPath::BeginLayer(int layer) {
   }
   HEADWAY_CHECK(next == reads.size());
   const WorkCost cost = host_.Cost();
-  context_.store.RunOnHost(reads, cost, host_.Work(context_.WindowOf(layer)));
+  context_.store.reads().RunOnHost(reads, cost, host_.Work(context_.WindowOf(layer)));
 }
 
 Status HostPath::Attend(int layer, int group) {
@@ -154,7 +154,7 @@ Status HostPath::Attend(int layer, int group) {
 void HostPath::EndLayer(int layer) {
   if (ReadsOf(layer).empty()) return;
   host_.StreamWaits(context_.compute);
-  context_.store.AwaitHost();
+  context_.store.reads().AwaitHost();
 }
 
 void HostPath::EndStep() {

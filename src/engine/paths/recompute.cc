@@ -132,7 +132,7 @@ void RecomputePath::BeginLayer(int layer) {
   item.width = width;
   for (int e = 0; e < parts_.batch.size(); ++e) {
     const BatchEntry& entry = parts_.batch[e];
-    std::byte* const to = context_.store.XTarget(e, layer);
+    std::byte* const to = context_.store.step().XTarget(e, layer);
     if (to == nullptr || Continue(entry, to, &keeping)) continue;
     Flush(&keeping);
     item.from = static_cast<const std::byte*>(context_.act.normed) +

@@ -19,7 +19,7 @@ class StreamingHeadsPath : public AttentionPath {
     }
     ranges_.clear();
     for (int entry = 0; entry < parts_.batch.size(); ++entry) {
-      ranges_.push_back(parts_.context.store.StreamingRanges(entry, layer));
+      ranges_.push_back(parts_.context.store.step().StreamingRanges(entry, layer));
     }
     // A model's own window hides the sink, too.
     const int64_t window = parts_.context.WindowOf(layer);

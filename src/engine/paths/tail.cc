@@ -14,7 +14,7 @@ class TailPath : public AttentionPath {
     if (group == store.format().StreamingGroup(layer)) return OkStatus();
     for (int entry = 0; entry < parts_.batch.size(); ++entry) {
       parts_.board.Attend(entry, parts_.context.RunsOf(layer, group),
-                          store.Tail(entry, layer, group), RangeOrder::kLast);
+                          store.step().Tail(entry, layer, group), RangeOrder::kLast);
     }
     return OkStatus();
   }

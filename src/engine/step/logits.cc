@@ -143,7 +143,7 @@ Status Logits::ToHost(std::span<const StepInput> inputs) {
   copy(!score_items_.empty(), host_scored_, scored_, rows * int64_t{sizeof(Scored)});
   copy(logits, host_logits_, logits_, LogitsBytes(context_.shape, rows));
   if (Status s = context_.compute.Synchronize(); !s.ok()) return s;
-  return context_.awaits_lanes ? context_.store.LaneStatus() : OkStatus();
+  return context_.awaits_lanes ? context_.store.reads().LaneStatus() : OkStatus();
 }
 
 Status Logits::Deliver(const StepInput& input, int64_t row, const LogitsSink& sink) {

@@ -14,7 +14,7 @@ void Reads::RangesOf(int layer, std::vector<SlabRange>* ranges) const {
   ranges->clear();
   for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {
     for (int entry = 0; entry < batch_.size(); ++entry) {
-      const kv::Store::SegmentSpan span = context_.store.Segments(entry, layer);
+      const kv::SegmentSpan span = context_.store.step().Segments(entry, layer);
       for (int segment = span.first; segment < span.last; ++segment) {
         ranges->push_back({{entry, layer, group, segment}, segment < span.x_last});
       }
@@ -37,9 +37,9 @@ Status Reads::Announce() {
   std::vector<kv::SlabRead> reads;
   reads.reserve(queue_.size() - announced_);
   for (; announced_ < queue_.size(); ++announced_) reads.push_back(queue_[announced_].slab);
-  const Status status = context_.store.HoldOnHost(holds_);
+  const Status status = context_.store.reads().HoldOnHost(holds_);
   holds_.clear();
-  return status.ok() ? context_.store.Announce(reads) : status;
+  return status.ok() ? context_.store.reads().Announce(reads) : status;
 }
 
 bool Reads::IsNext(int path, int layer, int group) const {
@@ -50,11 +50,11 @@ bool Reads::IsNext(int path, int layer, int group) const {
 
 Result<kv::SlabView> Reads::Next() {
   ++next_;
-  return context_.store.NextRead();
+  return context_.store.reads().Next();
 }
 
 void Reads::FinishHeld() {
-  for (const kv::SlabView& view : held_) context_.store.FinishRead(view);
+  for (const kv::SlabView& view : held_) context_.store.reads().Finish(view);
   held_.clear();
 }
 

@@ -45,7 +45,7 @@ class Reads {
   const kv::SlabRead& Peek() const { return queue_[next_].slab; }
   Result<kv::SlabView> Next();
   // Gives a view back now: all kernels that read it are enqueued.
-  void Finish(const kv::SlabView& view) { context_.store.FinishRead(view); }
+  void Finish(const kv::SlabView& view) { context_.store.reads().Finish(view); }
   // Gives it back with the next FinishHeld.
   void FinishLater(const kv::SlabView& view) { held_.push_back(view); }
   void FinishHeld();

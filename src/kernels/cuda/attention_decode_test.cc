@@ -7,10 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,83 +15,10 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/types.h"
-#include "kernels/cuda/cuda_testing.h"
-#include "kernels/cuda/merge.h"
+#include "kernels/cuda/attention_testing.h"
 
 namespace headway::cuda {
 namespace {
-
-constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
-constexpr double kUnit = 0x1p-24;  // rounding to f32 is off by at most this, relatively
-
-// A copy of host memory on the device.
-class DeviceBytes {
- public:
-  DeviceBytes(const void* data, size_t size) : size_(size) {
-    EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(size, 1)), cudaSuccess);
-    if (size > 0) {
-      EXPECT_EQ(cuda::CopyToGpu(data_, data, size), cudaSuccess);
-    }
-  }
-  template <typename T>
-  explicit DeviceBytes(const std::vector<T>& data)
-      : DeviceBytes(data.data(), data.size() * sizeof(T)) {}
-  ~DeviceBytes() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  template <typename T>
-  std::vector<T> Read() const {
-    std::vector<T> data(size_ / sizeof(T));
-    if (!data.empty()) {
-      EXPECT_EQ(cudaMemcpy(data.data(), data_, size_, cudaMemcpyDeviceToHost), cudaSuccess);
-    }
-    return data;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t size_;
-};
-
-std::vector<std::byte> Encode(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * DTypeBytes(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    StoreFloat(bytes.data(), static_cast<int64_t>(i), dtype, values[i]);
-  }
-  return bytes;
-}
-
-// How far rounding to `dtype` is off at most, relatively.
-double Unit(DType dtype) {
-  return dtype == DType::kF32 ? kUnit : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
-}
-
-// A state of one query in f64.
-struct State {
-  std::vector<double> o;
-  double lse = kNoKeys;
-};
-
-void MergeInto(State& state, const State& other) {
-  if (other.lse == kNoKeys) return;
-  if (state.lse == kNoKeys) {
-    state = other;
-    return;
-  }
-  const double max = std::max(state.lse, other.lse);
-  const double mine = std::exp(state.lse - max);
-  const double theirs = std::exp(other.lse - max);
-  for (size_t i = 0; i < state.o.size(); ++i) {
-    state.o[i] = (mine * state.o[i] + theirs * other.o[i]) / (mine + theirs);
-  }
-  state.lse = max + std::log(mine + theirs);
-}
 
 struct Case {
   PageFormat format;
@@ -221,8 +145,8 @@ class Problem {
           double weight_error = 0;
           const State state = Reference(part, token, head, &weight_error);
           lse_written[lse_at] = true;
-          if (state.lse == kNoKeys || std::isnan(state.lse)) {
-            ASSERT_TRUE(std::isnan(state.lse) ? std::isnan(lse[lse_at]) : lse[lse_at] == kNoKeys);
+          if (state.lse == kEmptyLse || std::isnan(state.lse)) {
+            ASSERT_TRUE(std::isnan(state.lse) ? std::isnan(lse[lse_at]) : lse[lse_at] == kEmptyLse);
           } else {
             ASSERT_NEAR(lse[lse_at], state.lse, weight_error + 8 * kUnit * std::abs(state.lse));
           }
@@ -259,7 +183,7 @@ class Problem {
     for (int64_t token = 0; token < spec_.tokens; ++token) {
       for (int64_t head = 0; head < spec_.heads * spec_.group; ++head) {
         const bool none = random.Below(4) == 0;
-        lse_[LseAt(0, token, head)] = none ? static_cast<float>(kNoKeys) : 4 * random.Normal();
+        lse_[LseAt(0, token, head)] = none ? static_cast<float>(kEmptyLse) : 4 * random.Normal();
         for (int64_t i = 0; i < spec_.format.head_dim && !none; ++i) {
           o_[OAt(0, token, head) + static_cast<size_t>(i)] = random.Normal();
         }
@@ -277,7 +201,7 @@ class Problem {
     const std::vector<std::byte> q = Encode(q_, dtype);
     std::vector<double> logits;
     std::vector<int64_t> rows;
-    double top = kNoKeys;
+    double top = kEmptyLse;
     double logit_error = 0;
     bool poisoned = false;
     for (int64_t key = part * step; key < end; ++key) {
@@ -306,7 +230,7 @@ class Problem {
           logit_error, (static_cast<double>(dim) / 2 + 8) * kUnit * size * spec_.params.scale +
                            8 * kUnit * (std::abs(logit) + std::abs(cap)));
     }
-    State state{std::vector<double>(static_cast<size_t>(dim)), kNoKeys};
+    State state{std::vector<double>(static_cast<size_t>(dim)), kEmptyLse};
     double sum = 0;
     for (size_t i = 0; i < logits.size(); ++i) {
       const double weight = std::exp(logits[i] - top);
@@ -354,11 +278,6 @@ class Problem {
   std::unique_ptr<DeviceBytes> d_lse_;
 };
 
-template <typename T>
-T Pick(Random& random, std::initializer_list<T> choices) {
-  return choices.begin()[random.Below(static_cast<int64_t>(choices.size()))];
-}
-
 Case RandomCase(DType dtype, int head_dim, int group, const AttentionParams& params, int slots,
                 Random& random) {
   Case c;
@@ -382,12 +301,6 @@ Case RandomCase(DType dtype, int head_dim, int group, const AttentionParams& par
   }
   c.key_size = Pick(random, {0.1f, 1.0f, 4.0f});
   return c;
-}
-
-AttentionParams RandomParams(int head_dim, Random& random) {
-  return {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-          .softcap = Pick(random, {0.0f, 0.0f, 3.0f}),
-          .window = Pick<int64_t>(random, {0, 0, 1, 30, 1000})};
 }
 
 void RunAndCheck(const Case& shared, std::vector<std::unique_ptr<Problem>>& problems) {
@@ -487,238 +400,6 @@ TEST_P(AttentionDecodeTest, RefusesWhatItCannotDo) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionDecodeTest,
                          testing::Values(DType::kBF16, DType::kF16, DType::kF32),
-                         [](const auto& which) { return std::string(DTypeName(which.param)); });
-
-// Floats in pinned memory of the host, which kernels read over the bus.
-class PinnedFloats {
- public:
-  explicit PinnedFloats(std::span<const float> values) {
-    EXPECT_EQ(cudaHostAlloc(&data_, values.size_bytes(), cudaHostAllocDefault), cudaSuccess);
-    std::copy(values.begin(), values.end(), data());
-  }
-  ~PinnedFloats() { cudaFreeHost(data_); }
-  PinnedFloats(const PinnedFloats&) = delete;
-  PinnedFloats& operator=(const PinnedFloats&) = delete;
-  float* data() const { return static_cast<float*>(data_); }
-
- private:
-  void* data_ = nullptr;
-};
-
-class MergeTest : public testing::TestWithParam<DType> {};
-
-void ExpectState(const State& expected, const float* lse, const std::byte* o, DType dtype,
-                 double error) {
-  if (lse != nullptr) {
-    if (expected.lse == kNoKeys) {
-      ASSERT_EQ(*lse, kNoKeys);
-    } else {
-      ASSERT_NEAR(*lse, expected.lse, error + 8 * kUnit * std::abs(expected.lse));
-    }
-  }
-  for (size_t i = 0; i < expected.o.size(); ++i) {
-    ASSERT_NEAR(LoadAsFloat(o, static_cast<int64_t>(i), dtype), expected.o[i],
-                8 * error + Unit(dtype) * std::abs(expected.o[i]) + 0x1p-24);
-  }
-}
-
-TEST_P(MergeTest, MergesParts) {
-  Random random(4);
-  const DType dtype = GetParam();
-  for (int head_dim : {8, 64, 80, 128, 136, 256, 300}) {
-    struct Memory {
-      int parts;
-      int64_t rows, o_part_stride, lse_part_stride;
-      std::vector<float> o, lse;
-      std::unique_ptr<DeviceBytes> part_o, part_lse, result, result_lse;
-      std::unique_ptr<PinnedFloats> extra_o, extra_lse;  // the last part, or null
-    };
-    std::vector<Memory> all;
-    std::vector<MergeItem> items;
-    for (int i = 0; i < 60; ++i) {
-      Memory m;
-      m.parts = Pick<int>(random, {1, 2, 8, 9, 40, i == 0 ? 3000 : 5});
-      m.rows = i == 7 ? 0 : 1 + random.Below(i == 0 ? 3 : 20);
-      m.o_part_stride = m.rows * head_dim + 3;
-      m.lse_part_stride = m.rows + 1;
-      m.o.assign(static_cast<size_t>(m.parts * m.o_part_stride), kPoison);
-      m.lse.assign(static_cast<size_t>(m.parts * m.lse_part_stride), kPoison);
-      const int64_t empty_in = Pick<int64_t>(random, {1, 2, 1000});
-      for (int64_t part = 0; part < m.parts; ++part) {
-        for (int64_t row = 0; row < m.rows; ++row) {
-          const bool none = random.Below(empty_in) == 0;
-          m.lse[static_cast<size_t>(part * m.lse_part_stride + row)] =
-              none ? static_cast<float>(kNoKeys) : 8 * random.Normal();
-          for (int64_t e = 0; e < head_dim && !none; ++e) {
-            m.o[static_cast<size_t>(part * m.o_part_stride + row * head_dim + e)] = random.Normal();
-          }
-        }
-      }
-      m.part_o = std::make_unique<DeviceBytes>(m.o);
-      m.part_lse = std::make_unique<DeviceBytes>(m.lse);
-      const auto rows = static_cast<size_t>(m.rows);
-      m.result = std::make_unique<DeviceBytes>(
-          Encode(std::vector<float>(rows * static_cast<size_t>(head_dim), kPoison), dtype));
-      m.result_lse = std::make_unique<DeviceBytes>(std::vector<float>(rows, kPoison));
-      items.push_back({.part_o = m.part_o->as<float>(),
-                       .o_part_stride = m.o_part_stride,
-                       .part_lse = m.part_lse->as<float>(),
-                       .lse_part_stride = m.lse_part_stride,
-                       .parts = m.parts,
-                       .rows = m.rows,
-                       .o = m.result->as<void>(),
-                       .lse = i % 3 == 1 ? nullptr : m.result_lse->as<float>()});
-      if (i % 2 == 1 && m.rows > 0) {
-        const auto last = static_cast<size_t>(m.parts - 1);
-        m.extra_o = std::make_unique<PinnedFloats>(
-            std::span(m.o).subspan(last * static_cast<size_t>(m.o_part_stride)));
-        m.extra_lse = std::make_unique<PinnedFloats>(
-            std::span(m.lse).subspan(last * static_cast<size_t>(m.lse_part_stride)));
-        items.back().parts = m.parts - 1;
-        items.back().extra_o = m.extra_o->data();
-        items.back().extra_lse = m.extra_lse->data();
-      }
-      all.push_back(std::move(m));
-    }
-    ASSERT_EQ(Merge(nullptr, dtype, head_dim, items), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-    for (size_t i = 0; i < all.size(); ++i) {
-      const Memory& m = all[i];
-      SCOPED_TRACE("dim " + std::to_string(head_dim) + " item " + std::to_string(i) + " parts " +
-                   std::to_string(m.parts));
-      const std::vector<std::byte> o = m.result->Read<std::byte>();
-      const std::vector<float> lse = m.result_lse->Read<float>();
-      for (int64_t row = 0; row < m.rows; ++row) {
-        State state{std::vector<double>(static_cast<size_t>(head_dim)), kNoKeys};
-        for (int64_t part = 0; part < m.parts; ++part) {
-          const float* from = m.o.data() + part * m.o_part_stride + row * head_dim;
-          MergeInto(state, {{from, from + head_dim},
-                            m.lse[static_cast<size_t>(part * m.lse_part_stride + row)]});
-        }
-        const size_t at =
-            static_cast<size_t>(row) * static_cast<size_t>(head_dim) * DTypeBytes(dtype);
-        // The logarithms are up to 40 apart, and rounded before they are exponents.
-        ASSERT_NO_FATAL_FAILURE(
-            ExpectState(state, items[i].lse == nullptr ? nullptr : &lse[static_cast<size_t>(row)],
-                        o.data() + at, dtype, (m.parts + 128.0) * kUnit));
-        if (items[i].lse == nullptr) {
-          ASSERT_TRUE(std::isnan(lse[static_cast<size_t>(row)]));
-        }
-      }
-    }
-  }
-}
-
-TEST_P(MergeTest, PassesOnNan) {
-  for (int parts : {1, 3, 20}) {
-    for (float others : {0.0f, static_cast<float>(kNoKeys)}) {
-      std::vector<float> lse(static_cast<size_t>(parts), others);
-      lse.back() = kPoison;
-      const DeviceBytes part_lse(lse);
-      const DeviceBytes part_o(std::vector<float>(static_cast<size_t>(parts) * 8, 1.0f));
-      const DeviceBytes o(Encode(std::vector<float>(8), GetParam()));
-      const DeviceBytes result(std::vector<float>(1));
-      const MergeItem item = {.part_o = part_o.as<float>(),
-                              .o_part_stride = 8,
-                              .part_lse = part_lse.as<float>(),
-                              .lse_part_stride = 1,
-                              .parts = parts,
-                              .rows = 1,
-                              .o = o.as<void>(),
-                              .lse = result.as<float>()};
-      ASSERT_EQ(Merge(nullptr, GetParam(), 8, {&item, 1}), cudaSuccess);
-      ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-      EXPECT_TRUE(std::isnan(result.Read<float>()[0]));
-      for (int i = 0; i < 8; ++i) {
-        EXPECT_TRUE(std::isnan(LoadAsFloat(o.Read<std::byte>().data(), i, GetParam())));
-      }
-    }
-  }
-}
-
-TEST_P(MergeTest, MergesAState) {
-  Random random(5);
-  const DType dtype = GetParam();
-  for (int round = 0; round < 40; ++round) {
-    const int head_dim = Pick(random, {8, 64, 80, 128, 136, 256, 300});
-    const int64_t tokens = random.Below(30);
-    const int heads = 1 + static_cast<int>(random.Below(9));
-    StateMerge merge = {.o_stride = heads * head_dim + 3,
-                        .lse_stride = heads + 2,
-                        .tokens = tokens,
-                        .heads = heads,
-                        .first = random.Below(3) == 0};
-    // Parts lie head by head, as some kernels leave them, or token by token.
-    if (random.Below(2) == 0) {
-      merge.part_o_head_stride = tokens * head_dim + 1;
-      merge.part_o_token_stride = head_dim;
-      merge.part_lse_head_stride = tokens + 1;
-      merge.part_lse_token_stride = 1;
-    } else {
-      merge.part_o_head_stride = head_dim;
-      merge.part_o_token_stride = heads * head_dim + 1;
-      merge.part_lse_head_stride = 1;
-      merge.part_lse_token_stride = heads + 1;
-    }
-    const auto part_o_size = static_cast<size_t>((tokens + 1) * (heads + 1) * (head_dim + 1));
-    const auto part_lse_size = static_cast<size_t>((tokens + 1) * (heads + 1));
-    std::vector<float> o(static_cast<size_t>(tokens * merge.o_stride), kPoison);
-    std::vector<float> lse(static_cast<size_t>(tokens * merge.lse_stride), kPoison);
-    std::vector<float> part_o(part_o_size, kPoison);
-    std::vector<float> part_lse(part_lse_size, kPoison);
-    const auto each_row = [&](auto&& visit) {
-      for (int64_t token = 0; token < tokens; ++token) {
-        for (int64_t head = 0; head < heads; ++head) {
-          visit(static_cast<size_t>(token * merge.o_stride + head * head_dim),
-                static_cast<size_t>(token * merge.lse_stride + head),
-                static_cast<size_t>(token * merge.part_o_token_stride +
-                                    head * merge.part_o_head_stride),
-                static_cast<size_t>(token * merge.part_lse_token_stride +
-                                    head * merge.part_lse_head_stride));
-        }
-      }
-    };
-    each_row([&](size_t o_at, size_t lse_at, size_t part_o_at, size_t part_lse_at) {
-      const bool none = random.Below(4) == 0;
-      const bool part_none = random.Below(4) == 0;
-      part_lse[part_lse_at] = part_none ? static_cast<float>(kNoKeys) : 4 * random.Normal();
-      if (!merge.first) lse[lse_at] = none ? static_cast<float>(kNoKeys) : 4 * random.Normal();
-      for (size_t i = 0; i < static_cast<size_t>(head_dim); ++i) {
-        if (!part_none) part_o[part_o_at + i] = random.Normal();
-        if (!none && !merge.first) o[o_at + i] = random.Normal();
-      }
-    });
-    const std::vector<std::byte> encoded = Encode(part_o, dtype);
-    const DeviceBytes d_o(o);
-    const DeviceBytes d_lse(lse);
-    const DeviceBytes d_part_o(encoded);
-    const DeviceBytes d_part_lse(part_lse);
-    merge.o = d_o.as<float>();
-    merge.lse = d_lse.as<float>();
-    merge.part_o = d_part_o.as<void>();
-    merge.part_lse = d_part_lse.as<float>();
-    ASSERT_EQ(MergeState(nullptr, dtype, head_dim, merge), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-    const std::vector<float> new_o = d_o.Read<float>();
-    const std::vector<float> new_lse = d_lse.Read<float>();
-    each_row([&](size_t o_at, size_t lse_at, size_t part_o_at, size_t part_lse_at) {
-      State state{std::vector<double>(static_cast<size_t>(head_dim)), kNoKeys};
-      if (!merge.first) {
-        MergeInto(state, {{o.data() + o_at, o.data() + o_at + head_dim}, lse[lse_at]});
-      }
-      State part{{}, part_lse[part_lse_at]};
-      for (size_t i = 0; i < static_cast<size_t>(head_dim); ++i) {
-        part.o.push_back(LoadAsFloat(encoded.data(), static_cast<int64_t>(part_o_at + i), dtype));
-      }
-      MergeInto(state, part);
-      ASSERT_NO_FATAL_FAILURE(ExpectState(state, &new_lse[lse_at],
-                                          reinterpret_cast<const std::byte*>(new_o.data() + o_at),
-                                          DType::kF32, 64 * kUnit));
-    });
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(DTypes, MergeTest, testing::Values(DType::kBF16, DType::kF16, DType::kF32),
                          [](const auto& which) { return std::string(DTypeName(which.param)); });
 
 }  // namespace

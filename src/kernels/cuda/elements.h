@@ -89,13 +89,6 @@ __device__ inline void Store(void* data, int64_t index, const float (&values)[kN
   }
 }
 
-inline bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
-// Whether rows of `dtype`, `stride` elements apart from `pointer`, all lie on 16 bytes.
-inline bool Aligned(const void* pointer, int64_t stride, DType dtype) {
-  return Aligned(pointer) && stride * static_cast<int64_t>(DTypeBytes(dtype)) % 16 == 0;
-}
-
 inline unsigned Blocks(int64_t work, int64_t of_block) {
   return static_cast<unsigned>((work + of_block - 1) / of_block);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/memory.h"
 
 namespace headway::cuda {
 namespace {

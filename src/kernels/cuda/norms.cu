@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/memory.h"
 
 namespace headway::cuda {
 namespace {
@@ -283,7 +284,7 @@ cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight,
   return WithDType(activation, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
     if (head_dim % 8 == 0 && head_dim <= kHeadNormDimMax && Aligned(weight) &&
-        Aligned(x, x_stride, activation)) {
+        RowsAligned(x, x_stride, activation)) {
       int lanes = 1;
       while (lanes * 8 < head_dim) lanes *= 2;
       return LaunchKernel(HeadNormKernel<kType>, Blocks(tokens * heads * lanes, kThreads), kThreads,

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/memory.h"
 
 namespace headway::cuda {
 namespace {
@@ -172,13 +173,13 @@ __global__ void __launch_bounds__(kRopeThreads)
 bool RopeAligned(const RopeTable& table, int head_dim, const void* x, int64_t x_stride,
                  DType dtype) {
   return table.rotary_dim % 16 == 0 && head_dim % 8 == 0 && Aligned(table.cos) &&
-         Aligned(table.sin) && Aligned(x, x_stride, dtype);
+         Aligned(table.sin) && RowsAligned(x, x_stride, dtype);
 }
 
 bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem& item) {
-  return format.head_dim % 8 == 0 && Aligned(item.k, item.kv_stride, activation) &&
-         Aligned(item.v, item.kv_stride, activation) && Aligned(item.to.k) && Aligned(item.to.v) &&
-         item.to.page_stride % 16 == 0 && item.to.head_stride % 16 == 0;
+  return format.head_dim % 8 == 0 && RowsAligned(item.k, item.kv_stride, activation) &&
+         RowsAligned(item.v, item.kv_stride, activation) && Aligned(item.to.k) &&
+         Aligned(item.to.v) && item.to.page_stride % 16 == 0 && item.to.head_stride % 16 == 0;
 }
 
 // What cannot be read 16 bytes at a time.

@@ -22,7 +22,7 @@ Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* sla
   }
 }
 
-void Reader::Announce(std::span<const Item> items) {
+void Reader::Announce(std::span<const ReadItem> items) {
   const size_t first = order_.size();
   order_.insert(order_.end(), items.begin(), items.end());
   flights_.resize(order_.size());
@@ -38,7 +38,7 @@ int Reader::FreeStaging() const {
 }
 
 bool Reader::Issue(size_t index) {
-  const Item& item = order_[index];
+  const ReadItem& item = order_[index];
   InFlight& flight = flights_[index];
   Slab& slab = (*slabs_)[item.slab];
   flight.from = slab.tier;
@@ -53,7 +53,7 @@ bool Reader::Issue(size_t index) {
   return true;
 }
 
-bool Reader::IssueCopy(Slab& slab, const Item& item, InFlight* flight) {
+bool Reader::IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight) {
   const int staging = FreeStaging();
   std::optional<Slabs::Vacancy> vacancy = slabs_->VacancyAbove(slab);
   const bool to_device = vacancy.has_value() && vacancy->place.tier == Tier::kDevice;
@@ -144,7 +144,7 @@ Result<SlabView> Reader::Next() {
   }
   flight.handed_out = true;
 
-  const Item& item = order_[index];
+  const ReadItem& item = order_[index];
   SlabView view;
   view.segment = item.segment;
   view.keys.position = item.position;

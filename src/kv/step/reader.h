@@ -26,21 +26,23 @@ struct ReadBuffers {
   int64_t gather_bytes = 0;
 };
 
+// A slab in the order.
+struct ReadItem {
+  SlabId slab = kNoSlab;
+  int segment = 0;
+  int pages = 0;         // its first ones, to be read
+  int64_t position = 0;  // of its first key
+};
+
 class Reader {
  public:
   // `poison` may be null.
   Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* slabs,
          const ReadBuffers& buffers, Poison* poison);
 
-  struct Item {
-    SlabId slab = kNoSlab;
-    int segment = 0;
-    int pages = 0;         // its first ones, to be read
-    int64_t position = 0;  // of its first key
-  };
   // Appends to the order, and begins to bring the slabs that there is room for. They stay alive
   // until End. A gather holds slabs of one announcement.
-  void Announce(std::span<const Item> items);
+  void Announce(std::span<const ReadItem> items);
   Result<SlabView> Next();
   void Finish(const SlabView& view);
 
@@ -84,7 +86,7 @@ class Reader {
 
   // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
   bool Issue(size_t index);
-  bool IssueCopy(Slab& slab, const Item& item, InFlight* flight);
+  bool IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight);
   void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
   void IssueAhead();
   int FreeStaging() const;
@@ -107,7 +109,7 @@ class Reader {
   std::vector<GatherBuffer> gather_buffers_;
   const int64_t gather_pages_, gather_bytes_;
   std::vector<CopyPiece> gather_pieces_;  // of the gather that is issued
-  std::vector<Item> order_;
+  std::vector<ReadItem> order_;
   std::vector<InFlight> flights_;  // [order]
   size_t next_ = 0;                // to be handed out
   size_t issued_ = 0;

@@ -6,6 +6,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
+#include "kv/step/step_reads.h"
 
 namespace headway::kv {
 namespace {
@@ -164,9 +167,15 @@ Status Step::Refuse(const std::string& what) const {
   return Invalid(what + " while a step is in progress");
 }
 
-bool Step::Has(int place) const {
-  return in_step_ && std::any_of(entries_.begin(), entries_.end(),
-                                 [place](const Entry& entry) { return entry.place == place; });
+bool Step::Has(SequenceId sequence) const {
+  return in_step_ && std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+           return sequences_.at(entry.place).id == sequence;
+         });
+}
+
+PageTables& Step::TablesOf(const Entry& entry) { return sequences_.at(entry.place).tables; }
+const PageTables& Step::TablesOf(const Entry& entry) const {
+  return sequences_.at(entry.place).tables;
 }
 
 Status Step::Begin(std::span<const StepEntry> wanted) {
@@ -185,6 +194,9 @@ Status Step::Begin(std::span<const StepEntry> wanted) {
     if (change.old != kNoSlab) cache_.slabs->Release(change.old);
   }
   in_step_ = true;
+  std::vector<int> places;
+  for (const Entry& entry : entries_) places.push_back(entry.place);
+  reads_.Begin(std::move(places));
   cache_.slabs->BeginStep();
   current_ = -1;
   layers_closed_ = 0;
@@ -229,13 +241,12 @@ Status Step::EntriesStatus() {
 
 Status Step::End() {
   HEADWAY_CHECK(in_step_ && layers_closed_ == cache_.format.layers);
-  Status status = reader_.End();
+  Status status = reads_.End();
   if (status.ok()) status = EntriesStatus();
   if (!status.ok()) {
     Abort();
     return status;
   }
-  EndHolds();
   for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
   for (const Entry& entry : entries_) FinishEntry(entry);
   in_step_ = false;
@@ -245,9 +256,8 @@ Status Step::End() {
 void Step::Abort() {
   if (!in_step_) return;
   // Whatever the reads brought is dropped with the step.
-  Status ignored = reader_.End();
+  Status ignored = reads_.End();
   (void)ignored;
-  EndHolds();
   for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
   for (const Entry& entry : entries_) {
     sequences_.Cut(sequences_.at(entry.place), cache_.math.ClosedTokens(entry.before));

@@ -1,62 +1,70 @@
 // Step: the step in progress of a store: room for the pages that it closes, where its tokens go,
-// what it reads, and how it ends. What Store's functions of these names promise holds here.
+// and how it ends. StepReads has what it reads.
 //
 // step.cc begins and ends a step, step_layer.cc says where its tokens and keys lie in a layer,
-// step_close.cc sends closed pages to their slabs, step_reads.cc reads them.
+// step_close.cc sends closed pages to their slabs.
 #ifndef HEADWAY_KV_STEP_STEP_H_
 #define HEADWAY_KV_STEP_STEP_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "headway/status.h"
 #include "kernels/kernels.h"
-#include "kv/step/cache.h"
-#include "kv/step/reader.h"
-#include "kv/step/sequences.h"
+#include "kv/pages/page_table.h"
+#include "kv/pages/slab_layout.h"
 #include "kv/step/step_types.h"
 
 namespace headway::kv {
 
+struct Cache;
+struct ClosedRows;
+struct Slab;
+class Sequences;
+class StepReads;
+
+// Begin; for each layer: kernels write to Target, attend to slabs and Tail, then CloseLayer; End.
 class Step {
  public:
-  // Both outlive the step.
-  Step(Cache* cache, Sequences* sequences)
-      : cache_(*cache),
-        sequences_(*sequences),
-        reader_(cache->format, &cache->lanes, &*cache->mover, &*cache->slabs,
-                cache->BuffersOfReads(), cache->poison.get()) {}
+  // All outlive the step.
+  Step(Cache* cache, Sequences* sequences, StepReads* reads)
+      : cache_(*cache), sequences_(*sequences), reads_(*reads) {}
+
+  // Reserves every slab that the step will close pages into; when one does not fit, the error names
+  // the budget and nothing has changed.
+  Status Begin(std::span<const StepEntry> wanted);
+  // Where the new tokens of an entry go, for the heads of a group. Valid until CloseLayer of the
+  // layer.
+  PageRun Target(int entry_index, int layer, int group);
+  // Where X of an entry's new tokens goes, [tokens, x_width] in the pages' dtype; null where none
+  // of it will be kept. Valid until CloseLayer of the layer.
+  std::byte* XTarget(int entry_index, int layer);
+  // The keys of those heads behind the last closed page before the step, the new ones included.
+  KeyRun Tail(int entry_index, int layer, int group);
+  // All keys that an entry's queries see in the streaming heads of a layer, in the order of
+  // positions, each once: of the sink and of the rest of its last page, recent ones, and the tail's
+  // in the sink and behind it.
+  // How they are cut depends on the length before the step and the new tokens only. Valid until
+  // CloseLayer of the layer.
+  std::array<StreamingRange, 5> StreamingRanges(int entry_index, int layer);
+  // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
+  // [first, last).
+  SegmentSpan Segments(int entry_index, int layer) const;
+  // The kernels of this layer are enqueued on the compute stream: closed pages start on their way.
+  void CloseLayer(int layer);
+  Status End();
+  // Gives a begun step up. Sequences in it keep their closed pages of before the step and lose the
+  // open ones: they end on a page boundary.
+  void Abort();
 
   // kInvalidArgument while a step is in progress; `what` begins the message.
   Status Refuse(const std::string& what) const;
-  // Whether the sequence at a place takes part.
-  bool Has(int place) const;
-
-  Status Begin(std::span<const StepEntry> wanted);
-  PageRun Target(int entry_index, int layer, int group);
-  std::byte* XTarget(int entry_index, int layer);
-  KeyRun Tail(int entry_index, int layer, int group);
-  std::array<StreamingRange, 5> StreamingRanges(int entry_index, int layer);
-  SegmentSpan Segments(int entry_index, int layer) const;
-  void CloseLayer(int layer);
-  Status End();
-  void Abort();
-
-  Status Announce(std::span<const SlabRead> reads);
-  Status HoldOnHost(std::span<const HostRead> reads);
-  Status BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host);
-  Result<SlabView> NextRead();
-  void FinishRead(const SlabView& view);
-
-  SlabPlace PlaceOf(const SlabRead& slab) const;
-  KeyRun KeysOnHost(const HostRead& read) const;
-  void RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
-                 std::function<Status()> work);
-  void AwaitHost();
+  // Whether the sequence takes part in a step in progress.
+  bool Has(SequenceId sequence) const;
 
  private:
   // One sequence's part of the step in progress.
@@ -81,8 +89,8 @@ class Step {
   };
   Growth GrowthOf(const Entry& entry, const PageTable& table, int layer) const;
   // The tables of an entry's sequence.
-  PageTables& TablesOf(const Entry& entry) { return sequences_.at(entry.place).tables; }
-  const PageTables& TablesOf(const Entry& entry) const { return sequences_.at(entry.place).tables; }
+  PageTables& TablesOf(const Entry& entry);
+  const PageTables& TablesOf(const Entry& entry) const;
   // The slab must be copied before it is appended to.
   bool MustCopy(const Slab& slab, int pages) const;
   PerSlabKind<int64_t> NewSlabs() const;
@@ -106,17 +114,7 @@ class Step {
   void FinishEntry(const Entry& entry);
   Status EntriesStatus();
 
-  // The slab that a read of the step means, and its closed pages of before the step. kNoSlab, or no
-  // pages, where there is none; kInvalidArgument for what the step does not have.
-  struct Found {
-    SlabId slab = kNoSlab;
-    int pages = 0;
-    int64_t position = 0;  // of its first key
-  };
-  Result<Found> FindSlab(const SlabRead& read) const;
-  void EndHolds();
-
-  // What BeginStep changed: slab `old` gave way to its copy, or kNoSlab when the slab is new.
+  // What Begin changed: slab `old` gave way to its copy, or kNoSlab when the slab is new.
   struct Change {
     int place = 0;
     int layer = 0;
@@ -126,7 +124,7 @@ class Step {
   };
   Cache& cache_;
   Sequences& sequences_;
-  Reader reader_;
+  StepReads& reads_;
 
   bool in_step_ = false;
   int current_ = -1;  // layer that EnterLayer was called for last
@@ -134,8 +132,6 @@ class Step {
   std::vector<Entry> entries_;
   std::vector<Change> changes_;
   std::vector<SlabId> growing_;
-  std::vector<Reader::Item> announced_;  // by the call of Announce at hand
-  std::vector<SlabId> held_;             // that the host reads in this step
 };
 
 }  // namespace headway::kv

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
 #include "kv/step/step.h"
 
 namespace headway::kv {

@@ -3,6 +3,8 @@
 #include <array>
 
 #include "base/check.h"
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
 #include "kv/step/step.h"
 
 namespace headway::kv {

@@ -1,9 +1,12 @@
-// What a step reads of closed pages: slabs that kernels attend to, in the order in which they were
-// announced, and slabs in host memory, which the host's cores attend to in place.
+#include "kv/step/step_reads.h"
+
+#include <string>
 #include <utility>
 
 #include "base/check.h"
-#include "kv/step/step.h"
+#include "kv/step/cache.h"
+#include "kv/step/reader.h"
+#include "kv/step/sequences.h"
 
 namespace headway::kv {
 namespace {
@@ -14,14 +17,32 @@ Status Invalid(const std::string& text) {
 
 }  // namespace
 
-Result<Step::Found> Step::FindSlab(const SlabRead& read) const {
-  if (read.entry < 0 || read.entry >= static_cast<int>(entries_.size()) || read.layer < 0 ||
+StepReads::StepReads(Cache* cache, const Sequences* sequences)
+    : cache_(*cache),
+      sequences_(*sequences),
+      reader_(std::make_unique<Reader>(cache->format, &cache->lanes, &*cache->mover, &*cache->slabs,
+                                       cache->BuffersOfReads(), cache->poison.get())) {}
+
+StepReads::~StepReads() = default;
+
+void StepReads::Begin(std::vector<int> places) { places_ = std::move(places); }
+
+Status StepReads::End() {
+  Status status = reader_->End();
+  for (const SlabId id : held_) (*cache_.slabs)[id].held = false;
+  held_.clear();
+  places_.clear();
+  return status;
+}
+
+Result<StepReads::Found> StepReads::FindSlab(const SlabRead& read) const {
+  if (read.entry < 0 || read.entry >= static_cast<int>(places_.size()) || read.layer < 0 ||
       read.layer >= cache_.format.layers || read.group < 0 ||
       read.group >= cache_.format.head_groups(read.layer)) {
     return Invalid("a slab to read that the step does not have");
   }
   const PageTable& table =
-      TablesOf(entries_[static_cast<size_t>(read.entry)]).of(read.layer, read.group);
+      sequences_.at(places_[static_cast<size_t>(read.entry)]).tables.of(read.layer, read.group);
   Found found;
   if (read.segment >= 0) found.pages = table.PagesIn(read.segment);
   if (found.pages > 0) {
@@ -36,21 +57,21 @@ Result<Step::Found> Step::FindSlab(const SlabRead& read) const {
   return found;
 }
 
-Status Step::Announce(std::span<const SlabRead> reads) {
-  if (!in_step_) return Invalid("slabs are read within a step");
+Status StepReads::Announce(std::span<const SlabRead> reads) {
+  if (places_.empty()) return Invalid("slabs are read within a step");
   announced_.clear();
   for (const SlabRead& read : reads) {
     const Result<Found> found = FindSlab(read);
     if (!found.ok()) return found.status();
-    announced_.push_back(Reader::Item{
-        found->slab, read.segment, read.pages == 0 ? found->pages : read.pages, found->position});
+    announced_.push_back(ReadItem{found->slab, read.segment,
+                                  read.pages == 0 ? found->pages : read.pages, found->position});
   }
-  reader_.Announce(announced_);
+  reader_->Announce(announced_);
   return OkStatus();
 }
 
-Status Step::HoldOnHost(std::span<const HostRead> reads) {
-  if (!in_step_) return Invalid("slabs are read within a step");
+Status StepReads::HoldOnHost(std::span<const HostRead> reads) {
+  if (places_.empty()) return Invalid("slabs are read within a step");
   for (const HostRead& read : reads) {
     const Result<Found> found = FindSlab(read.slab);
     if (!found.ok()) return found.status();
@@ -66,32 +87,18 @@ Status Step::HoldOnHost(std::span<const HostRead> reads) {
   return OkStatus();
 }
 
-Status Step::BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host) {
-  if (!in_step_) return Invalid("slabs are read within a step");
-  Status status = reader_.End();
-  if (!status.ok()) return status;
-  EndHolds();
-  status = HoldOnHost(on_host);
-  return status.ok() ? Announce(order) : status;
-}
+Result<SlabView> StepReads::Next() { return reader_->Next(); }
 
-Result<SlabView> Step::NextRead() { return reader_.Next(); }
+void StepReads::Finish(const SlabView& view) { reader_->Finish(view); }
 
-void Step::FinishRead(const SlabView& view) { reader_.Finish(view); }
-
-void Step::EndHolds() {
-  for (const SlabId id : held_) (*cache_.slabs)[id].held = false;
-  held_.clear();
-}
-
-SlabPlace Step::PlaceOf(const SlabRead& slab) const {
+SlabPlace StepReads::PlaceOf(const SlabRead& slab) const {
   const Result<Found> found = FindSlab(slab);
   HEADWAY_CHECK(found.ok());
   const Slab& there = (*cache_.slabs)[found->slab];
   return {there.tier, found->pages, there.kind == SlabKind::kX};
 }
 
-KeyRun Step::KeysOnHost(const HostRead& read) const {
+KeyRun StepReads::KeysOnHost(const HostRead& read) const {
   const Result<Found> found = FindSlab(read.slab);
   HEADWAY_CHECK(found.ok());
   const Slab& slab = (*cache_.slabs)[found->slab];
@@ -102,8 +109,8 @@ KeyRun Step::KeysOnHost(const HostRead& read) const {
   return keys;
 }
 
-void Step::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
-                     std::function<Status()> work) {
+void StepReads::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
+                          std::function<Status()> work) {
   Fence queries, pages;
   queries.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));
   for (const HostRead& read : reads) {
@@ -120,10 +127,12 @@ void Step::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
   }
 }
 
-void Step::AwaitHost() {
+void StepReads::AwaitHost() {
   Fence done;
   done.Add(Lane::kHostCompute, cache_.lanes.Soon(Lane::kHostCompute) - 1);
   cache_.lanes.Wait(Lane::kCompute, done);
 }
+
+Status StepReads::LaneStatus() const { return cache_.LaneStatus(); }
 
 }  // namespace headway::kv

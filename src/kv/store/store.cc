@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
-#include "kv/step/step.h"
 #include "kv/store/session_keeper.h"
 
 namespace headway::kv {
@@ -13,11 +12,13 @@ struct Store::Impl {
   explicit Impl(std::unique_ptr<Cache> made)
       : cache(std::move(made)),
         sequences(cache.get()),
-        step(cache.get(), &sequences),
+        reads(cache.get(), &sequences),
+        step(cache.get(), &sequences, &reads),
         session(cache.get(), &sequences) {}
 
   const std::unique_ptr<Cache> cache;
   Sequences sequences;
+  StepReads reads;
   Step step;
   SessionKeeper session;
 };
@@ -67,8 +68,6 @@ Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
 void Store::Drain() { impl_->cache->lanes.Drain(); }
-Lanes& Store::lanes() { return impl_->cache->lanes; }
-Status Store::LaneStatus() { return impl_->cache->LaneStatus(); }
 const CacheFormat& Store::format() const { return impl_->cache->format; }
 
 TierUsage Store::Usage(Tier tier) const {
@@ -102,7 +101,7 @@ Result<SequenceId> Store::Fork(SequenceId sequence) {
 void Store::Drop(SequenceId id) {
   Sequence* sequence = impl_->sequences.Find(id);
   if (sequence == nullptr) return;
-  HEADWAY_CHECK(!impl_->step.Has(impl_->sequences.PlaceOf(*sequence)));
+  HEADWAY_CHECK(!impl_->step.Has(id));
   impl_->sequences.DropSequence(*sequence);
 }
 
@@ -119,41 +118,8 @@ Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
 
 // --- A step
 
-Status Store::BeginStep(std::span<const StepEntry> entries) { return impl_->step.Begin(entries); }
-PageRun Store::Target(int entry, int layer, int group) {
-  return impl_->step.Target(entry, layer, group);
-}
-std::byte* Store::XTarget(int entry, int layer) { return impl_->step.XTarget(entry, layer); }
-KeyRun Store::Tail(int entry, int layer, int group) {
-  return impl_->step.Tail(entry, layer, group);
-}
-std::array<StreamingRange, 5> Store::StreamingRanges(int entry, int layer) {
-  return impl_->step.StreamingRanges(entry, layer);
-}
-SegmentSpan Store::Segments(int entry, int layer) const {
-  return impl_->step.Segments(entry, layer);
-}
-void Store::CloseLayer(int layer) { impl_->step.CloseLayer(layer); }
-Status Store::EndStep() { return impl_->step.End(); }
-void Store::AbortStep() { impl_->step.Abort(); }
-
-// --- Reading
-
-Status Store::Announce(std::span<const SlabRead> reads) { return impl_->step.Announce(reads); }
-Status Store::HoldOnHost(std::span<const HostRead> reads) { return impl_->step.HoldOnHost(reads); }
-Status Store::BeginReads(const std::vector<SlabRead>& order, std::span<const HostRead> on_host) {
-  return impl_->step.BeginReads(order, on_host);
-}
-Result<SlabView> Store::NextRead() { return impl_->step.NextRead(); }
-void Store::FinishRead(const SlabView& view) { impl_->step.FinishRead(view); }
-
-SlabPlace Store::PlaceOf(const SlabRead& slab) const { return impl_->step.PlaceOf(slab); }
-KeyRun Store::KeysOnHost(const HostRead& read) const { return impl_->step.KeysOnHost(read); }
-void Store::RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
-                      std::function<Status()> work) {
-  impl_->step.RunOnHost(reads, cost, std::move(work));
-}
-void Store::AwaitHost() { impl_->step.AwaitHost(); }
+Step& Store::step() { return impl_->step; }
+StepReads& Store::reads() { return impl_->reads; }
 
 // --- Sessions
 

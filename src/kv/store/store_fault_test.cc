@@ -65,7 +65,7 @@ void FailEach(PlacementKind kind, bool session, bool persistent) {
     int64_t faults = 0;
     {
       RigOptions options = FaultRig(&env, kind, session);
-      options.asynchronous = n % 3 == 0;  // errors come out of NextRead, or of EndStep
+      options.asynchronous = n % 3 == 0;  // errors come out of a read, or the step's end
       Rig rig(options);
       env.FailAt(n, persistent);
       Scenario(rig, session);

@@ -36,25 +36,26 @@ TEST(StoreReads, CopiesAheadOfUseAndOnlyClosedPages) {
   const SequenceId id = *rig.NewSequence();
   ASSERT_TRUE(rig.Step(id, 3 * 12 + 4).ok());
   const StepEntry entry{id, 1};
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
-  ASSERT_TRUE(rig.store().BeginReads({{0, 0, 0, 3}, {0, 0, 0, 0}, {0, 0, 0, 1}}).ok());
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
+  const std::vector<SlabRead> order = {{0, 0, 0, 3}, {0, 0, 0, 0}, {0, 0, 0, 1}};
+  ASSERT_TRUE(rig.store().reads().Announce(order).ok());
   // A slab of one page and a full one, for the two staging buffers; read and written, each.
   const int64_t page = 2 * 2 * options.store.format.page_stride();
   AwaitCopies(rig, 2 * (page + 3 * page));
-  const SlabView first = *rig.store().NextRead();
-  const SlabView second = *rig.store().NextRead();
+  const SlabView first = *rig.store().reads().Next();
+  const SlabView second = *rig.store().reads().Next();
   EXPECT_EQ(first.keys.pages.count, rig.store().format().page.page_slots);
   EXPECT_EQ(first.tier, Tier::kHost);
   // Both buffers are held: the third slab has nowhere to go.
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  rig.store().FinishRead(first);
-  const Result<SlabView> third = rig.store().NextRead();
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+  rig.store().reads().Finish(first);
+  const Result<SlabView> third = rig.store().reads().Next();
   ASSERT_TRUE(third.ok());
   EXPECT_EQ(third->segment, 1);
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  rig.store().FinishRead(second);
-  rig.store().FinishRead(*third);
-  rig.store().AbortStep();
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+  rig.store().reads().Finish(second);
+  rig.store().reads().Finish(*third);
+  rig.store().step().Abort();
 }
 
 TEST(StoreReads, BeginWhenTheyAreAnnounced) {
@@ -65,27 +66,27 @@ TEST(StoreReads, BeginWhenTheyAreAnnounced) {
   const SequenceId id = *rig.NewSequence();
   ASSERT_TRUE(rig.Step(id, 3 * 12).ok());
   const StepEntry entry{id, 1};
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
   const int64_t slab = 2 * options.store.format.slab_bytes();  // read and written
   for (int layer = 0; layer < 2; ++layer) {
     // The queries of the layer are there; they choose.
     const std::vector<SlabRead> chosen = {{0, layer, 0, 2}};
-    ASSERT_TRUE(rig.store().Announce(chosen).ok());
+    ASSERT_TRUE(rig.store().reads().Announce(chosen).ok());
     AwaitCopies(rig, (2 * layer + 1) * slab);
     const std::vector<SlabRead> more = {{0, layer, 0, 0}};
-    ASSERT_TRUE(rig.store().Announce(more).ok());
+    ASSERT_TRUE(rig.store().reads().Announce(more).ok());
     AwaitCopies(rig, (2 * layer + 2) * slab);
     for (const int segment : {2, 0}) {
-      const Result<SlabView> view = rig.store().NextRead();
+      const Result<SlabView> view = rig.store().reads().Next();
       ASSERT_TRUE(view.ok());
       EXPECT_EQ(view->segment, segment);
-      rig.store().FinishRead(*view);
+      rig.store().reads().Finish(*view);
     }
-    EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-    rig.store().CloseLayer(layer);
+    EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+    rig.store().step().CloseLayer(layer);
   }
-  ASSERT_TRUE(rig.store().EndStep().ok());
+  ASSERT_TRUE(rig.store().step().End().ok());
 }
 
 TEST(StoreReads, ARefusedAnnouncementAnnouncesNothing) {
@@ -94,19 +95,19 @@ TEST(StoreReads, ARefusedAnnouncementAnnouncesNothing) {
   const SequenceId id = *rig.NewSequence();
   ASSERT_TRUE(rig.Step(id, 12).ok());
   const std::vector<SlabRead> one = {{0, 0, 0, 0}};
-  EXPECT_EQ(rig.store().Announce(one).code(), StatusCode::kInvalidArgument);  // in no step
+  EXPECT_EQ(rig.store().reads().Announce(one).code(), StatusCode::kInvalidArgument);  // in no step
   const StepEntry entry{id, 1};
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
   const std::vector<SlabRead> wrong = {{0, 0, 0, 0}, {0, 0, 0, 1}};
-  EXPECT_EQ(rig.store().Announce(wrong).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(rig.store().Announce(one).ok());
-  ASSERT_TRUE(rig.store().NextRead().ok());
-  rig.store().AbortStep();
+  EXPECT_EQ(rig.store().reads().Announce(wrong).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rig.store().reads().Announce(one).ok());
+  ASSERT_TRUE(rig.store().reads().Next().ok());
+  rig.store().step().Abort();
   // Nothing is left of it in the next step.
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  rig.store().AbortStep();
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+  rig.store().step().Abort();
 }
 
 TEST(StoreReads, SlabsHeldOnTheHostStayThere) {
@@ -121,16 +122,16 @@ TEST(StoreReads, SlabsHeldOnTheHostStayThere) {
   const StepEntry entry{second, 1};
   const SlabRead held{0, 0, 0, 0}, other{0, 0, 0, 1};
   const HostRead on_host{held, 0};
-  EXPECT_EQ(rig.store().HoldOnHost({&on_host, 1}).code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(rig.store().BeginStep({&entry, 1}).ok());
-  ASSERT_TRUE(rig.store().HoldOnHost({&on_host, 1}).ok());
+  EXPECT_EQ(rig.store().reads().HoldOnHost({&on_host, 1}).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
+  ASSERT_TRUE(rig.store().reads().HoldOnHost({&on_host, 1}).ok());
   const std::vector<SlabRead> both = {held, other};
-  ASSERT_TRUE(rig.store().Announce(both).ok());
-  EXPECT_EQ(rig.store().PlaceOf(held).tier, Tier::kHost);
-  EXPECT_EQ(rig.store().PlaceOf(other).tier, Tier::kDevice);
+  ASSERT_TRUE(rig.store().reads().Announce(both).ok());
+  EXPECT_EQ(rig.store().reads().PlaceOf(held).tier, Tier::kHost);
+  EXPECT_EQ(rig.store().reads().PlaceOf(other).tier, Tier::kDevice);
   const HostRead moved{other, 0};
-  EXPECT_EQ(rig.store().HoldOnHost({&moved, 1}).code(), StatusCode::kInvalidArgument);
-  rig.store().AbortStep();
+  EXPECT_EQ(rig.store().reads().HoldOnHost({&moved, 1}).code(), StatusCode::kInvalidArgument);
+  rig.store().step().Abort();
 }
 
 }  // namespace

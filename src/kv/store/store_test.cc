@@ -91,15 +91,15 @@ TEST(Store, RefusesStepsThatMakeNoSense) {
   Rig rig(options);
   ASSERT_TRUE(rig.Open().ok());
   const SequenceId id = *rig.NewSequence();
-  EXPECT_EQ(rig.store().BeginStep({}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.store().step().Begin({}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.Step(id, 0).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.Step(id, -5).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.Step(id, 257).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().BeginReads({}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.store().reads().Announce({}).code(), StatusCode::kInvalidArgument);
   const StepEntry unknown[] = {{id + 1, 1}};
-  EXPECT_EQ(rig.store().BeginStep(unknown).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.store().step().Begin(unknown).code(), StatusCode::kInvalidArgument);
   const StepEntry twice[] = {{id, 1}, {id, 1}};
-  EXPECT_EQ(rig.store().BeginStep(twice).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(rig.store().step().Begin(twice).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.Fork(id + 1).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(rig.store().Truncate(id + 1, 0).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(rig.store().Truncate(id, -1).status().code(), StatusCode::kInvalidArgument);
@@ -108,15 +108,18 @@ TEST(Store, RefusesStepsThatMakeNoSense) {
 
   // Within a step, only that step goes on.
   const StepEntry one[] = {{id, 9}};
-  ASSERT_TRUE(rig.store().BeginStep(one).ok());
-  EXPECT_EQ(rig.store().BeginStep(one).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rig.store().step().Begin(one).ok());
+  EXPECT_EQ(rig.store().step().Begin(one).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.Fork(id).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(rig.store().Truncate(id, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().NextRead().status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().BeginReads({SlabRead{0, 0, 0, 0}}).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().BeginReads({SlabRead{0, 0, 0, -1}}).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(rig.store().BeginReads({SlabRead{1, 0, 0, 0}}).code(), StatusCode::kInvalidArgument);
-  rig.store().AbortStep();
+  EXPECT_EQ(rig.store().reads().Next().status().code(), StatusCode::kInvalidArgument);
+  const auto announce = [&](const SlabRead& read) {
+    return rig.store().reads().Announce({&read, 1});
+  };
+  EXPECT_EQ(announce({0, 0, 0, 0}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(announce({0, 0, 0, -1}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(announce({1, 0, 0, 0}).code(), StatusCode::kInvalidArgument);
+  rig.store().step().Abort();
   EXPECT_EQ(rig.store().Length(id), 0);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(rig.NewSequence().ok());
   EXPECT_EQ(rig.NewSequence().status().code(), StatusCode::kOutOfBudget);

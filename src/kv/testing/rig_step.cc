@@ -56,7 +56,7 @@ Status Rig::Step(SequenceId id, int64_t tokens) {
 Status Rig::Step(std::span<const StepEntry> entries) {
   std::vector<int64_t> lengths;
   for (const StepEntry& entry : entries) lengths.push_back(store_->Length(entry.sequence));
-  Status status = store_->BeginStep(entries);
+  Status status = store_->step().Begin(entries);
   if (!status.ok()) {
     for (size_t i = 0; i < entries.size(); ++i) {
       EXPECT_EQ(store_->Length(entries[i].sequence), lengths[i]);
@@ -75,7 +75,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
   for (int layer = 0; layer < format.layers; ++layer) {
     for (int group = 0; group < format.head_groups(layer); ++group) {
       for (int entry = 0; entry < static_cast<int>(entries.size()); ++entry) {
-        const Store::SegmentSpan span = store_->Segments(entry, layer);
+        const SegmentSpan span = store_->step().Segments(entry, layer);
         for (int segment = span.first; segment < span.last; ++segment) {
           order_.push_back(SlabRead{entry, layer, group, segment});
         }
@@ -83,13 +83,13 @@ Status Rig::Step(std::span<const StepEntry> entries) {
     }
   }
   announces_by_layer_ = random_.Below(2) == 0;
-  if (!announces_by_layer_) status = store_->BeginReads(order_);
+  if (!announces_by_layer_) status = store_->reads().Announce(order_);
   for (int layer = 0; status.ok() && layer < format.layers; ++layer) {
     status = RunLayer(entries, layer);
   }
-  if (status.ok()) status = store_->EndStep();
+  if (status.ok()) status = store_->step().End();
   if (!status.ok()) {
-    store_->AbortStep();
+    store_->step().Abort();
     mismatches_.pop_back();
   }
   const int64_t slots = format.page.page_slots;
@@ -106,7 +106,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
 }
 
 void Rig::AbortedStep(std::span<const StepEntry> entries, int layers) {
-  if (!store_->BeginStep(entries).ok()) return;
+  if (!store_->step().Begin(entries).ok()) return;
   step_tokens_.clear();
   for (const StepEntry& entry : entries) {
     step_tokens_.push_back(model_[entry.sequence]);
@@ -119,9 +119,9 @@ void Rig::AbortedStep(std::span<const StepEntry> entries, int layers) {
       Write(entries[static_cast<size_t>(i)], i, layer);
       if (store_->format().keeps_x()) WriteX(entries[static_cast<size_t>(i)], i, layer);
     }
-    store_->CloseLayer(layer);
+    store_->step().CloseLayer(layer);
   }
-  store_->AbortStep();
+  store_->step().Abort();
   const auto slots = static_cast<size_t>(store_->format().page.page_slots);
   for (const StepEntry& entry : entries) {
     std::vector<uint64_t>& tags = model_[entry.sequence];
@@ -142,13 +142,13 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
     CheckSegments(entries, i, layer);
     const CacheFormat& format = store_->format();
     for (int group = 0; group < format.head_groups(layer); ++group) {
-      const KeyRun tail = store_->Tail(i, layer, group);
+      const KeyRun tail = store_->step().Tail(i, layer, group);
       EXPECT_EQ(tail.position + tail.pages.count, store_->Length(entry.sequence) + entry.tokens);
       Compare(tail, i, layer, group);
     }
     if (format.pattern.StreamingIn(layer) > 0) CheckStreaming(entry, i, layer);
   }
-  store_->CloseLayer(layer);
+  store_->step().CloseLayer(layer);
   return OkStatus();
 }
 
@@ -159,8 +159,8 @@ Status Rig::AnnounceLayer(int layer) {
                                  [layer](const SlabRead& read) { return read.layer != layer; });
   const auto count = static_cast<size_t>(last - of_layer.begin());
   const auto first = static_cast<size_t>(random_.Below(static_cast<int64_t>(count) + 1));
-  Status status = store_->Announce(of_layer.first(first));
-  return status.ok() ? store_->Announce(of_layer.subspan(first, count - first)) : status;
+  Status status = store_->reads().Announce(of_layer.first(first));
+  return status.ok() ? store_->reads().Announce(of_layer.subspan(first, count - first)) : status;
 }
 
 Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
@@ -170,7 +170,7 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
   const auto finish = [&](size_t keep) {
     while (held.size() > keep) {
       const auto which = static_cast<size_t>(random_.Below(static_cast<int64_t>(held.size())));
-      store_->FinishRead(held[which]);
+      store_->reads().Finish(held[which]);
       held.erase(held.begin() + static_cast<int64_t>(which));
     }
   };
@@ -180,7 +180,7 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
   }
   for (; next_read_ < order_.size() && order_[next_read_].layer == layer; ++next_read_) {
     const SlabRead& read = order_[next_read_];
-    Result<SlabView> view = store_->NextRead();
+    Result<SlabView> view = store_->reads().Next();
     if (!view.ok()) return view.status();
     ++reads_from_[static_cast<size_t>(view->tier)];
     EXPECT_EQ(view->segment, read.segment);
@@ -189,7 +189,8 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
                            format.page.page_slots * format.page.page_slots;
     EXPECT_EQ(view->keys.pages.count,
               std::min(closed - view->keys.position, format.segment_tokens()));
-    EXPECT_EQ(view->x != nullptr, view->segment < store_->Segments(read.entry, layer).x_last);
+    EXPECT_EQ(view->x != nullptr,
+              view->segment < store_->step().Segments(read.entry, layer).x_last);
     if (view->x != nullptr) {
       if (!gathered.empty()) {
         const SlabView& last = gathered.back().second;
@@ -198,7 +199,7 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
       gathered.emplace_back(read.entry, *view);
       if (!view->ends_gather) continue;
       for (const auto& [entry, one] : gathered) CompareX(one, entry, layer);
-      for (const auto& [entry, one] : gathered) store_->FinishRead(one);
+      for (const auto& [entry, one] : gathered) store_->reads().Finish(one);
       gathered.clear();
       continue;
     }
@@ -216,7 +217,7 @@ void Rig::CheckSegments(std::span<const StepEntry> entries, int index, int layer
   const int64_t closed = length / format.page.page_slots * format.page.page_slots;
   const int64_t window = format.WindowOf(layer);
   const int64_t first_key = window == 0 ? 0 : std::max<int64_t>(0, length - window + 1);
-  const Store::SegmentSpan span = store_->Segments(index, layer);
+  const SegmentSpan span = store_->step().Segments(index, layer);
   if (first_key >= closed) {
     // All that is seen is in the tail; at most the segment around it is named.
     EXPECT_GE(int64_t{span.first} * format.segment_tokens(), closed - format.segment_tokens());
@@ -233,7 +234,7 @@ void Rig::CheckStreaming(const StepEntry& entry, int index, int layer) {
   const int64_t length = store_->Length(entry.sequence);
   const int64_t end = length + entry.tokens;
   int64_t next = 0;  // behind the ranges so far
-  for (const StreamingRange& range : store_->StreamingRanges(index, layer)) {
+  for (const StreamingRange& range : store_->step().StreamingRanges(index, layer)) {
     if (range.keys.pages.count == 0) continue;
     const int64_t begin = range.keys.position;
     EXPECT_GE(begin, next);
@@ -257,7 +258,7 @@ void Rig::Write(const StepEntry& entry, int index, int layer) {
   const CacheFormat& format = store_->format();
   for (int group = 0; group <= format.StreamingGroup(layer); ++group) {
     if (format.HeadsIn(layer, group) == 0) continue;
-    const PageRun target = store_->Target(index, layer, group);
+    const PageRun target = store_->step().Target(index, layer, group);
     EXPECT_EQ(target.count, entry.tokens);
     compute_->HostWork({}, [target, page, added, layer, heads = HeadsOf(format, layer, group)] {
       ForEachSlot(target, heads, page, added, [&](int head, uint64_t tag, std::byte* to, bool v) {
@@ -272,7 +273,7 @@ void Rig::Write(const StepEntry& entry, int index, int layer) {
 }
 
 void Rig::WriteX(const StepEntry& entry, int index, int layer) {
-  std::byte* const to = store_->XTarget(index, layer);
+  std::byte* const to = store_->step().XTarget(index, layer);
   if (to == nullptr) return;
   const std::vector<uint64_t>& tags = step_tokens_[static_cast<size_t>(index)];
   const std::vector<uint64_t> added(tags.end() - entry.tokens, tags.end());

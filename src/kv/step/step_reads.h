@@ -1,0 +1,80 @@
+// StepReads: what a step reads of closed pages: slabs that kernels attend to, in the order in which
+// they were announced, and slabs in host memory, which the host's cores attend to in place.
+#ifndef HEADWAY_KV_STEP_STEP_READS_H_
+#define HEADWAY_KV_STEP_STEP_READS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/pages/page_table.h"
+#include "kv/step/step_types.h"
+
+namespace headway::kv {
+
+struct Cache;
+struct ReadItem;
+class Reader;
+class Sequences;
+
+class StepReads {
+ public:
+  // Both outlive it.
+  StepReads(Cache* cache, const Sequences* sequences);
+  ~StepReads();
+
+  // --- Slabs for kernels. Reads are announced at any time within a step, and handed out in the
+  // order of their announcement. Slabs that are not on the device are prefetched in that order,
+  // from the moment at which they are announced. A refused announcement announces nothing.
+  Status Announce(std::span<const SlabRead> reads);
+  Result<SlabView> Next();            // waits on the compute stream, not the thread, where it can
+  void Finish(const SlabView& view);  // kernels that read it are enqueued
+
+  // --- Slabs for the host's cores, within a step.
+  // These slabs, all of them on the host, stay there for the step.
+  Status HoldOnHost(std::span<const HostRead> reads);
+  SlabPlace PlaceOf(const SlabRead& slab) const;
+  // Where the pages of a slab that is held on the host are.
+  KeyRun KeysOnHost(const HostRead& read) const;
+  // Runs `work`, which reads those pages, on the cpu lane: behind what the compute stream was given
+  // so far and what still writes the pages. What is left over of it when the step ends may go on.
+  void RunOnHost(std::span<const HostRead> reads, const WorkCost& cost,
+                 std::function<Status()> work);
+  // Later work of the compute stream waits for the host's so far.
+  void AwaitHost();
+
+  // The first error of the kernels, the copies or the host's work, as far as they have come. Also
+  // between steps.
+  Status LaneStatus() const;
+
+  // --- For Step: a step of the sequences at these places begins, or ends in whatever way. What was
+  // announced and not asked for is dropped; the error is that of a slab that was handed out.
+  void Begin(std::vector<int> places);
+  Status End();
+
+ private:
+  // The slab that a read of the step means, and its closed pages of before the step. kNoSlab, or no
+  // pages, where there is none; kInvalidArgument for what the step does not have.
+  struct Found {
+    SlabId slab = kNoSlab;
+    int pages = 0;
+    int64_t position = 0;  // of its first key
+  };
+  Result<Found> FindSlab(const SlabRead& read) const;
+
+  Cache& cache_;
+  const Sequences& sequences_;
+  const std::unique_ptr<Reader> reader_;
+  std::vector<int> places_;          // [entries of the step in progress]
+  std::vector<ReadItem> announced_;  // by the call of Announce at hand
+  std::vector<SlabId> held_;         // that the host reads in this step
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STEP_STEP_READS_H_
