@@ -25,11 +25,7 @@ const std::map<std::string, std::string> kExceptions = {
     {"src/engine/eval/prose.cc", "a table of words"},
     {"src/kernels/cuda/attention_codes_kernel.h", "not cut yet"},
     {"src/kernels/cuda/attention_decode.cu", "not cut yet"},
-    {"src/kernels/cuda/attention_decode_test.cc", "not cut yet"},
     {"src/kernels/cuda/attention_prefill_test.cc", "not cut yet"},
-    {"src/kernels/cuda/elementwise_test.cc", "not cut yet"},
-    {"src/kernels/cuda/matvec.cu", "not cut yet"},
-    {"src/kernels/cuda/page_codec_test.cc", "not cut yet"},
 };
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
