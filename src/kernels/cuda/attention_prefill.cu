@@ -12,6 +12,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/cuda/workspace.h"
 
 // A block takes a tile of rows of one KV head against the keys that some of them sees. A row is a
 // query of a token: the heads of a group share the keys that the block reads. Each warp keeps its
@@ -406,7 +407,7 @@ bool CanAttendTiles(const PageFormat& format, DType activation, int group,
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const PageRun& run = item.keys.pages;
   return (activation == DType::kBF16 || activation == DType::kF16) && format.dtype == activation &&
-         format.head_dim >= 8 && format.head_dim <= 256 && format.head_dim % 8 == 0 &&
+         format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
          std::has_single_bit(static_cast<unsigned>(format.page_slots)) && group >= 1 &&
          item.tokens * group <= kMax && item.heads <= 65535 && run.first_slot + run.count <= kMax &&
          params.scale > 0 && item.split == 0 && item.transform.inv_freq == nullptr &&
