@@ -15,193 +15,19 @@
 #ifndef HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 #define HEADWAY_KERNELS_CUDA_ATTENTION_CODES_KERNEL_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/cuda/attention_codes.h"
-#include "kernels/cuda/attention_codes_unpack.h"
+#include "kernels/cuda/attention_codes_copy.h"
+#include "kernels/cuda/attention_codes_shape.h"
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.h"
+#include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
-
-// Shared memory of a processor; the host need not know.
-#if __CUDA_ARCH__ >= 900
-inline constexpr int kSharedBytes = 228 << 10;
-#elif __CUDA_ARCH__ == 800
-inline constexpr int kSharedBytes = 164 << 10;
-#else
-inline constexpr int kSharedBytes = 100 << 10;
-#endif
-
-// kDim is head_dim rounded up to a size that is compiled; kTiles × 8 queries are done at a time.
-template <Encoding kEncoding, int kDim, int kTiles>
-struct CodesShape {
-  using Codes = Code<kEncoding>;
-  static constexpr int kWarps = 4;
-  static constexpr int kQueries = kTiles * 8;
-  static constexpr int kRowBytes = kDim * Codes::kBits / 8;
-  static constexpr int kPieces = kRowBytes / 16;  // of 16 bytes, in a row
-  // Keys of a page that a warp takes at a time: row r of its lanes 4 r + c has keys r * kRowKeys
-  // and on, of which key b is in tile b / 2 of 16 keys.
-  static constexpr int kChunk = kTiles > 1 || kDim > 128 ? 32 : 64;
-  static constexpr int kRowKeys = kChunk / 8;
-  static constexpr int kKeyTiles = kChunk / 16;
-  static constexpr int kGroups = kDim / 64;               // of channels of V
-  static constexpr int kCodes = 32 / Codes::kBits;        // in a word
-  static constexpr int kPairs = kCodes / 2;               // of f16
-  static constexpr int kGroupPieces = kPieces / kGroups;  // of V, in a group
-  // What a warp has of a chunk: rows of codes, and scales, then zeros.
-  struct Stage {
-    uint4 k[kChunk * kPieces];
-    uint4 v[kChunk * kPieces];
-    uint16_t k_params[2][kDim];
-    uint16_t v_params[2][kGroups][kChunk];
-  };
-  struct Shared {
-    union {
-      Stage stages[kWarps];
-      WarpStates<kDim, kWarps, 8> states;  // when all is read
-    };
-    float4 queries[kTiles][kPieces][kCodes / 4][kWarp];
-    float query_factor[kQueries];
-    KeyRange ranges[kQueries];  // of the tokens
-    KeyRange seen[kQueries];
-  };
-  // Blocks on a processor, as far as registers and shared memory go.
-  static constexpr int kFit = static_cast<int>((kSharedBytes >> 10) / (sizeof(Shared) / 1024 + 2));
-  static constexpr int kMost = kTiles > 1 || kDim > 128 ? 2 : 3;
-  static constexpr int kBlocks = kFit < 1 ? 1 : kFit < kMost ? kFit : kMost;
-
-  // Where a piece of a key's row is. Turned, so that the same piece of keys that matrices take
-  // together lies in other banks each.
-  __device__ static int Unit(int key, int piece) {
-    return (key * kPieces + piece) ^ (key / kRowKeys);
-  }
-  // Where a lane's row of the matrices of pieces `piece` and the next one of tile `tile` is: first
-  // those of its even keys b, then those of the odd ones. lane_unit: LaneUnit, its part of that.
-  __device__ static int LaneUnit(int lane) {
-    return Unit(lane % 8 * kRowKeys + lane / 8 % 2, lane / 16);
-  }
-  __device__ static int UnitAt(int lane_unit, int tile, int piece) {
-    const int apart = tile * 2 * kPieces + piece;
-    return (lane_unit ^ (apart & 7)) + (apart & ~7);
-  }
-};
-
-// Copies rows [first, last) of a chunk into `to`, and zeros for its other rows: nobody sees these.
-template <typename Shape>
-__device__ void CopyRows(const std::byte* from, int row_bytes, int first, int last, int lane,
-                         uint4* to) {
-  constexpr int kUnits = Shape::kChunk * Shape::kPieces;
-  if (row_bytes == Shape::kRowBytes && first == 0 && last == Shape::kChunk) {
-    from += lane * 16;
-#pragma unroll
-    for (int i = 0; i < kUnits; i += kWarp) {
-      CopyAsync(to + Shape::Unit((i + lane) / Shape::kPieces, (i + lane) % Shape::kPieces),
-                from + i * 16, true);
-    }
-    return;
-  }
-#pragma unroll 1
-  for (int unit = lane; unit < kUnits; unit += kWarp) {
-    const int row = unit / Shape::kPieces;
-    const int at = unit % Shape::kPieces * 16;
-    const bool some = row >= first && row < last;
-    const std::byte* source = from + static_cast<int64_t>(row) * row_bytes + at;
-    uint4* target = to + Shape::Unit(row, unit % Shape::kPieces);
-    if (row_bytes % 16 == 0) {
-      CopyAsync(target, source, some && at < row_bytes);
-      continue;
-    }
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-      CopyWordAsync(reinterpret_cast<std::byte*>(target) + i, source + i,
-                    some && at + i < row_bytes);
-    }
-  }
-}
-
-// Copies parameters: of rows kWidth apart in `to` and row_params apart in `from` the first `count`,
-// and zeros for those behind. Aligned ones are on 16 bytes there, others on 2.
-template <int kRows, int kWidth>
-__device__ void CopyParams(const std::byte* from, int rows, int row_params, int count, bool aligned,
-                           int lane, uint16_t* to) {
-  if (aligned) {
-#pragma unroll
-    for (int i = 0; i < kRows * kWidth / 8; i += kWarp) {
-      const int row = (i + lane) / (kWidth / 8);
-      const int at = (i + lane) % (kWidth / 8) * 8;
-      if (kRows * kWidth / 8 % kWarp != 0 && row >= kRows) break;
-      CopyAsync(to + row * kWidth + at, from + (row * row_params + at) * 2,
-                row < rows && at < count);
-    }
-    return;
-  }
-#pragma unroll 1
-  for (int i = lane; i < kRows * kWidth; i += kWarp) {
-    const int row = i / kWidth;
-    const int at = i % kWidth;
-    const auto* source = reinterpret_cast<const uint16_t*>(from) + row * row_params + at;
-    to[i] = row < rows && at < count ? *source : uint16_t{0};
-  }
-}
-
-// Number `index` of words of two bf16.
-__device__ inline float ParamAt(const uint32_t* words, int index) {
-  const uint32_t word = words[index / 2];
-  return __uint_as_float(index % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
-}
-// kCount of them, on as many bytes as they have, but 16 at most.
-template <int kCount>
-__device__ void LoadParams(const uint16_t* at, uint32_t (&words)[kCount / 2]) {
-  struct alignas(kCount < 8 ? kCount * 2 : 16) Some {
-    uint32_t words[kCount / 2];
-  };
-  const Some some = *reinterpret_cast<const Some*>(at);
-#pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) words[i] = some.words[i];
-}
-
-// The power of two below the largest of a warp's numbers, which are not negative, as bits; what is
-// not finite does not count, and 2^-100 is the least, so that its inverse is finite.
-__device__ inline uint32_t UnitOf(float number) {
-  const uint32_t bits = __float_as_uint(number);
-  const uint32_t largest = __reduce_max_sync(kAllLanes, bits < 0x7F800000u ? bits : 0u);
-  return max(largest & 0x7F800000u, 27u << 23);
-}
-
-// 1 / the power of two with these bits.
-__device__ inline float InverseOf(uint32_t unit_bits) {
-  return __uint_as_float((254u << 23) - unit_bits);
-}
-
-__device__ inline float LoadQuery(const void* q, int64_t index, int dtype) {
-  switch (static_cast<DType>(dtype)) {
-    case DType::kBF16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(q)[index]);
-    case DType::kF16:
-      return __half2float(static_cast<const __half*>(q)[index]);
-    case DType::kF32:
-      break;
-  }
-  return static_cast<const float*>(q)[index];
-}
-
-__device__ inline uint32_t TransposePairs(uint32_t pair) {
-  uint32_t result;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
-  return result;
-}
-
-// Units of q̂ = q ∘ scale and of p scale, so that f16 holds the largest, less than 4 and 2 of them:
-// then numbers 2^-15 of that keep 22 bits, in q̂ even a sixteenth of them.
-inline constexpr float kQueryUnit = 8192.0f;
-inline constexpr float kWeightUnit = 4096.0f;
 
 template <Encoding kEncoding, int kDim, int kTiles>
 __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* kWarp,
@@ -371,7 +197,7 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
     float zero_dot[kTiles] = {};  // q · zero over this lane's dimensions, of query r of the tile
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; piece += 2) {
-      HalfSplit q[kTiles][2][kPairs];
+      SplitPair q[kTiles][2][kPairs];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int dim = ((piece + i) * 4 + c) * kCodes;
@@ -516,7 +342,7 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
         }
 #pragma unroll
         for (int t = 0; t < kKeyTiles; ++t) {
-          HalfSplit p[kTiles][2];
+          SplitPair p[kTiles][2];
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const float scale = ParamAt(scales, t * 2 + half);
@@ -531,7 +357,7 @@ __global__ void __launch_bounds__(CodesShape<kEncoding, kDim, kTiles>::kWarps* k
                 x[j] = counts ? weight * (scale * inverse) : 0.0f;
                 if (counts) zeros[h][n][j] += weight * zero;
               }
-              const HalfSplit split = SplitHalf(x[0], x[1]);
+              const SplitPair split = SplitHalf(x[0], x[1]);
               p[n][half] = {TransposePairs(split.rounded), TransposePairs(split.lost)};
             }
           }

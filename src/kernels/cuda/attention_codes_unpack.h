@@ -19,12 +19,7 @@ __device__ inline float2 WidenPair(uint32_t pair) {
   return __half22float2(halves);
 }
 
-// Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
-struct HalfSplit {
-  uint32_t rounded;
-  uint32_t lost;
-};
-__device__ inline HalfSplit SplitHalf(float low, float high) {
+__device__ inline SplitPair SplitHalf(float low, float high) {
   const uint32_t rounded = PackPair<DType::kF16>(low, high);
   const float2 wide = WidenPair(rounded);
   return {rounded, PackPair<DType::kF16>(low - wide.x, high - wide.y)};

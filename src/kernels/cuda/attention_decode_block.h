@@ -149,15 +149,6 @@ __device__ inline int64_t SlotOffset(const DecodeBatch& batch, const DecodeItem&
   return page * item.page_stride + static_cast<int64_t>(in_page) * slot_bytes;
 }
 
-// Every byte of K and V is read once: it need not displace anything in the L1 cache.
-__device__ inline uint4 LoadStreaming(const std::byte* at) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(at));
-  return value;
-}
-
 // Keys that a token sees, as indices. Positions ascend, so they are a range.
 struct KeyRange {
   int begin;

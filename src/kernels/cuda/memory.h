@@ -30,6 +30,11 @@ __device__ inline uint4 LoadStreaming(const void* from) {
   return value;
 }
 
+// One of the four words of such a load.
+__device__ inline uint32_t Word(const uint4& value, int index) {
+  return index == 0 ? value.x : index == 1 ? value.y : index == 2 ? value.z : value.w;
+}
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_MEMORY_H_

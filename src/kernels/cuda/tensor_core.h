@@ -93,6 +93,19 @@ __device__ inline uint32_t PackPair(float low, float high) {
   return pair;
 }
 
+// Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
+struct SplitPair {
+  uint32_t rounded;
+  uint32_t lost;
+};
+
+// Transposes an 8 x 8 matrix of 16-bit numbers; lane 4 r + c holds columns 2c and 2c + 1 of row r.
+__device__ inline uint32_t TransposePairs(uint32_t pair) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
+
 // 2^x, off by 2 in the last place at most; 0 for -inf.
 __device__ inline float Exp2(float x) {
   float y;

@@ -1,0 +1,26 @@
+// Decode attention over pages in the model's dtype: the kernels that AttendDecode launches for
+// them, a file of instantiations each, since they take long to compile.
+#ifndef HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_LAUNCH_H_
+#define HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include "base/types.h"
+#include "kernels/cuda/attention_decode_block.h"
+
+namespace headway::cuda {
+
+// A launch of `blocks` blocks over items without parameters, `block_queries` (8 or 16) queries
+// each, on tensor cores.
+template <DType kType>
+cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int block_queries, int blocks);
+extern template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeBatch&, int, int);
+extern template cudaError_t LaunchMma<DType::kF16>(cudaStream_t, const DecodeBatch&, int, int);
+
+// The same of f32, kPlainQueries queries each.
+inline constexpr int kPlainQueries = 4;
+cudaError_t LaunchPlain(cudaStream_t stream, const DecodeBatch& batch, int blocks);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_LAUNCH_H_
