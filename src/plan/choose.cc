@@ -248,12 +248,12 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
 
 namespace {
 
-Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
+ScoredCut Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   const MachineProfile& machine = *request.machine;
   const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                SharesOf(request, fit), request.lengths);
-  Scored scored{choice, request.host_share};
+  ScoredCut scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;
     options.host = true;
@@ -267,8 +267,8 @@ Scored Score(const PlanRequest& request, const CacheChoice& choice, const Fit& f
 // The fastest of the cuts that fit, `rule` among them. Cuts with its chunk and segment give the
 // same bits, and any that is faster is taken; the named policies' whole-context segment must be
 // clearly faster.
-Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-               const CacheChoice& rule) {
+ScoredCut Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                  const CacheChoice& rule) {
   std::vector<CacheChoice> cuts;
   const bool disk = request.budgets.disk > 0;
   const auto add = [&](CacheChoice cut) {
@@ -289,11 +289,11 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
       add(whole);
     }
   }
-  Scored best = Score(request, rule, TryFit(request, rule));
+  ScoredCut best = Score(request, rule, TryFit(request, rule));
   for (const CacheChoice& cut : cuts) {
     const Fit fit = TryFit(request, cut);
     if (!fit.ok) continue;
-    const Scored scored = Score(request, cut, fit);
+    const ScoredCut scored = Score(request, cut, fit);
     const bool same_bits =
         cut.segment_tokens == best.choice.segment_tokens && cut.chunk == best.choice.chunk;
     const double needed = same_bits ? kHairsBreadth : kClearly;
@@ -304,7 +304,7 @@ Scored Fastest(const PlanRequest& request, const std::vector<CacheChoice>& candi
 
 // Where weights stream a larger chunk may be faster to read prompts by: a step brings the weights
 // once, however many tokens it has.
-Scored WithLargerChunk(const PlanRequest& request, Scored best) {
+ScoredCut WithLargerChunk(const PlanRequest& request, ScoredCut best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
     const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                        SharesOf(request, fit), request.lengths);
@@ -319,7 +319,7 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
     larger.chunk *= 2;
     const Fit then = TryFit(request, larger);
     if (!then.ok) break;
-    const Scored scored = Score(request, larger, then);
+    const ScoredCut scored = Score(request, larger, then);
     const double seconds = prefill_of(larger, then);
     if (scored.seconds > best.seconds || seconds > prefill * (1.0 - kClearly)) continue;
     best = scored;
@@ -330,13 +330,14 @@ Scored WithLargerChunk(const PlanRequest& request, Scored best) {
 
 // The fastest cut that recomputes a part of what the host holds, where one is clearly faster than
 // `best`, which does not.
-Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, const Scored& best) {
+ScoredCut FastestRecomputing(const PlanRequest& request, const CacheChoice& rule,
+                             const ScoredCut& best) {
   if (!request.recompute || !XIsSmaller(request.shape)) return best;
   const Subject subject = SubjectOf(request, rule);
   SplitOptions options;
   options.host = request.host_attention;
   options.recompute = true;
-  Scored found = best;
+  ScoredCut found = best;
   bool any = false;
   for (int64_t segment = rule.segment_tokens;; segment = Align(segment / 2, request.page_slots)) {
     for (int slabs : StagingChoices(request)) {
@@ -355,7 +356,7 @@ Scored FastestRecomputing(const PlanRequest& request, const CacheChoice& rule, c
       if (cut.recompute <= 0.0) continue;
       const Fit fit = TryFit(request, cut);
       if (!fit.ok || fit.x_slabs == 0) continue;
-      const Scored scored = Score(request, cut, fit);
+      const ScoredCut scored = Score(request, cut, fit);
       if (any && scored.seconds >= found.seconds * (1.0 - kHairsBreadth)) continue;
       found = scored;
       any = true;
@@ -396,18 +397,18 @@ std::vector<CacheChoice> OtherRules(const PlanRequest& request,
   return others;
 }
 
-Scored FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                     const CacheChoice& rule) {
-  const Scored best = Fastest(request, candidates, rule);
+ScoredCut FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                        const CacheChoice& rule) {
+  const ScoredCut best = Fastest(request, candidates, rule);
   return WithLargerChunk(request, FastestRecomputing(request, rule, best));
 }
 
 // The fastest on the request's machine: of `candidates` and others, beside `rule`, which fits.
-Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
-                  const CacheChoice& rule) {
-  Scored best = FastestBeside(request, candidates, rule);
+ScoredCut FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
+                     const CacheChoice& rule) {
+  ScoredCut best = FastestBeside(request, candidates, rule);
   for (const CacheChoice& other : OtherRules(request, candidates, rule)) {
-    const Scored scored = FastestBeside(request, candidates, other);
+    const ScoredCut scored = FastestBeside(request, candidates, other);
     if (scored.seconds < best.seconds * (1.0 - kClearly)) best = scored;
   }
   return best;
@@ -415,7 +416,7 @@ Scored FastestCut(const PlanRequest& request, const std::vector<CacheChoice>& ca
 
 }  // namespace
 
-std::optional<Scored> ChooseCut(const PlanRequest& request) {
+std::optional<ScoredCut> ChooseCut(const PlanRequest& request) {
   const std::vector<CacheChoice> candidates = Candidates(request);
   const CacheChoice* choice = Choose(request, candidates, Accept::kAllWeights);
   if (choice == nullptr) choice = Choose(request, candidates, Accept::kStreamedWeights);
@@ -423,7 +424,7 @@ std::optional<Scored> ChooseCut(const PlanRequest& request) {
   if (choice == nullptr) choice = Choose(request, candidates, Accept::kFewOnHost);
   if (choice == nullptr) return std::nullopt;
   const CacheChoice rule = WithReadAhead(request, *choice);
-  if (request.machine == nullptr) return Scored{rule, request.host_share};
+  if (request.machine == nullptr) return ScoredCut{rule, request.host_share};
   return FastestCut(request, candidates, rule);
 }
 

@@ -34,7 +34,7 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
                        const std::vector<int64_t>& lengths);
 
 // A cut that fits, with what the machine would do with it.
-struct Scored {
+struct ScoredCut {
   CacheChoice choice;
   double host_share = 0.0;
   double seconds = 0.0;  // WorkloadSeconds
@@ -46,7 +46,7 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request);
 
 // The cut to take: the first candidate that fits, or where the request has a machine the fastest
 // beside it. Nothing where none fits.
-std::optional<Scored> ChooseCut(const PlanRequest& request);
+std::optional<ScoredCut> ChooseCut(const PlanRequest& request);
 
 // Whether two cuts give the same bits for the sequences of the request: their steps and slabs end
 // at the same tokens.

@@ -46,7 +46,7 @@ StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
   if (tokens <= 0) return sum;
   const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
   const int64_t full = (tokens - 1) / chunk;  // the last chunk, maybe a short one, on its own
-  const auto step = [&](int64_t at, int64_t n, Logits logits) {
+  const auto step = [&](int64_t at, int64_t n, LogitsWanted logits) {
     const SequenceStep entry{at, n};
     return PredictStep(machine, subject, execution, {&entry, 1}, logits);
   };
@@ -56,9 +56,9 @@ StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
     const int64_t begin = full * i / samples, end = full * (i + 1) / samples;
     const double middle = static_cast<double>(begin + end - 1) / 2.0;
     const auto at = static_cast<int64_t>(middle * static_cast<double>(chunk));
-    AddTo(&sum, step(prefix + at, chunk, Logits::kNo), static_cast<double>(end - begin));
+    AddTo(&sum, step(prefix + at, chunk, LogitsWanted::kNo), static_cast<double>(end - begin));
   }
-  AddTo(&sum, step(prefix + full * chunk, tokens - full * chunk, Logits::kYes), 1.0);
+  AddTo(&sum, step(prefix + full * chunk, tokens - full * chunk, LogitsWanted::kYes), 1.0);
   return sum;
 }
 
@@ -96,7 +96,7 @@ StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
   for (const auto& [step, count] : steps) {
     std::vector<SequenceStep> entries;
     for (const auto& [prefix, tokens] : step) entries.push_back({prefix, tokens});
-    AddTo(&sum, PredictStep(machine, subject, execution, entries, Logits::kYes),
+    AddTo(&sum, PredictStep(machine, subject, execution, entries, LogitsWanted::kYes),
           static_cast<double>(count));
   }
   return sum;
@@ -106,7 +106,7 @@ StepTime PredictDecode(const MachineProfile& machine, const Subject& subject,
                        const Execution& execution, std::span<const int64_t> lengths) {
   std::vector<SequenceStep> entries;
   for (int64_t length : lengths) entries.push_back({length, 1});
-  return PredictStep(machine, subject, execution, entries, Logits::kYes);
+  return PredictStep(machine, subject, execution, entries, LogitsWanted::kYes);
 }
 
 }  // namespace headway::plan

@@ -99,10 +99,10 @@ struct StepTime {
 
 // A step of `entries`; with logits the head is computed for the last token of each, sampled from,
 // and waited for.
-enum class Logits { kNo, kYes };
+enum class LogitsWanted { kNo, kYes };
 StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
                      const Execution& execution, std::span<const SequenceStep> entries,
-                     Logits logits);
+                     LogitsWanted logits);
 
 // Reading `tokens` tokens behind `prefix` in chunks. Long prompts are integrated from a few chunks.
 StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,

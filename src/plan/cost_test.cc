@@ -96,7 +96,7 @@ TEST(Cost, HostAndBusShareTheKeys) {
   EXPECT_NEAR(BalancedHostShare(Simple()), 0.9, 1e-12);
   // A prefill has no use for the cores: all of it crosses the bus.
   const SequenceStep chunk{1'000'000, 64};
-  const StepTime prefill = PredictStep(Simple(), subject, run, {&chunk, 1}, Logits::kNo);
+  const StepTime prefill = PredictStep(Simple(), subject, run, {&chunk, 1}, LogitsWanted::kNo);
   EXPECT_EQ(prefill.busy[static_cast<int>(CostLane::kHost)], 0.0);
   EXPECT_NEAR(prefill.busy[static_cast<int>(CostLane::kHostToDevice)], 0.04, 1e-12);
 }
@@ -125,7 +125,7 @@ TEST(Cost, LanesThatShareWiresOrMemoryAreSlower) {
   time = PredictDecode(machine, subject, run, {&length, 1});
   EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 1e10, 1e-12);
   const SequenceStep chunk{1'000'000, 64};
-  time = PredictStep(machine, subject, run, {&chunk, 1}, Logits::kNo);
+  time = PredictStep(machine, subject, run, {&chunk, 1}, LogitsWanted::kNo);
   EXPECT_NEAR(busy(time, CostLane::kHostToDevice), 400e6 / 2e9, 1e-12);
 }
 
@@ -133,7 +133,8 @@ TEST(Cost, APrefillWritesWhatTheDiskKeeps) {
   Execution run;
   run.split = {.resident = 0, .disk = 1};
   const SequenceStep chunk{0, 1000};
-  const StepTime time = PredictStep(Simple(), {Small(), {}, 1.0}, run, {&chunk, 1}, Logits::kNo);
+  const StepTime time =
+      PredictStep(Simple(), {Small(), {}, 1.0}, run, {&chunk, 1}, LogitsWanted::kNo);
   EXPECT_NEAR(time.busy[static_cast<size_t>(CostLane::kDisk)], 400e3 / 1e9, 1e-12);
   EXPECT_GE(time.seconds, 400e3 / 1e9);
 }
@@ -154,10 +155,10 @@ TEST(Cost, StreamedWeightsComeWhileTheLayerBeforeComputes) {
   const SequenceStep chunk{0, 10'000};
   Execution run;
   const double resident =
-      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, Logits::kNo).seconds;
+      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, LogitsWanted::kNo).seconds;
   run.weights_streamed = 1.0;
   const double streamed =
-      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, Logits::kNo).seconds;
+      PredictStep(Simple(), {shape, {}, 1.0}, run, {&chunk, 1}, LogitsWanted::kNo).seconds;
   EXPECT_GT(resident, 8 * 1.28e-3);
   EXPECT_LT(streamed, resident + 1.29e-3);  // but for the first layer
 }

@@ -87,7 +87,7 @@ Result<Plan> MakePlan(const PlanRequest& request) {
 
 Result<Plan> MakeSilentPlan(const PlanRequest& request) {
   if (Status s = CheckRequest(request); !s.ok()) return s;
-  const std::optional<Scored> chosen = ChooseCut(request);
+  const std::optional<ScoredCut> chosen = ChooseCut(request);
   if (!chosen.has_value()) return Status(StatusCode::kOutOfBudget, "no cut fits");
   Plan plan;
   plan.cache = chosen->choice;

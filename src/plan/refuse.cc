@@ -128,7 +128,7 @@ PlanRequest WithoutBudgets(PlanRequest request) {
 }  // namespace
 
 void CompareWithResident(const PlanRequest& request, Plan* plan) {
-  const std::optional<Scored> resident = ChooseCut(WithoutBudgets(request));
+  const std::optional<ScoredCut> resident = ChooseCut(WithoutBudgets(request));
   if (!resident.has_value() || SameCut(request, plan->cache, resident->choice)) return;
   const CacheChoice& there = resident->choice;
   std::string cut;

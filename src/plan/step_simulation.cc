@@ -118,9 +118,9 @@ class Simulation {
     weights_ = WeightsOf(shape_);
   }
 
-  StepTime Run(Logits logits) {
+  StepTime Run(LogitsWanted logits) {
     for (int layer = 0; layer < shape_.layers; ++layer) Layer(layer);
-    if (logits == Logits::kYes) {
+    if (logits == LogitsWanted::kYes) {
       const auto rows = static_cast<double>(entries_.size());
       Device(&time_.products, ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
       Device(&time_.other,
@@ -374,7 +374,7 @@ class Simulation {
 
 StepTime PredictStep(const MachineProfile& machine, const Subject& subject,
                      const Execution& execution, std::span<const SequenceStep> entries,
-                     Logits logits) {
+                     LogitsWanted logits) {
   if (entries.empty()) return {};
   return Simulation(machine, subject, execution, entries).Run(logits);
 }
