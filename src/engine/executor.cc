@@ -14,15 +14,20 @@ namespace {
 // Of the memory of each path.
 constexpr int64_t kPathAlignment = 4096;
 
-// Bytes of the paths' memory; each takes what is left of its last page as well, but for the last.
-int64_t PathBytes(const ModelShape& shape, const ExecutorLimits& limits) {
+// Where the memory of each registered path begins in that of all.
+struct PathMemory {
+  std::vector<int64_t> offsets;  // [registered paths]
   int64_t bytes = 0;
-  for (const PathKind& kind : RegisteredPaths()) {
-    const int64_t of_path = kind.bytes(shape, limits);
-    if (of_path > 0) bytes = RoundUp(bytes, kPathAlignment) + RoundUp(of_path, 64);
+
+  PathMemory(const ModelShape& shape, const ExecutorLimits& limits) {
+    for (const PathKind& kind : RegisteredPaths()) {
+      const int64_t of_path = kind.bytes(shape, limits);
+      if (of_path > 0) bytes = RoundUp(bytes, kPathAlignment);
+      offsets.push_back(bytes);
+      bytes += RoundUp(of_path, 64);
+    }
   }
-  return bytes;
-}
+};
 
 int64_t ActivationBlock(const ModelShape& shape, const ExecutorLimits& limits) {
   return RoundUp(Activations::Bytes(shape, limits.activation_dtype, limits.step_tokens), 64);
@@ -32,7 +37,7 @@ int64_t ActivationBlock(const ModelShape& shape, const ExecutorLimits& limits) {
 
 int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
                         const KernelSizes& kernels) {
-  return PathBytes(shape, limits) + ActivationBlock(shape, limits) +
+  return PathMemory(shape, limits).bytes + ActivationBlock(shape, limits) +
          Board::Bytes(shape, limits, kernels) + Logits::Bytes(shape, limits);
 }
 
@@ -63,20 +68,17 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
   context_.awaits_lanes = parts.weights != nullptr || parts.host.attention != nullptr;
-  Memory behind_paths(memory_->data() + PathBytes(shape, limits));
+  const PathMemory path_memory(shape, limits);
+  Memory behind_paths(memory_->data() + path_memory.bytes);
   context_.act = Activations::Place(shape, limits.activation_dtype, limits.step_tokens,
                                     behind_paths.Take(ActivationBlock(shape, limits)));
   board_ = std::make_unique<Board>(context_, batch_, reads_, &behind_paths);
   logits_ = std::make_unique<Logits>(context_, batch_, &behind_paths,
                                      host_memory_ == nullptr ? nullptr : host_memory_->data());
-  int64_t at = 0;  // in memory_
-  for (const PathKind& kind : RegisteredPaths()) {
-    const int64_t bytes = kind.bytes(shape, limits);
-    if (bytes > 0) at = RoundUp(at, kPathAlignment);
-    std::unique_ptr<AttentionPath> path =
-        kind.make({context_, batch_, reads_, *board_, memory_->data() + at, parts.host,
-                   static_cast<int>(paths_.size())});
-    at += RoundUp(bytes, 64);
+  for (size_t i = 0; i < path_memory.offsets.size(); ++i) {
+    std::unique_ptr<AttentionPath> path = RegisteredPaths()[i].make(
+        {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
+         static_cast<int>(paths_.size())});
     if (path == nullptr) continue;
     choose_by_query_ = choose_by_query_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();
@@ -247,8 +249,8 @@ Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64
 Status Executor::AppendRows(kv::SequenceId sequence, std::span<const TokenId> ids) {
   const StepInput input{sequence, ids, nullptr, LogitsMode::kNone};
   batch_.Begin({&input, 1});
-  if (Status s = BeginStep({&input, 1}); !s.ok()) return s;
   for (const auto& path : paths_) path->BeginStep();
+  if (Status s = BeginStep({&input, 1}); !s.ok()) return s;
   reads_.Begin();
   Status status = reads_.Announce();
   for (int layer = 0; status.ok() && layer < context_.shape.layers; ++layer) {

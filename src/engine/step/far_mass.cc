@@ -45,16 +45,9 @@ void FarMass::AddState(const kv::HeadRun& run, const KeyRun& keys, int64_t from,
   item.tokens = 1;
   item.q_position = batch_[0].position;
   item.heads = run.heads;
-  item.keys.pages = PagesOf(keys.pages, run);
-  const int64_t slot = keys.pages.first_slot + from - keys.position;
-  const int64_t page = slot / context_.limits.page_slots;
-  item.keys.pages.k += page * keys.pages.page_stride;
-  item.keys.pages.v += page * keys.pages.page_stride;
-  if (keys.pages.params != nullptr) item.keys.pages.params += page * keys.pages.params_page_stride;
-  item.keys.pages.first_slot = slot % context_.limits.page_slots;
-  item.keys.pages.count = to - from;
+  item.keys = KeysOf(context_.format, keys, 0, from - keys.position, to - from);
+  item.keys.pages = PagesOf(item.keys.pages, run);
   item.keys.pages.readable = 0;
-  item.keys.position = from;
   item.o = board_.o() + context_.QWidth() + head * context_.shape.head_dim;
   item.o_stride = context_.QWidth();
   item.lse = board_.lse() + context_.shape.query_heads + head;
