@@ -21,6 +21,21 @@ void Kernels::EncodePages(Stream&, const PageFormat&, std::span<const EncodePage
   HEADWAY_CHECK(false);  // what takes an encoding has its own
 }
 
+void Kernels::Summarize(Stream&, const PageFormat&, const SummaryFormat&,
+                        std::span<const SummarizeItem>) {
+  HEADWAY_CHECK(false);  // what SupportsSelection has its own
+}
+
+void Kernels::SelectBlocks(Stream&, const PageFormat&, const SummaryFormat&, int, float,
+                           std::span<const SelectItem>) {
+  HEADWAY_CHECK(false);
+}
+
+void Kernels::AttendBlocks(Stream&, const PageFormat&, const SummaryFormat&, int, float,
+                           std::span<const AttendBlocksItem>) {
+  HEADWAY_CHECK(false);
+}
+
 void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                          void* normed, std::span<const LinearOp> ops) {
   Norm(stream, x, norm, rows, ops.front().weight.in, normed);

@@ -24,6 +24,7 @@
 #include "kernels/linear.h"
 #include "kernels/logits.h"
 #include "kernels/pages.h"
+#include "kernels/selection.h"
 #include "kernels/sizes.h"
 #include "kernels/weight_view.h"
 
@@ -34,6 +35,7 @@ class Kernels : public KernelSizes,
                 public LinearKernels,
                 public CacheKernels,
                 public AttentionKernels,
+                public SelectionKernels,
                 public LogitsKernels {
  public:
   virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
@@ -53,6 +55,13 @@ class Kernels : public KernelSizes,
   // A failed check, for implementations that take no encoding.
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override;
+  // The same for those without selection.
+  void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override;
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override;
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override;
 };
 
 }  // namespace headway

@@ -7,6 +7,7 @@
 
 #include "base/types.h"
 #include "kernels/attention.h"
+#include "kernels/selection.h"
 
 namespace headway {
 
@@ -43,6 +44,12 @@ class KernelSizes {
   virtual bool SupportsAttention(const AttentionRequest& request) const {
     return TakesEncoding(request.encoding) && !request.softcap && !request.positions &&
            !request.key_transform && !request.key_mass;
+  }
+  // Whether the calls of SelectionKernels know these pages and blocks.
+  virtual bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                                 int group) const {
+    (void)format, (void)summary, (void)group;
+    return false;
   }
 };
 

@@ -1,0 +1,161 @@
+// Selection: attending to the blocks of a cache that matter to a query, and to no others. Closed
+// pages have a summary of each block of their slots; queries score the summaries, the best blocks
+// are listed, and attention reads what is listed (Lee et al., "InfiniteHiP", 2025; Tang et al.,
+// "Quest", 2024; the second moments are our own). Everything a list depends on is computed in
+// integers, or in one order (selection_math.h): all implementations pick the same blocks for the
+// same queries, keys and pages.
+#ifndef HEADWAY_KERNELS_SELECTION_H_
+#define HEADWAY_KERNELS_SELECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+#include "device/device.h"
+#include "kernels/attention.h"
+#include "kernels/pages.h"
+
+namespace headway {
+
+// What a summary says of the keys of a block, channel by channel.
+enum class SummaryKind : uint8_t {
+  kMoments,  // mean and variance: a score is q·mean + ½ Σ q²·variance
+  kBoxes,    // least and greatest: a score is Σ max(q·least, q·greatest), an upper bound (Quest)
+};
+
+// Blocks of `block_slots` neighbouring slots, which divide a page's. The summary of a block of a
+// head has two rows of codes of 8 bits [2, head_dim], and a scale of each row, f32 [2]. Those of a
+// run of blocks lie one behind the other: codes [blocks, 2, head_dim], scales [blocks, 2].
+struct SummaryFormat {
+  SummaryKind kind = SummaryKind::kMoments;
+  int block_slots = 0;  // 0: there are no summaries
+
+  bool kept() const { return block_slots > 0; }
+  int64_t code_bytes(int head_dim) const { return int64_t{2} * head_dim; }  // of a block
+  static constexpr int64_t scale_bytes() { return 2 * sizeof(float); }      // of a block
+};
+
+// Keys of closed pages, whole blocks of `heads` heads in the pages' dtype, whose summaries are to
+// be made; page_run.count is a multiple of block_slots, and the first slot begins a block. V is not
+// read.
+struct SummarizeItem {
+  PageRun keys;
+  int heads = 1;
+  std::byte* codes = nullptr;  // of the first block of the first head
+  float* scales = nullptr;
+  int64_t codes_head_stride = 0;   // in bytes
+  int64_t scales_head_stride = 0;  // in elements
+};
+
+// Where a segment of the cache of a head group lies: a slab and its summaries, in memory that the
+// device reads in place (its own, or pinned host memory; summaries in its own).
+struct SegmentPlace {
+  const std::byte* slab = nullptr;
+  const std::byte* summary = nullptr;
+};
+
+// The blocks of one sequence and layer that may be chosen, the same number of every head, counted
+// from the first segment given; all segments but the last are full.
+struct BlockedKeys {
+  std::span<const SegmentPlace> segments;  // [head groups, segments of a group]; read by the call
+  int heads = 0;                           // KV heads; those of a head group are neighbours
+  int group_heads = 1;                     // heads of a head group; the last may have fewer
+  int64_t blocks = 0;                      // of a head
+  int64_t segment_blocks = 0;              // of a full segment
+
+  // In a slab, in bytes: of K, from the slab's beginning; V lies as K, v_offset behind it;
+  // parameters of encoded pages as PageRun has them.
+  int64_t page_stride = 0;
+  int64_t head_stride = 0;
+  int64_t v_offset = 0;
+  int64_t params_offset = 0;
+  int64_t params_page_stride = 0;
+  int64_t params_head_stride = 0;
+  // In a summary: codes from its beginning, head by head; scales behind them.
+  int64_t codes_head_stride = 0;   // bytes
+  int64_t scales_offset = 0;       // bytes
+  int64_t scales_head_stride = 0;  // elements
+};
+
+// How many far blocks the heads of a layer share.
+enum class BudgetShare : uint8_t {
+  kHead,   // every KV head lists `far_blocks` of its own
+  kLayer,  // the heads together list heads × far_blocks, the best of all of them
+};
+
+// What of the blocks is listed: all of [0, far_begin) and of [far_end, blocks), and the best of
+// those between.
+struct SelectionBudget {
+  int64_t far_begin = 0;
+  int64_t far_end = 0;
+  int64_t far_blocks = 0;  // of a head, on average; at most far_end - far_begin
+  BudgetShare share = BudgetShare::kLayer;
+
+  // The most blocks that a head may list.
+  int64_t Capacity(int64_t blocks, int heads) const {
+    const int64_t far = far_end - far_begin;
+    const int64_t chosen = share == BudgetShare::kHead ? far_blocks : far_blocks * heads;
+    return blocks - far + (chosen < far ? chosen : far);
+  }
+};
+
+// A decode query's choice: q [heads, group, head_dim] in the activations' dtype, rotated.
+struct SelectItem {
+  const void* q = nullptr;
+  BlockedKeys keys;
+  SelectionBudget budget;
+  // Written: the listed blocks of each head, ascending, and how many they are. Device memory.
+  int32_t* blocks = nullptr;  // [heads, capacity]
+  int64_t capacity = 0;       // at least budget.Capacity
+  int32_t* counts = nullptr;  // [heads]
+  std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
+};
+
+// The same query's attention to what is listed. The states of a head are those of every
+// `split` listed keys, part p at p * o_part_stride and p * lse_part_stride, as in AttentionItem;
+// parts behind a head's list are written too: lse is -inf, and o is not touched.
+struct AttendBlocksItem {
+  const void* q = nullptr;
+  BlockedKeys keys;
+  const int32_t* blocks = nullptr;  // as SelectItem
+  int64_t capacity = 0;
+  const int32_t* counts = nullptr;
+  int64_t split = 0;  // a multiple of block_slots
+  int parts = 0;      // at least CeilDiv(capacity * block_slots, split)
+  float* o = nullptr;    // [heads, group, head_dim]
+  int64_t o_part_stride = 0;
+  float* lse = nullptr;  // [heads, group]
+  int64_t lse_part_stride = 0;
+  std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
+};
+
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments of
+// all head groups.
+constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments) {
+  constexpr int64_t kLine = 256;
+  const int64_t query_heads = int64_t{heads} * group;
+  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +       // scores
+         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +          // codes of worth
+         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +   // their histograms
+         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +            // where they lie
+         RoundUp(query_heads * int64_t{1024}, kLine);                          // queries, and sums
+}
+
+class SelectionKernels {
+ public:
+  virtual ~SelectionKernels() = default;
+  virtual void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                         std::span<const SummarizeItem> items) = 0;
+  // Scores blocks by their summaries and lists the best ones (selection_math.h). `scale` is
+  // AttentionParams::scale.
+  virtual void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                            int group, float scale, std::span<const SelectItem> items) = 0;
+  // Attention without softcap and window: every listed key is seen.
+  virtual void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                            int group, float scale, std::span<const AttendBlocksItem> items) = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_SELECTION_H_

@@ -1,0 +1,89 @@
+// The arithmetic of selection, shared by host and device: integers, sums of integers, and single
+// rounded operations in a fixed order, so that every implementation lists the same blocks. Compiled
+// without contraction of products and sums everywhere.
+//
+// A block's score for a query head is an estimate of the logarithm of its mean exponential. Each
+// query head makes shares of its scores, a softmax over all blocks of the cache; the shares of a
+// group of query heads add up to the worth of the block for their KV head. Worth is compared by a
+// code of 11 bits, 32 steps to a power of two; equal codes are taken by head, then by position.
+#ifndef HEADWAY_KERNELS_SELECTION_MATH_H_
+#define HEADWAY_KERNELS_SELECTION_MATH_H_
+
+#include <bit>
+#include <cstdint>
+
+#include "kernels/sampling.h"
+#include "kernels/scoring.h"
+
+namespace headway::selection {
+
+// --- Rounding to the nearest, ties to even, of |x| < 2^22, in float arithmetic that has one
+// result everywhere.
+constexpr int32_t Nearest(float x) {
+  constexpr float kRounder = 0x1.8p23f;
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(x + kRounder) -
+                              std::bit_cast<uint32_t>(kRounder));
+}
+
+// --- Rows of codes. A row's scale is its largest size over the largest code; codes are
+// Nearest(x * inverse). A row of zeros, or one whose scale would be denormal, has scale 0 and codes
+// 0; one that holds NaN or infinity has scale 0 too: no summary is NaN.
+struct RowScale {
+  float scale = 0;
+  float inverse = 0;
+};
+constexpr RowScale ScaleOf(float largest, float levels) {
+  // Not for infinity and NaN, and not where 1 / scale would be infinite.
+  if (!(largest > 0x1p-100f && largest < 0x1p100f)) return {};
+  return {largest / levels, levels / largest};
+}
+inline constexpr float kSignedLevels = 127.0f;    // means, least and greatest keys
+inline constexpr float kVarianceLevels = 255.0f;  // variances
+inline constexpr float kQueryLevels = 32767.0f;   // queries, and their squares
+
+// --- Queries: codes of q and of its squares, 16 bits each, with the factors that make scores of
+// products of codes.
+struct QueryFactors {
+  float first = 0;   // times a block's first scale and the sum of products with its first row
+  float second = 0;  // the same of the second row
+};
+constexpr QueryFactors MomentFactors(float q_scale, float square_scale, float scale) {
+  return {q_scale * scale, square_scale * (0.5f * scale * scale)};
+}
+
+// --- A block's score for a query head. `first` and `second` are sums of products of codes.
+constexpr float MomentScore(const QueryFactors& factors, float scale0, int32_t first, float scale1,
+                            int32_t second) {
+  const float mean = factors.first * (scale0 * static_cast<float>(first));
+  const float spread = factors.second * (scale1 * static_cast<float>(second));
+  return mean + spread;
+}
+// `sum` is Σ max(q·least, q·greatest) of codes; both rows have scale0.
+constexpr float BoxScore(const QueryFactors& factors, float scale0, int32_t sum) {
+  return factors.first * (scale0 * static_cast<float>(sum));
+}
+
+// --- Shares. The weight of a block is 2^31 * exp(score - largest), rounded down; `sum` is that of
+// all blocks, at least 2^31.
+inline constexpr int kShareBits = 31;
+constexpr uint32_t ShareWeight(float largest, float score) {
+  const double below = static_cast<double>(largest - score);
+  return static_cast<uint32_t>(ScoreWeight(below) >> (kWeightBits - kShareBits));
+}
+constexpr float ShareOf(uint32_t weight, uint64_t sum) {
+  return static_cast<float>(weight) / static_cast<float>(sum);
+}
+
+// --- Worth: the sum of a group's shares, added from its first query head on, in [0, 64].
+inline constexpr int kWorthCodes = 2048;
+constexpr uint32_t WorthCode(float worth) {
+  constexpr int kSteps = 5;         // bits behind the exponent
+  constexpr uint32_t kLeast = (127 - 57) << kSteps;  // of 2^-57: 64 powers of two fit
+  const uint32_t code = std::bit_cast<uint32_t>(worth) >> (23 - kSteps);
+  if (code <= kLeast) return 0;
+  return code - kLeast < kWorthCodes ? code - kLeast : kWorthCodes - 1;
+}
+
+}  // namespace headway::selection
+
+#endif  // HEADWAY_KERNELS_SELECTION_MATH_H_
