@@ -69,6 +69,17 @@ struct EngineOptions {
   int64_t sink_tokens = -1;   // < 0: what the file says, or 64
   int64_t recent_tokens = 0;  // 0: what the file says, or 256
 
+  // Selection, an approximation: a decode step reads the keys that matter to its queries and leaves
+  // out the rest, which stays in the cache. Blocks of the cache are scored by summaries of their
+  // keys: "pages" by mean and variance, with a budget that the heads of a layer share; "quest" by
+  // least and greatest keys, with a budget for each head (Tang et al., 2024). A context of fewer
+  // keys is read whole. Prompts are read exactly. Not together with a session or streaming heads.
+  std::string selector = "none";  // none, pages, quest
+  int64_t sparse_keys = 2048;     // that a KV head chooses behind the sink and before recent keys
+  int64_t sparse_sink = 256;      // first keys that are always read
+  int64_t sparse_recent = 1024;   // last keys that are always read
+  int sparse_block = 16;          // keys of a block, that divide a page
+
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
   // shipped for its GPU.

@@ -35,6 +35,7 @@ enum class Option {
   kHostAttention,
   kRecompute,
   kHeadPattern,
+  kSelector,
   kMachine,
   kSession,
   kSessionRecut,

@@ -42,6 +42,8 @@ const char* OptionName(Option option) {
       return "recompute_share";
     case Option::kHeadPattern:
       return "head_pattern";
+    case Option::kSelector:
+      return "selector";
     case Option::kMachine:
       return "machine";
     case Option::kSession:

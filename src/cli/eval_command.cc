@@ -40,13 +40,15 @@ struct PerplexityFlags {
 };
 
 bool Approximates(const EngineOptions& options) {
-  return options.kv_encoding != EngineOptions{}.kv_encoding || !options.head_pattern.empty();
+  return options.kv_encoding != EngineOptions{}.kv_encoding || !options.head_pattern.empty() ||
+         options.selector != EngineOptions{}.selector;
 }
 
 // The same without what approximates.
 EngineOptions Exact(EngineOptions options) {
   options.kv_encoding = EngineOptions{}.kv_encoding;
   options.head_pattern.clear();
+  options.selector = EngineOptions{}.selector;
   options.session.clear();
   options.trace.clear();
   return options;

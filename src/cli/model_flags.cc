@@ -129,6 +129,30 @@ void AddStreamingHeadFlags(CLI::App& app, EngineOptions& engine) {
             "last tokens that they see; without it, the file's, or 256");
 }
 
+// Reading the keys that matter.
+void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
+  const std::string sparse = More("Selection (an approximation)");
+  app.add_flag_function(
+         "--sparse",
+         [&engine](int64_t) {
+           if (engine.selector == EngineOptions{}.selector) engine.selector = "pages";
+         },
+         "each new token reads the keys that matter to it, chosen by summaries of the cache, and "
+         "leaves out the rest; prompts are read exactly")
+      ->group("Memory");
+  AddChoice(app, sparse, "--selector", &engine.selector, {"none", "pages", "quest"},
+            "how keys are chosen: pages, by mean and variance of blocks, or quest, by their least "
+            "and greatest keys, for comparison; --sparse is pages");
+  AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
+            "keys that a KV head chooses for each token, on average");
+  AddNumber(app, sparse, "--sparse-sink", &engine.sparse_sink, {0, kMaxCount},
+            "first keys that are always read");
+  AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},
+            "last keys that are always read");
+  AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {1, 4096},
+            "keys that are chosen together");
+}
+
 // The cache between runs.
 void AddSessionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string memory = "Memory";
@@ -174,6 +198,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddCutFlags(app, engine);
   AddShareFlags(app, engine);
   AddStreamingHeadFlags(app, engine);
+  AddSelectionFlags(app, engine);
   AddSessionFlags(app, engine);
   AddComputeFlags(app, engine);
 }

@@ -40,6 +40,8 @@ std::string FlagOf(Option option) {
       return "--recompute";
     case Option::kHeadPattern:
       return "--head-pattern";
+    case Option::kSelector:
+      return "--sparse";
     case Option::kMachine:
       return "--machine";
     case Option::kSession:

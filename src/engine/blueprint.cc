@@ -135,6 +135,20 @@ Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
   return OkStatus();
 }
 
+Status CheckSelection(const LayoutBasis& basis) {
+  if (!basis.selection.selects()) return OkStatus();
+  const ModelShape& shape = basis.config.shape;
+  const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
+  if (basis.kernels->SupportsSelection(page, basis.selection.summary, shape.group())) {
+    return OkStatus();
+  }
+  return Unsupported({Option::kSelector, ": this device does not choose blocks of " +
+                                             std::to_string(basis.selection.summary.block_slots) +
+                                             " keys with heads of " +
+                                             std::to_string(shape.head_dim) + " elements in " +
+                                             EncodingName(basis.encoding) + " pages"});
+}
+
 Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
   const ModelConfig& config = *inputs.config;
   const SessionSettings& session = *inputs.settings->session;
@@ -291,9 +305,10 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
       EncodingFor(inputs.settings->encoding, config.shape.dtype, *inputs.kernels);
   if (!encoding.ok()) return encoding.status();
   if (Status s = CheckWorkload(config, workload); !s.ok()) return s;
-  const LayoutBasis basis = {config,           inputs.settings->cut.page_slots,
-                             *encoding,        *inputs.pattern,
-                             workload.lengths, inputs.kernels};
+  const LayoutBasis basis = {config,          inputs.settings->cut.page_slots, *encoding,
+                             *inputs.pattern, inputs.settings->selection,      workload.lengths,
+                             inputs.kernels};
+  if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan = PlanSession(inputs, &*request);

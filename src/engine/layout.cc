@@ -6,6 +6,18 @@
 namespace headway {
 namespace {
 
+// Slabs that will have summaries: all of layers without a window.
+int64_t SummaryFrames(const LayoutBasis& basis, const kv::CacheFormat& format) {
+  if (!format.summary.kept()) return 0;
+  int64_t segments = 0;
+  for (const int64_t length : basis.lengths) segments += CeilDiv(length, format.segment_tokens());
+  int64_t frames = 0;
+  for (int layer = 0; layer < format.layers; ++layer) {
+    if (format.WindowOf(layer) == 0) frames += segments * format.head_groups(layer);
+  }
+  return frames;
+}
+
 kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
                          int64_t gather_tokens) {
   const ModelConfig& config = basis.config;
@@ -26,6 +38,8 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   store.max_sequences = static_cast<int>(basis.lengths.size());
   store.max_step_tokens = std::max<int64_t>(cut.chunk, store.max_sequences);
   store.staging_slabs = cut.staging_slabs;
+  store.format.summary = basis.selection.summary;
+  store.summary_frames = SummaryFrames(basis, store.format);
   store.bounce_slabs = cut.bounce_slabs;
   return store;
 }
@@ -38,6 +52,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.segment_tokens = store.format.segment_tokens();
   limits.gather_tokens = store.gather_tokens;
   limits.page_slots = store.format.page.page_slots;
+  limits.selection = basis.selection;
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
   return limits;
@@ -88,10 +103,10 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
   costs.cache = [lay_out](const plan::CacheChoice& cut) {
     const kv::StoreOptions store = lay_out(cut).store;
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
-    return plan::CacheBytes{footprint.open_pages,       footprint.append_buffer,
-                            footprint.streaming_heads,  footprint.staging,
-                            footprint.bounce,           store.format.slab_bytes(),
-                            store.format.x_slab_bytes()};
+    return plan::CacheBytes{footprint.open_pages,      footprint.append_buffer,
+                            footprint.streaming_heads, footprint.staging,
+                            footprint.summaries,       footprint.bounce,
+                            store.format.slab_bytes(), store.format.x_slab_bytes()};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     return Executor::Bytes(shared->config.shape, lay_out(cut).executor, *shared->kernels);

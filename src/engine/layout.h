@@ -12,6 +12,7 @@
 #include "engine/paths/host_attention.h"
 #include "kernels/kernels.h"
 #include "kv/policy/head_pattern.h"
+#include "kv/policy/selection.h"
 #include "kv/store/store.h"
 #include "model/config.h"
 #include "plan/plan.h"
@@ -24,6 +25,7 @@ struct LayoutBasis {
   int page_slots = kDefaultPageSlots;
   Encoding encoding = Encoding::kNone;  // of closed pages
   kv::HeadPattern pattern;
+  kv::SelectionPolicy selection;
   std::vector<int64_t> lengths;          // that each sequence will reach
   const KernelSizes* kernels = nullptr;  // outlives what is laid out
 };

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "headway/plan.h"
 #include "headway/refusal.h"
 
 namespace headway {
@@ -105,6 +106,45 @@ Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
   return OkStatus();
 }
 
+Status ReadSelection(const EngineOptions& options, Settings* settings) {
+  if (options.selector == "none") return OkStatus();
+  kv::SelectionPolicy& policy = settings->selection;
+  if (options.selector == "pages") {
+    policy.summary.kind = SummaryKind::kMoments;
+    policy.share = BudgetShare::kLayer;
+  } else if (options.selector == "quest") {
+    policy.summary.kind = SummaryKind::kBoxes;
+    policy.share = BudgetShare::kHead;
+  } else {
+    return Wrong({"selector " + options.selector + ": none, pages and quest are known"});
+  }
+  if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
+      options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
+      options.sparse_recent > kMaxLength) {
+    return Wrong({Option::kSelector,
+                  " reads at least 1 chosen key and 1 recent one, and not more "
+                  "of any than a sequence may have"});
+  }
+  const int block = options.sparse_block;
+  if (block < 1 || options.page_slots % block != 0) {
+    return Wrong({Option::kSelector, ": a page of " + std::to_string(options.page_slots) +
+                                         " tokens cannot be cut into blocks of " +
+                                         std::to_string(block)});
+  }
+  if (!options.session.empty()) {
+    return Wrong({Option::kSelector, " and ", Option::kSession,
+                  " do not go together: a session holds exact answers"});
+  }
+  if (!options.head_pattern.empty()) {
+    return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
+  }
+  policy.summary.block_slots = block;
+  policy.keys = options.sparse_keys;
+  policy.sink = options.sparse_sink;
+  policy.recent = options.sparse_recent;
+  return OkStatus();
+}
+
 std::string DiskDirectory(const std::string& path) {
   if (!path.empty()) return path;
   const char* directory = std::getenv("TMPDIR");
@@ -152,6 +192,7 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   settings.encoding = *encoding;
   if (options.freeze_plan) settings.plans = Settings::Plans::kFrozen;
   if (Status s = ReadStreamingHeads(options, &settings); !s.ok()) return s;
+  if (Status s = ReadSelection(options, &settings); !s.ok()) return s;
   settings.machine = Unless<std::string>(options.machine, "");
   if (!options.session.empty()) {
     settings.session =

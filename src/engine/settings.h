@@ -14,6 +14,7 @@
 #include "headway/options.h"
 #include "headway/status.h"
 #include "kv/policy/placement.h"
+#include "kv/policy/selection.h"
 
 namespace headway {
 
@@ -69,6 +70,7 @@ struct Settings {
   enum class Plans { kCorrected, kFrozen };
   Plans plans = Plans::kCorrected;  // whether the host's share follows the lanes
   std::optional<StreamingHeadsSettings> streaming_heads;
+  kv::SelectionPolicy selection;
   std::optional<std::string> machine;  // name or file of a profile
   std::optional<SessionSettings> session;
   std::optional<std::string> trace;

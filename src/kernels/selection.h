@@ -106,9 +106,9 @@ struct SelectItem {
   BlockedKeys keys;
   SelectionBudget budget;
   // Written: the listed blocks of each head, ascending, and how many they are. Device memory.
-  int32_t* blocks = nullptr;  // [heads, capacity]
-  int64_t capacity = 0;       // at least budget.Capacity
-  int32_t* counts = nullptr;  // [heads]
+  int32_t* blocks = nullptr;     // [heads, capacity]
+  int64_t capacity = 0;          // at least budget.Capacity
+  int32_t* counts = nullptr;     // [heads]
   std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
 };
 
@@ -121,25 +121,25 @@ struct AttendBlocksItem {
   const int32_t* blocks = nullptr;  // as SelectItem
   int64_t capacity = 0;
   const int32_t* counts = nullptr;
-  int64_t split = 0;  // a multiple of block_slots
-  int parts = 0;      // at least CeilDiv(capacity * block_slots, split)
-  float* o = nullptr;    // [heads, group, head_dim]
+  int64_t split = 0;   // a multiple of block_slots
+  int parts = 0;       // at least CeilDiv(capacity * block_slots, split)
+  float* o = nullptr;  // [heads, group, head_dim]
   int64_t o_part_stride = 0;
   float* lse = nullptr;  // [heads, group]
   int64_t lse_part_stride = 0;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
 };
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments of
-// all head groups.
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments
+// of all head groups.
 constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments) {
   constexpr int64_t kLine = 256;
   const int64_t query_heads = int64_t{heads} * group;
-  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +       // scores
-         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +          // codes of worth
-         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +   // their histograms
-         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +            // where they lie
-         RoundUp(query_heads * int64_t{1024}, kLine);                          // queries, and sums
+  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +      // scores
+         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
+         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
+         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
+         RoundUp(query_heads * int64_t{1024}, kLine);                         // queries, and sums
 }
 
 class SelectionKernels {

@@ -5,6 +5,7 @@
 
 #include "engine/paths/host.h"
 #include "engine/paths/recompute.h"
+#include "engine/paths/selection.h"
 #include "engine/paths/slabs.h"
 #include "engine/paths/streaming_heads.h"
 #include "engine/paths/tail.h"
@@ -13,8 +14,8 @@ namespace headway {
 namespace {
 
 std::vector<PathKind>& Kinds() {
-  static std::vector<PathKind> kinds = {kRecomputePath, kHostPath, kSlabsPath, kStreamingHeadsPath,
-                                        kTailPath};
+  static std::vector<PathKind> kinds = {kRecomputePath, kSelectionPath,      kHostPath,
+                                        kSlabsPath,     kStreamingHeadsPath, kTailPath};
   return kinds;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/step/selected_states.h"
 #include "kernels/items.h"
 
 namespace headway {
@@ -20,13 +21,14 @@ int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_
 }
 
 // The most of any length: longer sequences may be split into fewer parts.
-int64_t MaxParts(const ExecutorLimits& limits, const KernelSizes& kernels) {
+int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
+                 const KernelSizes& kernels) {
   int64_t parts = 0;
   for (int64_t length = limits.length; length > 0; length /= 2) {
     parts = std::max(parts, PartsAt(limits, kernels, length));
   }
   // Lengths just before a split doubles have up to twice the parts of a sampled one.
-  return 2 * parts;
+  return 2 * parts + SelectedStates(shape, limits, kernels).parts;
 }
 
 struct Sizes {
@@ -36,7 +38,7 @@ struct Sizes {
     const int64_t rows = limits.step_tokens * shape.query_heads;
     o = limits.activation_dtype == DType::kF32 ? 0 : FloatBytes(rows * shape.head_dim);
     lse = FloatBytes(rows);
-    const int64_t states = limits.entries * MaxParts(limits, kernels) * shape.query_heads;
+    const int64_t states = limits.entries * MaxParts(shape, limits, kernels) * shape.query_heads;
     part_o = FloatBytes(states * shape.head_dim);
     part_lse = FloatBytes(states);
   }
@@ -54,7 +56,7 @@ Board::Board(StepContext& context, const Batch& batch, Reads& reads, Memory* mem
     : context_(context),
       batch_(batch),
       reads_(reads),
-      max_parts_(MaxParts(context.limits, context.kernels)) {
+      max_parts_(MaxParts(context.shape, context.limits, context.kernels)) {
   const Sizes sizes(context.shape, context.limits, context.kernels);
   o_ = sizes.o == 0 ? static_cast<float*>(context.act.o) : memory->Floats(sizes.o);
   lse_ = memory->Floats(sizes.lse);
@@ -127,6 +129,19 @@ void Board::Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& 
                    RangeOrder order) {
   MakeItems(entry, heads, keys, order, &items_);
   if (observer_ != nullptr) observer_->OnRange(entry, heads, keys);
+}
+
+Board::States Board::TakeStates(int entry, int parts) {
+  const int64_t width = context_.QWidth();
+  for (int head = 0; head < context_.shape.kv_heads; ++head) {
+    HeadStates& states = StatesOf(entry, head);
+    HEADWAY_CHECK(batch_[entry].decode && !states.started && parts <= max_parts_);
+    states.parts = parts;
+    states.started = true;
+  }
+  const int64_t first = entry * max_parts_;
+  return {part_o_ + first * width, width, part_lse_ + first * context_.shape.query_heads,
+          context_.shape.query_heads};
 }
 
 void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,

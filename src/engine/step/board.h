@@ -50,6 +50,15 @@ class Board {
   // paths that run it by themselves, behind a Flush and before anything else of those heads.
   void MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
                  RangeOrder order, std::vector<AttentionItem>* items);
+  // The next `parts` states of all heads of a decode entry that no other path has added to in the
+  // layer, for a path that writes them by itself before the Merge.
+  struct States {
+    float* o = nullptr;  // [query_heads, head_dim], part p at p * o_part_stride
+    int64_t o_part_stride = 0;
+    float* lse = nullptr;  // [query_heads]
+    int64_t lse_part_stride = 0;
+  };
+  States TakeStates(int entry, int parts);
   // Adds items of others to those of the next Flush.
   void Add(const AttentionItem& item) { items_.push_back(item); }
   // One more state of an entry's heads, behind all others: [query_heads, head_dim] and

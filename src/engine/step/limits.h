@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kv/policy/selection.h"
 
 namespace headway {
 
@@ -16,6 +17,7 @@ struct ExecutorLimits {
   int page_slots = kDefaultPageSlots;
   int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
   bool streaming_heads = false;          // some are: their keys are cut otherwise
+  kv::SelectionPolicy selection;         // of decode
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
 };

@@ -7,6 +7,7 @@ namespace headway {
 void Reads::Begin() {
   queue_.clear();
   holds_.clear();
+  in_place_.clear();
   layer_first_ = announced_ = next_ = 0;
 }
 
@@ -37,8 +38,10 @@ Status Reads::Announce() {
   std::vector<kv::SlabRead> reads;
   reads.reserve(queue_.size() - announced_);
   for (; announced_ < queue_.size(); ++announced_) reads.push_back(queue_[announced_].slab);
-  const Status status = context_.store.reads().HoldOnHost(holds_);
+  Status status = context_.store.reads().HoldOnHost(holds_);
+  if (status.ok()) status = context_.store.reads().HoldInPlace(in_place_);
   holds_.clear();
+  in_place_.clear();
   return status.ok() ? context_.store.reads().Announce(reads) : status;
 }
 

@@ -32,6 +32,8 @@ class Reads {
   // which it will ask for it, and pages that stay on the host for the step.
   void Add(int path, const kv::SlabRead& slab) { queue_.push_back({slab, path}); }
   void Hold(const kv::HostRead& read) { holds_.push_back(read); }
+  // The same of a slab that is read where it lies, on the device or the host.
+  void HoldInPlace(const kv::SlabRead& slab) { in_place_.push_back(slab); }
   // All paths have said what they want of a layer: head groups are read one after the other, within
   // them the paths.
   void EndLayer();
@@ -65,6 +67,7 @@ class Reads {
   size_t announced_ = 0;       // of queue_
   size_t next_ = 0;            // of queue_
   std::vector<kv::HostRead> holds_;
+  std::vector<kv::SlabRead> in_place_;
   std::vector<kv::SlabView> held_;
 };
 

@@ -54,6 +54,8 @@ struct CacheFormat {
   // of a sequence may keep instead of K and V (Store::CreateSequence); 0: none does. A slab of X is
   // [segment_tokens, x_width] in the pages' dtype, of all heads: there is one head group then.
   int64_t x_width = 0;
+  // Of the blocks of closed pages; none unless a policy selects by them.
+  SummaryFormat summary;
 
   // Head groups with slabs: of a layer, and the most that one may have.
   int head_groups(int layer) const {
@@ -104,6 +106,19 @@ struct CacheFormat {
   }
   int64_t x_page_bytes() const { return XBytes(page.page_slots); }
   int64_t x_slab_bytes() const { return XBytes(segment_tokens()); }
+  // A segment's summaries, of the heads of its group: their codes head by head, then their scales.
+  int64_t page_blocks() const { return page.page_slots / summary.block_slots; }
+  int64_t segment_blocks() const { return segment_pages * page_blocks(); }
+  int64_t summary_head_stride() const {
+    return segment_blocks() * summary.code_bytes(page.head_dim);
+  }
+  int64_t summary_scales_offset() const { return group_heads * summary_head_stride(); }
+  int64_t summary_bytes() const {
+    if (!summary.kept()) return 0;
+    return RoundUp(
+        summary_scales_offset() + group_heads * segment_blocks() * SummaryFormat::scale_bytes(),
+        256);
+  }
   static int64_t Padded(int64_t bytes) {
     return RoundUp(bytes, static_cast<int64_t>(kDirectAlignment));
   }

@@ -100,7 +100,8 @@ Status Cache::Allocate(Device* device) {
   Status status = AllocateStaging(device);
   if (!status.ok()) return status;
   if (options.poison_freed) {
-    int64_t largest = std::max(streaming->place_bytes(), format.XBytes(options.gather_tokens));
+    int64_t largest = std::max(
+        {streaming->place_bytes(), format.XBytes(options.gather_tokens), format.summary_bytes()});
     for (const SlabKind kind : kAllSlabKinds) {
       if (!Of(layouts, kind).kept) continue;
       const OpenPages& pages = buffers->of(kind);
@@ -117,10 +118,16 @@ Status Cache::Allocate(Device* device) {
     if (!status.ok()) return status;
     Of(homes, kind) = HomesOf(kind);
   }
+  if (format.summary.kept()) {
+    summaries =
+        std::make_unique<Summaries>(format, &lanes, device, options.device_budget, poison.get());
+    status = summaries->Preallocate(options.summary_frames);
+    if (!status.ok()) return status;
+  }
   mover.emplace(
       &lanes, &disk,
       Slices(bounce.get(), bounce == nullptr ? 0 : options.bounce_slabs, format.slab_bytes()));
-  slabs.emplace(format, layouts, std::move(homes), &lanes, &*mover);
+  slabs.emplace(format, layouts, std::move(homes), summaries.get(), &lanes, &*mover);
   return OkStatus();
 }
 

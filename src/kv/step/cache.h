@@ -23,6 +23,7 @@
 #include "kv/tiers/mover.h"
 #include "kv/tiers/poison.h"
 #include "kv/tiers/slabs.h"
+#include "kv/tiers/summaries.h"
 
 namespace headway::kv {
 
@@ -53,6 +54,7 @@ struct Cache {
   std::unique_ptr<Buffer> bounce;   // null without a disk tier
   // By kind and tier; null where slabs of the kind never lie there.
   PerSlabKind<std::array<std::unique_ptr<FramePool>, 2>> pools;
+  std::unique_ptr<Summaries> summaries;  // null where the format has none
   std::optional<Mover> mover;
   std::optional<Slabs> slabs;
 

@@ -106,7 +106,12 @@ class Step {
   void EnterLayer(int next);
   // Of the layer that was entered last (step_close.cc):
   void EncodeClosedPages(const Entry& entry);
+  void SummarizeClosedPages(const Entry& entry);
   void CopyClosedPages(const Entry& entry);
+  // Calls visit(slab, first, last, page) for each slab of a group that pages close into: its pages
+  // [first, last), which are the entry's closing ones from `page` on.
+  template <typename Visit>
+  void ForEachClosing(const Entry& entry, int group, const Visit& visit);
   // Of a group, from the entry's closing page `page` on.
   ClosedRows RowsOf(const Entry& entry, SlabKind kind, int group, int64_t page) const;
   void CopyOpenPages(const Entry& entry);

@@ -48,22 +48,57 @@ ClosedRows Step::RowsOf(const Entry& entry, SlabKind kind, int group, int64_t pa
           nullptr};
 }
 
+template <typename Visit>
+void Step::ForEachClosing(const Entry& entry, int group, const Visit& visit) {
+  const PageTable& table = TablesOf(entry).of(current_, group);
+  const Growth growth = GrowthOf(entry, table, current_);
+  for (int segment = growth.first; segment < growth.last; ++segment) {
+    const int64_t start = int64_t{segment} * cache_.format.segment_pages;
+    const int64_t page = std::max(table.pages(), start);
+    const int64_t end =
+        std::min(table.pages() + entry.closing, start + cache_.format.segment_pages);
+    visit((*cache_.slabs)[table.slab(group, segment)], static_cast<int>(page - start),
+          static_cast<int>(end - start), page - table.pages());
+  }
+}
+
+// Of the keys in their own dtype, before they are encoded.
+void Step::SummarizeClosedPages(const Entry& entry) {
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const CacheFormat& format = cache_.format;
+  std::vector<SummarizeItem> items;
+  for (int group = 0; entry.closing > 0 && group < format.head_groups(current_); ++group) {
+    ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
+      if (slab.summary == nullptr || slab.summarised != first) return;
+      slab.summarised = last;
+      const int64_t block = first * format.page_blocks();
+      SummarizeItem item;
+      item.heads = format.HeadsIn(current_, group);
+      item.keys = {.k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
+                        page * format.page_stride(),
+                   .page_stride = format.page_stride(),
+                   .head_stride = RowStride(entry, kKind),
+                   .count = (last - first) * cache_.math.slots()};
+      item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
+      item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
+                                             block * SummaryFormat::scale_bytes());
+      item.codes_head_stride = format.summary_head_stride();
+      item.scales_head_stride = 2 * format.segment_blocks();
+      items.push_back(item);
+    });
+  }
+  if (items.empty()) return;
+  cache_.options.kernels->Summarize(*cache_.compute, format.page, format.summary, items);
+}
+
 void Step::CopyClosedPages(const Entry& entry) {
   for (int group = 0; group < cache_.format.head_groups(current_); ++group) {
-    const PageTable& table = TablesOf(entry).of(current_, group);
-    const Growth growth = GrowthOf(entry, table, current_);
-    for (int segment = growth.first; segment < growth.last; ++segment) {
-      const int64_t start = int64_t{segment} * cache_.format.segment_pages;
-      const int64_t page = std::max(table.pages(), start);
-      const int64_t end =
-          std::min(table.pages() + entry.closing, start + cache_.format.segment_pages);
-      Slab& slab = (*cache_.slabs)[table.slab(group, segment)];
-      slab.pages = static_cast<int>(end - start);
-      const SlabPages pages =
-          cache_.slabs->PagesOf(slab, static_cast<int>(page - start), static_cast<int>(end - page));
-      const ClosedRows rows = RowsOf(entry, slab.kind, group, page - table.pages());
+    ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
+      slab.pages = last;
+      const SlabPages pages = cache_.slabs->PagesOf(slab, first, last - first);
+      const ClosedRows rows = RowsOf(entry, slab.kind, group, page);
       slab.written.Join(cache_.mover->Append(pages, rows, slab.place(), slab.behind()));
-    }
+    });
   }
 }
 
@@ -127,6 +162,9 @@ void Step::CloseLayer(int layer) {
   if (cache_.format.encoded()) {
     cache_.lanes.Wait(Lane::kCompute, cache_.buffers->append_fence(layer));
     for (const Entry& entry : entries_) EncodeClosedPages(entry);
+  }
+  if (cache_.summaries != nullptr) {
+    for (const Entry& entry : entries_) SummarizeClosedPages(entry);
   }
   Fence computed;
   computed.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));

@@ -70,19 +70,60 @@ Status StepReads::Announce(std::span<const SlabRead> reads) {
   return OkStatus();
 }
 
+void StepReads::Hold(SlabId id) {
+  (*cache_.slabs)[id].held = true;
+  cache_.slabs->WasRead(id);
+  held_.push_back(id);
+}
+
+Status StepReads::HoldInPlace(std::span<const SlabRead> reads) {
+  if (places_.empty()) return Invalid("slabs are read within a step");
+  for (const SlabRead& read : reads) {
+    const Result<Found> found = FindSlab(read);
+    if (!found.ok()) return found.status();
+    const Slab& slab = (*cache_.slabs)[found->slab];
+    if (slab.tier == Tier::kDisk || slab.kind != SlabKind::kKeysValues || slab.promoting) {
+      return Invalid("a slab that is not in memory cannot be read in place");
+    }
+    Hold(found->slab);
+  }
+  return OkStatus();
+}
+
+SegmentPlace StepReads::InPlace(const SlabRead& read) const {
+  const Result<Found> found = FindSlab(read);
+  HEADWAY_CHECK(found.ok());
+  const Slab& slab = (*cache_.slabs)[found->slab];
+  HEADWAY_CHECK(slab.held);
+  return {slab.data, slab.summary};
+}
+
+void StepReads::AwaitInPlace(std::span<const SlabRead> reads) {
+  Fence written;
+  for (const SlabRead& read : reads) {
+    written.Join((*cache_.slabs)[FindSlab(read)->slab].written);
+  }
+  cache_.lanes.Wait(Lane::kCompute, written);
+}
+
+void StepReads::FinishInPlace(std::span<const SlabRead> reads) {
+  const int64_t done = cache_.lanes.Soon(Lane::kCompute);
+  for (const SlabRead& read : reads) {
+    (*cache_.slabs)[FindSlab(read)->slab].used.Add(Lane::kCompute, done);
+  }
+}
+
 Status StepReads::HoldOnHost(std::span<const HostRead> reads) {
   if (places_.empty()) return Invalid("slabs are read within a step");
   for (const HostRead& read : reads) {
     const Result<Found> found = FindSlab(read.slab);
     if (!found.ok()) return found.status();
-    Slab& slab = (*cache_.slabs)[found->slab];
+    const Slab& slab = (*cache_.slabs)[found->slab];
     if (slab.tier != Tier::kHost || slab.kind != SlabKind::kKeysValues || read.first_page < 0 ||
         read.first_page >= found->pages) {
       return Invalid("a slab that is not on the host cannot be read there");
     }
-    slab.held = true;
-    cache_.slabs->WasRead(found->slab);
-    held_.push_back(found->slab);
+    Hold(found->slab);
   }
   return OkStatus();
 }
@@ -95,7 +136,8 @@ SlabPlace StepReads::PlaceOf(const SlabRead& slab) const {
   const Result<Found> found = FindSlab(slab);
   HEADWAY_CHECK(found.ok());
   const Slab& there = (*cache_.slabs)[found->slab];
-  return {there.tier, found->pages, there.kind == SlabKind::kX};
+  return {there.tier, found->pages, there.kind == SlabKind::kX,
+          there.summary != nullptr && there.summarised >= found->pages};
 }
 
 KeyRun StepReads::KeysOnHost(const HostRead& read) const {

@@ -35,6 +35,16 @@ class StepReads {
   Result<SlabView> Next();            // waits on the compute stream, not the thread, where it can
   void Finish(const SlabView& view);  // kernels that read it are enqueued
 
+  // --- Slabs on the device or the host, for kernels that read parts of them where they lie.
+  // They stay there for the step.
+  Status HoldInPlace(std::span<const SlabRead> reads);
+  // Where a slab that is held, and its summaries lie.
+  SegmentPlace InPlace(const SlabRead& read) const;
+  // Later work of the compute stream finds their pages written.
+  void AwaitInPlace(std::span<const SlabRead> reads);
+  // The kernels that read them are enqueued on the compute stream.
+  void FinishInPlace(std::span<const SlabRead> reads);
+
   // --- Slabs for the host's cores, within a step.
   // These slabs, all of them on the host, stay there for the step.
   Status HoldOnHost(std::span<const HostRead> reads);
@@ -66,13 +76,14 @@ class StepReads {
     int64_t position = 0;  // of its first key
   };
   Result<Found> FindSlab(const SlabRead& read) const;
+  void Hold(SlabId id);
 
   Cache& cache_;
   const Sequences& sequences_;
   const std::unique_ptr<Reader> reader_;
   std::vector<int> places_;          // [entries of the step in progress]
   std::vector<ReadItem> announced_;  // by the call of Announce at hand
-  std::vector<SlabId> held_;         // that the host reads in this step
+  std::vector<SlabId> held_;         // that are read in place in this step
 };
 
 }  // namespace headway::kv

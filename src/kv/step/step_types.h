@@ -63,6 +63,7 @@ struct SlabPlace {
   Tier tier = Tier::kDevice;
   int pages = 0;  // closed before the step
   bool x = false;
+  bool summarised = false;  // every closed page has its blocks' summaries
 };
 
 }  // namespace headway::kv

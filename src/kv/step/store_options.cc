@@ -72,6 +72,7 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes() +
                       options.gathers * format.XBytes(options.gather_tokens);
+  footprint.summaries = options.summary_frames * format.summary_bytes();
   footprint.bounce = options.bounce_slabs * format.slab_bytes();
   return footprint;
 }
@@ -104,6 +105,12 @@ Status CheckStoreOptions(const StoreOptions& options) {
     return Status(StatusCode::kUnsupported,
                   std::string("KV store: these kernels do not encode in ") +
                       EncodingName(format.page.encoding));
+  }
+  if (format.summary.kept() &&
+      (options.kernels == nullptr || format.page.page_slots % format.summary.block_slots != 0)) {
+    return Status(StatusCode::kUnsupported, "KV store: pages cannot be summarised in blocks of " +
+                                                std::to_string(format.summary.block_slots) +
+                                                " slots");
   }
   if (format.keeps_x()) {
     if (Status s = CheckX(options); !s.ok()) return s;

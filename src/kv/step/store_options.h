@@ -29,9 +29,10 @@ struct StoreOptions {
   int64_t x_slabs = 0;
   int64_t gather_tokens = 0;
   int gathers = 2;
+  int64_t summary_frames = 0;  // slabs with summaries for which Create takes memory at once
   PlacementKind placement = PlacementKind::kFirstFit;
-  Kernels* kernels =
-      nullptr;  // encode pages that close, on the compute stream; where the format does
+  Kernels* kernels = nullptr;       // encode and summarise pages that close, on the compute stream;
+                                    // where the format does
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device
   Budget* host_budget = nullptr;    // bounds host slabs, and bounce buffers unless these have
   Budget* bounce_budget = nullptr;  // one of their own
@@ -47,6 +48,7 @@ struct StoreFootprint {
   int64_t append_buffer = 0;    // device; with that of encoded pages
   int64_t streaming_heads = 0;  // device
   int64_t staging = 0;          // device
+  int64_t summaries = 0;        // device
   int64_t bounce = 0;           // host
 };
 StoreFootprint FootprintOf(const StoreOptions& options);

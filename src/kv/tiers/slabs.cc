@@ -78,6 +78,9 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group) {
   slab.kind = kind;
   slab.layer = layer;
   slab.group = group;
+  if (summaries_ != nullptr && kind == SlabKind::kKeysValues) {
+    slab.summary = summaries_->Take(layer);
+  }
   return slab;
 }
 
@@ -138,6 +141,10 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   }
   copy.written = copied.ready;
   copy.pages = pages;
+  if (copy.summary != nullptr && source.summary != nullptr) {
+    summaries_->Copy(copy.summary, source.summary);
+    copy.summarised = std::min(pages, source.summarised);
+  }
   HomesOf(source.kind).placement->Copied(from, *made);
   return made;
 }
@@ -171,6 +178,7 @@ void Slabs::Release(SlabId id) {
   const Fence used = slab.behind();
   if (slab.tier != Tier::kDisk) PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
   if (slab.disk != nullptr) HomesOf(slab.kind).disk->Give(slab.disk, used);
+  if (slab.summary != nullptr) summaries_->Give(slab.summary);
   slab = Slab();
   free_ids_.push_back(id);
 }
@@ -180,6 +188,7 @@ void Slabs::Cut(SlabId id, int pages) {
   if (slab.pages <= pages) return;
   HEADWAY_CHECK(slab.refs == 1);
   slab.pages = pages;
+  slab.summarised = std::min(slab.summarised, pages);
   if (slab.disk == nullptr) return;
   slab.disk->pages = std::min(slab.disk->pages, pages);
   if (slab.disk->Check(format_.segment_pages).ok()) return;

@@ -19,6 +19,7 @@
 #include "kv/tiers/disk_tier.h"
 #include "kv/tiers/frame_pool.h"
 #include "kv/tiers/mover.h"
+#include "kv/tiers/summaries.h"
 
 namespace headway::kv {
 
@@ -33,7 +34,9 @@ struct Slab {
   int pages = 0;                   // closed pages that it holds
   bool growing = false;            // the step in progress appends to it
   bool promoting = false;          // on its way up from disk
-  bool held = false;               // the host reads it in the step in progress
+  bool held = false;               // it is read where it lies in the step in progress
+  std::byte* summary = nullptr;    // frame of its blocks' summaries, or null
+  int summarised = 0;              // its first pages that have theirs
   Fence written;                   // its pages are in place
   Fence used;                      // its home may be written to
 
@@ -56,11 +59,13 @@ struct SlabHomes {
 
 class Slabs {
  public:
+  // `summaries` may be null; all outlive the slabs.
   Slabs(const CacheFormat& format, const PerSlabKind<SlabLayout>& layouts,
-        PerSlabKind<SlabHomes> homes, Lanes* lanes, Mover* mover)
+        PerSlabKind<SlabHomes> homes, Summaries* summaries, Lanes* lanes, Mover* mover)
       : format_(format),
         layouts_(layouts),
         homes_(std::move(homes)),
+        summaries_(summaries),
         lanes_(lanes),
         mover_(mover) {}
 
@@ -129,6 +134,7 @@ class Slabs {
   const CacheFormat& format_;
   const PerSlabKind<SlabLayout>& layouts_;
   const PerSlabKind<SlabHomes> homes_;
+  Summaries* const summaries_;
   Lanes* const lanes_;
   Mover* const mover_;
   std::vector<Slab> slabs_;

@@ -1,0 +1,38 @@
+#include "kv/policy/selection.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+
+namespace headway::kv {
+
+SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
+                         int64_t q_position) {
+  const int64_t slots = policy.summary.block_slots;
+  const int64_t recent = q_position + 1 - policy.recent;  // the first recent position
+  SelectionBudget budget;
+  for (const BlockSpan& span : spans) {
+    // Blocks of the span that begin in the sink, and those that end before the recent keys.
+    const int64_t sink = CeilDiv(std::max<int64_t>(0, policy.sink - span.position), slots);
+    const int64_t old = std::max<int64_t>(0, recent - span.position) / slots;
+    budget.far_begin += std::min(sink, span.blocks);
+    budget.far_end += std::min(old, span.blocks);
+  }
+  budget.far_end = std::max(budget.far_begin, budget.far_end);
+  budget.far_blocks = std::min(CeilDiv(policy.keys, slots), budget.far_end - budget.far_begin);
+  budget.share = policy.share;
+  return budget;
+}
+
+SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads) {
+  const int64_t slots = policy.summary.block_slots;
+  const int64_t heads = policy.share == BudgetShare::kLayer ? kv_heads : 1;
+  SelectionBounds bounds;
+  bounds.blocks = CeilDiv(length, slots);
+  // A sequence with gaps may have a further block at each end of the sink and the recent keys.
+  const int64_t always = CeilDiv(policy.sink, slots) + CeilDiv(policy.recent, slots) + 2;
+  bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(policy.keys, slots));
+  return bounds;
+}
+
+}  // namespace headway::kv

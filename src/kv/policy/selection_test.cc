@@ -1,0 +1,60 @@
+#include "kv/policy/selection.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace headway::kv {
+namespace {
+
+SelectionPolicy PolicyOf(int64_t keys, int64_t sink, int64_t recent) {
+  return {{SummaryKind::kMoments, 16}, keys, sink, recent, BudgetShare::kHead};
+}
+
+TEST(SelectionPolicyTest, SinkAndRecentBlocksAreAlwaysRead) {
+  const std::vector<BlockSpan> all = {{0, 64}};  // 1024 keys
+  const SelectionBudget budget = BudgetOf(PolicyOf(128, 33, 100), all, 1030);
+  EXPECT_EQ(budget.far_begin, 3);  // 33 keys begin three blocks
+  // Positions from 931 on are recent; block 58 is [928, 944).
+  EXPECT_EQ(budget.far_end, 58);
+  EXPECT_EQ(budget.far_blocks, 8);
+  EXPECT_EQ(budget.Capacity(64, 4), 64 - 55 + 8);
+}
+
+TEST(SelectionPolicyTest, AShortContextIsReadWhole) {
+  const std::vector<BlockSpan> all = {{0, 16}};
+  const SelectionBudget budget = BudgetOf(PolicyOf(128, 64, 128), all, 256);
+  EXPECT_EQ(budget.far_blocks, budget.far_end - budget.far_begin);
+  EXPECT_EQ(budget.Capacity(16, 4), 16);
+  // The sink and the recent keys may overlap, and leave nothing between.
+  const SelectionBudget none = BudgetOf(PolicyOf(128, 200, 200), all, 256);
+  EXPECT_EQ(none.far_begin, none.far_end);
+  EXPECT_EQ(none.far_blocks, 0);
+}
+
+TEST(SelectionPolicyTest, GapsKeepPositions) {
+  // Keys [256, 512) are elsewhere.
+  const std::vector<BlockSpan> spans = {{0, 16}, {512, 32}};
+  const SelectionBudget budget = BudgetOf(PolicyOf(64, 32, 256), spans, 1030);
+  EXPECT_EQ(budget.far_begin, 2);
+  EXPECT_EQ(budget.far_end, 16 + (1031 - 256 - 512) / 16);
+}
+
+TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
+  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+    for (const int64_t length : {1, 15, 64, 1000, 4096, 100000}) {
+      for (const int64_t keys : {16, 100, 2048}) {
+        SelectionPolicy policy = PolicyOf(keys, 70, 300);
+        policy.share = share;
+        const SelectionBounds bounds = BoundsOf(policy, length, 4);
+        const std::vector<BlockSpan> all = {{0, length / 64 * 4}};
+        const SelectionBudget budget = BudgetOf(policy, all, length - 1);
+        EXPECT_LE(all[0].blocks, bounds.blocks);
+        EXPECT_LE(budget.Capacity(all[0].blocks, 4), bounds.capacity);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway::kv
