@@ -91,10 +91,6 @@ class PlainAttention : public Kernels {
   void Merge(Stream& s, int head_dim, std::span<const MergeItem> items) override {
     kernels_->Merge(s, head_dim, items);
   }
-  void AddSinks(Stream& s, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-                float* o, float* lse) override {
-    kernels_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
-  }
   void Sample(Stream& s, std::span<const SampleItem> items) override { kernels_->Sample(s, items); }
   void Score(Stream& s, std::span<const ScoreItem> items) override { kernels_->Score(s, items); }
 

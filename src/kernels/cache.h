@@ -47,7 +47,8 @@ class CacheKernels {
   // Rope and StoreKv, which an implementation may do at once.
   virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
                            std::span<const RopeStoreItem> items) = 0;
-  // Only where KernelSizes::TakesEncoding says so of the format's encoding.
+  // Only where KernelSizes::SupportsAttention says so of the format: else an error of the stream,
+  // kUnsupported, and nothing is written.
   virtual void EncodePages(Stream& stream, const PageFormat& format,
                            std::span<const EncodePagesItem> items) = 0;
 };

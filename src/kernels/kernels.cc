@@ -17,8 +17,10 @@ void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
   }
 }
 
-void Kernels::EncodePages(Stream&, const PageFormat&, std::span<const EncodePagesItem>) {
-  HEADWAY_CHECK(false);  // what takes an encoding has its own
+void Kernels::EncodePages(Stream& stream, const PageFormat&, std::span<const EncodePagesItem>) {
+  // What takes an encoding has its own.
+  stream.HostWork({},
+                  [] { return Status(StatusCode::kUnsupported, "pages are not encoded here"); });
 }
 
 void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,

@@ -50,7 +50,7 @@ class Kernels : public KernelSizes,
   void Convert(Stream& stream, const ConvertItem& item) override;
   void RopeStoreKv(Stream& stream, const PageFormat& format,
                    std::span<const RopeStoreItem> items) override;
-  // A failed check, for implementations that take no encoding.
+  // An error of the stream, for implementations that take no encoding.
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override;
 };

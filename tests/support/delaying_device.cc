@@ -204,12 +204,6 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });
   }
-  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-                float* o, float* lse) override {
-    Run(stream, [=, this](Stream& s) {
-      inner_->AddSinks(s, sink_logits, tokens, heads, head_dim, o, lse);
-    });
-  }
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     std::vector<std::vector<TokenPenalty>> penalties;
     for (const SampleItem& item : items) penalties.push_back(CopyOf(item.penalties));

@@ -15,6 +15,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/host_sampler.h"
+#include "kernels/items.h"
 
 namespace headway {
 namespace {
@@ -195,12 +196,19 @@ class CpuKernels : public Kernels {
 
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
+    if (format.head_dim % 2 != 0) return Refuse(stream, "encoding pages takes even head sizes");
     const Traced traced(trace_, stream.lane(), EncodePagesCost(format, items));
     cpu::EncodePages(pool_, format, items);
   }
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
+    for (const AttentionItem& item : items) {
+      if (SupportsAttention(RequestOf(format, group, params, item))) continue;
+      return Refuse(stream,
+                    "attention on a CPU takes encoded pages of even head sizes, and pages on "
+                    "multiples of their elements");
+    }
     const WorkCost cost =
         trace_ == nullptr ? WorkCost() : AttendCost(format, group, params, items, kFloat);
     const Traced traced(trace_, stream.lane(), cost);
@@ -212,13 +220,6 @@ class CpuKernels : public Kernels {
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
     const Traced traced(trace_, stream.lane(), MergeCost(head_dim, items, kFloat));
     cpu::Merge(pool_, head_dim, items);
-  }
-
-  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-                float* o, float* lse) override {
-    const int64_t elements = tokens * heads * head_dim;
-    const Traced traced(trace_, stream.lane(), "sinks", 2 * elements * kFloat, elements);
-    cpu::AddSinks(pool_, sink_logits, tokens, heads, head_dim, o, lse);
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
@@ -236,6 +237,11 @@ class CpuKernels : public Kernels {
   }
 
  private:
+  // An error of the stream.
+  static void Refuse(Stream& stream, const char* why) {
+    stream.HostWork({}, [why] { return Status(StatusCode::kUnsupported, why); });
+  }
+
   // fn(row) for each row, over the pool where `bytes` in all are worth it.
   template <typename Fn>
   void OverRows(int64_t rows, int64_t bytes, const Fn& fn) {

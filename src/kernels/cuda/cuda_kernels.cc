@@ -251,8 +251,8 @@ class CudaKernels final : public Kernels {
       if (!SupportsAttention(RequestOf(format, group, params, item))) {
         call.Check(
             Status(StatusCode::kUnsupported,
-                   "attention on a GPU takes head sizes of multiples of 8 up to 256, without "
-                   "key transform and key mass"));
+                   "attention on a GPU takes head sizes of multiples of 8 up to 256 and pages on "
+                   "16 bytes, without key transform and key mass"));
         continue;
       }
       // Decode steps, and other items that are too few for cuDNN.
@@ -273,13 +273,6 @@ class CudaKernels final : public Kernels {
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
     Call call(stream, MergeCost(head_dim, items, Bytes()));
     call.Check(cuda::Merge(call.native(), dtype_, head_dim, items), "merge");
-  }
-
-  void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-                float* o, float* lse) override {
-    Call call(stream, {"sinks", 8 * tokens * heads * head_dim, tokens * heads * head_dim});
-    call.Check(cuda::AddSinks(call.native(), sink_logits, tokens, heads, head_dim, o, lse),
-               "sinks");
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {

@@ -121,43 +121,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- AddSinks.
-
-// A warp a row.
-__global__ void __launch_bounds__(kThreads)
-    AddSinksKernel(const float* sink_logits, int64_t rows, int heads, int head_dim, bool quads,
-                   float* o, float* lse) {
-  FollowPrevious();
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
-  if (row >= rows) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float mine = lse[row];
-  const float sink = sink_logits[row % heads];
-  const bool empty = mine == -INFINITY;
-  const float max = isnan(mine) || mine > sink ? mine : sink;
-  const bool nothing = max == -INFINITY;  // of either; -inf - -inf would be NaN
-  const float weight = nothing ? 0.0f : expf(mine - max);
-  const float total = nothing ? 1.0f : weight + expf(sink - max);
-  const float scale = weight / total;
-  float* const to = o + row * head_dim;
-  // The o of a state that saw no key is not read: it may be anything.
-  if (quads) {
-    auto* const four = reinterpret_cast<float4*>(to);
-    for (int i = lane; i < head_dim / 4; i += kWarp) {
-      float4 value{0.0f, 0.0f, 0.0f, 0.0f};
-      if (!empty) {
-        value = four[i];
-        value = {value.x * scale, value.y * scale, value.z * scale, value.w * scale};
-      }
-      four[i] = value;
-    }
-  } else {
-    for (int i = lane; i < head_dim; i += kWarp) to[i] = empty ? 0.0f : to[i] * scale;
-  }
-  __syncwarp();
-  if (lane == 0) lse[row] = max + logf(total);
-}
-
 }  // namespace
 
 cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to) {
@@ -212,15 +175,6 @@ cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, cons
     return LaunchKernel(kernel, Blocks(count, kThreads * (wide ? 8 : 1)), kThreads, 0, stream, gate,
                         up, count, y);
   });
-}
-
-cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t tokens, int heads,
-                     int head_dim, float* o, float* lse) {
-  const int64_t rows = tokens * heads;
-  if (rows == 0) return cudaSuccess;
-  const bool quads = head_dim % 4 == 0 && Aligned(o);
-  return LaunchKernel(AddSinksKernel, Blocks(rows * kWarp, kThreads), kThreads, 0, stream,
-                      sink_logits, rows, heads, head_dim, quads, o, lse);
 }
 
 }  // namespace headway::cuda

@@ -60,11 +60,6 @@ cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& for
 cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
                         std::span<const RopeStoreItem> items);
 
-// o [tokens, heads, head_dim] and lse [tokens, heads] of head h are merged with (0,
-// sink_logits[h]).
-cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t tokens, int heads,
-                     int head_dim, float* o, float* lse);
-
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_ELEMENTWISE_H_

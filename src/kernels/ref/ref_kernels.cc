@@ -122,7 +122,9 @@ class RefKernels : public Kernels {
   }
 
   bool TakesEncoding(Encoding) const override { return true; }
-  bool SupportsAttention(const AttentionRequest&) const override { return true; }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return request.encoding == Encoding::kNone || request.head_dim % 2 == 0;
+  }
   void EncodePages(Stream&, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     ref::EncodePages(format, items);
@@ -135,11 +137,6 @@ class RefKernels : public Kernels {
 
   void Merge(Stream&, int head_dim, std::span<const MergeItem> items) override {
     ref::Merge(head_dim, items);
-  }
-
-  void AddSinks(Stream&, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-                float* o, float* lse) override {
-    ref::AddSinks(sink_logits, tokens, heads, head_dim, o, lse);
   }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {
