@@ -11,6 +11,9 @@ namespace headway {
 // A token id, as in tokenizer.json.
 using TokenId = int32_t;
 
+// The most tokens of a sequence, of a chunk or of a segment: kernels count positions in 32 bits.
+inline constexpr int64_t kMaxLength = int64_t{1} << 30;
+
 struct EncodeOptions {
   // What the post-processor adds around a text: most often a token for its beginning.
   bool add_special_tokens = true;

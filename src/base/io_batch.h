@@ -27,10 +27,10 @@ struct IoOutcome {
 // What is left of a piece after some of its bytes were moved.
 IoPiece Rest(const IoPiece& piece, size_t moved);
 
-// Moves one piece with pread or pwrite, going on after short counts and interruptions. `direct`
-// says that the descriptor is O_DIRECT: a count that is no multiple of the alignment then means
+// Moves one piece with pread or pwrite, going on after short counts and interruptions. `io` is
+// how the descriptor was opened: with direct I/O a count that is no multiple of the alignment means
 // that the file ended.
-IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, bool direct);
+IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, FileIo io);
 
 class IoRing;
 
@@ -40,7 +40,7 @@ class IoBatcher {
   explicit IoBatcher(bool use_io_uring);
   ~IoBatcher();
 
-  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, bool direct);
+  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, FileIo io);
 
  private:
   std::unique_ptr<IoRing> TakeRing();  // null where there is no io_uring

@@ -264,7 +264,7 @@ Result<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options, 
       found == cudaDriverEntryPointSuccess) {
     shared->wait_value = reinterpret_cast<decltype(shared->wait_value)>(wait_value);
   }
-  shared->origin = shared->TakeEvent(true);
+  shared->origin = shared->TakeEvent(cuda::EventUse::kTiming);
   Status s = StatusOf(cudaEventRecord(shared->origin, nullptr), "recording an event");
   if (s.ok()) s = StatusOf(cudaEventSynchronize(shared->origin), "recording an event");
   if (!s.ok()) return s;

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "headway/types.h"
+
 namespace headway::kv {
 namespace {
 
@@ -16,7 +18,6 @@ using Json = nlohmann::json;
 
 // Parsed JSON takes some twenty times its text; the scores of the largest models are some KiB.
 constexpr size_t kMaxText = size_t{4} << 20;
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
 constexpr double kDefaultThreshold = 0.5;
 
 // What a file says.
@@ -102,9 +103,9 @@ Result<std::optional<int64_t>> TokensOf(const Json& object, const char* key,
   const auto found = object.find(key);
   if (found == object.end()) return std::optional<int64_t>();
   if (!found->is_number_integer() || found->get<int64_t>() < 0 ||
-      found->get<int64_t>() > kMaxTokens) {
+      found->get<int64_t>() > kMaxLength) {
     return Wrong(name,
-                 fmt::format("\"{}\" must be a whole number of tokens up to {}", key, kMaxTokens));
+                 fmt::format("\"{}\" must be a whole number of tokens up to {}", key, kMaxLength));
   }
   return std::optional<int64_t>(found->get<int64_t>());
 }
@@ -230,10 +231,10 @@ Result<HeadPattern> ParseHeadPattern(std::string_view text, const std::string& n
   HeadPattern pattern;
   pattern.sink = choice.sink.value_or(scores->sink.value_or(kDefaultSink));
   pattern.recent = choice.recent.value_or(scores->recent.value_or(kDefaultRecent));
-  if (pattern.sink < 0 || pattern.sink > kMaxTokens || pattern.recent < 1 ||
-      pattern.recent > kMaxTokens) {
+  if (pattern.sink < 0 || pattern.sink > kMaxLength || pattern.recent < 1 ||
+      pattern.recent > kMaxLength) {
     return Wrong(name, fmt::format("{} sink and {} recent tokens; give 0 to {} and 1 to {}",
-                                   pattern.sink, pattern.recent, kMaxTokens, kMaxTokens));
+                                   pattern.sink, pattern.recent, kMaxLength, kMaxLength));
   }
   const std::vector<bool> streaming = StreamingOf(*scores, choice);
   if (std::find(streaming.begin(), streaming.end(), true) == streaming.end()) return HeadPattern();
