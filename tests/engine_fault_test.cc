@@ -112,16 +112,16 @@ class EngineFault : public ::testing::TestWithParam<std::string> {
   }
 
   // Returns whether a fault was injected.
-  bool FailAt(int64_t n, bool persistent) {
+  bool FailAt(int64_t n, FaultTimes times) {
     const std::string session = dir_.File("session");
     std::filesystem::copy_file(saved_, session, std::filesystem::copy_options::overwrite_existing);
     FaultEnv env(Env::Default());
-    env.FailAt(n, persistent);
+    env.FailAt(n, times);
     const Outcome run = RunEngine(&env, OptionsOf(session), RequestOf(kContext - 10));
     if (run.answered) {
       EXPECT_EQ(run.tokens, expected_);
     }
-    if (run.opened && !persistent) {
+    if (run.opened && times == FaultTimes::kOnce) {
       EXPECT_TRUE(run.answered) << run.status.message();
     }
     if (env.faults() == 0) {
@@ -141,12 +141,12 @@ class EngineFault : public ::testing::TestWithParam<std::string> {
 
   // Every call of the placement that writes the most; of the others, which share most of its calls,
   // every second one: the odd ones once, the even ones for good.
-  void FailEach(bool persistent) {
+  void FailEach(FaultTimes times) {
     const bool every = GetParam() == "disk-only";
-    int64_t n = !every && persistent ? 2 : 1;
+    int64_t n = !every && times == FaultTimes::kForGood ? 2 : 1;
     for (bool failed = true; failed && !HasFailure(); n += every ? 1 : 2) {
       SCOPED_TRACE("call " + std::to_string(n));
-      failed = FailAt(n, persistent);
+      failed = FailAt(n, times);
     }
     EXPECT_GT(n, 30);  // the calls were there to fail
   }
@@ -156,8 +156,8 @@ class EngineFault : public ::testing::TestWithParam<std::string> {
   std::vector<TokenId> expected_;
 };
 
-TEST_P(EngineFault, OnceEach) { FailEach(/*persistent=*/false); }
-TEST_P(EngineFault, ForGoodFromEach) { FailEach(/*persistent=*/true); }
+TEST_P(EngineFault, OnceEach) { FailEach(FaultTimes::kOnce); }
+TEST_P(EngineFault, ForGoodFromEach) { FailEach(FaultTimes::kForGood); }
 
 INSTANTIATE_TEST_SUITE_P(Placements, EngineFault,
                          ::testing::Values("disk-only", "first-fit", "lru", "host-only"),

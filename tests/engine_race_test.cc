@@ -23,7 +23,7 @@
 namespace headway::testing {
 namespace {
 
-constexpr int64_t kMaxLength = 60;
+constexpr int64_t kLongest = 60;
 constexpr int kVocab = 96;
 constexpr int64_t kChunk = 21;
 constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDeviceToHost,
@@ -93,8 +93,8 @@ std::unique_ptr<Model> Tiny() {
 class Life {
  public:
   Life(Model& model, const HarnessConfig& config, uint64_t seed)
-      : random_(seed), rope_(ComputeRope(model.config().rope, model.shape().head_dim, kMaxLength)) {
-    Result<std::unique_ptr<StepHarness>> made = StepHarness::Create(model, config, 2, kMaxLength);
+      : random_(seed), rope_(ComputeRope(model.config().rope, model.shape().head_dim, kLongest)) {
+    Result<std::unique_ptr<StepHarness>> made = StepHarness::Create(model, config, 2, kLongest);
     EXPECT_TRUE(made.ok()) << made.status().message();
     if (made.ok()) harness_ = std::move(*made);
   }
@@ -113,7 +113,7 @@ class Life {
     for (int64_t i = 0; i < 2; ++i) {
       if (which == 1 - i) continue;
       const int64_t most = chunk ? kChunk / 2 : 1;
-      const int64_t room = kMaxLength - Length(i);
+      const int64_t room = kLongest - Length(i);
       const int64_t count = std::min(room, 1 + random_.Below(most));
       for (int64_t t = 0; t < count; ++t) {
         tokens[i].push_back(static_cast<TokenId>(random_.Below(kVocab)));
@@ -139,15 +139,15 @@ class Life {
     kv::Store& store = harness_->store();
     const std::optional<kv::SequenceId> other = id == &ids_[0] ? ids_[1] : ids_[0];
     const int64_t chance = random_.Below(12);
-    const bool full = id->has_value() && store.Length(**id) >= kMaxLength;
+    const bool full = id->has_value() && store.Length(**id) >= kLongest;
     if (id->has_value() && (full || chance == 0)) {
       store.Drop(**id);
       id->reset();
     } else if (id->has_value() && chance == 1) {
-      return store.Truncate(**id, random_.Below(kMaxLength)).status();
+      return store.Truncate(**id, random_.Below(kLongest)).status();
     }
     if (id->has_value()) return OkStatus();
-    const bool fork = other.has_value() && store.Length(*other) < kMaxLength && chance % 2 == 0;
+    const bool fork = other.has_value() && store.Length(*other) < kLongest && chance % 2 == 0;
     Result<kv::SequenceId> made = fork ? store.Fork(*other) : harness_->NewSequence();
     if (made.ok()) *id = *made;
     return made.status();

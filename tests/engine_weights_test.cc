@@ -128,7 +128,7 @@ TEST_P(Weights, ThatCannotBeReadEndTheContext) {
     ASSERT_TRUE(h.ok()) << h.status().message();
     const kv::SequenceId id = *(*h)->NewSequence();
     env.SetKinds(kFaultRead);
-    env.FailAt(n, /*persistent=*/false);
+    env.FailAt(n);
     LogitRows rows;
     Status status;
     for (size_t at = 0; at < tokens.size() && status.ok();) {

@@ -13,9 +13,6 @@
 
 namespace headway {
 
-// The most tokens of a sequence, of a chunk or of a segment: kernels count positions in 32 bits.
-inline constexpr int64_t kMaxLength = int64_t{1} << 30;
-
 // The sequences that a Context will hold, by the number of tokens that each will reach.
 struct Workload {
   std::vector<int64_t> lengths;

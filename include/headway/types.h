@@ -11,6 +11,9 @@ namespace headway {
 // A token id, as in tokenizer.json.
 using TokenId = int32_t;
 
+// The most tokens of a sequence, of a chunk or of a segment: kernels count positions in 32 bits.
+inline constexpr int64_t kMaxLength = int64_t{1} << 30;
+
 struct EncodeOptions {
   // What the post-processor adds around a text: most often a token for its beginning.
   bool add_special_tokens = true;
@@ -18,6 +21,9 @@ struct EncodeOptions {
   // for what a user wrote, wrong for what a chat template made.
   bool parse_special = false;
 };
+
+// What decoding makes of special tokens, such as those that begin and end a text.
+enum class SpecialTokens { kKeep, kSkip };
 
 // How the next token is chosen; kernels/sampler.h has the steps and their order.
 struct SamplingOptions {

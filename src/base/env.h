@@ -77,14 +77,16 @@ enum class OpenMode {
   kTemporary,  // created, and gone when closed (the path names the directory)
 };
 
+// Whether bytes pass through the system's cache. Direct I/O falls back to it where the file system
+// has nothing else.
+enum class FileIo { kCached, kDirect };
+
 class Env {
  public:
   virtual ~Env() = default;
   static Env* Default();  // POSIX; never null, never freed
 
-  // `direct` asks for O_DIRECT and falls back to cached I/O where the file system has none.
-  virtual Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode,
-                                             bool direct) = 0;
+  virtual Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) = 0;
   virtual Result<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
   // A whole regular file of at most `most` bytes. What is larger or no file (a named pipe could
   // block for ever, a device never end) is kInvalidArgument, before anything is read.

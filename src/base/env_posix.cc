@@ -110,8 +110,8 @@ Status LockFile(int fd, const std::string& path) {
 
 class PosixFile : public File {
  public:
-  PosixFile(std::string path, Fd fd, bool direct, IoBatcher* batcher)
-      : path_(std::move(path)), fd_(std::move(fd)), direct_(direct), batcher_(batcher) {}
+  PosixFile(std::string path, Fd fd, FileIo io, IoBatcher* batcher)
+      : path_(std::move(path)), fd_(std::move(fd)), io_(io), batcher_(batcher) {}
 
   Status Read(std::span<const IoPiece> pieces) override {
     return Transfer(IoDirection::kRead, pieces);
@@ -146,19 +146,19 @@ class PosixFile : public File {
     return IdentityOf(info);
   }
 
-  bool direct() const override { return direct_; }
+  bool direct() const override { return io_ == FileIo::kDirect; }
 
  private:
   Status Transfer(IoDirection direction, std::span<const IoPiece> pieces) {
     const char* verb = direction == IoDirection::kRead ? "read" : "write";
     for (const IoPiece& piece : pieces) {
-      if (piece.offset < 0 || (direct_ && !IsAligned(piece))) {
+      if (piece.offset < 0 || (direct() && !IsAligned(piece))) {
         return Status(StatusCode::kInvalidArgument,
                       fmt::format("cannot {} {} bytes at offset {} of {}: not aligned to {} bytes",
                                   verb, piece.size, piece.offset, path_, kDirectAlignment));
       }
     }
-    const IoOutcome outcome = batcher_->Transfer(fd_.get(), direction, pieces, direct_);
+    const IoOutcome outcome = batcher_->Transfer(fd_.get(), direction, pieces, io_);
     const std::string doing = outcome.ok() ? std::string()
                                            : fmt::format("{} {} bytes at offset {} of", verb,
                                                          outcome.piece.size, outcome.piece.offset);
@@ -181,7 +181,7 @@ class PosixFile : public File {
 
   const std::string path_;
   const Fd fd_;
-  const bool direct_;
+  const FileIo io_;
   IoBatcher* const batcher_;
 };
 
@@ -228,9 +228,9 @@ Fd OpenTemporary(const std::string& directory) {
 
 class PosixEnv : public Env {
  public:
-  explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options.io_uring) {}
+  explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options) {}
 
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override {
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override {
     const bool writes = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
     for (;;) {
       Fd fd = mode == OpenMode::kTemporary ? OpenTemporary(path) : OpenNamed(path, mode);
@@ -247,7 +247,7 @@ class PosixEnv : public Env {
       if (mode == OpenMode::kCreate && ftruncate(fd.get(), 0) != 0) {
         return IoError("empty", path, errno);
       }
-      return MakeFile(path, std::move(fd), direct);
+      return MakeFile(path, std::move(fd), io);
     }
   }
 
@@ -377,9 +377,10 @@ class PosixEnv : public Env {
     return fd;
   }
 
-  std::unique_ptr<File> MakeFile(const std::string& path, Fd fd, bool direct) {
-    const bool is_direct = direct && EnableDirect(fd.get());
-    return std::make_unique<PosixFile>(path, std::move(fd), is_direct, &batcher_);
+  std::unique_ptr<File> MakeFile(const std::string& path, Fd fd, FileIo wanted) {
+    const bool direct = wanted == FileIo::kDirect && EnableDirect(fd.get());
+    const FileIo io = direct ? FileIo::kDirect : FileIo::kCached;
+    return std::make_unique<PosixFile>(path, std::move(fd), io, &batcher_);
   }
 
   static Status TooLarge(const std::string& path, size_t most) {

@@ -51,8 +51,8 @@ class EnvTest : public ::testing::TestWithParam<bool> {
  protected:
   EnvTest() : env_(NewPosixEnv({.io_uring = GetParam()})) {}
 
-  std::unique_ptr<File> Open(const std::string& path, OpenMode mode, bool direct = false) {
-    Result<std::unique_ptr<File>> file = env_->Open(path, mode, direct);
+  std::unique_ptr<File> Open(const std::string& path, OpenMode mode, FileIo io = FileIo::kCached) {
+    Result<std::unique_ptr<File>> file = env_->Open(path, mode, io);
     EXPECT_TRUE(file.ok()) << file.status().message();
     return file.ok() ? std::move(*file) : nullptr;
   }
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Io, EnvTest, ::testing::Bool(), [](const auto& param_in
 });
 
 TEST_P(EnvTest, BatchesRoundTrip) {
-  for (const bool direct : {false, true}) {
+  for (const FileIo io : {FileIo::kCached, FileIo::kDirect}) {
     // More pieces than the queue is deep, in an order that is not the file's.
     constexpr int kPieces = 100;
     constexpr size_t kSize = 3 * kDirectAlignment;
@@ -80,7 +80,7 @@ TEST_P(EnvTest, BatchesRoundTrip) {
       writes.push_back({out.data() + at, kSize, static_cast<int64_t>(at)});
       reads.push_back({in.data() + at, kSize, static_cast<int64_t>(at)});
     }
-    std::unique_ptr<File> file = Open(dir_.File("batch"), OpenMode::kCreate, direct);
+    std::unique_ptr<File> file = Open(dir_.File("batch"), OpenMode::kCreate, io);
     ASSERT_NE(file, nullptr);
     for (const auto count : {size_t{1}, size_t{2}, size_t{33}, writes.size()}) {
       const Status written = file->Write(std::span(writes).first(count));
@@ -112,10 +112,10 @@ TEST_P(EnvTest, CachedFilesTakeAnySizeAndOffset) {
 }
 
 TEST_P(EnvTest, ShortReadIsCorruptAndNamesTheFile) {
-  for (const bool direct : {false, true}) {
+  for (const FileIo io : {FileIo::kCached, FileIo::kDirect}) {
     for (const size_t size : {size_t{0}, size_t{5000}, size_t{8192}}) {
       WriteText(dir_.File("short"), std::string(size, 'x'));
-      std::unique_ptr<File> file = Open(dir_.File("short"), OpenMode::kRead, direct);
+      std::unique_ptr<File> file = Open(dir_.File("short"), OpenMode::kRead, io);
       Memory memory(env_.get(), 4 * kDirectAlignment);
       const IoPiece whole = {memory.data(), 3 * kDirectAlignment, 0};
       const IoPiece beyond = {memory.data() + whole.size, kDirectAlignment, 1 << 20};
@@ -129,7 +129,7 @@ TEST_P(EnvTest, ShortReadIsCorruptAndNamesTheFile) {
 }
 
 TEST_P(EnvTest, DirectRefusesWhatIsNotAligned) {
-  std::unique_ptr<File> file = Open(dir_.File("direct"), OpenMode::kCreate, true);
+  std::unique_ptr<File> file = Open(dir_.File("direct"), OpenMode::kCreate, FileIo::kDirect);
   if (!file->direct()) GTEST_SKIP() << "no O_DIRECT here";
   Memory memory(env_.get(), 2 * kDirectAlignment);
   for (const IoPiece& piece : {IoPiece{memory.data() + 1, kDirectAlignment, 0},
@@ -172,7 +172,7 @@ TEST_P(EnvTest, WriteThatDoesNotFitFails) {
 TEST_P(EnvTest, OneFileFromManyThreads) {
   constexpr int kThreads = 4;
   constexpr size_t kPart = 16 * kDirectAlignment;
-  std::unique_ptr<File> file = Open(dir_.path(), OpenMode::kTemporary, true);
+  std::unique_ptr<File> file = Open(dir_.path(), OpenMode::kTemporary, FileIo::kDirect);
   Memory out(env_.get(), kThreads * kPart);
   Memory in(env_.get(), kThreads * kPart);
   Fill(&out, 2);
@@ -201,15 +201,17 @@ TEST_P(EnvTest, TemporaryFilesHaveNoName) {
   ASSERT_TRUE(file->Truncate(12345).ok());
   EXPECT_EQ(*file->Size(), 12345);
   EXPECT_TRUE(env_->List(dir_.path())->empty());
-  const auto missing = env_->Open(dir_.File("none"), OpenMode::kTemporary, false);
+  const auto missing = env_->Open(dir_.File("none"), OpenMode::kTemporary, FileIo::kCached);
   EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr(dir_.File("none")));
 }
 
 TEST_P(EnvTest, OpenModes) {
   const std::string path = dir_.File("modes");
-  EXPECT_EQ(env_->Open(path, OpenMode::kRead, false).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(env_->Open(path, OpenMode::kReadWrite, true).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(env_->Open(path, OpenMode::kRead, FileIo::kCached).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(env_->Open(path, OpenMode::kReadWrite, FileIo::kDirect).status().code(),
+            StatusCode::kNotFound);
   WriteText(path, "hello");
   std::byte byte{'J'};
   const IoPiece piece = {&byte, 1, 0};
@@ -217,8 +219,8 @@ TEST_P(EnvTest, OpenModes) {
   EXPECT_TRUE(Open(path, OpenMode::kReadWrite)->Write({&piece, 1}).ok());
   EXPECT_EQ(*env_->ReadFile(path), "Jello");
   EXPECT_EQ(*Open(path, OpenMode::kCreate)->Size(), 0);
-  EXPECT_FALSE(env_->Open(dir_.path(), OpenMode::kRead, false).ok());
-  EXPECT_FALSE(env_->Open(dir_.path(), OpenMode::kCreate, false).ok());
+  EXPECT_FALSE(env_->Open(dir_.path(), OpenMode::kRead, FileIo::kCached).ok());
+  EXPECT_FALSE(env_->Open(dir_.path(), OpenMode::kCreate, FileIo::kCached).ok());
 }
 
 TEST_P(EnvTest, MapShowsTheFile) {

@@ -85,10 +85,10 @@ class FaultEnv::FaultMap : public MappedFile {
   const std::unique_ptr<MappedFile> base_;
 };
 
-void FaultEnv::FailAt(int64_t n, bool persistent) {
+void FaultEnv::FailAt(int64_t n, FaultTimes times) {
   const std::lock_guard<std::mutex> lock(mutex_);
   fail_at_ = n;
-  persistent_ = persistent;
+  times_ = times;
   calls_ = 0;
   faults_ = 0;
 }
@@ -127,7 +127,8 @@ Status FaultEnv::Count(FaultKind kind, const std::string& what) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if ((kinds_ & kind) == 0) return OkStatus();
   ++calls_;
-  const bool fails = fail_at_ > 0 && (persistent_ ? calls_ >= fail_at_ : calls_ == fail_at_);
+  const bool fails =
+      fail_at_ > 0 && (times_ == FaultTimes::kForGood ? calls_ >= fail_at_ : calls_ == fail_at_);
   if (!fails) return OkStatus();
   ++faults_;
   return Status(StatusCode::kIo, fmt::format("cannot {}: injected fault", what));
@@ -140,10 +141,10 @@ int64_t FaultEnv::TakeDisk(int64_t wanted) {
   return taken;
 }
 
-Result<std::unique_ptr<File>> FaultEnv::Open(const std::string& path, OpenMode mode, bool direct) {
+Result<std::unique_ptr<File>> FaultEnv::Open(const std::string& path, OpenMode mode, FileIo io) {
   Status status = Count(kFaultOpen, "open " + path);
   if (!status.ok()) return status;
-  Result<std::unique_ptr<File>> file = base_->Open(path, mode, direct);
+  Result<std::unique_ptr<File>> file = base_->Open(path, mode, io);
   if (!file.ok()) return file.status();
   return std::unique_ptr<File>(std::make_unique<FaultFile>(this, path, std::move(*file)));
 }

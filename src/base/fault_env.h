@@ -27,15 +27,17 @@ enum FaultKind : uint32_t {
   kFaultAll = (1u << 9) - 1,
 };
 
+enum class FaultTimes { kOnce, kForGood };
+
 // The usual loop: for n = 1, 2, 3 ...: FailAt(n), run, check, until faults() stays 0.
 // From any thread. `base` and this object outlive the files that are opened.
 class FaultEnv : public Env {
  public:
   explicit FaultEnv(Env* base) : base_(base) {}
 
-  // From now on the n-th counted call fails ("injected fault", kIo), and when `persistent` all
-  // after it do too. 0 for none. Starts counting anew.
-  void FailAt(int64_t n, bool persistent);
+  // From now on the n-th counted call fails ("injected fault", kIo), alone or with all after it.
+  // 0 for none. Starts counting anew.
+  void FailAt(int64_t n, FaultTimes times = FaultTimes::kOnce);
   // Which calls are counted; all at first. `kinds` is a bitwise or of FaultKind.
   void SetKinds(uint32_t kinds);
   int64_t calls() const;   // counted since FailAt
@@ -49,7 +51,7 @@ class FaultEnv : public Env {
   int64_t LiveFiles() const;
   int64_t LiveMaps() const;
 
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override;
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override;
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
   Result<std::string> ReadFile(const std::string& path, size_t most) override;
   bool Exists(const std::string& path) override { return base_->Exists(path); }
@@ -87,7 +89,7 @@ class FaultEnv : public Env {
   mutable std::mutex mutex_;
   uint32_t kinds_ = kFaultAll;
   int64_t fail_at_ = 0;
-  bool persistent_ = false;
+  FaultTimes times_ = FaultTimes::kOnce;
   int64_t calls_ = 0;
   int64_t faults_ = 0;
   int64_t disk_left_ = std::numeric_limits<int64_t>::max();

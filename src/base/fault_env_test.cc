@@ -38,7 +38,7 @@ class FaultEnvTest : public ::testing::Test {
 
   Status UseFile(std::byte* data, size_t size) {
     const Result<std::unique_ptr<File>> file =
-        env_.Open(dir_.File("old"), OpenMode::kCreate, false);
+        env_.Open(dir_.File("old"), OpenMode::kCreate, FileIo::kCached);
     if (!file.ok()) return file.status();
     const IoPiece piece = {data, size, 0};
     Status status = (*file)->Truncate(100);
@@ -73,10 +73,10 @@ TEST_F(FaultEnvTest, PassesCallsThrough) {
 }
 
 TEST_F(FaultEnvTest, FailsEachCallInTurn) {
-  for (const bool persistent : {false, true}) {
+  for (const FaultTimes times : {FaultTimes::kOnce, FaultTimes::kForGood}) {
     int n = 1;
     for (;; ++n) {
-      env_.FailAt(n, persistent);
+      env_.FailAt(n, times);
       const Status status = UseEverything();
       ExpectNothingAlive();
       if (env_.faults() == 0) {
@@ -88,7 +88,7 @@ TEST_F(FaultEnvTest, FailsEachCallInTurn) {
       EXPECT_EQ(env_.calls(), n);
       // Once: the very same call then works.
       const Result<std::byte*> after = env_.AllocateMemory(1);
-      EXPECT_EQ(after.ok(), !persistent);
+      EXPECT_EQ(after.ok(), times == FaultTimes::kOnce);
       if (after.ok()) env_.FreeMemory(*after, 1);
     }
     EXPECT_EQ(n, kCalls + 1);
@@ -97,18 +97,19 @@ TEST_F(FaultEnvTest, FailsEachCallInTurn) {
 
 TEST_F(FaultEnvTest, CountsOnlyTheKindsAskedFor) {
   env_.SetKinds(kFaultSync | kFaultMap);
-  env_.FailAt(0, false);
+  env_.FailAt(0);
   EXPECT_TRUE(UseEverything().ok());
   EXPECT_EQ(env_.calls(), 3);
-  env_.FailAt(2, false);
+  env_.FailAt(2);
   EXPECT_THAT(UseEverything().message(), HasSubstr("sync " + dir_.path()));
-  env_.FailAt(3, false);
+  env_.FailAt(3);
   EXPECT_THAT(UseEverything().message(), HasSubstr("map "));
   ExpectNothingAlive();
 }
 
 TEST_F(FaultEnvTest, FullDiskTakesWhatFits) {
-  const Result<std::unique_ptr<File>> file = env_.Open(dir_.path(), OpenMode::kTemporary, false);
+  const Result<std::unique_ptr<File>> file =
+      env_.Open(dir_.path(), OpenMode::kTemporary, FileIo::kCached);
   ASSERT_TRUE(file.ok());
   std::byte data[300];
   std::memset(data, 0x5A, sizeof(data));

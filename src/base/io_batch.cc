@@ -22,8 +22,7 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 // What `moved` bytes, the return value of a read or write, mean for `*piece`. True when nothing of
 // it is left to do: all was moved, or it failed as `*outcome` then says.
-bool Advance(IoDirection direction, bool direct, int64_t moved, IoPiece* piece,
-             IoOutcome* outcome) {
+bool Advance(IoDirection direction, FileIo io, int64_t moved, IoPiece* piece, IoOutcome* outcome) {
   if (moved == -EINTR || moved == -EAGAIN) return false;
   if (moved < 0) {
     *outcome = {IoOutcome::Kind::kError, static_cast<int>(-moved), *piece};
@@ -33,7 +32,7 @@ bool Advance(IoDirection direction, bool direct, int64_t moved, IoPiece* piece,
   *piece = Rest(*piece, count);
   if (piece->size == 0) return true;
   if (direction == IoDirection::kRead &&
-      (count == 0 || (direct && count % kDirectAlignment != 0))) {
+      (count == 0 || (io == FileIo::kDirect && count % kDirectAlignment != 0))) {
     *outcome = {IoOutcome::Kind::kEndOfFile, 0, *piece};
     return true;
   }
@@ -45,14 +44,14 @@ bool Advance(IoDirection direction, bool direct, int64_t moved, IoPiece* piece,
 }
 
 IoOutcome TransferWithThreads(int fd, IoDirection direction, std::span<const IoPiece> pieces,
-                              bool direct) {
+                              FileIo io) {
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;
   IoOutcome first_failure;
   auto work = [&] {
     for (size_t i = next++; i < pieces.size() && !failed; i = next++) {
-      const IoOutcome outcome = TransferPiece(fd, direction, pieces[i], direct);
+      const IoOutcome outcome = TransferPiece(fd, direction, pieces[i], io);
       if (outcome.ok()) continue;
       const std::lock_guard<std::mutex> lock(mutex);
       if (!failed.exchange(true)) first_failure = outcome;
@@ -77,7 +76,7 @@ IoPiece Rest(const IoPiece& piece, size_t moved) {
   return {piece.data + moved, piece.size - moved, piece.offset + static_cast<int64_t>(moved)};
 }
 
-IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, bool direct) {
+IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, FileIo io) {
   IoOutcome outcome;
   bool finished = piece.size == 0;
   while (!finished) {
@@ -85,7 +84,7 @@ IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, bool direc
     int64_t moved = direction == IoDirection::kRead ? pread(fd, piece.data, size, piece.offset)
                                                     : pwrite(fd, piece.data, size, piece.offset);
     if (moved < 0) moved = -errno;
-    finished = Advance(direction, direct, moved, &piece, &outcome);
+    finished = Advance(direction, io, moved, &piece, &outcome);
   }
   return outcome;
 }
@@ -108,7 +107,7 @@ class IoRing {
   // False after the ring itself failed: it must not be used again.
   bool healthy() const { return healthy_; }
 
-  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, bool direct) {
+  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, FileIo io) {
     IoOutcome outcome;
     rest_.assign(pieces.begin(), pieces.end());
     ready_.clear();
@@ -126,7 +125,7 @@ class IoRing {
         if (outcome.ok()) outcome = {IoOutcome::Kind::kError, -submitted, pieces.front()};
         if (in_flight == 0) break;
       }
-      in_flight -= Reap(direction, direct, &outcome);
+      in_flight -= Reap(direction, io, &outcome);
     }
     // Requests that were prepared and never submitted would go out with the next batch.
     if (io_uring_sq_ready(&ring_) > 0) healthy_ = false;
@@ -162,7 +161,7 @@ class IoRing {
   }
 
   // Takes what the kernel has finished; how many requests that were.
-  unsigned Reap(IoDirection direction, bool direct, IoOutcome* outcome) {
+  unsigned Reap(IoDirection direction, FileIo io, IoOutcome* outcome) {
     unsigned count = 0;
     io_uring_cqe* cqe = nullptr;
     while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
@@ -171,7 +170,7 @@ class IoRing {
       io_uring_cqe_seen(&ring_, cqe);
       ++count;
       IoOutcome here;
-      if (!Advance(direction, direct, moved, &rest_[index], &here)) ready_.push_back(index);
+      if (!Advance(direction, io, moved, &rest_[index], &here)) ready_.push_back(index);
       if (outcome->ok()) *outcome = here;
     }
     return count;
@@ -184,7 +183,7 @@ class IoRing {
   std::vector<size_t> ready_;  // pieces not in flight, the next last
 };
 
-IoBatcher::IoBatcher(bool use_io_uring) : use_io_uring_(use_io_uring) {}
+IoBatcher::IoBatcher(const PosixEnvOptions& options) : use_io_uring_(options.io_uring) {}
 IoBatcher::~IoBatcher() = default;
 
 std::unique_ptr<IoRing> IoBatcher::TakeRing() {
@@ -208,12 +207,12 @@ void IoBatcher::KeepRing(std::unique_ptr<IoRing> ring) {
 }
 
 IoOutcome IoBatcher::Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces,
-                              bool direct) {
+                              FileIo io) {
   if (pieces.empty()) return {};
-  if (pieces.size() == 1) return TransferPiece(fd, direction, pieces.front(), direct);
+  if (pieces.size() == 1) return TransferPiece(fd, direction, pieces.front(), io);
   std::unique_ptr<IoRing> ring = TakeRing();
-  if (ring == nullptr) return TransferWithThreads(fd, direction, pieces, direct);
-  const IoOutcome outcome = ring->Transfer(fd, direction, pieces, direct);
+  if (ring == nullptr) return TransferWithThreads(fd, direction, pieces, io);
+  const IoOutcome outcome = ring->Transfer(fd, direction, pieces, io);
   KeepRing(std::move(ring));
   return outcome;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/env.h"
+#include "base/env_posix.h"
 
 namespace headway {
 
@@ -27,20 +28,20 @@ struct IoOutcome {
 // What is left of a piece after some of its bytes were moved.
 IoPiece Rest(const IoPiece& piece, size_t moved);
 
-// Moves one piece with pread or pwrite, going on after short counts and interruptions. `direct`
-// says that the descriptor is O_DIRECT: a count that is no multiple of the alignment then means
+// Moves one piece with pread or pwrite, going on after short counts and interruptions. `io` is
+// how the descriptor was opened: with direct I/O a count that is no multiple of the alignment means
 // that the file ended.
-IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, bool direct);
+IoOutcome TransferPiece(int fd, IoDirection direction, IoPiece piece, FileIo io);
 
 class IoRing;
 
 // Rings in use and rings kept. From any thread: a batch has a ring of its own while it runs.
 class IoBatcher {
  public:
-  explicit IoBatcher(bool use_io_uring);
+  explicit IoBatcher(const PosixEnvOptions& options);
   ~IoBatcher();
 
-  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, bool direct);
+  IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, FileIo io);
 
  private:
   std::unique_ptr<IoRing> TakeRing();  // null where there is no io_uring

@@ -40,7 +40,7 @@ Status WriteUserCache(Env& env, const std::string& path, const std::string& text
 }
 
 Status WriteTextFile(Env& env, const std::string& path, std::string text) {
-  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, /*direct=*/false);
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, FileIo::kCached);
   if (!file.ok()) return file.status();
   const IoPiece piece{reinterpret_cast<std::byte*>(text.data()), text.size(), 0};
   if (Status s = (*file)->Write({&piece, 1}); !s.ok()) return s;

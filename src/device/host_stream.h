@@ -44,13 +44,15 @@ std::function<void()> RecordPoint(std::shared_ptr<Owner> owner, HostPoint& point
   return reach;
 }
 
+// How a host thread waits: asleep, or keeping its core busy for a while to learn of it at once.
+enum class HostWait { kSleep, kPoll };
+
 // An event that host streams can record and wait for. What is returned runs on the stream's thread,
-// and means the recording that was the last when it was asked for. `soon`: the thread may keep its
-// core busy for a while to learn of it at once.
+// and means the recording that was the last when it was asked for.
 class HostEvent : public Event {
  public:
   virtual std::function<void()> RecordOnHost() = 0;
-  virtual std::function<void()> WaitOnHost(bool soon) = 0;
+  virtual std::function<void()> WaitOnHost(HostWait how) = 0;
 };
 
 // Times work and reports it to the trace, which may be null.
@@ -95,7 +97,8 @@ class HostStream final : public Stream {
   void HostWork(const WorkCost& cost, std::function<Status()> work) override;
   void Record(Event& event) override;
   void Wait(Event& event) override {
-    Enqueue(static_cast<HostEvent&>(event).WaitOnHost(lane() == Lane::kHostCompute));
+    Enqueue(static_cast<HostEvent&>(event).WaitOnHost(
+        lane() == Lane::kHostCompute ? HostWait::kPoll : HostWait::kSleep));
   }
   Status Synchronize() override;
   Status status() override;

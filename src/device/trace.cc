@@ -61,7 +61,7 @@ Status Trace::Write(Env& env, const std::string& path) const {
                    "{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","
                    "\"args\":{{\"name\":\"headway\"}}}}\n]}}\n");
   }
-  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, /*direct=*/false);
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kCreate, FileIo::kCached);
   if (!file.ok()) return file.status();
   const IoPiece piece{reinterpret_cast<std::byte*>(json.data()), json.size(), 0};
   return (*file)->Write({&piece, 1});

@@ -44,6 +44,31 @@ Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const Kern
   return encoding;
 }
 
+// Whether the kernels attend to heads of this size at all, and to closed pages in the encoding.
+Status CheckAttention(const BlueprintInputs& inputs, Encoding encoding) {
+  const ModelShape& shape = inputs.config->shape;
+  const PageFormat page = {shape.dtype, inputs.settings->cut.page_slots, shape.head_dim, encoding};
+  const std::string heads = "heads of " + std::to_string(shape.head_dim) + " elements";
+  // Pages are padded; the parameters of a page's heads lie side by side.
+  AttentionRequest request = {.dtype = shape.dtype,
+                              .head_dim = shape.head_dim,
+                              .group = shape.group(),
+                              .page_alignment = kv::CacheFormat::Padded(1)};
+  if (!inputs.kernels->SupportsAttention(request)) {
+    Message refused = {"this device does not attend to " + heads};
+    if (inputs.backend.own_memory) refused += {"; use ", Option::kDevice, " cpu"};
+    return Unsupported(std::move(refused));
+  }
+  request.encoding = encoding;
+  request.param_alignment = std::gcd(kv::CacheFormat::Padded(1), ParamBytes(page));
+  if (!inputs.kernels->SupportsAttention(request)) {
+    return Unsupported({Option::kKvEncoding, std::string(" ") + EncodingName(encoding) +
+                                                 ": this device does not attend to " + heads +
+                                                 " in it; leave it out"});
+  }
+  return OkStatus();
+}
+
 Status CheckWorkload(const ModelConfig& config, const Workload& workload) {
   if (workload.lengths.empty() || workload.lengths.size() > 4096) {
     return Wrong({"a workload has 1 to 4096 sequences"});
@@ -304,6 +329,7 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   const Result<Encoding> encoding =
       EncodingFor(inputs.settings->encoding, config.shape.dtype, *inputs.kernels);
   if (!encoding.ok()) return encoding.status();
+  if (Status s = CheckAttention(inputs, *encoding); !s.ok()) return s;
   if (Status s = CheckWorkload(config, workload); !s.ok()) return s;
   const LayoutBasis basis = {config,          inputs.settings->cut.page_slots, *encoding,
                              *inputs.pattern, inputs.settings->selection,      workload.lengths,

@@ -121,12 +121,14 @@ Status Context::Impl::OpenDevice() {
   const Settings& settings = *parts.settings;
   if (settings.trace.has_value()) {
     // A path that cannot be written is better known before the work.
-    Result<std::unique_ptr<File>> file = parts.env->Open(*settings.trace, OpenMode::kCreate, false);
+    Result<std::unique_ptr<File>> file =
+        parts.env->Open(*settings.trace, OpenMode::kCreate, FileIo::kCached);
     if (!file.ok()) return file.status().Within({Option::kTrace, ": "});
     trace.EnableEvents();
   }
+  const bool time_all = settings.time_kernels || settings.trace.has_value();
   Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
-      parts.env, &trace, settings.time_kernels || settings.trace.has_value());
+      parts.env, &trace, time_all ? KernelTimes::kAll : KernelTimes::kWhereFree);
   if (!new_device.ok()) return new_device.status();
   device = std::move(*new_device);
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
@@ -174,9 +176,9 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
     weights = std::move(*stream);
   }
   if (Status s = MakeExecutor(blueprint, fast_budget); !s.ok()) return s;
-  generator = std::make_unique<Generator>(*parts.model, parts.tokenizer, *executor, *store,
-                                          *parts.env, blueprint.request.lengths,
-                                          blueprint.plan.x_segments, blueprint.plan.cache.chunk);
+  generator = std::make_unique<Generator>(
+      GeneratorParts{*parts.model, parts.tokenizer, *executor, *store, *parts.env},
+      blueprint.request.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();
 }

@@ -48,7 +48,7 @@ std::optional<uint64_t> FingerprintIn(std::string_view line) {
 // What the cache holds, without what is damaged.
 std::vector<std::string> ReadLines(Env& env, const std::string& path) {
   std::vector<std::string> lines;
-  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kRead, /*direct=*/false);
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kRead, FileIo::kCached);
   if (!file.ok()) return lines;
   const Result<int64_t> size = (*file)->Size();
   // Another program's where it is larger.

@@ -15,14 +15,13 @@ double Seconds(int64_t from_ns, int64_t to_ns) {
 
 }  // namespace
 
-Generator::Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor,
-                     kv::Store& store, Env& env, std::vector<int64_t> lengths,
+Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
                      std::vector<int> x_segments, int64_t chunk)
-    : model_(model),
-      tokenizer_(tokenizer),
-      executor_(executor),
-      store_(store),
-      env_(env),
+    : model_(parts.model),
+      tokenizer_(parts.tokenizer),
+      executor_(parts.executor),
+      store_(parts.store),
+      env_(parts.env),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -142,7 +141,7 @@ Status Generator::Start(int slot, Run* run) {
   run->sampler->AcceptPrompt(request.prompt);
   run->stop.emplace(request.stop);
   if (tokenizer_ != nullptr) {
-    run->decoder.emplace(tokenizer_, /*skip_special=*/true);
+    run->decoder.emplace(tokenizer_, SpecialTokens::kSkip);
   }
   if (Status s = ReuseCache(run); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();

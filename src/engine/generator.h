@@ -30,12 +30,20 @@ struct Slot {
   uint64_t rope_hash = 0;       // of the frequencies that its keys were rotated with
 };
 
+// What a generator works with; all outlives it.
+struct GeneratorParts {
+  const Model& model;
+  const Tokenizer* tokenizer;  // null: generations have tokens and no text
+  Executor& executor;
+  kv::Store& store;
+  Env& env;
+};
+
 class Generator {
  public:
-  // `tokenizer` may be null: generations then have tokens and no text. `lengths` bounds each slot,
-  // whose first x_segments segments are recomputed.
-  Generator(const Model& model, const Tokenizer* tokenizer, Executor& executor, kv::Store& store,
-            Env& env, std::vector<int64_t> lengths, std::vector<int> x_segments, int64_t chunk);
+  // `lengths` bounds each slot, whose first x_segments segments are recomputed.
+  Generator(const GeneratorParts& parts, std::vector<int64_t> lengths, std::vector<int> x_segments,
+            int64_t chunk);
 
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
   Result<Context::ScoreResult> Score(std::span<const TokenId> tokens,

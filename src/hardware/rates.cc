@@ -65,7 +65,7 @@ Result<DiskRates> MeasureDisk(Env& env, ThreadPool& pool, const std::string& dir
   constexpr int64_t kBatch = kDepth * kPieceBytes;
   const int64_t batches = std::min(kMostBytes, bytes) / kBatch;
   if (batches == 0) return DiskRates{};
-  Result<std::unique_ptr<File>> file = env.Open(directory, OpenMode::kTemporary, /*direct=*/true);
+  Result<std::unique_ptr<File>> file = env.Open(directory, OpenMode::kTemporary, FileIo::kDirect);
   if (!file.ok()) return file.status();
   const int64_t in_memory = pool.threads() * kBatch;
   Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(in_memory));

@@ -3,7 +3,8 @@
 // For one query, the state (o, lse) of a range is the normalised output and the natural logarithm
 // of the sum of exponentials over the keys that the query sees there; lse is -inf, and o is 0,
 // where it sees none. States of disjoint ranges merge exactly (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018).
+// normalizer calculation for softmax", 2018). A sink logit, which belongs to no key and takes its
+// share of the softmax, is one more state: o is 0, and lse is the logit.
 #ifndef HEADWAY_KERNELS_ATTENTION_H_
 #define HEADWAY_KERNELS_ATTENTION_H_
 
@@ -101,6 +102,10 @@ struct AttentionRequest {
   bool positions = false;      // KeyRun::positions is given
   bool key_transform = false;  // KeyTransform::inv_freq is given
   bool key_mass = false;       // AttentionItem::key_mass is given
+  // Every address and stride of pages and heads is a multiple of so many bytes, and every one of
+  // parameters.
+  int64_t page_alignment = 16;
+  int64_t param_alignment = 4;
 };
 
 class AttentionKernels {
@@ -111,10 +116,6 @@ class AttentionKernels {
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
   virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;
-  // Lets a logit that no key owns take its share of the softmax: o and lse of head h [tokens,
-  // heads] are merged with (0, sink_logits[h]).
-  virtual void AddSinks(Stream& stream, const float* sink_logits, int64_t tokens, int heads,
-                        int head_dim, float* o, float* lse) = 0;
 };
 
 }  // namespace headway

@@ -38,6 +38,21 @@ struct RopeStoreItem {
   RopeTable table;  // of the item's tokens
   StoreKvItem kv;   // its k is written to
 };
+// What rotates of an item.
+inline HeadRows QueryRows(const PageFormat& format, const RopeStoreItem& item) {
+  return {.x = item.q,
+          .tokens = item.kv.to.count,
+          .heads = item.query_heads,
+          .head_dim = format.head_dim,
+          .stride = item.q_stride};
+}
+inline HeadRows KeyRows(const PageFormat& format, const RopeStoreItem& item) {
+  return {.x = const_cast<void*>(item.kv.k),
+          .tokens = item.kv.to.count,
+          .heads = item.kv.heads,
+          .head_dim = format.head_dim,
+          .stride = item.kv.kv_stride};
+}
 
 class CacheKernels {
  public:
@@ -47,7 +62,8 @@ class CacheKernels {
   // Rope and StoreKv, which an implementation may do at once.
   virtual void RopeStoreKv(Stream& stream, const PageFormat& format,
                            std::span<const RopeStoreItem> items) = 0;
-  // Only where KernelSizes::TakesEncoding says so of the format's encoding.
+  // Only where KernelSizes::SupportsAttention says so of the format: else an error of the stream,
+  // kUnsupported, and nothing is written.
   virtual void EncodePages(Stream& stream, const PageFormat& format,
                            std::span<const EncodePagesItem> items) = 0;
 };

@@ -1,24 +1,41 @@
 #include "kernels/items.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/bytes.h"
 #include "base/check.h"
 
 namespace headway {
+namespace {
+
+// The largest power of two that divides all of `values`, which are addresses and strides.
+int64_t AlignmentOf(std::initializer_list<int64_t> values) {
+  uint64_t bits = uint64_t{1} << 62;
+  for (const int64_t value : values) bits |= static_cast<uint64_t>(value);
+  return static_cast<int64_t>(bits & -bits);
+}
+
+int64_t AddressOf(const std::byte* at) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at));
+}
+
+}  // namespace
 
 KeyRun KeysOf(const PageFormat& format, const KeyRun& keys, int head, int64_t begin,
               int64_t count) {
   KeyRun part = keys;
   const int64_t slot = keys.pages.first_slot + begin;
-  const int64_t offset =
-      head * keys.pages.head_stride + slot / format.page_slots * keys.pages.page_stride;
+  const int64_t passed = slot / format.page_slots;  // pages before the first of the part
+  const int64_t offset = head * keys.pages.head_stride + passed * keys.pages.page_stride;
   part.pages.k += offset;
   part.pages.v += offset;
   if (part.pages.params != nullptr) {
-    part.pages.params += head * keys.pages.params_head_stride +
-                         slot / format.page_slots * keys.pages.params_page_stride;
+    part.pages.params +=
+        head * keys.pages.params_head_stride + passed * keys.pages.params_page_stride;
   }
+  // The memory ends where it did, and the first page is a later one.
+  part.pages.readable = std::max<int64_t>(0, keys.pages.readable - passed * format.page_slots);
   part.pages.first_slot = slot % format.page_slots;
   part.pages.count = count;
   part.position += begin;
@@ -32,7 +49,8 @@ int64_t PartsOf(const AttentionItem& item) {
 
 AttentionRequest RequestOf(const PageFormat& format, int group, const AttentionParams& params,
                            const AttentionItem& item) {
-  const bool encoded = item.keys.pages.params != nullptr;
+  const PageRun& pages = item.keys.pages;
+  const bool encoded = pages.params != nullptr;
   return {.dtype = format.dtype,
           .encoding = encoded ? format.encoding : Encoding::kNone,
           .head_dim = format.head_dim,
@@ -40,7 +58,11 @@ AttentionRequest RequestOf(const PageFormat& format, int group, const AttentionP
           .softcap = params.softcap != 0.0f,
           .positions = item.keys.positions != nullptr,
           .key_transform = item.transform.inv_freq != nullptr,
-          .key_mass = item.key_mass != nullptr};
+          .key_mass = item.key_mass != nullptr,
+          .page_alignment = AlignmentOf(
+              {AddressOf(pages.k), AddressOf(pages.v), pages.page_stride, pages.head_stride}),
+          .param_alignment = AlignmentOf(
+              {AddressOf(pages.params), pages.params_page_stride, pages.params_head_stride})};
 }
 
 std::vector<AttentionItem> SingleStates(const PageFormat& format, int group,

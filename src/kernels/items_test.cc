@@ -53,6 +53,30 @@ TEST(Items, SeveralHeadsAndStatesAreTakenApart) {
   }
 }
 
+// A part that begins in a later page leaves less memory behind its first page.
+TEST(Items, APartReadsNoFurtherThanItsRun) {
+  const PageFormat format = {DType::kBF16, 4, 8};
+  std::vector<std::byte> k(1), params(1);
+  const KeyRun keys = {.pages = {.k = k.data(),
+                                 .v = k.data(),
+                                 .page_stride = 1000,
+                                 .first_slot = 3,
+                                 .count = 13,
+                                 .readable = 20,
+                                 .params = params.data(),
+                                 .params_page_stride = 30}};
+  for (int64_t begin = 0; begin <= 13; ++begin) {
+    const KeyRun part = KeysOf(format, keys, 0, begin, 13 - begin);
+    const int64_t page = (part.pages.k - k.data()) / 1000;
+    EXPECT_EQ(part.pages.params - params.data(), page * 30);
+    EXPECT_EQ(page * 4 + part.pages.first_slot, 3 + begin);
+    EXPECT_EQ(page * 4 + part.pages.readable, 20) << begin;
+  }
+  KeyRun unsaid = keys;
+  unsaid.pages.readable = 0;
+  EXPECT_EQ(KeysOf(format, unsaid, 0, 9, 4).pages.readable, 0);
+}
+
 TEST(Items, NoKeysAreOneEmptyState) {
   AttentionItem item;
   EXPECT_EQ(PartsOf(item), 1);
@@ -79,6 +103,22 @@ TEST(Items, ARequestNamesWhatAnItemAsks) {
   request = RequestOf(format, 3, {.softcap = 2.0f}, item);
   EXPECT_EQ(request.encoding, Encoding::kInt8);
   EXPECT_TRUE(request.softcap && request.positions && request.key_transform && request.key_mass);
+}
+
+TEST(Items, ARequestNamesTheAlignmentOfPages) {
+  const PageFormat format = {DType::kF16, 4, 8, Encoding::kInt8};
+  alignas(64) static std::byte memory[256];
+  AttentionItem item;
+  item.keys.pages = {.k = memory, .v = memory + 64, .page_stride = 192, .head_stride = -64};
+  EXPECT_EQ(RequestOf(format, 1, {}, item).page_alignment, 64);
+  item.keys.pages.head_stride = 80;
+  item.keys.pages.params = memory + 4;
+  EXPECT_EQ(RequestOf(format, 1, {}, item).page_alignment, 16);
+  EXPECT_EQ(RequestOf(format, 1, {}, item).param_alignment, 4);
+  item.keys.pages.v = memory + 2;
+  item.keys.pages.params_head_stride = 6;
+  EXPECT_EQ(RequestOf(format, 1, {}, item).page_alignment, 2);
+  EXPECT_EQ(RequestOf(format, 1, {}, item).param_alignment, 2);
 }
 
 }  // namespace

@@ -372,12 +372,12 @@ TEST_F(ModelTest, SurvivesEveryFault) {
   FaultEnv env(Env::Default());
   for (int64_t n = 1;; ++n) {
     ASSERT_LT(n, 100);
-    env.FailAt(n, false);
+    env.FailAt(n);
     Result<std::unique_ptr<Model>> model = Model::Load(&env, kGolden + "llama31");
     if (env.faults() == 0) {
       ASSERT_TRUE(model.ok());
       const ModelConfig config = (*model)->config();
-      env.FailAt(1, false);
+      env.FailAt(1);
       EXPECT_EQ(Model::Random(&env, config, 1, nullptr).status().code(), StatusCode::kIo);
       break;
     }

@@ -21,10 +21,10 @@ class CpuBuffer final : public Buffer {
 
 class CpuEvent final : public HostEvent {
  public:
-  void Wait() override { WaitOnHost(false)(); }
+  void Wait() override { WaitOnHost(HostWait::kSleep)(); }
   bool Reached() override { return state_->Reached(); }
   std::function<void()> RecordOnHost() override { return RecordPoint(state_, *state_); }
-  std::function<void()> WaitOnHost(bool) override {
+  std::function<void()> WaitOnHost(HostWait) override {
     return [state = state_, recording = state_->LastRecording()] { state->WaitFor(recording); };
   }
 

@@ -59,9 +59,9 @@ void CudaShared::GiveWord(volatile uint32_t* word) {
   words_.push_back(word);
 }
 
-cudaEvent_t CudaShared::TakeEvent(bool timed) {
+cudaEvent_t CudaShared::TakeEvent(EventUse use) {
   std::lock_guard lock(mutex_);
-  std::vector<cudaEvent_t>& events = events_[timed ? 1 : 0];
+  std::vector<cudaEvent_t>& events = events_[static_cast<size_t>(use)];
   if (!events.empty()) {
     cudaEvent_t event = events.back();
     events.pop_back();
@@ -69,14 +69,15 @@ cudaEvent_t CudaShared::TakeEvent(bool timed) {
   }
   cudaEvent_t event = nullptr;
   // A host thread that waits for long sleeps.
-  const unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync;
+  const unsigned flags =
+      use == EventUse::kTiming ? cudaEventDefault : cudaEventDisableTiming | cudaEventBlockingSync;
   if (cudaEventCreateWithFlags(&event, flags) != cudaSuccess) return nullptr;
   return event;
 }
 
-void CudaShared::GiveEvent(cudaEvent_t event, bool timed) {
+void CudaShared::GiveEvent(cudaEvent_t event, EventUse use) {
   std::lock_guard lock(mutex_);
-  events_[timed ? 1 : 0].push_back(event);
+  events_[static_cast<size_t>(use)].push_back(event);
 }
 
 // --- CudaEvent
@@ -128,7 +129,7 @@ std::function<void()> CudaEvent::RecordOnHost() {
   return RecordPoint(word_, word_->point);
 }
 
-std::function<void()> CudaEvent::WaitOnHost(bool soon) {
+std::function<void()> CudaEvent::WaitOnHost(HostWait how) {
   if (stream_ == nullptr) {
     if (word_ == nullptr) return [] {};
     return [word = word_, recording = word_->point.LastRecording()] {
@@ -137,16 +138,16 @@ std::function<void()> CudaEvent::WaitOnHost(bool soon) {
   }
   // The thread will come to it later, when this event may stand for another point: it waits for an
   // event of its own, recorded now, behind the point in question.
-  cudaEvent_t mine = shared_->TakeEvent(false);
+  cudaEvent_t mine = shared_->TakeEvent(EventUse::kOrder);
   if (mine == nullptr || cudaEventRecord(mine, stream_->native()) != cudaSuccess) {
     Wait();
     return [] {};
   }
-  return [shared = shared_, mine, soon] {
+  return [shared = shared_, mine, how] {
     cudaSetDevice(shared->device);
-    if (soon) Poll(*shared->env, mine);
+    if (how == HostWait::kPoll) Poll(*shared->env, mine);
     cudaEventSynchronize(mine);  // its error is the stream's
-    shared->GiveEvent(mine, false);
+    shared->GiveEvent(mine, EventUse::kOrder);
   };
 }
 
@@ -179,7 +180,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaShared> shared, Lane lane)
 CudaStream::~CudaStream() {
   cudaSetDevice(shared_->device);
   cudaStreamSynchronize(stream_);
-  Report(true);
+  Report(Unfinished::kAwait);
   cudaStreamDestroy(stream_);
 }
 
@@ -264,7 +265,7 @@ void CudaStream::Wait(Event& event) {
 
 Status CudaStream::Synchronize() {
   Check(cudaStreamSynchronize(stream_), "work on the GPU");
-  Report(false);
+  Report(Unfinished::kLeave);
   return first_error();
 }
 
@@ -286,8 +287,8 @@ void CudaStream::Begin(const WorkCost& cost) {
 
 void CudaStream::BeginTimed(const WorkCost& cost) {
   if (shared_->trace == nullptr) return;
-  Report(false);
-  Timed timed{cost, shared_->TakeEvent(true), shared_->TakeEvent(true)};
+  Report(Unfinished::kLeave);
+  Timed timed{cost, shared_->TakeEvent(EventUse::kTiming), shared_->TakeEvent(EventUse::kTiming)};
   if (timed.start == nullptr || timed.end == nullptr) return;
   Check(cudaEventRecord(timed.start, stream_), "recording an event");
   timed_.push_back(timed);
@@ -300,10 +301,10 @@ void CudaStream::End() {
   Check(cudaEventRecord(timed_.back().end, stream_), "recording an event");
 }
 
-void CudaStream::Report(bool wait) {
+void CudaStream::Report(Unfinished unfinished) {
   while (!timed_.empty()) {
     const Timed timed = timed_.front();
-    if (!wait && cudaEventQuery(timed.end) == cudaErrorNotReady) return;
+    if (unfinished == Unfinished::kLeave && cudaEventQuery(timed.end) == cudaErrorNotReady) return;
     timed_.pop_front();
     float start = 0, end = 0;  // milliseconds
     if (cudaEventElapsedTime(&start, shared_->origin, timed.start) == cudaSuccess &&
@@ -313,8 +314,8 @@ void CudaStream::Report(bool wait) {
       };
       shared_->trace->Add(lane_, timed.cost, at(start), at(end));
     }
-    shared_->GiveEvent(timed.start, true);
-    shared_->GiveEvent(timed.end, true);
+    shared_->GiveEvent(timed.start, EventUse::kTiming);
+    shared_->GiveEvent(timed.end, EventUse::kTiming);
   }
 }
 

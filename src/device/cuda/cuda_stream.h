@@ -24,6 +24,9 @@ namespace headway::cuda {
 
 class CudaStream;
 
+// Events for timing, and those that host threads wait for.
+enum class EventUse { kOrder, kTiming };
+
 // What the streams and events of a device share; outlives them by shared ownership.
 struct CudaShared {
   ~CudaShared();
@@ -40,15 +43,15 @@ struct CudaShared {
   // Words in pinned memory that host threads write and GPU streams wait for.
   volatile uint32_t* TakeWord();
   void GiveWord(volatile uint32_t* word);
-  // Events for timing and for host threads, made once and used again.
-  cudaEvent_t TakeEvent(bool timed);
-  void GiveEvent(cudaEvent_t event, bool timed);
+  // Made once and used again.
+  cudaEvent_t TakeEvent(EventUse use);
+  void GiveEvent(cudaEvent_t event, EventUse use);
 
  private:
   std::mutex mutex_;
   std::vector<void*> blocks_;
   std::vector<volatile uint32_t*> words_;
-  std::vector<cudaEvent_t> events_[2];
+  std::vector<cudaEvent_t> events_[2];  // by EventUse
 };
 
 class CudaEvent final : public HostEvent {
@@ -59,7 +62,7 @@ class CudaEvent final : public HostEvent {
   void Wait() override;
   bool Reached() override;
   std::function<void()> RecordOnHost() override;
-  std::function<void()> WaitOnHost(bool soon) override;
+  std::function<void()> WaitOnHost(HostWait how) override;
 
   // For CudaStream.
   cudaError_t RecordOn(CudaStream& stream);
@@ -110,7 +113,9 @@ class CudaStream final : public Stream {
   void BeginCopy(size_t bytes);
   void BeginTimed(const WorkCost& cost);
   Status first_error();
-  void Report(bool wait);
+  // Tells the trace of timed work: what is not finished is left for later, or waited for.
+  enum class Unfinished { kLeave, kAwait };
+  void Report(Unfinished unfinished);
 
   std::shared_ptr<CudaShared> shared_;
   const Lane lane_;

@@ -54,6 +54,15 @@ int64_t HostAttention::MaxParts() const {
 Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttentionLimits& limits,
                                                              std::unique_ptr<Kernels> kernels,
                                                              Device& device, Budget& budget) {
+  if (!kernels->SupportsAttention({.dtype = limits.format.dtype,
+                                   .encoding = limits.format.encoding,
+                                   .head_dim = limits.format.head_dim,
+                                   .group = limits.shape.group()})) {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kHostAttention, ": the host's cores do not attend to heads of " +
+                                                       std::to_string(limits.format.head_dim) +
+                                                       " elements in this cache; turn it off"}});
+  }
   std::unique_ptr<HostAttention> host(new HostAttention(limits, std::move(kernels)));
   Result<std::unique_ptr<Stream>> at_once = host->cpu_->NewStream(Lane::kCompute);
   if (!at_once.ok()) return at_once.status();

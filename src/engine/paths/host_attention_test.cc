@@ -132,6 +132,27 @@ std::vector<float> Expected(const Problem& problem, int64_t window) {
   return results;
 }
 
+TEST(HostAttention, HeadsThatItsKernelsDoNotAttendToAreRefused) {
+  ThreadPool pool(1);
+  Budget budget("test", kUnlimited);
+  const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
+  HostAttentionLimits limits;
+  limits.shape = {1, 20, 4, 2, 5, 80, 96, DType::kBF16};
+  limits.format = {DType::kBF16, kSlots, 5, Encoding::kInt8};
+  limits.entries = limits.length = limits.segment_tokens = kSlots;
+  const Status refused =
+      HostAttention::Create(limits, *NewCpuKernels(&pool, nullptr, "auto"), *device, budget)
+          .status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refused.message(),
+            "host_share: the host's cores do not attend to heads of 5 elements in this cache; "
+            "turn it off");
+  EXPECT_EQ(budget.used(), 0);
+  limits.format.encoding = Encoding::kNone;
+  EXPECT_TRUE(
+      HostAttention::Create(limits, *NewCpuKernels(&pool, nullptr, "auto"), *device, budget).ok());
+}
+
 // Whatever the lengths that decide how keys are cut, and the window: pieces that no core needs,
 // long and short ones, ranges that end in between, sequences of one piece and of none.
 TEST(HostAttentionCuts, AgreeWithTheDefinition) {

@@ -47,7 +47,6 @@ void FarMass::AddState(const kv::HeadRun& run, const KeyRun& keys, int64_t from,
   item.heads = run.heads;
   item.keys = KeysOf(context_.format, keys, 0, from - keys.position, to - from);
   item.keys.pages = PagesOf(item.keys.pages, run);
-  item.keys.pages.readable = 0;
   item.o = board_.o() + context_.QWidth() + head * context_.shape.head_dim;
   item.o_stride = context_.QWidth();
   item.lse = board_.lse() + context_.shape.query_heads + head;

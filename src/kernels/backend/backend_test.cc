@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace {
 
 // What kernels say that they support they do as the definition does.
 void ExpectSupported(Backend& backend, ThreadPool& pool, const AttentionCase& c) {
-  Result<std::unique_ptr<Device>> device = backend.NewDevice(Env::Default(), nullptr, false);
+  Result<std::unique_ptr<Device>> device =
+      backend.NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree);
   ASSERT_TRUE(device.ok());
   Budget budget("test", int64_t{1} << 30);
   Result<std::unique_ptr<Kernels>> kernels = backend.NewKernels(&pool, nullptr);
@@ -56,6 +58,59 @@ TEST(Backend, CpuKernelsDoWhatTheySupport) {
     // The codes of a row come in pairs.
     EXPECT_FALSE((*kernels)->SupportsAttention({.encoding = Encoding::kInt4, .head_dim = 5}));
     EXPECT_TRUE((*kernels)->SupportsAttention({.head_dim = 5}));
+    // Elements lie on multiples of their size.
+    EXPECT_TRUE((*kernels)->SupportsAttention({.head_dim = 8, .page_alignment = 2}));
+    EXPECT_FALSE((*kernels)->SupportsAttention({.head_dim = 8, .page_alignment = 1}));
+    EXPECT_FALSE(
+        (*kernels)->SupportsAttention({.dtype = DType::kF32, .head_dim = 8, .page_alignment = 2}));
+    EXPECT_TRUE((*kernels)->SupportsAttention(
+        {.encoding = Encoding::kInt4, .head_dim = 8, .param_alignment = 2}));
+    EXPECT_FALSE((*kernels)->SupportsAttention(
+        {.encoding = Encoding::kInt4, .head_dim = 8, .param_alignment = 1}));
+  }
+}
+
+// What they do not support is an error of the stream: nothing is written.
+TEST(Backend, CpuKernelsRefuseWhatTheyLack) {
+  ThreadPool pool(1);
+  Result<std::unique_ptr<Backend>> backend = NewBackend("cpu", "auto");
+  ASSERT_TRUE(backend.ok());
+  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(Env::Default(), nullptr, false);
+  ASSERT_TRUE(device.ok());
+  Budget budget("test", int64_t{1} << 30);
+  const PageFormat odd = {DType::kBF16, 4, 5, Encoding::kInt8};
+  const PageFormat even = {DType::kBF16, 4, 8};
+  alignas(16) std::byte memory[256] = {};
+  float o = 3.0f, lse = 4.0f;
+  AttentionItem item;
+  item.q = memory;
+  item.tokens = 1;
+  item.keys.pages = {.k = memory, .v = memory, .count = 1, .params = memory};
+  item.o = &o;
+  item.lse = &lse;
+  AttentionItem shifted = item;
+  shifted.keys.pages.params = nullptr;
+  shifted.keys.pages.v = memory + 1;
+  const EncodePagesItem pages = {.from = {.k = memory, .v = memory, .count = 4}, .to = {}};
+  using Call = std::function<void(Kernels&, Stream&)>;
+  const std::vector<Call> calls = {[&](Kernels& kernels, Stream& s) {
+                                     kernels.Attend(s, odd, 1, {}, {&item, 1});
+                                   },
+                                   [&](Kernels& kernels, Stream& s) {
+                                     kernels.Attend(s, even, 1, {}, {&shifted, 1});
+                                   },
+                                   [&](Kernels& kernels, Stream& s) {
+                                     kernels.EncodePages(s, odd, {&pages, 1});
+                                   }};
+  for (const Call& call : calls) {
+    Result<std::unique_ptr<Kernels>> kernels = (*backend)->NewKernels(&pool, nullptr);
+    ASSERT_TRUE(kernels.ok());
+    ASSERT_TRUE((*kernels)->Prepare({.rows = 1, .head_dim = 8, .group = 1}, **device, budget).ok());
+    std::unique_ptr<Stream> stream = *(*device)->NewStream(Lane::kCompute);
+    call(**kernels, *stream);
+    EXPECT_EQ(stream->Synchronize().code(), StatusCode::kUnsupported);
+    EXPECT_EQ(o, 3.0f);
+    EXPECT_EQ(lse, 4.0f);
   }
 }
 
@@ -77,6 +132,12 @@ TEST(Backend, APlannedGpuSaysWhatItLacks) {
   for (const int head_dim : {0, 4, 20, 264}) {
     EXPECT_FALSE(gpu.sizes->SupportsAttention({.head_dim = head_dim})) << head_dim;
   }
+  EXPECT_TRUE(gpu.sizes->SupportsAttention({.head_dim = 8, .page_alignment = 4096}));
+  EXPECT_FALSE(gpu.sizes->SupportsAttention({.head_dim = 8, .page_alignment = 8}));
+  // Parameters are those of encoded pages.
+  EXPECT_TRUE(gpu.sizes->SupportsAttention({.head_dim = 8, .param_alignment = 2}));
+  EXPECT_FALSE(gpu.sizes->SupportsAttention(
+      {.encoding = Encoding::kInt8, .head_dim = 8, .param_alignment = 2}));
 }
 
 }  // namespace

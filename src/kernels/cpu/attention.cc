@@ -318,28 +318,6 @@ void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {
   });
 }
 
-void AddSinks(ThreadPool& pool, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-              float* o, float* lse) {
-  pool.Run(tokens * heads, kRowsGrain, [&](int, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const float sink = sink_logits[row % heads];
-      if (sink == kNoKeys) continue;
-      float* to = o + row * head_dim;
-      if (lse[row] == kNoKeys) {
-        std::fill_n(to, head_dim, 0.0f);
-        lse[row] = sink;
-        continue;
-      }
-      const float max = MaxOrNan(lse[row], sink);
-      const float weight = std::exp(lse[row] - max);
-      const float sum = weight + std::exp(sink - max);
-      const float scale = weight / sum;
-      for (int i = 0; i < head_dim; ++i) to[i] *= scale;
-      lse[row] = max + std::log(sum);
-    }
-  });
-}
-
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items) {
   const StoreRowFunction store = StoreRowFor(isa);

@@ -16,10 +16,13 @@
 
 namespace headway::cpu {
 
-// Everything that the interface has. Encoded rows are read in pairs of elements.
+// Everything that the interface has, at any address that the elements have. Encoded rows are read
+// in pairs of elements, and their codes and parameters lie on 2 bytes.
 constexpr bool SupportsAttention(const AttentionRequest& request) {
-  return request.head_dim > 0 && request.group > 0 &&
-         (request.encoding == Encoding::kNone || request.head_dim % 2 == 0);
+  const bool encoded = request.encoding != Encoding::kNone;
+  const auto element = encoded ? int64_t{2} : static_cast<int64_t>(DTypeBytes(request.dtype));
+  return request.head_dim > 0 && request.group > 0 && request.page_alignment % element == 0 &&
+         (!encoded || (request.head_dim % 2 == 0 && request.param_alignment % 2 == 0));
 }
 
 // Working memory of Attend: AttentionScratchBytes(limits, threads) bytes, 64-byte aligned, for
@@ -37,8 +40,6 @@ void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
             const AttentionParams& params, std::span<const AttentionItem> items,
             const AttentionScratch& scratch);
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
-void AddSinks(ThreadPool& pool, const float* sink_logits, int64_t tokens, int heads, int head_dim,
-              float* o, float* lse);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);
 void EncodePages(ThreadPool& pool, const PageFormat& format,

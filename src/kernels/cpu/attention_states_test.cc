@@ -84,30 +84,41 @@ TEST(CpuStates, MergeEqualsTheDefinition) {
   }
 }
 
-TEST(CpuStates, SinksEqualTheDefinition) {
+// A logit that no key owns is a state of its own: with a value of nothing it takes its share of the
+// softmax over `logits`.
+TEST(CpuStates, ASinkLogitIsAState) {
   Random random(3);
-  const int64_t tokens = 50;
-  const int heads = 3;
-  const int head_dim = 20;
-  std::vector<float> sinks = {1.5f, -2.0f, kNoKeys};
-  std::vector<float> o(static_cast<size_t>(tokens * heads * head_dim));
-  std::vector<float> lse(static_cast<size_t>(tokens * heads));
-  for (float& value : o) value = random.Normal();
-  for (float& value : lse) value = random.Below(4) == 0 ? kNoKeys : 3 * random.Normal();
-  std::vector<float> expected_o = o;
-  std::vector<float> expected_lse = lse;
-  ref::AddSinks(sinks.data(), tokens, heads, head_dim, expected_o.data(), expected_lse.data());
-  ThreadPool pool(2);
-  cpu::AddSinks(pool, sinks.data(), tokens, heads, head_dim, o.data(), lse.data());
-  for (size_t i = 0; i < lse.size(); ++i) {
-    if (expected_lse[i] == kNoKeys) {
-      EXPECT_EQ(kNoKeys, lse[i]);
-      continue;
+  for (const float sink : {1.5f, -2.0f, 30.0f, kNoKeys}) {
+    constexpr int kKeys = 7;
+    double logits[kKeys], values[kKeys];
+    double sum = 0, sum_with_sink = std::exp(double{sink}), weighed = 0;
+    for (int key = 0; key < kKeys; ++key) {
+      logits[key] = 3 * random.Normal();
+      values[key] = random.Normal();
+      sum += std::exp(logits[key]);
+      weighed += std::exp(logits[key]) * values[key];
     }
-    EXPECT_NEAR(expected_lse[i], lse[i], 1e-5);
-    for (size_t j = 0; j < static_cast<size_t>(head_dim); ++j) {
-      const size_t at = i * static_cast<size_t>(head_dim) + j;
-      EXPECT_NEAR(expected_o[at], o[at], 1e-5);
+    sum_with_sink += sum;
+    // The keys' state, and the sink's behind it.
+    const float part_o = static_cast<float>(weighed / sum);
+    const float part_lse = static_cast<float>(std::log(sum));
+    const float nothing = 0;
+    float o = kPoison, lse = kPoison;
+    const MergeItem item = {.part_o = &part_o,
+                            .part_lse = &part_lse,
+                            .parts = 1,
+                            .extra_o = &nothing,
+                            .extra_lse = &sink,
+                            .rows = 1,
+                            .o = &o,
+                            .lse = &lse};
+    ThreadPool pool(1);
+    for (const bool defined : {true, false}) {
+      o = lse = kPoison;
+      defined ? ref::Merge(1, {&item, 1}) : cpu::Merge(pool, 1, {&item, 1});
+      // Of numbers below 40, whose exponentials are off by as many units.
+      EXPECT_NEAR(o, weighed / sum_with_sink, 40 * 4 * kUnit * (1 + std::abs(part_o)));
+      EXPECT_NEAR(lse, std::log(sum_with_sink), 40 * 4 * kUnit);
     }
   }
 }

@@ -62,7 +62,8 @@ static_assert(kSmallBytesMax / 4 <= kThreads);
 
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
-    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, bool add, float* x) {
+    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, EmbedResult result,
+                float* x) {
   WaitForPrevious();
   LetNextStart();  // what follows finds earlier steps done, for KeysOfEarlierSteps
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     Load<kType>(table, from, values);
   }
   const int64_t to = int64_t{blockIdx.x} * width + column;
-  if (add) {
+  if (result == EmbedResult::kAdd) {
     float before[kN];
     Load<DType::kF32>(x, to, before);
 #pragma unroll
@@ -121,43 +122,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- AddSinks.
-
-// A warp a row.
-__global__ void __launch_bounds__(kThreads)
-    AddSinksKernel(const float* sink_logits, int64_t rows, int heads, int head_dim, bool quads,
-                   float* o, float* lse) {
-  FollowPrevious();
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
-  if (row >= rows) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float mine = lse[row];
-  const float sink = sink_logits[row % heads];
-  const bool empty = mine == -INFINITY;
-  const float max = isnan(mine) || mine > sink ? mine : sink;
-  const bool nothing = max == -INFINITY;  // of either; -inf - -inf would be NaN
-  const float weight = nothing ? 0.0f : expf(mine - max);
-  const float total = nothing ? 1.0f : weight + expf(sink - max);
-  const float scale = weight / total;
-  float* const to = o + row * head_dim;
-  // The o of a state that saw no key is not read: it may be anything.
-  if (quads) {
-    auto* const four = reinterpret_cast<float4*>(to);
-    for (int i = lane; i < head_dim / 4; i += kWarp) {
-      float4 value{0.0f, 0.0f, 0.0f, 0.0f};
-      if (!empty) {
-        value = four[i];
-        value = {value.x * scale, value.y * scale, value.z * scale, value.w * scale};
-      }
-      four[i] = value;
-    }
-  } else {
-    for (int i = lane; i < head_dim; i += kWarp) to[i] = empty ? 0.0f : to[i] * scale;
-  }
-  __syncwarp();
-  if (lane == 0) lse[row] = max + logf(total);
-}
-
 }  // namespace
 
 cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to) {
@@ -190,15 +154,16 @@ cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, vo
                       static_cast<int>((bytes.size() + 3) / 4), static_cast<uint32_t*>(to));
 }
 
-cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
-                  bool add, float* x) {
-  if (tokens == 0 || table.in == 0) return cudaSuccess;
+cudaError_t Embed(cudaStream_t stream, const WeightView& table, std::span<const TokenId> ids,
+                  EmbedResult result, float* x) {
+  if (ids.empty() || table.in == 0) return cudaSuccess;
   return WithDType(table.dtype, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
     const bool wide = table.in % 8 == 0 && Aligned(table.data) && Aligned(x);
-    const dim3 grid(static_cast<unsigned>(tokens), Blocks(table.in, kThreads * (wide ? 8 : 1)));
+    const dim3 grid(static_cast<unsigned>(ids.size()), Blocks(table.in, kThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? EmbedKernel<kType, 8> : EmbedKernel<kType, 1>;
-    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids, add, x);
+    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids.data(), result,
+                        x);
   });
 }
 
@@ -212,15 +177,6 @@ cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, cons
     return LaunchKernel(kernel, Blocks(count, kThreads * (wide ? 8 : 1)), kThreads, 0, stream, gate,
                         up, count, y);
   });
-}
-
-cudaError_t AddSinks(cudaStream_t stream, const float* sink_logits, int64_t tokens, int heads,
-                     int head_dim, float* o, float* lse) {
-  const int64_t rows = tokens * heads;
-  if (rows == 0) return cudaSuccess;
-  const bool quads = head_dim % 4 == 0 && Aligned(o);
-  return LaunchKernel(AddSinksKernel, Blocks(rows * kWarp, kThreads), kThreads, 0, stream,
-                      sink_logits, rows, heads, head_dim, quads, o, lse);
 }
 
 }  // namespace headway::cuda

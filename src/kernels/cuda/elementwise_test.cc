@@ -47,8 +47,8 @@ TEST_F(ElementwiseTest, Embed) {
           Memory sum(DType::kF32, before);
           Memory& to = add ? sum : x;
           ASSERT_CUDA(Embed(nullptr, {table_memory.data(), dtype, vocab, width},
-                            reinterpret_cast<const TokenId*>(id_memory.data()), tokens, add,
-                            to.floats()));
+                            {reinterpret_cast<const TokenId*>(id_memory.data()), ids.size()},
+                            add ? EmbedResult::kAdd : EmbedResult::kWrite, to.floats()));
           const std::vector<float> got = to.Values(DType::kF32);
           for (int64_t i = 0; i < tokens * width; ++i) {
             const float row = table[Count(ids[Count(i / width)] * width + i % width)];
@@ -82,50 +82,6 @@ TEST_F(ElementwiseTest, SwiGlu) {
             ASSERT_NEAR(got[i], value, error + Rounding(activation, value) + 1e-35) << gate[i];
           }
         }
-      }
-    }
-  }
-}
-
-TEST_F(ElementwiseTest, AddSinks) {
-  for (const int head_dim : {64, 128, 7}) {
-    const int64_t tokens = 23;
-    const int heads = 5;
-    const int64_t rows = tokens * heads;
-    std::vector<float> o = Floats(rows * head_dim);
-    std::vector<float> lse = Numbers(rows, DType::kF32, 20.0f);
-    std::vector<float> sinks = Numbers(heads, DType::kF32, 20.0f);
-    sinks[2] = -kInfinity;
-    for (int64_t row = 0; row < rows;
-         row += 7) {  // rows that saw no key, whose o is not to be read
-      lse[Count(row)] = -kInfinity;
-      std::fill_n(o.begin() + row * head_dim, head_dim, std::nanf(""));
-    }
-    Memory o_memory(DType::kF32, o);
-    Memory lse_memory(DType::kF32, lse);
-    Memory sink_memory(DType::kF32, sinks);
-    ASSERT_CUDA(AddSinks(nullptr, sink_memory.floats(), tokens, heads, head_dim, o_memory.floats(),
-                         lse_memory.floats()));
-    const std::vector<float> got_o = o_memory.Values(DType::kF32);
-    const std::vector<float> got_lse = lse_memory.Values(DType::kF32);
-    for (int64_t row = 0; row < rows; ++row) {
-      const double mine = lse[Count(row)];
-      const double sink = sinks[Count(row % heads)];
-      const bool empty = mine == -kInfinity;
-      const double max = std::max(mine, sink);
-      if (max == -kInfinity) {
-        ASSERT_EQ(got_lse[Count(row)], -kInfinity);
-      } else {
-        const double sum = max + std::log(std::exp(mine - max) + std::exp(sink - max));
-        ASSERT_NEAR(got_lse[Count(row)], sum, 4 * kFloatEpsilon * (1 + std::abs(sum)));
-      }
-      const double scale = empty ? 0.0 : 1.0 / (1.0 + std::exp(sink - mine));
-      for (int i = 0; i < head_dim; ++i) {
-        const size_t at = Count(row * head_dim + i);
-        const double value = empty ? 0.0 : o[at] * scale;
-        // The difference of two logits is rounded before its exponential is taken.
-        const double error = 8 * kFloatEpsilon * (1 + std::abs(empty ? 0.0 : mine) + 60);
-        ASSERT_NEAR(got_o[at], value, error * std::abs(value) + 1e-36);
       }
     }
   }

@@ -83,12 +83,14 @@ constexpr int64_t DecodeSplitOf(int64_t length) {
   return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
 }
 
-// Heads of up to kHeadDimMax elements in multiples of 8, in any encoding; keys are neither rotated
-// nor weighed.
+// Heads of up to kHeadDimMax elements in multiples of 8, in any encoding, with pages on 16 bytes
+// and parameters on 4; keys are neither rotated nor weighed.
 inline constexpr int kHeadDimMax = 256;
 constexpr bool SupportsAttention(const AttentionRequest& request) {
   return request.head_dim >= 8 && request.head_dim <= kHeadDimMax && request.head_dim % 8 == 0 &&
-         request.group > 0 && !request.key_transform && !request.key_mass;
+         request.group > 0 && request.page_alignment % 16 == 0 &&
+         (request.encoding == Encoding::kNone || request.param_alignment % 4 == 0) &&
+         !request.key_transform && !request.key_mass;
 }
 
 }  // namespace headway::cuda

@@ -199,18 +199,4 @@ void Merge(int head_dim, std::span<const MergeItem> items) {
   }
 }
 
-void AddSinks(const float* sink_logits, int64_t tokens, int heads, int head_dim, float* o,
-              float* lse) {
-  const std::vector<float> nothing(static_cast<size_t>(head_dim), 0.0f);
-  for (int64_t row = 0; row < tokens * heads; ++row) {
-    State state{{o + row * head_dim, o + (row + 1) * head_dim}, lse[row]};
-    if (state.lse == kNoKeys) state.o.assign(static_cast<size_t>(head_dim), 0.0);
-    MergeInto(state, nothing.data(), sink_logits[row % heads]);
-    for (int64_t i = 0; i < head_dim; ++i) {
-      o[row * head_dim + i] = static_cast<float>(state.o[static_cast<size_t>(i)]);
-    }
-    lse[row] = static_cast<float>(state.lse);
-  }
-}
-
 }  // namespace headway::ref

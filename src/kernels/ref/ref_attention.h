@@ -16,8 +16,6 @@ void EncodePages(const PageFormat& format, std::span<const EncodePagesItem> item
 void Attend(const PageFormat& format, int group, const AttentionParams& params,
             std::span<const AttentionItem> items);
 void Merge(int head_dim, std::span<const MergeItem> items);
-void AddSinks(const float* sink_logits, int64_t tokens, int heads, int head_dim, float* o,
-              float* lse);
 
 }  // namespace headway::ref
 

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "headway/types.h"
+
 namespace headway::kv {
 namespace {
 
@@ -16,7 +18,6 @@ using Json = nlohmann::json;
 
 // Parsed JSON takes some twenty times its text; the scores of the largest models are some KiB.
 constexpr size_t kMaxText = size_t{4} << 20;
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
 constexpr double kDefaultThreshold = 0.5;
 
 // What a file says.
@@ -102,17 +103,18 @@ Result<std::optional<int64_t>> TokensOf(const Json& object, const char* key,
   const auto found = object.find(key);
   if (found == object.end()) return std::optional<int64_t>();
   if (!found->is_number_integer() || found->get<int64_t>() < 0 ||
-      found->get<int64_t>() > kMaxTokens) {
+      found->get<int64_t>() > kMaxLength) {
     return Wrong(name,
-                 fmt::format("\"{}\" must be a whole number of tokens up to {}", key, kMaxTokens));
+                 fmt::format("\"{}\" must be a whole number of tokens up to {}", key, kMaxLength));
   }
   return std::optional<int64_t>(found->get<int64_t>());
 }
 
-Status AddJsonLayer(const Json& list, bool are_indices, const std::string& where,
-                    const HeadPatternChoice& choice, Scores* scores) {
+// Scores of a layer's heads or, where they are kinds, the indices of those that stream.
+Status AddJsonLayer(const Json& list, const std::string& where, const HeadPatternChoice& choice,
+                    Scores* scores) {
   if (!list.is_array()) return Wrong(where, "is not a list");
-  if (!are_indices) {
+  if (!scores->are_kinds) {
     if (Status s = CheckHeads(where, list.size(), choice); !s.ok()) return s;
     for (const Json& score : list) {
       if (!score.is_number() || !std::isfinite(score.get<double>())) {
@@ -153,8 +155,8 @@ Result<Scores> ParseJson(std::string_view text, const std::string& name,
   const Json& layers = object[key];
   if (Status s = CheckLayers(name, layers.size(), choice); !s.ok()) return s;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (Status s = AddJsonLayer(layers[layer], scores.are_kinds,
-                                fmt::format("{}, layer {}", name, layer), choice, &scores);
+    if (Status s =
+            AddJsonLayer(layers[layer], fmt::format("{}, layer {}", name, layer), choice, &scores);
         !s.ok()) {
       return s;
     }
@@ -230,10 +232,10 @@ Result<HeadPattern> ParseHeadPattern(std::string_view text, const std::string& n
   HeadPattern pattern;
   pattern.sink = choice.sink.value_or(scores->sink.value_or(kDefaultSink));
   pattern.recent = choice.recent.value_or(scores->recent.value_or(kDefaultRecent));
-  if (pattern.sink < 0 || pattern.sink > kMaxTokens || pattern.recent < 1 ||
-      pattern.recent > kMaxTokens) {
+  if (pattern.sink < 0 || pattern.sink > kMaxLength || pattern.recent < 1 ||
+      pattern.recent > kMaxLength) {
     return Wrong(name, fmt::format("{} sink and {} recent tokens; give 0 to {} and 1 to {}",
-                                   pattern.sink, pattern.recent, kMaxTokens, kMaxTokens));
+                                   pattern.sink, pattern.recent, kMaxLength, kMaxLength));
   }
   const std::vector<bool> streaming = StreamingOf(*scores, choice);
   if (std::find(streaming.begin(), streaming.end(), true) == streaming.end()) return HeadPattern();

@@ -216,8 +216,8 @@ Status CheckFormat(const CacheFormat& format) {
       return Status(StatusCode::kInvalidArgument,
                     "the pattern of streaming heads is that of another model");
     }
-    Status status = InRange("sink", pattern.sink, 0, kMaxTokens);
-    if (status.ok()) status = InRange("recent", pattern.recent, 1, kMaxTokens);
+    Status status = InRange("sink", pattern.sink, 0, kMaxLength);
+    if (status.ok()) status = InRange("recent", pattern.recent, 1, kMaxLength);
     if (!status.ok()) return status;
   }
   if (format.encoded() && format.page.head_dim % 2 != 0) {
@@ -240,7 +240,7 @@ Status CheckManifest(const Manifest& manifest, int64_t slots) {
   Status format = CheckFormat(manifest.format);
   if (!format.ok()) return Corrupt(format.message());
   const auto tokens = static_cast<int64_t>(manifest.tokens.size());
-  if (tokens > kMaxTokens || tokens % manifest.format.page.page_slots != 0) {
+  if (tokens > kMaxSavedTokens || tokens % manifest.format.page.page_slots != 0) {
     return Corrupt(fmt::format("{} tokens do not fill whole pages of {}", tokens,
                                manifest.format.page.page_slots));
   }

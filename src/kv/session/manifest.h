@@ -11,6 +11,7 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "headway/types.h"
 #include "kv/pages/format.h"
 
 namespace headway::kv {
@@ -50,8 +51,8 @@ inline constexpr int kMaxHeadDim = 1 << 16;
 inline constexpr int kMaxSegmentPages = 1 << 20;
 inline constexpr int64_t kMaxSlabBytes = int64_t{1} << 36;
 inline constexpr int64_t kMaxSlots = int64_t{1} << 26;
-inline constexpr int64_t kMaxTokens = int64_t{1} << 28;
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+inline constexpr int64_t kMaxSavedTokens = kMaxManifestBytes / int64_t{sizeof(TokenId)};
 
 // kInvalidArgument, naming the field, when a number of the format is outside its bounds.
 Status CheckFormat(const CacheFormat& format);

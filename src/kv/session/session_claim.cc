@@ -47,7 +47,7 @@ Result<std::unique_ptr<SessionClaim>> SessionClaim::Take(Env* env, const std::st
 SessionClaim::~SessionClaim() { DropTemporary(); }
 
 Status SessionClaim::OpenSession() {
-  Result<std::unique_ptr<File>> file = env_->Open(path_, OpenMode::kReadWrite, true);
+  Result<std::unique_ptr<File>> file = env_->Open(path_, OpenMode::kReadWrite, FileIo::kDirect);
   if (!file.ok()) return OpenError(file.status());
   Result<SavedSession> saved = ReadSession(env_, file->get(), path_);
   if (!saved.ok()) return saved.status();
@@ -58,7 +58,7 @@ Status SessionClaim::OpenSession() {
 
 Status SessionClaim::OpenTemporary() {
   const std::string name = TemporarySessionName(path_);
-  Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, true);
+  Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, FileIo::kDirect);
   if (!file.ok()) {
     // Users know it by its own name.
     std::string message = file.status().message();
@@ -82,7 +82,7 @@ void SessionClaim::DropTemporary() {
 std::string TemporarySessionName(const std::string& path) { return path + ".headway-tmp"; }
 
 Result<Manifest> InspectSession(Env* env, const std::string& path) {
-  Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, false);
+  Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, FileIo::kCached);
   if (!file.ok()) return file.status();
   Result<SavedSession> saved = ReadSession(env, file->get(), path);
   // A process that saves to it may have written over what was read halfway.

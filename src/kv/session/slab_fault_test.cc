@@ -70,12 +70,13 @@ class SlabFaultTest : public testing::Test {
   }
 
   void FailEveryCall(const MemoryEnv::Disk& start, const CacheFormat& format) {
-    for (const bool persistent : {false, true}) {
+    for (const FaultTimes times : {FaultTimes::kOnce, FaultTimes::kForGood}) {
       for (int64_t n = 1;; ++n) {
-        SCOPED_TRACE(testing::Message() << "call " << n << (persistent ? " on" : ""));
+        SCOPED_TRACE(testing::Message()
+                     << "call " << n << (times == FaultTimes::kForGood ? " on" : ""));
         MemoryEnv memory(start);
         FaultEnv env(&memory);
-        env.FailAt(n, persistent);
+        env.FailAt(n, times);
         possible_.clear();
         committed_ = !start.empty();
         if (committed_) possible_.push_back(*InspectSession(&memory, kPath));
@@ -162,7 +163,7 @@ TEST_F(SlabFaultTest, AfterAFailedSyncNothingIsSavedAnyMore) {
   ASSERT_TRUE(model.Change().ok());
   ASSERT_TRUE(model.Commit().ok());
   env.SetKinds(kFaultSync);
-  env.FailAt(1, false);
+  env.FailAt(1);
   EXPECT_EQ(model.Commit().code(), StatusCode::kIo);
   const Status status = model.Commit();
   EXPECT_EQ(status.code(), StatusCode::kIo);

@@ -361,7 +361,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
   Status status = CheckFormat(format);
   if (!status.ok()) return status;
   auto impl = std::make_unique<Impl>(env, directory, format, budget, Impl::Purpose::kTemporary);
-  Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, true);
+  Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, FileIo::kDirect);
   if (!file.ok()) {
     return file.status().Within({}, {"; give another ", Option::kDiskPath});
   }

@@ -242,7 +242,7 @@ TEST_F(SlabFileTest, ASessionAppearsWithItsFirstCommit) {
   }
   EXPECT_THAT(*env_->List(dir_.path()), testing::IsEmpty());
   {  // what a killed process left is written over
-    ASSERT_TRUE(env_->Open(TemporarySessionName(path), OpenMode::kCreate, false).ok());
+    ASSERT_TRUE(env_->Open(TemporarySessionName(path), OpenMode::kCreate, FileIo::kCached).ok());
     Result<std::unique_ptr<SlabFile>> file = CreateSessionAt(env_, path, format, &budget_);
     ASSERT_TRUE(file.ok()) << file.status().message();
     ASSERT_TRUE((*file)->Commit(Describe(format, 0, {})).ok());

@@ -1,20 +1,17 @@
 #include "kv/step/step.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "headway/types.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
 #include "kv/step/step_reads.h"
 
 namespace headway::kv {
 namespace {
-
-// Positions are int32_t in kernels.
-constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
 
 Status Invalid(const std::string& text) {
   return Status(StatusCode::kInvalidArgument, "KV store: " + text);

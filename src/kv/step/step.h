@@ -76,8 +76,8 @@ class Step {
     int64_t append_page = 0;  // its first page there, of every head
     int64_t pages = 0;        // that it writes to, of every head
     int64_t closing = 0;      // of these, those that are full then
-    int64_t encoded_page =
-        0;  // the first that closes in the buffer of encoded pages, of every head
+    // The first page that closes, of every head, in the buffer of encoded pages.
+    int64_t encoded_page = 0;
   };
 
   Status PlanStep(std::span<const StepEntry> wanted);

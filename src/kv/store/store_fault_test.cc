@@ -55,11 +55,11 @@ void Scenario(Rig& rig, bool session) {
   EXPECT_EQ(rig.Mismatches(), 0);
 }
 
-void FailEach(PlacementKind kind, bool session, bool persistent) {
+void FailEach(PlacementKind kind, bool session, FaultTimes times) {
   for (int64_t n = 1;; ++n) {
-    SCOPED_TRACE("placement " + std::to_string(static_cast<int>(kind)) +
-                 (session ? " session" : "") + (persistent ? " persistent" : "") + " call " +
-                 std::to_string(n));
+    SCOPED_TRACE(
+        "placement " + std::to_string(static_cast<int>(kind)) + (session ? " session" : "") +
+        (times == FaultTimes::kForGood ? " persistent" : "") + " call " + std::to_string(n));
     MemoryEnv disk;
     FaultEnv env(&disk);
     int64_t faults = 0;
@@ -67,13 +67,13 @@ void FailEach(PlacementKind kind, bool session, bool persistent) {
       RigOptions options = FaultRig(&env, kind, session);
       options.asynchronous = n % 3 == 0;  // errors come out of a read, or the step's end
       Rig rig(options);
-      env.FailAt(n, persistent);
+      env.FailAt(n, times);
       Scenario(rig, session);
       rig.Close();
       faults = env.faults();
       EXPECT_EQ(env.LiveAllocations(), 0);
       EXPECT_EQ(env.LiveFiles(), 0);
-      env.FailAt(0, false);
+      env.FailAt(0);
       if (rig.has_saved()) {
         const Status status = rig.Open();
         ASSERT_TRUE(status.ok()) << status.message();
@@ -90,12 +90,12 @@ void FailEach(PlacementKind kind, bool session, bool persistent) {
 TEST(StoreFault, OnceAndForGood) {
   for (const PlacementKind kind :
        {PlacementKind::kFirstFit, PlacementKind::kLru, PlacementKind::kDiskOnly}) {
-    FailEach(kind, /*session=*/true, /*persistent=*/false);
+    FailEach(kind, /*session=*/true, FaultTimes::kOnce);
     if (HasFailure()) return;
   }
-  FailEach(PlacementKind::kDiskOnly, /*session=*/true, /*persistent=*/true);
+  FailEach(PlacementKind::kDiskOnly, /*session=*/true, FaultTimes::kForGood);
   if (HasFailure()) return;
-  FailEach(PlacementKind::kLru, /*session=*/false, /*persistent=*/false);
+  FailEach(PlacementKind::kLru, /*session=*/false, FaultTimes::kOnce);
 }
 
 TEST(StoreFault, AReadErrorComesOutOnceAndTheNextReadIsGood) {
@@ -107,7 +107,7 @@ TEST(StoreFault, AReadErrorComesOutOnceAndTheNextReadIsGood) {
   ASSERT_TRUE(rig.Step(id, 40).ok());
   ASSERT_TRUE(rig.Step(id, 1).ok());
   env.SetKinds(kFaultRead);
-  env.FailAt(3, false);
+  env.FailAt(3);
   const Status status = rig.Step(id, 1);
   EXPECT_EQ(status.code(), StatusCode::kIo);
   EXPECT_EQ(status.message().find('\n'), std::string::npos);

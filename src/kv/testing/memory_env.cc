@@ -41,11 +41,11 @@ struct MemoryEnv::Change {
 
 class MemoryEnv::OpenFile : public File {
  public:
-  OpenFile(MemoryEnv* env, std::string path, std::shared_ptr<Inode> inode, bool direct, bool locks)
+  OpenFile(MemoryEnv* env, std::string path, std::shared_ptr<Inode> inode, FileIo io, bool locks)
       : env_(env),
         path_(std::move(path)),
         inode_(std::move(inode)),
-        direct_(direct),
+        direct_(io == FileIo::kDirect),
         locks_(locks) {}
   ~OpenFile() override {
     const std::lock_guard<std::mutex> lock(env_->mutex_);
@@ -235,7 +235,7 @@ Result<std::shared_ptr<MemoryEnv::Inode>> MemoryEnv::Find(const std::string& pat
   return found->second;
 }
 
-Result<std::unique_ptr<File>> MemoryEnv::Open(const std::string& path, OpenMode mode, bool direct) {
+Result<std::unique_ptr<File>> MemoryEnv::Open(const std::string& path, OpenMode mode, FileIo io) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool locks = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
   std::shared_ptr<Inode> inode;
@@ -258,8 +258,7 @@ Result<std::unique_ptr<File>> MemoryEnv::Open(const std::string& path, OpenMode 
     inode->bytes.clear();
     Log({.kind = Change::Kind::kTruncate, .inode = inode, .data = {}, .path = {}, .from = {}});
   }
-  return std::unique_ptr<File>(
-      std::make_unique<OpenFile>(this, path, std::move(inode), direct, locks));
+  return std::unique_ptr<File>(std::make_unique<OpenFile>(this, path, std::move(inode), io, locks));
 }
 
 Result<std::unique_ptr<MappedFile>> MemoryEnv::Map(const std::string& path) {

@@ -33,7 +33,7 @@ class MemoryEnv : public Env {
   Disk Contents() const;
 
   // Locks, alignment of direct I/O and errors are as of the real thing. There are no directories.
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, bool direct) override;
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override;
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
   Result<std::string> ReadFile(const std::string& path, size_t most) override;
   bool Exists(const std::string& path) override;

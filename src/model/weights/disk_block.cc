@@ -21,11 +21,11 @@ int64_t RoundDown(int64_t n) { return n / kAlign * kAlign; }
 
 Result<std::unique_ptr<WeightFile>> WeightFile::Open(Env& env, const std::string& path,
                                                      int64_t bytes, int64_t modified) {
-  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kRead, /*direct=*/true);
+  Result<std::unique_ptr<File>> file = env.Open(path, OpenMode::kRead, FileIo::kDirect);
   if (!file.ok()) return file.status();
   std::unique_ptr<WeightFile> made(new WeightFile(path, std::move(*file)));
   if (made->file_->direct() && bytes % kAlign != 0) {
-    Result<std::unique_ptr<File>> cached = env.Open(path, OpenMode::kRead, /*direct=*/false);
+    Result<std::unique_ptr<File>> cached = env.Open(path, OpenMode::kRead, FileIo::kCached);
     if (!cached.ok()) return cached.status();
     made->cached_ = std::move(*cached);
   }
@@ -36,7 +36,7 @@ Result<std::unique_ptr<WeightFile>> WeightFile::Open(Env& env, const std::string
 }
 
 Result<std::unique_ptr<WeightFile>> WeightFile::Temporary(Env& env, const std::string& directory) {
-  Result<std::unique_ptr<File>> file = env.Open(directory, OpenMode::kTemporary, /*direct=*/true);
+  Result<std::unique_ptr<File>> file = env.Open(directory, OpenMode::kTemporary, FileIo::kDirect);
   if (!file.ok()) return file.status();
   return std::unique_ptr<WeightFile>(new WeightFile("", std::move(*file)));
 }

@@ -24,7 +24,7 @@ constexpr std::byte kPoison{0xA5};
 class DiskBlockTest : public ::testing::Test {
  protected:
   int64_t ModifiedNanos(const std::string& path) {
-    return (*env_.Open(path, OpenMode::kRead, /*direct=*/false))->Identity()->modified_nanos;
+    return (*env_.Open(path, OpenMode::kRead, FileIo::kCached))->Identity()->modified_nanos;
   }
   void MakeFile(int64_t bytes) {
     std::string data;
@@ -132,7 +132,7 @@ TEST_F(DiskBlockTest, FailedReadsAreSaid) {
   const DiskBlock block({{files_[0].get(), 0, 10'000, 0}});
   env_.SetKinds(kFaultRead);
   for (int64_t n = 1;; ++n) {
-    env_.FailAt(n, /*persistent=*/false);
+    env_.FailAt(n);
     const Status status = Load(block, 10'000).status();
     if (env_.faults() == 0) break;
     EXPECT_EQ(status.code(), StatusCode::kIo);
@@ -140,7 +140,7 @@ TEST_F(DiskBlockTest, FailedReadsAreSaid) {
               std::string::npos)
         << status.message();
   }
-  env_.FailAt(0, false);
+  env_.FailAt(0);
   EXPECT_TRUE(Load(block, 10'000).ok());
 }
 

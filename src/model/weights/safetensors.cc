@@ -402,7 +402,7 @@ std::span<const std::byte> Safetensors::Bytes(const SourceTensor& tensor, int64_
 
 Status Safetensors::CheckUnchanged(Env& env) const {
   for (size_t i = 0; i < files_.size(); ++i) {
-    Result<std::unique_ptr<File>> file = env.Open(paths_[i], OpenMode::kRead, /*direct=*/false);
+    Result<std::unique_ptr<File>> file = env.Open(paths_[i], OpenMode::kRead, FileIo::kCached);
     if (!file.ok()) return file.status();
     Result<FileIdentity> now = (*file)->Identity();
     if (!now.ok()) return now.status();

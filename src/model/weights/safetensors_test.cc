@@ -279,7 +279,7 @@ TEST_F(SafetensorsFolderTest, SaysWhyAFolderHasNoWeights) {
 
 TEST_F(SafetensorsFolderTest, ReportsAFailedListing) {
   FaultEnv env(Env::Default());
-  env.FailAt(1, false);
+  env.FailAt(1);
   EXPECT_EQ(Safetensors::Open(env, dir_.path()).status().code(), StatusCode::kIo);
 }
 
@@ -288,7 +288,7 @@ TEST_F(SafetensorsFolderTest, SurvivesEveryFault) {
   FaultEnv env(Env::Default());
   for (int64_t n = 1;; ++n) {
     ASSERT_LT(n, 100);
-    env.FailAt(n, false);
+    env.FailAt(n);
     Result<Safetensors> weights = Safetensors::Open(env, dir_.path());
     if (env.faults() == 0) {
       EXPECT_TRUE(weights.ok());

@@ -368,7 +368,7 @@ TEST_F(ChatTemplateLoadTest, ReportsEveryFailedRead) {
   Write("additional_chat_templates/a.jinja", "y");
   FaultEnv env(Env::Default());
   for (int call = 1;; ++call) {
-    env.FailAt(call, false);
+    env.FailAt(call);
     const auto loaded = ChatTemplate::Load(&env, dir_);
     if (env.faults() == 0) {
       EXPECT_TRUE(loaded.ok());

@@ -1,0 +1,105 @@
+#include "engine/blueprint.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "base/thread_pool.h"
+
+namespace headway {
+namespace {
+
+// What blueprints are made from, with heads of `head_dim` elements.
+struct Subject {
+  explicit Subject(int head_dim) {
+    config.shape = {2, 2 * head_dim, 2, 2, head_dim, 80, 96, DType::kBF16};
+    config.windows.assign(2, 0);
+  }
+  Result<Blueprint> Draw(const BackendInfo& backend, const KernelSizes& kernels) const {
+    BlueprintInputs inputs;
+    inputs.settings = &settings;
+    inputs.config = &config;
+    inputs.pattern = &pattern;
+    inputs.backend = backend;
+    inputs.kernels = &kernels;
+    if (backend.own_memory) inputs.device_memory = backend.memory;
+    return MakeBlueprint(inputs, {{1000}});
+  }
+  Result<Blueprint> OnGpu() const {
+    const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
+    return Draw(gpu.info, *gpu.sizes);
+  }
+  Result<Blueprint> OnCpu() const {
+    ThreadPool pool(1);
+    const std::unique_ptr<Backend> cpu = *NewBackend("cpu", "auto");
+    const std::unique_ptr<Kernels> kernels = *cpu->NewKernels(&pool, nullptr);
+    return Draw(cpu->info(), *kernels);
+  }
+
+  Settings settings;
+  ModelConfig config;
+  kv::HeadPattern pattern;
+};
+
+void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {
+  EXPECT_EQ(blueprint.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(blueprint.status().message(), message);
+}
+
+TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {
+  for (const int head_dim : {8, 64, 256}) {
+    EXPECT_TRUE(Subject(head_dim).OnGpu().ok()) << head_dim;
+    EXPECT_TRUE(Subject(head_dim).OnCpu().ok()) << head_dim;
+  }
+  for (const int head_dim : {4, 20, 264}) {
+    ExpectUnsupported(Subject(head_dim).OnGpu(), "this device does not attend to heads of " +
+                                                     std::to_string(head_dim) +
+                                                     " elements; use device cpu");
+    EXPECT_TRUE(Subject(head_dim).OnCpu().ok()) << head_dim;
+  }
+}
+
+TEST(Blueprint, EncodingsThatKernelsDoNotAttendToAreRefused) {
+  Subject odd(5);
+  EXPECT_TRUE(odd.OnCpu().ok());
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4}) {
+    odd.settings.encoding = encoding;
+    ExpectUnsupported(odd.OnCpu(), std::string("kv_encoding ") + EncodingName(encoding) +
+                                       ": this device does not attend to heads of 5 elements in "
+                                       "it; leave it out");
+    Subject even(6);
+    even.settings.encoding = encoding;
+    EXPECT_TRUE(even.OnCpu().ok());
+  }
+}
+
+// Kernels that want more of an address than the cache gives.
+class WideKernels : public KernelSizes {
+ public:
+  explicit WideKernels(int64_t pages, int64_t params) : pages_(pages), params_(params) {}
+  DType ActivationDType(DType) const override { return DType::kF32; }
+  int64_t DecodeSplit(int64_t) const override { return 512; }
+  int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
+  bool TakesEncoding(Encoding) const override { return true; }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return request.page_alignment % pages_ == 0 &&
+           (request.encoding == Encoding::kNone || request.param_alignment % params_ == 0);
+  }
+
+ private:
+  const int64_t pages_, params_;
+};
+
+TEST(Blueprint, AlignmentsThatTheCacheLacksAreRefused) {
+  Subject subject(8);
+  subject.settings.encoding = Encoding::kInt8;
+  EXPECT_TRUE(subject.Draw({}, WideKernels(4096, 16)).ok());
+  ExpectUnsupported(subject.Draw({}, WideKernels(1 << 20, 16)),
+                    "this device does not attend to heads of 8 elements");
+  ExpectUnsupported(subject.Draw({}, WideKernels(4096, 4096)),
+                    "kv_encoding int8: this device does not attend to heads of 8 elements in it; "
+                    "leave it out");
+}
+
+}  // namespace
+}  // namespace headway
