@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "support/forwarding_kernels.h"
 #include "support/grid.h"
 #include "support/step_harness.h"
 
@@ -22,10 +23,10 @@ kv::HeadPattern Pattern(int64_t sink, int64_t recent) {
 
 // Another kernel library that computes attention from its definition, key by key in double, under
 // the mask of a pattern. All tokens come in one step, whose keys are all in one run.
-class PlainAttention : public Kernels {
+class PlainAttention : public ForwardingKernels {
  public:
   PlainAttention(std::unique_ptr<Kernels> kernels, kv::HeadPattern pattern)
-      : kernels_(std::move(kernels)), pattern_(std::move(pattern)) {}
+      : ForwardingKernels(std::move(kernels)), pattern_(std::move(pattern)) {}
 
   // Of the last token: the share of attention behind sink and recent keys, [layers][query heads],
   // whether the heads stream or not.
@@ -45,49 +46,6 @@ class PlainAttention : public Kernels {
       }
     }
   }
-
-  std::string name() const override { return "plain"; }
-  DType ActivationDType(DType weights) const override { return kernels_->ActivationDType(weights); }
-  int64_t DecodeSplit(int64_t length) const override { return kernels_->DecodeSplit(length); }
-  int64_t WorkspaceBytes(const KernelLimits& limits) const override {
-    return kernels_->WorkspaceBytes(limits);
-  }
-  Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
-    return kernels_->Prepare(limits, device, budget);
-  }
-  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, EmbedResult result,
-             float* x) override {
-    kernels_->Embed(s, table, ids, result, x);
-  }
-  void Norm(Stream& s, const float* x, const NormView& norm, int64_t rows, int64_t width,
-            void* y) override {
-    kernels_->Norm(s, x, norm, rows, width, y);
-  }
-  void NormInPlace(Stream& s, const NormView& norm, int64_t rows, int64_t width,
-                   float* x) override {
-    kernels_->NormInPlace(s, norm, rows, width, x);
-  }
-  void HeadNorm(Stream& s, const float* weight, float eps, const HeadRows& rows) override {
-    kernels_->HeadNorm(s, weight, eps, rows);
-  }
-  void Linear(Stream& s, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
-    kernels_->Linear(s, x, rows, ops);
-  }
-  void SwiGlu(Stream& s, const void* gate, const void* up, int64_t count, void* y) override {
-    kernels_->SwiGlu(s, gate, up, count, y);
-  }
-  void RopeAngles(Stream& s, const RopeAnglesItem& item) override { kernels_->RopeAngles(s, item); }
-  void Rope(Stream& s, const RopeTable& table, const HeadRows& rows) override {
-    kernels_->Rope(s, table, rows);
-  }
-  void StoreKv(Stream& s, const PageFormat& format, std::span<const StoreKvItem> items) override {
-    kernels_->StoreKv(s, format, items);
-  }
-  void Merge(Stream& s, int head_dim, std::span<const MergeItem> items) override {
-    kernels_->Merge(s, head_dim, items);
-  }
-  void Sample(Stream& s, std::span<const SampleItem> items) override { kernels_->Sample(s, items); }
-  void Score(Stream& s, std::span<const ScoreItem> items) override { kernels_->Score(s, items); }
 
  private:
   double Query(const PageFormat& format, const AttentionParams& params, const AttentionItem& item,
@@ -123,7 +81,6 @@ class PlainAttention : public Kernels {
     return 1.0 - near / all;
   }
 
-  std::unique_ptr<Kernels> kernels_;
   const kv::HeadPattern pattern_;
 };
 

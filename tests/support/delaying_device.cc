@@ -100,6 +100,20 @@ std::vector<std::remove_const_t<T>> CopyOf(std::span<T> items) {
   return {items.begin(), items.end()};
 }
 
+// The segments of items, whose spans end with the call, and those items with them.
+template <typename Item>
+std::vector<std::vector<SegmentPlace>> PlacesOf(std::span<const Item> items) {
+  std::vector<std::vector<SegmentPlace>> places;
+  for (const Item& item : items) places.push_back(CopyOf(item.keys.segments));
+  return places;
+}
+template <typename Item>
+std::vector<Item> WithPlaces(std::vector<Item> items,
+                             const std::vector<std::vector<SegmentPlace>>& places) {
+  for (size_t i = 0; i < items.size(); ++i) items[i].keys.segments = places[i];
+  return items;
+}
+
 class DelayingKernels final : public Kernels {
  public:
   DelayingKernels(std::unique_ptr<Kernels> inner, Device& device, Delays* delays)
@@ -193,6 +207,28 @@ class DelayingKernels final : public Kernels {
               std::span<const AttentionItem> items) override {
     Run(stream, [this, format, group, params, copy = CopyOf(items)](Stream& s) {
       inner_->Attend(s, format, group, params, copy);
+    });
+  }
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return inner_->SupportsSelection(format, summary, group);
+  }
+  void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    Run(stream, [this, format, summary, copy = CopyOf(items)](Stream& s) {
+      inner_->Summarize(s, format, summary, copy);
+    });
+  }
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items), places = PlacesOf(items)](Stream& s) {
+      inner_->SelectBlocks(s, format, summary, group, scale, WithPlaces(copy, places));
+    });
+  }
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items), places = PlacesOf(items)](Stream& s) {
+      inner_->AttendBlocks(s, format, summary, group, scale, WithPlaces(copy, places));
     });
   }
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {

@@ -163,6 +163,7 @@ Layout StepHarness::LayOutFor(const Model& model, int sequences, int64_t max_len
   basis.page_slots = config_.page_slots;
   basis.encoding = config_.encoding;
   basis.pattern = config_.pattern;
+  basis.selection = config_.selection;
   basis.lengths.assign(static_cast<size_t>(sequences), max_length);
   basis.kernels = kernels_.get();
   plan::CacheChoice cut;
@@ -180,9 +181,9 @@ Layout StepHarness::LayOutFor(const Model& model, int sequences, int64_t max_len
 void StepHarness::MakeBudgets(kv::StoreOptions* options) {
   const kv::StoreFootprint fixed = kv::FootprintOf(*options);
   const int64_t slab = options->format.slab_bytes();
-  device_budget_ = std::make_unique<Budget>("device", fixed.open_pages + fixed.append_buffer +
-                                                          fixed.streaming_heads + fixed.staging +
-                                                          config_.device_slabs * slab);
+  device_budget_ = std::make_unique<Budget>(
+      "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
+                    fixed.summaries + config_.device_slabs * slab);
   host_budget_ =
       std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
                                            config_.host_slabs * options->format.x_slab_bytes());

@@ -46,6 +46,7 @@ struct HarnessConfig {
   int x_segments = 0;
   int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half
   kv::HeadPattern pattern;
+  kv::SelectionPolicy selection;
   bool host = false;        // there is a path `host`
   double host_share = 0.0;  // of it; above 0 there is one
   bool adapt = false;       // correct it after each step

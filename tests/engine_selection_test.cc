@@ -1,0 +1,208 @@
+// The path `selection`: keys that are all listed are attended to exactly; where pages lie, forks
+// and cuts never change a bit; short contexts are read whole.
+#include <gtest/gtest.h>
+
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/forwarding_kernels.h"
+#include "support/grid.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+kv::SelectionPolicy PolicyOf(int64_t keys, SummaryKind kind = SummaryKind::kMoments) {
+  kv::SelectionPolicy policy;
+  policy.summary = {kind, 4};
+  policy.keys = keys;
+  policy.sink = 6;
+  policy.recent = 20;
+  policy.share = kind == SummaryKind::kMoments ? BudgetShare::kLayer : BudgetShare::kHead;
+  return policy;
+}
+
+// Lists all blocks, whatever they score.
+class ListsAll : public ForwardingKernels {
+ public:
+  ListsAll(std::unique_ptr<Kernels> inner, int64_t* calls)
+      : ForwardingKernels(std::move(inner)), calls_(calls) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat&, const SummaryFormat&, int, float,
+                    std::span<const SelectItem> items) override {
+    for (const SelectItem& item : items) {
+      ASSERT_LE(item.keys.blocks, item.capacity);
+      ASSERT_LT(item.budget.far_blocks, item.budget.far_end - item.budget.far_begin);
+      std::vector<int32_t>& lists = kept_.emplace_back();
+      for (int head = 0; head < item.keys.heads; ++head) {
+        for (int64_t i = 0; i < item.capacity; ++i) lists.push_back(static_cast<int32_t>(i));
+      }
+      std::vector<int32_t>& counts = kept_.emplace_back(
+          static_cast<size_t>(item.keys.heads), static_cast<int32_t>(item.keys.blocks));
+      stream.Copy(reinterpret_cast<std::byte*>(item.blocks),
+                  reinterpret_cast<const std::byte*>(lists.data()), lists.size() * sizeof(int32_t));
+      stream.Copy(reinterpret_cast<std::byte*>(item.counts),
+                  reinterpret_cast<const std::byte*>(counts.data()),
+                  counts.size() * sizeof(int32_t));
+      ++*calls_;
+    }
+  }
+
+ private:
+  int64_t* const calls_;
+  std::list<std::vector<int32_t>> kept_;  // until the stream has passed the copies
+};
+
+HarnessConfig ListingAll(HarnessConfig config, int64_t keys, int64_t* calls) {
+  config.selection = PolicyOf(keys);
+  config.wrap_kernels = [calls](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<ListsAll>(std::move(kernels), calls);
+  };
+  return config;
+}
+
+class Selection : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Selection, KeysThatAreAllListedAreAttendedToExactly) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(300, 96, 7);
+  constexpr int64_t kDecode = 24;
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8, Encoding::kInt4}) {
+    HarnessConfig config = HarnessConfig::Default();
+    config.encoding = encoding;
+    const LogitRows expected = RunTokens(*model, config, tokens, kDecode);
+    for (const int group_heads : {0, 1, 2}) {
+      for (const int64_t device_slabs : {1 << 20, 5}) {
+        int64_t calls = 0;
+        HarnessConfig selecting = ListingAll(config, 160, &calls);
+        selecting.group_heads = group_heads;
+        selecting.device_slabs = device_slabs;
+        ExpectNear(*model, expected, RunTokens(*model, selecting, tokens, kDecode),
+                   "groups of " + std::to_string(group_heads));
+        EXPECT_EQ(calls, kDecode * model->shape().layers);
+      }
+    }
+  }
+}
+
+// Segments on disk are read whole.
+TEST_P(Selection, WhatIsOnDiskIsAttendedToExactly) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 8);
+  HarnessConfig config = HarnessConfig::Default();
+  const LogitRows expected = RunTokens(*model, config, tokens, 10);
+  int64_t calls = 0;
+  HarnessConfig selecting = ListingAll(config, 120, &calls);
+  selecting.group_heads = 1;
+  selecting.device_slabs = 20;
+  selecting.host_slabs = 50;
+  ExpectNear(*model, expected, RunTokens(*model, selecting, tokens, 10), "partly on disk");
+  EXPECT_GT(calls, 0);
+}
+
+TEST_P(Selection, BatchesLiveAsExactOnes) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const HarnessConfig exact = HarnessConfig::Default();
+  int64_t calls = 0;
+  HarnessConfig selecting = ListingAll(exact, 44, &calls);
+  HarnessConfig away = selecting;
+  away.placement = kv::PlacementKind::kHostOnly;
+  away.device_slabs = 0;
+  ExpectBatchesNear(*model, {exact, selecting, away});
+  EXPECT_GT(calls, 0);
+}
+
+TEST_P(Selection, WherePagesLieNeverChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
+  for (const SummaryKind kind : {SummaryKind::kMoments, SummaryKind::kBoxes}) {
+    HarnessConfig config = HarnessConfig::Default();
+    config.selection = PolicyOf(40, kind);
+    const LogitRows expected = RunTokens(*model, config, tokens, 40);
+    for (const kv::PlacementKind placement :
+         {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly}) {
+      for (const int group_heads : {0, 1, 2}) {
+        HarnessConfig other = config;
+        other.placement = placement;
+        other.group_heads = group_heads;
+        other.device_slabs = placement == kv::PlacementKind::kHostOnly ? 0 : 7;
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 40),
+                       "placement " + std::to_string(static_cast<int>(placement)) +
+                           ", groups of " + std::to_string(group_heads));
+      }
+    }
+  }
+}
+
+// Few keys are not exact, or the path does nothing.
+TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 10);
+  const LogitRows exact = RunTokens(*model, config, tokens, 10);
+  config.selection = PolicyOf(8);
+  const LogitRows chosen = RunTokens(*model, config, tokens, 10);
+  ASSERT_EQ(exact.size(), chosen.size());
+  ExpectSameBits(LogitRows(exact.begin(), exact.end() - 10),
+                 LogitRows(chosen.begin(), chosen.end() - 10), "prefill");
+  EXPECT_NE(exact.back(), chosen.back());
+  // All keys fit: the same bits as without a selection.
+  config.selection = PolicyOf(4096);
+  ExpectSameBits(exact, RunTokens(*model, config, tokens, 10), "a budget for all");
+}
+
+// The summaries of a sequence that was forked and cut back are those of one that never was.
+TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(24);
+  constexpr int64_t kLength = 320;
+  const RopeFrequencies rope = RopeOf(*model, kLength);
+  const std::vector<TokenId> first = RandomTokens(256, 96, 11);
+  std::vector<TokenId> second(first.begin(), first.begin() + 144);  // cut within a segment
+  for (const TokenId token : RandomTokens(64, 96, 12)) second.push_back(token);
+  const std::vector<TokenId> last = RandomTokens(12, 96, 13);
+
+  const auto decode = [&](StepHarness& h, kv::SequenceId sequence) {
+    LogitRows rows;
+    for (const TokenId token : last) {
+      Result<LogitRows> row = h.Append(sequence, {&token, 1}, rope);
+      EXPECT_TRUE(row.ok()) << row.status().message();
+      if (row.ok()) rows.push_back((*row)[0]);
+    }
+    return rows;
+  };
+  const auto append = [&](StepHarness& h, kv::SequenceId sequence, std::span<const TokenId> some) {
+    ASSERT_TRUE(h.Append(sequence, some, rope).ok());
+  };
+  LogitRows expected;
+  {
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    const kv::SequenceId whole = *(*h)->NewSequence();
+    append(**h, whole, std::span(second).first(144));
+    append(**h, whole, std::span(second).subspan(144));
+    expected = decode(**h, whole);
+  }
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId begun = *(*h)->NewSequence();
+  append(**h, begun, std::span(first).first(144));
+  const kv::SequenceId fork = *(*h)->store().Fork(begun);
+  append(**h, begun, std::span(first).subspan(144));
+  append(**h, fork, std::span(second).subspan(144));
+  ExpectSameBits(expected, decode(**h, fork), "a fork");
+  (*h)->store().Drop(fork);
+  ASSERT_EQ(*(*h)->store().Truncate(begun, 144), 144);
+  append(**h, begun, std::span(second).subspan(144));
+  ExpectSameBits(expected, decode(**h, begun), "cut back");
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Selection, ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& instance) { return std::string(DTypeName(instance.param)); });
+
+}  // namespace
+}  // namespace headway::testing

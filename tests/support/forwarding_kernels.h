@@ -1,0 +1,96 @@
+// ForwardingKernels: kernels that do what others do. A test changes one call of them.
+#ifndef HEADWAY_TESTS_SUPPORT_FORWARDING_KERNELS_H_
+#define HEADWAY_TESTS_SUPPORT_FORWARDING_KERNELS_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/kernels.h"
+
+namespace headway::testing {
+
+class ForwardingKernels : public Kernels {
+ public:
+  explicit ForwardingKernels(std::unique_ptr<Kernels> inner) : inner_(std::move(inner)) {}
+
+  std::string name() const override { return inner_->name(); }
+  DType ActivationDType(DType weights) const override { return inner_->ActivationDType(weights); }
+  int64_t DecodeSplit(int64_t length) const override { return inner_->DecodeSplit(length); }
+  int64_t WorkspaceBytes(const KernelLimits& limits) const override {
+    return inner_->WorkspaceBytes(limits);
+  }
+  bool TakesEncoding(Encoding encoding) const override { return inner_->TakesEncoding(encoding); }
+  bool SupportsAttention(const AttentionRequest& request) const override {
+    return inner_->SupportsAttention(request);
+  }
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return inner_->SupportsSelection(format, summary, group);
+  }
+  Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
+    return inner_->Prepare(limits, device, budget);
+  }
+  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, EmbedResult result,
+             float* x) override {
+    inner_->Embed(s, table, ids, result, x);
+  }
+  void Norm(Stream& s, const float* x, const NormView& norm, int64_t rows, int64_t width,
+            void* y) override {
+    inner_->Norm(s, x, norm, rows, width, y);
+  }
+  void NormInPlace(Stream& s, const NormView& norm, int64_t rows, int64_t width,
+                   float* x) override {
+    inner_->NormInPlace(s, norm, rows, width, x);
+  }
+  void HeadNorm(Stream& s, const float* weight, float eps, const HeadRows& rows) override {
+    inner_->HeadNorm(s, weight, eps, rows);
+  }
+  void Linear(Stream& s, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
+    inner_->Linear(s, x, rows, ops);
+  }
+  void SwiGlu(Stream& s, const void* gate, const void* up, int64_t count, void* y) override {
+    inner_->SwiGlu(s, gate, up, count, y);
+  }
+  void Convert(Stream& s, const ConvertItem& item) override { inner_->Convert(s, item); }
+  void RopeAngles(Stream& s, const RopeAnglesItem& item) override { inner_->RopeAngles(s, item); }
+  void Rope(Stream& s, const RopeTable& table, const HeadRows& rows) override {
+    inner_->Rope(s, table, rows);
+  }
+  void StoreKv(Stream& s, const PageFormat& format, std::span<const StoreKvItem> items) override {
+    inner_->StoreKv(s, format, items);
+  }
+  void EncodePages(Stream& s, const PageFormat& format,
+                   std::span<const EncodePagesItem> items) override {
+    inner_->EncodePages(s, format, items);
+  }
+  void Attend(Stream& s, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    inner_->Attend(s, format, group, params, items);
+  }
+  void Merge(Stream& s, int head_dim, std::span<const MergeItem> items) override {
+    inner_->Merge(s, head_dim, items);
+  }
+  void Summarize(Stream& s, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    inner_->Summarize(s, format, summary, items);
+  }
+  void SelectBlocks(Stream& s, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const SelectItem> items) override {
+    inner_->SelectBlocks(s, format, summary, group, scale, items);
+  }
+  void AttendBlocks(Stream& s, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const AttendBlocksItem> items) override {
+    inner_->AttendBlocks(s, format, summary, group, scale, items);
+  }
+  void Sample(Stream& s, std::span<const SampleItem> items) override { inner_->Sample(s, items); }
+  void Score(Stream& s, std::span<const ScoreItem> items) override { inner_->Score(s, items); }
+
+ protected:
+  const std::unique_ptr<Kernels> inner_;
+};
+
+}  // namespace headway::testing
+
+#endif  // HEADWAY_TESTS_SUPPORT_FORWARDING_KERNELS_H_
