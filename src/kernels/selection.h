@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "base/bytes.h"
@@ -35,6 +36,16 @@ struct SummaryFormat {
   int64_t code_bytes(int head_dim) const { return int64_t{2} * head_dim; }  // of a block
   static constexpr int64_t scale_bytes() { return 2 * sizeof(float); }      // of a block
 };
+
+// What every implementation asks of pages and blocks: sums of products of codes are below 2^31, and
+// worth is below the end of its codes.
+constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summary, int group) {
+  constexpr int kMaxHeadDim = 256;
+  constexpr int kMaxGroup = 64;
+  return format.head_dim > 0 && format.head_dim <= kMaxHeadDim && group > 0 && group <= kMaxGroup &&
+         summary.kept() && format.page_slots % summary.block_slots == 0 &&
+         (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
+}
 
 // Keys of closed pages, whole blocks of `heads` heads in the pages' dtype, whose summaries are to
 // be made; page_run.count is a multiple of block_slots, and the first slot begins a block. V is not
@@ -63,6 +74,9 @@ struct BlockedKeys {
   int group_heads = 1;                     // heads of a head group; the last may have fewer
   int64_t blocks = 0;                      // of a head
   int64_t segment_blocks = 0;              // of a full segment
+
+  int64_t head_groups() const { return CeilDiv(heads, group_heads); }
+  int64_t group_segments() const { return std::ssize(segments) / head_groups(); }
 
   // In a slab, in bytes: of K, from the slab's beginning; V lies as K, v_offset behind it;
   // parameters of encoded pages as PageRun has them.
@@ -106,9 +120,9 @@ struct SelectItem {
   BlockedKeys keys;
   SelectionBudget budget;
   // Written: the listed blocks of each head, ascending, and how many they are. Device memory.
-  int32_t* blocks = nullptr;  // [heads, capacity]
-  int64_t capacity = 0;       // at least budget.Capacity
-  int32_t* counts = nullptr;  // [heads]
+  int32_t* blocks = nullptr;     // [heads, capacity]
+  int64_t capacity = 0;          // at least budget.Capacity
+  int32_t* counts = nullptr;     // [heads]
   std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
 };
 
@@ -121,25 +135,25 @@ struct AttendBlocksItem {
   const int32_t* blocks = nullptr;  // as SelectItem
   int64_t capacity = 0;
   const int32_t* counts = nullptr;
-  int64_t split = 0;  // a multiple of block_slots
-  int parts = 0;      // at least CeilDiv(capacity * block_slots, split)
-  float* o = nullptr;    // [heads, group, head_dim]
+  int64_t split = 0;   // a multiple of block_slots
+  int parts = 0;       // at least CeilDiv(capacity * block_slots, split)
+  float* o = nullptr;  // [heads, group, head_dim]
   int64_t o_part_stride = 0;
   float* lse = nullptr;  // [heads, group]
   int64_t lse_part_stride = 0;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
 };
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments of
-// all head groups.
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments
+// of all head groups.
 constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments) {
   constexpr int64_t kLine = 256;
   const int64_t query_heads = int64_t{heads} * group;
-  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +       // scores
-         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +          // codes of worth
-         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +   // their histograms
-         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +            // where they lie
-         RoundUp(query_heads * int64_t{1024}, kLine);                          // queries, and sums
+  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +      // scores
+         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
+         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
+         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
+         RoundUp(query_heads * int64_t{1024}, kLine);                         // queries, and sums
 }
 
 class SelectionKernels {

@@ -37,6 +37,9 @@ constexpr RowScale ScaleOf(float largest, float levels) {
   if (!(largest > 0x1p-100f && largest < 0x1p100f)) return {};
   return {largest / levels, levels / largest};
 }
+// The largest size of a row is that of the largest bits: NaN's are above infinity's, and those
+// above all others', so that one that is not finite shows.
+constexpr uint32_t SizeBits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
 inline constexpr float kSignedLevels = 127.0f;    // means, least and greatest keys
 inline constexpr float kVarianceLevels = 255.0f;  // variances
 inline constexpr float kQueryLevels = 32767.0f;   // queries, and their squares
@@ -77,7 +80,7 @@ constexpr float ShareOf(uint32_t weight, uint64_t sum) {
 // --- Worth: the sum of a group's shares, added from its first query head on, in [0, 64].
 inline constexpr int kWorthCodes = 2048;
 constexpr uint32_t WorthCode(float worth) {
-  constexpr int kSteps = 5;         // bits behind the exponent
+  constexpr int kSteps = 5;                          // bits behind the exponent
   constexpr uint32_t kLeast = (127 - 57) << kSteps;  // of 2^-57: 64 powers of two fit
   const uint32_t code = std::bit_cast<uint32_t>(worth) >> (23 - kSteps);
   if (code <= kLeast) return 0;

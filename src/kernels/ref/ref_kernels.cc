@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "kernels/ref/ref_attention.h"
 #include "kernels/ref/ref_sampling.h"
+#include "kernels/ref/ref_selection.h"
 
 namespace headway {
 namespace {
@@ -140,6 +141,23 @@ class RefKernels : public Kernels {
   void AddSinks(Stream&, const float* sink_logits, int64_t tokens, int heads, int head_dim,
                 float* o, float* lse) override {
     ref::AddSinks(sink_logits, tokens, heads, head_dim, o, lse);
+  }
+
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return SelectionFits(format, summary, group);
+  }
+  void Summarize(Stream&, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    ref::Summarize(format, summary, items);
+  }
+  void SelectBlocks(Stream&, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const SelectItem> items) override {
+    ref::SelectBlocks(format, summary, group, scale, items);
+  }
+  void AttendBlocks(Stream&, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const AttendBlocksItem> items) override {
+    ref::AttendBlocks(format, summary, group, scale, items);
   }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {
