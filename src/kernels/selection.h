@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "base/bytes.h"
@@ -35,6 +36,16 @@ struct SummaryFormat {
   int64_t code_bytes(int head_dim) const { return int64_t{2} * head_dim; }  // of a block
   static constexpr int64_t scale_bytes() { return 2 * sizeof(float); }      // of a block
 };
+
+// What every implementation asks of pages and blocks: sums of products of codes are below 2^31, and
+// worth is below the end of its codes.
+constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summary, int group) {
+  constexpr int kMaxHeadDim = 256;
+  constexpr int kMaxGroup = 64;
+  return format.head_dim > 0 && format.head_dim <= kMaxHeadDim && group > 0 && group <= kMaxGroup &&
+         summary.kept() && format.page_slots % summary.block_slots == 0 &&
+         (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
+}
 
 // Keys of closed pages, whole blocks of `heads` heads in the pages' dtype, whose summaries are to
 // be made; page_run.count is a multiple of block_slots, and the first slot begins a block. V is not
@@ -63,6 +74,9 @@ struct BlockedKeys {
   int group_heads = 1;                     // heads of a head group; the last may have fewer
   int64_t blocks = 0;                      // of a head
   int64_t segment_blocks = 0;              // of a full segment
+
+  int64_t head_groups() const { return CeilDiv(heads, group_heads); }
+  int64_t group_segments() const { return std::ssize(segments) / head_groups(); }
 
   // In a slab, in bytes: of K, from the slab's beginning; V lies as K, v_offset behind it;
   // parameters of encoded pages as PageRun has them.

@@ -37,6 +37,9 @@ constexpr RowScale ScaleOf(float largest, float levels) {
   if (!(largest > 0x1p-100f && largest < 0x1p100f)) return {};
   return {largest / levels, levels / largest};
 }
+// The largest size of a row is that of the largest bits: NaN's are above infinity's, and those
+// above all others', so that one that is not finite shows.
+constexpr uint32_t SizeBits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
 inline constexpr float kSignedLevels = 127.0f;    // means, least and greatest keys
 inline constexpr float kVarianceLevels = 255.0f;  // variances
 inline constexpr float kQueryLevels = 32767.0f;   // queries, and their squares

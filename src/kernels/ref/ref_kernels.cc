@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "kernels/ref/ref_attention.h"
 #include "kernels/ref/ref_sampling.h"
+#include "kernels/ref/ref_selection.h"
 
 namespace headway {
 namespace {
@@ -135,6 +136,23 @@ class RefKernels : public Kernels {
 
   void Merge(Stream&, int head_dim, std::span<const MergeItem> items) override {
     ref::Merge(head_dim, items);
+  }
+
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return SelectionFits(format, summary, group);
+  }
+  void Summarize(Stream&, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    ref::Summarize(format, summary, items);
+  }
+  void SelectBlocks(Stream&, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const SelectItem> items) override {
+    ref::SelectBlocks(format, summary, group, scale, items);
+  }
+  void AttendBlocks(Stream&, const PageFormat& format, const SummaryFormat& summary, int group,
+                    float scale, std::span<const AttendBlocksItem> items) override {
+    ref::AttendBlocks(format, summary, group, scale, items);
   }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {

@@ -1,0 +1,374 @@
+#include "kernels/ref/ref_selection.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/half.h"
+#include "kernels/page_codec.h"
+#include "kernels/selection_math.h"
+
+namespace headway::ref {
+namespace {
+
+namespace math = selection;
+
+constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
+
+// Numbers as codes with one scale.
+struct CodedRow {
+  float scale = 0;
+  std::vector<int32_t> codes;
+};
+
+CodedRow Coded(const std::vector<float>& x, float largest, float levels) {
+  const math::RowScale row = math::ScaleOf(largest, levels);
+  CodedRow coded{row.scale, std::vector<int32_t>(x.size(), 0)};
+  if (row.scale == 0.0f) return coded;
+  for (size_t i = 0; i < x.size(); ++i) coded.codes[i] = math::Nearest(x[i] * row.inverse);
+  return coded;
+}
+
+float LargestOf(const std::vector<float>& x) {
+  uint32_t largest = 0;
+  for (const float value : x) largest = std::max(largest, math::SizeBits(value));
+  return std::bit_cast<float>(largest);
+}
+
+// The two rows of a block's summary.
+struct Summary {
+  CodedRow first;
+  CodedRow second;
+};
+
+Summary MomentsOf(const std::vector<std::vector<float>>& keys) {
+  const size_t dim = keys.front().size();
+  const float share = 1.0f / static_cast<float>(keys.size());
+  std::vector<float> mean(dim, 0.0f);
+  std::vector<float> variance(dim, 0.0f);
+  for (size_t i = 0; i < dim; ++i) {
+    for (const std::vector<float>& key : keys) mean[i] += key[i];
+    mean[i] *= share;
+    for (const std::vector<float>& key : keys) {
+      const float off = key[i] - mean[i];
+      variance[i] += off * off;
+    }
+    variance[i] *= share;
+  }
+  return {Coded(mean, LargestOf(mean), math::kSignedLevels),
+          Coded(variance, LargestOf(variance), math::kVarianceLevels)};
+}
+
+Summary BoxOf(const std::vector<std::vector<float>>& keys) {
+  std::vector<float> least = keys.front();
+  std::vector<float> greatest = keys.front();
+  float largest = 0;  // NaN where a key holds that
+  for (const std::vector<float>& key : keys) {
+    largest =
+        std::bit_cast<float>(std::max(math::SizeBits(largest), math::SizeBits(LargestOf(key))));
+    for (size_t i = 0; i < key.size(); ++i) {
+      least[i] = key[i] < least[i] ? key[i] : least[i];
+      greatest[i] = greatest[i] < key[i] ? key[i] : greatest[i];
+    }
+  }
+  return {Coded(least, largest, math::kSignedLevels),
+          Coded(greatest, largest, math::kSignedLevels)};
+}
+
+// Keys of block `block` of a run's head `head`.
+std::vector<std::vector<float>> KeysOf(const PageFormat& format, int block_slots,
+                                       const SummarizeItem& item, int64_t head, int64_t block) {
+  std::vector<std::vector<float>> keys;
+  for (int64_t slot = 0; slot < block_slots; ++slot) {
+    const int64_t at = item.keys.first_slot + block * block_slots + slot;
+    const std::byte* page =
+        item.keys.k + head * item.keys.head_stride + at / format.page_slots * item.keys.page_stride;
+    keys.emplace_back();
+    for (int64_t i = 0; i < format.head_dim; ++i) {
+      keys.back().push_back(
+          LoadAsFloat(page, at % format.page_slots * format.head_dim + i, format.dtype));
+    }
+  }
+  return keys;
+}
+
+void StoreSummary(const Summary& summary, std::byte* codes, float* scales) {
+  // Codes of a variance are up to 255: as bytes, unsigned; others are signed.
+  for (const CodedRow* row : {&summary.first, &summary.second}) {
+    for (const int32_t code : row->codes) *codes++ = static_cast<std::byte>(code & 0xFF);
+    *scales++ = row->scale;
+  }
+}
+
+// Where block `block` of head `head` of one sequence and layer lies.
+struct BlockPlace {
+  const SegmentPlace* segment = nullptr;
+  int64_t head = 0;   // in its group
+  int64_t block = 0;  // in its segment
+};
+
+BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
+  const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
+                                           block / keys.segment_blocks);
+  HEADWAY_CHECK(segment < keys.segments.size());
+  return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
+}
+
+// --- Scores
+
+// A query head as scores see it.
+struct CodedQuery {
+  CodedRow q;
+  CodedRow squares;
+  math::QueryFactors factors;
+};
+
+CodedQuery QueryOf(const float* q, int head_dim, float scale) {
+  const std::vector<float> row(q, q + head_dim);
+  std::vector<float> squares;
+  for (const float value : row) squares.push_back(value * value);
+  CodedQuery query{Coded(row, LargestOf(row), math::kQueryLevels),
+                   Coded(squares, LargestOf(squares), math::kQueryLevels),
+                   {}};
+  query.factors = math::MomentFactors(query.q.scale, query.squares.scale, scale);
+  return query;
+}
+
+float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const CodedQuery& query,
+              int64_t head, int64_t block) {
+  const auto dim = static_cast<int64_t>(query.q.codes.size());
+  const BlockPlace place = PlaceOf(keys, head, block);
+  const std::byte* codes = place.segment->summary + place.head * keys.codes_head_stride +
+                           place.block * summary.code_bytes(static_cast<int>(dim));
+  const float* scales =
+      reinterpret_cast<const float*>(place.segment->summary + keys.scales_offset) +
+      place.head * keys.scales_head_stride + 2 * place.block;
+  const auto* row0 = reinterpret_cast<const int8_t*>(codes);
+  int32_t first = 0;
+  int32_t second = 0;
+  for (int64_t i = 0; i < dim; ++i) {
+    const int32_t q = query.q.codes[static_cast<size_t>(i)];
+    if (summary.kind == SummaryKind::kBoxes) {
+      first += std::max(q * row0[i], q * row0[dim + i]);
+    } else {
+      first += q * row0[i];
+      second += query.squares.codes[static_cast<size_t>(i)] *
+                reinterpret_cast<const uint8_t*>(codes)[dim + i];
+    }
+  }
+  return summary.kind == SummaryKind::kBoxes
+             ? math::BoxScore(query.factors, scales[0], first)
+             : math::MomentScore(query.factors, scales[0], first, scales[1], second);
+}
+
+// Each block's share for one query head, added to its worth.
+void AddShares(const std::vector<float>& scores, std::vector<float>& worth) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (const float score : scores) largest = score > largest ? score : largest;
+  uint64_t sum = 0;
+  for (const float score : scores) sum += math::ShareWeight(largest, score);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    worth[i] += math::ShareOf(math::ShareWeight(largest, scores[i]), sum);
+  }
+}
+
+// --- Lists
+
+// A far block that may be chosen, in the order of choice.
+struct Candidate {
+  uint32_t code = 0;
+  int head = 0;
+  int64_t block = 0;
+
+  bool operator<(const Candidate& other) const {
+    if (code != other.code) return code > other.code;
+    if (head != other.head) return head < other.head;
+    return block < other.block;
+  }
+};
+
+// Adds the best `count` of the candidates to their heads' lists.
+void Choose(std::vector<Candidate>& candidates, int64_t count,
+            std::vector<std::vector<int32_t>>& lists) {
+  std::sort(candidates.begin(), candidates.end());
+  const auto end = std::min(static_cast<size_t>(count), candidates.size());
+  for (size_t i = 0; i < end; ++i) {
+    lists[static_cast<size_t>(candidates[i].head)].push_back(
+        static_cast<int32_t>(candidates[i].block));
+  }
+}
+
+void SelectOf(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
+              const SelectItem& item) {
+  const BlockedKeys& keys = item.keys;
+  const SelectionBudget& budget = item.budget;
+  HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
+                budget.far_end <= keys.blocks);
+  HEADWAY_CHECK(item.capacity >= budget.Capacity(keys.blocks, keys.heads));
+  std::vector<std::vector<int32_t>> lists(static_cast<size_t>(keys.heads));
+  std::vector<Candidate> candidates;
+  for (int head = 0; head < keys.heads; ++head) {
+    std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
+    for (int member = 0; member < group; ++member) {
+      const int64_t row = int64_t{head} * group + member;
+      const CodedQuery query = QueryOf(static_cast<const float*>(item.q) + row * format.head_dim,
+                                       format.head_dim, scale);
+      std::vector<float> scores;
+      for (int64_t block = 0; block < keys.blocks; ++block) {
+        scores.push_back(ScoreOf(summary, keys, query, head, block));
+      }
+      AddShares(scores, worth);
+    }
+    for (int64_t block = 0; block < keys.blocks; ++block) {
+      if (block < budget.far_begin || block >= budget.far_end) {
+        lists[static_cast<size_t>(head)].push_back(static_cast<int32_t>(block));
+      } else {
+        candidates.push_back({math::WorthCode(worth[static_cast<size_t>(block)]), head, block});
+      }
+    }
+    if (budget.share == BudgetShare::kHead) {
+      Choose(candidates, budget.far_blocks, lists);
+      candidates.clear();
+    }
+  }
+  Choose(candidates, budget.far_blocks * keys.heads, lists);
+  for (int head = 0; head < keys.heads; ++head) {
+    std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
+    std::sort(list.begin(), list.end());
+    std::copy(list.begin(), list.end(), item.blocks + head * item.capacity);
+    item.counts[head] = static_cast<int32_t>(list.size());
+  }
+}
+
+// --- Attention
+
+struct KeyValue {
+  std::vector<double> k;
+  std::vector<double> v;
+};
+
+// Slot `slot` of a block, as numbers.
+KeyValue LoadSlot(const PageFormat& format, const BlockedKeys& keys, const BlockPlace& place,
+                  int64_t slot) {
+  const auto dim = static_cast<size_t>(format.head_dim);
+  const int64_t page = slot / format.page_slots;
+  const int64_t in_page = slot % format.page_slots;
+  const std::byte* k =
+      place.segment->slab + place.head * keys.head_stride + page * keys.page_stride;
+  const std::byte* v = k + keys.v_offset;
+  KeyValue row{std::vector<double>(dim), std::vector<double>(dim)};
+  if (format.encoding != Encoding::kNone) {
+    const std::byte* params = place.segment->slab + keys.params_offset +
+                              place.head * keys.params_head_stride + page * keys.params_page_stride;
+    DecodeKeyRow(format, k, params, in_page, row.k.data());
+    DecodeValueRow(format, v, params, in_page, row.v.data());
+    return row;
+  }
+  for (size_t i = 0; i < dim; ++i) {
+    const int64_t element = in_page * format.head_dim + static_cast<int64_t>(i);
+    row.k[i] = LoadAsFloat(k, element, format.dtype);
+    row.v[i] = LoadAsFloat(v, element, format.dtype);
+  }
+  return row;
+}
+
+// The state of one query over rows of K and V; there is at least one.
+void AttendRows(const std::vector<KeyValue>& rows, const float* q, float scale, float* o,
+                float* lse) {
+  std::vector<double> logits;
+  double max = kNoKeys;
+  for (const KeyValue& row : rows) {
+    double dot = 0;
+    for (size_t i = 0; i < row.k.size(); ++i) dot += double{q[i]} * row.k[i];
+    logits.push_back(dot * double{scale});
+    max = std::isnan(max) || max > logits.back() ? max : logits.back();
+  }
+  double sum = 0;
+  std::vector<double> sums(rows.front().v.size(), 0.0);
+  for (size_t key = 0; key < rows.size(); ++key) {
+    const double weight = std::exp(logits[key] - max);
+    sum += weight;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * rows[key].v[i];
+  }
+  for (size_t i = 0; i < sums.size(); ++i) o[i] = static_cast<float>(sums[i] / sum);
+  *lse = static_cast<float>(max + std::log(sum));
+}
+
+// The rows of listed blocks [begin, end) of a head.
+std::vector<KeyValue> ListedRows(const PageFormat& format, int block_slots,
+                                 const AttendBlocksItem& item, int64_t head, int64_t begin,
+                                 int64_t end) {
+  std::vector<KeyValue> rows;
+  for (int64_t i = begin; i < end; ++i) {
+    const BlockPlace place = PlaceOf(item.keys, head, item.blocks[head * item.capacity + i]);
+    for (int64_t slot = 0; slot < block_slots; ++slot) {
+      rows.push_back(LoadSlot(format, item.keys, place, place.block * block_slots + slot));
+    }
+  }
+  return rows;
+}
+
+void AttendItem(const PageFormat& format, int block_slots, int group, float scale,
+                const AttendBlocksItem& item) {
+  HEADWAY_CHECK(item.split > 0 && item.split % block_slots == 0);
+  HEADWAY_CHECK(item.parts >= CeilDiv(item.capacity * block_slots, item.split));
+  const int64_t part_blocks = item.split / block_slots;
+  for (int64_t head = 0; head < item.keys.heads; ++head) {
+    for (int64_t part = 0; part < item.parts; ++part) {
+      const int64_t begin = part * part_blocks;
+      const int64_t end = std::min<int64_t>(begin + part_blocks, item.counts[head]);
+      const std::vector<KeyValue> rows = ListedRows(format, block_slots, item, head, begin, end);
+      for (int64_t row = head * group; row < (head + 1) * group; ++row) {
+        float* lse = item.lse + part * item.lse_part_stride + row;
+        if (rows.empty()) {
+          *lse = -std::numeric_limits<float>::infinity();
+          continue;
+        }
+        AttendRows(rows, static_cast<const float*>(item.q) + row * format.head_dim, scale,
+                   item.o + part * item.o_part_stride + row * format.head_dim, lse);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void Summarize(const PageFormat& format, const SummaryFormat& summary,
+               std::span<const SummarizeItem> items) {
+  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  for (const SummarizeItem& item : items) {
+    HEADWAY_CHECK(item.keys.params == nullptr);
+    HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&
+                  item.keys.count % summary.block_slots == 0);
+    for (int64_t head = 0; head < item.heads; ++head) {
+      for (int64_t block = 0; block < item.keys.count / summary.block_slots; ++block) {
+        const auto keys = KeysOf(format, summary.block_slots, item, head, block);
+        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys),
+                     item.codes + head * item.codes_head_stride +
+                         block * summary.code_bytes(format.head_dim),
+                     item.scales + head * item.scales_head_stride + 2 * block);
+      }
+    }
+  }
+}
+
+void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
+                  std::span<const SelectItem> items) {
+  HEADWAY_CHECK(SelectionFits(format, summary, group));
+  for (const SelectItem& item : items) SelectOf(format, summary, group, scale, item);
+}
+
+void AttendBlocks(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
+                  std::span<const AttendBlocksItem> items) {
+  HEADWAY_CHECK(SelectionFits(format, summary, group));
+  for (const AttendBlocksItem& item : items) {
+    AttendItem(format, summary.block_slots, group, scale, item);
+  }
+}
+
+}  // namespace headway::ref
