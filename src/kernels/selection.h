@@ -40,9 +40,9 @@ struct SummaryFormat {
 // What every implementation asks of pages and blocks: sums of products of codes are below 2^31, and
 // worth is below the end of its codes.
 constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summary, int group) {
-  constexpr int kMaxHeadDim = 256;
+  constexpr int kWidest = 256;
   constexpr int kMaxGroup = 64;
-  return format.head_dim > 0 && format.head_dim <= kMaxHeadDim && group > 0 && group <= kMaxGroup &&
+  return format.head_dim > 0 && format.head_dim <= kWidest && group > 0 && group <= kMaxGroup &&
          summary.kept() && format.page_slots % summary.block_slots == 0 &&
          (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
 }
