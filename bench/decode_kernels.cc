@@ -249,7 +249,9 @@ class Step {
     kernels_->Merge(*compute_, kHeadDim, {&merge, 1});
   }
 
-  NormView Norm() { return {NormKind::kRms, F(norm_), nullptr, kEps}; }
+  NormedInput Normed() {
+    return {F(x_), {NormKind::kRms, F(norm_), nullptr, kEps}, 1, Activation(kQkv)};
+  }
 
   void AddKernels() {
     const auto linear = [&](const char* name, int64_t in, int64_t out, auto run) {
@@ -258,7 +260,7 @@ class Step {
     const int64_t inside = kQkv + kQ;  // where the MLP's activations begin
     linear("norm, qkv", kModel, kQkv, [this](int layer) {
       const LinearOp op = Op(layer, 0, kQkv, kModel, Activation(0), LinearResult::kActivation);
-      kernels_->NormLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), {&op, 1});
+      kernels_->NormLinear(*compute_, Normed(), {&op, 1});
     });
     layer_.push_back({"rope, store kv", 2 * kQkv * activation_bytes_, [this](int l) { Rope(l); }});
     layer_.push_back({"attention", kv_bytes(), [this](int l) { Attend(l); }});
@@ -273,18 +275,18 @@ class Step {
         return Op(layer, at + i * kModel * kFeedForward, kFeedForward, kModel,
                   Activation(inside + i * kFeedForward), LinearResult::kActivation);
       };
-      kernels_->NormGatedLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), op(0), op(1));
+      kernels_->NormGatedLinear(*compute_, Normed(), op(0), op(1));
     });
     linear("down", kFeedForward, kModel, [this, inside](int layer) {
       const LinearOp op = Op(layer, kModel * (kQkv + kQ + 2 * kFeedForward), kModel, kFeedForward,
                              F(x_), LinearResult::kAddFloat);
       kernels_->Linear(*compute_, Activation(inside), 1, {&op, 1});
     });
-    last_.push_back(
-        {"norm, head", kModel * kVocab * 2, [this](int) {
-           const LinearOp op = Op(layers_, 0, kVocab, kModel, F(logits_), LinearResult::kFloat);
-           kernels_->NormLinear(*compute_, F(x_), Norm(), 1, Activation(kQkv), {&op, 1});
-         }});
+    last_.push_back({"norm, head", kModel * kVocab * 2, [this](int) {
+                       const LinearOp op =
+                           Op(layers_, 0, kVocab, kModel, F(logits_), LinearResult::kFloat);
+                       kernels_->NormLinear(*compute_, Normed(), {&op, 1});
+                     }});
     last_.push_back({"sample, greedy", kVocab * 4, [this](int) { Sample({}); }});
   }
 

@@ -55,9 +55,9 @@ class PlainAttention : public Kernels {
   Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
     return kernels_->Prepare(limits, device, budget);
   }
-  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, bool add,
+  void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, EmbedResult result,
              float* x) override {
-    kernels_->Embed(s, table, ids, add, x);
+    kernels_->Embed(s, table, ids, result, x);
   }
   void Norm(Stream& s, const float* x, const NormView& norm, int64_t rows, int64_t width,
             void* y) override {
@@ -67,9 +67,8 @@ class PlainAttention : public Kernels {
                    float* x) override {
     kernels_->NormInPlace(s, norm, rows, width, x);
   }
-  void HeadNorm(Stream& s, const float* weight, float eps, int64_t tokens, int heads, int head_dim,
-                void* x, int64_t x_stride) override {
-    kernels_->HeadNorm(s, weight, eps, tokens, heads, head_dim, x, x_stride);
+  void HeadNorm(Stream& s, const float* weight, float eps, const HeadRows& rows) override {
+    kernels_->HeadNorm(s, weight, eps, rows);
   }
   void Linear(Stream& s, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
     kernels_->Linear(s, x, rows, ops);
@@ -77,13 +76,9 @@ class PlainAttention : public Kernels {
   void SwiGlu(Stream& s, const void* gate, const void* up, int64_t count, void* y) override {
     kernels_->SwiGlu(s, gate, up, count, y);
   }
-  void RopeAngles(Stream& s, std::span<const int32_t> positions, const float* inv_freq,
-                  int rotary_dim, float scale, float* cos, float* sin) override {
-    kernels_->RopeAngles(s, positions, inv_freq, rotary_dim, scale, cos, sin);
-  }
-  void Rope(Stream& s, const RopeTable& table, int64_t tokens, int heads, int head_dim, void* x,
-            int64_t x_stride) override {
-    kernels_->Rope(s, table, tokens, heads, head_dim, x, x_stride);
+  void RopeAngles(Stream& s, const RopeAnglesItem& item) override { kernels_->RopeAngles(s, item); }
+  void Rope(Stream& s, const RopeTable& table, const HeadRows& rows) override {
+    kernels_->Rope(s, table, rows);
   }
   void StoreKv(Stream& s, const PageFormat& format, std::span<const StoreKvItem> items) override {
     kernels_->StoreKv(s, format, items);

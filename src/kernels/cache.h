@@ -38,6 +38,21 @@ struct RopeStoreItem {
   RopeTable table;  // of the item's tokens
   StoreKvItem kv;   // its k is written to
 };
+// What rotates of an item.
+inline HeadRows QueryRows(const PageFormat& format, const RopeStoreItem& item) {
+  return {.x = item.q,
+          .tokens = item.kv.to.count,
+          .heads = item.query_heads,
+          .head_dim = format.head_dim,
+          .stride = item.q_stride};
+}
+inline HeadRows KeyRows(const PageFormat& format, const RopeStoreItem& item) {
+  return {.x = const_cast<void*>(item.kv.k),
+          .tokens = item.kv.to.count,
+          .heads = item.kv.heads,
+          .head_dim = format.head_dim,
+          .stride = item.kv.kv_stride};
+}
 
 class CacheKernels {
  public:

@@ -33,6 +33,30 @@ struct RopeTable {
   int rotary_dim = 0;  // the first rotary_dim elements of a head rotate, in halves (i, i + dim / 2)
 };
 
+// A step's angles: cos and sin [tokens, rotary_dim / 2] become scale * cos and sin of f32(position)
+// * inv_freq, the product rounded to f32 as Transformers does.
+struct RopeAnglesItem {
+  std::span<const int32_t> positions;  // [tokens]
+  const float* inv_freq = nullptr;     // [rotary_dim / 2]
+  int rotary_dim = 0;
+  float scale = 1.0f;
+  float* cos = nullptr;
+  float* sin = nullptr;
+};
+
+// Heads that change in place: activations x [tokens, heads, head_dim], tokens stride elements
+// apart.
+struct HeadRows {
+  void* x = nullptr;
+  int64_t tokens = 0;
+  int heads = 0;
+  int head_dim = 0;
+  int64_t stride = 0;
+};
+
+// What becomes of the rows that Embed looks up: x, or a part of the sum in x.
+enum class EmbedResult : uint8_t { kWrite, kAdd };
+
 // Rows of activations, or of what a cache keeps of them, in another dtype.
 struct ConvertItem {
   const void* from = nullptr;  // [rows, width], rows from_stride elements apart
@@ -48,30 +72,24 @@ struct ConvertItem {
 class ElementwiseKernels {
  public:
   virtual ~ElementwiseKernels() = default;
-  // x [n, table.in] = rows of table [vocab, table.in] chosen by ids; with `add` they are added to
-  // x.
+  // x [n, table.in] = rows of table [vocab, table.in] chosen by ids, or x plus these rows.
   virtual void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
-                     bool add, float* x) = 0;
+                     EmbedResult result, float* x) = 0;
   // y = activations of the normed x [rows, width].
   virtual void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows,
                     int64_t width, void* y) = 0;
   // x [rows, width] = the normed x, which stays f32.
   virtual void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
                            float* x) = 0;
-  // NormKind::kRms in place over each head of x [tokens, heads, head_dim], tokens x_stride apart.
-  virtual void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
-                        int head_dim, void* x, int64_t x_stride) = 0;
+  // NormKind::kRms over each head, with weight [head_dim].
+  virtual void HeadNorm(Stream& stream, const float* weight, float eps, const HeadRows& rows) = 0;
   // y = silu(gate) * up; y may be gate.
   virtual void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) = 0;
   // Where both dtypes are the same, as they are on a GPU, a copy.
   virtual void Convert(Stream& stream, const ConvertItem& item) = 0;
-  // Fills cos and sin [tokens, rotary_dim / 2] with scale * cos and sin of f32(position) *
-  // inv_freq, the product rounded to f32 as Transformers does.
-  virtual void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
-                          int rotary_dim, float scale, float* cos, float* sin) = 0;
-  // Rotates x [tokens, heads, head_dim] in place, tokens x_stride apart.
-  virtual void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-                    void* x, int64_t x_stride) = 0;
+  virtual void RopeAngles(Stream& stream, const RopeAnglesItem& item) = 0;
+  // Rotates each head by the angles of its token.
+  virtual void Rope(Stream& stream, const RopeTable& table, const HeadRows& rows) = 0;
 };
 
 }  // namespace headway

@@ -9,10 +9,8 @@ namespace headway {
 void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
                           std::span<const RopeStoreItem> items) {
   for (const RopeStoreItem& item : items) {
-    Rope(stream, item.table, item.kv.to.count, item.query_heads, format.head_dim, item.q,
-         item.q_stride);
-    Rope(stream, item.table, item.kv.to.count, item.kv.heads, format.head_dim,
-         const_cast<void*>(item.kv.k), item.kv.kv_stride);
+    Rope(stream, item.table, QueryRows(format, item));
+    Rope(stream, item.table, KeyRows(format, item));
     StoreKv(stream, format, {&item.kv, 1});
   }
 }
@@ -23,10 +21,9 @@ void Kernels::EncodePages(Stream& stream, const PageFormat&, std::span<const Enc
                   [] { return Status(StatusCode::kUnsupported, "pages are not encoded here"); });
 }
 
-void Kernels::NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                         void* normed, std::span<const LinearOp> ops) {
-  Norm(stream, x, norm, rows, ops.front().weight.in, normed);
-  Linear(stream, normed, rows, ops);
+void Kernels::NormLinear(Stream& stream, const NormedInput& input, std::span<const LinearOp> ops) {
+  Norm(stream, input.x, input.norm, input.rows, ops.front().weight.in, input.normed);
+  Linear(stream, input.normed, input.rows, ops);
 }
 
 void Kernels::Convert(Stream& stream, const ConvertItem& item) {
@@ -39,10 +36,10 @@ void Kernels::Convert(Stream& stream, const ConvertItem& item) {
                 bytes(item.width), static_cast<size_t>(item.rows));
 }
 
-void Kernels::NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                              void* normed, const LinearOp& gate, const LinearOp& up) {
-  Norm(stream, x, norm, rows, gate.weight.in, normed);
-  GatedLinear(stream, normed, rows, gate, up);
+void Kernels::NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
+                              const LinearOp& up) {
+  Norm(stream, input.x, input.norm, input.rows, gate.weight.in, input.normed);
+  GatedLinear(stream, input.normed, input.rows, gate, up);
 }
 
 void Kernels::GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,

@@ -41,12 +41,11 @@ class Kernels : public KernelSizes,
   virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
 
   // Operations that are made of others where an implementation has nothing better.
-  void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows, void* normed,
-                  std::span<const LinearOp> ops) override;
+  void NormLinear(Stream& stream, const NormedInput& input, std::span<const LinearOp> ops) override;
   void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                    const LinearOp& up) override;
-  void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                       void* normed, const LinearOp& gate, const LinearOp& up) override;
+  void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
+                       const LinearOp& up) override;
   void Convert(Stream& stream, const ConvertItem& item) override;
   void RopeStoreKv(Stream& stream, const PageFormat& format,
                    std::span<const RopeStoreItem> items) override;

@@ -27,23 +27,28 @@ struct LinearOp {
   LinearResult result = LinearResult::kActivation;
 };
 
+// The operand of a product behind a norm: Norm's result for x, the residual stream.
+struct NormedInput {
+  const float* x = nullptr;  // [rows, in]
+  NormView norm;
+  int64_t rows = 0;
+  void* normed = nullptr;  // [rows, in]: may be overwritten
+};
+
 class LinearKernels {
  public:
   virtual ~LinearKernels() = default;
   // All ops read the same x [rows, in].
   virtual void Linear(Stream& stream, const void* x, int64_t rows,
                       std::span<const LinearOp> ops) = 0;
-  // Linear of Norm's result: x is the residual stream [rows, in]. normed [rows, in] may be
-  // overwritten.
-  virtual void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                          void* normed, std::span<const LinearOp> ops) = 0;
+  virtual void NormLinear(Stream& stream, const NormedInput& input,
+                          std::span<const LinearOp> ops) = 0;
   // The first half of a gated MLP: gate.y [rows, out] = silu(x · gate) * (x · up), rows contiguous.
   // up.y may be overwritten.
   virtual void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                            const LinearOp& up) = 0;
-  // GatedLinear of Norm's result.
-  virtual void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                               void* normed, const LinearOp& gate, const LinearOp& up) = 0;
+  virtual void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
+                               const LinearOp& up) = 0;
 };
 
 }  // namespace headway

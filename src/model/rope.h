@@ -4,8 +4,10 @@
 #define HEADWAY_MODEL_ROPE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "model/rope_config.h"
 
 namespace headway {
@@ -20,6 +22,18 @@ struct RopeFrequencies {
   uint64_t Hash() const;
   bool operator==(const RopeFrequencies&) const = default;
 };
+
+// The angles of these positions, into cos and sin [positions, rotary_dim / 2]. The item points into
+// `rope`.
+inline RopeAnglesItem AnglesOf(const RopeFrequencies& rope, std::span<const int32_t> positions,
+                               float* cos, float* sin) {
+  return {.positions = positions,
+          .inv_freq = rope.inv_freq.data(),
+          .rotary_dim = rope.rotary_dim(),
+          .scale = rope.scale,
+          .cos = cos,
+          .sin = sin};
+}
 
 // `total_length` is the length of the whole prompt in tokens, cached prefix included, without the
 // tokens to be generated. Only `dynamic` depends on it: Transformers chooses the same frequencies

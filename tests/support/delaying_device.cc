@@ -117,10 +117,10 @@ class DelayingKernels final : public Kernels {
     return inner_->Prepare(limits, device, budget);
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
-             float* x) override {
-    Run(stream, [this, table, copy = CopyOf(ids), add, x](Stream& s) {
-      inner_->Embed(s, table, copy, add, x);
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             EmbedResult result, float* x) override {
+    Run(stream, [this, table, copy = CopyOf(ids), result, x](Stream& s) {
+      inner_->Embed(s, table, copy, result, x);
     });
   }
   void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows, int64_t width,
@@ -131,26 +131,21 @@ class DelayingKernels final : public Kernels {
                    float* x) override {
     Run(stream, [=, this](Stream& s) { inner_->NormInPlace(s, norm, rows, width, x); });
   }
-  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
-                int head_dim, void* x, int64_t x_stride) override {
-    Run(stream, [=, this](Stream& s) {
-      inner_->HeadNorm(s, weight, eps, tokens, heads, head_dim, x, x_stride);
-    });
+  void HeadNorm(Stream& stream, const float* weight, float eps, const HeadRows& rows) override {
+    Run(stream, [=, this](Stream& s) { inner_->HeadNorm(s, weight, eps, rows); });
   }
   void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
     Run(stream,
         [this, x, rows, copy = CopyOf(ops)](Stream& s) { inner_->Linear(s, x, rows, copy); });
   }
-  void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows, void* normed,
+  void NormLinear(Stream& stream, const NormedInput& input,
                   std::span<const LinearOp> ops) override {
-    Run(stream, [this, x, norm, rows, normed, copy = CopyOf(ops)](Stream& s) {
-      inner_->NormLinear(s, x, norm, rows, normed, copy);
-    });
-  }
-  void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                       void* normed, const LinearOp& gate, const LinearOp& up) override {
     Run(stream,
-        [=, this](Stream& s) { inner_->NormGatedLinear(s, x, norm, rows, normed, gate, up); });
+        [this, input, copy = CopyOf(ops)](Stream& s) { inner_->NormLinear(s, input, copy); });
+  }
+  void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
+                       const LinearOp& up) override {
+    Run(stream, [=, this](Stream& s) { inner_->NormGatedLinear(s, input, gate, up); });
   }
   void GatedLinear(Stream& stream, const void* x, int64_t rows, const LinearOp& gate,
                    const LinearOp& up) override {
@@ -162,18 +157,18 @@ class DelayingKernels final : public Kernels {
   void Convert(Stream& stream, const ConvertItem& item) override {
     Run(stream, [=, this](Stream& s) { inner_->Convert(s, item); });
   }
-  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
-                  int rotary_dim, float scale, float* cos, float* sin) override {
-    std::vector<float> frequencies(inv_freq, inv_freq + rotary_dim / 2);
+  void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
+    std::vector<float> frequencies(item.inv_freq, item.inv_freq + item.rotary_dim / 2);
     Run(stream,
-        [=, this, copy = CopyOf(positions), frequencies = std::move(frequencies)](Stream& s) {
-          inner_->RopeAngles(s, copy, frequencies.data(), rotary_dim, scale, cos, sin);
+        [=, this, copy = CopyOf(item.positions), frequencies = std::move(frequencies)](Stream& s) {
+          RopeAnglesItem mine = item;
+          mine.positions = copy;
+          mine.inv_freq = frequencies.data();
+          inner_->RopeAngles(s, mine);
         });
   }
-  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-            void* x, int64_t x_stride) override {
-    Run(stream,
-        [=, this](Stream& s) { inner_->Rope(s, table, tokens, heads, head_dim, x, x_stride); });
+  void Rope(Stream& stream, const RopeTable& table, const HeadRows& rows) override {
+    Run(stream, [=, this](Stream& s) { inner_->Rope(s, table, rows); });
   }
   void StoreKv(Stream& stream, const PageFormat& format,
                std::span<const StoreKvItem> items) override {

@@ -178,9 +178,8 @@ void RecomputePath::Angles() {
       const RopeFrequencies& next = rope_of(gather_[i + 1]);
       if (next.inv_freq == rope.inv_freq && next.scale == rope.scale) continue;
     }
-    context_.kernels.RopeAngles(context_.compute, positions, rope.inv_freq.data(),
-                                rope.rotary_dim(), rope.scale, cos_ + row * half,
-                                sin_ + row * half);
+    context_.kernels.RopeAngles(context_.compute,
+                                AnglesOf(rope, positions, cos_ + row * half, sin_ + row * half));
     row += static_cast<int64_t>(positions.size());
     positions.clear();
   }
@@ -209,7 +208,12 @@ void RecomputePath::Project(int layer, int64_t rows) {
   if (context_.model.config().rope.type == RopeType::kNone) return;
   Angles();
   const RopeTable table = {cos_, sin_, shape.head_dim};
-  context_.kernels.Rope(context_.compute, table, rows, shape.kv_heads, shape.head_dim, kv_, stride);
+  context_.kernels.Rope(context_.compute, table,
+                        {.x = kv_,
+                         .tokens = rows,
+                         .heads = shape.kv_heads,
+                         .head_dim = shape.head_dim,
+                         .stride = stride});
 }
 
 // Puts them into pages.

@@ -38,11 +38,10 @@ void Batch::RopeAngles() const {
   for (const BatchEntry& entry : entries_) {
     const RopeFrequencies& rope = *entry.rope;
     if (rope.inv_freq.empty()) continue;
-    context_.kernels.RopeAngles(
-        context_.compute,
-        positions().subspan(static_cast<size_t>(entry.row), static_cast<size_t>(entry.tokens)),
-        rope.inv_freq.data(), rope.rotary_dim(), rope.scale, act.cos + entry.row * half,
-        act.sin + entry.row * half);
+    const auto here =
+        positions().subspan(static_cast<size_t>(entry.row), static_cast<size_t>(entry.tokens));
+    context_.kernels.RopeAngles(context_.compute, AnglesOf(rope, here, act.cos + entry.row * half,
+                                                           act.sin + entry.row * half));
   }
 }
 

@@ -77,8 +77,8 @@ class CpuKernels : public Kernels {
     return OkStatus();
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
-             float* x) override {
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             EmbedResult result, float* x) override {
     const int64_t tokens = static_cast<int64_t>(ids.size());
     const int64_t row_bytes = table.in * static_cast<int64_t>(DTypeBytes(table.dtype));
     const int64_t bytes = tokens * (row_bytes + table.in * kFloat);
@@ -86,8 +86,8 @@ class CpuKernels : public Kernels {
     OverRows(tokens, bytes, [&](int64_t row) {
       const TokenId id = ids[static_cast<size_t>(row)];
       HEADWAY_CHECK(id >= 0 && id < table.out);
-      (add ? elementwise_.add_f32 : elementwise_.to_f32)(table.data + id * row_bytes, table.dtype,
-                                                         table.in, x + row * table.in);
+      const auto embed = result == EmbedResult::kAdd ? elementwise_.add_f32 : elementwise_.to_f32;
+      embed(table.data + id * row_bytes, table.dtype, table.in, x + row * table.in);
     });
   }
 
@@ -104,15 +104,14 @@ class CpuKernels : public Kernels {
     Norm(stream, x, norm, rows, width, x);
   }
 
-  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
-                int head_dim, void* x, int64_t x_stride) override {
-    const int64_t elements = tokens * heads * head_dim;
+  void HeadNorm(Stream& stream, const float* weight, float eps, const HeadRows& rows) override {
+    const int64_t elements = rows.tokens * rows.heads * rows.head_dim;
     const Traced traced(trace_, stream.lane(), "head norm", 2 * elements * kFloat, 4 * elements);
     const NormView norm = {NormKind::kRms, weight, nullptr, eps};
-    OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
-      float* row = static_cast<float*>(x) + t * x_stride;
-      for (int head = 0; head < heads; ++head, row += head_dim) {
-        elementwise_.norm(row, norm, head_dim, row);
+    OverRows(rows.tokens, 2 * elements * kFloat, [&](int64_t t) {
+      float* row = static_cast<float*>(rows.x) + t * rows.stride;
+      for (int head = 0; head < rows.heads; ++head, row += rows.head_dim) {
+        elementwise_.norm(row, norm, rows.head_dim, row);
       }
     });
   }
@@ -154,32 +153,30 @@ class CpuKernels : public Kernels {
     });
   }
 
-  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
-                  int rotary_dim, float scale, float* cos, float* sin) override {
-    const int64_t half = rotary_dim / 2;
-    const int64_t tokens = static_cast<int64_t>(positions.size());
+  void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
+    const int64_t half = item.rotary_dim / 2;
+    const int64_t tokens = static_cast<int64_t>(item.positions.size());
     const Traced traced(trace_, stream.lane(), "rope angles", 2 * tokens * half * kFloat,
                         40 * tokens * half);
     // A cosine and a sine take as long as touching some hundred bytes.
     OverRows(tokens, tokens * half * 128, [&](int64_t t) {
-      const float position = static_cast<float>(positions[static_cast<size_t>(t)]);
+      const float position = static_cast<float>(item.positions[static_cast<size_t>(t)]);
       for (int64_t i = 0; i < half; ++i) {
-        const float angle = position * inv_freq[i];
-        cos[t * half + i] = std::cos(angle) * scale;
-        sin[t * half + i] = std::sin(angle) * scale;
+        const float angle = position * item.inv_freq[i];
+        item.cos[t * half + i] = std::cos(angle) * item.scale;
+        item.sin[t * half + i] = std::sin(angle) * item.scale;
       }
     });
   }
 
-  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-            void* x, int64_t x_stride) override {
+  void Rope(Stream& stream, const RopeTable& table, const HeadRows& rows) override {
     const int half = table.rotary_dim / 2;
     if (half == 0) return;
-    const int64_t elements = tokens * heads * table.rotary_dim;
+    const int64_t elements = rows.tokens * rows.heads * table.rotary_dim;
     const Traced traced(trace_, stream.lane(), "rope", 2 * elements * kFloat, 3 * elements);
-    OverRows(tokens, 2 * elements * kFloat, [&](int64_t t) {
-      elementwise_.rope(table.cos + t * half, table.sin + t * half, half, heads, head_dim,
-                        static_cast<float*>(x) + t * x_stride);
+    OverRows(rows.tokens, 2 * elements * kFloat, [&](int64_t t) {
+      elementwise_.rope(table.cos + t * half, table.sin + t * half, half, rows.heads, rows.head_dim,
+                        static_cast<float*>(rows.x) + t * rows.stride);
     });
   }
 

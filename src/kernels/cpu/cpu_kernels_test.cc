@@ -64,13 +64,13 @@ TEST_P(CpuKernelsTest, EmbedConvertsTheRowsExactly) {
       const int64_t count = static_cast<int64_t>(ids.size()) * width;
       std::vector<float> expected = Poisoned(count);
       std::vector<float> actual = Poisoned(count);
-      ref_->Embed(*stream_, view, ids, false, expected.data());
-      cpu_->Embed(*stream_, view, ids, false, actual.data());
+      ref_->Embed(*stream_, view, ids, EmbedResult::kWrite, expected.data());
+      cpu_->Embed(*stream_, view, ids, EmbedResult::kWrite, actual.data());
       EXPECT_EQ(actual, expected) << DTypeName(dtype) << " width " << width;
       // A sum of two numbers is rounded once.
       actual = expected = RandomVector(random, count, 1.0f);
-      ref_->Embed(*stream_, view, ids, true, expected.data());
-      cpu_->Embed(*stream_, view, ids, true, actual.data());
+      ref_->Embed(*stream_, view, ids, EmbedResult::kAdd, expected.data());
+      cpu_->Embed(*stream_, view, ids, EmbedResult::kAdd, actual.data());
       EXPECT_EQ(actual, expected) << DTypeName(dtype) << " width " << width;
     }
   }
@@ -166,7 +166,8 @@ TEST_P(CpuKernelsTest, HeadNorm) {
                  heads, head_dim, rows.data());
       std::copy(rows.begin(), rows.end(), expected.begin() + t * stride);
     }
-    cpu_->HeadNorm(*stream_, weight.data(), 1e-5f, tokens, heads, head_dim, actual.data(), stride);
+    cpu_->HeadNorm(*stream_, weight.data(), 1e-5f,
+                   {actual.data(), tokens, heads, head_dim, stride});
     EXPECT_EQ(actual, expected) << head_dim;
   }
 }
@@ -256,10 +257,16 @@ TEST_P(CpuKernelsTest, RopeAngles) {
       std::vector<float> sin_ref = Poisoned(count);
       std::vector<float> cos_cpu = Poisoned(count);
       std::vector<float> sin_cpu = Poisoned(count);
-      ref_->RopeAngles(*stream_, positions, inv_freq.data(), rotary_dim, 1.25f, cos_ref.data(),
-                       sin_ref.data());
-      cpu_->RopeAngles(*stream_, positions, inv_freq.data(), rotary_dim, 1.25f, cos_cpu.data(),
-                       sin_cpu.data());
+      RopeAnglesItem item = {.positions = positions,
+                             .inv_freq = inv_freq.data(),
+                             .rotary_dim = rotary_dim,
+                             .scale = 1.25f,
+                             .cos = cos_ref.data(),
+                             .sin = sin_ref.data()};
+      ref_->RopeAngles(*stream_, item);
+      item.cos = cos_cpu.data();
+      item.sin = sin_cpu.data();
+      cpu_->RopeAngles(*stream_, item);
       for (size_t i = 0; i < cos_ref.size(); ++i) {
         // The angle is the same float; cosine, sine and the scaling round once each.
         ASSERT_NEAR(cos_cpu[i], cos_ref[i], 2 * kEps);
@@ -287,8 +294,10 @@ TEST_P(CpuKernelsTest, Rope) {
     std::vector<float> expected = RandomVector(random, shape.tokens * stride, 2.0f);
     std::vector<float> actual = expected;
     const std::vector<float> before = expected;
-    ref_->Rope(*stream_, table, shape.tokens, shape.heads, shape.head_dim, expected.data(), stride);
-    cpu_->Rope(*stream_, table, shape.tokens, shape.heads, shape.head_dim, actual.data(), stride);
+    HeadRows rows = {expected.data(), shape.tokens, shape.heads, shape.head_dim, stride};
+    ref_->Rope(*stream_, table, rows);
+    rows.x = actual.data();
+    cpu_->Rope(*stream_, table, rows);
     for (int64_t i = 0; i < shape.tokens * stride; ++i) {
       const auto at = static_cast<size_t>(i);
       const int64_t column = i % stride;

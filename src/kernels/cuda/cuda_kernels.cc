@@ -111,33 +111,31 @@ class CudaKernels final : public Kernels {
     return OkStatus();
   }
 
-  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids, bool add,
-             float* x) override {
+  void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
+             EmbedResult result, float* x) override {
     const auto tokens = static_cast<int64_t>(ids.size());
-    Call call(stream, {"embed", tokens * table.in * (add ? 12 : 8), 0});
+    const int64_t element_bytes = result == EmbedResult::kAdd ? 12 : 8;
+    Call call(stream, {"embed", tokens * table.in * element_bytes, 0});
     const auto* on_device = static_cast<const TokenId*>(ToDevice(call, std::as_bytes(ids)));
-    call.Check(cuda::Embed(call.native(), table, on_device, tokens, add, x), "embed");
+    call.Check(cuda::Embed(call.native(), table, {on_device, ids.size()}, result, x), "embed");
   }
 
   void Norm(Stream& stream, const float* x, const NormView& norm, int64_t rows, int64_t width,
             void* y) override {
     Call call(stream, NormCost(norm, rows * width, Bytes()));
-    call.Check(cuda::Norm(call.native(), dtype_, x, norm, rows, width, y), "norm");
+    call.Check(cuda::Norm(call.native(), {x, rows, width}, norm, dtype_, y), "norm");
   }
 
   void NormInPlace(Stream& stream, const NormView& norm, int64_t rows, int64_t width,
                    float* x) override {
     Call call(stream, NormCost(norm, rows * width, 4));
-    call.Check(cuda::Norm(call.native(), DType::kF32, x, norm, rows, width, x), "norm");
+    call.Check(cuda::Norm(call.native(), {x, rows, width}, norm, DType::kF32, x), "norm");
   }
 
-  void HeadNorm(Stream& stream, const float* weight, float eps, int64_t tokens, int heads,
-                int head_dim, void* x, int64_t x_stride) override {
-    const int64_t elements = tokens * heads * head_dim;
+  void HeadNorm(Stream& stream, const float* weight, float eps, const HeadRows& rows) override {
+    const int64_t elements = rows.tokens * rows.heads * rows.head_dim;
     Call call(stream, {"head norm", 2 * elements * Bytes(), 4 * elements});
-    call.Check(
-        cuda::HeadNorm(call.native(), dtype_, weight, eps, tokens, heads, head_dim, x, x_stride),
-        "head norm");
+    call.Check(cuda::HeadNorm(call.native(), dtype_, weight, eps, rows), "head norm");
   }
 
   void Linear(Stream& stream, const void* x, int64_t rows, std::span<const LinearOp> ops) override {
@@ -162,25 +160,25 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  void NormLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows, void* normed,
+  void NormLinear(Stream& stream, const NormedInput& input,
                   std::span<const LinearOp> ops) override {
-    const cuda::MatVecNorm fused = {x, norm};
-    if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
-      return Kernels::NormLinear(stream, x, norm, rows, normed, ops);
+    const cuda::MatVecNorm fused = {input.x, input.norm};
+    if (input.rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
+      return Kernels::NormLinear(stream, input, ops);
     }
-    Call call(stream, LinearCost(rows, ops, Bytes()));
+    Call call(stream, LinearCost(input.rows, ops, Bytes()));
     call.Check(cuda::NormMatVec(call.native(), dtype_, fused, ops), "norm, matrix × vector");
   }
 
-  void NormGatedLinear(Stream& stream, const float* x, const NormView& norm, int64_t rows,
-                       void* normed, const LinearOp& gate, const LinearOp& up) override {
-    const cuda::MatVecNorm fused = {x, norm};
+  void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
+                       const LinearOp& up) override {
+    const cuda::MatVecNorm fused = {input.x, input.norm};
     const std::array<LinearOp, 2> ops = {gate, up};
-    if (rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
-      return Kernels::NormGatedLinear(stream, x, norm, rows, normed, gate, up);
+    if (input.rows != 1 || !cuda::CanNormMatVec(fused, ops)) {
+      return Kernels::NormGatedLinear(stream, input, gate, up);
     }
-    Call call(stream, LinearCost(rows, ops, Bytes()));
-    call.Check(cuda::NormMatVecSwiGlu(call.native(), dtype_, fused, gate, up, gate.y),
+    Call call(stream, LinearCost(input.rows, ops, Bytes()));
+    call.Check(cuda::NormMatVecSwiGlu(call.native(), dtype_, fused, gate, up),
                "norm, gated matrix × vector");
   }
 
@@ -189,7 +187,7 @@ class CudaKernels final : public Kernels {
     if (rows > cuda::kMatVecRowsMax) return Kernels::GatedLinear(stream, x, rows, gate, up);
     const std::array<LinearOp, 2> ops = {gate, up};
     Call call(stream, LinearCost(rows, ops, Bytes()));
-    call.Check(cuda::MatVecSwiGlu(call.native(), dtype_, x, rows, gate, up, gate.y),
+    call.Check(cuda::MatVecSwiGlu(call.native(), dtype_, x, rows, gate, up),
                "gated matrix × vector");
   }
 
@@ -198,24 +196,22 @@ class CudaKernels final : public Kernels {
     call.Check(cuda::SwiGlu(call.native(), dtype_, gate, up, count, y), "swiglu");
   }
 
-  void RopeAngles(Stream& stream, std::span<const int32_t> positions, const float* inv_freq,
-                  int rotary_dim, float scale, float* cos, float* sin) override {
-    const auto tokens = static_cast<int64_t>(positions.size());
-    Call call(stream, {"rope angles", tokens * rotary_dim * 4, 20 * tokens * rotary_dim});
-    const auto* at = static_cast<const int32_t*>(ToDevice(call, std::as_bytes(positions)));
-    const auto* frequencies = static_cast<const float*>(
-        ToDevice(call, std::as_bytes(std::span(inv_freq, static_cast<size_t>(rotary_dim / 2)))));
-    call.Check(
-        cuda::RopeAngles(call.native(), at, tokens, frequencies, rotary_dim, scale, cos, sin),
-        "rope angles");
+  void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
+    const auto angles = static_cast<int64_t>(item.positions.size()) * item.rotary_dim;
+    Call call(stream, {"rope angles", angles * 4, 20 * angles});
+    const std::span frequencies(item.inv_freq, static_cast<size_t>(item.rotary_dim / 2));
+    RopeAnglesItem on_device = item;
+    on_device.positions = {
+        static_cast<const int32_t*>(ToDevice(call, std::as_bytes(item.positions))),
+        item.positions.size()};
+    on_device.inv_freq = static_cast<const float*>(ToDevice(call, std::as_bytes(frequencies)));
+    call.Check(cuda::RopeAngles(call.native(), on_device), "rope angles");
   }
 
-  void Rope(Stream& stream, const RopeTable& table, int64_t tokens, int heads, int head_dim,
-            void* x, int64_t x_stride) override {
-    const int64_t elements = tokens * heads * table.rotary_dim;
+  void Rope(Stream& stream, const RopeTable& table, const HeadRows& rows) override {
+    const int64_t elements = rows.tokens * rows.heads * table.rotary_dim;
     Call call(stream, {"rope", 2 * elements * Bytes(), 3 * elements});
-    call.Check(cuda::Rope(call.native(), dtype_, table, tokens, heads, head_dim, x, x_stride),
-               "rope");
+    call.Check(cuda::Rope(call.native(), dtype_, table, rows), "rope");
   }
 
   void StoreKv(Stream& stream, const PageFormat& format,

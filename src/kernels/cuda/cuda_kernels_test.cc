@@ -204,8 +204,12 @@ TEST_P(CudaKernelsTest, NormLinear) {
         view.weight = reinterpret_cast<const float*>(Upload(norm, DType::kF32));
       }
       if (layer) view.bias = reinterpret_cast<const float*>(Upload(shift, DType::kF32));
-      kernels_->NormLinear(*stream_, reinterpret_cast<const float*>(Upload(x, DType::kF32)), view,
-                           rows, Upload(poison, dtype), {&op, 1});
+      kernels_->NormLinear(*stream_,
+                           {.x = reinterpret_cast<const float*>(Upload(x, DType::kF32)),
+                            .norm = view,
+                            .rows = rows,
+                            .normed = Upload(poison, dtype)},
+                           {&op, 1});
       const std::vector<float> got = Read(y, static_cast<size_t>(rows * kOut), DType::kF32);
       for (int64_t row = 0; row < rows; ++row) {
         const float* x_row = x.data() + row * kIn;

@@ -62,7 +62,8 @@ static_assert(kSmallBytesMax / 4 <= kThreads);
 
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
-    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, bool add, float* x) {
+    EmbedKernel(const std::byte* table, int64_t width, const TokenId* ids, EmbedResult result,
+                float* x) {
   WaitForPrevious();
   LetNextStart();  // what follows finds earlier steps done, for KeysOfEarlierSteps
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     Load<kType>(table, from, values);
   }
   const int64_t to = int64_t{blockIdx.x} * width + column;
-  if (add) {
+  if (result == EmbedResult::kAdd) {
     float before[kN];
     Load<DType::kF32>(x, to, before);
 #pragma unroll
@@ -153,15 +154,16 @@ cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, vo
                       static_cast<int>((bytes.size() + 3) / 4), static_cast<uint32_t*>(to));
 }
 
-cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
-                  bool add, float* x) {
-  if (tokens == 0 || table.in == 0) return cudaSuccess;
+cudaError_t Embed(cudaStream_t stream, const WeightView& table, std::span<const TokenId> ids,
+                  EmbedResult result, float* x) {
+  if (ids.empty() || table.in == 0) return cudaSuccess;
   return WithDType(table.dtype, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
     const bool wide = table.in % 8 == 0 && Aligned(table.data) && Aligned(x);
-    const dim3 grid(static_cast<unsigned>(tokens), Blocks(table.in, kThreads * (wide ? 8 : 1)));
+    const dim3 grid(static_cast<unsigned>(ids.size()), Blocks(table.in, kThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? EmbedKernel<kType, 8> : EmbedKernel<kType, 1>;
-    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids, add, x);
+    return LaunchKernel(kernel, grid, kThreads, 0, stream, table.data, table.in, ids.data(), result,
+                        x);
   });
 }
 

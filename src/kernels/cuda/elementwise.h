@@ -24,32 +24,34 @@ cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearO
 inline constexpr int kSmallBytesMax = 1024;
 cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, void* to);
 
-// x [tokens, table.in] = rows of table [vocab, table.in], which may lie at any even address; with
-// `add` they are added to x.
-cudaError_t Embed(cudaStream_t stream, const WeightView& table, const TokenId* ids, int64_t tokens,
-                  bool add, float* x);
+// x [tokens, table.in] = rows of table [vocab, table.in], which may lie at any even address, or x
+// plus these rows.
+cudaError_t Embed(cudaStream_t stream, const WeightView& table, std::span<const TokenId> ids,
+                  EmbedResult result, float* x);
 
-// y = the norm of x [rows, width] as `result`; y may be x where that is f32.
-cudaError_t Norm(cudaStream_t stream, DType result, const float* x, const NormView& norm,
-                 int64_t rows, int64_t width, void* y);
+// Rows of the residual stream: x [rows, width].
+struct ResidualRows {
+  const float* x = nullptr;
+  int64_t rows = 0;
+  int64_t width = 0;
+};
+// y = the norm of each row as `result`; y may be x where that is f32.
+cudaError_t Norm(cudaStream_t stream, const ResidualRows& from, const NormView& norm, DType result,
+                 void* y);
 
-// y = x / sqrt(mean(x²) + eps) * weight, in place over each head of x [tokens, heads, head_dim],
-// tokens x_stride apart.
+// x = x / sqrt(mean(x²) + eps) * weight over each head.
 cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight, float eps,
-                     int64_t tokens, int heads, int head_dim, void* x, int64_t x_stride);
+                     const HeadRows& rows);
 
 // y = silu(gate) * up; y may be gate.
 cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, const void* up,
                    int64_t count, void* y);
 
-// cos and sin [tokens, rotary_dim / 2] of f32(position) * inv_freq, the product rounded to f32,
-// times scale.
-cudaError_t RopeAngles(cudaStream_t stream, const int32_t* positions, int64_t tokens,
-                       const float* inv_freq, int rotary_dim, float scale, float* cos, float* sin);
+cudaError_t RopeAngles(cudaStream_t stream, const RopeAnglesItem& item);
 
-// Rotates x [tokens, heads, head_dim] in place, tokens x_stride apart.
-cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, int64_t tokens,
-                 int heads, int head_dim, void* x, int64_t x_stride);
+// Rotates each head by the angles of its token.
+cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table,
+                 const HeadRows& rows);
 
 // K and V into their pages, rounded to nearest, ties to even, if the pages have another dtype.
 cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& format,

@@ -47,8 +47,8 @@ TEST_F(ElementwiseTest, Embed) {
           Memory sum(DType::kF32, before);
           Memory& to = add ? sum : x;
           ASSERT_CUDA(Embed(nullptr, {table_memory.data(), dtype, vocab, width},
-                            reinterpret_cast<const TokenId*>(id_memory.data()), tokens, add,
-                            to.floats()));
+                            {reinterpret_cast<const TokenId*>(id_memory.data()), ids.size()},
+                            add ? EmbedResult::kAdd : EmbedResult::kWrite, to.floats()));
           const std::vector<float> got = to.Values(DType::kF32);
           for (int64_t i = 0; i < tokens * width; ++i) {
             const float row = table[Count(ids[Count(i / width)] * width + i % width)];

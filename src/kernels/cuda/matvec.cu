@@ -63,14 +63,14 @@ MatVecProblem MakeProblem(DType activation, const void* x, int64_t rows, int64_t
 }
 
 MatVecProblem MakeGated(DType activation, const void* x, int64_t rows, const LinearOp& gate,
-                        const LinearOp& up, void* y) {
+                        const LinearOp& up) {
   MatVecProblem problem = MakeProblem(activation, x, rows, gate.weight.in);
   problem.swiglu = true;
   problem.op_count = 2;
   problem.ops[0] = MakeOp(gate);
   problem.ops[1] = MakeOp(up);
   for (MatVecOp& op : problem.ops) {
-    op.y = y;
+    op.y = gate.y;
     op.y_stride = gate.weight.out;
     op.result = LinearResult::kActivation;
   }
@@ -110,8 +110,8 @@ cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& 
 }
 
 cudaError_t NormMatVecSwiGlu(cudaStream_t stream, DType activation, const MatVecNorm& x,
-                             const LinearOp& gate, const LinearOp& up, void* y) {
-  MatVecProblem problem = MakeGated(activation, x.x, 1, gate, up, y);
+                             const LinearOp& gate, const LinearOp& up) {
+  MatVecProblem problem = MakeGated(activation, x.x, 1, gate, up);
   problem.normed = true;
   problem.norm = x.norm;
   return LaunchFast(stream, gate.weight.dtype, problem);
@@ -153,14 +153,14 @@ cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t
 }
 
 cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, int64_t rows,
-                         const LinearOp& gate, const LinearOp& up, void* y) {
+                         const LinearOp& gate, const LinearOp& up) {
   const int64_t in = gate.weight.in;
   if (rows < 0 || rows > kMatVecRowsMax || !Valid(gate, in) || !Valid(up, in) ||
       gate.weight.out != up.weight.out) {
     return cudaErrorInvalidValue;
   }
   if (rows == 0 || gate.weight.out == 0) return cudaSuccess;
-  const MatVecProblem problem = MakeGated(activation, x, rows, gate, up, y);
+  const MatVecProblem problem = MakeGated(activation, x, rows, gate, up);
   if (gate.weight.dtype == up.weight.dtype && Fast(x, gate.weight) && Fast(x, up.weight)) {
     return LaunchFast(stream, gate.weight.dtype, problem);
   }

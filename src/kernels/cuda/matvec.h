@@ -21,10 +21,10 @@ inline constexpr int64_t kMatVecRowsMax = 8;
 cudaError_t MatVec(cudaStream_t stream, DType activation, const void* x, int64_t rows,
                    std::span<const LinearOp> ops);
 
-// The first half of an MLP: y [rows, out] = silu(x · gate^T + bias) * (x · up^T + bias), in
-// `activation`. Of the ops only the weights and biases are used.
+// The first half of an MLP: gate.y [rows, out] = silu(x · gate^T + bias) * (x · up^T + bias), rows
+// contiguous, in `activation`. up.y is not used.
 cudaError_t MatVecSwiGlu(cudaStream_t stream, DType activation, const void* x, int64_t rows,
-                         const LinearOp& gate, const LinearOp& up, void* y);
+                         const LinearOp& gate, const LinearOp& up);
 
 // One row whose norm is the operand: x [in] is the residual stream.
 struct MatVecNorm {
@@ -38,7 +38,7 @@ bool CanNormMatVec(const MatVecNorm& x, std::span<const LinearOp> ops);
 cudaError_t NormMatVec(cudaStream_t stream, DType activation, const MatVecNorm& x,
                        std::span<const LinearOp> ops);
 cudaError_t NormMatVecSwiGlu(cudaStream_t stream, DType activation, const MatVecNorm& x,
-                             const LinearOp& gate, const LinearOp& up, void* y);
+                             const LinearOp& gate, const LinearOp& up);
 
 }  // namespace headway::cuda
 

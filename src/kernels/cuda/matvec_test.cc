@@ -219,10 +219,10 @@ TEST_F(MatVecTest, SwiGluFused) {
         Memory bias_memory(DType::kF32, gate_bias);
         Memory y(Count(rows * shape.out) * DTypeBytes(activation));
         const LinearOp gate_op{.weight = {gate_memory.data(), weight, shape.out, shape.in},
-                               .bias = bias_memory.floats()};
+                               .bias = bias_memory.floats(),
+                               .y = y.data()};
         const LinearOp up_op{.weight = {up_memory.data(), weight, shape.out, shape.in}};
-        ASSERT_CUDA(
-            MatVecSwiGlu(nullptr, activation, x_memory.data(), rows, gate_op, up_op, y.data()));
+        ASSERT_CUDA(MatVecSwiGlu(nullptr, activation, x_memory.data(), rows, gate_op, up_op));
         const std::vector<float> got = y.Values(activation);
         for (int64_t row = 0; row < rows; ++row) {
           for (int64_t out = 0; out < shape.out; ++out) {

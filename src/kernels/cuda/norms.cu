@@ -225,8 +225,9 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int64_t kFewRows = 256;
 
 template <DType kType>
-cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const NormView& norm, int64_t rows,
-                          int64_t width, void* y) {
+cudaError_t LaunchRmsNorm(cudaStream_t stream, const ResidualRows& from, const NormView& norm,
+                          void* y) {
+  const auto [x, rows, width] = from;
   const float* const weight = norm.weight;
   const float eps = norm.eps;
   const int64_t quads = width / 4;
@@ -253,8 +254,9 @@ cudaError_t LaunchRmsNorm(cudaStream_t stream, const float* x, const NormView& n
 
 // Rows are long where this is called often: a thread of a block has a quad or some.
 template <DType kType>
-cudaError_t LaunchAnyNorm(cudaStream_t stream, const float* x, const NormView& norm, int64_t rows,
-                          int64_t width, void* y) {
+cudaError_t LaunchAnyNorm(cudaStream_t stream, const ResidualRows& from, const NormView& norm,
+                          void* y) {
+  const auto [x, rows, width] = from;
   const bool quads =
       width % 4 == 0 && Aligned(x) && Aligned(y) && Aligned(norm.weight) && Aligned(norm.bias);
   const int64_t work = quads ? width / 4 : width;
@@ -267,31 +269,34 @@ cudaError_t LaunchAnyNorm(cudaStream_t stream, const float* x, const NormView& n
 
 }  // namespace
 
-cudaError_t Norm(cudaStream_t stream, DType result, const float* x, const NormView& norm,
-                 int64_t rows, int64_t width, void* y) {
-  if (rows == 0 || width == 0) return cudaSuccess;
+cudaError_t Norm(cudaStream_t stream, const ResidualRows& from, const NormView& norm, DType result,
+                 void* y) {
+  if (from.rows == 0 || from.width == 0) return cudaSuccess;
   return WithDType(result, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
     const bool rms = norm.kind == NormKind::kRms && norm.weight != nullptr;
-    return rms ? LaunchRmsNorm<kType>(stream, x, norm, rows, width, y)
-               : LaunchAnyNorm<kType>(stream, x, norm, rows, width, y);
+    return rms ? LaunchRmsNorm<kType>(stream, from, norm, y)
+               : LaunchAnyNorm<kType>(stream, from, norm, y);
   });
 }
 
 cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight, float eps,
-                     int64_t tokens, int heads, int head_dim, void* x, int64_t x_stride) {
-  if (tokens == 0 || heads == 0 || head_dim == 0) return cudaSuccess;
+                     const HeadRows& rows) {
+  const int64_t heads = rows.tokens * rows.heads;
+  const int dim = rows.head_dim;
+  if (heads == 0 || dim == 0) return cudaSuccess;
   return WithDType(activation, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
-    if (head_dim % 8 == 0 && head_dim <= kHeadNormDimMax && Aligned(weight) &&
-        RowsAligned(x, x_stride, activation)) {
+    if (dim % 8 == 0 && dim <= kHeadNormDimMax && Aligned(weight) &&
+        RowsAligned(rows.x, rows.stride, activation)) {
       int lanes = 1;
-      while (lanes * 8 < head_dim) lanes *= 2;
-      return LaunchKernel(HeadNormKernel<kType>, Blocks(tokens * heads * lanes, kThreads), kThreads,
-                          0, stream, weight, eps, tokens, heads, head_dim, lanes, x, x_stride);
+      while (lanes * 8 < dim) lanes *= 2;
+      return LaunchKernel(HeadNormKernel<kType>, Blocks(heads * lanes, kThreads), kThreads, 0,
+                          stream, weight, eps, rows.tokens, rows.heads, dim, lanes, rows.x,
+                          rows.stride);
     }
-    return LaunchKernel(HeadNormAnyKernel<kType>, Blocks(tokens * heads * kWarp, kThreads),
-                        kThreads, 0, stream, weight, eps, tokens, heads, head_dim, x, x_stride);
+    return LaunchKernel(HeadNormAnyKernel<kType>, Blocks(heads * kWarp, kThreads), kThreads, 0,
+                        stream, weight, eps, rows.tokens, rows.heads, dim, rows.x, rows.stride);
   });
 }
 

@@ -38,8 +38,8 @@ TEST_F(ElementwiseTest, RmsNorm) {
         Memory x_memory(DType::kF32, x);
         Memory weight_memory(DType::kF32, weight);
         Memory y(Count(rows * width) * DTypeBytes(activation));
-        ASSERT_CUDA(Norm(nullptr, activation, x_memory.floats(),
-                         {NormKind::kRms, weight_memory.floats(), nullptr, 1e-5f}, rows, width,
+        ASSERT_CUDA(Norm(nullptr, {x_memory.floats(), rows, width},
+                         {NormKind::kRms, weight_memory.floats(), nullptr, 1e-5f}, activation,
                          y.data()));
         const std::vector<float> got = y.Values(activation);
         for (int64_t row = 0; row < rows; ++row) {
@@ -73,7 +73,7 @@ TEST_F(ElementwiseTest, LayerNorm) {
           const NormView norm = {NormKind::kLayer, affine ? weight_memory.floats() : nullptr,
                                  affine ? bias_memory.floats() : nullptr, 1e-5f};
           void* const to = result == DType::kF32 ? x_memory.data() : y.data();
-          ASSERT_CUDA(Norm(nullptr, result, x_memory.floats(), norm, rows, width, to));
+          ASSERT_CUDA(Norm(nullptr, {x_memory.floats(), rows, width}, norm, result, to));
           const std::vector<float> got = (result == DType::kF32 ? x_memory : y).Values(result);
           const auto n = static_cast<double>(width);
           for (int64_t row = 0; row < rows; ++row) {
@@ -111,8 +111,8 @@ TEST_F(ElementwiseTest, NoNormConverts) {
       const std::vector<float> x = Numbers(7 * width, result);
       Memory x_memory(DType::kF32, x);
       Memory y(x.size() * DTypeBytes(result));
-      ASSERT_CUDA(
-          Norm(nullptr, result, x_memory.floats(), {.kind = NormKind::kNone}, 7, width, y.data()));
+      ASSERT_CUDA(Norm(nullptr, {x_memory.floats(), 7, width}, {.kind = NormKind::kNone}, result,
+                       y.data()));
       EXPECT_EQ(y.Values(result), x);
     }
   }
@@ -131,8 +131,8 @@ TEST_F(ElementwiseTest, HeadNorm) {
         const std::vector<float> weight = Floats(head_dim);
         Memory x_memory(activation, x);
         Memory weight_memory(DType::kF32, weight);
-        ASSERT_CUDA(HeadNorm(nullptr, activation, weight_memory.floats(), 1e-6f, tokens, heads,
-                             head_dim, x_memory.data(), stride));
+        ASSERT_CUDA(HeadNorm(nullptr, activation, weight_memory.floats(), 1e-6f,
+                             {x_memory.data(), tokens, heads, head_dim, stride}));
         const std::vector<float> got = x_memory.Values(activation);
         for (int64_t token = 0; token < tokens; ++token) {
           for (int head = 0; head < heads; ++head) {

@@ -170,10 +170,9 @@ __global__ void __launch_bounds__(kRopeThreads)
   Store<kPage>(row, column, low);
 }
 
-bool RopeAligned(const RopeTable& table, int head_dim, const void* x, int64_t x_stride,
-                 DType dtype) {
-  return table.rotary_dim % 16 == 0 && head_dim % 8 == 0 && Aligned(table.cos) &&
-         Aligned(table.sin) && RowsAligned(x, x_stride, dtype);
+bool RopeAligned(const RopeTable& table, const HeadRows& rows, DType dtype) {
+  return table.rotary_dim % 16 == 0 && rows.head_dim % 8 == 0 && Aligned(table.cos) &&
+         Aligned(table.sin) && RowsAligned(rows.x, rows.stride, dtype);
 }
 
 bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem& item) {
@@ -185,37 +184,36 @@ bool StoreAligned(DType activation, const PageFormat& format, const StoreKvItem&
 // What cannot be read 16 bytes at a time.
 cudaError_t RopeStoreKvApart(cudaStream_t stream, DType activation, const PageFormat& format,
                              const RopeStoreItem& item) {
-  const int64_t tokens = item.kv.to.count;
-  cudaError_t error = Rope(stream, activation, item.table, tokens, item.query_heads,
-                           format.head_dim, item.q, item.q_stride);
+  cudaError_t error = Rope(stream, activation, item.table, QueryRows(format, item));
   if (error != cudaSuccess) return error;
-  error = Rope(stream, activation, item.table, tokens, item.kv.heads, format.head_dim,
-               const_cast<void*>(item.kv.k), item.kv.kv_stride);
+  error = Rope(stream, activation, item.table, KeyRows(format, item));
   if (error != cudaSuccess) return error;
   return StoreKv(stream, activation, format, {&item.kv, 1});
 }
 
 }  // namespace
 
-cudaError_t RopeAngles(cudaStream_t stream, const int32_t* positions, int64_t tokens,
-                       const float* inv_freq, int rotary_dim, float scale, float* cos, float* sin) {
-  const int half = rotary_dim / 2;
-  if (tokens == 0 || half == 0) return cudaSuccess;
-  return LaunchKernel(RopeAnglesKernel, Blocks(tokens * half, kThreads), kThreads, 0, stream,
-                      positions, tokens * half, inv_freq, half, scale, cos, sin);
+cudaError_t RopeAngles(cudaStream_t stream, const RopeAnglesItem& item) {
+  const int half = item.rotary_dim / 2;
+  const int64_t count = static_cast<int64_t>(item.positions.size()) * half;
+  if (count == 0) return cudaSuccess;
+  return LaunchKernel(RopeAnglesKernel, Blocks(count, kThreads), kThreads, 0, stream,
+                      item.positions.data(), count, item.inv_freq, half, item.scale, item.cos,
+                      item.sin);
 }
 
-cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table, int64_t tokens,
-                 int heads, int head_dim, void* x, int64_t x_stride) {
+cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table,
+                 const HeadRows& rows) {
   const int half = table.rotary_dim / 2;
-  if (tokens == 0 || heads == 0 || half == 0) return cudaSuccess;
+  if (rows.tokens == 0 || rows.heads == 0 || half == 0) return cudaSuccess;
   return WithDType(activation, [&](auto dtype) {
     constexpr DType kType = decltype(dtype)::kValue;
-    const bool wide = RopeAligned(table, head_dim, x, x_stride, activation);
-    const dim3 grid(static_cast<unsigned>(tokens),
-                    Blocks(int64_t{heads} * half, kRopeThreads * (wide ? 8 : 1)));
+    const bool wide = RopeAligned(table, rows, activation);
+    const dim3 grid(static_cast<unsigned>(rows.tokens),
+                    Blocks(int64_t{rows.heads} * half, kRopeThreads * (wide ? 8 : 1)));
     const auto kernel = wide ? RopeKernel<kType, 8> : RopeKernel<kType, 1>;
-    return LaunchKernel(kernel, grid, kRopeThreads, 0, stream, table, heads, head_dim, x, x_stride);
+    return LaunchKernel(kernel, grid, kRopeThreads, 0, stream, table, rows.heads, rows.head_dim,
+                        rows.x, rows.stride);
   });
 }
 
@@ -258,7 +256,7 @@ cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat&
     while (taken < items.size() && count < kItemsMax) {
       const RopeStoreItem& item = items[taken++];
       if (item.kv.to.count == 0) continue;
-      if (!RopeAligned(item.table, format.head_dim, item.q, item.q_stride, activation) ||
+      if (!RopeAligned(item.table, QueryRows(format, item), activation) ||
           !StoreAligned(activation, format, item.kv)) {
         const cudaError_t error = RopeStoreKvApart(stream, activation, format, item);
         if (error != cudaSuccess) return error;

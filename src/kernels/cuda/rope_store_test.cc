@@ -35,9 +35,14 @@ TEST_F(ElementwiseTest, RopeAngles) {
     Memory inv_freq_memory(DType::kF32, inv_freq);
     Memory cos(Count(tokens * half) * sizeof(float));
     Memory sin(Count(tokens * half) * sizeof(float));
-    ASSERT_CUDA(RopeAngles(nullptr, reinterpret_cast<const int32_t*>(position_memory.data()),
-                           tokens, inv_freq_memory.floats(), 2 * half, scale, cos.floats(),
-                           sin.floats()));
+    ASSERT_CUDA(RopeAngles(
+        nullptr,
+        {.positions = {reinterpret_cast<const int32_t*>(position_memory.data()), positions.size()},
+         .inv_freq = inv_freq_memory.floats(),
+         .rotary_dim = 2 * half,
+         .scale = scale,
+         .cos = cos.floats(),
+         .sin = sin.floats()}));
     const std::vector<float> c = cos.Values(DType::kF32);
     const std::vector<float> s = sin.Values(DType::kF32);
     for (int64_t i = 0; i < tokens * half; ++i) {
@@ -108,8 +113,8 @@ TEST_F(ElementwiseTest, Rope) {
       const Angles angles(&random_, tokens, shape.rotary_dim);
       const std::vector<float> x = Numbers(tokens * stride, activation);
       Memory x_memory(activation, x);
-      ASSERT_CUDA(Rope(nullptr, activation, angles.table(), tokens, heads, shape.head_dim,
-                       x_memory.data(), stride));
+      ASSERT_CUDA(Rope(nullptr, activation, angles.table(),
+                       {x_memory.data(), tokens, heads, shape.head_dim, stride}));
       const std::vector<float> got = x_memory.Values(activation);
       for (int64_t token = 0; token < tokens; ++token) {
         const size_t at = Count(token * stride);

@@ -22,13 +22,14 @@ class RefKernels : public Kernels {
   int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
   Status Prepare(const KernelLimits&, Device&, Budget&) override { return OkStatus(); }
 
-  void Embed(Stream&, const WeightView& table, std::span<const TokenId> ids, bool add,
+  void Embed(Stream&, const WeightView& table, std::span<const TokenId> ids, EmbedResult result,
              float* x) override {
     for (size_t i = 0; i < ids.size(); ++i) {
       HEADWAY_CHECK(ids[i] >= 0 && ids[i] < table.out);
       for (int64_t j = 0; j < table.in; ++j) {
         float& to = x[static_cast<int64_t>(i) * table.in + j];
-        to = LoadAsFloat(table.data, ids[i] * table.in + j, table.dtype) + (add ? to : 0.0f);
+        to = LoadAsFloat(table.data, ids[i] * table.in + j, table.dtype) +
+             (result == EmbedResult::kAdd ? to : 0.0f);
       }
     }
   }
@@ -45,12 +46,11 @@ class RefKernels : public Kernels {
     Norm(stream, x, norm, rows, width, x);
   }
 
-  void HeadNorm(Stream&, const float* weight, float eps, int64_t tokens, int heads, int head_dim,
-                void* x, int64_t x_stride) override {
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (int head = 0; head < heads; ++head) {
-        float* row = static_cast<float*>(x) + t * x_stride + int64_t{head} * head_dim;
-        NormRow(row, {NormKind::kRms, weight, nullptr, eps}, head_dim, row);
+  void HeadNorm(Stream&, const float* weight, float eps, const HeadRows& rows) override {
+    for (int64_t t = 0; t < rows.tokens; ++t) {
+      for (int head = 0; head < rows.heads; ++head) {
+        float* row = HeadOf(rows, t, head);
+        NormRow(row, {NormKind::kRms, weight, nullptr, eps}, rows.head_dim, row);
       }
     }
   }
@@ -86,25 +86,23 @@ class RefKernels : public Kernels {
     }
   }
 
-  void RopeAngles(Stream&, std::span<const int32_t> positions, const float* inv_freq,
-                  int rotary_dim, float scale, float* cos, float* sin) override {
-    const int half = rotary_dim / 2;
-    for (size_t t = 0; t < positions.size(); ++t) {
+  void RopeAngles(Stream&, const RopeAnglesItem& item) override {
+    const int half = item.rotary_dim / 2;
+    for (size_t t = 0; t < item.positions.size(); ++t) {
       for (int i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(positions[t]) * inv_freq[i];
+        const float angle = static_cast<float>(item.positions[t]) * item.inv_freq[i];
         const size_t at = t * static_cast<size_t>(half) + static_cast<size_t>(i);
-        cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)) * scale);
-        sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)) * scale);
+        item.cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)) * item.scale);
+        item.sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)) * item.scale);
       }
     }
   }
 
-  void Rope(Stream&, const RopeTable& table, int64_t tokens, int heads, int head_dim, void* x,
-            int64_t x_stride) override {
+  void Rope(Stream&, const RopeTable& table, const HeadRows& rows) override {
     const int half = table.rotary_dim / 2;
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (int head = 0; head < heads; ++head) {
-        float* values = static_cast<float*>(x) + t * x_stride + int64_t{head} * head_dim;
+    for (int64_t t = 0; t < rows.tokens; ++t) {
+      for (int head = 0; head < rows.heads; ++head) {
+        float* values = HeadOf(rows, t, head);
         for (int i = 0; i < half; ++i) {
           const double c = table.cos[t * half + i];
           const double s = table.sin[t * half + i];
@@ -148,6 +146,10 @@ class RefKernels : public Kernels {
   }
 
  private:
+  static float* HeadOf(const HeadRows& rows, int64_t token, int head) {
+    return static_cast<float*>(rows.x) + token * rows.stride + int64_t{head} * rows.head_dim;
+  }
+
   static void NormRow(const float* x, const NormView& norm, int64_t width, float* y) {
     double mean = 0;
     if (norm.kind == NormKind::kLayer) {

@@ -49,20 +49,24 @@ class Runner {
   void Embed(const EmbedStep& step) {
     const WeightView table = frame_.tensors.Matrix(step.table);
     if (step.by == RowBy::kId) {
-      return kernels_.Embed(stream_, table, frame_.ids, /*add=*/false, Residual());
+      return kernels_.Embed(stream_, table, frame_.ids, EmbedResult::kWrite, Residual());
     }
     std::vector<TokenId> rows;
     for (const int32_t position : frame_.positions) {
       rows.push_back(static_cast<TokenId>(position + step.first_row));
     }
-    kernels_.Embed(stream_, table, rows, /*add=*/true, Residual());
+    kernels_.Embed(stream_, table, rows, EmbedResult::kAdd, Residual());
   }
 
   void HeadNorm(const Call& call) {
     const ModelShape& shape = *frame_.shape;
     const int heads = call.at == Slot::kQuery ? shape.query_heads : shape.kv_heads;
-    kernels_.HeadNorm(stream_, frame_.tensors.Vector(call.norm.weight), call.norm.eps, frame_.rows,
-                      heads, shape.head_dim, frame_[call.at], frame_.qkv_stride);
+    kernels_.HeadNorm(stream_, frame_.tensors.Vector(call.norm.weight), call.norm.eps,
+                      {.x = frame_[call.at],
+                       .tokens = frame_.rows,
+                       .heads = heads,
+                       .head_dim = shape.head_dim,
+                       .stride = frame_.qkv_stride});
   }
 
   LinearOp Op(const Call::Output& output) const {
@@ -81,18 +85,18 @@ class Runner {
     for (size_t i = 0; i < static_cast<size_t>(call.outputs); ++i) ops[i] = Op(call.output[i]);
     const std::span<const LinearOp> used(ops.data(), static_cast<size_t>(call.outputs));
     const void* const from = frame_[call.at];
-    void* const normed = frame_[Slot::kNormed];
     const int64_t rows = frame_.rows;
-    const NormView norm = View(call.norm);
+    const NormedInput input = {
+        .x = Residual(), .norm = View(call.norm), .rows = rows, .normed = frame_[Slot::kNormed]};
     switch (call.kind) {
       case CallKind::kLinear:
         return kernels_.Linear(stream_, from, rows, used);
       case CallKind::kGatedLinear:
         return kernels_.GatedLinear(stream_, from, rows, ops[0], ops[1]);
       case CallKind::kNormLinear:
-        return kernels_.NormLinear(stream_, Residual(), norm, rows, normed, used);
+        return kernels_.NormLinear(stream_, input, used);
       default:
-        return kernels_.NormGatedLinear(stream_, Residual(), norm, rows, normed, ops[0], ops[1]);
+        return kernels_.NormGatedLinear(stream_, input, ops[0], ops[1]);
     }
   }
 

@@ -97,8 +97,7 @@ void PlainRunner::Chunk(std::span<const TokenId> ids, std::vector<std::vector<fl
       Activations::Place(shape_, DType::kF32, tokens, static_cast<std::byte*>(start));
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<int32_t>(length_ + i));
-  kernels_->RopeAngles(*stream_, positions, rope_.inv_freq.data(), rope_.rotary_dim(), rope_.scale,
-                       a.cos, a.sin);
+  kernels_->RopeAngles(*stream_, AnglesOf(rope_, positions, a.cos, a.sin));
   const RopeTable table = {.cos = a.cos, .sin = a.sin, .rotary_dim = rope_.rotary_dim()};
 
   model_.Embed(*kernels_, *stream_, ids, positions, a);
