@@ -55,7 +55,7 @@ class Step {
         layers_(layers),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding} {
     backend_ = Unwrap(NewBackend(device, "auto"));
-    device_ = Unwrap(backend_->NewDevice(Env::Default(), nullptr, false));
+    device_ = Unwrap(backend_->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree));
     kernels_ = Unwrap(backend_->NewKernels(&pool_, nullptr));
     compute_ = Unwrap(device_->NewStream(Lane::kCompute));
     const DType activation = kernels_->ActivationDType(DType::kBF16);

@@ -81,7 +81,8 @@ void BenchKernel(const std::string& name) {
   constexpr int kRounds = 100;
   Budget budget("bench", kUnlimited);
   const std::unique_ptr<Backend> backend = Unwrap(NewBackend(name, "auto"));
-  const std::unique_ptr<Device> device = Unwrap(backend->NewDevice(Env::Default(), nullptr, false));
+  const std::unique_ptr<Device> device =
+      Unwrap(backend->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree));
   ThreadPool pool(0);
   const std::unique_ptr<Kernels> kernels = Unwrap(backend->NewKernels(&pool, nullptr));
   KernelLimits limits;

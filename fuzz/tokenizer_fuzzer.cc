@@ -16,8 +16,8 @@ using headway::TokenId;
 
 // What callers rely on, whatever the tokenizer: decoded text is UTF-8, piece by piece and together.
 void CheckDecoding(const headway::Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
-  for (bool skip_special : {false, true}) {
-    headway::Detokenizer detokenizer(&tokenizer, skip_special);
+  for (const auto special : {headway::SpecialTokens::kKeep, headway::SpecialTokens::kSkip}) {
+    headway::Detokenizer detokenizer(&tokenizer, special);
     std::string text;
     for (TokenId token : tokens) {
       const std::string piece = detokenizer.Push(token);
@@ -25,7 +25,7 @@ void CheckDecoding(const headway::Tokenizer& tokenizer, const std::vector<TokenI
       text += piece;
     }
     text += detokenizer.Finish();
-    if (text != tokenizer.Decode(tokens, skip_special)) abort();
+    if (text != tokenizer.Decode(tokens, special)) abort();
   }
 }
 

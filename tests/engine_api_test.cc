@@ -273,7 +273,7 @@ TEST(EngineApi, ARequestThatIsEndedAtItsStopEndsOnce) {
   ASSERT_TRUE(full.ok());
   std::string before;
   for (const TokenId token : full->tokens) {
-    const std::string text = *engine->Decode({&token, 1}, true);
+    const std::string text = *engine->Decode({&token, 1}, SpecialTokens::kSkip);
     const std::string stop = text.substr(std::min<size_t>(1, text.size()));
     if (stop.size() > 2 && full->text.find(stop) == before.size() + 1) request.stop = {stop};
     if (!request.stop.empty()) break;

@@ -47,7 +47,7 @@ TEST(EngineBadLuck, GpuMemoryThatOthersHave) {
   Result<std::unique_ptr<Backend>> backend = NewBackend(TestDevice(), "auto");
   ASSERT_TRUE(backend.ok()) << backend.status().message();
   Result<std::unique_ptr<Device>> device =
-      (*backend)->NewDevice(Env::Default(), nullptr, /*time_kernels=*/false);
+      (*backend)->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree);
   ASSERT_TRUE(device.ok()) << device.status().message();
   Budget others("others", kUnlimited);
   const Result<int64_t> free = (*backend)->FreeMemory();

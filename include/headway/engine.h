@@ -56,7 +56,7 @@ class Engine {
   int threads() const;
 
   Result<std::vector<TokenId>> Encode(std::string_view text, const EncodeOptions& options) const;
-  Result<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
+  Result<std::string> Decode(std::span<const TokenId> tokens, SpecialTokens special) const;
   // The text of a conversation through the model's chat template, ready for the assistant's turn.
   Result<std::string> RenderChat(std::span<const ChatMessage> messages,
                                  const ChatOptions& options = {}) const;

@@ -22,6 +22,9 @@ struct EncodeOptions {
   bool parse_special = false;
 };
 
+// What decoding makes of special tokens, such as those that begin and end a text.
+enum class SpecialTokens { kKeep, kSkip };
+
 // How the next token is chosen; kernels/sampler.h has the steps and their order.
 struct SamplingOptions {
   float temperature = 0.0f;         // >= 0; 0: greedy

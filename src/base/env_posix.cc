@@ -228,7 +228,7 @@ Fd OpenTemporary(const std::string& directory) {
 
 class PosixEnv : public Env {
  public:
-  explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options.io_uring) {}
+  explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override {
     const bool writes = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;

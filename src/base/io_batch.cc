@@ -183,7 +183,7 @@ class IoRing {
   std::vector<size_t> ready_;  // pieces not in flight, the next last
 };
 
-IoBatcher::IoBatcher(bool use_io_uring) : use_io_uring_(use_io_uring) {}
+IoBatcher::IoBatcher(const PosixEnvOptions& options) : use_io_uring_(options.io_uring) {}
 IoBatcher::~IoBatcher() = default;
 
 std::unique_ptr<IoRing> IoBatcher::TakeRing() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/env.h"
+#include "base/env_posix.h"
 
 namespace headway {
 
@@ -37,7 +38,7 @@ class IoRing;
 // Rings in use and rings kept. From any thread: a batch has a ring of its own while it runs.
 class IoBatcher {
  public:
-  explicit IoBatcher(bool use_io_uring);
+  explicit IoBatcher(const PosixEnvOptions& options);
   ~IoBatcher();
 
   IoOutcome Transfer(int fd, IoDirection direction, std::span<const IoPiece> pieces, FileIo io);

@@ -126,8 +126,9 @@ Status Context::Impl::OpenDevice() {
     if (!file.ok()) return file.status().Within({Option::kTrace, ": "});
     trace.EnableEvents();
   }
+  const bool time_all = settings.time_kernels || settings.trace.has_value();
   Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
-      parts.env, &trace, settings.time_kernels || settings.trace.has_value());
+      parts.env, &trace, time_all ? KernelTimes::kAll : KernelTimes::kWhereFree);
   if (!new_device.ok()) return new_device.status();
   device = std::move(*new_device);
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);

@@ -219,7 +219,7 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   if (placed_layers.has_value() || !moved.ok()) return moved;
   const std::vector<int> streamed = StreamedLayers(model->shape().layers, plan.weight_layers);
   if (!device_budget.has_value() && streamed.empty()) return OkStatus();
-  Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, false);
+  Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, KernelTimes::kWhereFree);
   if (!made.ok()) return made.status();
   Status s = Guarded([&] {
     return model->MoveTo(**made, {.device_budget = fast_budget(),
@@ -316,9 +316,10 @@ Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
   return StatusOfException();
 }
 
-Result<std::string> Engine::Decode(std::span<const TokenId> tokens, bool skip_special) const try {
+Result<std::string> Engine::Decode(std::span<const TokenId> tokens, SpecialTokens special) const
+    try {
   if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
-  return impl_->tokenizer->Decode(tokens, skip_special);
+  return impl_->tokenizer->Decode(tokens, special);
 } catch (...) {
   return StatusOfException();
 }

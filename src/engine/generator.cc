@@ -141,7 +141,7 @@ Status Generator::Start(int slot, Run* run) {
   run->sampler->AcceptPrompt(request.prompt);
   run->stop.emplace(request.stop);
   if (tokenizer_ != nullptr) {
-    run->decoder.emplace(tokenizer_, /*skip_special=*/true);
+    run->decoder.emplace(tokenizer_, SpecialTokens::kSkip);
   }
   if (Status s = ReuseCache(run); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();

@@ -63,7 +63,8 @@ Result<std::unique_ptr<Meter>> Meter::Create(Env& env, const Target& target, dou
   p->sizes_ = p->info().own_memory ? kOfGpu : kOfCpu;
   // Enough rows that no thread waits for long.
   if (!p->info().own_memory) p->sizes_.rows = int64_t{64} * p->pool_.threads();
-  Result<std::unique_ptr<Device>> device = p->backend_->NewDevice(&env, nullptr, false);
+  Result<std::unique_ptr<Device>> device =
+      p->backend_->NewDevice(&env, nullptr, KernelTimes::kWhereFree);
   if (!device.ok()) return device.status();
   p->device_ = std::move(*device);
   Result<std::unique_ptr<Kernels>> kernels = p->backend_->NewKernels(&p->pool_, nullptr);

@@ -37,14 +37,14 @@ const WeightPart& KeyPart(const arch::Program& program, const std::vector<Weight
 }  // namespace
 
 WeightBytes CountWeightBytes(const ModelConfig& config) {
-  WeightTable table(config.family->build(config), /*source=*/nullptr, config.tied_embeddings);
+  WeightTable table(config, config.family->build(config), /*source=*/nullptr);
   for (WeightPart& part : table.parts()) part.type = WeightTypeOf(config.shape.dtype);
   return table.Count();
 }
 
 Result<DType> CacheDType(const ModelConfig& config, const WeightSource& source) {
   const arch::Program program = config.family->build(config);
-  const WeightTable table(program, &source, config.tied_embeddings);
+  const WeightTable table(config, program, &source);
   Result<SourceTensor> tensor = source.Find(KeyPart(program, table.parts()).name);
   if (tensor.ok()) return ElementDType(tensor->type);
   if (tensor.status().code() != StatusCode::kNotFound) return tensor.status();

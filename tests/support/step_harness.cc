@@ -67,7 +67,8 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<std::unique_ptr<Backend>> backend =
       NewBackend(config.use_ref_kernels ? "cpu" : TestDevice(), config.isa);
   if (!backend.ok()) return backend.status();
-  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(env, &h->trace_, false);
+  Result<std::unique_ptr<Device>> device =
+      (*backend)->NewDevice(env, &h->trace_, KernelTimes::kWhereFree);
   if (!device.ok()) return device.status();
   h->device_ = std::move(*device);
   if (Status status = h->PlaceWeights(model, **backend, disk_directory); !status.ok()) {

@@ -38,18 +38,20 @@ class DeviceBuffer final : public Buffer {
   Reservation reservation_;
 };
 
+enum class HostPages { kPageable, kPinned };
+
 class HostBuffer final : public Buffer {
  public:
-  HostBuffer(Env* env, std::byte* data, size_t size, bool pinned, Reservation reservation)
-      : Buffer(data, size), env_(env), pinned_(pinned), reservation_(std::move(reservation)) {}
+  HostBuffer(Env* env, std::byte* data, size_t size, HostPages pages, Reservation reservation)
+      : Buffer(data, size), env_(env), pages_(pages), reservation_(std::move(reservation)) {}
   ~HostBuffer() override {
-    if (pinned_) cudaHostUnregister(data_);
+    if (pages_ == HostPages::kPinned) cudaHostUnregister(data_);
     env_->FreeMemory(data_, size_);
   }
 
  private:
   Env* env_;
-  const bool pinned_;
+  const HostPages pages_;
   Reservation reservation_;
 };
 
@@ -112,8 +114,8 @@ double PinnedCopyRate(Env* env, size_t bytes) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::string name, std::shared_ptr<CudaShared> shared, bool pin)
-      : name_(std::move(name)), shared_(std::move(shared)), pin_(pin) {}
+  CudaDevice(std::string name, std::shared_ptr<CudaShared> shared, const CudaDeviceOptions& options)
+      : name_(std::move(name)), shared_(std::move(shared)), pin_(options.pin_host_memory) {}
 
   std::string name() const override { return name_; }
   bool host_reads_memory() const override { return false; }
@@ -154,7 +156,8 @@ class CudaDevice final : public Device {
     cudaGetLastError();
     if (error != cudaSuccess) FallBack(*data, bytes, tag, error);
     return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(
-        shared_->env, *data, bytes, error == cudaSuccess, std::move(*reservation)));
+        shared_->env, *data, bytes,
+        error == cudaSuccess ? HostPages::kPinned : HostPages::kPageable, std::move(*reservation)));
   }
 
   Result<std::unique_ptr<Stream>> NewStream(Lane lane) override {
@@ -269,9 +272,8 @@ Result<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& options, 
   if (s.ok()) s = StatusOf(cudaEventSynchronize(shared->origin), "recording an event");
   if (!s.ok()) return s;
   shared->origin_ns = env->NowNanos();
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(info->name + " (cuda:" + std::to_string(options.index) + ")",
-                                   std::move(shared), options.pin_host_memory));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
+      info->name + " (cuda:" + std::to_string(options.index) + ")", std::move(shared), options));
 }
 
 }  // namespace headway

@@ -29,21 +29,23 @@ class StreamingHeadsPath : public AttentionPath {
     // need of windows here, and is launched together.
     const bool decode = parts_.batch.all_decode();
     for (size_t i = 0; i < ranges_[0].size(); ++i) {
-      for (const bool windowed : {false, true}) {
-        AttendRanges(i, windowed, layer, group);
-        if (!decode) parts_.board.FlushWithin(windowed ? recent : window);
+      for (const Mask mask : {Mask::kCausal, Mask::kWindow}) {
+        AttendRanges(i, mask, layer, group);
+        if (!decode) parts_.board.FlushWithin(mask == Mask::kWindow ? recent : window);
       }
     }
     return OkStatus();
   }
 
  private:
-  // Range i of those entries for which it is windowed, or is not.
-  void AttendRanges(size_t i, bool windowed, int layer, int group) {
+  enum class Mask { kCausal, kWindow };
+
+  // Range i of those entries whose queries see it under this mask.
+  void AttendRanges(size_t i, Mask mask, int layer, int group) {
     for (size_t entry = 0; entry < ranges_.size(); ++entry) {
       const auto& ranges = ranges_[entry];
       const kv::StreamingRange& range = ranges[i];
-      if (range.keys.pages.count == 0 || range.windowed != windowed) continue;
+      if (range.keys.pages.count == 0 || range.windowed != (mask == Mask::kWindow)) continue;
       const bool last =
           std::all_of(ranges.begin() + static_cast<ptrdiff_t>(i) + 1, ranges.end(),
                       [](const kv::StreamingRange& later) { return later.keys.pages.count == 0; });

@@ -20,7 +20,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(std::string isa) : isa_(std::move(isa)) {}
   const BackendInfo& info() const override { return info_; }
   Result<int64_t> FreeMemory() const override { return 0; }
-  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool) override {
+  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, KernelTimes) override {
     return NewCpuDevice(env, trace);
   }
   Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool* pool, Trace* trace) override {
@@ -67,8 +67,8 @@ class CudaBackend final : public Backend {
       : index_(gpu.index), info_(GpuInfo(gpu.name, gpu.memory_bytes, gpu.free_bytes)) {}
   const BackendInfo& info() const override { return info_; }
   Result<int64_t> FreeMemory() const override { return FreeCudaMemory(index_); }
-  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) override {
-    return NewCudaDevice({.index = index_, .time_kernels = time_kernels}, env, trace);
+  Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, KernelTimes times) override {
+    return NewCudaDevice({.index = index_, .time_kernels = times == KernelTimes::kAll}, env, trace);
   }
   Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool*, Trace*) override {
     return NewCudaKernels(index_);

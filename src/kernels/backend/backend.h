@@ -30,15 +30,17 @@ struct BackendInfo {
   int64_t segment = 1024;
 };
 
+// Whether the trace learns every kernel's time, even where measuring it slows small ones down.
+enum class KernelTimes { kWhereFree, kAll };
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
   // Of a device with its own memory, now.
   virtual Result<int64_t> FreeMemory() const = 0;
-  // `env` and `trace` (may be null) outlive the device. With `time_kernels` the trace learns every
-  // kernel's time, even where measuring it slows small ones down.
-  virtual Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, bool time_kernels) = 0;
+  // `env` and `trace` (may be null) outlive the device.
+  virtual Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, KernelTimes times) = 0;
   // `pool` and `trace` (may be null) outlive the kernels.
   virtual Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool* pool, Trace* trace) = 0;
 };

@@ -17,7 +17,8 @@ namespace {
 
 // What kernels say that they support they do as the definition does.
 void ExpectSupported(Backend& backend, ThreadPool& pool, const AttentionCase& c) {
-  Result<std::unique_ptr<Device>> device = backend.NewDevice(Env::Default(), nullptr, false);
+  Result<std::unique_ptr<Device>> device =
+      backend.NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree);
   ASSERT_TRUE(device.ok());
   Budget budget("test", int64_t{1} << 30);
   Result<std::unique_ptr<Kernels>> kernels = backend.NewKernels(&pool, nullptr);

@@ -110,10 +110,11 @@ Result<std::optional<int64_t>> TokensOf(const Json& object, const char* key,
   return std::optional<int64_t>(found->get<int64_t>());
 }
 
-Status AddJsonLayer(const Json& list, bool are_indices, const std::string& where,
-                    const HeadPatternChoice& choice, Scores* scores) {
+// Scores of a layer's heads or, where they are kinds, the indices of those that stream.
+Status AddJsonLayer(const Json& list, const std::string& where, const HeadPatternChoice& choice,
+                    Scores* scores) {
   if (!list.is_array()) return Wrong(where, "is not a list");
-  if (!are_indices) {
+  if (!scores->are_kinds) {
     if (Status s = CheckHeads(where, list.size(), choice); !s.ok()) return s;
     for (const Json& score : list) {
       if (!score.is_number() || !std::isfinite(score.get<double>())) {
@@ -154,8 +155,8 @@ Result<Scores> ParseJson(std::string_view text, const std::string& name,
   const Json& layers = object[key];
   if (Status s = CheckLayers(name, layers.size(), choice); !s.ok()) return s;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (Status s = AddJsonLayer(layers[layer], scores.are_kinds,
-                                fmt::format("{}, layer {}", name, layer), choice, &scores);
+    if (Status s =
+            AddJsonLayer(layers[layer], fmt::format("{}, layer {}", name, layer), choice, &scores);
         !s.ok()) {
       return s;
     }

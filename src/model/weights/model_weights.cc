@@ -23,9 +23,11 @@ constexpr float kRandomDeviation = 0.02f;
 constexpr int64_t kRandomChunk = int64_t{1} << 18;  // elements with a generator of their own
 constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
 
-// Why a source may lack a tensor that the config asks for; OK where there is nothing to say.
-Status ExplainMissing(const WeightSource& source, const std::string& name, bool is_head) {
-  if (is_head) {
+// Why a source may lack a part that the config asks for; OK where there is nothing to say. `head`
+// is the matrix of the program that makes logits.
+Status ExplainMissing(const WeightSource& source, const WeightPart& part, arch::TensorId head) {
+  const std::string& name = part.name;
+  if (part.layer == kNoLayer && part.id == head) {
     return Status(StatusCode::kNotFound,
                   fmt::format("{}: no tensor '{}' in its weights: they are the model without the "
                               "head that makes tokens, and config.json does not tie it to the "
@@ -45,10 +47,11 @@ Status ExplainMissing(const WeightSource& source, const std::string& name, bool 
 }
 
 // The tensor of a part, of the shape that config.json makes it.
-Result<SourceTensor> FindPart(const WeightSource& source, const WeightPart& part, bool is_head) {
+Result<SourceTensor> FindPart(const WeightSource& source, const WeightPart& part,
+                              arch::TensorId head) {
   Result<SourceTensor> tensor = source.Find(part.name);
   if (tensor.status().code() == StatusCode::kNotFound) {
-    if (Status why = ExplainMissing(source, part.name, is_head); !why.ok()) return why;
+    if (Status why = ExplainMissing(source, part, head); !why.ok()) return why;
   }
   if (!tensor.ok() || part.MatchesShape(tensor->shape)) return tensor;
   return Status(
@@ -81,7 +84,7 @@ Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(Env* env, const ModelCo
                                                          const arch::Program& program,
                                                          std::unique_ptr<WeightSource> source,
                                                          const Shard* shard) {
-  WeightTable table(program, source.get(), config.tied_embeddings);
+  WeightTable table(config, program, source.get());
   if (shard != nullptr) table.Cut(program, config.shape, *shard);
   std::unique_ptr<ModelWeights> weights(new ModelWeights(env, std::move(source), std::move(table)));
   if (Status s = weights->LoadParts(program.head); !s.ok()) return s;
@@ -91,8 +94,7 @@ Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(Env* env, const ModelCo
 Status ModelWeights::LoadParts(arch::TensorId head) {
   std::vector<SourceTensor> vectors;  // in the order of the parts
   for (WeightPart& part : table_.parts()) {
-    const bool is_head = part.layer == kNoLayer && part.id == head;
-    Result<SourceTensor> tensor = FindPart(*source_, part, is_head);
+    Result<SourceTensor> tensor = FindPart(*source_, part, head);
     if (!tensor.ok()) return tensor.status();
     if (!part.is_matrix()) {
       vectors.push_back(std::move(*tensor));
@@ -148,8 +150,8 @@ Status ModelWeights::LoadVectors(std::span<const SourceTensor> tensors) {
 Result<std::unique_ptr<ModelWeights>> ModelWeights::Random(Env* env, const ModelConfig& config,
                                                            const arch::Program& program,
                                                            uint64_t seed, ThreadPool* pool) {
-  std::unique_ptr<ModelWeights> weights(new ModelWeights(
-      env, nullptr, WeightTable(program, /*source=*/nullptr, config.tied_embeddings)));
+  std::unique_ptr<ModelWeights> weights(
+      new ModelWeights(env, nullptr, WeightTable(config, program, /*source=*/nullptr)));
   if (Status s = weights->Draw(config.shape, seed, pool); !s.ok()) return s;
   return weights;
 }

@@ -30,7 +30,8 @@ bool WeightPart::MatchesShape(const std::vector<int64_t>& shape) const {
                      : shape == std::vector<int64_t>{file_rows};
 }
 
-WeightTable::WeightTable(const arch::Program& program, const WeightSource* source, bool tied)
+WeightTable::WeightTable(const ModelConfig& config, const arch::Program& program,
+                         const WeightSource* source)
     : embedding_(program.embedding), head_(program.head) {
   const auto spec = [&](arch::TensorId id) -> const arch::TensorSpec& {
     return program.tensors.specs[static_cast<size_t>(id)];
@@ -42,6 +43,7 @@ WeightTable::WeightTable(const arch::Program& program, const WeightSource* sourc
   // called so: where the two are equal it makes no difference, and where not, Transformers does not
   // tie them either. It may also hold the head alone, which then is the embedding, too.
   const bool stores_head = has(spec(head_).name);
+  const bool tied = config.tied_embeddings;
   has_head_ = stores_head || !tied;
   has_embedding_ = has(prefix + spec(embedding_).name) || !stores_head || !tied;
 

@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "model/arch/program.h"
 #include "model/arch/run.h"
+#include "model/config.h"
 #include "model/weights/shard.h"
 #include "model/weights/weight_source.h"
 #include "model/weights/weight_type.h"
@@ -58,9 +59,8 @@ struct WeightPart {
 
 class WeightTable {
  public:
-  // Of the tensors that the source has or, with null, should have. `tied`: one matrix may be the
-  // embedding and the head.
-  WeightTable(const arch::Program& program, const WeightSource* source, bool tied);
+  // Of the tensors that the source has or, with null, should have. `program` is the config's.
+  WeightTable(const ModelConfig& config, const arch::Program& program, const WeightSource* source);
 
   // Narrows all parts to what the shard holds of them. Before anything is pointed to.
   void Cut(const arch::Program& program, const ModelShape& whole, const Shard& shard);

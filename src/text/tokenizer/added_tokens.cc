@@ -235,7 +235,7 @@ bool AddedTokens::IsSpecial(TokenId id) const {
   return it != by_id_.end() && it->second.token.special;
 }
 
-void AddedTokens::Cut(const Piece& piece, const Finder& finder, bool parse_special,
+void AddedTokens::Cut(const Piece& piece, const Finder& finder, const EncodeOptions& options,
                       std::vector<Piece>* pieces) const {
   const std::string_view text = piece.text;
   const auto keep = [&](size_t begin, size_t end, TokenId id) {
@@ -251,7 +251,7 @@ void AddedTokens::Cut(const Piece& piece, const Finder& finder, bool parse_speci
     const TokenId id = finder.empty() ? -1 : finder.Find(text, from, &found_begin, &found_end);
     if (id < 0) break;
     const AddedToken& token = by_id_.at(id).token;
-    if (!parse_special && IsSpecialContent(token.content)) continue;
+    if (!options.parse_special && IsSpecialContent(token.content)) continue;
     size_t begin = found_begin;
     size_t end = found_end;
     if (token.single_word &&
@@ -275,8 +275,9 @@ void AddedTokens::Cut(const Piece& piece, const Finder& finder, bool parse_speci
   keep(done, text.size(), -1);
 }
 
-Status AddedTokens::Split(std::string_view text, bool parse_special, const Normalizer& normalizer,
-                          PieceWork* work, std::vector<Piece>* pieces) const {
+Status AddedTokens::Split(std::string_view text, const EncodeOptions& options,
+                          const Normalizer& normalizer, PieceWork* work,
+                          std::vector<Piece>* pieces) const {
   Piece whole{.text = text};
   if (!text.empty()) {
     size_t first = 0;
@@ -284,7 +285,7 @@ Status AddedTokens::Split(std::string_view text, bool parse_special, const Norma
     whole.from_start = first;
   }
   std::vector<Piece> raw;
-  Cut(whole, raw_, parse_special, &raw);
+  Cut(whole, raw_, options, &raw);
   for (Piece& piece : raw) {
     if (piece.added >= 0) {
       pieces->push_back(piece);
@@ -292,7 +293,7 @@ Status AddedTokens::Split(std::string_view text, bool parse_special, const Norma
     }
     Status status = normalizer.Apply(&piece, work);
     if (!status.ok()) return status;
-    Cut(piece, normalized_, parse_special, pieces);
+    Cut(piece, normalized_, options, pieces);
   }
   return OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "headway/types.h"
 #include "text/tokenizer/json_fields.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/piece.h"
@@ -50,8 +51,8 @@ class AddedTokens {
   const std::string& changes() const { return changes_; }
 
   // Cuts `text` at the added tokens and normalizes what lies between; empty pieces vanish. Special
-  // tokens are found only with `parse_special`.
-  Status Split(std::string_view text, bool parse_special, const Normalizer& normalizer,
+  // tokens are found only where the options say so.
+  Status Split(std::string_view text, const EncodeOptions& options, const Normalizer& normalizer,
                PieceWork* work, std::vector<Piece>* pieces) const;
 
  private:
@@ -86,7 +87,7 @@ class AddedTokens {
                  TokenId* next_id);
   Status AddDecoder(const JsonNode& decoder, const Vocabulary& vocabulary,
                     const Normalizer& normalizer, TokenId* next_id);
-  void Cut(const Piece& piece, const Finder& finder, bool parse_special,
+  void Cut(const Piece& piece, const Finder& finder, const EncodeOptions& options,
            std::vector<Piece>* pieces) const;
 
   std::unordered_map<TokenId, Entry> by_id_;

@@ -110,14 +110,14 @@ Status PostProcessor::ReadTemplate(const JsonNode& node, TokenId id_limit, PostP
 }
 
 std::vector<TokenId> PostProcessor::Apply(std::vector<TokenId> tokens,
-                                          bool add_special_tokens) const {
+                                          const EncodeOptions& options) const {
   if (!has_template_) return tokens;
   std::vector<TokenId> result;
   result.reserve(tokens.size() + parts_.size());
   for (const Part& part : parts_) {
     if (part.text) {
       result.insert(result.end(), tokens.begin(), tokens.end());
-    } else if (add_special_tokens) {
+    } else if (options.add_special_tokens) {
       result.insert(result.end(), part.ids.begin(), part.ids.end());
     }
   }

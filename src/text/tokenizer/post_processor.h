@@ -6,6 +6,7 @@
 
 #include "base/types.h"
 #include "headway/status.h"
+#include "headway/types.h"
 #include "text/tokenizer/json_fields.h"
 
 namespace headway::tok {
@@ -15,8 +16,8 @@ class PostProcessor {
   // A null node adds nothing. Ids must lie below `id_limit`.
   static Result<PostProcessor> FromJson(const JsonNode& node, TokenId id_limit);
 
-  // The text's tokens with (or without) what goes around them.
-  std::vector<TokenId> Apply(std::vector<TokenId> tokens, bool add_special_tokens) const;
+  // The text's tokens with what goes around them, if the options want that.
+  std::vector<TokenId> Apply(std::vector<TokenId> tokens, const EncodeOptions& options) const;
 
  private:
   // The text, or special tokens.

@@ -38,7 +38,8 @@ void AnswerDecode(const Tokenizer& tokenizer, std::istream& request) {
   request >> skip_special;
   std::vector<TokenId> tokens;
   for (TokenId token = 0; request >> token;) tokens.push_back(token);
-  const std::string text = tokenizer.Decode(tokens, skip_special != 0);
+  const std::string text =
+      tokenizer.Decode(tokens, skip_special != 0 ? SpecialTokens::kSkip : SpecialTokens::kKeep);
   std::cout << text.size() << "\n" << text;
 }
 

@@ -235,8 +235,7 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, EncodeOpti
   }
   tok::PieceWork work(text.size());
   std::vector<tok::Piece> pieces;
-  Status status =
-      parts_->added.Split(text, options.parse_special, parts_->normalizer, &work, &pieces);
+  Status status = parts_->added.Split(text, options, parts_->normalizer, &work, &pieces);
   if (!status.ok()) return status;
   status = parts_->pre_tokenizer.Apply(&work, &pieces);
   if (!status.ok()) return status;
@@ -250,11 +249,11 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, EncodeOpti
     status = parts_->model.Encode(piece.text, parts_->pre_tokenizer.word_text(), &bpe, &tokens);
     if (!status.ok()) return status;
   }
-  return parts_->post_processor.Apply(std::move(tokens), options.add_special_tokens);
+  return parts_->post_processor.Apply(std::move(tokens), options);
 }
 
-std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special) const {
-  Detokenizer detokenizer(this, skip_special);
+std::string Tokenizer::Decode(std::span<const TokenId> tokens, SpecialTokens special) const {
+  Detokenizer detokenizer(this, special);
   std::string text;
   for (TokenId token : tokens) text += detokenizer.Push(token);
   text += detokenizer.Finish();
@@ -280,12 +279,12 @@ uint64_t Tokenizer::Hash() const { return parts_->hash; }
 
 struct Detokenizer::State {
   const Tokenizer::Parts* parts;
-  bool skip_special;
+  SpecialTokens special;
   tok::DecodeStream stream;
 };
 
-Detokenizer::Detokenizer(const Tokenizer* tokenizer, bool skip_special)
-    : state_(new State{tokenizer->parts_.get(), skip_special,
+Detokenizer::Detokenizer(const Tokenizer* tokenizer, SpecialTokens special)
+    : state_(new State{tokenizer->parts_.get(), special,
                        tok::DecodeStream(&tokenizer->parts_->decoder)}) {}
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
@@ -295,7 +294,9 @@ std::string Detokenizer::Push(TokenId token) {
   std::string text;
   const std::optional<std::string_view> form = state_->parts->Token(token);
   if (!form.has_value()) return text;
-  if (state_->skip_special && state_->parts->added.IsSpecialContent(*form)) return text;
+  if (state_->special == SpecialTokens::kSkip && state_->parts->added.IsSpecialContent(*form)) {
+    return text;
+  }
   state_->stream.Token(*form, &text);
   return text;
 }

@@ -15,6 +15,7 @@
 #include "base/env.h"
 #include "base/types.h"
 #include "headway/status.h"
+#include "headway/types.h"
 
 namespace headway {
 
@@ -39,8 +40,8 @@ class Tokenizer {
   Result<std::vector<TokenId>> Encode(std::string_view text, EncodeOptions options) const;
 
   // Valid UTF-8 whatever the tokens: bytes that make no character become U+FFFD. Ids that are no
-  // token are left out, special tokens with `skip_special`.
-  std::string Decode(std::span<const TokenId> tokens, bool skip_special) const;
+  // token are left out.
+  std::string Decode(std::span<const TokenId> tokens, SpecialTokens special) const;
 
   // One more than the largest id.
   int vocab_size() const;
@@ -65,7 +66,7 @@ class Tokenizer {
 // Decode returns for all tokens; each piece is valid UTF-8. The tokenizer must outlive it.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer* tokenizer, bool skip_special);
+  Detokenizer(const Tokenizer* tokenizer, SpecialTokens special);
   ~Detokenizer();
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;

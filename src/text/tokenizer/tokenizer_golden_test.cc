@@ -50,8 +50,8 @@ TEST_P(GoldenTokenizerTest, EncodesAndDecodesAsTokenizersDoes) {
     const auto full = item["full"].get<std::vector<TokenId>>();
     EXPECT_EQ(Encode(text, {.add_special_tokens = false, .parse_special = false}), plain);
     EXPECT_EQ(Encode(text, {.add_special_tokens = true, .parse_special = true}), full);
-    EXPECT_EQ(tokenizer_->Decode(full, false), item["decoded"].get<std::string>());
-    EXPECT_EQ(tokenizer_->Decode(full, true), item["skipped"].get<std::string>());
+    EXPECT_EQ(tokenizer_->Decode(full, SpecialTokens::kKeep), item["decoded"].get<std::string>());
+    EXPECT_EQ(tokenizer_->Decode(full, SpecialTokens::kSkip), item["skipped"].get<std::string>());
   }
 }
 
@@ -59,8 +59,10 @@ TEST_P(GoldenTokenizerTest, DecodesAnyTokensAsTokenizersDoes) {
   ASSERT_GE(golden_["decodes"].size(), 40u);
   for (const nlohmann::json& item : golden_["decodes"]) {
     const auto ids = item["ids"].get<std::vector<TokenId>>();
-    EXPECT_EQ(tokenizer_->Decode(ids, false), item["decoded"].get<std::string>()) << item["ids"];
-    EXPECT_EQ(tokenizer_->Decode(ids, true), item["skipped"].get<std::string>()) << item["ids"];
+    EXPECT_EQ(tokenizer_->Decode(ids, SpecialTokens::kKeep), item["decoded"].get<std::string>())
+        << item["ids"];
+    EXPECT_EQ(tokenizer_->Decode(ids, SpecialTokens::kSkip), item["skipped"].get<std::string>())
+        << item["ids"];
   }
 }
 

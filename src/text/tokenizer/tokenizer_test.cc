@@ -87,8 +87,8 @@ TEST(TokenizerTest, ParsesSpecialTokensOnlyWhenAsked) {
   const EncodeOptions plain{.add_special_tokens = false, .parse_special = false};
   EXPECT_EQ(*tokenizer->Encode("a<s>b", parsed), (std::vector<TokenId>{1, 6, 2}));
   EXPECT_EQ(*tokenizer->Encode("a<s>b", plain), (std::vector<TokenId>{1, 0, 0, 0, 2}));
-  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 1, 99, -5}, false), "<s>a");
-  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 1, 99, -5}, true), "a");
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 1, 99, -5}, SpecialTokens::kKeep), "<s>a");
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 1, 99, -5}, SpecialTokens::kSkip), "a");
 }
 
 TEST(TokenizerTest, HashIsOfTheText) {
@@ -303,7 +303,7 @@ TEST(TokenizerTest, TheConfigAddsAndChangesTokens) {
   const std::vector<TokenId> ids = {64,  902, 65,  906, 315, 905, 66, 220,
                                     903, 67,  904, 87,  900, 220, 88};
   EXPECT_EQ(*(*tokenizer)->Encode(text, {.parse_special = true}), ids);
-  EXPECT_EQ((*tokenizer)->Decode(ids, true), "ab<new5>thec <tool_call>dx y");
+  EXPECT_EQ((*tokenizer)->Decode(ids, SpecialTokens::kSkip), "ab<new5>thec <tool_call>dx y");
   for (const Json& bad : {Json("x"), Json({{"x", token("y", none)}}), Json({{"-1", none}}),
                           Json({{"7", 5}}), Json({{"7", token("y", {{"special", 1}})}})}) {
     const Status status = load(bad).status();
@@ -325,7 +325,7 @@ TEST(TokenizerTest, EncodesFromSeveralThreads) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 50; ++i) {
         if (*tokenizer->Encode(text, {}) != expected) ++wrong[t];
-        if (tokenizer->Decode(expected, true) != text) ++wrong[t];
+        if (tokenizer->Decode(expected, SpecialTokens::kSkip) != text) ++wrong[t];
       }
     });
   }
@@ -343,7 +343,7 @@ TEST(TokenizerTest, EncodesALongWordWithoutSquareTime) {
   }
   const Result<std::vector<TokenId>> tokens = tokenizer->Encode(text, {});
   ASSERT_TRUE(tokens.ok());
-  EXPECT_EQ(tokenizer->Decode(*tokens, true), text);
+  EXPECT_EQ(tokenizer->Decode(*tokens, SpecialTokens::kSkip), text);
 }
 
 class DetokenizerTest : public testing::TestWithParam<const char*> {};
@@ -356,8 +356,8 @@ TEST_P(DetokenizerTest, PiecesMakeTheWholeText) {
     // Few different tokens make runs of bytes and white space; all of them make the rest.
     const int64_t range = random.Below(2) == 0 ? 300 : tokenizer->vocab_size() + 2;
     for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(range));
-    for (bool skip : {false, true}) {
-      Detokenizer detokenizer(tokenizer.get(), skip);
+    for (const SpecialTokens special : {SpecialTokens::kKeep, SpecialTokens::kSkip}) {
+      Detokenizer detokenizer(tokenizer.get(), special);
       std::string text;
       for (TokenId token : tokens) {
         const std::string piece = detokenizer.Push(token);
@@ -366,7 +366,7 @@ TEST_P(DetokenizerTest, PiecesMakeTheWholeText) {
       }
       const std::string rest = detokenizer.Finish();
       EXPECT_TRUE(IsValidUtf8(rest)) << "seed " << seed;
-      EXPECT_EQ(text + rest, tokenizer->Decode(tokens, skip)) << "seed " << seed;
+      EXPECT_EQ(text + rest, tokenizer->Decode(tokens, special)) << "seed " << seed;
     }
   }
 }
@@ -381,7 +381,7 @@ TEST(DetokenizerTest, HoldsBackIncompleteCharacters) {
   // U+1F600 is F0 9F 98 80, in the byte-level alphabet:
   const std::vector<TokenId> bytes = {*tokenizer->TokenToId("ð"), *tokenizer->TokenToId("Ł"),
                                       *tokenizer->TokenToId("ĺ"), *tokenizer->TokenToId("Ģ")};
-  Detokenizer detokenizer(tokenizer.get(), true);
+  Detokenizer detokenizer(tokenizer.get(), SpecialTokens::kSkip);
   EXPECT_EQ(detokenizer.Push(bytes[0]), "");
   EXPECT_EQ(detokenizer.Push(bytes[1]), "");
   EXPECT_EQ(detokenizer.Push(bytes[2]), "");
