@@ -24,10 +24,6 @@ constexpr int kKernelLines = 150;  // of functions in src/kernels
 // What may be longer, and why.
 const std::map<std::string, std::string> kExceptions = {
     {"src/engine/eval/prose.cc", "a table of words"},
-    {"src/kernels/cuda/attention_codes_kernel.h", "cutting DecodeCodes changes its registers"},
-    {"src/kernels/cuda/attention_decode_kernel.h", "cutting DecodeMma changes its registers"},
-    {"src/kernels/cuda/attention_decode_plain.cu", "the same of DecodePlain"},
-    {"src/kernels/cuda/attention_prefill_test.cc", "not cut yet"},
 };
 
 constexpr int kParameters = 6;  // of a function in a header, kernels of a GPU excepted
