@@ -160,7 +160,7 @@ class Attender {
         scratch_{memory_.data(), limits_, threads} {}
 
   void Attend(const Workload& work, std::span<const AttentionItem> items) {
-    cpu::Attend(pool_, isa_, work.format(), shape_.group, work.params(), items, scratch_);
+    cpu::Attend(pool_, isa_, {work.format(), shape_.group, work.params(), items}, scratch_);
   }
   ThreadPool& pool() { return pool_; }
 

@@ -4,11 +4,13 @@
 Runs `eval perplexity --json` and greedy `run` of both programs on the demo model under settings
 that take every path (resident, stream, disk, host, recompute, streaming heads, streamed weights)
 and compares all numbers that do not tell time, and the text. Ends with 1 at a difference. For
-changes that move code and nothing else; takes some minutes."""
+changes that move code and nothing else; takes some minutes. With --sessions, OLD saves sessions
+under these settings, and both programs continue copies of them."""
 import argparse
 import concurrent.futures
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,28 @@ def lasting(value):
     return value
 
 
+def continue_session(options, flags, file, prompts):
+    """What each program makes of the session in `file` that OLD saves with the first prompt."""
+    save, go_on = [["run", MODEL, "--file", str(prompt), "-n", "24", "--temp", "0", "--ignore-eos",
+                    "--json", "--session", str(file)] + flags for prompt in prompts]
+    saved = run(options.old, save)
+    if "status" in saved:
+        return saved, saved
+    copy = file.with_suffix(".copy")
+    shutil.copy(file, copy)
+    results = []
+    for program in (options.old, options.new):
+        shutil.copy(copy, file)
+        result = run(program, go_on)
+        # What is read again says nothing of the file.
+        if result.get("reused_tokens") == 0:
+            result = {"status": 0, "error": "the session was not continued"}
+        results.append(lasting(result))
+    for left in (file, copy):
+        left.unlink()
+    return results
+
+
 def differences(old, new, path=""):
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(set(old) | set(new)):
@@ -82,6 +106,7 @@ def main():
     parser.add_argument("new")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--context", type=int, default=3000, help="tokens of a window")
+    parser.add_argument("--sessions", action="store_true", help="compare continued sessions")
     parser.add_argument("--only", help="the setting of this name")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     options = parser.parse_args()
@@ -97,6 +122,8 @@ def main():
         prompt = pathlib.Path(folder) / "prompt.txt"
         text = pathlib.Path(DOCUMENT).read_text()
         prompt.write_text(text[:12000])
+        longer = pathlib.Path(folder) / "longer.txt"
+        longer.write_text(text[:14000])
         document = pathlib.Path(folder) / "document.txt"
         document.write_text(text[:30000])
         pairs = []
@@ -106,6 +133,11 @@ def main():
             flags = [str(pattern) if flag == "PATTERN" else flag for flag in flags]
             # A share of the cores that follows the clock would change the order of additions.
             flags += ["--device", options.device, "--freeze-plan"]
+            if options.sessions:
+                if not {"--policy", "--recompute", "--head-pattern"} & set(flags):  # no sessions
+                    file = pathlib.Path(folder) / f"{len(pairs)}.session"
+                    pairs.append((f"{name}, session", (flags, file, (prompt, longer))))
+                continue
             pairs.append((f"{name}, eval", [
                 "eval", "perplexity", MODEL, "--file", str(document), "--context",
                 str(options.context), "--json"] + flags))
@@ -114,6 +146,8 @@ def main():
                 "--json"] + flags))
 
         def both(pair):
+            if options.sessions:
+                return continue_session(options, *pair[1])
             return [lasting(run(program, pair[1])) for program in (options.old, options.new)]
 
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

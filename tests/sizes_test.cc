@@ -1,4 +1,5 @@
-// Holds the sizes of files and functions: what is longer does more than one thing.
+// Holds the sizes of files and functions, which do more than one thing where they are longer, and
+// the number of a call's parameters, which want names where they are more.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,10 +24,15 @@ constexpr int kKernelLines = 150;  // of functions in src/kernels
 // What may be longer, and why.
 const std::map<std::string, std::string> kExceptions = {
     {"src/engine/eval/prose.cc", "a table of words"},
-    {"src/kernels/cuda/attention_codes_kernel.h", "cutting DecodeCodes changes its registers"},
-    {"src/kernels/cuda/attention_decode_kernel.h", "cutting DecodeMma changes its registers"},
-    {"src/kernels/cuda/attention_decode_plain.cu", "the same of DecodePlain"},
-    {"src/kernels/cuda/attention_prefill_test.cc", "not cut yet"},
+};
+
+constexpr int kParameters = 6;  // of a function in a header, kernels of a GPU excepted
+
+// What may have more, and why: the inner steps of kernels, whose operands stay in registers.
+const std::map<std::string, std::string> kManyParameters = {
+    {"src/kernels/cpu/attention_math-inl.h: FinishLogits", "a step of the softmax"},
+    {"src/kernels/cpu/attention_strips_load-inl.h: DecodeRows", "a step of loading keys"},
+    {"src/kernels/cuda/attention_codes_copy.h: CopyParams", "a step of loading keys"},
 };
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -92,8 +98,8 @@ std::string Bare(std::string_view code) {
 }
 
 struct Function {
-  int line = 0;  // of its first, 1-based
-  int lines = 0;
+  int line = 0;   // of its first, 1-based
+  int lines = 0;  // 0: declared alone
   std::string head;
 };
 
@@ -131,9 +137,10 @@ Block BlockOf(std::string_view head) {
   return function ? Block::kFunction : Block::kData;
 }
 
-// The functions of a file with their bodies, those of classes too. What is within a function, such
-// as a lambda, is a part of it.
-std::vector<Function> FunctionsOf(std::string_view code) {
+// What stands outside of functions and has parentheses: the functions of a file, those of classes
+// too, defined or declared, and some members with values. What is within a function, such as a
+// lambda, is a part of it.
+std::vector<Function> HeadsOf(std::string_view code) {
   std::vector<Function> functions;
   std::vector<Block> open;
   Function next;
@@ -155,6 +162,8 @@ std::vector<Function> FunctionsOf(std::string_view code) {
       }
       if (inside == 0 && block != Block::kData) next.head.clear();
     } else if (inside == 0 && c == ';') {
+      next.lines = 0;
+      if (next.head.find('(') != std::string::npos) functions.push_back(next);
       next.head.clear();
     } else if (inside == 0 && (!next.head.empty() || (c != ' ' && c != '\n'))) {
       if (next.head.empty()) next.line = line;
@@ -162,6 +171,61 @@ std::vector<Function> FunctionsOf(std::string_view code) {
     }
   }
   return open.empty() ? functions : std::vector<Function>();
+}
+
+std::vector<Function> FunctionsOf(std::string_view code) {
+  std::vector<Function> functions = HeadsOf(code);
+  std::erase_if(functions, [](const Function& function) { return function.lines == 0; });
+  return functions;
+}
+
+// The word that ends at `end`.
+std::string_view WordBefore(std::string_view head, size_t end) {
+  while (end > 0 && (head[end - 1] == ' ' || head[end - 1] == '\n')) --end;
+  size_t begin = end;
+  while (begin > 0 && IsWord(head[begin - 1])) --begin;
+  return head.substr(begin, end - begin);
+}
+
+struct Call {
+  std::string name;
+  int parameters = 0;
+};
+
+// The parameters in the parentheses that open at `open`, and in `*close` where these close.
+int CountParameters(std::string_view head, size_t open, size_t* close) {
+  int depth = 0, commas = 0;
+  bool empty = true;
+  for (*close = open; *close < head.size(); ++*close) {
+    const char c = head[*close];
+    if (c == '(' || c == '[' || c == '<') ++depth;
+    if ((c == ')' || c == ']' || c == '>') && --depth == 0) break;
+    if (c == ',' && depth == 1) ++commas;
+    if (*close > open && c != ' ' && c != '\n') empty = false;
+  }
+  return empty ? 0 : commas + 1;
+}
+
+// The function that a head declares, or the pointer to one that it names; one of no parameters
+// where it is something else, such as a member with a value.
+Call CallOf(std::string_view head) {
+  static const std::set<std::string_view> kNoNames = {
+      "alignas", "__launch_bounds__", "__attribute__", "decltype", "explicit", "operator"};
+  head = WithoutPrefix(head);
+  int depth = 0;  // of template arguments
+  for (size_t at = 0; at < head.size(); ++at) {
+    if (head[at] == '<') ++depth;
+    if (head[at] == '>') --depth;
+    if (head[at] == '=' && !head.starts_with("using")) return {};
+    if (head[at] != '(' || depth != 0) continue;
+    size_t close = 0;
+    const int parameters = CountParameters(head, at, &close);
+    const std::string_view name = WordBefore(head, at);
+    const bool pointer = head.substr(at).starts_with("(*");
+    if (!pointer && kNoNames.count(name) == 0) return {std::string(name), parameters};
+    at = close;
+  }
+  return {};
 }
 
 std::string ReadSource(const std::string& file) {
@@ -199,6 +263,29 @@ TEST(Sizes, OfFilesAndFunctionsAreBounded) {
   }
 }
 
+TEST(Sizes, OfCallsAreBounded) {
+  std::set<std::string> more;
+  size_t count = 0;
+  for (const std::string& file : testing::SourceFiles({"src", "include"})) {
+    if (!file.ends_with(".h") && !file.ends_with(".cuh")) continue;
+    for (const Function& function : HeadsOf(ReadSource(file))) {
+      const Call call = CallOf(function.head);
+      if (call.parameters > 0) ++count;
+      if (call.parameters <= kParameters) continue;
+      if (function.head.find("__global__") != std::string::npos) continue;
+      const std::string name = file + ": " + call.name;
+      more.insert(name);
+      EXPECT_TRUE(kManyParameters.count(name) > 0)
+          << file << ":" << function.line << ": " << call.name << " has " << call.parameters
+          << " parameters, more than " << kParameters << "; give it a struct with named fields";
+    }
+  }
+  EXPECT_GT(count, 1500u) << "the check found too few functions to mean anything";
+  for (const auto& [name, reason] : kManyParameters) {
+    EXPECT_TRUE(more.count(name) > 0) << name << " (" << reason << ") needs no exception";
+  }
+}
+
 struct Found {
   int line, lines;
   bool operator==(const Found&) const = default;
@@ -223,6 +310,26 @@ TEST(Sizes, FunctionsAreFound) {
   EXPECT_EQ(Measure("TEST(A, B) {\n  f(\"}\", '}', R\"(\n})\", 1'000);  // }\n}\n"),
             (Expected{{1, 4}}));
   EXPECT_EQ(Measure("#define A \\\n  {\nstruct B f(struct C c) {\n}\n"), (Expected{{3, 2}}));
+}
+
+int Parameters(std::string_view code) {
+  int most = 0;
+  for (const Function& function : HeadsOf(code)) {
+    most = std::max(most, CallOf(function.head).parameters);
+  }
+  return most;
+}
+
+TEST(Sizes, ParametersAreCounted) {
+  EXPECT_EQ(Parameters("void f();\n"), 0);
+  EXPECT_EQ(
+      Parameters("void f(int a,\n       std::map<int, int> b, int (*c)(int, int) = g(1, 2));"), 3);
+  EXPECT_EQ(Parameters("struct A {\n  A(int a, int b) : a_{a}, b_(c(a, b, 3)) {}\n};\n"), 2);
+  EXPECT_EQ(Parameters("struct A {\n public:\n  virtual int f(int, int, int) const = 0;\n};\n"), 3);
+  EXPECT_EQ(Parameters("struct A {\n  bool operator()(int, int) const;\n};\n"), 2);
+  EXPECT_EQ(Parameters("template <class T, int n>\ninline T f(T, int) {\n  g(1, 2, 3);\n}\n"), 2);
+  EXPECT_EQ(Parameters("using F = void (*)(int, int, int, int);\n"), 4);
+  EXPECT_EQ(Parameters("int a = f(1, 2, 3);\nstd::function<int(int, int)> b;\n"), 0);
 }
 
 }  // namespace

@@ -172,15 +172,10 @@ CLI::Option* AddText(CLI::App& app, const std::string& group, const std::string&
 CLI::Option* AddChoice(CLI::App& app, const std::string& group, const std::string& names,
                        std::string* target, const std::vector<std::string>& choices,
                        const std::string& help) {
-  const auto read = [target, choices](const std::string& text) {
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' is none of {}", text, fmt::join(choices, ", ")));
-    }
-    *target = text;
-    return OkStatus();
-  };
-  return AddRead(app, group, names, help, read)->type_name("NAME")->default_str(*target);
+  // Without a description the choices stay out of the option's line in --help.
+  CLI::Option* option =
+      app.add_option(names, *target, help)->check(CLI::IsMember(choices).description(""));
+  return option->group(group)->type_name("NAME")->default_str(*target);
 }
 
 template <typename T>

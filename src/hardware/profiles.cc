@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/fnv.h"
 #include "base/log.h"
 #include "base/user_cache.h"
 #include "hardware/profile_json.h"
@@ -28,12 +29,6 @@ std::string ProcValue(const char* path, const std::string& key) {
     return begin == std::string::npos ? "" : line.substr(begin);
   }
   return "";
-}
-
-uint64_t Hash(const std::string& text) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 const ShippedProfile* FindShipped(const std::string& name) {
@@ -75,7 +70,7 @@ std::string HardwareKey(const BackendInfo& backend, int threads) {
 }
 
 std::string KeptProfilePath(const std::string& hardware) {
-  return UserCachePath(fmt::format("machine-{:016x}.json", Hash(hardware)));
+  return UserCachePath(fmt::format("machine-{:016x}.json", Fnv1a(hardware)));
 }
 
 std::optional<MachineProfile> ReadKeptProfile(Env& env, const std::string& hardware,

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "base/fnv.h"
 
 namespace headway {
 
@@ -125,14 +126,16 @@ RopeFrequencies ComputeRope(const RopeConfig& config, int head_dim, int64_t tota
 }
 
 uint64_t RopeFrequencies::Hash() const {
-  // FNV-1a over the bits: no speed is needed, and the value is stored in session files.
-  uint64_t hash = 0xCBF29CE484222325u;
-  auto add = [&hash](float value) {
-    for (uint32_t bits = std::bit_cast<uint32_t>(value), i = 0; i < 4; ++i, bits >>= 8) {
-      hash = (hash ^ (bits & 0xFFu)) * 0x100000001B3u;
+  // Of the bits, the lowest first. Session files hold the value.
+  uint64_t hash = kFnvStart;
+  const auto add = [&hash](float value) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    for (uint32_t shift = 0; shift < 32; shift += 8) {
+      const char byte = static_cast<char>(bits >> shift);
+      hash = Fnv1a({&byte, 1}, hash);
     }
   };
-  for (float frequency : inv_freq) add(frequency);
+  for (const float frequency : inv_freq) add(frequency);
   add(scale);
   return hash;
 }

@@ -277,24 +277,21 @@ AttentionCode AttentionCodeFor(Isa isa) {
           .add_key_mass = AddKeyMassFor(isa)};
 }
 
-void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
-                const AttentionParams& params, std::span<const AttentionItem> items,
+void AttendWith(const AttentionCode& code, ThreadPool& pool, const AttentionCall& call,
                 const AttentionScratch& scratch) {
-  Attention attention(code, pool, format, group, params, scratch);
+  Attention attention(code, pool, call.format, call.group, call.params, scratch);
   // Taking hundreds of states apart takes longer than waking the threads that wait for it: who can
   // do it ahead of time gives them one by one.
   const auto single = [](const AttentionItem& item) { return item.heads == 1 && item.split == 0; };
-  if (std::all_of(items.begin(), items.end(), single)) {
-    attention.Run(items);
+  if (std::all_of(call.items.begin(), call.items.end(), single)) {
+    attention.Run(call.items);
   } else {
-    attention.Run(SingleStates(format, group, items));
+    attention.Run(SingleStates(call.format, call.group, call.items));
   }
 }
 
-void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
-            const AttentionParams& params, std::span<const AttentionItem> items,
-            const AttentionScratch& scratch) {
-  AttendWith(AttentionCodeFor(isa), pool, format, group, params, items, scratch);
+void Attend(ThreadPool& pool, Isa isa, const AttentionCall& call, const AttentionScratch& scratch) {
+  AttendWith(AttentionCodeFor(isa), pool, call, scratch);
 }
 
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {

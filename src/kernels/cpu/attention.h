@@ -35,10 +35,16 @@ struct AttentionScratch {
 
 int64_t AttentionScratchBytes(const KernelLimits& limits, int threads);
 
+// The arguments of Kernels::Attend.
+struct AttentionCall {
+  const PageFormat& format;
+  int group;
+  const AttentionParams& params;
+  std::span<const AttentionItem> items;
+};
+
 // `isa` is one of SupportedIsas().
-void Attend(ThreadPool& pool, Isa isa, const PageFormat& format, int group,
-            const AttentionParams& params, std::span<const AttentionItem> items,
-            const AttentionScratch& scratch);
+void Attend(ThreadPool& pool, Isa isa, const AttentionCall& call, const AttentionScratch& scratch);
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);

@@ -176,8 +176,7 @@ struct AttentionCode {
   AddKeyMassFunction add_key_mass;
 };
 AttentionCode AttentionCodeFor(Isa isa);
-void AttendWith(const AttentionCode& code, ThreadPool& pool, const PageFormat& format, int group,
-                const AttentionParams& params, std::span<const AttentionItem> items,
+void AttendWith(const AttentionCode& code, ThreadPool& pool, const AttentionCall& call,
                 const AttentionScratch& scratch);
 
 // to[i] = from[i] rounded to nearest even, `count` elements without alignment.

@@ -82,7 +82,7 @@ void RunOn(const NamedCode& code, int threads, const AttentionCase& c,
   for (const AttentionItem& item : items) rows = std::max(rows, item.tokens);
   ThreadPool pool(threads);
   PoisonedScratch scratch({.rows = rows, .head_dim = c.format.head_dim, .group = c.group}, threads);
-  cpu::AttendWith(code.code, pool, c.format, c.group, c.params, items, scratch.get());
+  cpu::AttendWith(code.code, pool, {c.format, c.group, c.params, items}, scratch.get());
 }
 
 }  // namespace headway

@@ -211,7 +211,7 @@ class CpuKernels : public Kernels {
     const Traced traced(trace_, stream.lane(), cost);
     const cpu::AttentionScratch scratch = {
         .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
-    cpu::Attend(pool_, isa_, format, group, params, items, scratch);
+    cpu::Attend(pool_, isa_, {format, group, params, items}, scratch);
   }
 
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {

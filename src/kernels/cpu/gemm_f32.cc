@@ -314,11 +314,11 @@ void GemmPackPanel(Isa isa, const float* x, int64_t rows, int64_t in, float* pac
   N_AVX3::Gemm::Pack(x, rows, in, packed);
 }
 
-void GemmBlock(Isa isa, const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
-               int64_t end, float* scratch) {
+void GemmBlock(Isa isa, const LinearOp& op, const PackedRows& x, int64_t begin, int64_t end,
+               float* scratch) {
   HEADWAY_CHECK(end - begin <= kGemmBlockOuts);
-  if (isa == Isa::kAvx2) return N_AVX2::Gemm::Compute(op, packed, rows, begin, end, scratch);
-  N_AVX3::Gemm::Compute(op, packed, rows, begin, end, scratch);
+  if (isa == Isa::kAvx2) return N_AVX2::Gemm::Compute(op, x.data, x.rows, begin, end, scratch);
+  N_AVX3::Gemm::Compute(op, x.data, x.rows, begin, end, scratch);
 }
 
 }  // namespace headway::cpu

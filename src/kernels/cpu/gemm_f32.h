@@ -22,10 +22,16 @@ int64_t GemmPanelRows(Isa isa);
 // Packs the panel whose first row is `x`; `rows` at most GemmPanelRows. `packed` is aligned to 64.
 void GemmPackPanel(Isa isa, const float* x, int64_t rows, int64_t in, float* packed);
 
-// Outputs [begin, end), at most kGemmBlockOuts, of `op` for `rows` packed tokens. Every
+// Tokens whose panels are packed side by side.
+struct PackedRows {
+  const float* data = nullptr;
+  int64_t rows = 0;
+};
+
+// Outputs [begin, end), at most kGemmBlockOuts, of `op` for the packed tokens. Every
 // sum is one chain of multiply-adds over the inputs, whatever the block and the panel.
-void GemmBlock(Isa isa, const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
-               int64_t end, float* scratch);
+void GemmBlock(Isa isa, const LinearOp& op, const PackedRows& x, int64_t begin, int64_t end,
+               float* scratch);
 
 }  // namespace headway::cpu
 

@@ -139,7 +139,7 @@ void F32Chunk(ThreadPool& pool, Isa isa, const float* x, int64_t first, int64_t 
       const Blocks::Block block = blocks.At(i);
       LinearOp op = *block.op;
       op.y = FloatRow(op, first);
-      GemmBlock(isa, op, packed, rows, block.begin, block.end,
+      GemmBlock(isa, op, {packed, rows}, block.begin, block.end,
                 block_scratch + thread * GemmScratchFloats(isa, panels * panel));
       ApplyRelu(op, rows, block.begin, block.end);
     }

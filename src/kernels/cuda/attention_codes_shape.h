@@ -37,6 +37,17 @@ struct CodesShape {
   static constexpr int kCodes = 32 / Codes::kBits;        // in a word
   static constexpr int kPairs = kCodes / 2;               // of f16
   static constexpr int kGroupPieces = kPieces / kGroups;  // of V, in a group
+  static constexpr int kDims = kDim;
+  static constexpr int kQueryTiles = kTiles;
+  // Registers of lane 4 r + c.
+  using Scores = float[kKeyTiles][kTiles][4];
+  using Rows = float[kTiles][2];                // of queries 2c and 2c + 1 of each tile
+  using Scaled = SplitPair[kTiles][2][kPairs];  // q ∘ scale of two pieces
+  using Weights = SplitPair[kTiles][2];         // p scale of a tile of keys
+  // o[m]: rows r and r + 8 of matrix m are two neighbouring channels of a group.
+  using GroupOutputs = float[4][kTiles][4];
+  __device__ static float Power(float x) { return Exp2(x); }
+
   // What a warp has of a chunk: rows of codes, and scales, then zeros.
   struct Stage {
     uint4 k[kChunk * kPieces];

@@ -357,8 +357,8 @@ TEST_P(PageCodecTest, PrefillsFromDecodedPages) {
       const OnDevice decoded(
           std::vector<std::byte>(static_cast<size_t>(DecodedBytes(limits)), std::byte{0xFF}));
       Problem problem(c, format.dtype != DType::kF32, random);
-      const Status status = AttendPrefill(nullptr, nullptr, {nullptr, decoded.data(), limits},
-                                          format, format.dtype, group, params, problem.Upload());
+      const Status status = AttendPrefill(nullptr, {nullptr, decoded.data(), limits, nullptr},
+                                          format, group, params, problem.Upload());
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       problem.Check();

@@ -1,5 +1,6 @@
 // Decode attention over pages in the model's dtype: the kernels that AttendDecode launches for
-// them, a file of instantiations each, since they take long to compile.
+// them, a file of instantiations each, since they take long to compile. And which instantiation a
+// launch takes, of pages in an encoding too.
 #ifndef HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_LAUNCH_H_
 #define HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_LAUNCH_H_
 
@@ -17,7 +18,21 @@ cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int block_q
 extern template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeBatch&, int, int);
 extern template cudaError_t LaunchMma<DType::kF16>(cudaStream_t, const DecodeBatch&, int, int);
 
-// The same of f32, kPlainQueries queries each.
+// Calls launch<kDim, kTiles>() with the compiled size of heads and the number of tiles of 8 queries
+// that a head size and block_queries ask for.
+template <typename Launch>
+cudaError_t LaunchForShape(int head_dim, int block_queries, const Launch& launch) {
+  const bool one = block_queries == 8;
+  if (head_dim <= 64) {
+    return one ? launch.template operator()<64, 1>() : launch.template operator()<64, 2>();
+  }
+  if (head_dim <= 128) {
+    return one ? launch.template operator()<128, 1>() : launch.template operator()<128, 2>();
+  }
+  return launch.template operator()<256, 1>();
+}
+
+// A launch over items of f32, kPlainQueries queries a block.
 inline constexpr int kPlainQueries = 4;
 cudaError_t LaunchPlain(cudaStream_t stream, const DecodeBatch& batch, int blocks);
 

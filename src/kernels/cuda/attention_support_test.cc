@@ -8,57 +8,13 @@
 #include <vector>
 
 #include "base/env.h"
-#include "base/half.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/cuda/attention_on_gpu_testing.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/cuda_testing.h"
 #include "kernels/testing/attention_problem.h"
 
 namespace headway::cuda {
 namespace {
-
-// A problem's memory on the GPU.
-class OnGpu {
- public:
-  explicit OnGpu(AttentionProblem& problem)
-      : problem_(problem),
-        q_(Encoded(problem.q, problem.spec.activation)),
-        kv_(problem.kv.memory()),
-        positions_(problem.positions),
-        o_(problem.outputs.o),
-        lse_(problem.outputs.lse),
-        number_(1) {}
-
-  // Features that no GPU has yet get a pointer that is never followed.
-  AttentionItem Item() {
-    AttentionItem item = problem_.Item();
-    item.q = q_.at();
-    item.keys.pages = problem_.kv.RunIn(kv_.at());
-    if (item.keys.positions != nullptr) item.keys.positions = positions_.at();
-    if (item.transform.inv_freq != nullptr) item.transform.inv_freq = number_.at();
-    if (item.key_mass != nullptr) item.key_mass = number_.at();
-    item.o = o_.at();
-    item.lse = lse_.at();
-    return item;
-  }
-  AttentionOutputs Outputs() const {
-    return {o_.Read(problem_.outputs.o.size()), lse_.Read(problem_.outputs.lse.size()), {}};
-  }
-
- private:
-  static std::vector<std::byte> Encoded(const std::vector<float>& values, DType dtype) {
-    std::vector<std::byte> bytes(values.size() * DTypeBytes(dtype));
-    for (size_t i = 0; i < values.size(); ++i) {
-      StoreFloat(bytes.data(), static_cast<int64_t>(i), dtype, values[i]);
-    }
-    return bytes;
-  }
-
-  AttentionProblem& problem_;
-  DeviceArray<std::byte> q_, kv_;
-  DeviceArray<int32_t> positions_;
-  DeviceArray<float> o_, lse_, number_;
-};
 
 // Weights in 16 bits are kept as two numbers; so are the factors of codes, which are off by 2^-22.
 // The exponential and the product with log2(e) take some units more.

@@ -256,9 +256,8 @@ class CudaKernels final : public Kernels {
           (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax)) {
         few_.push_back(item);
       } else {
-        const cuda::PrefillMemory memory = {prefill_memory_, decoded_, limits_};
-        call.Check(cuda::AttendPrefill(call.native(), sdpa_.get(), memory, format, dtype_, group,
-                                       params, item));
+        const cuda::PrefillResources resources = {prefill_memory_, decoded_, limits_, sdpa_.get()};
+        call.Check(cuda::AttendPrefill(call.native(), resources, format, group, params, item));
       }
     }
     if (few_.empty()) return;

@@ -70,7 +70,7 @@ MatVecProblem MakeGated(DType activation, const void* x, int64_t rows, const Lin
   problem.ops[0] = MakeOp(gate);
   problem.ops[1] = MakeOp(up);
   for (MatVecOp& op : problem.ops) {
-    op.y = y;
+    op.y = gate.y;
     op.y_stride = gate.weight.out;
     op.result = LinearResult::kActivation;
   }

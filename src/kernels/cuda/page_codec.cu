@@ -264,22 +264,22 @@ cudaError_t EncodePages(cudaStream_t stream, const PageFormat& format,
   return flush();
 }
 
-cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const PageRun& run,
-                        int heads, int64_t begin, int64_t count, void* k, void* v) {
+cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format,
+                        const DecodePagesItem& item) {
   if (format.head_dim % 8 != 0 || format.dtype == DType::kF32) return cudaErrorInvalidValue;
-  if (count == 0 || heads == 0) return cudaSuccess;
+  if (item.count == 0 || item.heads == 0) return cudaSuccess;
   Decoding work = {};
-  work.run = run;
-  work.begin = begin;
-  work.count = count;
+  work.run = item.from;
+  work.begin = item.begin;
+  work.count = item.count;
   work.head_dim = format.head_dim;
   work.page_slots = format.page_slots;
   work.row_bytes =
       static_cast<int32_t>(EncodedBytes(format.encoding, format.dtype, format.head_dim));
-  work.k = k;
-  work.v = v;
-  const dim3 grid(static_cast<unsigned>(CeilDiv(count * (format.head_dim / 8), kThreads)),
-                  static_cast<unsigned>(heads), 2);
+  work.k = item.k;
+  work.v = item.v;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(item.count * (format.head_dim / 8), kThreads)),
+                  static_cast<unsigned>(item.heads), 2);
   switch (format.encoding) {
     case Encoding::kInt8:
       return LaunchDecode<Encoding::kInt8>(stream, format.dtype, work, grid);

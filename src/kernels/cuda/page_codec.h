@@ -16,11 +16,18 @@ namespace headway::cuda {
 cudaError_t EncodePages(cudaStream_t stream, const PageFormat& format,
                         std::span<const EncodePagesItem> items);
 
-// Keys [begin, begin + count) of an encoded run of `heads` heads as rows of the format's dtype, f16
-// or bf16, rounded once from f32: K to k and V to v, each [heads, count, head_dim], on 16 bytes.
+// Keys [begin, begin + count) of an encoded run as rows of the format's dtype, f16 or bf16, rounded
+// once from f32.
+struct DecodePagesItem {
+  PageRun from;
+  int heads = 1;
+  int64_t begin = 0;
+  int64_t count = 0;
+  void* k = nullptr;  // [heads, count, head_dim], on 16 bytes
+  void* v = nullptr;
+};
 // head_dim is a multiple of 8.
-cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const PageRun& run,
-                        int heads, int64_t begin, int64_t count, void* k, void* v);
+cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const DecodePagesItem& item);
 
 }  // namespace headway::cuda
 

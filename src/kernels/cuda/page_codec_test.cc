@@ -71,7 +71,7 @@ TEST_P(PageCodecTest, DecodesRows) {
       const std::vector<std::byte> nothing =
           Encode(std::vector<float>(size + 8, kPoison), format.dtype);
       const OnDevice to_k(nothing), to_v(nothing);
-      ASSERT_EQ(DecodePages(nullptr, format, run, heads, begin, count, to_k.data(), to_v.data()),
+      ASSERT_EQ(DecodePages(nullptr, format, {run, heads, begin, count, to_k.data(), to_v.data()}),
                 cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       const std::vector<std::byte> got_k = to_k.Read(), got_v = to_v.Read();

@@ -40,10 +40,19 @@ int64_t PieceOf(int64_t count, int64_t readable) {
   return piece;
 }
 
-Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
-                const PageFormat& format, DType activation, int group,
-                const AttentionParams& params, const AttentionItem& item, const PrefillPiece& piece,
-                bool first, bool last) {
+// A piece of an item, and its place among them.
+struct PlacedPiece {
+  const AttentionItem& item;
+  const PrefillPiece& piece;
+  bool first;  // its state is not merged into one that is there
+  bool last;   // the item's result is made behind it
+};
+
+Status RunPiece(cudaStream_t stream, const PrefillResources& resources, const PageFormat& format,
+                int group, const AttentionParams& params, const PlacedPiece& placed) {
+  const auto& [item, piece, first, last] = placed;
+  const DType activation = resources.limits.activation;
+  Sdpa& sdpa = *resources.sdpa;
   const auto element = static_cast<int64_t>(DTypeBytes(activation));
   const int64_t row_bytes = format.head_dim * element;
   const int query_heads = item.heads * group;
@@ -72,13 +81,18 @@ Status RunPiece(cudaStream_t stream, Sdpa& sdpa, const PrefillMemory& memory,
   if (sdpa.WorkspaceBytes(shape) > kSdpaWorkspaceBytes) {
     return Status(StatusCode::kUnsupported, "cuDNN's attention wants too much memory");
   }
-  const PrefillLayout layout(memory.limits);
-  std::byte* part_o = memory.data + kSdpaWorkspaceBytes;
+  const PrefillLayout layout(resources.limits);
+  std::byte* part_o = resources.data + kSdpaWorkspaceBytes;
   auto* part_lse = reinterpret_cast<float*>(part_o + layout.o);
   const int64_t at = (item.keys.pages.first_slot + piece.begin) * row_bytes;
-  if (Status s =
-          sdpa.Run(stream, shape, item.q, item.keys.pages.k + at, item.keys.pages.v + at,
-                   direct ? item.result : part_o, part_lse, memory.data, kSdpaWorkspaceBytes);
+  if (Status s = sdpa.Run(stream, shape,
+                          {.q = item.q,
+                           .k = item.keys.pages.k + at,
+                           .v = item.keys.pages.v + at,
+                           .o = direct ? item.result : part_o,
+                           .lse = part_lse,
+                           .workspace = resources.data,
+                           .workspace_bytes = kSdpaWorkspaceBytes});
       !s.ok() || direct) {
     return s;
   }
@@ -140,7 +154,8 @@ Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation
 }
 
 // The piece as an item of its own.
-AttentionItem PartOf(const AttentionItem& item, const PrefillPiece& piece, bool first, bool last) {
+AttentionItem PartOf(const PlacedPiece& placed) {
+  const auto& [item, piece, first, last] = placed;
   AttentionItem part = item;
   part.keys.pages.first_slot += piece.begin;
   part.keys.pages.count = piece.count;
@@ -195,7 +210,7 @@ std::vector<PrefillPiece> PrefillPieces(const PageFormat& format, DType activati
   }
   if (begin < seen) {  // fewer keys are left than the smallest plan has
     const PrefillPiece rest = {begin, seen - begin, false, PrefillPiece::By::kTiles};
-    const AttentionItem part = PartOf(item, rest, /*first=*/false, /*last=*/true);
+    const AttentionItem part = PartOf({.item = item, .piece = rest, .first = false, .last = true});
     if (begin == 0 || !CanAttendTiles(format, activation, group, params, part)) return {};
     pieces.push_back(rest);
   }
@@ -211,10 +226,10 @@ PageFormat DecodedFormat(const PageFormat& format) {
 }
 
 std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
-                                         const PrefillMemory& memory) {
+                                         const PrefillResources& resources) {
   const PageFormat plain = DecodedFormat(format);
   const auto row_bytes = static_cast<int64_t>(plain.bytes()) / plain.page_slots;
-  const int kv_heads = memory.limits.query_heads / memory.limits.group;
+  const int kv_heads = resources.limits.query_heads / resources.limits.group;
   const int64_t most = kDecodedSlots / kv_heads / plain.page_slots * plain.page_slots;
   HEADWAY_CHECK(most > 0 && item.heads <= kv_heads);
   const int64_t count = item.keys.pages.count;
@@ -222,8 +237,8 @@ std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const Attenti
   for (int64_t begin = 0; begin < count || pieces.empty(); begin += most) {
     AttentionItem piece = item;
     const int64_t keys = std::min(most, count - begin);
-    piece.keys.pages = {.k = memory.decoded,
-                        .v = memory.decoded + kDecodedSlots * row_bytes,
+    piece.keys.pages = {.k = resources.decoded,
+                        .v = resources.decoded + kDecodedSlots * row_bytes,
                         .page_stride = static_cast<int64_t>(plain.bytes()),
                         .head_stride = keys * row_bytes,
                         .count = keys};
@@ -238,19 +253,19 @@ std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const Attenti
   return pieces;
 }
 
-Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
-                     const PageFormat& format, DType activation, int group,
-                     const AttentionParams& params, const AttentionItem& item) {
-  HEADWAY_CHECK(item.split == 0 && item.tokens <= memory.limits.rows);
+Status AttendPrefill(cudaStream_t stream, const PrefillResources& resources,
+                     const PageFormat& format, int group, const AttentionParams& params,
+                     const AttentionItem& item) {
+  const DType activation = resources.limits.activation;
+  HEADWAY_CHECK(item.split == 0 && item.tokens <= resources.limits.rows);
   if (item.keys.pages.params != nullptr && activation != DType::kF32) {
     int64_t begin = 0;
-    for (const AttentionItem& piece : DecodedPieces(format, item, memory)) {
+    for (const AttentionItem& piece : DecodedPieces(format, item, resources)) {
       const PageRun& run = piece.keys.pages;
-      const cudaError_t error =
-          DecodePages(stream, format, item.keys.pages, item.heads, begin, run.count, run.k, run.v);
+      const cudaError_t error = DecodePages(
+          stream, format, {item.keys.pages, item.heads, begin, run.count, run.k, run.v});
       if (error != cudaSuccess) return StatusOf(error, "decoding pages");
-      if (Status s = AttendPrefill(stream, sdpa, memory, DecodedFormat(format), activation, group,
-                                   params, piece);
+      if (Status s = AttendPrefill(stream, resources, DecodedFormat(format), group, params, piece);
           !s.ok()) {
         return s;
       }
@@ -258,20 +273,21 @@ Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memor
     }
     return OkStatus();
   }
-  if (sdpa != nullptr) {
+  if (resources.sdpa != nullptr) {
     const std::vector<PrefillPiece> pieces = PrefillPieces(format, activation, group, params, item);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const bool first = i == 0 && !item.merge;
-      const bool last = i + 1 == pieces.size();
-      const Status status = pieces[i].by == PrefillPiece::By::kTiles
-                                ? StatusOf(AttendTiles(stream, format, activation, group, params,
-                                                       PartOf(item, pieces[i], first, last)),
-                                           "attention")
-                                : RunPiece(stream, *sdpa, memory, format, activation, group, params,
-                                           item, pieces[i], first, last);
+      const PlacedPiece placed = {.item = item,
+                                  .piece = pieces[i],
+                                  .first = i == 0 && !item.merge,
+                                  .last = i + 1 == pieces.size()};
+      const Status status =
+          pieces[i].by == PrefillPiece::By::kTiles
+              ? StatusOf(AttendTiles(stream, format, activation, group, params, PartOf(placed)),
+                         "attention")
+              : RunPiece(stream, resources, format, group, params, placed);
       // What cuDNN refuses it refuses at once, unless the pieces differ in kind.
       if (i == 0 && status.code() == StatusCode::kUnsupported) break;
-      if (!status.ok() || last) return status;
+      if (!status.ok() || placed.last) return status;
     }
   }
   if (CanAttendTiles(format, activation, group, params, item)) {

@@ -20,27 +20,28 @@ namespace headway::cuda {
 // Queries a KV head (tokens * group) that AttendDecode takes at once.
 inline constexpr int64_t kFewQueriesMax = 64;
 
-// Memory for cuDNN's partial states, as PrefillLayout has it, and for decoded pages.
-struct PrefillMemory {
+// Memory for cuDNN's partial states, as PrefillLayout has it, and for decoded pages; cuDNN.
+struct PrefillResources {
   std::byte* data = nullptr;
   std::byte* decoded = nullptr;  // DecodedBytes
-  KernelLimits limits;
+  KernelLimits limits;           // q and results are limits.activation
+  Sdpa* sdpa = nullptr;          // may be null
 };
 
 // Kernels::Attend of one item without a split. Encoded pages are decoded first, a piece of the
-// range at a time. `sdpa` may be null. An item of more tokens than
-// `limits` has, and one that neither can do, is an error.
+// range at a time. An item of more tokens than
+// the limits have, and one that neither can do, is an error.
 //
 // Reads q up to half as many tokens beyond the last as there are (cuDNN's plans are for few sizes):
 // that must be memory, whatever it holds.
-Status AttendPrefill(cudaStream_t stream, Sdpa* sdpa, const PrefillMemory& memory,
-                     const PageFormat& format, DType activation, int group,
-                     const AttentionParams& params, const AttentionItem& item);
+Status AttendPrefill(cudaStream_t stream, const PrefillResources& resources,
+                     const PageFormat& format, int group, const AttentionParams& params,
+                     const AttentionItem& item);
 
 // The pieces that an encoded item is decoded in, one behind the other: their keys are plain ones in
 // the memory for that. Where pieces end does not depend on how many heads the item has.
 std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
-                                         const PrefillMemory& memory);
+                                         const PrefillResources& resources);
 // The format of their pages.
 PageFormat DecodedFormat(const PageFormat& format);
 

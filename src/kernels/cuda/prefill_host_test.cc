@@ -248,7 +248,7 @@ TEST(DecodedPiecesTest, CutTheKeysWhateverTheHeads) {
   PageFormat format = kFormat;
   format.page_slots = 5;
   format.encoding = Encoding::kInt4;
-  PrefillMemory memory_for = {memory, memory, {}};
+  PrefillResources memory_for = {memory, memory, {}, nullptr};
   memory_for.limits.group = 4;
   memory_for.limits.query_heads = 32;
   float result = 0;

@@ -138,8 +138,8 @@ void CudaPrefillTest::Check(const Slab& slab) {
     item.result = d_result.at();
     item.result_stride = kWidth;
   }
-  const Status status = AttendPrefill(nullptr, sdpa_.get(), {memory.at(), nullptr, limits}, kFormat,
-                                      kDType, kGroup, params, item);
+  const Status status = AttendPrefill(nullptr, {memory.at(), nullptr, limits, sdpa_.get()}, kFormat,
+                                      kGroup, params, item);
   ASSERT_TRUE(status.ok()) << status.message();
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
 

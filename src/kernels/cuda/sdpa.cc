@@ -288,20 +288,19 @@ int64_t Sdpa::WorkspaceBytes(const SdpaShape& shape) const {
 
 int64_t Sdpa::plans() const { return static_cast<int64_t>(impl_->plans.size()); }
 
-Status Sdpa::Run(cudaStream_t stream, const SdpaShape& shape, const void* q, const void* k,
-                 const void* v, void* o, float* lse, void* workspace, int64_t workspace_bytes) {
+Status Sdpa::Run(cudaStream_t stream, const SdpaShape& shape, const SdpaMemory& memory) {
   if (Status status = Validate(shape); !status.ok()) return status;
   const PlanKey key = KeyOf(shape);
   const Plan& plan = impl_->Find(key);
   if (!plan.status.ok()) return plan.status;
-  HEADWAY_CHECK(workspace != nullptr && workspace_bytes >= plan.workspace_bytes);
+  HEADWAY_CHECK(memory.workspace != nullptr && memory.workspace_bytes >= plan.workspace_bytes);
 
-  auto* const base = static_cast<std::byte*>(workspace);
-  std::unordered_map<int64_t, void*> pointers = {{kQ, const_cast<void*>(q)},
-                                                 {kK, const_cast<void*>(k)},
-                                                 {kV, const_cast<void*>(v)},
-                                                 {kO, o},
-                                                 {kLse, lse}};
+  auto* const base = static_cast<std::byte*>(memory.workspace);
+  std::unordered_map<int64_t, void*> pointers = {{kQ, const_cast<void*>(memory.q)},
+                                                 {kK, const_cast<void*>(memory.k)},
+                                                 {kV, const_cast<void*>(memory.v)},
+                                                 {kO, memory.o},
+                                                 {kLse, memory.lse}};
   if (key.padded) {
     auto* const tokens_at = reinterpret_cast<int32_t*>(base);
     auto* const keys_at = reinterpret_cast<int32_t*>(base + kKeysOffset);

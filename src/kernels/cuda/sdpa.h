@@ -40,6 +40,18 @@ struct SdpaShape {
   bool operator==(const SdpaShape&) const = default;
 };
 
+// Where a run reads and writes. lse is [query_heads, SdpaBucket(tokens)], natural logarithms. The
+// workspace is aligned to 256 and belongs to the run until the stream has passed it.
+struct SdpaMemory {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* o = nullptr;
+  float* lse = nullptr;
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
 struct SdpaShapeHash {
   size_t operator()(const SdpaShape& shape) const;
 };
@@ -68,11 +80,8 @@ class Sdpa {
   // Plans built so far.
   int64_t plans() const;
 
-  // Enqueues only, but for the Prepare of a new shape. lse is [query_heads, SdpaBucket(tokens)],
-  // natural logarithms. The workspace is aligned to 256 and belongs to this call until the stream
-  // has passed it.
-  Status Run(cudaStream_t stream, const SdpaShape& shape, const void* q, const void* k,
-             const void* v, void* o, float* lse, void* workspace, int64_t workspace_bytes);
+  // Enqueues only, but for the Prepare of a new shape.
+  Status Run(cudaStream_t stream, const SdpaShape& shape, const SdpaMemory& memory);
 
  private:
   struct Impl;

@@ -143,8 +143,9 @@ void Check(Sdpa& sdpa, const SdpaShape& shape, uint64_t seed) {
   const int64_t workspace_bytes = sdpa.WorkspaceBytes(shape);
   Array<std::byte> workspace(static_cast<size_t>(workspace_bytes), std::byte{0xFF});
   workspace.Upload();
-  const Status ran = sdpa.Run(nullptr, shape, q.device(), k.device(), v.device(), o.device(),
-                              lse.device(), workspace.device(), workspace_bytes);
+  const Status ran = sdpa.Run(nullptr, shape,
+                              {q.device(), k.device(), v.device(), o.device(), lse.device(),
+                               workspace.device(), workspace_bytes});
   ASSERT_TRUE(ran.ok()) << ran.message();
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   o.Download();
@@ -308,8 +309,9 @@ TEST_F(SdpaTest, RunsQueueUp) {
     SdpaShape longer = shape;
     longer.keys += run;
     const Status status =
-        sdpa_->Run(nullptr, longer, zeros.device(), zeros.device(), zeros.device(), o.device(),
-                   lse.device() + run * lse_count, workspace.device(), workspace_bytes);
+        sdpa_->Run(nullptr, longer,
+                   {zeros.device(), zeros.device(), zeros.device(), o.device(),
+                    lse.device() + run * lse_count, workspace.device(), workspace_bytes});
     ASSERT_TRUE(status.ok()) << status.message();
   }
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);

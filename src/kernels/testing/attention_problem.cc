@@ -87,7 +87,7 @@ AttentionProblem::AttentionProblem(const AttentionCase& c, Random& random)
     : spec(c), kv(ShapeOf(c), random) {
   const int64_t row = query_heads() * c.format.head_dim;
   q_stride = row + c.row_gap;
-  o_stride = row + c.row_gap;
+  o_stride = row + c.o_gap;
   lse_stride = query_heads() + 1;
   o_part_stride = c.tokens * o_stride + 7;
   lse_part_stride = c.tokens * lse_stride + 2;
@@ -397,6 +397,7 @@ std::vector<AttentionCase> FeatureCases(DType dtype, DType activation) {
   plain.q_position = 97;
   plain.layout = {.alignment = 16, .params_alignment = 16};
   plain.row_gap = 8;
+  plain.o_gap = 8;
   plain.activation = activation;
   std::vector<AttentionCase> cases(9, plain);
   cases[1].params.softcap = 2.0f;

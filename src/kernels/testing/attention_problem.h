@@ -36,7 +36,8 @@ struct AttentionCase {
   int64_t split = 0;
   float key_size = 1.0f;
   PageLayout layout;
-  int64_t row_gap = 5;             // elements between rows of queries, and of outputs
+  int64_t row_gap = 5;             // elements between rows of queries
+  int64_t o_gap = 5;               // and of outputs
   DType activation = DType::kF32;  // of the queries, whose numbers are rounded to it
 
   std::string Name() const;

@@ -1,4 +1,4 @@
-// Attributes, items, slices and calls.
+// Attributes, items, slices, lengths and calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ bool FindAttribute(Runtime& rt, const Value& object, std::string_view name, Valu
   }
   const NamedFunction method = FindMethod(object, name);
   if (method.name.empty()) return false;
-  if (object.number() || object.As<Range>() != nullptr) {
+  if (object.number() || object.As<Items>() != nullptr) {
     rt.Fail(
         StatusCode::kUnsupported,
         fmt::format("Headway does not have the attribute '{}' of '{}'", name, TypeName(object)));
@@ -70,10 +70,21 @@ bool FindIndex(Runtime& rt, const Value& object, int64_t index, Value* out) {
     *out = rt.Str(text.substr(offset, CharBytes(text, offset)), object.markup());
     return true;
   }
-  if (const auto* range = object.As<Range>()) {
-    *out = Value::Int(range->At(index));
+  const auto* items = object.As<Items>();
+  if (items == nullptr || !items->range()) return false;
+  *out = items->items()[static_cast<size_t>(index)];
+  return true;
+}
+
+// A bound or step of a slice; `fallback` where it is left out.
+bool SliceIndex(Runtime& rt, const Value& value, int64_t fallback, int64_t* index) {
+  *index = fallback;
+  if (value.none() || value.missing()) return true;
+  if (value.integral()) {
+    *index = value.integer();
     return true;
   }
+  rt.Fail(fmt::format("slice indices must be integers or none, not '{}'", TypeName(value)));
   return false;
 }
 
@@ -84,17 +95,6 @@ struct Cut {
   int64_t count = 0;
 };
 
-bool SliceIndex(Runtime& rt, const Value& value, int64_t fallback, int64_t* index) {
-  *index = fallback;
-  if (value.none() || value.missing()) return true;
-  if (!value.integral()) {
-    rt.Fail(fmt::format("slice indices must be integers or none, not '{}'", TypeName(value)));
-    return false;
-  }
-  *index = value.integer();
-  return true;
-}
-
 bool MakeCut(Runtime& rt, const Value& start, const Value& stop, const Value& step, int64_t length,
              Cut* cut) {
   if (!SliceIndex(rt, step, 1, &cut->step)) return false;
@@ -104,40 +104,40 @@ bool MakeCut(Runtime& rt, const Value& start, const Value& stop, const Value& st
   }
   cut->step = std::clamp(cut->step, -kMaxRange * kMaxRange, kMaxRange * kMaxRange);
   const bool back = cut->step < 0;
+  // The places before the first and behind the last element that the slice can reach.
   const int64_t low = back ? -1 : 0;
   const int64_t high = back ? length - 1 : length;
-  const auto adjust = [&](int64_t index) {
-    if (index < 0) return std::max(low, index + length);
-    return std::min(high, index);
+  const auto place = [&](const Value& value, int64_t fallback, int64_t* index) {
+    if (value.none() || value.missing()) {
+      *index = fallback;
+      return true;
+    }
+    if (!SliceIndex(rt, value, 0, index)) return false;
+    *index = *index < 0 ? std::max(low, *index + length) : std::min(high, *index);
+    return true;
   };
-  int64_t first = 0;
-  int64_t last = 0;
-  const bool has_start = !start.none() && !start.missing();
-  const bool has_stop = !stop.none() && !stop.missing();
-  if (!SliceIndex(rt, start, 0, &first) || !SliceIndex(rt, stop, 0, &last)) return false;
-  first = has_start ? adjust(first) : (back ? high : low);
-  last = has_stop ? adjust(last) : (back ? low : high);
-  cut->start = first;
-  if (!back && first < last) cut->count = (last - first - 1) / cut->step + 1;
-  if (back && last < first) cut->count = (first - last - 1) / -cut->step + 1;
+  int64_t stop_at = 0;
+  if (!place(start, back ? high : low, &cut->start) || !place(stop, back ? low : high, &stop_at)) {
+    return false;
+  }
+  const int64_t distance = back ? cut->start - stop_at : stop_at - cut->start;
+  if (distance > 0) cut->count = (distance - 1) / std::abs(cut->step) + 1;
   return true;
 }
 
+// The characters of a text that a slice cuts.
 Value SliceText(Runtime& rt, const Value& value, const Cut& cut) {
-  const std::string& text = value.text();
-  if (!rt.Charge(static_cast<int64_t>(text.size()) / kCopyBytesPerStep)) return {};
-  if (cut.step == 1) {
-    const size_t begin = CharOffset(text, cut.start);
-    const size_t bytes = CharOffset(std::string_view(text).substr(begin), cut.count);
-    return rt.Str(text.substr(begin, bytes), value.markup());
-  }
-  if (!rt.Charge(static_cast<int64_t>(text.size()))) return {};
-  std::vector<size_t> offsets;
-  for (size_t i = 0; i < text.size(); i += CharBytes(text, i)) offsets.push_back(i);
+  const std::string_view text = value.text();
   std::string result;
-  for (int64_t i = 0; i < cut.count; ++i) {
-    const size_t offset = offsets[static_cast<size_t>(cut.start + i * cut.step)];
-    result.append(text, offset, CharBytes(text, offset));
+  if (cut.step == 1) {
+    if (!rt.Charge(static_cast<int64_t>(text.size()) / kCopyBytesPerStep)) return {};
+    const std::string_view rest = text.substr(CharOffset(text, cut.start));
+    result = rest.substr(0, CharOffset(rest, cut.count));
+  } else {
+    const std::vector<Value> characters = Drain(rt, value);
+    for (int64_t i = 0; i < cut.count && !rt.failed(); ++i) {
+      result += characters[static_cast<size_t>(cut.start + i * cut.step)].text();
+    }
   }
   return rt.Str(std::move(result), value.markup());
 }
@@ -179,7 +179,7 @@ Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value
   if (rt.failed()) return {};
   if (object.undefined()) return rt.FailUndefined(object);
   int64_t length = 0;
-  if (object.As<Range>() != nullptr) {
+  if (const auto* items = object.As<Items>(); items != nullptr && items->range()) {
     return rt.Fail(StatusCode::kUnsupported, "Headway does not slice ranges");
   }
   if ((!object.string() && !object.sequence()) || !Length(rt, object, &length)) {
@@ -195,6 +195,53 @@ Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value
     items.push_back(object.items()[static_cast<size_t>(cut.start + i * cut.step)]);
   }
   return object.list() ? rt.List(std::move(items)) : rt.Tuple(std::move(items));
+}
+
+bool Iterable(const Value& value) {
+  return value.undefined() || value.string() || value.sequence() || value.dict() ||
+         value.As<Items>() != nullptr;
+}
+
+bool Length(Runtime& rt, const Value& value, int64_t* length) {
+  *length = 0;
+  if (value.undefined()) return true;
+  if (value.string()) {
+    rt.Charge(static_cast<int64_t>(value.text().size()) / kCopyBytesPerStep);
+    *length = CountChars(value.text());
+    return true;
+  }
+  size_t size = 0;
+  if (value.sequence()) {
+    size = value.items().size();
+  } else if (value.dict()) {
+    size = value.entries().size();
+  } else if (const auto* items = value.As<Items>(); items != nullptr && !items->generator()) {
+    size = items->items().size();
+  } else {
+    return false;
+  }
+  *length = static_cast<int64_t>(size);
+  return true;
+}
+
+std::vector<Value> Drain(Runtime& rt, const Value& value) {
+  std::vector<Value> items;
+  if (value.string()) {
+    const std::string& text = value.text();
+    for (size_t i = 0; i < text.size() && rt.Charge(1); i += CharBytes(text, i)) {
+      items.push_back(rt.Str(text.substr(i, CharBytes(text, i))));
+    }
+  } else if (value.dict()) {
+    for (const auto& entry : value.entries().entries()) items.push_back(entry.first);
+  } else if (value.sequence()) {
+    items = value.items();
+  } else if (auto* source = value.As<Items>()) {
+    items = source->Read();
+  } else if (!value.undefined()) {
+    rt.Fail(fmt::format("'{}' object is not iterable", TypeName(value)));
+  }
+  if (!rt.Charge(static_cast<int64_t>(items.size()))) items.clear();
+  return items;
 }
 
 bool AsIndex(Runtime& rt, const Value& value, int64_t* index) {

@@ -5,18 +5,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "headway/status.h"
 #include "text/template/call.h"
 #include "text/template/operators.h"
 #include "text/template/value.h"
 
 namespace headway::jinja {
 
-// Deepest nesting of expressions and of statements in a template.
+// Deepest nesting of expressions in a template.
 inline constexpr int kMaxExpressionDepth = 200;
-inline constexpr int kMaxStatementDepth = 100;
 
 // What a set or filter block has caught, as a name that no template can write.
 inline constexpr char kBlockText[] = " text";
@@ -32,7 +33,6 @@ enum class ExprKind : uint8_t {
   kList,       // operands
   kDict,       // operands: key, value, key, value ...
   kNegate,     // operands[0]
-  kPositive,
   kNot,
   kBinary,  // operands[0] op operands[1]
   kAnd,     // operands[0], [1]
@@ -51,8 +51,7 @@ enum class ExprKind : uint8_t {
 struct CallArguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
-  ExprPtr star;         // *star
-  ExprPtr double_star;  // **double_star
+  ExprPtr star;  // *star
 };
 
 struct Expr {
@@ -65,8 +64,8 @@ struct Expr {
   std::string attribute;
   std::vector<ExprPtr> operands;
   std::vector<CompareOp> compares;
-  std::unique_ptr<CallArguments> call;  // kCall, kFilter, kTest
-  Function function = nullptr;          // kFilter, kTest; null: fails when it runs
+  std::unique_ptr<CallArguments> call;      // kCall, kFilter, kTest
+  const NamedFunction* function = nullptr;  // kFilter, kTest; null: fails when it runs
 };
 
 struct Stmt;
@@ -114,6 +113,10 @@ struct Template {
   std::string name;
   Body body;
 };
+
+// `source` is valid UTF-8. kInvalidArgument for what jinja2 refuses too, kUnsupported for what only
+// Headway lacks; messages name the template and the line.
+Result<std::unique_ptr<Template>> ParseTemplate(std::string_view source, const std::string& name);
 
 }  // namespace headway::jinja
 

@@ -4,70 +4,68 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace headway::jinja {
+namespace {
 
-Bound::Bound(Runtime& rt, const Args& args, std::string_view function,
-             std::initializer_list<std::string_view> parameters, size_t required) {
-  HEADWAY_CHECK(parameters.size() <= kMaxParameters);
-  for (Value& value : values_) value = Value::Missing();
-  if (args.positional.size() > parameters.size()) {
-    rt.Fail(fmt::format("{}() takes at most {} arguments ({} given)", function, parameters.size(),
-                        args.positional.size()));
-    return;
-  }
-  const auto has_parameter = [&](size_t i) {
-    const std::string_view name = parameters.begin()[i];
-    if (name.starts_with('!')) {
-      rt.Fail(
-          StatusCode::kUnsupported,
-          fmt::format("Headway does not have the argument '{}' of {}()", name.substr(1), function));
+// The position of the parameter, counted from 0; that of none when there is none of that name.
+size_t ParameterOf(const NamedFunction& function, std::string_view name) {
+  const auto& parameters = function.parameters;
+  const auto found =
+      std::find_if(parameters.begin(), parameters.end(), [&](std::string_view parameter) {
+        return parameter == name || (parameter.starts_with('!') && parameter.substr(1) == name);
+      });
+  return static_cast<size_t>(found - parameters.begin());
+}
+
+}  // namespace
+
+bool Bind(Runtime& rt, const NamedFunction& function, Arguments* bound) {
+  const auto& parameters = function.parameters;
+  if (parameters[0] == "*") return true;
+  const auto put = [&](size_t i, const Value& value) {
+    if (parameters[i].starts_with('!')) {
+      rt.Fail(StatusCode::kUnsupported,
+              fmt::format("Headway does not have the argument '{}' of {}()",
+                          parameters[i].substr(1), function.name));
     }
-    return !rt.failed();
+    bound->values_[i] = value;
   };
-  for (size_t i = 0; i < args.positional.size(); ++i) {
-    if (!has_parameter(i)) return;
-    values_[i] = args.positional[i];
+  const Args& args = bound->all();
+  const size_t count = ParameterOf(function, "");
+  if (args.positional.size() > count) {
+    rt.Fail(fmt::format("{}() takes at most {} arguments ({} given)", function.name, count,
+                        args.positional.size()));
+    return false;
   }
+  for (size_t i = 0; i < args.positional.size(); ++i) put(i, args.positional[i]);
   for (const auto& [name, value] : args.named) {
-    size_t i = 0;
-    while (i < parameters.size() && parameters.begin()[i] != name &&
-           parameters.begin()[i] != "!" + name) {
-      ++i;
+    const size_t i = ParameterOf(function, name);
+    if (i >= count || bound->has(i)) {
+      rt.Fail(fmt::format("{}() got an unexpected argument '{}'", function.name, name));
+      return false;
     }
-    if (i < parameters.size() && !has_parameter(i)) return;
-    if (i == parameters.size() || has(i)) {
-      rt.Fail(fmt::format("{}() got an unexpected argument '{}'", function, name));
-      return;
-    }
-    values_[i] = value;
+    put(i, value);
   }
-  for (size_t i = 0; i < required; ++i) {
-    if (has(i)) continue;
-    rt.Fail(fmt::format("{}() is missing its argument '{}'", function, parameters.begin()[i]));
-    return;
+  for (size_t i = 0; i < function.required; ++i) {
+    if (bound->has(i)) continue;
+    rt.Fail(fmt::format("{}() is missing its argument '{}'", function.name, parameters[i]));
   }
-  ok_ = !rt.failed();
+  return !rt.failed();
+}
+
+Value CallNamed(Runtime& rt, const NamedFunction& function, const Value& self, const Args& args) {
+  if (function.function == nullptr) {
+    return rt.Fail(StatusCode::kUnsupported,
+                   fmt::format("Headway does not have the function '{}'", function.name));
+  }
+  Arguments bound(args);
+  return Bind(rt, function, &bound) ? function.function(rt, self, bound) : Value();
 }
 
 const NamedFunction* FindNamed(std::span<const NamedFunction> table, std::string_view name) {
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const NamedFunction& entry) { return entry.name == name; });
   return found == table.end() ? nullptr : &*found;
-}
-
-void BoundFunction::Repr(Runtime& rt, std::string* out) const {
-  (void)rt;
-  *out += fmt::format("<built-in method {}>", function_.name);
-}
-
-Value BoundFunction::Call(Runtime& rt, const Args& args) {
-  if (function_.function == nullptr) {
-    return rt.Fail(StatusCode::kUnsupported,
-                   fmt::format("Headway does not have the function '{}'", function_.name));
-  }
-  return function_.function(rt, self_, args);
 }
 
 }  // namespace headway::jinja

@@ -1,11 +1,9 @@
-// Binding the arguments of a call to the parameters of a function that C++ implements, by Python's
-// rules; and the tables of such functions.
+// Functions that C++ implements, in tables by name, and the binding of the arguments of a call to
+// their parameters.
 #ifndef HEADWAY_TEXT_TEMPLATE_CALL_H_
 #define HEADWAY_TEXT_TEMPLATE_CALL_H_
 
 #include <array>
-#include <initializer_list>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -14,45 +12,54 @@
 
 namespace headway::jinja {
 
-// `self` is what a filter or a test is applied to, or whose method this is.
-using Function = Value (*)(Runtime& rt, const Value& self, const Args& args);
+inline constexpr size_t kMaxParameters = 4;
 
-// One entry of a table of filters, tests or methods. A null function stands for one that Python or
-// jinja2 has and Headway does not.
+// The arguments of a call by parameter; missing where the caller gave none.
+class Arguments {
+ public:
+  explicit Arguments(const Args& all) : all_(all) { values_.fill(Value::Missing()); }
+
+  const Value& operator[](size_t i) const { return values_[i]; }
+  bool has(size_t i) const { return !values_[i].missing(); }
+  // True unless the argument is left out or none.
+  bool given(size_t i) const { return has(i) && !values_[i].none(); }
+  Value Or(size_t i, const Value& fallback) const { return has(i) ? values_[i] : fallback; }
+  // As the caller gave them.
+  const Args& all() const { return all_; }
+
+ private:
+  friend bool Bind(Runtime& rt, const struct NamedFunction& function, Arguments* bound);
+
+  const Args& all_;
+  std::array<Value, kMaxParameters> values_;
+};
+
+// `self` is what a filter or a test is applied to, or whose method this is.
+using Function = Value (*)(Runtime& rt, const Value& self, const Arguments& args);
+
+// One entry of a table of filters, tests, methods or globals.
 struct NamedFunction {
   std::string_view name;
-  Function function;
+  Function function = nullptr;  // null: Python or jinja2 has it and Headway does not
+  size_t required = 0;          // of the parameters
+  // A name that begins with '!' is one that Python or jinja2 has and Headway does not. "*" stands
+  // alone: the function looks at all arguments itself.
+  std::array<std::string_view, kMaxParameters> parameters = {};
 };
 
 // The entry of a table; null when there is none of that name.
 const NamedFunction* FindNamed(std::span<const NamedFunction> table, std::string_view name);
-// Null when there is none of that name.
 const NamedFunction* FindFilter(std::string_view name);
 const NamedFunction* FindTest(std::string_view name);
 // A method of a built-in type; without a name when there is none.
 NamedFunction FindMethod(const Value& self, std::string_view name);
 
-// Arguments by parameter; missing where the caller gave none.
-class Bound {
- public:
-  static constexpr size_t kMaxParameters = 6;
+// A function that every template finds (range, raise_exception ...); false when there is none.
+bool FindGlobal(std::string_view name, Value* value);
 
-  // `parameters` in order; those whose names begin with '/' cannot be named by the caller, and
-  // those with '!' are what Python or jinja2 has and Headway does not. Fails when a required one
-  // (the first `required`) has no value or an argument has no parameter.
-  Bound(Runtime& rt, const Args& args, std::string_view function,
-        std::initializer_list<std::string_view> parameters, size_t required);
-
-  bool ok() const { return ok_; }
-  const Value& operator[](size_t i) const { return values_[i]; }
-  bool has(size_t i) const { return !values_[i].missing(); }
-  // The argument, or a default.
-  Value Or(size_t i, const Value& fallback) const { return has(i) ? values_[i] : fallback; }
-
- private:
-  std::array<Value, kMaxParameters> values_;
-  bool ok_ = false;
-};
+// Binds the arguments and calls; fails by the name of the function or of the argument that is not
+// there.
+Value CallNamed(Runtime& rt, const NamedFunction& function, const Value& self, const Args& args);
 
 // A function with the value it belongs to: "abc".upper, loop.cycle, range.
 class BoundFunction : public Object {
@@ -62,9 +69,10 @@ class BoundFunction : public Object {
     depth = self_.depth() + 1;
   }
   const char* type_name() const override { return "builtin_function_or_method"; }
-  void Repr(Runtime& rt, std::string* out) const override;
   bool callable() const override { return true; }
-  Value Call(Runtime& rt, const Args& args) override;
+  Value Call(Runtime& rt, const Args& args) override {
+    return CallNamed(rt, function_, self_, args);
+  }
 
  private:
   const Value self_;

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/utf8.h"
 #include "text/template/ast.h"
 #include "text/template/interpreter.h"
-#include "text/template/json.h"
-#include "text/template/parser.h"
 #include "text/template/runtime.h"
 
 namespace headway {
@@ -22,6 +21,53 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 int64_t SystemSeconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+jinja::Value TextFromJson(jinja::Runtime& rt, const std::string& text) {
+  size_t bad = 0;
+  if (!IsValidUtf8(text, &bad)) {
+    return rt.Fail(fmt::format("a text of the context is not UTF-8 (byte {})", bad));
+  }
+  rt.Extend(static_cast<int64_t>(text.size()));
+  return rt.Str(text);
+}
+
+jinja::Value NumberFromJson(jinja::Runtime& rt, const nlohmann::ordered_json& json) {
+  if (json.is_number_float()) return jinja::Value::Float(json.get<double>());
+  if (json.is_number_unsigned() &&
+      json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return rt.Fail(StatusCode::kUnsupported, "an integer of the context does not fit in 64 bits");
+  }
+  return jinja::Value::Int(json.get<int64_t>());
+}
+
+// JSON as a value of the template, its size added to the limits of the rendering. Fails for text
+// that is not UTF-8, for numbers beyond 64 bits and for data nested too deeply.
+jinja::Value FromJson(jinja::Runtime& rt, const nlohmann::ordered_json& json) {
+  const jinja::Nested nested(rt);
+  if (!nested.ok()) return {};
+  rt.Extend(1);
+  if (json.is_null()) return jinja::Value::None();
+  if (json.is_boolean()) return jinja::Value::Bool(json.get<bool>());
+  if (json.is_number()) return NumberFromJson(rt, json);
+  if (json.is_string()) return TextFromJson(rt, json.get_ref<const std::string&>());
+  if (json.is_array()) {
+    std::vector<jinja::Value> items;
+    for (const auto& item : json) {
+      items.push_back(FromJson(rt, item));
+      if (rt.failed()) return {};
+    }
+    return rt.List(std::move(items));
+  }
+  if (!json.is_object()) return rt.Fail("the context holds what is no JSON");
+  auto dict = std::make_shared<jinja::Dict>();
+  for (const auto& [name, item] : json.items()) {
+    const jinja::Value key = TextFromJson(rt, name);
+    jinja::Value value = FromJson(rt, item);
+    if (rt.failed()) return {};
+    dict->Set(rt, key, std::move(value));
+  }
+  return rt.MakeDict(std::move(dict));
 }
 
 }  // namespace
@@ -80,15 +126,10 @@ Result<std::string> ChatTemplate::Render(const nlohmann::ordered_json& context,
   }
   const Result<const jinja::Template*> chosen = Choose(context);
   if (!chosen.ok()) return chosen.status();
-  // A long document may be copied many times on its way; what the template adds is bounded.
-  constexpr int64_t kStepsPerByte = 8;
-  constexpr int64_t kOutputPerByte = 4;
-  const int64_t bytes = jinja::JsonBytes(context);
-  const jinja::Limits limits{.steps = options.max_steps + kStepsPerByte * bytes,
-                             .output = options.max_output_bytes + kOutputPerByte * bytes};
+  const jinja::Limits limits{.steps = options.max_steps, .output = options.max_output_bytes};
   const jinja::Template& parsed = **chosen;
   jinja::Runtime rt(parsed.name, limits, options.now_s.value_or(SystemSeconds()));
-  const jinja::Value value = jinja::FromJson(rt, context);
+  const jinja::Value value = FromJson(rt, context);
   if (rt.failed()) return rt.status();
   jinja::Dict variables;
   for (const auto& [name, token] : special_tokens_) {

@@ -54,17 +54,34 @@ TEST(ChatTemplateTest, NamesWhatIsNotSupportedAndItsLine) {
   ExpectError("{{ cycler(1) }}", code, "'cycler'");
   ExpectError("{{ 'a'.zfill(3) }}", code, "'zfill'");
   ExpectError("{{ 'aa'.find('a', 1) }}", code, "argument 'start' of find()");
-  ExpectError("{{ 1.5|round(0, method='floor') }}", code, "argument 'method' of round()");
-  ExpectError("{{ 15|round(-1) }}", code, "tens");
+  ExpectError("{{ '7'|int(0, base=8) }}", code, "argument 'base' of int()");
+  ExpectError("{{ '1_0'|int }}", code, "without underscores");
+  ExpectError("{{ 15|round }}", code, "unknown filter 'round'");
+  ExpectError("{{ [1, 2]|sum }}", code, "unknown filter 'sum'");
+  ExpectError("{{ 'a b'.rsplit() }}", code, "'rsplit'");
+  ExpectError("{{ [1].index(1) }}", code, "'index'");
+  ExpectError("{{ {}.copy() }}", code, "'copy'");
+  ExpectError("{{ 7.5 // 2 }}", code, "'//' and '%' of floats");
+  ExpectError("{{ +5 }}", code, "the sign '+'");
+  ExpectError("{{ [1][0, 1] }}", code, "tuples as subscripts");
+  ExpectError("{{ range(3) }}", code, "print a 'range'");
+  ExpectError("{{ [1]|map('string') }}", code, "print a 'generator'");
+  ExpectError("{{ dict(**{}) }}", code, "'**' in calls");
+  ExpectError("{{ dict([('k', 1)]) }}", code, "of one dict and names");
+  ExpectError("{{ [{}]|sort(attribute='a,b') }}", code, "several attributes");
   ExpectError("{{ range(3)[1:] }}", code, "slice ranges");
   ExpectError("{{ range(3).start }}", code, "attribute 'start' of 'range'");
   ExpectError("{% macro m() %}{% endmacro %}{{ m.name }}", code, "attribute 'name' of macros");
   ExpectError("{% macro m() %}{{ kwargs }}{% endmacro %}", code, "'kwargs' in macros");
   ExpectError("{{ '%(a)s' % {'a': 1} }}", code, "names in formats");
-  ExpectError("{{ '%c' % 'a' }}", code, "'%c' in formats");
+  ExpectError("{{ '%c' % 'a' }}", code, "the conversion 'c' in formats");
   ExpectError("{{ '{0.x}'.format(1) }}", code, "'0.x' in formats");
   ExpectError("{{ '{:,}'.format(1) }}", code, "',' in formats");
-  ExpectError("{% for i in [1] %}{{ loop.changed(i) }}{% endfor %}", code, "'changed'");
+  ExpectError("{{ '{:.2f}'.format(1.5) }}", code, "'.2f' in formats");
+  ExpectError("{{ '%05d' % 1 }}", code, "the conversion '0' in formats");
+  ExpectError("{{ ('%s'|safe) % 1 }}", code, "safe text in formats");
+  ExpectError("{% for i in [1] %}{{ loop.changed(i) }}{% endfor %}", code, "'loop.changed'");
+  ExpectError("{% for i in [1] %}{{ loop.cycle(i) }}{% endfor %}", code, "'loop.cycle'");
 }
 
 // Written by jinja2 3.1.6: what is kept of things that the golden files use together with others.
@@ -72,33 +89,26 @@ TEST(ChatTemplateTest, KeptConstructsAreThoseOfJinja2) {
   const Json context = {{"words", {"pear", "apple"}}, {"nums", {3, 1, 2}}};
   const std::pair<std::string, std::string> cases[] = {
       {"{{ (1, 2, 3)[1:] ~ range(3)[1] ~ (2 in range(3)) ~ range(4)|length }}", "(2, 3)1True4"},
-      {"{{ '42'|int ~ '42.9'|int ~ 'x'|int ~ 'x'|int(9) ~ 3.9|int ~ -3.9|int ~ '_1'|int ~ "
-       "'1_0'|int ~ '1__0'|int ~ 'inf'|int ~ 'nan'|int ~ '+5'|int }}",
-       "4242093-30100005"},
+      {"{{ '42'|int ~ '42.9'|int ~ 'x'|int ~ 'x'|int(9) ~ 3.9|int ~ -3.9|int ~ 'inf'|int ~ "
+       "'nan'|int ~ '+5'|int }}",
+       "4242093-3005"},
       {"{{ '3.5'|float ~ '1e3'|float ~ 'x'|float(1.5) ~ 'inf'|float ~ '-Infinity'|float ~ "
-       "'nan'|float ~ '1_0.5'|float }}",
-       "3.51000.01.5inf-infnan10.5"},
-      {"{{ 42.55|round ~ 42.55|round(1) ~ 42|round ~ 2.5|round ~ -2.5|round ~ 1e300|round(2) }}",
-       "43.042.5422.0-2.01e+300"},
-      {"{{ 'hello'.startswith(('x', 'h')) ~ 'hello'.endswith('lo') ~ 'banana'.count('an') ~ "
-       "'abc'.count('') ~ 'banana'.rfind('an') ~ 'abc'.find('z') }}",
-       "TrueTrue243-1"},
+       "'nan'|float }}",
+       "3.51000.01.5inf-infnan"},
+      {"{{ 'hello'.startswith(('x', 'h')) ~ 'hello'.endswith('lo') ~ 'banana'.rfind('an') ~ "
+       "'abc'.find('z') }}",
+       "TrueTrue3-1"},
       {"{{ '{} {} {{}}'.format(1, 'a') ~ '{1}{0}'.format(1, 2) ~ "
-       "'{a:>4}|{b:04d}|{c:.2f}|{d:^5}|{e:+}|{f:x}'.format(a='x', b=-7, c=2.345, d='é', e=3, "
-       "f=255) }}",
-       "1 a {}21   x|-007|2.35|  é  |+3|ff"},
-      {"{{ '%s|%5s|%-5s|%05d|%.2f|%x|%r|%%|%+d|%e' % ('a', 'é', 'b', -42, 3.14159, 255, 'q', 7, "
-       "12345.678) }}",
-       "a|    é|b    |-0042|3.14|ff|'q'|%|+7|1.234568e+04"},
+       "'{a:s}|{b:d}|{c}'.format(a='x', b=-7, c=2.5) }}",
+       "1 a {}21x|-7|2.5"},
+      {"{{ '%s|%d|%i|%r|%%|%d' % ('a', -42, true, 'q', 3.9) }}", "a|-42|1|'q'|%|3"},
       {"{% set x | trim | upper %}  a {{ words[0] }} {% endset %}[{{ x }}]{% filter "
        "upper|replace('P', 'q') %}{{ words|join }}{% endfilter %}",
        "[A PEAR]qEARAqqLE"},
-      {"{{ 'a-b-c-d'.rsplit('-', 2) ~ ' a b  c '.rsplit(none, 1) ~ 'a  b c'.split(none, 1) ~ "
+      {"{{ 'a  b c'.split(none, 1) ~ "
        "'a,b,c'.split(',', 1) ~ ' a '.split() ~ ''.split(',') }}",
-       "['a-b', 'c', 'd'][' a b', 'c']['a', 'b c']['a', 'b,c']['a']['']"},
-      {"{% for i in nums %}{{ loop.depth }}{{ loop.depth0 }}{{ loop.cycle('a', 'b') }}{{ "
-       "loop.revindex0 }}{% endfor %}",
-       "10a210b110a0"},
+       "['a', 'b c']['a', 'b,c']['a']['']"},
+      {"{% for i in nums %}{{ loop.index }}{{ loop.revindex }}{% endfor %}", "132231"},
       {"{{ 1e16 ~ ' ' ~ 123456789012345678.0 ~ ' ' ~ 0.0001 ~ ' ' ~ 0.00001 ~ ' ' ~ 1.0 ~ ' ' ~ "
        "1.5e-7 ~ ' ' ~ 1e15 }}",
        "1e+16 1.2345678901234568e+17 0.0001 1e-05 1.0 1.5e-07 1000000000000000.0"},
@@ -177,8 +187,6 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
       "{% set a = [0] * 9999 %}{% set b = [a] * 9999 %}{% set c = [b] * 9999 %}{{ c == [b] * 9999 "
       "}}",
       "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
-      "{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}{% set ns.x = ns.x|map('string') %}"
-      "{% endfor %}{{ ns.x|list }}",
       "{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{{ x.rfind('a' * 5000 ~ 'b') }}{% "
       "endfor %}",
       "{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% set y = x.upper() %}{% endfor %}",
@@ -202,6 +210,15 @@ TEST(ChatTemplateTest, HostileTemplatesFailQuickly) {
 #endif
     EXPECT_LT(took.count(), seconds) << shown;
   }
+}
+
+// Each generator has its items when it is made: a chain of them is no nesting.
+TEST(ChatTemplateTest, GeneratorsOfGeneratorsAreRead) {
+  const auto output = Rendered(
+      "{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}{% set ns.x = ns.x|map('string') %}"
+      "{% endfor %}{{ ns.x|list }}");
+  ASSERT_TRUE(output.ok()) << output.status().message();
+  EXPECT_EQ(*output, "['1']");
 }
 
 TEST(ChatTemplateTest, ManyNamesTakeNoLongTime) {

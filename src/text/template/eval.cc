@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "text/template/globals.h"
 #include "text/template/interpreter.h"
 #include "text/template/operators.h"
 
@@ -28,10 +27,6 @@ Value Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
     case ExprKind::kNegate: {
       const Value value = operand(0);
       return rt_.failed() ? Value() : Negate(rt_, value);
-    }
-    case ExprKind::kPositive: {
-      const Value value = operand(0);
-      return rt_.failed() ? Value() : Positive(rt_, value);
     }
     case ExprKind::kNot:
       return Value::Bool(!Truthy(operand(0)));
@@ -154,29 +149,9 @@ Args Interpreter::EvalArguments(const CallArguments& arguments, const ScopePtr& 
     args.named.emplace_back(name, Eval(*argument, scope));
     if (rt_.failed()) return args;
   }
-  if (arguments.star != nullptr) {
-    for (Value& item : Drain(rt_, Eval(*arguments.star, scope))) {
-      args.positional.push_back(std::move(item));
-    }
-  }
-  if (arguments.double_star == nullptr || rt_.failed()) return args;
-  const Value mapping = Eval(*arguments.double_star, scope);
-  if (!mapping.dict()) {
-    rt_.Fail(fmt::format("** needs a mapping, not '{}'", TypeName(mapping)));
-    return args;
-  }
-  for (const auto& entry : mapping.entries().entries()) {
-    const Value& key = entry.first;
-    const bool repeated = key.string() && std::any_of(args.named.begin(), args.named.end(),
-                                                      [&key](const auto& named) {
-                                                        return named.first == key.text();
-                                                      });
-    if (!key.string() || repeated) {
-      rt_.Fail("** needs keys that are names, each of them once");
-      return args;
-    }
-    args.named.emplace_back(key.text(), entry.second);
-    if (!rt_.Charge(static_cast<int64_t>(args.named.size()))) return args;
+  if (arguments.star == nullptr) return args;
+  for (Value& item : Drain(rt_, Eval(*arguments.star, scope))) {
+    args.positional.push_back(std::move(item));
   }
   return args;
 }
@@ -201,7 +176,7 @@ Value Interpreter::EvalFilter(const Expr& expr, const ScopePtr& scope) {
                     fmt::format("unknown {} '{}'",
                                 expr.kind == ExprKind::kFilter ? "filter" : "test", expr.name));
   }
-  return expr.function(rt_, value, args);
+  return CallNamed(rt_, *expr.function, value, args);
 }
 
 }  // namespace headway::jinja

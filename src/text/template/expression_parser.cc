@@ -4,22 +4,58 @@
 
 #include <algorithm>
 
+#include "text/template/runtime.h"
+
 namespace headway::jinja {
+// --- tokens ---
 
-// Counts how deep the parser's functions call each other.
-class ExpressionParser::Nesting {
- public:
-  explicit Nesting(ExpressionParser* parser) : parser_(parser) {
-    if (++parser_->nesting_ > kMaxParseNesting) parser_->Fail("nested too deeply");
+const Token& TokenReader::Advance() {
+  const Token& token = tokens_[position_];
+  if (token.kind != TokenKind::kEnd) ++position_;
+  return token;
+}
+
+bool TokenReader::SkipName(std::string_view name) {
+  if (failed() || !IsName(name)) return false;
+  Advance();
+  return true;
+}
+
+bool TokenReader::SkipOperator(std::string_view op) {
+  if (failed() || !IsOperator(op)) return false;
+  Advance();
+  return true;
+}
+
+bool TokenReader::ExpectOperator(std::string_view op) {
+  if (SkipOperator(op)) return true;
+  Fail(fmt::format("expected '{}', got {}", op, DescribeToken(Current())));
+  return false;
+}
+
+bool TokenReader::Expect(TokenKind kind, std::string_view what) {
+  if (!failed() && Current().kind == kind) {
+    Advance();
+    return true;
   }
-  ~Nesting() { --parser_->nesting_; }
-  Nesting(const Nesting&) = delete;
-  Nesting& operator=(const Nesting&) = delete;
-  bool ok() const { return !parser_->failed(); }
+  Fail(fmt::format("expected {}, got {}", what, DescribeToken(Current())));
+  return false;
+}
 
- private:
-  ExpressionParser* const parser_;
-};
+std::string TokenReader::ExpectName() {
+  const Token& token = Current();
+  return Expect(TokenKind::kName, "a name") ? token.text : "";
+}
+
+std::nullptr_t TokenReader::FailAt(int line, std::string_view message, StatusCode code) {
+  if (status_.ok()) status_ = TemplateError(code, name_, line, message);
+  return nullptr;
+}
+
+std::nullptr_t TokenReader::Refuse(std::string_view what) {
+  return FailAt(Current().line, fmt::format("Headway does not have {}", what),
+                StatusCode::kUnsupported);
+}
 
 // --- nodes ---
 
@@ -40,7 +76,6 @@ ExprPtr ExpressionParser::Finish(ExprPtr expr) {
     for (const ExprPtr& argument : expr->call->positional) count(argument);
     for (const auto& named : expr->call->named) count(named.second);
     count(expr->call->star);
-    count(expr->call->double_star);
   }
   if (expr->depth > kMaxExpressionDepth) return FailAt(expr->line, "an expression is too deep");
   return expr;
@@ -55,36 +90,67 @@ ExprPtr ExpressionParser::Binary(ExprKind kind, ExprPtr left, ExprPtr right, int
 
 // --- operators, loosest first ---
 
-ExprPtr ExpressionParser::ParseExpression(bool with_if) {
+ExprPtr ExpressionParser::ParseExpression(Conditions conditions) {
   const Nesting nesting(this);
   if (!nesting.ok()) return nullptr;
   const size_t unknown = unknown_.size();
-  ExprPtr expr = ParseOr();
-  while (with_if && SkipName("if")) {
+  ExprPtr expr = ParseBinary(Level::kOr);
+  while (conditions == Conditions::kYes && SkipName("if")) {
     ExprPtr condition = NewExpr(ExprKind::kIf, Current().line);
-    condition->operands.push_back(ParseOr());
+    condition->operands.push_back(ParseBinary(Level::kOr));
     condition->operands.push_back(std::move(expr));
     condition->operands.push_back(SkipName("else") ? ParseExpression() : nullptr);
     expr = Finish(std::move(condition));
-    unknown_.erase(unknown_.begin() + static_cast<ptrdiff_t>(unknown), unknown_.end());
+    unknown_.resize(unknown);
   }
   return failed() ? nullptr : std::move(expr);
 }
 
-ExprPtr ExpressionParser::ParseOr() {
-  ExprPtr left = ParseAnd();
-  while (SkipName("or")) {
-    left = Binary(ExprKind::kOr, std::move(left), ParseAnd(), Current().line);
+ExprPtr ExpressionParser::ParseBinary(Level level) {
+  struct Op {
+    Level level;
+    std::string_view text;
+    ExprKind kind;
+    BinaryOp op = BinaryOp::kAdd;
+  };
+  constexpr Op kOps[] = {{Level::kOr, "or", ExprKind::kOr},
+                         {Level::kAnd, "and", ExprKind::kAnd},
+                         {Level::kSum, "+", ExprKind::kBinary, BinaryOp::kAdd},
+                         {Level::kSum, "-", ExprKind::kBinary, BinaryOp::kSub},
+                         {Level::kConcat, "~", ExprKind::kConcat},
+                         {Level::kProduct, "*", ExprKind::kBinary, BinaryOp::kMul},
+                         {Level::kProduct, "/", ExprKind::kBinary, BinaryOp::kDiv},
+                         {Level::kProduct, "//", ExprKind::kBinary, BinaryOp::kFloorDiv},
+                         {Level::kProduct, "%", ExprKind::kBinary, BinaryOp::kMod}};
+  ExprPtr left = ParseOperand(level);
+  while (!failed()) {
+    if (IsOperator("**")) return Refuse("the operator '**'");
+    const auto* found = std::find_if(std::begin(kOps), std::end(kOps), [&](const Op& op) {
+      return op.level == level && (IsOperator(op.text) || IsName(op.text));
+    });
+    if (found == std::end(kOps)) break;
+    const int line = Advance().line;
+    left = Binary(found->kind, std::move(left), ParseOperand(level), line);
+    if (left != nullptr) left->op = found->op;
   }
   return left;
 }
 
-ExprPtr ExpressionParser::ParseAnd() {
-  ExprPtr left = ParseNot();
-  while (SkipName("and")) {
-    left = Binary(ExprKind::kAnd, std::move(left), ParseNot(), Current().line);
+// What the operators of a level stand between.
+ExprPtr ExpressionParser::ParseOperand(Level level) {
+  switch (level) {
+    case Level::kOr:
+      return ParseBinary(Level::kAnd);
+    case Level::kAnd:
+      return ParseNot();
+    case Level::kSum:
+      return ParseBinary(Level::kConcat);
+    case Level::kConcat:
+      return ParseBinary(Level::kProduct);
+    case Level::kProduct:
+      return ParseUnary(true);
   }
-  return left;
+  return nullptr;
 }
 
 ExprPtr ExpressionParser::ParseNot() {
@@ -99,78 +165,31 @@ ExprPtr ExpressionParser::ParseNot() {
 
 bool ExpressionParser::ParseCompareOp(CompareOp* op) {
   constexpr std::pair<std::string_view, CompareOp> kOps[] = {
-      {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt},
-      {"<=", CompareOp::kLe}, {">", CompareOp::kGt},  {">=", CompareOp::kGe}};
+      {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt}, {"<=", CompareOp::kLe},
+      {">", CompareOp::kGt},  {">=", CompareOp::kGe}, {"in", CompareOp::kIn}};
   for (const auto& [text, value] : kOps) {
-    if (!SkipOperator(text)) continue;
+    if (!SkipOperator(text) && !SkipName(text)) continue;
     *op = value;
     return true;
   }
-  if (SkipName("in")) {
-    *op = CompareOp::kIn;
-    return true;
-  }
-  if (!failed() && IsName("not") && IsName(Look(), "in")) {
-    Advance();
-    Advance();
-    *op = CompareOp::kNotIn;
-    return true;
-  }
-  return false;
+  if (failed() || !IsName("not") || !Is(Look(), TokenKind::kName, "in")) return false;
+  Advance();
+  Advance();
+  *op = CompareOp::kNotIn;
+  return true;
 }
 
 ExprPtr ExpressionParser::ParseCompare() {
-  constexpr int kSums = 0;
   const int line = Current().line;
-  ExprPtr first = ParseMath(kSums);
+  ExprPtr first = ParseBinary(Level::kSum);
   CompareOp op = CompareOp::kEq;
   if (!ParseCompareOp(&op)) return first;
   ExprPtr expr = NewExpr(ExprKind::kCompare, line);
   expr->operands.push_back(std::move(first));
   do {
     expr->compares.push_back(op);
-    expr->operands.push_back(ParseMath(kSums));
+    expr->operands.push_back(ParseBinary(Level::kSum));
   } while (ParseCompareOp(&op));
-  return Finish(std::move(expr));
-}
-
-// Level 0: + and -; between it and level 1 stands ~; level 1: * / // %.
-ExprPtr ExpressionParser::ParseMath(int level) {
-  struct Op {
-    int level;
-    std::string_view text;
-    BinaryOp op;
-  };
-  constexpr Op kOps[] = {{0, "+", BinaryOp::kAdd},       {0, "-", BinaryOp::kSub},
-                         {1, "*", BinaryOp::kMul},       {1, "/", BinaryOp::kDiv},
-                         {1, "//", BinaryOp::kFloorDiv}, {1, "%", BinaryOp::kMod}};
-  const auto operand = [&] { return level == 0 ? ParseConcat() : ParseUnary(true); };
-  ExprPtr left = operand();
-  while (!failed()) {
-    const Op* found = nullptr;
-    for (const Op& op : kOps) {
-      if (op.level == level && IsOperator(op.text)) found = &op;
-    }
-    if (IsOperator("**")) {
-      return FailAt(Current().line, "Headway does not have the operator '**'",
-                    StatusCode::kUnsupported);
-    }
-    if (found == nullptr) break;
-    const int line = Advance().line;
-    left = Binary(ExprKind::kBinary, std::move(left), operand(), line);
-    if (left != nullptr) left->op = found->op;
-  }
-  return left;
-}
-
-ExprPtr ExpressionParser::ParseConcat() {
-  constexpr int kProducts = 1;
-  const int line = Current().line;
-  ExprPtr first = ParseMath(kProducts);
-  if (failed() || !IsOperator("~")) return first;
-  ExprPtr expr = NewExpr(ExprKind::kConcat, line);
-  expr->operands.push_back(std::move(first));
-  while (SkipOperator("~")) expr->operands.push_back(ParseMath(kProducts));
   return Finish(std::move(expr));
 }
 
@@ -179,9 +198,9 @@ ExprPtr ExpressionParser::ParseUnary(bool with_filter) {
   if (!nesting.ok()) return nullptr;
   const int line = Current().line;
   ExprPtr expr;
-  if (IsOperator("-") || IsOperator("+")) {
-    expr = NewExpr(IsOperator("-") ? ExprKind::kNegate : ExprKind::kPositive, line);
-    Advance();
+  if (IsOperator("+")) return Refuse("the sign '+'");
+  if (SkipOperator("-")) {
+    expr = NewExpr(ExprKind::kNegate, line);
     expr->operands.push_back(ParseUnary(false));
     expr = Finish(std::move(expr));
   } else {
@@ -193,7 +212,9 @@ ExprPtr ExpressionParser::ParseUnary(bool with_filter) {
 
 ExprPtr ExpressionParser::ParsePostfix(ExprPtr expr) {
   while (!failed()) {
-    if (IsOperator(".") || IsOperator("[")) {
+    if (SkipOperator(".")) {
+      expr = ParseAttribute(std::move(expr));
+    } else if (SkipOperator("[")) {
       expr = ParseSubscript(std::move(expr));
     } else if (IsOperator("(")) {
       expr = ParseCall(std::move(expr));
@@ -221,38 +242,29 @@ ExprPtr ExpressionParser::ParseFilterExpr(ExprPtr expr) {
 
 // --- primaries ---
 
-ExprPtr ExpressionParser::ParsePrimary(Namespaces namespaces) {
+ExprPtr ExpressionParser::ParsePrimary() {
   if (failed()) return nullptr;
   const Token& token = Current();
+  if (token.kind == TokenKind::kName) return ParseName();
+  if (IsOperator("(")) return ParseParentheses();
+  if (IsOperator("[")) return ParseItems(ExprKind::kList, "]");
+  if (IsOperator("{")) return ParseItems(ExprKind::kDict, "}");
   ExprPtr constant = NewExpr(ExprKind::kConstant, token.line);
-  switch (token.kind) {
-    case TokenKind::kName:
-      return ParseName(namespaces);
-    case TokenKind::kString: {
-      std::string text;
-      while (Current().kind == TokenKind::kString) text += Advance().text;
-      constant->value = Value::Constant(std::move(text));
-      return constant;
-    }
-    case TokenKind::kInteger:
-      constant->value = Value::Int(Advance().integer);
-      return constant;
-    case TokenKind::kFloat:
-      constant->value = Value::Float(Advance().real);
-      return constant;
-    default:
-      break;
+  if (token.kind == TokenKind::kString) {
+    std::string text;
+    while (Current().kind == TokenKind::kString) text += Advance().text;
+    constant->value = Value::Constant(std::move(text));
+  } else if (token.kind == TokenKind::kInteger) {
+    constant->value = Value::Int(Advance().integer);
+  } else if (token.kind == TokenKind::kFloat) {
+    constant->value = Value::Float(Advance().real);
+  } else {
+    return Fail(fmt::format("unexpected {}", DescribeToken(token)));
   }
-  if (SkipOperator("(")) {
-    ExprPtr expr = ParseTuple({.parentheses = true});
-    return ExpectOperator(")") ? std::move(expr) : nullptr;
-  }
-  if (IsOperator("[")) return ParseList();
-  if (IsOperator("{")) return ParseDict();
-  return Fail(fmt::format("unexpected {}", DescribeToken(token)));
+  return constant;
 }
 
-ExprPtr ExpressionParser::ParseName(Namespaces namespaces) {
+ExprPtr ExpressionParser::ParseName() {
   const Token& token = Advance();
   const std::string& name = token.text;
   ExprPtr expr = NewExpr(ExprKind::kConstant, token.line);
@@ -263,94 +275,108 @@ ExprPtr ExpressionParser::ParseName(Namespaces namespaces) {
   } else {
     expr->kind = ExprKind::kName;
     expr->name = name;
-    if (name == "caller" || name == "varargs" || name == "kwargs") special_names_.insert(name);
-    if (namespaces == Namespaces::kYes && SkipOperator(".")) {
-      expr->kind = ExprKind::kNamespace;
-      expr->attribute = ExpectName();
+    if (macro_ != nullptr && name == "caller") macro_->uses_caller = true;
+    if (macro_ != nullptr && (name == "varargs" || name == "kwargs")) {
+      return Refuse(fmt::format("'{}' in macros", name));
     }
   }
-  return failed() ? nullptr : std::move(expr);
+  return expr;
 }
 
-bool ExpressionParser::AtTupleEnd(std::string_view end) const {
-  const TokenKind kind = Current().kind;
-  return kind == TokenKind::kVariableEnd || kind == TokenKind::kBlockEnd || IsOperator(")") ||
-         (!end.empty() && IsName(end));
-}
-
-ExprPtr ExpressionParser::ParseTuple(const TupleOptions& options) {
-  ExprPtr tuple = NewExpr(ExprKind::kTuple, Current().line);
-  bool is_tuple = false;
-  while (!failed()) {
-    if (!tuple->operands.empty() && !ExpectOperator(",")) return nullptr;
-    if (AtTupleEnd(options.end)) break;
-    tuple->operands.push_back(options.simple ? ParsePrimary(options.namespaces)
-                                             : ParseExpression(options.with_if));
-    if (failed() || !IsOperator(",")) break;
-    is_tuple = true;
+std::string ExpressionParser::ParseNewName() {
+  std::string name = ExpectName();
+  for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
+    if (name == constant) Fail("cannot assign to a constant");
   }
-  if (failed()) return nullptr;
-  if (!is_tuple && !tuple->operands.empty()) return std::move(tuple->operands[0]);
-  if (!is_tuple && !options.parentheses) {
-    return Fail(fmt::format("expected an expression, got {}", DescribeToken(Current())));
+  return name;
+}
+
+ExprPtr ExpressionParser::ParseOneTarget() {
+  const int line = Current().line;
+  if (SkipOperator("(")) {
+    ExprPtr target = ParseTarget();
+    return ExpectOperator(")") ? std::move(target) : nullptr;
+  }
+  ExprPtr target = NewExpr(ExprKind::kName, line);
+  target->name = ParseNewName();
+  if (SkipOperator(".")) {
+    target->kind = ExprKind::kNamespace;
+    target->attribute = ExpectName();
+  }
+  return failed() ? nullptr : std::move(target);
+}
+
+ExprPtr ExpressionParser::ParseTarget() {
+  const Nesting nesting(this);
+  if (!nesting.ok()) return nullptr;
+  ExprPtr first = ParseOneTarget();
+  if (failed() || !IsOperator(",")) return first;
+  ExprPtr tuple = NewExpr(ExprKind::kTuple, first->line);
+  tuple->operands.push_back(std::move(first));
+  while (SkipOperator(",")) tuple->operands.push_back(ParseOneTarget());
+  return Finish(std::move(tuple));
+}
+
+ExprPtr ExpressionParser::ParseTuple(Conditions conditions) {
+  ExprPtr first = ParseExpression(conditions);
+  if (failed() || !IsOperator(",")) return first;
+  ExprPtr tuple = NewExpr(ExprKind::kTuple, first->line);
+  tuple->operands.push_back(std::move(first));
+  while (SkipOperator(",")) {
+    const TokenKind kind = Current().kind;
+    const bool end = kind == TokenKind::kVariableEnd || kind == TokenKind::kBlockEnd;
+    if (end || IsOperator(")")) break;
+    tuple->operands.push_back(ParseExpression(conditions));
   }
   return Finish(std::move(tuple));
 }
 
-ExprPtr ExpressionParser::ParseList() {
-  ExprPtr list = NewExpr(ExprKind::kList, Advance().line);
-  while (!failed() && !IsOperator("]")) {
-    if (!list->operands.empty() && !ExpectOperator(",")) return nullptr;
-    if (IsOperator("]")) break;
-    list->operands.push_back(ParseExpression());
-  }
-  return ExpectOperator("]") ? Finish(std::move(list)) : nullptr;
+ExprPtr ExpressionParser::ParseParentheses() {
+  const int line = Advance().line;
+  if (SkipOperator(")")) return NewExpr(ExprKind::kTuple, line);
+  ExprPtr expr = ParseTuple();
+  return ExpectOperator(")") ? std::move(expr) : nullptr;
 }
 
-ExprPtr ExpressionParser::ParseDict() {
-  ExprPtr dict = NewExpr(ExprKind::kDict, Advance().line);
-  while (!failed() && !IsOperator("}")) {
-    if (!dict->operands.empty() && !ExpectOperator(",")) return nullptr;
-    if (IsOperator("}")) break;
-    dict->operands.push_back(ParseExpression());
-    if (!ExpectOperator(":")) return nullptr;
-    dict->operands.push_back(ParseExpression());
+// What stands in [...] or {...}; for a dict each key with its value.
+ExprPtr ExpressionParser::ParseItems(ExprKind kind, std::string_view end) {
+  ExprPtr items = NewExpr(kind, Advance().line);
+  while (!failed() && !IsOperator(end)) {
+    items->operands.push_back(ParseExpression());
+    if (kind == ExprKind::kDict && ExpectOperator(":")) {
+      items->operands.push_back(ParseExpression());
+    }
+    if (!IsOperator(end) && !ExpectOperator(",")) return nullptr;
   }
-  return ExpectOperator("}") ? Finish(std::move(dict)) : nullptr;
+  return ExpectOperator(end) ? Finish(std::move(items)) : nullptr;
 }
 
 // --- subscripts, calls, filters, tests ---
 
+ExprPtr ExpressionParser::ParseAttribute(ExprPtr object) {
+  const Token& attribute = Advance();
+  if (attribute.kind == TokenKind::kName) {
+    ExprPtr expr = NewExpr(ExprKind::kGetAttr, attribute.line);
+    expr->name = attribute.text;
+    expr->operands.push_back(std::move(object));
+    return Finish(std::move(expr));
+  }
+  if (attribute.kind != TokenKind::kInteger) {
+    return FailAt(attribute.line, "expected name or number");
+  }
+  ExprPtr index = NewExpr(ExprKind::kConstant, attribute.line);
+  index->value = Value::Int(attribute.integer);
+  return Binary(ExprKind::kGetItem, std::move(object), std::move(index), attribute.line);
+}
+
 ExprPtr ExpressionParser::ParseSubscript(ExprPtr object) {
-  const Token& token = Advance();
-  if (token.text == ".") {
-    const Token& attribute = Advance();
-    if (attribute.kind == TokenKind::kName) {
-      ExprPtr expr = NewExpr(ExprKind::kGetAttr, token.line);
-      expr->name = attribute.text;
-      expr->operands.push_back(std::move(object));
-      return Finish(std::move(expr));
-    }
-    if (attribute.kind != TokenKind::kInteger) return FailAt(token.line, "expected name or number");
-    ExprPtr index = NewExpr(ExprKind::kConstant, token.line);
-    index->value = Value::Int(attribute.integer);
-    return Binary(ExprKind::kGetItem, std::move(object), std::move(index), token.line);
-  }
-  ExprPtr key = NewExpr(ExprKind::kTuple, token.line);
-  while (!failed() && !IsOperator("]")) {
-    if (!key->operands.empty() && !ExpectOperator(",")) return nullptr;
-    ExprPtr start = IsOperator(":") ? nullptr : ParseExpression();
-    if (IsOperator(":")) {
-      if (!key->operands.empty()) return Fail("a slice cannot be part of a tuple");
-      return ParseSlice(std::move(object), std::move(start));
-    }
-    key->operands.push_back(std::move(start));
-  }
+  const int line = Current().line;
+  if (IsOperator("]")) return Refuse("tuples as subscripts");
+  ExprPtr key = IsOperator(":") ? nullptr : ParseExpression();
+  if (IsOperator(":")) return ParseSlice(std::move(object), std::move(key));
+  if (IsOperator(",")) return Refuse("tuples as subscripts");
   if (!ExpectOperator("]")) return nullptr;
-  if (key->operands.size() == 1) {
-    return Binary(ExprKind::kGetItem, std::move(object), std::move(key->operands[0]), token.line);
-  }
-  return Binary(ExprKind::kGetItem, std::move(object), Finish(std::move(key)), token.line);
+  return Binary(ExprKind::kGetItem, std::move(object), std::move(key), line);
 }
 
 // From the first ':' on.
@@ -359,7 +385,7 @@ ExprPtr ExpressionParser::ParseSlice(ExprPtr object, ExprPtr start) {
   slice->operands.push_back(std::move(object));
   slice->operands.push_back(std::move(start));
   const auto part = [&]() -> ExprPtr {
-    return IsOperator(":") || IsOperator("]") || IsOperator(",") ? nullptr : ParseExpression();
+    return IsOperator(":") || IsOperator("]") ? nullptr : ParseExpression();
   };
   slice->operands.push_back(part());
   slice->operands.push_back(SkipOperator(":") ? part() : nullptr);
@@ -367,41 +393,33 @@ ExprPtr ExpressionParser::ParseSlice(ExprPtr object, ExprPtr start) {
 }
 
 std::unique_ptr<CallArguments> ExpressionParser::ParseArguments() {
-  const int line = Advance().line;  // "("
   auto arguments = std::make_unique<CallArguments>();
-  bool first = true;
+  ExpectOperator("(");
   while (!failed() && !IsOperator(")")) {
-    if (!first) {
-      if (!ExpectOperator(",")) return nullptr;
-      if (IsOperator(")")) break;
-    }
-    first = false;
-    const bool stars = arguments->star != nullptr || arguments->double_star != nullptr;
-    if (SkipOperator("*")) {
-      if (stars) return FailAt(line, "invalid syntax for function call expression");
-      arguments->star = ParseExpression();
-    } else if (SkipOperator("**")) {
-      if (arguments->double_star != nullptr) {
-        return FailAt(line, "invalid syntax for function call expression");
-      }
-      arguments->double_star = ParseExpression();
-    } else if (Current().kind == TokenKind::kName && IsOperator(Look(), "=")) {
-      const std::string key = Advance().text;
-      Advance();
-      const bool repeated = std::any_of(arguments->named.begin(), arguments->named.end(),
-                                        [&](const auto& named) { return named.first == key; });
-      if (arguments->double_star != nullptr || repeated) {
-        return FailAt(line, "invalid syntax for function call expression");
-      }
-      arguments->named.emplace_back(key, ParseExpression());
-    } else {
-      if (stars || !arguments->named.empty()) {
-        return FailAt(line, "invalid syntax for function call expression");
-      }
-      arguments->positional.push_back(ParseExpression());
-    }
+    ParseArgument(arguments.get());
+    if (!IsOperator(")") && !ExpectOperator(",")) return nullptr;
   }
   return ExpectOperator(")") ? std::move(arguments) : nullptr;
+}
+
+void ExpressionParser::ParseArgument(CallArguments* arguments) {
+  constexpr std::string_view kInvalid = "invalid syntax for function call expression";
+  if (IsOperator("**")) {
+    Refuse("'**' in calls");
+  } else if (SkipOperator("*")) {
+    if (arguments->star != nullptr) Fail(kInvalid);
+    arguments->star = ParseExpression();
+  } else if (Current().kind == TokenKind::kName && Is(Look(), TokenKind::kOperator, "=")) {
+    const std::string key = Advance().text;
+    Advance();
+    for (const auto& named : arguments->named) {
+      if (named.first == key) Fail(kInvalid);
+    }
+    arguments->named.emplace_back(key, ParseExpression());
+  } else {
+    if (arguments->star != nullptr || !arguments->named.empty()) Fail(kInvalid);
+    arguments->positional.push_back(ParseExpression());
+  }
 }
 
 ExprPtr ExpressionParser::ParseCall(ExprPtr function) {
@@ -411,14 +429,15 @@ ExprPtr ExpressionParser::ParseCall(ExprPtr function) {
   return Finish(std::move(call));
 }
 
-void ExpressionParser::FindFunction(Expr* expr) {
-  const bool filter = expr->kind == ExprKind::kFilter;
-  const NamedFunction* found = filter ? FindFilter(expr->name) : FindTest(expr->name);
-  if (found != nullptr) expr->function = found->function;
-  if (expr->function != nullptr || soft_ > 0) return;
-  unknown_.push_back(ErrorAt(expr->line,
-                             fmt::format("unknown {} '{}'", filter ? "filter" : "test", expr->name),
-                             StatusCode::kUnsupported));
+void ExpressionParser::NoteUnknown(const Expr& expr) {
+  if (expr.function != nullptr || conditions_ > 0 || failed()) return;
+  const char* what = expr.kind == ExprKind::kFilter ? "filter" : "test";
+  unknown_.emplace_back(expr.line, fmt::format("unknown {} '{}'", what, expr.name));
+}
+
+void ExpressionParser::FailUnknown() {
+  if (unknown_.empty()) return;
+  FailAt(unknown_[0].first, unknown_[0].second, StatusCode::kUnsupported);
 }
 
 ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {
@@ -429,8 +448,8 @@ ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {
 ExprPtr ExpressionParser::ParseFilter(ExprPtr value) {
   ExprPtr filter = NewExpr(ExprKind::kFilter, Current().line);
   filter->name = ExpectName();
-  while (SkipOperator(".")) filter->name += "." + ExpectName();
-  FindFunction(filter.get());
+  filter->function = FindFilter(filter->name);
+  NoteUnknown(*filter);
   filter->operands.push_back(std::move(value));
   filter->call =
       !failed() && IsOperator("(") ? ParseArguments() : std::make_unique<CallArguments>();
@@ -442,8 +461,8 @@ ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
   const bool negated = SkipName("not");
   ExprPtr test = NewExpr(ExprKind::kTest, line);
   test->name = ExpectName();
-  while (SkipOperator(".")) test->name += "." + ExpectName();
-  FindFunction(test.get());
+  test->function = FindTest(test->name);
+  NoteUnknown(*test);
   test->operands.push_back(std::move(value));
   if (failed()) return nullptr;
   const Token& token = Current();

@@ -1,26 +1,30 @@
-// Filters on text.
+// Filters that make text or read it.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <string>
 #include <string_view>
 
 #include "base/utf8.h"
 #include "text/template/filters.h"
-#include "text/template/format.h"
 #include "text/template/operators.h"
+#include "text/template/print.h"
 #include "text/template/runtime.h"
-#include "text/template/text_search.h"
+#include "text/template/text_operations.h"
 #include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
 
+// jinja2's soft_str: str(), but Markup stays Markup.
+Value SoftStr(Runtime& rt, const Value& value) { return value.string() ? value : ToStr(rt, value); }
+
 template <std::string (*kMap)(std::string_view)>
-Value MapFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "filter", {}, 0);
+Value MapTextFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   const Value text = SoftStr(rt, self);
-  if (!bound.ok() || rt.failed()) return {};
+  if (rt.failed()) return {};
   rt.Charge(static_cast<int64_t>(text.text().size()) / kScanBytesPerStep);
   return rt.Str(kMap(text.text()), text.markup());
 }
@@ -29,80 +33,71 @@ Value MapFilter(Runtime& rt, const Value& self, const Args& args) {
 // word boundaries.
 std::string TitleWords(std::string_view text) {
   std::string out;
+  size_t begin = 0;  // of the run
+  const auto finish_run = [&](size_t end) {
+    if (begin == end) return;
+    const size_t first = CharBytes(text, begin);
+    out += unicode::ToUpper(text.substr(begin, first));
+    out += unicode::ToLower(text.substr(begin + first, end - begin - first));
+  };
   for (size_t i = 0; i < text.size();) {
-    const auto is_cut = [&](size_t at) {
-      const char32_t c = CharAt(text, at);
-      return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || unicode::IsSpace(c);
-    };
-    size_t end = i;
-    while (end < text.size() && is_cut(end)) end += CharBytes(text, end);
-    out += text.substr(i, end - i);
-    i = end;
-    while (end < text.size() && !is_cut(end)) end += CharBytes(text, end);
-    if (end == i) break;
-    const size_t first = CharBytes(text, i);
-    out += unicode::ToUpper(text.substr(i, first));
-    out += unicode::ToLower(text.substr(i + first, end - i - first));
-    i = end;
+    const size_t at = i;
+    const char32_t c = NextCharacter(text, &i);
+    const bool cut = c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+    if (!cut && !unicode::IsSpace(c)) continue;
+    finish_run(at);
+    out += text.substr(at, i - at);
+    begin = i;
   }
+  finish_run(text.size());
   return out;
 }
 
-Value TitleFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Value title = MapFilter<TitleWords>(rt, self, args);
+Value TitleFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  const Value title = MapTextFilter<TitleWords>(rt, self, args);
   return rt.failed() ? Value() : rt.Str(title.text());  // joined anew: no Markup
 }
 
-Value TrimFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "trim", {"chars"}, 0);
+Value TrimFilter(Runtime& rt, const Value& self, const Arguments& args) {
   const Value text = SoftStr(rt, self);
-  if (!bound.ok() || rt.failed()) return {};
-  return StripChars(rt, text, bound.Or(0, Value::None()), Sides::kBoth);
+  return rt.failed() ? Value() : StripChars(rt, text, args.Or(0, Value::None()), Sides::kBoth);
 }
 
-Value ReplaceFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "replace", {"old", "new", "count"}, 2);
-  if (!bound.ok()) return {};
+Value ReplaceFilter(Runtime& rt, const Value& self, const Arguments& args) {
   int64_t count = -1;
-  if (bound.has(2) && !bound[2].none() && !AsIndex(rt, bound[2], &count)) return {};
+  if (args.given(2) && !AsIndex(rt, args[2], &count)) return {};
   const Value text = ToStr(rt, self);
-  const Value old = ToStr(rt, bound[0]);
-  const Value replacement = ToStr(rt, bound[1]);
+  const Value old = ToStr(rt, args[0]);
+  const Value replacement = ToStr(rt, args[1]);
   if (rt.failed()) return {};
   return ReplaceText(rt, text, old.text(), replacement.text(), count);
 }
 
-Value FormatFilter(Runtime& rt, const Value& self, const Args& args) {
-  if (!args.named.empty()) {
+Value FormatFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  if (!args.all().named.empty()) {
     return rt.Fail(StatusCode::kUnsupported, "Headway does not have names in formats");
   }
   const Value text = SoftStr(rt, self);
-  return rt.failed() ? Value() : FormatPercent(rt, text, rt.Tuple(args.positional));
+  return rt.failed() ? Value() : FormatPercent(rt, text, rt.Tuple(args.all().positional));
 }
 
-Value IndentFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "indent", {"width", "first", "blank"}, 0);
-  if (!bound.ok()) return {};
+Value IndentFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  if (self.undefined()) return rt.FailUndefined(self);
   if (!self.string()) {
-    if (self.undefined()) return rt.FailUndefined(self);
     return rt.Fail(fmt::format("indent needs a string, not '{}'", TypeName(self)));
   }
-  std::string indention = "    ";
-  if (bound.has(0) && bound[0].string()) {
-    indention = bound[0].text();
-  } else if (bound.has(0)) {
-    int64_t width = 0;
-    if (!AsIndex(rt, bound[0], &width) || !rt.CheckSize(width)) return {};
-    indention.assign(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
-  }
-  const bool first = Truthy(bound[1]);
-  const bool blank = Truthy(bound[2]);
+  int64_t width = 4;
+  if (args.has(0) && !args[0].string() && !AsIndex(rt, args[0], &width)) return {};
+  if (!rt.CheckSize(width)) return {};
+  const std::string spaces(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+  const std::string indention = args[0].string() ? args[0].text() : spaces;
+  const bool blank = Truthy(args[2]);
   rt.Charge(static_cast<int64_t>(self.text().size()) / kScanBytesPerStep);
   // With a newline more, a text that ends with one has an empty last line, which is kept.
   const std::string text = self.text() + "\n";
-  std::string result = first ? indention : "";
+  std::string result = Truthy(args[1]) ? indention : "";
   bool begun = false;
-  for (const std::string_view line : SplitLines(text, false)) {
+  for (const std::string_view line : SplitLines(text)) {
     if (begun) result += '\n';
     if (begun && (blank || !line.empty())) result += indention;
     begun = true;
@@ -112,54 +107,107 @@ Value IndentFilter(Runtime& rt, const Value& self, const Args& args) {
   return rt.Str(std::move(result), self.markup());
 }
 
-Value JoinFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "join", {"d", "attribute"}, 0);
-  if (!bound.ok()) return {};
-  const Value separator = bound.has(0) ? ToStr(rt, bound[0]) : rt.Str("");
-  const AttributePath path(rt, bound[1]);
-  const std::shared_ptr<Iterator> iterator = Iterate(rt, self);
-  if (rt.failed()) return {};
+Value JoinFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  const Value separator = ToStr(rt, args[0]);
   std::string joined;
-  Value item;
-  for (bool first = true; iterator->Next(rt, &item); first = false) {
+  bool first = true;
+  for (const Value& item : Drain(rt, self)) {
     if (!first) AppendStr(rt, separator, &joined);
-    AppendStr(rt, path.Get(rt, item, Value::None()), &joined);
+    first = false;
+    AppendStr(rt, AttributeAt(rt, item, args[1]), &joined);
     if (rt.failed()) return {};
   }
   return rt.Str(std::move(joined));
 }
 
-Value StringFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "string", {}, 0);
+Value StringFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   return SoftStr(rt, self);
 }
 
-Value SafeFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "safe", {}, 0);
+Value SafeFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   const Value text = ToStr(rt, self);
   return rt.failed() ? Value() : rt.Str(text.text(), true);
 }
 
-Value EscapeFilter(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "escape", {}, 0);
+Value EscapeFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   return Escape(rt, self);
 }
 
+// tojson as Transformers defines it: json.dumps without ASCII or HTML escapes by default.
+Value ToJsonFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  JsonStyle style{.ascii = Truthy(args[0]), .sort_keys = Truthy(args[3])};
+  if (args.given(1)) {
+    int64_t width = 0;
+    if (!args[1].string() && !AsIndex(rt, args[1], &width)) return {};
+    if (!rt.CheckSize(width)) return {};
+    const std::string spaces(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+    style.indent = args[1].string() ? args[1].text() : spaces;
+    style.item_separator = ",";
+  }
+  if (args.given(2)) {
+    const std::vector<Value> parts = Drain(rt, args[2]);
+    if (parts.size() != 2 || !parts[0].string() || !parts[1].string()) {
+      return rt.Fail("tojson needs two strings as separators");
+    }
+    style.item_separator = parts[0].text();
+    style.key_separator = parts[1].text();
+  }
+  std::string text;
+  AppendJson(rt, self, style, &text);
+  return rt.failed() ? Value() : rt.Str(std::move(text));
+}
+
+// A decimal number with white space around it; false when the text is none, or too large.
+template <typename T>
+bool ParseNumber(Runtime& rt, std::string_view text, T* value) {
+  text = unicode::Strip(text);
+  if (text.find('_') != text.npos) {
+    rt.Fail(StatusCode::kUnsupported, "Headway has numbers in decimal alone, without underscores");
+  }
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Value IntFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  const Value fallback = args.Or(0, Value::Int(0));
+  if (self.undefined()) return rt.FailUndefined(self);
+  if (self.integral()) return Value::Int(self.integer());
+  int64_t value = 0;
+  if (self.string() && ParseNumber(rt, self.text(), &value)) return Value::Int(value);
+  // So that "42.23"|int is 42.
+  double real = self.is(Kind::kFloat) ? self.real() : NAN;
+  const bool read = self.is(Kind::kFloat) || (self.string() && ParseNumber(rt, self.text(), &real));
+  if (!read || std::isnan(real) || (self.string() && std::isinf(real))) return fallback;
+  if (std::abs(real) < 0x1p63) return Value::Int(static_cast<int64_t>(real));
+  return rt.Fail(StatusCode::kUnsupported, "an integer does not fit in 64 bits");
+}
+
+Value FloatFilter(Runtime& rt, const Value& self, const Arguments& args) {
+  if (self.undefined()) return rt.FailUndefined(self);
+  if (self.number()) return Value::Float(self.AsDouble());
+  double value = 0.0;
+  if (self.string() && ParseNumber(rt, self.text(), &value)) return Value::Float(value);
+  return args.Or(0, Value::Float(0.0));
+}
+
 constexpr NamedFunction kFilters[] = {
-    {"capitalize", MapFilter<unicode::Capitalize>},
+    {"capitalize", MapTextFilter<unicode::Capitalize>},
     {"e", EscapeFilter},
     {"escape", EscapeFilter},
-    {"format", FormatFilter},
-    {"indent", IndentFilter},
-    {"join", JoinFilter},
-    {"lower", MapFilter<unicode::ToLower>},
-    {"replace", ReplaceFilter},
+    {"float", FloatFilter, 0, {"default"}},
+    {"format", FormatFilter, 0, {"*"}},
+    {"indent", IndentFilter, 0, {"width", "first", "blank"}},
+    {"int", IntFilter, 0, {"default", "!base"}},
+    {"join", JoinFilter, 0, {"d", "attribute"}},
+    {"lower", MapTextFilter<unicode::ToLower>},
+    {"replace", ReplaceFilter, 2, {"old", "new", "count"}},
     {"safe", SafeFilter},
     {"string", StringFilter},
     {"title", TitleFilter},
-    {"tojson", ToJsonFilter},
-    {"trim", TrimFilter},
-    {"upper", MapFilter<unicode::ToUpper>},
+    {"tojson", ToJsonFilter, 0, {"ensure_ascii", "indent", "separators", "sort_keys"}},
+    {"trim", TrimFilter, 0, {"chars"}},
+    {"upper", MapTextFilter<unicode::ToUpper>},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-#include "text/template/globals.h"
-
+// The functions that every template finds: range, dict, namespace, and Transformers'
+// raise_exception and strftime_now.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -13,86 +13,65 @@
 namespace headway::jinja {
 namespace {
 
-Value RangeGlobal(Runtime& rt, const Value& self, const Args& args) {
-  (void)self;
-  const Bound bound(rt, args, "range", {"/start", "/stop", "/step"}, 1);
+Value RangeGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
   int64_t start = 0;
   int64_t stop = 0;
   int64_t step = 1;
-  if (!bound.ok()) return {};
-  if (bound.has(1)) {
-    if (!AsIndex(rt, bound[0], &start) || !AsIndex(rt, bound[1], &stop)) return {};
-    if (bound.has(2) && !AsIndex(rt, bound[2], &step)) return {};
-  } else if (!AsIndex(rt, bound[0], &stop)) {
-    return {};
-  }
+  if (!AsIndex(rt, args[args.has(1) ? 1 : 0], &stop)) return {};
+  if (args.has(1) && !AsIndex(rt, args[0], &start)) return {};
+  if (args.has(2) && !AsIndex(rt, args[2], &step)) return {};
   if (step == 0) return rt.Fail("range() needs a step that is not zero");
-  auto range = std::make_shared<Range>(start, stop, step);
-  if (range->length() > kMaxRange) {
-    return rt.Fail(fmt::format("range() of more than {} elements", kMaxRange));
+  std::vector<Value> items;
+  // In 128 bits, where no sum of two int64 overflows.
+  for (__int128 i = start; step > 0 ? i < stop : i > stop; i += step) {
+    if (items.size() == static_cast<size_t>(kMaxRange)) {
+      return rt.Fail(fmt::format("range() of more than {} elements", kMaxRange));
+    }
+    if (!rt.Charge(1)) return {};
+    items.push_back(Value::Int(static_cast<int64_t>(i)));
   }
-  return Value::Of(std::move(range));
+  return rt.Made(std::make_shared<Items>(ItemsKind::kRange, std::move(items)));
 }
 
-// The items of dict(mapping or pairs, **named), in order.
-std::shared_ptr<Dict> MakeDict(Runtime& rt, const Args& args, std::string_view function) {
+// The items of dict(mapping, **named), in order.
+std::shared_ptr<Dict> MakeDict(Runtime& rt, const Args& args) {
   auto dict = std::make_shared<Dict>();
-  if (args.positional.size() > 1) {
-    rt.Fail(fmt::format("{}() takes one mapping at most", function));
-    return dict;
-  }
-  if (!args.positional.empty() && args.positional[0].dict()) {
-    for (const auto& [key, value] : args.positional[0].entries().entries()) {
-      dict->Set(rt, key, value);
+  for (const Value& mapping : args.positional) {
+    if (mapping.undefined()) rt.FailUndefined(mapping);
+    if (!mapping.dict() || args.positional.size() > 1) {
+      rt.Fail(StatusCode::kUnsupported, "Headway makes dicts and namespaces of one dict and names");
     }
-  } else if (!args.positional.empty() && args.positional[0].undefined()) {
-    rt.FailUndefined(args.positional[0]);
-  } else if (!args.positional.empty()) {
-    for (const Value& pair : Drain(rt, args.positional[0])) {
-      const std::vector<Value> parts = Drain(rt, pair);
-      if (rt.failed()) return dict;
-      if (parts.size() != 2) {
-        rt.Fail(fmt::format("{}() needs pairs of a key and a value", function));
-        return dict;
-      }
-      dict->Set(rt, parts[0], parts[1]);
-    }
+    if (rt.failed()) return dict;
+    for (const auto& [key, value] : mapping.entries().entries()) dict->Set(rt, key, value);
   }
   for (const auto& [name, value] : args.named) dict->SetText(name, value);
   return dict;
 }
 
-Value DictGlobal(Runtime& rt, const Value& self, const Args& args) {
-  (void)self;
-  return rt.MakeDict(MakeDict(rt, args, "dict"));
+Value DictGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
+  return rt.MakeDict(MakeDict(rt, args.all()));
 }
 
-Value NamespaceGlobal(Runtime& rt, const Value& self, const Args& args) {
-  (void)self;
-  const std::shared_ptr<Dict> attributes = MakeDict(rt, args, "namespace");
+Value NamespaceGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
   auto result = std::make_shared<Namespace>();
+  const std::shared_ptr<Dict> attributes = MakeDict(rt, args.all());
   for (const auto& [key, value] : attributes->entries()) result->Set(rt, key, value);
   return rt.Tracked(std::move(result));
 }
 
-Value RaiseGlobal(Runtime& rt, const Value& self, const Args& args) {
-  (void)self;
-  const Bound bound(rt, args, "raise_exception", {"message"}, 1);
+Value RaiseGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
   std::string message;
-  if (bound.ok()) AppendStr(rt, bound[0], &message);
+  AppendStr(rt, args[0], &message);
   return rt.Raise(std::move(message));
 }
 
-Value StrftimeGlobal(Runtime& rt, const Value& self, const Args& args) {
-  (void)self;
-  const Bound bound(rt, args, "strftime_now", {"format"}, 1);
-  if (!bound.ok()) return {};
+Value StrftimeGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
   constexpr size_t kMaxFormat = 1024;
-  if (!bound[0].string() || bound[0].text().size() > kMaxFormat) {
+  if (!args[0].string() || args[0].text().size() > kMaxFormat) {
     return rt.Fail("strftime_now() needs a format, of 1024 bytes at most");
   }
   // A character more tells an empty result from one that did not fit.
-  const std::string format = bound[0].text() + "x";
+  const std::string format = args[0].text() + "x";
   if (format.find('\0') != std::string::npos) return rt.Fail("a time format holds a zero byte");
   const auto now = static_cast<time_t>(rt.now_s());
   std::tm local = {};
@@ -106,14 +85,16 @@ Value StrftimeGlobal(Runtime& rt, const Value& self, const Args& args) {
 }
 
 // Those without a function are refused by name when they are called.
-constexpr NamedFunction kGlobals[] = {{"cycler", nullptr},
-                                      {"dict", DictGlobal},
-                                      {"joiner", nullptr},
-                                      {"lipsum", nullptr},
-                                      {"namespace", NamespaceGlobal},
-                                      {"raise_exception", RaiseGlobal},
-                                      {"range", RangeGlobal},
-                                      {"strftime_now", StrftimeGlobal}};
+constexpr NamedFunction kGlobals[] = {
+    {"cycler", nullptr},
+    {"dict", DictGlobal, 0, {"*"}},
+    {"joiner", nullptr},
+    {"lipsum", nullptr},
+    {"namespace", NamespaceGlobal, 0, {"*"}},
+    {"raise_exception", RaiseGlobal, 1, {"message"}},
+    {"range", RangeGlobal, 1, {"start", "stop", "step"}},
+    {"strftime_now", StrftimeGlobal, 1, {"format"}},
+};
 
 }  // namespace
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "text/template/globals.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 
@@ -20,64 +19,19 @@ class Macro : public Object {
   bool callable() const override { return true; }
   void Clear() override { outer_.reset(); }
 
-  void Repr(Runtime& rt, std::string* out) const override {
-    (void)rt;
-    *out += code_.name.empty() ? "<Macro anonymous>" : fmt::format("<Macro '{}'>", code_.name);
-  }
-
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override {
-    (void)self;
+  bool GetAttr(Runtime& rt, const Value& /*self*/, std::string_view name, Value* out) override {
     *out = rt.Fail(StatusCode::kUnsupported,
                    fmt::format("Headway does not have the attribute '{}' of macros", name));
     return true;
   }
 
-  Value Call(Runtime& rt, const Args& args) override {
-    (void)rt;
+  Value Call(Runtime& /*rt*/, const Args& args) override {
     return interpreter_->CallMacro(code_, outer_, args);
   }
 
  private:
   Interpreter* const interpreter_;
   const MacroCode& code_;
-  std::shared_ptr<Scope> outer_;
-};
-
-// What a loop with a condition goes over: the items that meet it, tested one by one as the loop
-// asks for them, since a test may read what the body of the loop changes.
-class TestedItems : public Iterator {
- public:
-  TestedItems(Interpreter* interpreter, const Stmt& stmt, std::shared_ptr<Iterator> source,
-              std::shared_ptr<Scope> outer)
-      : interpreter_(interpreter),
-        stmt_(stmt),
-        source_(std::move(source)),
-        outer_(std::move(outer)) {}
-
-  bool Next(Runtime& rt, Value* out) override {
-    Value item;
-    while (source_ != nullptr && source_->Next(rt, &item)) {
-      auto scope = std::make_shared<Scope>(outer_);
-      interpreter_->Assign(*stmt_.target, item, scope);
-      const Value verdict = rt.failed() ? Value() : interpreter_->Eval(*stmt_.test, scope);
-      interpreter_->Leave(std::move(scope));
-      if (rt.failed()) return false;
-      if (!Truthy(verdict)) continue;
-      *out = item;
-      return true;
-    }
-    return false;
-  }
-
-  void Clear() override {
-    source_.reset();
-    outer_.reset();
-  }
-
- private:
-  Interpreter* const interpreter_;
-  const Stmt& stmt_;
-  std::shared_ptr<Iterator> source_;
   std::shared_ptr<Scope> outer_;
 };
 
@@ -110,12 +64,8 @@ void Interpreter::Assign(const Expr& target, const Value& value, const ScopePtr&
     }
     return;
   }
-  // One item more than there are targets is enough to know.
-  const std::shared_ptr<Iterator> source = Iterate(rt_, value);
-  if (source == nullptr) return;
-  std::vector<Value> items;
-  Value item;
-  while (items.size() <= target.operands.size() && source->Next(rt_, &item)) items.push_back(item);
+  const std::vector<Value> items = Drain(rt_, value);
+  if (rt_.failed()) return;
   if (items.size() != target.operands.size()) {
     rt_.Fail(fmt::format("cannot unpack into {} variables", target.operands.size()));
     return;
@@ -195,20 +145,24 @@ Interpreter::Flow Interpreter::ExecIf(const Stmt& stmt, const Frame& frame) {
 Interpreter::Flow Interpreter::ExecFor(const Stmt& stmt, const Frame& frame) {
   const Value iterable = Eval(*stmt.value, frame.scope);
   if (rt_.failed()) return Flow::kNext;
-  std::shared_ptr<Iterator> source = Iterate(rt_, iterable);
-  if (source == nullptr) return Flow::kNext;
-  int64_t length = -1;
+  Loop::Test test;
   if (stmt.test != nullptr) {
-    source = std::make_shared<TestedItems>(this, stmt, std::move(source), frame.scope);
-    rt_.Tracked(source);
-  } else if (!Length(rt_, iterable, &length)) {
-    length = -1;
+    test = [this, &stmt, scope = frame.scope](const Value& item) {
+      return TakesItem(stmt, item, scope);
+    };
   }
-  const auto loop = std::make_shared<Loop>(source, length);
+  const auto loop = std::make_shared<Loop>(Drain(rt_, iterable), std::move(test));
   const Flow flow = ExecItems(stmt, frame, rt_.Tracked(loop));
   rt_.Untrack(loop);
-  rt_.Untrack(source);
   return flow;
+}
+
+bool Interpreter::TakesItem(const Stmt& stmt, const Value& item, const ScopePtr& outer) {
+  auto scope = std::make_shared<Scope>(outer);
+  Assign(*stmt.target, item, scope);
+  const bool takes = Truthy(Eval(*stmt.test, scope));
+  Leave(std::move(scope));
+  return takes && !rt_.failed();
 }
 
 Interpreter::Flow Interpreter::ExecItems(const Stmt& stmt, const Frame& frame, const Value& loop) {

@@ -7,10 +7,34 @@
 
 #include "text/template/ast.h"
 #include "text/template/runtime.h"
-#include "text/template/scope.h"
 #include "text/template/value.h"
 
 namespace headway::jinja {
+
+// The names of one scope at work: the template, an iteration of a loop, a macro's call, or a block
+// whose output is caught. `if` is no scope. Assignments stay in the scope that they stand in;
+// reading goes outwards.
+class Scope : public Object {
+ public:
+  explicit Scope(std::shared_ptr<Scope> outer) : outer_(std::move(outer)) {}
+  void Clear() override {
+    names_ = Dict();
+    outer_.reset();
+  }
+
+  void Set(std::string_view name, Value value) { names_.SetText(name, std::move(value)); }
+  // Null when neither this scope nor one around it has the name.
+  const Value* Find(std::string_view name) const {
+    for (const Scope* scope = this; scope != nullptr; scope = scope->outer_.get()) {
+      if (const Value* value = scope->names_.FindText(name)) return value;
+    }
+    return nullptr;
+  }
+
+ private:
+  Dict names_;
+  std::shared_ptr<Scope> outer_;
+};
 
 class Interpreter {
  public:
@@ -23,7 +47,6 @@ class Interpreter {
 
  private:
   friend class Macro;
-  friend class TestedItems;
 
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
   using ScopePtr = std::shared_ptr<Scope>;
@@ -41,6 +64,8 @@ class Interpreter {
   void ExecOutput(const Stmt& stmt, const Frame& frame);
   Flow ExecIf(const Stmt& stmt, const Frame& frame);
   Flow ExecFor(const Stmt& stmt, const Frame& frame);
+  // Whether the condition of a loop holds for an item.
+  bool TakesItem(const Stmt& stmt, const Value& item, const ScopePtr& outer);
   Flow ExecItems(const Stmt& stmt, const Frame& frame, const Value& loop);
   Flow ExecCapture(const Stmt& stmt, const Frame& frame);
   void ExecCallBlock(const Stmt& stmt, const Frame& frame);

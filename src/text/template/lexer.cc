@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/utf8.h"
-#include "text/template/error.h"
+#include "text/template/runtime.h"
 #include "text/unicode/unicode.h"
 
 namespace headway::jinja {
@@ -384,30 +384,19 @@ class Lexer {
 }  // namespace
 
 std::string DescribeToken(const Token& token) {
-  switch (token.kind) {
-    case TokenKind::kData:
-      return "template text";
-    case TokenKind::kVariableBegin:
-      return "begin of print statement";
-    case TokenKind::kVariableEnd:
-      return "end of print statement";
-    case TokenKind::kBlockBegin:
-      return "begin of statement block";
-    case TokenKind::kBlockEnd:
-      return "end of statement block";
-    case TokenKind::kName:
-    case TokenKind::kOperator:
-      return fmt::format("'{}'", token.text);
-    case TokenKind::kString:
-      return "a string";
-    case TokenKind::kInteger:
-      return "an integer";
-    case TokenKind::kFloat:
-      return "a float";
-    case TokenKind::kEnd:
-      return "end of template";
-  }
-  return "a token";
+  constexpr const char* kNames[] = {"template text",
+                                    "begin of print statement",
+                                    "end of print statement",
+                                    "begin of statement block",
+                                    "end of statement block",
+                                    "a name",
+                                    "a string",
+                                    "an integer",
+                                    "a float",
+                                    "an operator",
+                                    "end of template"};
+  const bool shown = token.kind == TokenKind::kName || token.kind == TokenKind::kOperator;
+  return shown ? fmt::format("'{}'", token.text) : kNames[static_cast<size_t>(token.kind)];
 }
 
 Result<std::vector<Token>> Tokenize(std::string_view source, const std::string& name) {

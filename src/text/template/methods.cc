@@ -1,4 +1,4 @@
-// Methods of str, list, tuple and dict.
+// Methods of str and dict.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,51 +8,26 @@
 
 #include "base/utf8.h"
 #include "text/template/call.h"
-#include "text/template/format.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
-#include "text/template/text_search.h"
+#include "text/template/text_operations.h"
 #include "text/unicode/unicode.h"
 
 namespace headway::jinja {
 namespace {
 
-// --- list, tuple, dict ---
+// --- dict ---
 
-Value ListIndex(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "index", {"/value", "!start", "!stop"}, 1);
-  if (!bound.ok()) return {};
-  const std::vector<Value>& items = self.items();
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (Equal(rt, items[i], bound[0])) return Value::Int(static_cast<int64_t>(i));
-  }
-  return rt.Fail("the value is not in the list");
+Value DictGet(Runtime& rt, const Value& self, const Arguments& args) {
+  if (!CheckKey(rt, args[0])) return {};
+  const Value* value = self.entries().Find(rt, args[0]);
+  return value != nullptr ? *value : args.Or(1, Value::None());
 }
 
-Value ListCount(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "count", {"/value"}, 1);
-  if (!bound.ok()) return {};
-  return Value::Int(std::count_if(self.items().begin(), self.items().end(),
-                                  [&](const Value& item) { return Equal(rt, item, bound[0]); }));
-}
-
-Value Copy(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "copy", {}, 0);
-  return self;  // which nothing can change
-}
-
-Value DictGet(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "get", {"/key", "/default"}, 1);
-  if (!bound.ok() || !CheckKey(rt, bound[0])) return {};
-  const Value* value = self.entries().Find(rt, bound[0]);
-  return value != nullptr ? *value : bound.Or(1, Value::None());
-}
-
-template <DictPart kPart>
-Value DictParts(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "dict method", {}, 0);
-  return Value::Of(std::make_shared<DictView>(self, kPart));
+template <ItemsKind kPart>
+Value DictParts(Runtime& rt, const Value& self, const Arguments& /*args*/) {
+  return MakeView(rt, self, kPart);
 }
 
 // --- str ---
@@ -79,211 +54,151 @@ bool TextArgument(Runtime& rt, const Value& value, std::string_view* text) {
 }
 
 template <std::string (*kMap)(std::string_view)>
-Value MapText(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "str method", {}, 0);
-  const std::string& text = Scan(rt, self);
-  return rt.failed() ? Value() : Like(rt, self, kMap(text));
+Value MapText(Runtime& rt, const Value& self, const Arguments& /*args*/) {
+  return Like(rt, self, kMap(Scan(rt, self)));
 }
 
 // isalpha and the like: no empty text, and every character.
 template <bool (*kTest)(char32_t)>
-Value EveryChar(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "str method", {}, 0);
+Value EveryChar(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   const std::string& text = Scan(rt, self);
-  if (rt.failed()) return {};
   for (size_t i = 0; i < text.size();) {
     if (!kTest(NextCharacter(text, &i))) return Value::Bool(false);
   }
   return Value::Bool(!text.empty());
 }
 
-// islower and isupper: a letter of the case, and none of the other.
-template <bool (*kIs)(char32_t), bool (*kIsNot)(char32_t)>
-Value HasCase(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "str method", {}, 0);
-  const std::string& text = Scan(rt, self);
-  bool found = false;
-  for (size_t i = 0; i < text.size();) {
-    const char32_t c = NextCharacter(text, &i);
-    if (kIsNot(c)) return Value::Bool(false);
-    found = found || kIs(c);
-  }
-  return Value::Bool(found);
-}
-
 template <Sides kSides>
-Value StripMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "strip", {"/chars"}, 0);
-  return bound.ok() ? StripChars(rt, self, bound.Or(0, Value::None()), kSides) : Value();
-}
-
-template <bool kPrefix>
-Value RemoveAffix(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, kPrefix ? "removeprefix" : "removesuffix", {"/affix"}, 1);
-  std::string_view affix;
-  if (!bound.ok() || !TextArgument(rt, bound[0], &affix)) return {};
-  std::string_view text = self.text();
-  if (kPrefix && text.starts_with(affix)) text.remove_prefix(affix.size());
-  if (!kPrefix && text.ends_with(affix)) text.remove_suffix(affix.size());
-  return Like(rt, self, text);
+Value StripMethod(Runtime& rt, const Value& self, const Arguments& args) {
+  return StripChars(rt, self, args.Or(0, Value::None()), kSides);
 }
 
 template <bool kLast>
-Value FindMethodOf(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, kLast ? "rfind" : "find", {"/sub", "!start", "!end"}, 1);
+Value FindMethodOf(Runtime& rt, const Value& self, const Arguments& args) {
   std::string_view needle;
-  if (!bound.ok() || !TextArgument(rt, bound[0], &needle)) return {};
+  if (!TextArgument(rt, args[0], &needle)) return {};
   const std::string_view text = Scan(rt, self);
   const size_t found = kLast ? FindLastText(rt, text, needle) : FindText(text, needle);
   return Value::Int(found == text.npos ? -1 : CountChars(text.substr(0, found)));
 }
 
-Value CountMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "count", {"/sub", "!start", "!end"}, 1);
-  std::string_view needle;
-  if (!bound.ok() || !TextArgument(rt, bound[0], &needle)) return {};
+template <Sides kSide>
+Value AffixMethod(Runtime& rt, const Value& self, const Arguments& args) {
   const std::string_view text = Scan(rt, self);
-  if (needle.empty()) return Value::Int(CountChars(text) + 1);
-  int64_t count = 0;
-  for (size_t at = 0; (at = FindText(text, needle, at)) != text.npos; at += needle.size()) ++count;
-  return Value::Int(count);
-}
-
-template <bool kStart>
-Value AffixMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, kStart ? "startswith" : "endswith", {"/affix", "!start", "!end"}, 1);
-  if (!bound.ok()) return {};
-  const std::string_view text = Scan(rt, self);
-  const std::vector<Value> one = {bound[0]};
-  for (const Value& affix : bound[0].tuple() ? bound[0].items() : one) {
+  const std::vector<Value> one = {args[0]};
+  for (const Value& affix : args[0].tuple() ? args[0].items() : one) {
     std::string_view part;
     if (!rt.Charge(1) || !TextArgument(rt, affix, &part)) return {};
-    if (kStart ? text.starts_with(part) : text.ends_with(part)) return Value::Bool(true);
+    const bool there = kSide == Sides::kLeft ? text.starts_with(part) : text.ends_with(part);
+    if (there) return Value::Bool(true);
   }
   return Value::Bool(false);
 }
 
-Value JoinMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "join", {"/iterable"}, 1);
-  if (!bound.ok()) return {};
-  const std::shared_ptr<Iterator> iterator = Iterate(rt, bound[0]);
-  if (iterator == nullptr) return {};
+Value JoinMethod(Runtime& rt, const Value& self, const Arguments& args) {
   std::string joined;
-  Value item;
-  for (bool first = true; iterator->Next(rt, &item); first = false) {
-    if (!item.string()) {
-      return rt.Fail(fmt::format("join() needs strings, not '{}'", TypeName(item)));
-    }
+  bool first = true;
+  for (const Value& item : Drain(rt, args[0])) {
+    std::string_view part;
+    const Value text = self.markup() ? Escape(rt, item) : item;
+    if (!TextArgument(rt, item, &part) || rt.failed()) return {};
     if (!first) joined += self.text();
-    joined += self.markup() ? Escape(rt, item).text() : item.text();
+    first = false;
+    joined += text.text();
     if (!rt.CheckSize(static_cast<int64_t>(joined.size()))) return {};
   }
   return Like(rt, self, joined);
 }
 
-Value ReplaceMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "replace", {"/old", "/new", "/count"}, 2);
+Value ReplaceMethod(Runtime& rt, const Value& self, const Arguments& args) {
   std::string_view old;
   std::string_view replacement;
   int64_t count = -1;
-  if (!bound.ok() || !TextArgument(rt, bound[0], &old)) return {};
-  if (bound.has(2) && !AsIndex(rt, bound[2], &count)) return {};
-  const Value escaped = self.markup() ? Escape(rt, bound[1]) : bound[1];
+  if (!TextArgument(rt, args[0], &old)) return {};
+  if (args.has(2) && !AsIndex(rt, args[2], &count)) return {};
+  const Value escaped = self.markup() ? Escape(rt, args[1]) : args[1];
   if (rt.failed() || !TextArgument(rt, escaped, &replacement)) return {};
   return ReplaceText(rt, self, old, replacement, count);
 }
 
 Value PartsOf(Runtime& rt, const Value& self, const std::vector<std::string_view>& parts) {
   std::vector<Value> items;
-  for (const std::string_view part : parts) {
-    items.push_back(Like(rt, self, part));
-    if (rt.failed()) return {};
-  }
+  for (const std::string_view part : parts) items.push_back(Like(rt, self, part));
   return rt.List(std::move(items));
 }
 
-template <SplitFrom kFrom>
-Value SplitMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "split", {"sep", "maxsplit"}, 0);
+Value SplitMethod(Runtime& rt, const Value& self, const Arguments& args) {
   std::string_view separator;
   int64_t max_split = -1;
-  if (!bound.ok() || (bound.has(1) && !AsIndex(rt, bound[1], &max_split))) return {};
-  if (bound.has(0) && !bound[0].none()) {
-    if (!bound[0].string() || bound[0].text().empty()) {
-      return rt.Fail("split() needs a separator that is a string, not empty");
-    }
-    separator = bound[0].text();
+  if (args.has(1) && !AsIndex(rt, args[1], &max_split)) return {};
+  if (args.given(0)) {
+    if (!TextArgument(rt, args[0], &separator)) return {};
+    if (separator.empty()) return rt.Fail("split() needs a separator that is not empty");
   }
-  return PartsOf(rt, self, SplitText(rt, Scan(rt, self), separator, max_split, kFrom));
+  return PartsOf(rt, self, SplitText(rt, Scan(rt, self), separator, max_split));
 }
 
-Value SplitLinesMethod(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "splitlines", {"keepends"}, 0);
-  int64_t keep_ends = 0;
-  if (!bound.ok() || (bound.has(0) && !AsIndex(rt, bound[0], &keep_ends))) return {};
-  return PartsOf(rt, self, SplitLines(Scan(rt, self), keep_ends != 0));
-}
-
-Value FormatMethod(Runtime& rt, const Value& self, const Args& args) {
-  return FormatBraces(rt, self, args);
+Value FormatMethod(Runtime& rt, const Value& self, const Arguments& args) {
+  return FormatBraces(rt, self, args.all());
 }
 
 // --- tables ---
 
 constexpr NamedFunction kTextMethods[] = {
     {"capitalize", MapText<unicode::Capitalize>},
-    {"count", CountMethod},
-    {"endswith", AffixMethod<false>},
-    {"find", FindMethodOf<false>},
-    {"format", FormatMethod},
-    {"isalnum", EveryChar<unicode::IsAlnum>},
+    {"endswith", AffixMethod<Sides::kRight>, 1, {"suffix", "!start", "!end"}},
+    {"find", FindMethodOf<false>, 1, {"sub", "!start", "!end"}},
+    {"format", FormatMethod, 0, {"*"}},
     {"isalpha", EveryChar<unicode::IsAlpha>},
     {"isdigit", EveryChar<unicode::IsDigit>},
-    {"islower", HasCase<unicode::IsLower, unicode::IsUpper>},
     {"isspace", EveryChar<unicode::IsSpace>},
-    {"isupper", HasCase<unicode::IsUpper, unicode::IsLower>},
-    {"join", JoinMethod},
+    {"join", JoinMethod, 1, {"iterable"}},
     {"lower", MapText<unicode::ToLower>},
-    {"lstrip", StripMethod<Sides::kLeft>},
-    {"removeprefix", RemoveAffix<true>},
-    {"removesuffix", RemoveAffix<false>},
-    {"replace", ReplaceMethod},
-    {"rfind", FindMethodOf<true>},
-    {"rsplit", SplitMethod<SplitFrom::kRight>},
-    {"rstrip", StripMethod<Sides::kRight>},
-    {"split", SplitMethod<SplitFrom::kLeft>},
-    {"splitlines", SplitLinesMethod},
-    {"startswith", AffixMethod<true>},
-    {"strip", StripMethod<Sides::kBoth>},
+    {"lstrip", StripMethod<Sides::kLeft>, 0, {"chars"}},
+    {"replace", ReplaceMethod, 2, {"old", "new", "count"}},
+    {"rfind", FindMethodOf<true>, 1, {"sub", "!start", "!end"}},
+    {"rstrip", StripMethod<Sides::kRight>, 0, {"chars"}},
+    {"split", SplitMethod, 0, {"sep", "maxsplit"}},
+    {"startswith", AffixMethod<Sides::kLeft>, 1, {"prefix", "!start", "!end"}},
+    {"strip", StripMethod<Sides::kBoth>, 0, {"chars"}},
     {"title", MapText<unicode::TitleCase>},
     {"upper", MapText<unicode::ToUpper>},
 };
-constexpr NamedFunction kListMethods[] = {
-    {"copy", Copy}, {"count", ListCount}, {"index", ListIndex}};
-constexpr NamedFunction kDictMethods[] = {{"copy", Copy},
-                                          {"get", DictGet},
-                                          {"items", DictParts<DictPart::kItems>},
-                                          {"keys", DictParts<DictPart::kKeys>},
-                                          {"values", DictParts<DictPart::kValues>}};
+constexpr NamedFunction kDictMethods[] = {
+    {"get", DictGet, 1, {"key", "default"}},
+    {"items", DictParts<ItemsKind::kPairs>},
+    {"keys", DictParts<ItemsKind::kKeys>},
+    {"values", DictParts<ItemsKind::kValues>},
+};
 
 // Methods that Python has and Headway does not, which are refused by name.
 constexpr std::string_view kOtherTextMethods[] = {
-    "casefold",  "center",    "encode",       "expandtabs", "format_map",  "index",     "isascii",
-    "isdecimal", "isnumeric", "isidentifier", "istitle",    "isprintable", "ljust",     "maketrans",
-    "partition", "rindex",    "rjust",        "rpartition", "swapcase",    "translate", "zfill"};
-constexpr std::string_view kOtherDictMethods[] = {"fromkeys"};
+    "casefold",  "center",       "count",        "encode",    "expandtabs",   "format_map",
+    "index",     "isalnum",      "isascii",      "isdecimal", "isidentifier", "islower",
+    "isnumeric", "isprintable",  "istitle",      "isupper",   "ljust",        "maketrans",
+    "partition", "removeprefix", "removesuffix", "rindex",    "rjust",        "rpartition",
+    "rsplit",    "splitlines",   "swapcase",     "translate", "zfill"};
+constexpr std::string_view kOtherListMethods[] = {"copy", "count", "index"};
+constexpr std::string_view kOtherDictMethods[] = {"copy", "fromkeys"};
 constexpr std::string_view kOtherNumberMethods[] = {
     "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
     "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
     "numerator",        "real",      "to_bytes"};
-
 constexpr std::string_view kOtherRangeMethods[] = {"count", "index", "start", "step", "stop"};
 
 std::span<const NamedFunction> MethodsOf(const Value& self) {
   if (self.string()) return kTextMethods;
-  if (self.list()) return kListMethods;
-  if (self.tuple()) return std::span(kListMethods).subspan(1);  // no copy()
   if (self.dict()) return kDictMethods;
+  return {};
+}
+
+std::span<const std::string_view> OtherMethodsOf(const Value& self) {
+  if (self.string()) return kOtherTextMethods;
+  if (self.sequence()) return kOtherListMethods;
+  if (self.dict()) return kOtherDictMethods;
+  if (self.number()) return kOtherNumberMethods;
+  const auto* items = self.As<Items>();
+  if (items != nullptr && items->range()) return kOtherRangeMethods;
   return {};
 }
 
@@ -291,11 +206,7 @@ std::span<const NamedFunction> MethodsOf(const Value& self) {
 
 NamedFunction FindMethod(const Value& self, std::string_view name) {
   if (const NamedFunction* method = FindNamed(MethodsOf(self), name)) return *method;
-  std::span<const std::string_view> others;
-  if (self.string()) others = kOtherTextMethods;
-  if (self.dict()) others = kOtherDictMethods;
-  if (self.number()) others = kOtherNumberMethods;
-  if (self.As<Range>() != nullptr) others = kOtherRangeMethods;
+  const std::span<const std::string_view> others = OtherMethodsOf(self);
   const auto other = std::find(others.begin(), others.end(), name);
   return {other == others.end() ? "" : *other, nullptr};
 }

@@ -2,95 +2,59 @@
 
 #include <fmt/format.h>
 
-#include "text/template/call.h"
+#include <algorithm>
+
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 
 namespace headway::jinja {
 namespace {
 
-Value LoopCycle(Runtime& rt, const Value& self, const Args& args) {
-  if (args.positional.empty() || !args.named.empty()) {
-    return rt.Fail("loop.cycle() needs items, and no keyword arguments");
-  }
-  const auto index = static_cast<size_t>(self.As<Loop>()->index0());
-  return args.positional[index % args.positional.size()];
-}
-
-int64_t RangeLength(int64_t start, int64_t stop, int64_t step) {
-  // In 128 bits, where no difference of two int64 overflows.
-  const __int128 distance = static_cast<__int128>(stop) - start;
-  const __int128 stride = step;
-  if (stride > 0) {
-    return distance <= 0 ? 0 : static_cast<int64_t>((distance + stride - 1) / stride);
-  }
-  return distance >= 0 ? 0 : static_cast<int64_t>((-distance - stride - 1) / -stride);
-}
+// What jinja2 has of a loop and Headway does not.
+constexpr std::string_view kOtherAttributes[] = {"changed", "cycle", "depth", "depth0",
+                                                 "revindex0"};
 
 }  // namespace
 
-Range::Range(int64_t start, int64_t stop, int64_t step)
-    : start_(start), stop_(stop), step_(step), length_(RangeLength(start, stop, step)) {}
-
-void Range::Repr(Runtime& rt, std::string* out) const {
-  (void)rt;
-  *out += step_ == 1 ? fmt::format("range({}, {})", start_, stop_)
-                     : fmt::format("range({}, {}, {})", start_, stop_, step_);
+Items::Items(ItemsKind kind, std::vector<Value> items) : kind_(kind), items_(std::move(items)) {
+  for (const Value& item : items_) depth = std::max(depth, item.depth() + 1);
 }
 
-std::shared_ptr<Iterator> Range::OpenIterator(Runtime& rt, const Value& self) {
-  (void)rt;
-  return IterateIndices(self, length_, [](Runtime&, const Value& range, int64_t i) {
-    return Value::Int(range.As<Range>()->At(i));
-  });
+const char* Items::type_name() const {
+  constexpr const char* kNames[] = {"range", "dict_keys", "dict_values", "dict_items", "generator"};
+  return kNames[static_cast<size_t>(kind_)];
 }
 
-bool Range::GetLength(Runtime& rt, int64_t* length) {
-  (void)rt;
-  *length = length_;
+void Items::Repr(Runtime& rt, std::string* out) const {
+  if (generator() || range()) return Object::Repr(rt, out);
+  *out += fmt::format("{}(", type_name());
+  AppendRepr(rt, rt.List(items_), out);
+  *out += ')';
+}
+
+std::vector<Value> Items::Read() {
+  if (!generator()) return items_;
+  const auto begin = items_.begin() + static_cast<ptrdiff_t>(next_);
+  next_ = items_.size();
+  return std::vector<Value>(begin, items_.end());
+}
+
+bool Items::ReadOne(Value* item) {
+  const size_t at = generator() ? next_++ : 0;
+  if (at >= items_.size()) return false;
+  *item = items_[at];
   return true;
 }
 
-bool Range::operator==(const Range& other) const {
-  if (length_ != other.length_) return false;
-  if (length_ == 0) return true;
-  return start_ == other.start_ && (length_ == 1 || step_ == other.step_);
-}
-
-const char* DictView::type_name() const {
-  switch (part_) {
-    case DictPart::kKeys:
-      return "dict_keys";
-    case DictPart::kValues:
-      return "dict_values";
-    case DictPart::kItems:
-      return "dict_items";
+Value MakeView(Runtime& rt, const Value& dict, ItemsKind part) {
+  std::vector<Value> items;
+  for (const auto& [key, value] : dict.entries().entries()) {
+    if (!rt.Charge(1)) return {};
+    items.push_back(part == ItemsKind::kKeys     ? key
+                    : part == ItemsKind::kValues ? value
+                                                 : rt.Tuple({key, value}));
   }
-  return "dict_view";
-}
-
-void DictView::Repr(Runtime& rt, std::string* out) const {
-  *out += type_name();
-  *out += "([";
-  const std::shared_ptr<Iterator> iterator = IterateDict(dict_, part_);
-  Value item;
-  for (bool first = true; iterator->Next(rt, &item); first = false) {
-    if (!first) *out += ", ";
-    AppendRepr(rt, item, out);
-  }
-  *out += "])";
-}
-
-std::shared_ptr<Iterator> DictView::OpenIterator(Runtime& rt, const Value& self) {
-  (void)rt;
-  (void)self;
-  return IterateDict(dict_, part_);
-}
-
-bool DictView::GetLength(Runtime& rt, int64_t* length) {
-  (void)rt;
-  *length = static_cast<int64_t>(dict().size());
-  return true;
+  return rt.Made(std::make_shared<Items>(part, std::move(items)));
 }
 
 void Namespace::Repr(Runtime& rt, std::string* out) const {
@@ -99,13 +63,10 @@ void Namespace::Repr(Runtime& rt, std::string* out) const {
   *out += '>';
 }
 
-bool Namespace::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  (void)rt;
-  (void)self;
+bool Namespace::GetAttr(Runtime& /*rt*/, const Value& /*self*/, std::string_view name, Value* out) {
   const Value* value = attributes_.FindText(name);
-  if (value == nullptr) return false;
-  *out = *value;
-  return true;
+  if (value != nullptr) *out = *value;
+  return value != nullptr;
 }
 
 void Namespace::Set(Runtime& rt, const Value& name, Value value) {
@@ -118,7 +79,8 @@ void Namespace::Set(Runtime& rt, const Value& name, Value value) {
 }
 
 void Loop::Clear() {
-  source_ = IterateNothing();
+  items_.clear();
+  test_ = nullptr;
   before_ = current_ = after_ = Value::Missing();
 }
 
@@ -133,61 +95,49 @@ bool Loop::Advance(Runtime& rt, Value* item) {
 }
 
 bool Loop::Peek(Runtime& rt) {
-  if (!after_.missing()) return true;
-  return source_->Next(rt, &after_);
+  while (after_.missing() && next_ < items_.size() && rt.Charge(1)) {
+    const Value& item = items_[next_++];
+    if (test_ == nullptr || test_(item)) after_ = item;
+  }
+  return !after_.missing() && !rt.failed();
 }
 
-bool Loop::GetLength(Runtime& rt, int64_t* length) {
-  if (length_ < 0) {
+int64_t Loop::Length(Runtime& rt) {
+  if (test_ != nullptr) {
     std::vector<Value> rest;
-    Value item;
-    while (source_->Next(rt, &item)) rest.push_back(item);
-    length_ = static_cast<int64_t>(rest.size()) + index0_ + 1 + (after_.missing() ? 0 : 1);
-    source_ = IterateOwned(std::move(rest));
+    for (; next_ < items_.size() && rt.Charge(1); ++next_) {
+      if (test_(items_[next_])) rest.push_back(items_[next_]);
+    }
+    items_ = std::move(rest);
+    next_ = 0;
+    test_ = nullptr;
   }
-  *length = length_;
-  return true;
+  const auto unread = static_cast<int64_t>(items_.size() - next_);
+  return index0_ + 1 + (after_.missing() ? 0 : 1) + unread;
 }
 
-void Loop::Repr(Runtime& rt, std::string* out) const {
-  (void)rt;
-  *out += fmt::format("<LoopContext {}/{}>", index0_ + 1, length_);
-}
-
-Value Loop::Call(Runtime& rt, const Args& args) {
-  (void)args;
-  return rt.Fail("a loop can only be called when it is marked as recursive");
-}
-
-bool Loop::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  const auto number = [out](int64_t value) {
-    *out = Value::Int(value);
-    return true;
-  };
-  if (name == "index") return number(index0_ + 1);
-  if (name == "index0") return number(index0_);
-  if (name == "depth" || name == "depth0") return number(name == "depth" ? 1 : 0);
-  if (name == "length" || name == "revindex" || name == "revindex0") {
-    int64_t length = 0;
-    GetLength(rt, &length);
-    return number(name == "length" ? length : length - index0_ - (name == "revindex0" ? 1 : 0));
-  }
-  if (name == "first" || name == "last") {
-    *out = Value::Bool(name == "first" ? index0_ == 0 : !Peek(rt));
-    return true;
-  }
-  if (name == "previtem") {
+bool Loop::GetAttr(Runtime& rt, const Value& /*self*/, std::string_view name, Value* out) {
+  if (name == "index") {
+    *out = Value::Int(index0_ + 1);
+  } else if (name == "index0") {
+    *out = Value::Int(index0_);
+  } else if (name == "length") {
+    *out = Value::Int(Length(rt));
+  } else if (name == "revindex") {
+    *out = Value::Int(Length(rt) - index0_);
+  } else if (name == "first") {
+    *out = Value::Bool(index0_ == 0);
+  } else if (name == "last") {
+    *out = Value::Bool(!Peek(rt));
+  } else if (name == "previtem") {
     *out = before_.missing() ? Value::Undefined("there is no previous item") : before_;
-    return true;
-  }
-  if (name == "nextitem") {
+  } else if (name == "nextitem") {
     *out = Peek(rt) ? after_ : Value::Undefined("there is no next item");
-    return true;
+  } else if (std::count(std::begin(kOtherAttributes), std::end(kOtherAttributes), name) > 0) {
+    *out = rt.Fail(StatusCode::kUnsupported, fmt::format("Headway does not have 'loop.{}'", name));
+  } else {
+    return false;
   }
-  if (name != "cycle" && name != "changed") return false;
-  const NamedFunction method =
-      name == "cycle" ? NamedFunction{"cycle", LoopCycle} : NamedFunction{"changed", nullptr};
-  *out = Value::Of(std::make_shared<BoundFunction>(self, method));
   return true;
 }
 

@@ -1,10 +1,10 @@
-// Objects that a template meets: ranges, views of dicts, namespaces and the loop variable; and the
-// iterators over the built-in types.
+// Objects that a template meets: ranges, views of dicts and generators; namespaces; the loop
+// variable.
 #ifndef HEADWAY_TEXT_TEMPLATE_OBJECTS_H_
 #define HEADWAY_TEXT_TEMPLATE_OBJECTS_H_
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,46 +13,31 @@
 
 namespace headway::jinja {
 
-class Range : public Object {
+enum class ItemsKind : uint8_t { kRange, kKeys, kValues, kPairs, kGenerator };
+
+// What can be read like a list and is none. A generator is used up by reading it; the others have a
+// length.
+class Items : public Object {
  public:
-  Range(int64_t start, int64_t stop, int64_t step);  // step is not 0
-  const char* type_name() const override { return "range"; }
-  void Repr(Runtime& rt, std::string* out) const override;
-  std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self) override;
-  bool GetLength(Runtime& rt, int64_t* length) override;
-  bool IsTrue() const override { return length_ > 0; }
-
-  int64_t length() const { return length_; }
-  int64_t At(int64_t i) const { return start_ + i * step_; }
-  bool operator==(const Range& other) const;
-
- private:
-  const int64_t start_;
-  const int64_t stop_;
-  const int64_t step_;
-  int64_t length_ = 0;
-};
-
-enum class DictPart : uint8_t { kKeys, kValues, kItems };
-
-class DictView : public Object {
- public:
-  DictView(Value dict, DictPart part) : dict_(std::move(dict)), part_(part) {
-    depth = dict_.depth() + 1;
-  }
+  Items(ItemsKind kind, std::vector<Value> items);
   const char* type_name() const override;
   void Repr(Runtime& rt, std::string* out) const override;
-  std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self) override;
-  bool GetLength(Runtime& rt, int64_t* length) override;
-  bool IsTrue() const override { return dict().size() != 0; }
 
-  bool keys() const { return part_ == DictPart::kKeys; }
-  const Dict& dict() const { return dict_.entries(); }
+  bool generator() const { return kind_ == ItemsKind::kGenerator; }
+  bool range() const { return kind_ == ItemsKind::kRange; }
+  const std::vector<Value>& items() const { return items_; }
+  // What reading to the end, or reading one item, gives now.
+  std::vector<Value> Read();
+  bool ReadOne(Value* item);
 
  private:
-  const Value dict_;
-  const DictPart part_;
+  const ItemsKind kind_;
+  const std::vector<Value> items_;
+  size_t next_ = 0;  // generator: the items before it were read
 };
+
+// The keys, values or pairs of a dict.
+Value MakeView(Runtime& rt, const Value& dict, ItemsKind part);
 
 // The one thing that a template can change.
 class Namespace : public Object {
@@ -72,39 +57,29 @@ class Namespace : public Object {
 // `loop` within a for loop.
 class Loop : public Object {
  public:
-  // `length` is -1 when only reading `source` to its end tells it.
-  Loop(std::shared_ptr<Iterator> source, int64_t length)
-      : source_(std::move(source)), length_(length) {}
+  // The loop goes over the items that meet `test`, or over all without one. Each is tested when the
+  // loop asks for it, since a test may read what the body of the loop changes.
+  using Test = std::function<bool(const Value& item)>;
+  Loop(std::vector<Value> items, Test test) : items_(std::move(items)), test_(std::move(test)) {}
   const char* type_name() const override { return "LoopContext"; }
-  void Repr(Runtime& rt, std::string* out) const override;
   bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
-  bool callable() const override { return true; }
-  Value Call(Runtime& rt, const Args& args) override;
-  bool GetLength(Runtime& rt, int64_t* length) override;
   void Clear() override;
 
   // The next item becomes the current one; false at the end.
   bool Advance(Runtime& rt, Value* item);
-  int64_t index0() const { return index0_; }
 
  private:
   bool Peek(Runtime& rt);
+  int64_t Length(Runtime& rt);
 
-  std::shared_ptr<Iterator> source_;
-  int64_t length_;
+  std::vector<Value> items_;
+  Test test_;
+  size_t next_ = 0;  // in items_
   int64_t index0_ = -1;
   Value before_ = Value::Missing();
   Value current_ = Value::Missing();
   Value after_ = Value::Missing();  // read ahead
 };
-
-// Over `length` elements of `source`, each of which `at` gives.
-using ElementAt = Value (*)(Runtime& rt, const Value& source, int64_t i);
-std::shared_ptr<Iterator> IterateIndices(const Value& source, int64_t length, ElementAt at);
-std::shared_ptr<Iterator> IterateDict(const Value& dict, DictPart part);
-std::shared_ptr<Iterator> IterateNothing();
-// Over items that no value holds.
-std::shared_ptr<Iterator> IterateOwned(std::vector<Value> items);
 
 }  // namespace headway::jinja
 

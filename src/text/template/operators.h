@@ -4,10 +4,10 @@
 #define HEADWAY_TEXT_TEMPLATE_OPERATORS_H_
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <string_view>
+#include <vector>
 
+#include "text/template/print.h"
 #include "text/template/value.h"
 
 namespace headway::jinja {
@@ -15,23 +15,13 @@ namespace headway::jinja {
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod };
 enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 
-std::string TypeName(const Value& value);  // "str", "NoneType" ...
 bool Truthy(const Value& value);
-// str(): nothing for an undefined value, text as it is, repr() of the rest.
-Value ToStr(Runtime& rt, const Value& value);
-// The same, appended; for output, where no value is needed.
-void AppendStr(Runtime& rt, const Value& value, std::string* out);
-void AppendRepr(Runtime& rt, const Value& value, std::string* out);
-// {key: value, ...}
-void AppendRepr(Runtime& rt, const Dict& dict, std::string* out);
-std::string FloatRepr(double value);
+// jinja2's escape(): Markup of str(value) with &, <, >, ' and " replaced; Markup as it is.
+Value Escape(Runtime& rt, const Value& value);
 
 Value Binary(Runtime& rt, BinaryOp op, const Value& left, const Value& right);
 Value Negate(Runtime& rt, const Value& value);
-Value Positive(Runtime& rt, const Value& value);
 
-// `is` for what a template can tell apart: the same object, or equal constants of one type.
-bool Same(const Value& left, const Value& right);
 bool Equal(Runtime& rt, const Value& left, const Value& right);
 bool Less(Runtime& rt, const Value& left, const Value& right);  // fails for types without an order
 bool Contains(Runtime& rt, const Value& container, const Value& item);
@@ -45,14 +35,12 @@ Value GetItem(Runtime& rt, const Value& object, const Value& key);
 Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value& stop,
                const Value& step);
 
-// iter(); null (and failed) when the value is not iterable.
-std::shared_ptr<Iterator> Iterate(Runtime& rt, const Value& value);
 bool Iterable(const Value& value);
 // len(); false when there is none.
 bool Length(Runtime& rt, const Value& value, int64_t* length);
 bool Callable(const Value& value);
 Value Call(Runtime& rt, const Value& function, const Args& args);
-// list(): every value that the iterator still has.
+// list(): every value that reading gives; fails when the value is not iterable.
 std::vector<Value> Drain(Runtime& rt, const Value& value);
 
 // Fails unless the value is an int that fits.

@@ -1,10 +1,7 @@
-#include "text/template/parser.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
-#include <set>
 #include <utility>
 
 #include "text/template/expression_parser.h"
@@ -20,6 +17,7 @@ class Parser : public ExpressionParser {
   Body ParseTemplateBody() {
     Body body = ParseBody({});
     if (!failed() && Current().kind != TokenKind::kEnd) Fail("unexpected end tag");
+    FailUnknown();
     return body;
   }
 
@@ -47,7 +45,7 @@ class Parser : public ExpressionParser {
       if (output == nullptr) output = NewStmt(StmtKind::kOutput, expr->line);
       output->expressions.push_back(std::move(expr));
     };
-    if (++depth_ > kMaxStatementDepth) Fail("statements are nested too deeply");
+    const Nesting nesting(this);
     while (!failed() && Current().kind != TokenKind::kEnd) {
       const Token& token = Advance();
       if (token.kind == TokenKind::kData) {
@@ -55,7 +53,7 @@ class Parser : public ExpressionParser {
         text->value = Value::Constant(token.text);
         write(std::move(text));
       } else if (token.kind == TokenKind::kVariableBegin) {
-        write(ParseTuple({}));
+        write(ParseTuple());
         Expect(TokenKind::kVariableEnd, "'}}'");
       } else {
         flush();
@@ -65,7 +63,6 @@ class Parser : public ExpressionParser {
       }
     }
     flush();
-    --depth_;
     if (!failed() && ends.size() > 0 && !AtAny(ends)) {
       Fail(fmt::format("unexpected end of template, looking for '{}'", *ends.begin()));
     }
@@ -106,57 +103,32 @@ class Parser : public ExpressionParser {
     return FailAt(token.line, fmt::format("unknown tag '{}'", tag), StatusCode::kUnsupported);
   }
 
-  bool CanAssign(const Expr& target) const {
-    if (target.kind == ExprKind::kTuple) {
-      return std::all_of(target.operands.begin(), target.operands.end(),
-                         [&](const ExprPtr& item) { return CanAssign(*item); });
-    }
-    return target.kind == ExprKind::kName || target.kind == ExprKind::kNamespace;
-  }
-
-  ExprPtr ParseTarget(Namespaces namespaces, std::string_view end) {
-    ExprPtr target = ParseTuple({.simple = true, .namespaces = namespaces, .end = end});
-    if (failed()) return nullptr;
-    if (!CanAssign(*target)) return FailAt(target->line, "cannot assign to this expression");
-    if (target->name == "loop" && loops_ > 0) return Fail("cannot assign to 'loop' within a loop");
-    return target;
-  }
-
-  // A name that is not a constant.
-  std::string ParseNewName() {
-    std::string name = ExpectName();
-    for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
-      if (name == constant) Fail("cannot assign to a constant");
-    }
-    return name;
-  }
-
   StmtPtr ParseFor(int line) {
     StmtPtr stmt = NewStmt(StmtKind::kFor, line);
-    stmt->target = ParseTarget(Namespaces::kNo, "in");
+    stmt->target = ParseTarget();
     if (!SkipName("in")) return Fail("expected 'in'");
-    if (stmt->target->name == "loop") return Fail("cannot assign to 'loop' within a loop");
-    stmt->value = ParseTuple({.with_if = false, .end = "recursive"});
-    if (SkipName("if")) stmt->test = ParseExpression();
-    if (SkipName("recursive")) {
-      return FailAt(line, "Headway does not have recursive loops", StatusCode::kUnsupported);
+    if (stmt->target->name == "loop" || stmt->target->kind == ExprKind::kNamespace) {
+      return Fail("a loop cannot assign to this");
     }
-    const int soft = std::exchange(soft_, 0);
+    stmt->value = ParseTuple(Conditions::kNo);
+    if (SkipName("if")) stmt->test = ParseExpression();
+    if (IsName("recursive")) return Refuse("recursive loops");
+    const int conditions = std::exchange(conditions_, 0);
     ++loops_;
     stmt->body = ParseTagBody({"endfor", "else"});
     --loops_;
     if (failed()) return nullptr;
     if (Advance().text == "else") stmt->else_body = ParseWholeBody("endfor");
-    soft_ = soft;
+    conditions_ = conditions;
     return stmt;
   }
 
   StmtPtr ParseIf(int line) {
     StmtPtr first = NewStmt(StmtKind::kIf, line);
     Stmt* stmt = first.get();
-    ++soft_;
+    ++conditions_;
     while (!failed()) {
-      stmt->test = ParseTuple({.with_if = false});
+      stmt->test = ParseTuple(Conditions::kNo);
       stmt->body = ParseTagBody({"elif", "else", "endif"});
       if (failed()) break;
       const Token& token = Advance();
@@ -168,27 +140,31 @@ class Parser : public ExpressionParser {
       if (token.text == "else") first->else_body = ParseWholeBody("endif");
       break;
     }
-    --soft_;
+    --conditions_;
     return first;
   }
 
   StmtPtr ParseSet(int line) {
     StmtPtr stmt = NewStmt(StmtKind::kSet, line);
-    stmt->target = ParseTarget(Namespaces::kYes, "");
+    stmt->target = ParseTarget();
+    if (failed()) return nullptr;
+    if (stmt->target->name == "loop" && loops_ > 0) {
+      return Fail("cannot assign to 'loop' within a loop");
+    }
     if (SkipOperator("=")) {
-      stmt->value = ParseTuple({});
+      stmt->value = ParseTuple();
       return stmt;
     }
     stmt->kind = StmtKind::kSetBlock;
     stmt->value = ParseFilters(BlockText(line));
-    ParseCaptured("endset", stmt.get());
+    stmt->body = ParseFrame("endset");
     return stmt;
   }
 
   StmtPtr ParseFilterBlock(int line) {
     StmtPtr stmt = NewStmt(StmtKind::kFilterBlock, line);
     stmt->value = ParseFilters(ParseFilter(BlockText(line)));
-    ParseCaptured("endfilter", stmt.get());
+    stmt->body = ParseFrame("endfilter");
     return stmt;
   }
 
@@ -196,12 +172,6 @@ class Parser : public ExpressionParser {
     ExprPtr text = NewExpr(ExprKind::kName, line);
     text->name = kBlockText;
     return text;
-  }
-
-  void ParseCaptured(std::string_view end, Stmt* stmt) {
-    const int soft = std::exchange(soft_, 0);
-    stmt->body = ParseWholeBody(end);
-    soft_ = soft;
   }
 
   bool ParseSignature(MacroCode* macro) {
@@ -223,30 +193,27 @@ class Parser : public ExpressionParser {
     return ExpectOperator(")");
   }
 
-  // A body with a scope of its own, where a loop around it cannot be left.
-  Body ParseOwnBody(std::string_view end) {
-    const int loops = std::exchange(loops_, 0);
-    const int soft = std::exchange(soft_, 0);
+  // A body that conditions around it do not make conditional.
+  Body ParseFrame(std::string_view end) {
+    const int conditions = std::exchange(conditions_, 0);
     Body body = ParseWholeBody(end);
-    loops_ = loops;
-    soft_ = soft;
+    conditions_ = conditions;
     return body;
   }
 
-  void ParseMacroBody(std::string_view end, int line, MacroCode* macro) {
-    const std::set<std::string> outside = std::exchange(special_names_, {});
+  // A frame where a loop around it cannot be left.
+  Body ParseOwnBody(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
+    Body body = ParseFrame(end);
+    loops_ = loops;
+    return body;
+  }
+
+  void ParseMacroBody(std::string_view end, MacroCode* macro) {
+    MacroCode* outer = std::exchange(macro_, macro);
     macro->body = ParseOwnBody(end);
-    const auto uses = [&](const char* name) {
-      const auto& own = macro->parameters;
-      return special_names_.contains(name) && std::find(own.begin(), own.end(), name) == own.end();
-    };
-    macro->uses_caller = uses("caller");
-    for (const char* name : {"varargs", "kwargs"}) {
-      if (!uses(name)) continue;
-      FailAt(line, fmt::format("Headway does not have '{}' in macros", name),
-             StatusCode::kUnsupported);
-    }
-    special_names_.insert(outside.begin(), outside.end());
+    macro_ = outer;
+    if (outer != nullptr && macro->uses_caller) outer->uses_caller = true;
   }
 
   StmtPtr ParseMacro(int line) {
@@ -254,7 +221,7 @@ class Parser : public ExpressionParser {
     stmt->macro = std::make_unique<MacroCode>();
     stmt->macro->name = ParseNewName();
     if (!ParseSignature(stmt->macro.get())) return nullptr;
-    ParseMacroBody("endmacro", line, stmt->macro.get());
+    ParseMacroBody("endmacro", stmt->macro.get());
     return stmt;
   }
 
@@ -265,7 +232,7 @@ class Parser : public ExpressionParser {
     stmt->value = ParseExpression();
     if (failed()) return nullptr;
     if (stmt->value->kind != ExprKind::kCall) return FailAt(line, "expected call");
-    ParseMacroBody("endcall", line, stmt->macro.get());
+    ParseMacroBody("endcall", stmt->macro.get());
     return stmt;
   }
 
@@ -281,7 +248,6 @@ class Parser : public ExpressionParser {
     return NewStmt(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.line);
   }
 
-  int depth_ = 0;  // of statements
   int loops_ = 0;  // around the current statement, within its macro
 };
 
@@ -294,8 +260,7 @@ Result<std::unique_ptr<Template>> ParseTemplate(std::string_view source, const s
   auto parsed = std::make_unique<Template>();
   parsed->name = name;
   parsed->body = parser.ParseTemplateBody();
-  const Status status = parser.Finished();
-  if (!status.ok()) return status;
+  if (!parser.status().ok()) return parser.status();
   return parsed;
 }
 

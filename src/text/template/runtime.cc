@@ -5,9 +5,19 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/template/error.h"
+#include "base/utf8.h"
 
 namespace headway::jinja {
+
+Status TemplateError(StatusCode code, std::string_view name, int line, std::string_view message) {
+  constexpr size_t kMaxBytes = 400;
+  std::string shown(message.substr(0, kMaxBytes));
+  shown.resize(shown.size() - IncompleteUtf8Suffix(shown));
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  if (message.size() > kMaxBytes) shown += "...";
+  return Status(code, fmt::format("chat template {}, line {}: {}", name, line, shown));
+}
 
 Runtime::~Runtime() {
   for (const auto& object : tracked_) object->Clear();
@@ -25,13 +35,20 @@ Value Runtime::Raise(std::string message) {
   return {};
 }
 
+void Runtime::Extend(int64_t bytes) {
+  constexpr int64_t kStepsPerByte = 8;
+  constexpr int64_t kOutputPerByte = 4;
+  limits_.steps += kStepsPerByte * bytes;
+  limits_.output += kOutputPerByte * bytes;
+}
+
 bool Runtime::Charge(int64_t steps) {
-  if (steps > steps_left_) {
-    steps_left_ = 0;
+  if (steps > limits_.steps) {
+    limits_.steps = 0;
     Fail("takes too many steps; a template that ends is needed");
     return false;
   }
-  steps_left_ -= steps;
+  limits_.steps -= steps;
   return !failed();
 }
 
@@ -73,6 +90,10 @@ Value Runtime::MakeDict(std::shared_ptr<Dict> dict) {
   }
   if (!CheckDepth(dict->depth)) return {};
   return Value(Kind::kDict, std::move(dict));
+}
+
+Value Runtime::Made(std::shared_ptr<Object> object) {
+  return CheckDepth(object->depth) ? Value::Of(std::move(object)) : Value();
 }
 
 void Runtime::Untrack(const std::shared_ptr<Object>& object) {

@@ -30,12 +30,17 @@ struct Limits {
   int64_t output = 0;  // bytes of one string and of the result
 };
 
+// How every error of a template reads: one line, with the template's name and the line in it.
+// `message` may quote the template or its data: what would break the line is replaced, and what is
+// too long is cut.
+Status TemplateError(StatusCode code, std::string_view name, int line, std::string_view message);
+
 class Runtime {
  public:
   // `name` is the template's, for messages; `now_s` is the time for strftime_now, in seconds since
   // 1970.
   Runtime(std::string name, Limits limits, int64_t now_s)
-      : name_(std::move(name)), limits_(limits), steps_left_(limits.steps), now_s_(now_s) {}
+      : name_(std::move(name)), limits_(limits), now_s_(now_s) {}
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -53,6 +58,9 @@ class Runtime {
   // Fails because `value` is undefined.
   Value FailUndefined(const Value& value) { return Fail(value.why_undefined()); }
 
+  // Adds to the limits what a context of that many bytes (and values) brings: a long document may
+  // be copied many times on its way, and what the template adds is bounded.
+  void Extend(int64_t bytes);
   // Takes steps from what is left; false (and failed) when they are used up.
   bool Charge(int64_t steps);
   // False (and failed) when a string of that many bytes would be over the limit.
@@ -62,6 +70,8 @@ class Runtime {
   Value List(std::vector<Value> items) { return MakeSequence(Kind::kList, std::move(items)); }
   Value Tuple(std::vector<Value> items) { return MakeSequence(Kind::kTuple, std::move(items)); }
   Value MakeDict(std::shared_ptr<Dict> dict);
+  // An object that nothing else refers to yet, its nesting checked.
+  Value Made(std::shared_ptr<Object> object);
   // An object that others may refer to and that refers to others: Clear is called on it at the end,
   // in the order of making, so that neither cycles nor long chains matter.
   template <typename T>
@@ -81,8 +91,7 @@ class Runtime {
   bool CheckDepth(int depth);
 
   const std::string name_;
-  const Limits limits_;
-  int64_t steps_left_;
+  Limits limits_;
   const int64_t now_s_;
   int line_ = 1;
   int call_depth_ = 0;

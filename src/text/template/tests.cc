@@ -1,6 +1,4 @@
 // The tests of `x is test`.
-#include <fmt/format.h>
-
 #include "text/template/call.h"
 #include "text/template/objects.h"
 #include "text/template/operators.h"
@@ -11,8 +9,7 @@ namespace {
 
 // A test without arguments that only looks at the value.
 template <bool (*kPredicate)(const Value&)>
-Value Plain(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "test", {}, 0);
+Value Plain(Runtime& /*rt*/, const Value& self, const Arguments& /*args*/) {
   return Value::Bool(kPredicate(self));
 }
 
@@ -28,13 +25,14 @@ bool IsNumber(const Value& v) { return v.number(); }
 bool IsString(const Value& v) { return v.string(); }
 bool IsMapping(const Value& v) { return v.dict(); }
 bool IsSequence(const Value& v) {
-  return v.undefined() || v.string() || v.sequence() || v.dict() || v.As<Range>() != nullptr;
+  const auto* items = v.As<Items>();
+  return v.undefined() || v.string() || v.sequence() || v.dict() ||
+         (items != nullptr && items->range());
 }
 
 template <CompareOp kOp>
-Value Comparison(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "comparison", {"/other"}, 1);
-  return bound.ok() ? Value::Bool(Compare(rt, kOp, self, bound[0])) : Value();
+Value Comparison(Runtime& rt, const Value& self, const Arguments& args) {
+  return Value::Bool(Compare(rt, kOp, self, args[0]));
 }
 
 // value % divisor == remainder
@@ -43,62 +41,48 @@ Value HasRemainder(Runtime& rt, const Value& value, const Value& divisor, int64_
   return Value::Bool(Equal(rt, found, Value::Int(remainder)));
 }
 
-Value IsOdd(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "odd", {}, 0);
+Value IsOdd(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   return HasRemainder(rt, self, Value::Int(2), 1);
 }
 
-Value IsEven(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "even", {}, 0);
+Value IsEven(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   return HasRemainder(rt, self, Value::Int(2), 0);
 }
 
-Value IsDivisibleBy(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "divisibleby", {"num"}, 1);
-  return bound.ok() ? HasRemainder(rt, self, bound[0], 0) : Value();
-}
-
-Value IsSameAs(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "sameas", {"other"}, 1);
-  return bound.ok() ? Value::Bool(Same(self, bound[0])) : Value();
-}
-
-Value IsIn(Runtime& rt, const Value& self, const Args& args) {
-  const Bound bound(rt, args, "in", {"seq"}, 1);
-  return bound.ok() ? Value::Bool(Contains(rt, bound[0], self)) : Value();
+Value IsDivisibleBy(Runtime& rt, const Value& self, const Arguments& args) {
+  return HasRemainder(rt, self, args[0], 0);
 }
 
 constexpr NamedFunction kTests[] = {
-    {"!=", Comparison<CompareOp::kNe>},
-    {"<", Comparison<CompareOp::kLt>},
-    {"<=", Comparison<CompareOp::kLe>},
-    {"==", Comparison<CompareOp::kEq>},
-    {">", Comparison<CompareOp::kGt>},
-    {">=", Comparison<CompareOp::kGe>},
+    {"!=", Comparison<CompareOp::kNe>, 1, {"other"}},
+    {"<", Comparison<CompareOp::kLt>, 1, {"other"}},
+    {"<=", Comparison<CompareOp::kLe>, 1, {"other"}},
+    {"==", Comparison<CompareOp::kEq>, 1, {"other"}},
+    {">", Comparison<CompareOp::kGt>, 1, {"other"}},
+    {">=", Comparison<CompareOp::kGe>, 1, {"other"}},
     {"boolean", Plain<IsBoolean>},
     {"callable", Plain<Callable>},
     {"defined", Plain<IsDefined>},
-    {"divisibleby", IsDivisibleBy},
-    {"eq", Comparison<CompareOp::kEq>},
-    {"equalto", Comparison<CompareOp::kEq>},
+    {"divisibleby", IsDivisibleBy, 1, {"num"}},
+    {"eq", Comparison<CompareOp::kEq>, 1, {"other"}},
+    {"equalto", Comparison<CompareOp::kEq>, 1, {"other"}},
     {"even", IsEven},
     {"false", Plain<IsFalse>},
     {"float", Plain<IsFloat>},
-    {"ge", Comparison<CompareOp::kGe>},
-    {"greaterthan", Comparison<CompareOp::kGt>},
-    {"gt", Comparison<CompareOp::kGt>},
-    {"in", IsIn},
+    {"ge", Comparison<CompareOp::kGe>, 1, {"other"}},
+    {"greaterthan", Comparison<CompareOp::kGt>, 1, {"other"}},
+    {"gt", Comparison<CompareOp::kGt>, 1, {"other"}},
+    {"in", Comparison<CompareOp::kIn>, 1, {"seq"}},
     {"integer", Plain<IsInteger>},
     {"iterable", Plain<Iterable>},
-    {"le", Comparison<CompareOp::kLe>},
-    {"lessthan", Comparison<CompareOp::kLt>},
-    {"lt", Comparison<CompareOp::kLt>},
+    {"le", Comparison<CompareOp::kLe>, 1, {"other"}},
+    {"lessthan", Comparison<CompareOp::kLt>, 1, {"other"}},
+    {"lt", Comparison<CompareOp::kLt>, 1, {"other"}},
     {"mapping", Plain<IsMapping>},
-    {"ne", Comparison<CompareOp::kNe>},
+    {"ne", Comparison<CompareOp::kNe>, 1, {"other"}},
     {"none", Plain<IsNone>},
     {"number", Plain<IsNumber>},
     {"odd", IsOdd},
-    {"sameas", IsSameAs},
     {"sequence", Plain<IsSequence>},
     {"string", Plain<IsString>},
     {"true", Plain<IsTrue>},

@@ -20,44 +20,17 @@ bool Hashable(const Value& value) {
 
 }  // namespace
 
-void Object::Repr(Runtime& rt, std::string* out) const {
-  (void)rt;
-  *out += fmt::format("<{} object>", type_name());
+void Object::Repr(Runtime& rt, std::string* /*out*/) const {
+  rt.Fail(StatusCode::kUnsupported, fmt::format("Headway does not print a '{}'", type_name()));
 }
 
-bool Object::GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) {
-  (void)rt;
-  (void)self;
-  (void)name;
-  (void)out;
+bool Object::GetAttr(Runtime& /*rt*/, const Value& /*self*/, std::string_view /*name*/,
+                     Value* /*out*/) {
   return false;
 }
 
-Value Object::Call(Runtime& rt, const Args& args) {
-  (void)args;
+Value Object::Call(Runtime& rt, const Args& /*args*/) {
   return rt.Fail(fmt::format("'{}' object is not callable", type_name()));
-}
-
-std::shared_ptr<Iterator> Object::OpenIterator(Runtime& rt, const Value& self) {
-  (void)rt;
-  (void)self;
-  return nullptr;
-}
-
-bool Object::GetLength(Runtime& rt, int64_t* length) {
-  (void)rt;
-  (void)length;
-  return false;
-}
-
-void Iterator::Repr(Runtime& rt, std::string* out) const {
-  (void)rt;
-  *out += fmt::format("<{} object at 0x0>", type_name());
-}
-
-std::shared_ptr<Iterator> Iterator::OpenIterator(Runtime& rt, const Value& self) {
-  (void)rt;
-  return std::static_pointer_cast<Iterator>(self.object());
 }
 
 Value Value::Constant(std::string text) {

@@ -33,8 +33,6 @@ enum class Kind : uint8_t {
   kObject,
 };
 
-class Iterator;
-
 // Base of everything that lives on the heap. The virtual functions are what Python's protocols are
 // to the kinds that have no Kind of their own.
 class Object {
@@ -47,11 +45,6 @@ class Object {
   virtual bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out);
   virtual bool callable() const { return false; }
   virtual Value Call(Runtime& rt, const Args& args);
-  // Null when it cannot be iterated over.
-  virtual std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self);
-  // False when Python's len() would refuse.
-  virtual bool GetLength(Runtime& rt, int64_t* length);
-  virtual bool IsTrue() const { return true; }
   // Drops every reference, at the end of a rendering; see Runtime::Tracked.
   virtual void Clear() {}
 
@@ -171,16 +164,6 @@ class Dict : public Object {
   std::vector<std::pair<Value, Value>> entries_;
   // Text key -> its position, from some entries on; the views are into the keys.
   std::unordered_map<std::string_view, size_t> index_;
-};
-
-// A source of values that is used up by reading it: Python's generator.
-class Iterator : public Object {
- public:
-  const char* type_name() const override { return "generator"; }
-  void Repr(Runtime& rt, std::string* out) const override;
-  std::shared_ptr<Iterator> OpenIterator(Runtime& rt, const Value& self) override;
-  // False at the end, and when the Runtime has failed.
-  virtual bool Next(Runtime& rt, Value* out) = 0;
 };
 
 // Arguments of one call.

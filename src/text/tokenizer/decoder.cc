@@ -44,38 +44,25 @@ Result<Decoder> Decoder::FromJson(const JsonNode& node) {
     decoder.join_by_space_ = true;
     return decoder;
   }
-  Status status = AddSteps(node, 0, &decoder.steps_);
+  Status status = AddSteps(node, "decoders", AddStep, &decoder.steps_);
   if (!status.ok()) return status;
   return decoder;
 }
 
-Status Decoder::AddSteps(const JsonNode& node, int depth, std::vector<Step>* steps) {
-  if (depth > kMaxSequenceDepth || steps->size() >= kMaxSteps) {
-    return node.Corrupt("the Sequence is too long or nested too deep");
-  }
-  const Result<std::string> type = node.Type();
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") {
-    const JsonNode list = node.Member("decoders");
-    const Result<size_t> size = list.Size();
-    if (!size.ok()) return size.status();
-    for (size_t i = 0; i < *size; ++i) {
-      Status status = AddSteps(list.Element(i), depth + 1, steps);
-      if (!status.ok()) return status;
-    }
-  } else if (*type == "ByteLevel") {
+Status Decoder::AddStep(const JsonNode& node, const std::string& type, std::vector<Step>* steps) {
+  if (type == "ByteLevel") {
     steps->push_back(ByteLevel{});
-  } else if (*type == "ByteFallback") {
+  } else if (type == "ByteFallback") {
     steps->push_back(ByteFallback{});
-  } else if (*type == "Fuse") {
+  } else if (type == "Fuse") {
     steps->push_back(Fuse{});
-  } else if (*type == "Replace") {
+  } else if (type == "Replace") {
     Result<Regex> pattern = ReadPattern(node, "pattern");
     if (!pattern.ok()) return pattern.status();
     Result<std::string> content = node.String("content");
     if (!content.ok()) return content.status();
     steps->push_back(Replace{*std::move(pattern), *std::move(content)});
-  } else if (*type == "Strip") {
+  } else if (type == "Strip") {
     Result<std::string> content = node.String("content");
     if (!content.ok()) return content.status();
     size_t end = 0;
@@ -89,14 +76,14 @@ Status Decoder::AddSteps(const JsonNode& node, int depth, std::vector<Step>* ste
     if (!stop.ok()) return stop.status();
     steps->push_back(
         Strip{*std::move(content), static_cast<uint64_t>(*start), static_cast<uint64_t>(*stop)});
-  } else if (*type == "Metaspace") {
+  } else if (type == "Metaspace") {
     Result<std::string> replacement = MetaspaceReplacement(node);
     if (!replacement.ok()) return replacement.status();
     const Result<std::string> scheme = MetaspaceScheme(node);
     if (!scheme.ok()) return scheme.status();
     steps->push_back(Metaspace{*std::move(replacement), *scheme != "never"});
   } else {
-    return UnsupportedType(node, *type);
+    return UnsupportedType(node, type);
   }
   return OkStatus();
 }

@@ -46,7 +46,7 @@ class Decoder {
   };
   using Step = std::variant<ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace>;
 
-  static Status AddSteps(const JsonNode& node, int depth, std::vector<Step>* steps);
+  static Status AddStep(const JsonNode& node, const std::string& type, std::vector<Step>* steps);
 
   std::vector<Step> steps_;  // Sequences are laid flat
   bool join_by_space_ = false;

@@ -133,39 +133,24 @@ Status AddStrip(const JsonNode& node, Steps* steps) {
   return OkStatus();
 }
 
-Status AddSteps(const JsonNode& node, int depth, Steps* steps) {
-  if (depth > kMaxSequenceDepth || steps->size() >= kMaxSteps) {
-    return node.Corrupt("the Sequence is too long or nested too deep");
-  }
-  const Result<std::string> type = node.Type();
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") {
-    const JsonNode list = node.Member("normalizers");
-    const Result<size_t> size = list.Size();
-    if (!size.ok()) return size.status();
-    for (size_t i = 0; i < *size; ++i) {
-      Status status = AddSteps(list.Element(i), depth + 1, steps);
-      if (!status.ok()) return status;
-    }
-    return OkStatus();
-  }
+Status AddStep(const JsonNode& node, const std::string& type, Steps* steps) {
   constexpr std::pair<std::string_view, unicode::NormalForm> kForms[] = {
       {"NFC", unicode::NormalForm::kNfc},
       {"NFD", unicode::NormalForm::kNfd},
       {"NFKC", unicode::NormalForm::kNfkc},
       {"NFKD", unicode::NormalForm::kNfkd}};
   for (const auto& [name, form] : kForms) {
-    if (*type != name) continue;
+    if (type != name) continue;
     steps->push_back(std::make_shared<UnicodeForm>(form));
     return OkStatus();
   }
-  if (*type == "Replace") return AddReplace(node, steps);
-  if (*type == "Strip") return AddStrip(node, steps);
-  if (*type == "Lowercase") {
+  if (type == "Replace") return AddReplace(node, steps);
+  if (type == "Strip") return AddStrip(node, steps);
+  if (type == "Lowercase") {
     steps->push_back(std::make_shared<Lowercase>());
     return OkStatus();
   }
-  if (*type != "Prepend") return UnsupportedType(node, *type);
+  if (type != "Prepend") return UnsupportedType(node, type);
   Result<std::string> text = node.String("prepend");
   if (!text.ok()) return text.status();
   steps->push_back(std::make_shared<Prepend>(*std::move(text)));
@@ -177,7 +162,7 @@ Status AddSteps(const JsonNode& node, int depth, Steps* steps) {
 Result<Normalizer> Normalizer::FromJson(const JsonNode& node) {
   Normalizer normalizer;
   if (node.IsNull()) return normalizer;
-  Status status = AddSteps(node, 0, &normalizer.steps_);
+  Status status = AddSteps(node, "normalizers", AddStep, &normalizer.steps_);
   if (!status.ok()) return status;
   return normalizer;
 }

@@ -30,9 +30,6 @@ struct Piece {
   }
 };
 
-// Steps that a normalizer or a pre-tokenizer may have in all; published ones have at most nine.
-inline constexpr size_t kMaxSteps = 64;
-
 // One encoding's work: it owns every text that steps make, which the pieces point into.
 class PieceWork {
  public:

@@ -273,31 +273,16 @@ Status AddPunctuation(const JsonNode& node, Steps* steps) {
   return OkStatus();
 }
 
-Status AddSteps(const JsonNode& node, int depth, Steps* steps) {
-  if (depth > kMaxSequenceDepth || steps->size() >= kMaxSteps) {
-    return node.Corrupt("the Sequence is too long or nested too deep");
-  }
-  const Result<std::string> type = node.Type();
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") {
-    const JsonNode list = node.Member("pretokenizers");
-    const Result<size_t> size = list.Size();
-    if (!size.ok()) return size.status();
-    for (size_t i = 0; i < *size; ++i) {
-      Status status = AddSteps(list.Element(i), depth + 1, steps);
-      if (!status.ok()) return status;
-    }
-    return OkStatus();
-  }
-  if (*type == "Split") return AddSplit(node, steps);
-  if (*type == "ByteLevel") return AddByteLevel(node, steps);
-  if (*type == "Metaspace") return AddMetaspace(node, steps);
-  if (*type == "Digits") return AddDigits(node, steps);
-  if (*type == "Punctuation") return AddPunctuation(node, steps);
-  if (*type != "Whitespace" && *type != "WhitespaceSplit") return UnsupportedType(node, *type);
+Status AddStep(const JsonNode& node, const std::string& type, Steps* steps) {
+  if (type == "Split") return AddSplit(node, steps);
+  if (type == "ByteLevel") return AddByteLevel(node, steps);
+  if (type == "Metaspace") return AddMetaspace(node, steps);
+  if (type == "Digits") return AddDigits(node, steps);
+  if (type == "Punctuation") return AddPunctuation(node, steps);
+  if (type != "Whitespace" && type != "WhitespaceSplit") return UnsupportedType(node, type);
   steps->push_back(
       std::make_shared<CharacterSplit>(unicode::IsWhitespace, SplitBehavior::kRemoved));
-  if (*type == "Whitespace") {  // \w+|[^\w\s]+: runs of one kind
+  if (type == "Whitespace") {  // \w+|[^\w\s]+: runs of one kind
     steps->push_back(
         std::make_shared<CharacterSplit>(unicode::IsWordCharacter, SplitBehavior::kContiguous));
   }
@@ -343,7 +328,7 @@ Result<std::string> MetaspaceScheme(const JsonNode& node) {
 Result<PreTokenizer> PreTokenizer::FromJson(const JsonNode& node) {
   PreTokenizer result;
   if (node.IsNull()) return result;
-  Status status = AddSteps(node, 0, &result.steps_);
+  Status status = AddSteps(node, "pretokenizers", AddStep, &result.steps_);
   if (!status.ok()) return status;
   if (!result.steps_.empty() && result.steps_.back()->SpellsBytes()) {
     result.steps_.pop_back();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fnv.h"
 #include "base/json/json.h"
 #include "base/utf8.h"
 #include "text/tokenizer/added_tokens.h"
@@ -36,12 +37,6 @@ struct Tokenizer::Parts {
 };
 
 namespace {
-
-// Of `hash`'s text with `text` behind it.
-uint64_t Fnv1a(std::string_view text, uint64_t hash = 0xCBF29CE484222325u) {
-  for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return hash;
-}
 
 // The two tokens of a merge; a text has one space between them.
 Status SplitMerge(const tok::TokenizerJson::Merge& merge, std::string_view* left,

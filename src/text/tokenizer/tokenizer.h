@@ -50,8 +50,8 @@ class Tokenizer {
   std::string IdToToken(TokenId id) const;
   bool IsSpecial(TokenId id) const;
 
-  // Of the text of tokenizer.json and of what the config changed: the same in every run and version
-  // (FNV-1a, 64 bits).
+  // Of the text of tokenizer.json and of what the config changed: the same in every run and
+  // version, since session files hold it.
   uint64_t Hash() const;
 
  private:

@@ -1,6 +1,6 @@
-// Searching and cutting of text, shared by methods and filters.
-#ifndef HEADWAY_TEXT_TEMPLATE_TEXT_SEARCH_H_
-#define HEADWAY_TEXT_TEMPLATE_TEXT_SEARCH_H_
+// Searching, cutting and formatting of text, shared by methods, filters and operators.
+#ifndef HEADWAY_TEXT_TEMPLATE_TEXT_OPERATIONS_H_
+#define HEADWAY_TEXT_TEMPLATE_TEXT_OPERATIONS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -22,19 +22,22 @@ size_t FindLastText(Runtime& rt, std::string_view text, std::string_view needle)
 Value ReplaceText(Runtime& rt, const Value& text, std::string_view old,
                   std::string_view replacement, int64_t count);
 
-// str.splitlines(); the ends stay with their lines when `keep_ends`.
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends);
+// str.splitlines().
+std::vector<std::string_view> SplitLines(std::string_view text);
 
-// str.split() and str.rsplit(); an empty separator stands for white space.
-enum class SplitFrom { kLeft, kRight };
+// str.split(); an empty separator stands for white space. `max_split` < 0: without a limit.
 std::vector<std::string_view> SplitText(Runtime& rt, std::string_view text,
-                                        std::string_view separator, int64_t max_split,
-                                        SplitFrom from);
+                                        std::string_view separator, int64_t max_split);
 
 // str.strip(chars) on either side; `chars` none for white space.
 enum class Sides { kLeft, kRight, kBoth };
 Value StripChars(Runtime& rt, const Value& self, const Value& chars, Sides sides);
 
+// text % values: %s, %r, %d, %i and %%.
+Value FormatPercent(Runtime& rt, const Value& text, const Value& values);
+// text.format(...): fields {}, {0} and {name}, with ':d' and ':s'.
+Value FormatBraces(Runtime& rt, const Value& text, const Args& args);
+
 }  // namespace headway::jinja
 
-#endif  // HEADWAY_TEXT_TEMPLATE_TEXT_SEARCH_H_
+#endif  // HEADWAY_TEXT_TEMPLATE_TEXT_OPERATIONS_H_
