@@ -40,8 +40,8 @@ class ListsAll : public ForwardingKernels {
       for (int head = 0; head < item.keys.heads; ++head) {
         for (int64_t i = 0; i < item.capacity; ++i) lists.push_back(static_cast<int32_t>(i));
       }
-      std::vector<int32_t>& counts = kept_.emplace_back(
-          static_cast<size_t>(item.keys.heads), static_cast<int32_t>(item.keys.blocks));
+      std::vector<int32_t>& counts = kept_.emplace_back(static_cast<size_t>(item.keys.heads),
+                                                        static_cast<int32_t>(item.keys.blocks));
       stream.Copy(reinterpret_cast<std::byte*>(item.blocks),
                   reinterpret_cast<const std::byte*>(lists.data()), lists.size() * sizeof(int32_t));
       stream.Copy(reinterpret_cast<std::byte*>(item.counts),
@@ -130,8 +130,8 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
         other.group_heads = group_heads;
         other.device_slabs = placement == kv::PlacementKind::kHostOnly ? 0 : 7;
         ExpectSameBits(expected, RunTokens(*model, other, tokens, 40),
-                       "placement " + std::to_string(static_cast<int>(placement)) +
-                           ", groups of " + std::to_string(group_heads));
+                       "placement " + std::to_string(static_cast<int>(placement)) + ", groups of " +
+                           std::to_string(group_heads));
       }
     }
   }
@@ -202,7 +202,9 @@ TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Selection, ::testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& instance) { return std::string(DTypeName(instance.param)); });
+                         [](const auto& instance) {
+                           return std::string(DTypeName(instance.param));
+                         });
 
 }  // namespace
 }  // namespace headway::testing

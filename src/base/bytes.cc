@@ -89,8 +89,4 @@ bool CheckedMul(int64_t a, int64_t b, int64_t* result) {
   return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, result);
 }
 
-bool CheckedAdd(int64_t a, int64_t b, int64_t* result) {
-  return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, result);
-}
-
 }  // namespace headway

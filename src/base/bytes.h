@@ -20,9 +20,8 @@ Result<int64_t> ParseBytes(std::string_view text);
 // "8.0 MiB"; below 1 KiB "17 B".
 std::string FormatBytes(int64_t bytes);
 
-// a * b or a + b, false when the result does not fit or an operand is negative.
+// a * b, false when the result does not fit or an operand is negative.
 [[nodiscard]] bool CheckedMul(int64_t a, int64_t b, int64_t* result);
-[[nodiscard]] bool CheckedAdd(int64_t a, int64_t b, int64_t* result);
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RoundUp(int64_t a, int64_t multiple) { return CeilDiv(a, multiple) * multiple; }

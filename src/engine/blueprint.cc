@@ -299,7 +299,7 @@ Result<plan::Plan> PlanSession(const BlueprintInputs& inputs, plan::PlanRequest*
 
 // What the layout of a plan takes of the settings and of the plan beside its cut.
 Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const plan::Plan& plan) {
-  Layout layout = LayOut(basis, plan.cache, plan::GatherTokens(plan.cache, basis.lengths));
+  Layout layout = LayOut(basis, plan.cache, plan.gather_tokens);
   kv::StoreOptions& store = layout.store;
   store.placement = inputs.settings->placement;
   if (inputs.settings->alias_host_memory.has_value()) {
@@ -337,7 +337,8 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
-  Result<plan::Plan> plan = PlanSession(inputs, &*request);
+  Result<plan::Plan> plan =
+      inputs.plan == nullptr ? PlanSession(inputs, &*request) : Result<plan::Plan>(*inputs.plan);
   if (!plan.ok()) return plan.status();
   Blueprint blueprint;
   blueprint.request = std::move(*request);

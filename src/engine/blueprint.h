@@ -37,6 +37,9 @@ struct BlueprintInputs {
   std::optional<int64_t> device_memory;     // that may be taken, of a device with its own memory
   const MachineProfile* machine = nullptr;  // that cuts are chosen for; may be null
   int64_t program_bytes = 0;                // beside weights, KV and activations
+  // A plan that was made elsewhere, which the planner is not asked for: tests cut caches as it
+  // never would. May be null.
+  const plan::Plan* plan = nullptr;
   // The layers whose weights are on the device and on disk already, where they are placed.
   std::optional<int> weight_layers, disk_layers;
 };

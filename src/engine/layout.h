@@ -1,6 +1,6 @@
 // Layout: what a cut of the cache means for the rooms that a context joins: the store's format and
 // numbers, the limits of a step, of the host's attention and of the kernels. The one place that
-// derives them, for plans, contexts and tests alike.
+// derives them, for the costs of a plan and for blueprints.
 #ifndef HEADWAY_ENGINE_LAYOUT_H_
 #define HEADWAY_ENGINE_LAYOUT_H_
 

@@ -106,6 +106,7 @@ Result<Plan> MakeSilentPlan(const PlanRequest& request) {
   const double token_bytes =
       SubjectOf(request, plan.cache).closed_bytes * static_cast<double>(SlabHeads(request));
   plan.x_segments = XSegments(plan.cache.recompute, request.lengths, plan.cache.segment_tokens);
+  plan.gather_tokens = GatherTokens(plan.cache, request.lengths);
   const int64_t x_bytes = int64_t{request.shape.layers} * request.shape.d_model *
                           static_cast<int64_t>(DTypeBytes(request.shape.dtype));
   for (size_t i = 0; i < request.lengths.size(); ++i) {

@@ -142,6 +142,7 @@ struct Plan {
   int64_t slabs[kTierCount] = {};
   int64_t x_slabs = 0;          // on the host, of X, beside them
   std::vector<int> x_segments;  // [sequences]: the first segments, which keep X
+  int64_t gather_tokens = 0;    // whose X is staged and recomputed at once: GatherTokens
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device

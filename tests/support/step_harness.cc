@@ -57,10 +57,6 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   const ModelShape& shape = model.shape();
   std::unique_ptr<StepHarness> h(new StepHarness());
   h->config_ = config;
-  const std::vector<int64_t>& windows = model.config().windows;
-  if (std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; })) {
-    h->config_.x_segments = 0;
-  }
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
   const std::string disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
@@ -75,10 +71,12 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
     return status;
   }
   if (Status status = h->MakeKernels(**backend, env); !status.ok()) return status;
-  const Layout layout = h->LayOutFor(model, sequences, max_length);
+  const Workload workload{{std::vector<int64_t>(static_cast<size_t>(sequences), max_length)}};
+  Result<Blueprint> blueprint = h->Draw(model, (*backend)->info(), workload, disk_directory);
+  if (!blueprint.ok()) return blueprint.status();
+  h->x_segments_ = blueprint->plan.x_segments.front();
+  const Layout& layout = blueprint->layout;
   kv::StoreOptions options = layout.store;
-  options.placement = config.placement;
-  options.disk_directory = disk_directory;
   h->MakeBudgets(&options);
   if (Status s = h->kernels_->Prepare(layout.kernels, *h->device_, *h->memory_budget_); !s.ok()) {
     return s;
@@ -105,7 +103,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   }
   ExecutorLimits executor_limits = layout.executor;
   executor_limits.host_reads_device = h->device_->host_reads_memory();
-  h->host_share_ = HostShareControl(config.host_share);
+  h->host_share_ = HostShareControl(blueprint->plan.host_share);
   const HostOptions host{h->host_.get(), &h->host_share_, config.adapt ? &h->trace_ : nullptr};
   Result<std::unique_ptr<Executor>> executor =
       Executor::Create({model, *h->kernels_, *h->device_, *h->compute_, *h->store_,
@@ -157,25 +155,48 @@ Status StepHarness::MakeKernels(Backend& backend, Env* env) {
   return OkStatus();
 }
 
-Layout StepHarness::LayOutFor(const Model& model, int sequences, int64_t max_length) const {
-  LayoutBasis basis;
-  basis.config = model.config();
-  basis.page_slots = config_.page_slots;
-  basis.encoding = config_.encoding;
-  basis.pattern = config_.pattern;
-  basis.selection = config_.selection;
-  basis.lengths.assign(static_cast<size_t>(sequences), max_length);
-  basis.kernels = kernels_.get();
-  plan::CacheChoice cut;
-  cut.chunk = config_.chunk;
-  cut.group_heads = config_.group_heads == 0 ? model.shape().kv_heads : config_.group_heads;
-  cut.segment_tokens = config_.segment_pages * config_.page_slots;
-  cut.staging_slabs = config_.staging_slabs;
-  cut.bounce_slabs = 2;
+// Which no planner would choose. Where slabs go is up to the budgets, of which the disk's has no
+// end.
+plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& workload) const {
+  plan::Plan plan;
+  plan.cache.chunk = config_.chunk;
+  plan.cache.group_heads = config_.group_heads == 0 ? model.shape.kv_heads : config_.group_heads;
+  plan.cache.segment_tokens = config_.segment_pages * config_.page_slots;
+  plan.cache.staging_slabs = config_.staging_slabs;
+  plan.cache.bounce_slabs = 2;
+  plan.slabs[static_cast<size_t>(Tier::kDisk)] = 1;
+  plan.host_share = config_.host_share;
+  const bool windows = std::any_of(model.windows.begin(), model.windows.end(),
+                                   [](int64_t window) { return window > 0; });
+  const int x_segments = windows ? 0 : config_.x_segments;
+  plan.x_segments.assign(workload.lengths.size(), x_segments);
   const int64_t pages = config_.gather_pages == 0
                             ? config_.segment_pages + config_.segment_pages / 2
                             : config_.gather_pages;
-  return LayOut(basis, cut, config_.x_segments > 0 ? pages * config_.page_slots : 0);
+  plan.gather_tokens = x_segments > 0 ? pages * config_.page_slots : 0;
+  return plan;
+}
+
+Result<Blueprint> StepHarness::Draw(const Model& model, const BackendInfo& backend,
+                                    const Workload& workload,
+                                    const std::string& disk_directory) const {
+  Settings settings;
+  settings.memory.disk = kNoLimit;
+  settings.memory.disk_directory = disk_directory;
+  settings.placement = config_.placement;
+  settings.cut.page_slots = config_.page_slots;
+  settings.encoding = config_.encoding;
+  settings.selection = config_.selection;
+  const plan::Plan plan = PlanFor(model.config(), workload);
+  BlueprintInputs inputs;
+  inputs.settings = &settings;
+  inputs.config = &model.config();
+  inputs.weights = model.weight_bytes();
+  inputs.pattern = &config_.pattern;
+  inputs.backend = backend;
+  inputs.kernels = kernels_.get();
+  inputs.plan = &plan;
+  return MakeBlueprint(inputs, workload);
 }
 
 void StepHarness::MakeBudgets(kv::StoreOptions* options) {

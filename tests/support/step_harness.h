@@ -21,8 +21,8 @@
 #include "device/device.h"
 #include "device/lanes.h"
 #include "device/trace.h"
+#include "engine/blueprint.h"
 #include "engine/executor.h"
-#include "engine/layout.h"
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
 #include "kernels/kernels.h"
@@ -86,7 +86,7 @@ class StepHarness {
   // Of what lies in host memory, what the host attends to now.
   double host_share() const { return host_share_.share(); }
 
-  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(config_.x_segments); }
+  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(x_segments_); }
   // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
   Result<LogitRows> Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
                            const RopeFrequencies& rope);
@@ -97,7 +97,10 @@ class StepHarness {
 
  private:
   StepHarness() = default;
-  Layout LayOutFor(const Model& model, int sequences, int64_t max_length) const;
+  // The blueprint that a context would be built by, of a plan that the configuration makes.
+  Result<Blueprint> Draw(const Model& model, const BackendInfo& backend, const Workload& workload,
+                         const std::string& disk_directory) const;
+  plan::Plan PlanFor(const ModelConfig& model, const Workload& workload) const;
   // Moves what the configuration wants elsewhere, unless an earlier harness has.
   Status PlaceWeights(Model& model, const Backend& backend, const std::string& disk_directory);
   // The kernels, and around them and the device what the configuration asks for.
@@ -107,6 +110,7 @@ class StepHarness {
   Status MakeHost(const Model& model, const Layout& layout);
 
   HarnessConfig config_;
+  int x_segments_ = 0;  // of each sequence
   Trace trace_;
   std::unique_ptr<Budget> device_budget_, host_budget_, disk_budget_, memory_budget_;
   std::unique_ptr<ThreadPool> pool_;

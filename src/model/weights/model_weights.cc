@@ -269,10 +269,11 @@ Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
   for (const WeightPart& part : table_.parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
     if (!part.mapped) {
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("tensor '{}' cannot stay on disk: columns of it were copied to "
-                                "memory for a shard",
-                                part.name));
+      return Status(
+          StatusCode::kUnsupported,
+          fmt::format("tensor '{}' cannot stay on disk: a shard's part of it lies nowhere "
+                      "in one piece",
+                      part.name));
     }
     Result<SourceTensor> tensor = source_->Find(part.name);
     if (!tensor.ok()) return tensor.status();
