@@ -271,6 +271,13 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.group_heads = inputs.session->format.group_heads;
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
+  if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
+    const auto block = static_cast<double>(policy.summary.block_slots);
+    request.selection = {static_cast<double>(policy.sink + policy.keys + policy.recent),
+                         static_cast<double>(policy.summary.code_bytes(config.shape.head_dim) +
+                                             SummaryFormat::scale_bytes()) /
+                             block};
+  }
   request.costs = CostsOf(basis);
   return request;
 }
@@ -358,7 +365,8 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
 }
 
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
-  return !settings.host_share.has_value() && backend.own_memory && settings.policy == Policy::kAuto;
+  return !settings.host_share.has_value() && backend.own_memory &&
+         settings.policy == Policy::kAuto && !settings.selection.selects();
 }
 
 Status OtherModel(const SessionSettings& session, const std::string& what) {

@@ -60,7 +60,7 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
 int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings);
 
 // Whether the share of the path `host` is the planner's to choose: where the host has cores beside
-// the device, and no policy leaves them out.
+// the device, and no policy leaves them out, as selection does, whose kernels read host memory.
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend);
 
 // The error for a session of another model; `what` says how it differs.

@@ -44,6 +44,12 @@ struct Execution {
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
 };
 
+// A decode that reads, where there are more, some keys and a summary of all: of a KV head.
+struct KeySelection {
+  double keys = 0.0;           // of closed pages; 0: all are read
+  double summary_bytes = 0.0;  // of a key
+};
+
 // What the model is, as far as time depends on it.
 struct Subject {
   ModelShape shape;
@@ -52,6 +58,7 @@ struct Subject {
   // Of K and V of one token and KV head in closed pages, which may be encoded, with what pads them;
   // 0: as many as the model's dtype has.
   double closed_bytes = 0.0;
+  KeySelection selection = {};  // in layers without a window
 };
 
 // Bytes and FLOPs of one path for `keys` keys of `heads` KV heads of a layer against `queries`

@@ -138,7 +138,7 @@ Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
   const auto slots = static_cast<double>(choice.segment_tokens * choice.group_heads);
   return {request.shape, request.window,
           static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
-          static_cast<double>(request.costs.cache(choice).slab) / slots};
+          static_cast<double>(request.costs.cache(choice).slab) / slots, request.selection};
 }
 
 }  // namespace headway::plan

@@ -127,6 +127,8 @@ struct PlanRequest {
   // The plan may recompute what is in host memory, as much of it as is fastest. (So much:
   // fixed.recompute.)
   bool recompute = false;
+  // What decode reads, where a policy selects.
+  KeySelection selection;
 };
 
 struct MemoryRow {

@@ -204,9 +204,15 @@ class Simulation {
     Device(&time_.products,
            ProductSeconds(machine_, shape_, tokens_, shape_.d_model, width * shape_.head_dim));
     Elementwise();
-    const double host_done = HostShare(keys);
+    const double chosen = ChosenKeys(layer, keys);
+    const double host_done = chosen > 0.0 ? 0.0 : HostShare(keys);
     Recompute(recomputed, x_ready);
-    Attention(keys, longest);
+    if (chosen > 0.0) {
+      Select(keys, chosen);
+      Tail(1.0, shape_.kv_heads, 1.0, keys);
+    } else {
+      Attention(keys, longest);
+    }
     if (host_done > 0.0) {
       // The merge reads the host's states over a busy bus, cores begin and end at different
       // times.
@@ -280,6 +286,28 @@ class Simulation {
     // A gather is projected, stored into pages and attended to: kernels that wait for each other.
     Device(&time_.other, 2.0 * keys * out * BytesOf(shape_) / machine_.device_read +
                              keys / rows * 30.0 * machine_.launch_seconds);
+  }
+
+  // The keys that the queries of a layer choose of `keys`, of all sequences; 0: they read all.
+  double ChosenKeys(int layer, double keys) const {
+    const double of_each = subject_.selection.keys;
+    const bool window = !subject_.window.empty() && subject_.window[static_cast<size_t>(layer)] > 0;
+    if (of_each <= 0.0 || prefill_ || window) return 0.0;
+    const double chosen = of_each * static_cast<double>(entries_.size());
+    return chosen < keys ? chosen : 0.0;
+  }
+
+  // Summaries are scored and listed by five kernels, the last one reads what is listed in place:
+  // from the device and over the bus at once.
+  void Select(double keys, double chosen) {
+    const double summaries = keys * shape_.kv_heads * subject_.selection.summary_bytes;
+    Device(&time_.attention, summaries / machine_.device_read + 5.0 * machine_.launch_seconds);
+    const double away = machine_.own_memory ? 1.0 - run_.split.resident : 0.0;
+    const double bus = away * chosen * shape_.kv_heads * HeadBytes(subject_) /
+                       std::max(machine_.host_to_device.Peak(), 1.0);
+    Busy(CostLane::kHostToDevice) += bus;
+    Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
+                                                            chosen * (1.0 - away), 1.0, 1.0)));
   }
 
   void Attention(double keys, double longest) {
