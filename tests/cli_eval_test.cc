@@ -51,6 +51,77 @@ TEST_F(Cli, PerplexityCountsEveryPrediction) {
                 "--compare needs --kv-encoding or --head-pattern");
 }
 
+TEST_F(Cli, DivergenceIsThatOfDecodeStepsFromExactOnes) {
+  WriteFile(dir_.File("text"), Document(900)["context"]);
+  // Every other KV head.
+  const std::string pattern = dir_.File("heads.tsv");
+  std::string scores;
+  for (int layer = 0; layer < 8; ++layer) scores += layer % 2 == 0 ? "0 1 0 1\n" : "1 0 1 0\n";
+  WriteFile(pattern, scores);
+  const auto measure = [&](const Args& more) {
+    Args args = {"eval",      "divergence", kModel,     "--file", dir_.File("text"),
+                 "--context", "400",        "--tokens", "40",     "--windows",
+                 "3",         "--chunk",    "64"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunJson(args);
+  };
+  const Json exact = measure({});
+  EXPECT_EQ(exact["kl_divergence"], 0.0);
+  EXPECT_EQ(exact["kl_standard_error"], 0.0);
+  EXPECT_EQ(exact["kl_max"], 0.0);
+  EXPECT_EQ(exact["same_top"], 1.0);
+  EXPECT_EQ(exact["perplexity"], exact["exact_perplexity"]);
+  EXPECT_EQ(exact["tokens"], 120);
+  EXPECT_EQ(exact["windows"], 3);
+  EXPECT_EQ(exact["approximations"], Json::array());
+  EXPECT_EQ(measure({"--kv-memory", "1MiB", "--host-attention", "1"})["kl_max"], 0.0);
+
+  const Json int8 = measure({"--kv-encoding", "int8"});
+  EXPECT_EQ(int8["exact_perplexity"], exact["exact_perplexity"]);
+  EXPECT_GT(int8["kl_divergence"], 0.0);
+  EXPECT_LT(int8["kl_divergence"], 1e-2);
+  EXPECT_GT(int8["kl_standard_error"], 0.0);
+  EXPECT_GE(int8["kl_p95"], int8["kl_divergence"]);
+  EXPECT_GE(int8["kl_max"], int8["kl_p95"]);
+  EXPECT_GT(int8["same_top"], 0.9);
+  const Json named = {{"name", "kv-encoding"}, {"encoding", "int8"}};
+  EXPECT_EQ(int8["approximations"], Json::array({named}));
+  EXPECT_GT(int8["exact_kv_bytes"]["device"], int8["kv_bytes"]["device"]);
+
+  // Parameters of streaming heads are no options of the exact run.
+  const Json heads =
+      measure({"--head-pattern", pattern, "--sink-tokens", "4", "--recent-tokens", "32"});
+  EXPECT_GT(heads["kl_divergence"], int8["kl_divergence"]);
+  EXPECT_LT(heads["same_top"], 1.0);
+  EXPECT_EQ(heads["approximations"][0]["name"], "streaming-heads");
+  EXPECT_EQ(heads["approximations"][0]["recent_tokens"], 32);
+}
+
+TEST_F(Cli, DivergenceSaysInWordsAndRefusesByName) {
+  WriteFile(dir_.File("text"), Document(300)["context"]);
+  const Args args = {"eval", "divergence", kModel, "--file", dir_.File("text"), "--context"};
+  const auto with = [&](const Args& more) {
+    Args all = args;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Outcome outcome = Run(with({"100", "--tokens", "8", "--kv-encoding", "int4"}));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("over 8 decode steps in 1 window of 100"));
+  EXPECT_THAT(outcome.out, HasSubstr("approximation: kv-encoding (encoding int4)\n"));
+  ExpectFailure(with({"100", "--tokens", "0"}), 2, "--tokens");
+  ExpectFailure(with({"100", "--tokens", "100"}), 2,
+                "--tokens 100 leaves nothing of a --context of 100");
+  ExpectFailure(with({"100"}), 2, "--tokens 128 leaves nothing");
+  ExpectFailure(with({"100", "--tokens", "8", "--windows", "0"}), 2, "--windows");
+  ExpectFailure(with({"4096"}), 1, "1 window of 4096 tokens, of which 128 are compared, needs");
+  ExpectFailure(with({"100", "--tokens", "8", "--windows", "1073741824"}), 1,
+                dir_.File("text") + ": the text has");
+  ExpectFailure(with({"100", "--tokens", "8", "--head-pattern", dir_.File("absent")}), 1,
+                "--head-pattern: ");
+  ExpectFailure({"eval", "divergence", kModel, "--context", "9"}, 2, "--file is missing");
+}
+
 TEST_F(Cli, RetrievalScoresGeneratedAndGivenLines) {
   const Args generate = {
       "eval",   "retrieval", kModel,    "--generate",          "3", "--context", "400",
@@ -108,6 +179,13 @@ TEST_F(Cli, ProfiledHeadsStreamAndRetrieve) {
       RunJson({"plan", kModel, "-c", "16384", "--head-pattern", json, "--sparsity", "0.5"});
   EXPECT_LT(half["kv_bytes"].get<double>(), 0.55 * exact["kv_bytes"].get<double>());
   EXPECT_THAT(half.dump(), HasSubstr("KV: streaming heads"));
+
+  // The exact model has no part of the pattern.
+  WriteFile(dir_.File("text"), Document(300)["context"]);
+  const Json compared =
+      RunJson({"eval", "perplexity", kModel, "--file", dir_.File("text"), "--context", "128",
+               "--chunk", "32", "--head-pattern", json, "--sparsity", "0.5", "--compare"});
+  EXPECT_GT(compared["kl_divergence"], 0.0);
 
   const Args run = {"run", kModel, "-p", "Once", "-n", "2"};
   const auto refused = [&](const Args& more, int status, const std::string& message) {

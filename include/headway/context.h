@@ -97,8 +97,9 @@ class Context {
     int64_t predictions = 0;
   };
   // The part of it that tokens[begin, end) predict, behind the parts before, which earlier calls
-  // with the same tokens took: each part is read in steps of its own. `logits`, where given, sees
-  // what predicts tokens[index].
+  // with the same tokens took: each part is read in steps of its own, and one of a single token is
+  // a decode step. `logits`, where given, sees what predicts tokens[index]: [vocab] of a part's
+  // tokens in order, only during the call.
   struct ScorePart {
     int64_t begin = 0;  // 0 empties the cache
     int64_t end = -1;   // -1: up to the last token, which predicts nothing

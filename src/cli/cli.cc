@@ -23,6 +23,7 @@ Commands:
   probe               measures the machine, for plans to come
   inspect             what a model folder or a session file holds
   eval perplexity     perplexity of a text
+  eval divergence     how far decode is from exact, by an approximation
   eval retrieval      questions about facts hidden in long documents
   profile-heads       which heads retrieve, for --head-pattern
   bench prefill       speed of reading prompts, beside what the machine can do
@@ -48,6 +49,7 @@ constexpr Command kCommands[] = {
     {"probe", nullptr, ProbeCommand},
     {"inspect", nullptr, InspectCommand},
     {"eval", "perplexity", PerplexityCommand},
+    {"eval", "divergence", DivergenceCommand},
     {"eval", "retrieval", RetrievalCommand},
     {"profile-heads", nullptr, ProfileHeadsCommand},
     {"bench", "prefill", BenchPrefillCommand},

@@ -13,6 +13,7 @@ int PlanCommand(const Args& args, Console& console);
 int ProbeCommand(const Args& args, Console& console);
 int InspectCommand(const Args& args, Console& console);
 int PerplexityCommand(const Args& args, Console& console);
+int DivergenceCommand(const Args& args, Console& console);
 int RetrievalCommand(const Args& args, Console& console);
 int ProfileHeadsCommand(const Args& args, Console& console);
 int BenchPrefillCommand(const Args& args, Console& console);

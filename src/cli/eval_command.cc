@@ -6,10 +6,12 @@
 
 #include "base/env.h"
 #include "cli/commands.h"
+#include "cli/eval_text.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
+#include "engine/eval/approximation.h"
 #include "engine/eval/perplexity.h"
 #include "engine/eval/retrieval_generator.h"
 
@@ -32,27 +34,10 @@ constexpr const char* kRetrievalExamples =
 struct PerplexityFlags {
   ModelFlags model;
   OutputFlags output;
-  std::string file;
-  int64_t context = 0;
+  EvalTextFlags text;
   int64_t windows = 0;
-  std::string bos = "auto";
   bool compare = false;
 };
-
-bool Approximates(const EngineOptions& options) {
-  return options.kv_encoding != EngineOptions{}.kv_encoding || !options.head_pattern.empty() ||
-         options.selector != EngineOptions{}.selector;
-}
-
-// The same without what approximates.
-EngineOptions Exact(EngineOptions options) {
-  options.kv_encoding = EngineOptions{}.kv_encoding;
-  options.head_pattern.clear();
-  options.selector = EngineOptions{}.selector;
-  options.session.clear();
-  options.trace.clear();
-  return options;
-}
 
 int PrintPerplexity(const PerplexityFlags& flags, std::optional<TokenId> bos,
                     const eval::Comparison& compared, double seconds, const TierUse& tiers,
@@ -63,7 +48,7 @@ int PrintPerplexity(const PerplexityFlags& flags, std::optional<TokenId> bos,
     Json json = {{"perplexity", result.perplexity},
                  {"tokens", result.tokens},
                  {"windows", result.windows},
-                 {"context", flags.context},
+                 {"context", flags.text.context},
                  {"bos", bos.has_value() ? Json(*bos) : Json()},
                  {"negative_log_likelihood", result.negative_log_likelihood},
                  {"seconds", seconds},
@@ -77,7 +62,7 @@ int PrintPerplexity(const PerplexityFlags& flags, std::optional<TokenId> bos,
   } else {
     text = fmt::format("perplexity {:.4f} over {} tokens in {} window{} of {}; {:.1f} tok/s\n",
                        result.perplexity, FormatCount(result.tokens), result.windows,
-                       result.windows == 1 ? "" : "s", flags.context,
+                       result.windows == 1 ? "" : "s", flags.text.context,
                        TokensPerSecond(result.tokens, seconds));
     if (flags.compare) {
       text += fmt::format(
@@ -88,32 +73,15 @@ int PrintPerplexity(const PerplexityFlags& flags, std::optional<TokenId> bos,
   return console.WriteResult(text);
 }
 
-// What each window begins with.
-Result<std::optional<TokenId>> ChooseBos(const PerplexityFlags& flags, const Engine& engine) {
-  if (flags.bos == "auto") return eval::TokenizerBos(engine);
-  if (flags.bos == "never") return std::optional<TokenId>();
-  if (engine.info().bos.has_value()) return engine.info().bos;
-  return Status(StatusCode::kInvalidArgument,
-                "--bos always: " + engine.info().folder + " names no beginning-of-text token");
-}
-
 double Now() { return static_cast<double>(Env::Default()->NowNanos()) * 1e-9; }
 
 void AddPerplexityFlags(CLI::App& app, PerplexityFlags* flags) {
   AddModelFlags(app, &flags->model);
   const std::string group = "Evaluation";
-  AddText(app, group, "-f,--file", &flags->file, "the text; - is standard input")
-      ->required()
-      ->type_name("FILE");
-  AddNumber(app, group, "-c,--context,--ctx-size", &flags->context, {2, kMaxCount},
-            "tokens of a window")
-      ->required();
+  AddEvalTextFlags(app, group, &flags->text);
   AddNumber(app, group, "--windows", &flags->windows, {0, kMaxCount},
             "most windows; 0: all that the text has")
       ->type_name("K");
-  AddChoice(app, group, "--bos", &flags->bos, {"auto", "always", "never"},
-            "whether a window begins with the beginning-of-text token, which counts as one of its "
-            "tokens: auto, where the tokenizer puts it before a text; always; never");
   AddSwitch(app, group, "--compare", &flags->compare,
             "also run the model without --kv-encoding and --head-pattern, with a cache and budgets "
             "of its own, and print how far the two are apart");
@@ -132,7 +100,7 @@ Result<eval::Comparison> MeasureWindows(const PerplexityFlags& flags, Context& c
     return result;
   }
   Result<std::unique_ptr<Engine>> exact =
-      Engine::Open(flags.model.model, Exact(flags.model.engine));
+      Engine::Open(flags.model.model, eval::ExactOptions(flags.model.engine));
   if (!exact.ok()) return exact.status();
   Result<std::unique_ptr<Context>> beside = (*exact)->NewContext({{longest}});
   if (!beside.ok()) return beside.status();
@@ -150,25 +118,22 @@ int PerplexityCommand(const Args& args, Console& console) {
              kPerplexityExamples);
   AddPerplexityFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
-  if (flags.compare && !Approximates(flags.model.engine)) {
+  if (flags.compare && eval::ApproximationsOf(flags.model.engine).empty()) {
     return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
   }
-  Result<std::string> text = ReadText(flags.file, console);
+  Result<std::string> text = ReadText(flags.text.file, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
-  Result<std::vector<TokenId>> tokens =
-      (*engine)->Encode(*text, {.add_special_tokens = false, .parse_special = true});
-  if (!tokens.ok()) return console.Fail(tokens.status());
-  const ModelInfo& info = (*engine)->info();
-  const Result<std::optional<TokenId>> bos = ChooseBos(flags, **engine);
-  if (!bos.ok()) return console.Fail(bos.status());
-  const auto windows = eval::CutWindows(*tokens, *bos, flags.context, flags.windows);
+  Result<EvalText> encoded = EncodeEvalText(flags.text, *text, **engine);
+  if (!encoded.ok()) return console.Fail(encoded.status());
+  const auto windows =
+      eval::CutWindows(encoded->tokens, encoded->bos, flags.text.context, flags.windows);
   int64_t longest = 1;
   for (const auto& window : windows) {
     longest = std::max(longest, static_cast<int64_t>(window.size()));
   }
-  if (std::string warning = LongContextWarning(info, longest); !warning.empty()) {
+  if (std::string warning = LongContextWarning((*engine)->info(), longest); !warning.empty()) {
     console.Warn(warning);
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{longest}});
@@ -184,7 +149,7 @@ int PerplexityCommand(const Args& args, Console& console) {
     return console.Fail(Status(StatusCode::kCancelled, "interrupted"));
   }
   if (!result.ok()) return console.Fail(result.status());
-  return PrintPerplexity(flags, *bos, *result, Now() - start, TiersOf(**context), console);
+  return PrintPerplexity(flags, encoded->bos, *result, Now() - start, TiersOf(**context), console);
 }
 
 namespace {

@@ -313,6 +313,7 @@ const Args kCommands[] = {{"run"},
                           {"inspect"},
                           {"profile-heads"},
                           {"eval", "perplexity"},
+                          {"eval", "divergence"},
                           {"eval", "retrieval"},
                           {"bench", "prefill"},
                           {"bench", "decode"}};

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "engine/eval/window_hooks.h"
 
 namespace headway::eval {
 
@@ -46,49 +48,10 @@ Status TooShort() {
   return Status(StatusCode::kInvalidArgument, "the text is too short to predict a token of it");
 }
 
-// Hooks of the windows one after the other, whose progress counts all of them.
-class WindowHooks {
- public:
-  WindowHooks(std::span<const std::vector<TokenId>> windows, const Hooks& hooks) : all_(hooks) {
-    for (const auto& window : windows) total_ += static_cast<int64_t>(window.size()) - 1;
-    one_ = hooks;
-    if (!hooks.on_progress) return;
-    one_.on_progress = [this](const Progress& of_window) {
-      Progress progress = of_window;
-      progress.done += before_;
-      progress.total = total_;
-      progress.seconds += seconds_before_;
-      all_.on_progress(progress);
-    };
-  }
-  WindowHooks(const WindowHooks&) = delete;
-  WindowHooks& operator=(const WindowHooks&) = delete;
-
-  const Hooks& get() const { return one_; }
-  void AddSeconds(double seconds) { seconds_before_ += seconds; }
-  void FinishWindow(int64_t tokens) { before_ += tokens; }
-
- private:
-  const Hooks& all_;
-  Hooks one_;
-  int64_t total_ = 0, before_ = 0;
-  double seconds_before_ = 0.0;
-};
-
-void Add(const Context::ScoreResult& score, Perplexity* to) {
-  to->negative_log_likelihood += score.negative_log_likelihood;
-  to->tokens += score.predictions;
-}
-
-void Finish(size_t windows, Perplexity* result) {
-  result->windows = static_cast<int64_t>(windows);
-  result->perplexity =
-      std::exp(result->negative_log_likelihood / static_cast<double>(result->tokens));
-}
-
-// The index of the greatest.
-size_t TopOf(std::span<const float> logits) {
-  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+int64_t PredictionsOf(std::span<const std::vector<TokenId>> windows) {
+  int64_t total = 0;
+  for (const std::vector<TokenId>& window : windows) total += std::ssize(window) - 1;
+  return total;
 }
 
 // ln of the sum of the exponentials.
@@ -105,17 +68,31 @@ Result<Perplexity> MeasurePerplexity(Context& context,
                                      std::span<const std::vector<TokenId>> windows,
                                      const Hooks& hooks) {
   if (windows.empty()) return TooShort();
-  WindowHooks inner(windows, hooks);
+  WindowHooks inner(PredictionsOf(windows), hooks);
   Perplexity result;
   for (const std::vector<TokenId>& window : windows) {
     Result<Context::ScoreResult> score = context.Score(window, inner.get());
     if (!score.ok()) return score.status();
-    Add(*score, &result);
+    result.Add(*score);
     inner.AddSeconds(context.timings().prefill_seconds);
     inner.FinishWindow(score->predictions);
   }
-  Finish(windows.size(), &result);
+  result.Finish(std::ssize(windows));
   return result;
+}
+
+void Perplexity::Add(const Context::ScoreResult& score) {
+  negative_log_likelihood += score.negative_log_likelihood;
+  tokens += score.predictions;
+}
+
+void Perplexity::Finish(int64_t of_windows) {
+  windows = of_windows;
+  perplexity = std::exp(negative_log_likelihood / static_cast<double>(tokens));
+}
+
+size_t TopOf(std::span<const float> logits) {
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 double KlDivergence(std::span<const float> exact, std::span<const float> other) {
@@ -124,7 +101,9 @@ double KlDivergence(std::span<const float> exact, std::span<const float> other) 
   double divergence = 0.0;
   for (size_t i = 0; i < exact.size(); ++i) {
     const double log_p = double{exact[i]} - exact_sum;
-    divergence += std::exp(log_p) * (log_p - (double{other[i]} - other_sum));
+    const double p = std::exp(log_p);
+    if (p == 0.0) continue;  // p ln p has the limit 0, and logits of both may be -inf
+    divergence += p * (log_p - (double{other[i]} - other_sum));
   }
   return std::max(divergence, 0.0);
 }
@@ -133,7 +112,7 @@ Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
                                      std::span<const std::vector<TokenId>> windows,
                                      const Hooks& hooks) {
   if (windows.empty()) return TooShort();
-  WindowHooks inner(windows, hooks);
+  WindowHooks inner(PredictionsOf(windows), hooks);
   Hooks quiet;
   quiet.cancel = hooks.cancel;
   Comparison result;
@@ -150,7 +129,7 @@ Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
       };
       Result<Context::ScoreResult> score = exact.Score(window, part, quiet);
       if (!score.ok()) return score.status();
-      Add(*score, &result.exact);
+      result.exact.Add(*score);
       part.logits = [&](int64_t index, std::span<const float> logits) {
         const std::span<const float> row = std::span<const float>(kept).subspan(
             static_cast<size_t>(index - 1 - begin) * logits.size(), logits.size());
@@ -159,13 +138,13 @@ Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
       };
       score = approximate.Score(window, part, inner.get());
       if (!score.ok()) return score.status();
-      Add(*score, &result.approximate);
+      result.approximate.Add(*score);
       inner.AddSeconds(approximate.timings().prefill_seconds);
     }
     inner.FinishWindow(count);
   }
-  Finish(windows.size(), &result.exact);
-  Finish(windows.size(), &result.approximate);
+  result.exact.Finish(std::ssize(windows));
+  result.approximate.Finish(std::ssize(windows));
   result.kl_divergence /= static_cast<double>(result.exact.tokens);
   result.same_top /= static_cast<double>(result.exact.tokens);
   return result;

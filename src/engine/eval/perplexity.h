@@ -27,6 +27,10 @@ struct Perplexity {
   double negative_log_likelihood = 0.0;  // sum over the predictions
   int64_t tokens = 0;                    // predicted
   int64_t windows = 0;
+
+  void Add(const Context::ScoreResult& score);
+  // All is added that these windows predict, at least one token.
+  void Finish(int64_t of_windows);
 };
 
 // Scores the windows one after the other in slot 0. Progress counts the tokens of all of them.
@@ -48,8 +52,11 @@ Result<Comparison> ComparePerplexity(Context& exact, Context& approximate,
                                      std::span<const std::vector<TokenId>> windows,
                                      const Hooks& hooks);
 
-// KL(exact || other) in nats of the distributions that logits stand for; not negative.
+// KL(exact || other) in nats of the distributions that logits stand for; not negative, and exactly
+// 0 for equal logits. In double precision.
 double KlDivergence(std::span<const float> exact, std::span<const float> other);
+// The index of the greatest, of equal ones the first.
+size_t TopOf(std::span<const float> logits);
 
 }  // namespace headway::eval
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -44,6 +45,31 @@ TEST(KlDivergence, IsThatOfTheDistributions) {
   EXPECT_NEAR(KlDivergence(even, far), KlDivergence(even, odd), 1e-4);
   EXPECT_EQ(KlDivergence(odd, odd), 0.0);
 }
+
+TEST(KlDivergence, OfOneTokenThatIsCertain) {
+  const float never = -std::numeric_limits<float>::infinity();
+  const std::vector<float> certain = {never, 3.0f, never, never};
+  const std::vector<float> even(4, -2.0f);
+  EXPECT_EQ(KlDivergence(certain, certain), 0.0);
+  EXPECT_NEAR(KlDivergence(certain, even), std::log(4.0), 1e-12);
+  EXPECT_EQ(KlDivergence(even, certain), std::numeric_limits<double>::infinity());
+  // Logits so far apart that all but one probability round to 0.
+  EXPECT_NEAR(KlDivergence(std::vector<float>{1e30f, 0.0f}, std::vector<float>{0.0f, 0.0f}),
+              std::log(2.0), 1e-12);
+}
+
+TEST(KlDivergence, KeepsWhatLargeVocabulariesAddUp) {
+  std::vector<float> exact(100'000), other(exact.size());
+  for (size_t i = 0; i < exact.size(); ++i) {
+    exact[i] = 10.0f * static_cast<float>(std::sin(static_cast<double>(i)));
+    other[i] = exact[i] + 1e-3f * static_cast<float>(i % 2);
+  }
+  EXPECT_EQ(KlDivergence(exact, exact), 0.0);
+  // Half of the mass moves by a logit of d: d^2 / 8 to the leading order.
+  EXPECT_NEAR(KlDivergence(exact, other), 1.25e-7, 2e-9);
+}
+
+TEST(TopOf, IsTheFirstOfEqualOnes) { EXPECT_EQ(TopOf(std::vector<float>{1.0f, 2.0f, 2.0f}), 1u); }
 
 }  // namespace
 }  // namespace headway::eval

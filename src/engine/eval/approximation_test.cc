@@ -1,0 +1,51 @@
+#include "engine/eval/approximation.h"
+
+#include <gtest/gtest.h>
+
+namespace headway::eval {
+namespace {
+
+TEST(Approximations, AreNamedWithWhatTheOptionsGive) {
+  EXPECT_TRUE(ApproximationsOf({}).empty());
+  EngineOptions options;
+  options.kv_encoding = "int8";
+  options.head_pattern = "heads.tsv";
+  options.sink_tokens = 0;
+  const std::vector<Approximation> all = ApproximationsOf(options);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].name, "kv-encoding");
+  EXPECT_EQ(std::get<std::string>(all[0].parameters[0].second), "int8");
+  EXPECT_EQ(all[1].name, "streaming-heads");
+  ASSERT_EQ(all[1].parameters.size(), 2u);
+  EXPECT_EQ(all[1].parameters[1].first, "sink_tokens");
+  EXPECT_EQ(std::get<int64_t>(all[1].parameters[1].second), 0);
+}
+
+TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
+  EngineOptions options;
+  options.device = "cuda:1";
+  options.chunk = 64;
+  options.host_share = 0.5;
+  options.kv_encoding = "int4";
+  options.head_pattern = "heads.tsv";
+  options.sparsity = 0.5;
+  options.sink_tokens = 4;
+  options.recent_tokens = 32;
+  options.session = "s";
+  options.session_recut = true;
+  options.trace = "t";
+  const EngineOptions exact = ExactOptions(options);
+  EXPECT_TRUE(ApproximationsOf(exact).empty());
+  // Parameters without their approximation would be refused.
+  EXPECT_LT(exact.sparsity, 0.0);
+  EXPECT_LT(exact.sink_tokens, 0);
+  EXPECT_EQ(exact.recent_tokens, 0);
+  EXPECT_EQ(exact.session + exact.trace, "");
+  EXPECT_FALSE(exact.session_recut);
+  EXPECT_EQ(exact.device, "cuda:1");
+  EXPECT_EQ(exact.chunk, 64);
+  EXPECT_EQ(exact.host_share, 0.5);
+}
+
+}  // namespace
+}  // namespace headway::eval
