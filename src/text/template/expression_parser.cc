@@ -448,6 +448,7 @@ ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {
 ExprPtr ExpressionParser::ParseFilter(ExprPtr value) {
   ExprPtr filter = NewExpr(ExprKind::kFilter, Current().line);
   filter->name = ExpectName();
+  while (SkipOperator(".")) filter->name += "." + ExpectName();
   filter->function = FindFilter(filter->name);
   NoteUnknown(*filter);
   filter->operands.push_back(std::move(value));
@@ -461,6 +462,7 @@ ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
   const bool negated = SkipName("not");
   ExprPtr test = NewExpr(ExprKind::kTest, line);
   test->name = ExpectName();
+  while (SkipOperator(".")) test->name += "." + ExpectName();
   test->function = FindTest(test->name);
   NoteUnknown(*test);
   test->operands.push_back(std::move(value));

@@ -72,6 +72,8 @@ Value DictSortFilter(Runtime& rt, const Value& self, const Arguments& args) {
   if (!self.dict()) return rt.Fail(fmt::format("dictsort needs a dict, not '{}'", TypeName(self)));
   const std::string by = args[1].string() ? args[1].text() : "key";
   if (by != "key" && by != "value") return rt.Fail("dictsort is by 'key' or by 'value'");
+  int64_t reverse = 0;
+  if (args.has(2) && !AsIndex(rt, args[2], &reverse)) return {};
   std::vector<Value> items;
   std::vector<Value> keys;
   for (const auto& [key, value] : self.entries().entries()) {
@@ -80,13 +82,15 @@ Value DictSortFilter(Runtime& rt, const Value& self, const Arguments& args) {
     keys.push_back(Truthy(args[0]) ? sort_key : IgnoreCase(rt, sort_key));
     if (rt.failed()) return {};
   }
-  return rt.List(SortByKeys(rt, std::move(items), keys, Truthy(args[2])));
+  return rt.List(SortByKeys(rt, std::move(items), keys, reverse != 0));
 }
 
 Value SortFilter(Runtime& rt, const Value& self, const Arguments& args) {
   if (args[2].string() && args[2].text().find(',') != std::string::npos) {
     return rt.Fail(StatusCode::kUnsupported, "Headway does not sort by several attributes");
   }
+  int64_t reverse = 0;
+  if (args.has(0) && !AsIndex(rt, args[0], &reverse)) return {};
   std::vector<Value> items = Drain(rt, self);
   std::vector<Value> keys;
   for (const Value& item : items) {
@@ -95,7 +99,7 @@ Value SortFilter(Runtime& rt, const Value& self, const Arguments& args) {
     keys.push_back(rt.List({Truthy(args[1]) ? key : IgnoreCase(rt, key)}));
     if (rt.failed()) return {};
   }
-  return rt.List(SortByKeys(rt, std::move(items), keys, Truthy(args[0])));
+  return rt.List(SortByKeys(rt, std::move(items), keys, reverse != 0));
 }
 
 constexpr NamedFunction kFilters[] = {

@@ -81,16 +81,25 @@ Value FormatFilter(Runtime& rt, const Value& self, const Arguments& args) {
   return rt.failed() ? Value() : FormatPercent(rt, text, rt.Tuple(args.all().positional));
 }
 
+// The indention of a level: a text, or the number of its spaces.
+bool ReadIndent(Runtime& rt, const Value& given, std::string* indent) {
+  if (given.string()) {
+    *indent = given.text();
+    return true;
+  }
+  int64_t width = 0;
+  if (!AsIndex(rt, given, &width) || !rt.CheckSize(width)) return false;
+  indent->assign(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+  return true;
+}
+
 Value IndentFilter(Runtime& rt, const Value& self, const Arguments& args) {
   if (self.undefined()) return rt.FailUndefined(self);
   if (!self.string()) {
     return rt.Fail(fmt::format("indent needs a string, not '{}'", TypeName(self)));
   }
-  int64_t width = 4;
-  if (args.has(0) && !args[0].string() && !AsIndex(rt, args[0], &width)) return {};
-  if (!rt.CheckSize(width)) return {};
-  const std::string spaces(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
-  const std::string indention = args[0].string() ? args[0].text() : spaces;
+  std::string indention;
+  if (!ReadIndent(rt, args.Or(0, Value::Int(4)), &indention)) return {};
   const bool blank = Truthy(args[2]);
   rt.Charge(static_cast<int64_t>(self.text().size()) / kScanBytesPerStep);
   // With a newline more, a text that ends with one has an empty last line, which is kept.
@@ -137,12 +146,8 @@ Value EscapeFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
 Value ToJsonFilter(Runtime& rt, const Value& self, const Arguments& args) {
   JsonStyle style{.ascii = Truthy(args[0]), .sort_keys = Truthy(args[3])};
   if (args.given(1)) {
-    int64_t width = 0;
-    if (!args[1].string() && !AsIndex(rt, args[1], &width)) return {};
-    if (!rt.CheckSize(width)) return {};
-    const std::string spaces(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
-    style.indent = args[1].string() ? args[1].text() : spaces;
-    style.item_separator = ",";
+    if (!ReadIndent(rt, args[1], &style.indent.emplace())) return {};
+    style.item_separator.assign(1, ',');
   }
   if (args.given(2)) {
     const std::vector<Value> parts = Drain(rt, args[2]);

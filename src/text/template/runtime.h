@@ -48,7 +48,6 @@ class Runtime {
   bool failed() const { return !status_.ok(); }
   const Status& status() const { return status_; }
   int64_t now_s() const { return now_s_; }
-  int64_t max_output() const { return limits_.output; }
 
   // Keeps the first error, with the template's name and line in front; returns undefined.
   Value Fail(std::string_view message) { return Fail(StatusCode::kInvalidArgument, message); }
