@@ -174,21 +174,83 @@ HWY_INLINE V16 LoadCodes16(const std::byte* row, int64_t index, int64_t dim) {
   return hn::PromoteTo(d, hn::Load(codes, padded));
 }
 
+using D4 = hn::Full128<int32_t>;
+using F4 = hn::Full128<float>;
+
+// The sums of the lanes of four vectors.
+HWY_INLINE hn::Vec<D4> SumsOf(const hn::Vec<DI> (&v)[4]) {
+  const D4 d;
+  const hn::Repartition<int64_t, D4> d64;
+  hn::Vec<D4> part[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const hn::Half<DI> half;
+    const auto folded = hn::Add(hn::LowerHalf(half, v[i]), hn::UpperHalf(half, v[i]));
+#if HWY_TARGET == HWY_AVX3
+    part[i] = hn::Add(hn::LowerHalf(d, folded), hn::UpperHalf(d, folded));
+#else
+    part[i] = folded;
+#endif
+  }
+  const auto a = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[0], part[1]),
+                                          hn::InterleaveUpper(d, part[0], part[1])));
+  const auto b = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[2], part[3]),
+                                          hn::InterleaveUpper(d, part[2], part[3])));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, a, b)),
+                 hn::BitCast(d, hn::InterleaveUpper(d64, a, b)));
+}
+
+// The factors of four query heads, those that are not there 0.
+struct Factors {
+  Factors(const ScoreTask& task, int first_row, int rows) {
+    alignas(16) float of_first[4] = {};
+    alignas(16) float of_second[4] = {};
+    for (int r = 0; r < rows; ++r) {
+      of_first[r] = task.factors[first_row + r].first;
+      of_second[r] = task.factors[first_row + r].second;
+    }
+    first = hn::Load(F4(), of_first);
+    second = hn::Load(F4(), of_second);
+  }
+  hn::Vec<F4> first;
+  hn::Vec<F4> second;
+};
+
+// As selection::MomentScore and BoxScore.
+template <bool kBoxes>
+HWY_INLINE hn::Vec<F4> ScoresOf(const Factors& factors, const float* scales,
+                                const hn::Vec<DI> (&first)[4], const hn::Vec<DI> (&second)[4]) {
+  const F4 d;
+  const auto term = [&](hn::Vec<F4> factor, float scale, hn::Vec<D4> sum) HWY_ATTR {
+    return hn::Mul(factor, hn::Mul(hn::Set(d, scale), hn::ConvertTo(d, sum)));
+  };
+  if constexpr (kBoxes) {
+    return term(factors.first, scales[0], hn::Add(SumsOf(first), SumsOf(second)));
+  } else {
+    return hn::Add(term(factors.first, scales[0], SumsOf(first)),
+                   term(factors.second, scales[1], SumsOf(second)));
+  }
+}
+
 // Scores for kRows query heads; Second is the type of the second row's codes.
 template <class Second, int kRows>
 void ScoreRows(const ScoreTask& task, int first_row) {
   const D16 d16;
   const DI di;
+  const F4 d4;
   const int64_t dim = task.head_dim;
   const int64_t query_row = QueryRow(task.head_dim);
   const int16_t* queries = task.queries + first_row * 2 * query_row;
   const std::byte* codes = task.codes;
+  const Factors factors(task, first_row, kRows);
+  auto largest = hn::Neg(hn::Inf(d4));
+  alignas(16) float scores[4];
   for (int64_t block = 0; block < task.blocks; ++block, codes += 2 * dim) {
-    hn::Vec<DI> first[kRows];
-    hn::Vec<DI> second[kRows];
+    hn::Vec<DI> first[4];
+    hn::Vec<DI> second[4];
     auto unused = hn::Zero(di);
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) first[r] = second[r] = hn::Zero(di);
+    for (int r = 0; r < 4; ++r) first[r] = second[r] = hn::Zero(di);
     for (int64_t i = 0; i < dim; i += kLanes16) {
       const V16 row0 = LoadCodes16<int8_t>(codes, i, dim);
       const V16 row1 = LoadCodes16<Second>(codes + dim, i, dim);
@@ -200,23 +262,19 @@ void ScoreRows(const ScoreTask& task, int first_row) {
                                                   second[r], unused);
       }
     }
-    const float* scales = task.scales + 2 * block;
+    const auto score =
+        ScoresOf<std::is_signed_v<Second>>(factors, task.scales + 2 * block, first, second);
+    largest = hn::IfThenElse(hn::Gt(score, largest), score, largest);
+    hn::Store(score, d4, scores);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const int row = first_row + r;
-      const selection::QueryFactors& factors = task.factors[row];
-      float score;
-      if constexpr (std::is_signed_v<Second>) {
-        const auto sum = hn::SumOfLanes(di, hn::Add(first[r], second[r]));
-        score = selection::BoxScore(factors, scales[0], hn::GetLane(sum));
-      } else {
-        score =
-            selection::MomentScore(factors, scales[0], hn::GetLane(hn::SumOfLanes(di, first[r])),
-                                   scales[1], hn::GetLane(hn::SumOfLanes(di, second[r])));
-      }
-      task.scores[row * task.score_stride + block] = score;
-      task.largest[row] = score > task.largest[row] ? score : task.largest[row];
+      task.scores[(first_row + r) * task.score_stride + block] = scores[r];
     }
+  }
+  hn::Store(largest, d4, scores);
+  for (int r = 0; r < kRows; ++r) {
+    float& all = task.largest[first_row + r];
+    all = std::max(all, scores[r]);
   }
 }
 
@@ -224,8 +282,16 @@ template <class Second>
 void ScoreAs(const ScoreTask& task) {
   int row = 0;
   for (; row + 4 <= task.group; row += 4) ScoreRows<Second, 4>(task, row);
-  for (; row + 2 <= task.group; row += 2) ScoreRows<Second, 2>(task, row);
-  if (row < task.group) ScoreRows<Second, 1>(task, row);
+  switch (task.group - row) {
+    case 3:
+      return ScoreRows<Second, 3>(task, row);
+    case 2:
+      return ScoreRows<Second, 2>(task, row);
+    case 1:
+      return ScoreRows<Second, 1>(task, row);
+    default:
+      return;
+  }
 }
 
 void Score(const ScoreTask& task) {
