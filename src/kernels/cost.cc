@@ -138,11 +138,11 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
   WorkCost cost{.name = "select blocks"};
   for (const SelectItem& item : items) {
     const int64_t blocks = item.keys.heads * item.keys.blocks;
-    const int64_t far =
+    const int64_t left_out =
         item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
     cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes()) +
                   item.keys.heads * group * format.head_dim * activation_bytes +
-                  (blocks - far) * static_cast<int64_t>(sizeof(int32_t));
+                  (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
     cost.flops += blocks * group * (4 * int64_t{format.head_dim} + 40);
   }
   return cost;
