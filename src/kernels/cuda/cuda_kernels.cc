@@ -25,6 +25,7 @@
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/scoring.h"
 #include "kernels/cuda/sdpa.h"
+#include "kernels/cuda/selection.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/items.h"
 
@@ -74,6 +75,10 @@ class CudaKernels final : public Kernels {
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cuda::SupportsAttention(request);
+  }
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return cuda::CanSelect(format, summary, group);
   }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
@@ -280,6 +285,35 @@ class CudaKernels final : public Kernels {
     Call call(stream, {"sinks", 8 * tokens * heads * head_dim, tokens * heads * head_dim});
     call.Check(cuda::AddSinks(call.native(), sink_logits, tokens, heads, head_dim, o, lse),
                "sinks");
+  }
+
+  void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    HEADWAY_CHECK(cuda::CanSelect(format, summary, 1));
+    Call call(stream, cuda::SummarizeCost(format, summary, items));
+    for (const SummarizeItem& item : items) {
+      call.Check(cuda::Summarize(call.native(), format, summary, item), "summarizing blocks");
+    }
+  }
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
+    Call call(stream, cuda::SelectCost(format, summary, group, items));
+    for (const SelectItem& item : items) {
+      call.Check(cuda::SelectBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
+                 "selecting blocks");
+    }
+  }
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
+    Call call(stream, cuda::AttendBlocksCost(format, group, items));
+    for (const AttendBlocksItem& item : items) {
+      call.Check(cuda::AttendBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
+                 "attention to blocks");
+    }
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
