@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 #include "base/bytes.h"
@@ -25,11 +26,11 @@ constexpr int kHeadsMax = 65535 / kGroupMax;  // of a grid
 constexpr int64_t kBlocksMax = int64_t{1} << 24;
 
 // Places that one launch brings into the table.
-constexpr int kPlacesPerLaunch = 248;
+constexpr int kPlacesPerLaunch = 496;
 struct PlacesWork {
-  SegmentPlace* to;
+  const std::byte** to;
   int32_t count;
-  SegmentPlace places[kPlacesPerLaunch];
+  const std::byte* places[kPlacesPerLaunch];
 };
 static_assert(sizeof(PlacesWork) <= 4096);
 static_assert(sizeof(ScoreWork) <= 4096 && sizeof(AttendWork) <= 4096);
@@ -42,11 +43,10 @@ __global__ void __launch_bounds__(kPlacesPerLaunch)
 }
 
 bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
-  const int64_t groups = keys.group_heads > 0 ? CeilDiv(keys.heads, keys.group_heads) : 0;
-  const auto segments = static_cast<int64_t>(keys.segments.size());
-  return keys.heads > 0 && keys.heads <= kHeadsMax && groups > 0 && keys.blocks <= kBlocksMax &&
-         keys.segment_blocks > 0 && segments % groups == 0 &&
-         segments / groups * keys.segment_blocks >= keys.blocks &&
+  return keys.heads > 0 && keys.heads <= kHeadsMax && keys.group_heads > 0 &&
+         keys.blocks <= kBlocksMax && keys.segment_blocks > 0 &&
+         std::ssize(keys.segments) % keys.head_groups() == 0 &&
+         keys.group_segments() * keys.segment_blocks >= keys.blocks &&
          CanSelect(shape.format, shape.summary, shape.group);
 }
 
@@ -107,17 +107,16 @@ int Multiprocessors() {
   return count;
 }
 
-cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, SegmentPlace* places,
-                      BlockTable& table) {
+cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
+                      const std::byte** places, BlockTable& table) {
   const size_t segments = keys.segments.size();
-  table.group_segments =
-      static_cast<int32_t>(static_cast<int64_t>(segments) / CeilDiv(keys.heads, keys.group_heads));
+  table.group_segments = static_cast<int32_t>(keys.group_segments());
   table.group_heads = keys.group_heads;
   table.blocks = static_cast<int32_t>(keys.blocks);
   table.segment_blocks = static_cast<int32_t>(std::min(keys.segment_blocks, kBlocksMax));
   table.table = nullptr;
   if (segments <= size_t{kInlinePlaces}) {
-    std::copy(keys.segments.begin(), keys.segments.end(), table.places);
+    for (size_t i = 0; i < segments; ++i) table.places[i] = keys.segments[i].*member;
     return cudaSuccess;
   }
   table.table = places;
@@ -126,7 +125,7 @@ cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, SegmentPlace
     const size_t count = std::min(segments - at, size_t{kPlacesPerLaunch});
     work.to = places + at;
     work.count = static_cast<int32_t>(count);
-    std::copy_n(keys.segments.begin() + static_cast<std::ptrdiff_t>(at), count, work.places);
+    for (size_t i = 0; i < count; ++i) work.places[i] = keys.segments[at + i].*member;
     const cudaError_t error = LaunchKernel(WritePlaces, 1, kPlacesPerLaunch, 0, stream, work);
     if (error != cudaSuccess) return error;
   }
@@ -216,7 +215,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   score.codes_head_stride = keys.codes_head_stride;
   score.scales_offset = keys.scales_offset;
   score.scales_head_stride = keys.scales_head_stride;
-  cudaError_t error = MakeTable(stream, keys, scratch.places, score.table);
+  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::summary, scratch.places, score.table);
   if (error != cudaSuccess) return error;
   // Two blocks of threads a multiprocessor, of 128 of a head's blocks at least.
   constexpr int64_t kTileBlocks = 128;
@@ -267,7 +266,8 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   const SelectionScratch scratch =
       SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
                            static_cast<int64_t>(keys.segments.size()));
-  const cudaError_t error = MakeTable(stream, keys, scratch.places, work.table);
+  const cudaError_t error =
+      MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
   return error == cudaSuccess ? Launch(stream, shape.format, work) : error;
 }
 

@@ -79,7 +79,7 @@ __device__ Strip FindStrip(const AttendWork& work, const PartOf& part, int index
   const int listed = part.part * work.split_blocks + at;
   if (at >= work.split_blocks || listed >= part.blocks) return {nullptr, nullptr, 0};
   int block = __ldcg(work.listed + part.head * work.capacity + listed);
-  const std::byte* slab = work.table.Find(part.head, block).slab;
+  const std::byte* slab = work.table.Find(part.head, block);
   const int of_page = work.page_slots / work.block_slots;
   const int page = block / of_page;
   const int slot = (block - page * of_page) * work.block_slots + (index - at * of_block) * 8;

@@ -16,19 +16,19 @@ namespace headway::cuda {
 
 // Segments whose places travel in the parameters of a launch; more lie in a table in scratch
 // memory, which costs launches that write it.
-inline constexpr int kInlinePlaces = 216;
+inline constexpr int kInlinePlaces = 472;
 
-// BlockedKeys as kernels have them.
+// BlockedKeys as kernels have them: where the segments' slabs lie, or their summaries.
 struct BlockTable {
-  const SegmentPlace* table;  // null: `places` has them
-  int32_t group_segments;     // segments of a head group
+  const std::byte* const* table;  // null: `places` has them
+  int32_t group_segments;         // segments of a head group
   int32_t group_heads;
   int32_t blocks;
   int32_t segment_blocks;
-  SegmentPlace places[kInlinePlaces];
+  const std::byte* places[kInlinePlaces];
 
   // The segment of a head's block. The block's number within its segment is left in `block`.
-  __device__ SegmentPlace Find(int head, int& block) const {
+  __device__ const std::byte* Find(int head, int& block) const {
     const int segment = block / segment_blocks;
     block -= segment * segment_blocks;
     const int index = head / group_heads * group_segments + segment;
@@ -51,12 +51,12 @@ struct SelectionScratch {
   };
   static_assert(sizeof(QuerySums) + kTilesMax * sizeof(float) <= 1024);
 
-  float* scores;          // [query heads, blocks]; then weights, u32
-  uint16_t* codes;        // [heads, blocks]
-  uint32_t* histograms;   // [heads, kWorthCodes]
-  SegmentPlace* places;   // [segments]
-  QuerySums* query_sums;  // [query heads]
-  float* maxima;          // [query heads, kTilesMax]
+  float* scores;             // [query heads, blocks]; then weights, u32
+  uint16_t* codes;           // [heads, blocks]
+  uint32_t* histograms;      // [heads, kWorthCodes]
+  const std::byte** places;  // [segments]
+  QuerySums* query_sums;     // [query heads]
+  float* maxima;             // [query heads, kTilesMax]
 
   static SelectionScratch Of(std::byte* memory, int heads, int group, int64_t blocks,
                              int64_t segments) {
@@ -71,7 +71,7 @@ struct SelectionScratch {
     scratch.scores = reinterpret_cast<float*>(take(query_heads * blocks * 4));
     scratch.codes = reinterpret_cast<uint16_t*>(take(heads * blocks * 2));
     scratch.histograms = reinterpret_cast<uint32_t*>(take(int64_t{heads} * 2048 * 4));
-    scratch.places = reinterpret_cast<SegmentPlace*>(
+    scratch.places = reinterpret_cast<const std::byte**>(
         take(segments * static_cast<int64_t>(sizeof(SegmentPlace))));
     scratch.query_sums = reinterpret_cast<QuerySums*>(memory);
     scratch.maxima = reinterpret_cast<float*>(scratch.query_sums + query_heads);
@@ -83,9 +83,11 @@ static_assert(selection::kWorthCodes == 2048);
 // Multiprocessors of the current device.
 int Multiprocessors();
 
-// The table of `keys`; enqueues what fills `places` where they do not fit into it.
-cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, SegmentPlace* places,
-                      BlockTable& table);
+// The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`
+// where the table has no room for them.
+using PlaceMember = const std::byte* SegmentPlace::*;
+cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
+                      const std::byte** places, BlockTable& table);
 
 // --- The steps of SelectBlocks.
 

@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
       record[half] = nullptr;
       scales[half] = make_float2(0.0f, 0.0f);
       if (block >= blocks) continue;
-      const std::byte* summary = work.table.Find(head, block).summary;
+      const std::byte* summary = work.table.Find(head, block);
       record[half] =
           summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
       scales[half] = __ldcg(reinterpret_cast<const float2*>(
