@@ -79,12 +79,13 @@ constexpr float ShareOf(uint32_t weight, uint64_t sum) {
 
 // --- Worth: the sum of a group's shares, added from its first query head on, in [0, 64].
 inline constexpr int kWorthCodes = 2048;
+inline constexpr int kWorthSteps = 5;  // bits behind the exponent
+inline constexpr uint32_t kLeastWorth = (127 - 57)
+                                        << kWorthSteps;  // of 2^-57: 64 powers of two fit
 constexpr uint32_t WorthCode(float worth) {
-  constexpr int kSteps = 5;                          // bits behind the exponent
-  constexpr uint32_t kLeast = (127 - 57) << kSteps;  // of 2^-57: 64 powers of two fit
-  const uint32_t code = std::bit_cast<uint32_t>(worth) >> (23 - kSteps);
-  if (code <= kLeast) return 0;
-  return code - kLeast < kWorthCodes ? code - kLeast : kWorthCodes - 1;
+  const uint32_t code = std::bit_cast<uint32_t>(worth) >> (23 - kWorthSteps);
+  if (code <= kLeastWorth) return 0;
+  return code - kLeastWorth < kWorthCodes ? code - kLeastWorth : kWorthCodes - 1;
 }
 
 }  // namespace headway::selection

@@ -28,8 +28,10 @@ float Rounded(float value, DType dtype) {
   return LoadAsFloat(bytes, 0, dtype);
 }
 
-// Empty where the numbers agree. NaN agrees with NaN alone, an infinity with itself.
-std::string Compare(const char* what, size_t at, double expected, double actual, double tolerance) {
+}  // namespace
+
+std::string CompareNumbers(const char* what, size_t at, double expected, double actual,
+                           double tolerance) {
   const bool same = std::isfinite(expected) ? std::abs(expected - actual) <= tolerance
                     : std::isnan(expected)  ? std::isnan(actual)
                                             : expected == actual;
@@ -39,8 +41,6 @@ std::string Compare(const char* what, size_t at, double expected, double actual,
          std::to_string(std::abs(expected - actual)) + ", may be off by " +
          std::to_string(tolerance);
 }
-
-}  // namespace
 
 double UnitOf(DType dtype) {
   return dtype == DType::kF32 ? kUnit : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
@@ -206,7 +206,8 @@ void AttentionProblem::MeasureRows() {
   const int64_t step = spec.split == 0 ? std::max<int64_t>(spec.count, 1) : spec.split;
   const auto dim = static_cast<size_t>(spec.format.head_dim);
   rows_.assign(static_cast<size_t>(parts() * spec.tokens * query_heads()), {});
-  for (Row& row : rows_) row.values = spec.merge ? 6 : 1;  // of the states that are merged into
+  for (StateReach& row : rows_)
+    row.values = spec.merge ? 6 : 1;  // of the states that are merged into
   for (int kv_head = 0; kv_head < spec.heads; ++kv_head) {
     for (int64_t key = 0; key < spec.count; ++key) {
       const std::vector<double> k = kv.KeyReach(kv_head, key);
@@ -224,7 +225,7 @@ void AttentionProblem::MeasureRows() {
           }
           // A rotated key has the same norm, its elements are others.
           if (spec.rotary_dim > 0) sum = std::sqrt(q_squares * k_squares);
-          Row& row = RowAt(key / step, token, head);
+          StateReach& row = RowAt(key / step, token, head);
           row.logits = std::max(row.logits, std::abs(double{spec.params.scale}) * sum);
           row.values = std::max(row.values, largest);
           ++row.keys;
@@ -241,32 +242,38 @@ void AttentionProblem::MeasureRows() {
 // combination of values, so |o - o'| <= (2 delta + 8u + 2 n u) max |v|. The log of the sum is off
 // by half of that, and rounds. Merging and the final division add a few u. What an implementation
 // rounds further is added to the weights, or to o by the magnitudes that it is a share of.
+StateTolerance ToleranceOf(const AttentionPrecision& precision, int head_dim, float softcap,
+                           const StateReach& reach, double lse) {
+  const double units = precision.dim_units * head_dim + 16 * std::max(1.0, precision.dim_units);
+  const double delta =
+      (units * kUnit + precision.logit) * reach.logits + 8 * kUnit * double{softcap};
+  const double weights =
+      2 * delta + (24 + 2 * static_cast<double>(reach.keys) + precision.more_units) * kUnit;
+  const double in_sum = precision.weight_in_sum ? precision.weight : 0;
+  const double values = precision.values != 0 ? precision.values : reach.values;
+  return {.o = precision.slack * (weights + precision.weight) * values,
+          .lse = precision.slack / 2 * (weights + in_sum) + 4 * kUnit +
+                 4 * precision.slack * kUnit * std::abs(lse)};
+}
+
 std::string AttentionProblem::RowDisagreement(const AttentionPrecision& precision,
                                               const AttentionOutputs& expected,
-                                              const AttentionOutputs& actual, const Row& row,
+                                              const AttentionOutputs& actual, const StateReach& row,
                                               size_t o_at, size_t lse_at) const {
-  const double dim = spec.format.head_dim;
-  const double units = precision.dim_units * dim + 16 * std::max(1.0, precision.dim_units);
-  const double delta =
-      (units * kUnit + precision.logit) * row.logits + 8 * kUnit * double{spec.params.softcap};
-  const double weights =
-      2 * delta + (24 + 2 * static_cast<double>(row.keys) + precision.more_units) * kUnit;
-  const double in_sum = precision.weight_in_sum ? precision.weight : 0;
+  const StateTolerance allowed =
+      ToleranceOf(precision, spec.format.head_dim, spec.params.softcap, row, expected.lse[lse_at]);
   if (!actual.lse.empty()) {
-    const double lse = expected.lse[lse_at];
-    const double tolerance = precision.slack / 2 * (weights + in_sum) + 4 * kUnit +
-                             4 * precision.slack * kUnit * std::abs(lse);
-    std::string wrong = Compare("lse", lse_at, lse, actual.lse[lse_at], tolerance);
+    std::string wrong =
+        CompareNumbers("lse", lse_at, expected.lse[lse_at], actual.lse[lse_at], allowed.lse);
     if (!wrong.empty()) return wrong;
   }
-  const double values = precision.values != 0 ? precision.values : row.values;
   for (size_t i = o_at; i < o_at + static_cast<size_t>(spec.format.head_dim); ++i) {
-    double tolerance = precision.slack * (weights + precision.weight) * values;
+    double tolerance = allowed.o;
     if (precision.magnitude != 0) tolerance += precision.magnitude * double{magnitudes_[i]};
     if (precision.result != 0) {
       tolerance += precision.result * std::abs(double{expected.o[i]}) + kUnit;
     }
-    std::string wrong = Compare("o", i, expected.o[i], actual.o[i], tolerance);
+    std::string wrong = CompareNumbers("o", i, expected.o[i], actual.o[i], tolerance);
     if (!wrong.empty()) return wrong;
   }
   return "";
@@ -288,7 +295,7 @@ std::string AttentionProblem::MassDisagreement(const AttentionPrecision& precisi
                                   8 * double{spec.params.softcap});
     const auto sums = static_cast<double>(2 * spec.count + spec.tokens * spec.group);
     const double tolerance = (2 * delta + (24 + sums) * kUnit) * (1 + double{expected.mass[at]});
-    std::string wrong = Compare("mass", at, expected.mass[at], actual.mass[at], tolerance);
+    std::string wrong = CompareNumbers("mass", at, expected.mass[at], actual.mass[at], tolerance);
     if (!wrong.empty()) return wrong;
   }
   return "";

@@ -63,6 +63,25 @@ struct AttentionPrecision {
   double result = 0;          // rounding of the output
 };
 
+// What the error of one row's state depends on.
+struct StateReach {
+  double logits = 0;  // the largest |scale| * sum of |q_i| |k_i| of a key that the row sees
+  double values = 0;  // the largest magnitude of a value
+  int64_t keys = 0;   // that it sees
+};
+
+// What a state may be off by: its o, but for what is relative to results and magnitudes, and lse.
+struct StateTolerance {
+  double o = 0;
+  double lse = 0;
+};
+StateTolerance ToleranceOf(const AttentionPrecision& precision, int head_dim, float softcap,
+                           const StateReach& reach, double lse);
+
+// Empty where the numbers agree. NaN agrees with NaN alone, an infinity with itself.
+std::string CompareNumbers(const char* what, size_t at, double expected, double actual,
+                           double tolerance);
+
 // One item with its memory on the host. Outputs are poisoned, or hold a random state to merge into:
 // some such states have seen no key, and their o is poisoned, too.
 class AttentionProblem {
@@ -98,28 +117,21 @@ class AttentionProblem {
   AttentionOutputs outputs;
 
  private:
-  // What the error of one row's result depends on.
-  struct Row {
-    double logits = 0;  // the largest |scale| * sum of |q_i| |k_i| of a key that the row sees
-    double values = 0;  // the largest magnitude of a value
-    int64_t keys = 0;   // that it sees
-  };
-
   void FillState(Random& random);
   bool Visible(int64_t token, int64_t key) const;
   void MeasureRows();
   // o of attention to the magnitudes of the values.
   std::vector<float> Magnitudes();
-  Row& RowAt(int64_t part, int64_t token, int64_t head) {
+  StateReach& RowAt(int64_t part, int64_t token, int64_t head) {
     return rows_[static_cast<size_t>((part * spec.tokens + token) * query_heads() + head)];
   }
   std::string RowDisagreement(const AttentionPrecision& precision, const AttentionOutputs& expected,
-                              const AttentionOutputs& actual, const Row& row, size_t o_at,
+                              const AttentionOutputs& actual, const StateReach& row, size_t o_at,
                               size_t lse_at) const;
   std::string MassDisagreement(const AttentionPrecision& precision,
                                const AttentionOutputs& expected, const AttentionOutputs& actual);
 
-  std::vector<Row> rows_;
+  std::vector<StateReach> rows_;
   std::vector<float> magnitudes_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/half.h"
@@ -161,14 +162,19 @@ std::vector<double> PagedKv::Reach(int head, int64_t key, bool of_keys) const {
   const std::byte* params = coded_.bytes.data() + coded_.params +
                             head * coded_.run.params_head_stride +
                             slot / format.page_slots * coded_.run.params_page_stride;
+  return CodesReach(format, params, slot % format.page_slots, of_keys, std::move(row));
+}
+
+std::vector<double> CodesReach(const PageFormat& format, const std::byte* params, int64_t slot,
+                               bool of_keys, std::vector<double> row) {
   for (size_t i = 0; i < row.size(); ++i) {
     const auto channel = static_cast<int64_t>(i);
     const double zero =
-        of_keys ? LoadAsFloat(params, format.head_dim + channel, DType::kBF16)
-                : LoadAsFloat(params + KeyParamBytes(format),
-                              (ValueGroups(format) + channel / kValueGroup) * format.page_slots +
-                                  slot % format.page_slots,
-                              DType::kBF16);
+        of_keys
+            ? LoadAsFloat(params, format.head_dim + channel, DType::kBF16)
+            : LoadAsFloat(params + KeyParamBytes(format),
+                          (ValueGroups(format) + channel / kValueGroup) * format.page_slots + slot,
+                          DType::kBF16);
     row[i] = std::abs(zero) + std::abs(row[i] - zero);
   }
   return row;

@@ -26,6 +26,11 @@ struct PageLayout {
   bool values_first = false;
 };
 
+// How large what is added up for each element of a decoded row can be: the zero of its parameters
+// and the rest apart. `slot` is the row's in its page.
+std::vector<double> CodesReach(const PageFormat& format, const std::byte* params, int64_t slot,
+                               bool of_keys, std::vector<double> row);
+
 // Numbers of a normal distribution in slots [first_slot, first_slot + count) of every head; all
 // bytes that no such slot owns are 0xFF, which is NaN in every dtype. In an encoding the pages are
 // full, and what lies around their codes and parameters is poisoned.

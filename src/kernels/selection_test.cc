@@ -1,0 +1,201 @@
+// Examples of selection worked by hand, and random problems by the definition.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "base/env.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/ref/ref_kernels.h"
+#include "kernels/ref/ref_selection.h"
+#include "kernels/selection_math.h"
+#include "kernels/testing/selection_problem.h"
+
+namespace headway {
+namespace {
+
+using selection::ScaleOf;
+using selection::WorthCode;
+using testing::ElementsAre;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(SelectionMathTest, NearestRoundsHalvesToEven) {
+  Random random(1);
+  for (int i = 0; i < 100000; ++i) {
+    const float x = 40000.0f * random.Normal();
+    ASSERT_EQ(selection::Nearest(x), static_cast<int32_t>(std::nearbyint(x))) << x;
+  }
+  EXPECT_EQ(selection::Nearest(0.5f), 0);
+  EXPECT_EQ(selection::Nearest(1.5f), 2);
+  EXPECT_EQ(selection::Nearest(-2.5f), -2);
+  EXPECT_EQ(selection::Nearest(-0.0f), 0);
+}
+
+TEST(SelectionMathTest, RowsHaveNoScaleAtTheEndsOfTheRange) {
+  for (const float largest : {0.0f, 0x1p-149f, 0x1p-100f, 0x1p100f, kInfinity, kNan}) {
+    EXPECT_EQ(ScaleOf(largest, 127).scale, 0.0f) << largest;
+    EXPECT_EQ(ScaleOf(largest, 127).inverse, 0.0f) << largest;
+  }
+  for (const float largest : {0x1.8p-100f, 1.0f, 0x1.fp99f}) {
+    for (const float levels : {127.0f, 255.0f, 32767.0f}) {
+      const selection::RowScale row = ScaleOf(largest, levels);
+      EXPECT_TRUE(std::isnormal(row.scale) && std::isnormal(row.inverse));
+      EXPECT_EQ(selection::Nearest(largest * row.inverse), static_cast<int32_t>(levels));
+      EXPECT_EQ(selection::Nearest(-largest * row.inverse), -static_cast<int32_t>(levels));
+    }
+  }
+}
+
+TEST(SelectionMathTest, TheLargestBitsShowWhatIsNotFinite) {
+  using selection::SizeBits;
+  EXPECT_LT(SizeBits(0.0f), SizeBits(-0x1p-149f));
+  EXPECT_EQ(SizeBits(-2.0f), SizeBits(2.0f));
+  EXPECT_LT(SizeBits(std::numeric_limits<float>::max()), SizeBits(-kInfinity));
+  EXPECT_LT(SizeBits(kInfinity), SizeBits(-kNan));
+}
+
+TEST(SelectionMathTest, WorthCodesGrowWithWorth) {
+  EXPECT_EQ(WorthCode(0.0f), 0u);
+  EXPECT_EQ(WorthCode(0x1p-149f), 0u);
+  EXPECT_EQ(WorthCode(0x1p-57f), 0u);
+  EXPECT_EQ(WorthCode(64.0f), 63u * 32);
+  uint32_t before = 0;
+  for (uint32_t bits = 0; bits < 0x43000000u; bits += 0x1003u) {  // up to 128
+    const uint32_t code = WorthCode(std::bit_cast<float>(bits));
+    ASSERT_GE(code, before);
+    ASSERT_LE(code, before + 1);
+    ASSERT_LT(code, static_cast<uint32_t>(selection::kWorthCodes));
+    before = code;
+  }
+  EXPECT_LT(WorthCode(kNan), static_cast<uint32_t>(selection::kWorthCodes));
+}
+
+TEST(SelectionMathTest, SharesOfAllBlocksAddUpToOne) {
+  EXPECT_EQ(selection::ShareWeight(3.0f, 3.0f), uint32_t{1} << selection::kShareBits);
+  EXPECT_EQ(selection::ShareWeight(3.0f, -kInfinity), 0u);
+  EXPECT_NEAR(selection::ShareWeight(1.0f, 0.0f) * 0x1p-31, std::exp(-1.0), 1e-8);
+  const uint64_t sum = uint64_t{1} << 33;
+  EXPECT_EQ(4 * selection::ShareOf(uint32_t{1} << 31, sum), 1.0f);
+}
+
+// One head of dimension 2 in one segment: pages of one block of two slots.
+struct Small {
+  explicit Small(const std::vector<float>& numbers, SummaryKind kind = SummaryKind::kMoments)
+      : keys(numbers), blocks(std::ssize(numbers) / 4) {
+    format = {.dtype = DType::kF32, .page_slots = 2, .head_dim = 2};
+    summary = {.kind = kind, .block_slots = 2};
+    memory.assign(static_cast<size_t>(blocks * 12), std::byte{0});
+    SummarizeItem item;
+    item.keys.k = reinterpret_cast<std::byte*>(keys.data());
+    item.keys.page_stride = 16;
+    item.keys.count = 2 * blocks;
+    item.codes = memory.data();
+    item.scales = scales();
+    ref::Summarize(format, summary, {&item, 1});
+  }
+  float* scales() { return reinterpret_cast<float*>(memory.data() + 4 * blocks); }
+  std::vector<int> Codes(int64_t block) const {
+    std::vector<int> codes;
+    for (int64_t i = 4 * block; i < 4 * block + 4; ++i) {
+      codes.push_back(static_cast<int8_t>(memory[static_cast<size_t>(i)]));
+    }
+    return codes;
+  }
+  std::vector<int32_t> List(std::vector<float> q, const SelectionBudget& budget) {
+    const SegmentPlace place = {nullptr, memory.data()};
+    std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
+    int32_t count = -1;
+    const SelectItem item = {.q = q.data(),
+                             .keys = {.segments = {&place, 1},
+                                      .heads = 1,
+                                      .blocks = blocks,
+                                      .segment_blocks = blocks,
+                                      .scales_offset = 4 * blocks},
+                             .budget = budget,
+                             .blocks = list.data(),
+                             .capacity = blocks,
+                             .counts = &count};
+    ref::SelectBlocks(format, summary, 1, 1.0f, {&item, 1});
+    list.resize(static_cast<size_t>(count));
+    return list;
+  }
+
+  PageFormat format;
+  SummaryFormat summary;
+  std::vector<float> keys;
+  int64_t blocks;
+  std::vector<std::byte> memory;
+};
+
+TEST(SelectionTest, MomentsAreCodesOfMeanAndVariance) {
+  // Means 2 and -1, variances 1 and 0; then a block of zeros, and one with NaN.
+  Small small({1, -1, 3, -1, 0, 0, 0, 0, kNan, 1, 2, 1});
+  EXPECT_THAT(small.Codes(0), ElementsAre(127, -64, -1, 0));  // 255 as a signed byte
+  EXPECT_EQ(small.scales()[0], 2.0f / 127.0f);
+  EXPECT_EQ(small.scales()[1], 1.0f / 255.0f);
+  EXPECT_THAT(small.Codes(1), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(small.Codes(2), ElementsAre(0, 0, 0, 0));
+  for (int i = 2; i < 6; ++i) EXPECT_EQ(small.scales()[i], 0.0f);
+}
+
+TEST(SelectionTest, BoxesAreCodesOfTheLeastAndTheGreatest) {
+  Small small({1, -1, 4, 2}, SummaryKind::kBoxes);
+  EXPECT_THAT(small.Codes(0), ElementsAre(32, -32, 127, 64));
+  EXPECT_EQ(small.scales()[0], 4.0f / 127.0f);
+  EXPECT_EQ(small.scales()[1], 4.0f / 127.0f);
+}
+
+TEST(SelectionTest, ListsTheNearBlocksAndTheBestOfTheFarOnes) {
+  // The first channels of six blocks: 0, 1, 5, 1, 3, 0.
+  Small small({0, 9, 0, 9, 1, 0, 1, 0, 5, 0, 5, 0, 1, 0, 1, 0, 3, 0, 3, 0, 0, 9, 0, 9});
+  const auto list = [&](int64_t begin, int64_t end, int64_t count) {
+    return small.List({1, 0}, {.far_begin = begin, .far_end = end, .far_blocks = count});
+  };
+  EXPECT_THAT(list(1, 5, 0), ElementsAre(0, 5));
+  EXPECT_THAT(list(1, 5, 1), ElementsAre(0, 2, 5));
+  EXPECT_THAT(list(1, 5, 2), ElementsAre(0, 2, 4, 5));
+  EXPECT_THAT(list(1, 5, 3), ElementsAre(0, 1, 2, 4, 5));  // of equals the first
+  EXPECT_THAT(list(0, 6, 1), ElementsAre(2));
+  EXPECT_THAT(list(0, 6, 6), ElementsAre(0, 1, 2, 3, 4, 5));
+  // Against the channel the least are best.
+  EXPECT_THAT(small.List({-1, 0}, {.far_begin = 1, .far_end = 5, .far_blocks = 2}),
+              ElementsAre(0, 1, 3, 5));
+}
+
+// A block whose keys differ may hold one that a query wants, though their mean is the same.
+TEST(SelectionTest, VarianceCounts) {
+  Small small({1, 0, 1, 0, 4, 0, -2, 0, 1, 0, 1, 0});
+  EXPECT_THAT(small.List({1, 0}, {.far_begin = 0, .far_end = 3, .far_blocks = 1}), ElementsAre(1));
+}
+
+TEST(SelectionTest, TheDefinitionAgreesWithItselfWhereverPagesLie) {
+  const std::unique_ptr<Kernels> kernels = NewRefKernels();
+  const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
+  const std::unique_ptr<Stream> stream = *device->NewStream(Lane::kCompute);
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed), same(seed), places(seed), others(seed + 1000);
+    const SelectionCase c = RandomSelectionCase(random);
+    SCOPED_TRACE(c.Name());
+    ASSERT_TRUE(kernels->SupportsSelection(c.format, c.summary, c.group));
+    SelectionProblem problem(c, random, places);
+    SelectionProblem elsewhere(RandomSelectionCase(same), same, others);
+    const std::unique_ptr<SelectionHost> host = NewSelectionHost();
+    const std::vector<std::byte> actual = RunSelection(problem, *kernels, *stream, *host);
+    ASSERT_EQ(problem.Disagreement({}, actual), "");
+    const SelectionOutputs outputs = problem.Outputs(actual);
+    ASSERT_TRUE(outputs == elsewhere.Outputs(elsewhere.Expected()));
+    for (size_t head = 0; head < outputs.counts.size(); ++head) {
+      ASSERT_LE(outputs.counts[head], c.budget.Capacity(c.blocks(), c.heads));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,362 @@
+#include "kernels/testing/selection_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/half.h"
+#include "kernels/page_codec.h"
+
+namespace headway {
+namespace {
+
+constexpr int64_t kAlignment = 16;       // of rows, pages and what strides add up to
+constexpr int64_t kLongAlignment = 256;  // of scratch
+
+int64_t DimBytes(const SelectionCase& c) {
+  return int64_t{c.format.head_dim} * static_cast<int64_t>(sizeof(float));
+}
+
+template <typename T>
+T* At(std::byte* memory, int64_t offset) {
+  return reinterpret_cast<T*>(memory + offset);
+}
+
+}  // namespace
+
+class SelectionProblem::Arena {
+ public:
+  explicit Arena(Random& places) : places_(places) {}
+  int64_t Take(int64_t bytes, int64_t alignment = kAlignment) {
+    const int64_t at = RoundUp(end_ + kAlignment * places_.Below(9) + 1, alignment);
+    end_ = at + bytes;
+    return at;
+  }
+  std::vector<std::byte> Poisoned() const {
+    return std::vector<std::byte>(static_cast<size_t>(end_ + kLongAlignment), std::byte{0xFF});
+  }
+
+ private:
+  Random& places_;
+  int64_t end_ = 0;
+};
+
+std::string SelectionCase::Name() const {
+  std::string name = std::string(DTypeName(format.dtype)) + " " + EncodingName(format.encoding) +
+                     (summary.kind == SummaryKind::kBoxes ? " boxes" : " moments") +
+                     (budget.share == BudgetShare::kHead ? " by head" : " by layer");
+  const auto add = [&](const char* what, auto value) {
+    name += std::string(" ") + what + " " + std::to_string(value);
+  };
+  add("dim", format.head_dim);
+  add("page", format.page_slots);
+  add("block", summary.block_slots);
+  add("heads", heads);
+  add("of groups", group_heads);
+  add("group", group);
+  add("segment", segment_pages);
+  add("pages", pages);
+  add("far from", budget.far_begin);
+  add("to", budget.far_end);
+  add("choose", budget.far_blocks);
+  add("split", split);
+  add("scale", scale);
+  name += " keys " + std::to_string(std::log2(key_size));
+  if (bad_numbers) name += " bad numbers";
+  return name;
+}
+
+SelectionCase RandomSelectionCase(Random& random) {
+  SelectionCase c;
+  c.format.dtype = Pick(random, {DType::kF32, DType::kF16, DType::kBF16});
+  c.format.page_slots = Pick(random, {16, 32, 64, 64});
+  c.format.head_dim = Pick(random, {8, 16, 24, 32, 64, 64, 80, 96, 128, 128, 192, 256});
+  c.format.encoding = Pick(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
+                                    Encoding::kFp8E4M3, Encoding::kInt4});
+  c.summary.kind = Pick(random, {SummaryKind::kMoments, SummaryKind::kBoxes});
+  c.summary.block_slots = Pick(random, {8, 16, 16, 16});
+  if (random.Below(8) == 0) c.summary.block_slots = c.format.page_slots;
+  c.heads = 1 + static_cast<int>(random.Below(5));
+  c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
+  c.group = 1 + static_cast<int>(random.Below(8));
+  c.segment_pages = 1 + static_cast<int>(random.Below(5));
+  c.pages = random.Below(random.Below(3) == 0 ? 40 : 12);
+  const int64_t blocks = c.blocks();
+  c.budget.far_begin = random.Below(std::min<int64_t>(blocks, 4) + 1);
+  c.budget.far_end = std::max(c.budget.far_begin, blocks - random.Below(6));
+  const int64_t far = c.budget.far_end - c.budget.far_begin;
+  c.budget.far_blocks = Pick<int64_t>(random, {0, far, far / 2, far / 4, random.Below(far + 1)});
+  c.budget.share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer});
+  c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
+  c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
+  c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
+  c.bad_numbers = random.Below(4) == 0;
+  return c;
+}
+
+SelectionProblem::SelectionProblem(const SelectionCase& c, Random& random, Random& places)
+    : spec(c), plain_format_(c.format) {
+  HEADWAY_CHECK(SelectionFits(c.format, c.summary, c.group));
+  plain_format_.encoding = Encoding::kNone;
+  capacity_ = c.budget.Capacity(c.blocks(), c.heads) + places.Below(3);
+  parts_ = static_cast<int>(CeilDiv(capacity_ * c.summary.block_slots, c.split) + places.Below(2));
+  LayOut(places);
+  FillKeys(random);
+  if (c.bad_numbers) SpoilKeys(random);
+  if (encoded()) Encode();
+  FillQueries(random);
+}
+
+SelectionProblem::SlabLayout SelectionProblem::LayoutOf(const PageFormat& format,
+                                                        Random& places) const {
+  const auto stride = [&](int64_t bytes) {
+    return RoundUp(bytes + kAlignment * places.Below(5), kAlignment);
+  };
+  SlabLayout layout;
+  layout.page_stride = stride(static_cast<int64_t>(format.closed_bytes()));
+  layout.head_stride = stride(spec.segment_pages * layout.page_stride);
+  layout.v_offset = stride(spec.group_heads * layout.head_stride);
+  layout.bytes = 2 * layout.v_offset;
+  if (format.encoding != Encoding::kNone) {
+    layout.params_offset = layout.bytes;
+    layout.params_head_stride = stride(ParamBytes(format));
+    layout.params_page_stride = stride(spec.group_heads * layout.params_head_stride);
+    layout.bytes += spec.segment_pages * layout.params_page_stride;
+  }
+  return layout;
+}
+
+void SelectionProblem::LayOut(Random& places) {
+  plain_ = LayoutOf(plain_format_, places);
+  closed_ = encoded() ? LayoutOf(spec.format, places) : plain_;
+  const auto segments = static_cast<size_t>(head_groups() * group_segments());
+  const int64_t code_bytes = spec.summary.code_bytes(spec.format.head_dim);
+  const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
+  codes_head_stride_ = segment_blocks * code_bytes + kAlignment * places.Below(4);
+  scales_offset_ = spec.group_heads * codes_head_stride_ + kAlignment * places.Below(4);
+  scales_head_stride_ = 2 * (segment_blocks + places.Below(3));
+  cut_ = places.Below(segment_blocks + 1) * spec.summary.block_slots;
+
+  Arena in_pages(places), in_working(places);
+  std::vector<size_t> order(segments);
+  std::iota(order.begin(), order.end(), size_t{0});
+  for (size_t i = segments; i > 1; --i) {
+    std::swap(order[i - 1], order[static_cast<size_t>(places.Below(static_cast<int64_t>(i)))]);
+  }
+  plain_slabs_.resize(segments);
+  closed_slabs_.resize(segments);
+  summaries_.resize(segments);
+  for (const size_t i : order) {
+    plain_slabs_[i] = in_pages.Take(plain_.bytes);
+    if (encoded()) closed_slabs_[i] = in_pages.Take(closed_.bytes);
+    summaries_[i] = in_working.Take(scales_offset_ + spec.group_heads * scales_head_stride_ *
+                                                         int64_t{sizeof(float)});
+  }
+  pages = in_pages.Poisoned();
+
+  o_part_stride_ = query_heads() * spec.format.head_dim + 4 * places.Below(3);
+  lse_part_stride_ = query_heads() + places.Below(3);
+  q_ = in_working.Take(query_heads() * DimBytes(spec));
+  floats_ = in_working.Take(query_heads() * DimBytes(spec));
+  lists_ = in_working.Take(spec.heads * capacity_ * int64_t{sizeof(int32_t)});
+  counts_ = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
+  o_ = in_working.Take(parts_ * o_part_stride_ * int64_t{sizeof(float)});
+  lse_ = in_working.Take(parts_ * lse_part_stride_ * int64_t{sizeof(float)});
+  scratch_bytes_ =
+      SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments));
+  scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
+  working = in_working.Poisoned();
+}
+
+int64_t SelectionProblem::PlainAt(int64_t head, int64_t slot) const {
+  const int64_t segment = head / spec.group_heads * group_segments() + slot / segment_slots();
+  const int64_t page = slot % segment_slots() / spec.format.page_slots;
+  return plain_slabs_[static_cast<size_t>(segment)] + head % spec.group_heads * plain_.head_stride +
+         page * plain_.page_stride +
+         slot % spec.format.page_slots * static_cast<int64_t>(plain_format_.bytes()) /
+             spec.format.page_slots;
+}
+
+// Keys as caches hold them: channels with large offsets, and neighbours that are like each other.
+// Some blocks are zero, and some the same in every head, so that worths are equal.
+std::vector<float> SelectionProblem::BlockOfKeys(int64_t block, const std::vector<float>& offsets,
+                                                 const std::vector<float>& center,
+                                                 Random& random) const {
+  const auto dim = static_cast<size_t>(spec.format.head_dim);
+  std::vector<float> keys(static_cast<size_t>(spec.summary.block_slots) * dim, 0.0f);
+  const int64_t kind = random.Below(10);
+  if (kind == 0) return keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const float shared = static_cast<float>((block + static_cast<int64_t>(i)) % 3 - 1);
+    keys[i] = kind == 1 ? shared : offsets[i % dim] + center[i % dim] + 0.5f * random.Normal();
+    keys[i] *= spec.key_size;
+  }
+  return keys;
+}
+
+void SelectionProblem::FillKeys(Random& random) {
+  const int64_t dim = spec.format.head_dim;
+  const int64_t slots = spec.summary.block_slots;
+  for (int64_t head = 0; head < spec.heads; ++head) {
+    std::vector<float> offsets(static_cast<size_t>(dim)), center(static_cast<size_t>(dim));
+    for (float& offset : offsets) offset = random.Below(16) == 0 ? 6 * random.Normal() : 0.0f;
+    std::vector<float> keys;
+    for (int64_t block = 0; block < spec.blocks(); ++block) {
+      if (block % 6 == 0)
+        std::generate(center.begin(), center.end(), [&] { return random.Normal(); });
+      // Now and then the block before once more.
+      if (keys.empty() || random.Below(8) != 0) keys = BlockOfKeys(block, offsets, center, random);
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        std::byte* k = pages.data() + PlainAt(head, block * slots + slot);
+        for (int64_t i = 0; i < dim; ++i) {
+          StoreFloat(k, i, spec.format.dtype, keys[static_cast<size_t>(slot * dim + i)]);
+          StoreFloat(k + plain_.v_offset, i, spec.format.dtype, random.Normal());
+        }
+      }
+    }
+  }
+}
+
+void SelectionProblem::SpoilKeys(Random& random) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (int64_t left = spec.heads * spec.blocks() / 20; left > 0; --left) {
+    std::byte* k = pages.data() + PlainAt(random.Below(spec.heads),
+                                          random.Below(spec.pages * spec.format.page_slots));
+    StoreFloat(k, random.Below(spec.format.head_dim), spec.format.dtype,
+               Pick(random, {kPoison, kInfinity, -kInfinity}));
+  }
+}
+
+void SelectionProblem::FillQueries(Random& random) {
+  const int64_t dim = spec.format.head_dim;
+  for (int64_t row = 0; row < query_heads(); ++row) {
+    const bool zero = random.Below(12) == 0;
+    const int64_t bad = spec.bad_numbers && random.Below(6) == 0 ? random.Below(dim) : dim;
+    for (int64_t i = 0; i < dim; ++i) {
+      const float value = i == bad ? kPoison : zero ? 0.0f : random.Normal();
+      StoreFloat(working.data() + q_, row * dim + i, spec.activation, value);
+      StoreFloat(working.data() + floats_, row * dim + i, DType::kF32,
+                 LoadAsFloat(working.data() + q_, row * dim + i, spec.activation));
+    }
+  }
+}
+
+void SelectionProblem::Encode() {
+  const auto run = [&](const SlabLayout& layout, int64_t slab) {
+    PageRun pages_of;
+    pages_of.k = pages.data() + slab;
+    pages_of.v = pages_of.k + layout.v_offset;
+    pages_of.page_stride = layout.page_stride;
+    pages_of.head_stride = layout.head_stride;
+    pages_of.params = pages_of.k + layout.params_offset;
+    pages_of.params_page_stride = layout.params_page_stride;
+    pages_of.params_head_stride = layout.params_head_stride;
+    return pages_of;
+  };
+  for (int64_t head = 0; head < spec.heads; ++head) {
+    for (int64_t page = 0; page < spec.pages; ++page) {
+      const auto segment = static_cast<size_t>(head / spec.group_heads * group_segments() +
+                                               page / spec.segment_pages);
+      EncodePagesItem item;
+      item.from = run(plain_, plain_slabs_[segment]);
+      item.from.params = nullptr;
+      item.to = run(closed_, closed_slabs_[segment]);
+      EncodePageOf(spec.format, item, head % spec.group_heads, page % spec.segment_pages);
+    }
+  }
+}
+
+PageRun SelectionProblem::PlainRun(std::byte* memory, int64_t segment, int64_t slot,
+                                   int64_t count) const {
+  PageRun run;
+  run.k = memory + plain_slabs_[static_cast<size_t>(segment)] +
+          slot / spec.format.page_slots * plain_.page_stride;
+  run.v = run.k + plain_.v_offset;
+  run.page_stride = plain_.page_stride;
+  run.head_stride = plain_.head_stride;
+  run.first_slot = slot % spec.format.page_slots;
+  run.count = count;
+  return run;
+}
+
+std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemory& memory) const {
+  std::vector<SummarizeItem> items;
+  for (int64_t i = 0; i < std::ssize(summaries_); ++i) {
+    const int64_t group = i / group_segments();
+    const int64_t slots = std::min(segment_slots(), spec.pages * spec.format.page_slots -
+                                                        i % group_segments() * segment_slots());
+    const int64_t cut = std::min(cut_, slots);
+    for (const auto& [slot, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, slots - cut}}) {
+      const int64_t block = slot / spec.summary.block_slots;
+      std::byte* summary = memory.working + summaries_[static_cast<size_t>(i)];
+      items.push_back({.keys = PlainRun(memory.pages, i, slot, count),
+                       .heads = static_cast<int>(std::min<int64_t>(
+                           spec.group_heads, spec.heads - group * spec.group_heads)),
+                       .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
+                       .scales = At<float>(summary, scales_offset_) + 2 * block,
+                       .codes_head_stride = codes_head_stride_,
+                       .scales_head_stride = scales_head_stride_});
+    }
+  }
+  return items;
+}
+
+std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memory) const {
+  std::vector<SegmentPlace> segments;
+  for (size_t i = 0; i < summaries_.size(); ++i) {
+    segments.push_back({memory.pages + slabs()[i], memory.working + summaries_[i]});
+  }
+  return segments;
+}
+
+BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const {
+  return {.segments = segments,
+          .heads = spec.heads,
+          .group_heads = spec.group_heads,
+          .blocks = spec.blocks(),
+          .segment_blocks = spec.segment_pages * spec.page_blocks(),
+          .page_stride = closed_.page_stride,
+          .head_stride = closed_.head_stride,
+          .v_offset = closed_.v_offset,
+          .params_offset = closed_.params_offset,
+          .params_page_stride = closed_.params_page_stride,
+          .params_head_stride = closed_.params_head_stride,
+          .codes_head_stride = codes_head_stride_,
+          .scales_offset = scales_offset_,
+          .scales_head_stride = scales_head_stride_};
+}
+
+SelectItem SelectionProblem::Select(const SelectionMemory& memory,
+                                    std::span<const SegmentPlace> segments,
+                                    DType activation) const {
+  return {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
+          .keys = Keys(segments),
+          .budget = spec.budget,
+          .blocks = At<int32_t>(memory.working, lists_),
+          .capacity = capacity_,
+          .counts = At<int32_t>(memory.working, counts_),
+          .scratch = memory.working + scratch_};
+}
+
+AttendBlocksItem SelectionProblem::Attend(const SelectionMemory& memory,
+                                          std::span<const SegmentPlace> segments,
+                                          DType activation) const {
+  return {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
+          .keys = Keys(segments),
+          .blocks = At<int32_t>(memory.working, lists_),
+          .capacity = capacity_,
+          .counts = At<int32_t>(memory.working, counts_),
+          .split = spec.split,
+          .parts = parts_,
+          .o = At<float>(memory.working, o_),
+          .o_part_stride = o_part_stride_,
+          .lse = At<float>(memory.working, lse_),
+          .lse_part_stride = lse_part_stride_,
+          .scratch = memory.working + scratch_};
+}
+
+}  // namespace headway

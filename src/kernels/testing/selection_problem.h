@@ -1,0 +1,154 @@
+// Random problems of selection, run on any backend and compared with kernels/ref, the definition:
+// summaries and lists byte by byte, states within a derived tolerance, and all memory around them.
+#ifndef HEADWAY_KERNELS_TESTING_SELECTION_PROBLEM_H_
+#define HEADWAY_KERNELS_TESTING_SELECTION_PROBLEM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "kernels/kernels.h"
+#include "kernels/testing/attention_problem.h"
+
+namespace headway {
+
+struct SelectionCase {
+  PageFormat format;
+  SummaryFormat summary;
+  int heads = 1;
+  int group_heads = 1;
+  int group = 1;
+  int segment_pages = 1;
+  int64_t pages = 0;  // closed ones of a head
+  SelectionBudget budget;
+  int64_t split = 0;
+  float scale = 1.0f;
+  float key_size = 1.0f;
+  bool bad_numbers = false;        // NaN and infinity in some keys and queries
+  DType activation = DType::kF32;  // of the queries, whose numbers are rounded to it
+
+  int64_t blocks() const { return pages * page_blocks(); }
+  int64_t page_blocks() const { return format.page_slots / summary.block_slots; }
+  std::string Name() const;
+};
+
+// Any dtype, encoding, shape and budget. Pages, heads and parameters lie as a GPU wants them.
+SelectionCase RandomSelectionCase(Random& random);
+
+// Where the two pieces of a problem's memory lie: the pages, which kernels read alone, and all that
+// they work on.
+struct SelectionMemory {
+  std::byte* pages = nullptr;
+  std::byte* working = nullptr;
+};
+
+// What is chosen and computed, without the places where it lies.
+struct SelectionOutputs {
+  std::vector<std::byte> summaries;
+  std::vector<int32_t> lists;    // of each head in order
+  std::vector<int32_t> counts;   // [heads]
+  std::vector<uint32_t> states;  // bits of o and lse of each part and query head
+
+  bool operator==(const SelectionOutputs& other) const = default;
+};
+
+// One sequence and layer in host memory, poisoned where no number of the problem lies. A backend
+// gets copies of both pieces. Where things lie in them depends on `places` alone.
+class SelectionProblem {
+ public:
+  SelectionProblem(const SelectionCase& c, Random& random, Random& places);
+
+  // The calls' items over copies of the memory. q is read in `activation`.
+  std::vector<SummarizeItem> SummarizeItems(const SelectionMemory& memory) const;
+  std::vector<SegmentPlace> Segments(const SelectionMemory& memory) const;
+  SelectItem Select(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
+                    DType activation) const;
+  AttendBlocksItem Attend(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
+                          DType activation) const;
+
+  // The working memory as the definition leaves it after all three calls.
+  const std::vector<std::byte>& Expected();
+  // The first difference of `actual` beyond what `precision` allows, in words, or empty.
+  std::string Disagreement(const AttentionPrecision& precision,
+                           const std::vector<std::byte>& actual);
+  SelectionOutputs Outputs(const std::vector<std::byte>& working) const;
+
+  SelectionCase spec;
+  std::vector<std::byte> pages;
+  std::vector<std::byte> working;
+
+ private:
+  // Hands out offsets of a piece of memory, with gaps between them.
+  class Arena;
+  // How pages of one kind lie in a slab.
+  struct SlabLayout {
+    int64_t page_stride = 0, head_stride = 0, v_offset = 0;
+    int64_t params_offset = 0, params_page_stride = 0, params_head_stride = 0;
+    int64_t bytes = 0;
+  };
+
+  void LayOut(Random& places);
+  SlabLayout LayoutOf(const PageFormat& format, Random& places) const;
+  void FillKeys(Random& random);
+  std::vector<float> BlockOfKeys(int64_t block, const std::vector<float>& offsets,
+                                 const std::vector<float>& center, Random& random) const;
+  void SpoilKeys(Random& random);
+  void FillQueries(Random& random);
+  void Encode();
+  PageRun PlainRun(std::byte* memory, int64_t segment, int64_t slot, int64_t count) const;
+  int64_t PlainAt(int64_t head, int64_t slot) const;  // of K's row
+  BlockedKeys Keys(std::span<const SegmentPlace> segments) const;
+  // How large what is added up for each element of a row of K or V can be.
+  std::vector<double> RowReach(int64_t head, int64_t slot, bool of_keys) const;
+  StateReach ReachOfPart(int64_t head, int64_t member, int64_t part, const int32_t* list,
+                         int64_t count) const;
+  std::string StateDisagreement(const AttentionPrecision& precision,
+                                const std::vector<std::byte>& actual, int64_t part, int64_t row);
+
+  int64_t head_groups() const { return CeilDiv(spec.heads, spec.group_heads); }
+  int64_t group_segments() const { return CeilDiv(spec.pages, spec.segment_pages); }
+  int64_t segment_slots() const { return int64_t{spec.segment_pages} * spec.format.page_slots; }
+  int64_t query_heads() const { return int64_t{spec.heads} * spec.group; }
+  bool encoded() const { return spec.format.encoding != Encoding::kNone; }
+  const std::vector<int64_t>& slabs() const { return encoded() ? closed_slabs_ : plain_slabs_; }
+
+  PageFormat plain_format_;
+  SlabLayout plain_, closed_;         // the same without an encoding
+  std::vector<int64_t> plain_slabs_;  // offsets in pages [head groups, segments]
+  std::vector<int64_t> closed_slabs_;
+  // Of a summary, and offsets of all in working memory.
+  int64_t codes_head_stride_ = 0, scales_offset_ = 0, scales_head_stride_ = 0;
+  std::vector<int64_t> summaries_;  // [head groups, segments]
+  int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
+  int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
+  int64_t capacity_ = 0, o_part_stride_ = 0, lse_part_stride_ = 0;
+  int parts_ = 0;
+  int64_t cut_ = 0;  // pages of a segment that the first of its two items of Summarize covers
+  std::vector<std::byte> expected_;
+};
+
+// Memory of a backend.
+class SelectionHost {
+ public:
+  virtual ~SelectionHost() = default;
+  // A copy of the bytes, aligned to 256, where kernels reach it; it lives as long as this does.
+  virtual std::byte* Put(const std::vector<std::byte>& bytes) = 0;
+  // What lies at `at` once the stream has passed all calls.
+  virtual std::vector<std::byte> Get(const std::byte* at, size_t size) = 0;
+};
+
+// Memory of this machine.
+std::unique_ptr<SelectionHost> NewSelectionHost();
+
+// Runs the three calls on copies of the problem's memory; returns the working memory afterwards.
+std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& kernels,
+                                    Stream& stream, SelectionHost& host);
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_TESTING_SELECTION_PROBLEM_H_
