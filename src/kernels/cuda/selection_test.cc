@@ -62,9 +62,8 @@ class GpuMemory : public SelectionHost {
 // The exponential and the product with log2(e) take some units more than a sum in f32 does. Factors
 // of codes are multiplied in f32.
 AttentionPrecision Precision(const SelectionCase& c) {
-  return {.dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0,
-          .more_units = 40,
-          .slack = 2};
+  return {
+      .dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0, .more_units = 40, .slack = 2};
 }
 
 class CudaSelectionTest : public testing::Test {
@@ -163,8 +162,7 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
       c.group = 2;
       c.segment_pages = 8;
       c.pages = 2303;  // 18,424 blocks, 576 segments
-      c.budget = {
-          .far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 2500, .share = share};
+      c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 2500, .share = share};
       c.split = 128;
       c.scale = 0.25f;
       c.activation = DType::kBF16;
