@@ -46,8 +46,7 @@ struct Rates {
 // Some layers of one context, so many that no cache holds their summaries. They share pages.
 class Context {
  public:
-  Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding,
-          Place place)
+  Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
       : device_(device),
         kernels_(kernels),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding},
@@ -84,8 +83,9 @@ class Context {
   }
   int64_t attend_bytes() const {
     const int64_t pages = (kFarKeys + kFirstKeys + kLastKeys) / format_.page_slots;
-    return kHeads * pages * (2 * static_cast<int64_t>(format_.closed_bytes()) +
-                             (encoded() ? ParamBytes(format_) : 0));
+    return kHeads * pages *
+           (2 * static_cast<int64_t>(format_.closed_bytes()) +
+            (encoded() ? ParamBytes(format_) : 0));
   }
   void Select(int layer) {
     SelectItem item;
@@ -224,8 +224,7 @@ int Main(const std::string& device_name, const Rates& rates) {
   ThreadPool pool(0);
   Budget budget("benchmark", kUnlimited);
   const std::unique_ptr<Backend> backend = Unwrap(NewBackend(device_name, "auto"));
-  const std::unique_ptr<Device> device =
-      Unwrap(backend->NewDevice(Env::Default(), nullptr, false));
+  const std::unique_ptr<Device> device = Unwrap(backend->NewDevice(Env::Default(), nullptr, false));
   const std::unique_ptr<Kernels> kernels = Unwrap(backend->NewKernels(&pool, nullptr));
   KernelLimits limits;
   limits.rows = 1;

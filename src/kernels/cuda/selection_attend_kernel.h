@@ -396,12 +396,12 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
 
 template <Rows kRows, int kDim, int kGroup>
 cudaError_t LaunchAttendKernel(cudaStream_t stream, const AttendWork& work) {
-  constexpr int64_t kOfMultiprocessor = 2;
+  using Shape = AttendShape<kRows, kDim, kGroup>;
+  constexpr int64_t kOfMultiprocessor = Shape::kWarps > 4 ? 1 : 2;  // as registers allow
   const int64_t parts = int64_t{work.heads} * work.parts;
   const dim3 grid(static_cast<unsigned>(std::min(parts, kOfMultiprocessor * Multiprocessors())),
                   static_cast<unsigned>(CeilDiv(work.group, kGroup)));
-  return LaunchKernel(Attend<kRows, kDim, kGroup>, grid,
-                      AttendShape<kRows, kDim, kGroup>::kWarps * kWarp, 0, stream, work);
+  return LaunchKernel(Attend<kRows, kDim, kGroup>, grid, Shape::kWarps * kWarp, 0, stream, work);
 }
 
 template <Rows kRows, int kDim>
