@@ -278,32 +278,31 @@ struct PartStates {
 };
 
 // The lane's eight channels of the queries, times the scale; 0 where there is none.
-template <int kGroup>
-__device__ void LoadQueries(const AttendWork& work, int64_t first, int queries, int sub,
-                            float (&q)[kGroup][8]) {
+template <DType kDType, int kGroup>
+__device__ void LoadQueriesOf(const AttendWork& work, int64_t first, int queries, int sub,
+                              float (&q)[kGroup][8]) {
+  const auto* from = static_cast<const typename ElementOf<kDType>::Type*>(work.q) + first + sub * 8;
 #pragma unroll
   for (int query = 0; query < kGroup; ++query) {
     const bool there = query < queries && sub * 8 < work.head_dim;
-    const int64_t at = first + int64_t{query} * work.head_dim + sub * 8;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float value = 0.0f;
-      if (there) {
-        switch (static_cast<DType>(work.q_dtype)) {
-          case DType::kBF16:
-            value = AsFloat(static_cast<const __nv_bfloat16*>(work.q)[at + i]);
-            break;
-          case DType::kF16:
-            value = AsFloat(static_cast<const __half*>(work.q)[at + i]);
-            break;
-          case DType::kF32:
-            value = static_cast<const float*>(work.q)[at + i];
-            break;
-        }
-      }
-      q[query][i] = value * work.q_scale;
+      q[query][i] = there ? AsFloat(from[int64_t{query} * work.head_dim + i]) * work.q_scale : 0.0f;
     }
   }
+}
+template <int kGroup>
+__device__ void LoadQueries(const AttendWork& work, int64_t first, int queries, int sub,
+                            float (&q)[kGroup][8]) {
+  switch (static_cast<DType>(work.q_dtype)) {
+    case DType::kBF16:
+      return LoadQueriesOf<DType::kBF16>(work, first, queries, sub, q);
+    case DType::kF16:
+      return LoadQueriesOf<DType::kF16>(work, first, queries, sub, q);
+    case DType::kF32:
+      break;
+  }
+  LoadQueriesOf<DType::kF32>(work, first, queries, sub, q);
 }
 
 // Blocks of threads take parts in turn; blockIdx.y says which query heads of the groups.
