@@ -119,4 +119,52 @@ WorkCost ScoreCost(std::span<const ScoreItem> items) {
   return cost;
 }
 
+WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
+                       std::span<const SummarizeItem> items) {
+  WorkCost cost{.name = "summarize"};
+  for (const SummarizeItem& item : items) {
+    const int64_t numbers = item.heads * item.keys.count * format.head_dim;
+    const int64_t blocks = item.heads * item.keys.count / summary.block_slots;
+    cost.bytes += numbers * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                  blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
+    // The sum, then a difference, a product and a sum; or two comparisons.
+    cost.flops += (summary.kind == SummaryKind::kMoments ? 4 : 2) * numbers;
+  }
+  return cost;
+}
+
+WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
+                    std::span<const SelectItem> items, int64_t activation_bytes) {
+  WorkCost cost{.name = "select blocks"};
+  for (const SelectItem& item : items) {
+    const int64_t blocks = item.keys.heads * item.keys.blocks;
+    const int64_t far =
+        item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
+    cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes()) +
+                  item.keys.heads * group * format.head_dim * activation_bytes +
+                  (blocks - far) * static_cast<int64_t>(sizeof(int32_t));
+    cost.flops += blocks * group * (4 * int64_t{format.head_dim} + 40);
+  }
+  return cost;
+}
+
+WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary, int group,
+                          std::span<const AttendBlocksItem> items, int64_t listed,
+                          int64_t activation_bytes) {
+  const int64_t keys = listed * summary.block_slots;
+  PageRun run;
+  run.count = keys;
+  std::byte closed{};
+  if (format.encoding != Encoding::kNone) run.params = &closed;
+  WorkCost cost{.name = "attend blocks",
+                .bytes = KeyBytes(format, run),
+                .flops = 4 * keys * group * format.head_dim};
+  for (const AttendBlocksItem& item : items) {
+    const int64_t queries = int64_t{item.keys.heads} * group;
+    cost.bytes += queries * (format.head_dim * activation_bytes +
+                             item.parts * (format.head_dim + 1) * kFloat);
+  }
+  return cost;
+}
+
 }  // namespace headway

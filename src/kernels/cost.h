@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/logits.h"
+#include "kernels/selection.h"
 
 namespace headway {
 
@@ -30,6 +31,18 @@ WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activ
 WorkCost SampleCost(std::span<const SampleItem> items);
 // Logits once, compared, and their exponentials, about 20 operations each.
 WorkCost ScoreCost(std::span<const ScoreItem> items);
+
+// Keys once, and their summaries.
+WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
+                       std::span<const SummarizeItem> items);
+// Summaries once for all queries of a group, and the lists; two products for each query, and about
+// 40 operations that make shares of a score.
+WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
+                    std::span<const SelectItem> items, int64_t activation_bytes);
+// K and V of `listed` blocks, those of all heads and items added up, once; queries and states.
+WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary, int group,
+                          std::span<const AttendBlocksItem> items, int64_t listed,
+                          int64_t activation_bytes);
 
 }  // namespace headway
 

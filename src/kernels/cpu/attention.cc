@@ -264,6 +264,11 @@ void StoreState(const AttentionTask& task, int64_t row, const float* o, float ls
   to_lse = max + std::log(weight + other);
 }
 
+std::byte* ScratchOfThread(const AttentionScratch& scratch, int thread) {
+  HEADWAY_CHECK(thread < scratch.threads);
+  return scratch.data + thread * ScratchBytesPerThread(scratch.limits.head_dim);
+}
+
 int64_t AttentionScratchBytes(const KernelLimits& limits, int threads) {
   return threads * ScratchBytesPerThread(limits.head_dim) +
          RoundUp(limits.rows * limits.group * int64_t{sizeof(float)}, 64);

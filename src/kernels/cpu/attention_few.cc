@@ -158,15 +158,9 @@ const std::byte* FirstPage(const AttentionTask& task, const AttentionItem& item)
   return run.k + slot / task.format->page_slots * run.page_stride;
 }
 
-void AttendFew(const AttentionTask& task, std::byte* data) {
-  const FlushDenormals flush;
-  const Scratch scratch(data, task.format->head_dim);
-  FillRows(task, scratch);
-  // Rows are in the order of their positions: the first sees the earliest keys, the last the
-  // latest.
-  const int64_t begin = scratch.begin[0];
-  const int64_t end = scratch.end[task.rows - 1];
-  const std::byte* next_keys = task.next == nullptr ? nullptr : FirstPage(task, *task.next);
+// All rows with the keys of one run, [begin, end).
+void AttendKeys(const AttentionTask& task, const Scratch& scratch, int64_t begin, int64_t end,
+                const std::byte* next_keys) {
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min(end, NextBound(task, key));
     for (int64_t row = 0; row < task.rows;) {
@@ -177,6 +171,9 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
     }
     key = next;
   }
+}
+
+void StoreStates(const AttentionTask& task, const Scratch& scratch) {
   const bool in_pairs = InPairs(task);
   for (int64_t r = 0; r < task.rows; ++r) {
     const float sum = scratch.sum[r];
@@ -186,10 +183,44 @@ void AttendFew(const AttentionTask& task, std::byte* data) {
   }
 }
 
+void AttendFew(const AttentionTask& task, std::byte* data) {
+  const FlushDenormals flush;
+  const Scratch scratch(data, task.format->head_dim);
+  FillRows(task, scratch);
+  // Rows are in the order of their positions: the first sees the earliest keys, the last the
+  // latest.
+  AttendKeys(task, scratch, scratch.begin[0], scratch.end[task.rows - 1],
+             task.next == nullptr ? nullptr : FirstPage(task, *task.next));
+  StoreStates(task, scratch);
+}
+
+void AttendFewRuns(const AttentionTask& whole, PageRuns& runs, std::byte* data) {
+  const FlushDenormals flush;
+  const Scratch scratch(data, whole.format->head_dim);
+  AttentionItem item = *whole.item;
+  AttentionTask task = whole;
+  task.item = &item;
+  PageRun& run = item.keys.pages;
+  bool more = runs.Next(&run);
+  FillRows(task, scratch);
+  std::fill_n(scratch.begin, kFewRowsMax, 0);
+  std::fill_n(scratch.end, kFewRowsMax, std::numeric_limits<int32_t>::max());
+  while (more) {
+    PageRun next;
+    more = runs.Next(&next);
+    // Where its page would begin if its first slot were this run's.
+    const int64_t before = (next.first_slot - run.first_slot) * RowBytes(*task.format, run);
+    AttendKeys(task, scratch, 0, run.count, more ? next.k + before : nullptr);
+    if (more) run = next;
+  }
+  StoreStates(task, scratch);
+}
+
 }  // namespace
 
 extern const AttentionFewOps kAttentionFewOps;
-const AttentionFewOps kAttentionFewOps = {.scratch_bytes = Scratch::Bytes, .attend = AttendFew};
+const AttentionFewOps kAttentionFewOps = {
+    .scratch_bytes = Scratch::Bytes, .attend = AttendFew, .attend_runs = AttendFewRuns};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

@@ -429,10 +429,12 @@ void AttendToken(const AttentionTask& task, std::byte* data) {
 
 extern const AttentionFewOps kAmxFewOps;
 const AttentionFewOps kAmxFewOps = {.scratch_bytes = Scratch::Bytes,
-                                    .attend = AttendToken<AmxTiles, ConvertByInstruction>};
+                                    .attend = AttendToken<AmxTiles, ConvertByInstruction>,
+                                    .attend_runs = nullptr};
 extern const AttentionFewOps kEmulatedAmxFewOps;
-const AttentionFewOps kEmulatedAmxFewOps = {
-    .scratch_bytes = Scratch::Bytes, .attend = AttendToken<EmulatedTiles, ConvertByRounding>};
+const AttentionFewOps kEmulatedAmxFewOps = {.scratch_bytes = Scratch::Bytes,
+                                            .attend = AttendToken<EmulatedTiles, ConvertByRounding>,
+                                            .attend_runs = nullptr};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

@@ -150,12 +150,22 @@ AddKeyMassFunction AddKeyMassFor(Isa isa);
 const AttentionStripOps& AttentionAmxOps();
 const AttentionStripOps& AttentionEmulatedAmxOps();
 
+// Keys that lie in runs of one page each, given one after the other.
+class PageRuns {
+ public:
+  virtual ~PageRuns() = default;
+  virtual bool Next(PageRun* run) = 0;
+};
+
 // Few queries: the task is a whole item of at most kFewRowsMax rows, without softcap, key transform
 // or key mass.
 inline constexpr int64_t kFewRowsMax = 32;
 struct AttentionFewOps {
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
   void (*attend)(const AttentionTask& task, std::byte* scratch);
+  // One token that sees all keys of the runs, of which there is at least one; the item's own keys
+  // are not read. Null on tiles.
+  void (*attend_runs)(const AttentionTask& task, PageRuns& runs, std::byte* scratch);
 };
 const AttentionFewOps& AttentionFewOpsFor(Isa isa);
 
@@ -166,6 +176,9 @@ inline constexpr int kFewChunk = 32;
 inline constexpr int kFewOffTilesMax = 8;
 const AttentionFewOps& AttentionAmxFewOps();
 const AttentionFewOps& AttentionEmulatedAmxFewOps();
+
+// A thread's share of the scratch, enough for any task within the limits.
+std::byte* ScratchOfThread(const AttentionScratch& scratch, int thread);
 
 // The code of an instruction set, and Attend with it.
 struct AttentionCode {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/bytes.h"
@@ -14,6 +15,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/selection.h"
 #include "kernels/host_sampler.h"
 
 namespace headway {
@@ -219,6 +221,36 @@ class CpuKernels : public Kernels {
     const int64_t elements = tokens * heads * head_dim;
     const Traced traced(trace_, stream.lane(), "sinks", 2 * elements * kFloat, elements);
     cpu::AddSinks(pool_, sink_logits, tokens, heads, head_dim, o, lse);
+  }
+
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return SelectionFits(format, summary, group);
+  }
+
+  void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    const Traced traced(trace_, stream.lane(), SummarizeCost(format, summary, items));
+    cpu::Summarize(pool_, isa_, format, summary, items);
+  }
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    const Traced traced(trace_, stream.lane(), SelectCost(format, summary, group, items, kFloat));
+    cpu::SelectBlocks(pool_, isa_, format, summary, group, scale, items);
+  }
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    int64_t listed = 0;
+    for (const AttendBlocksItem& item : items) {
+      listed = std::accumulate(item.counts, item.counts + item.keys.heads, listed);
+    }
+    const Traced traced(trace_, stream.lane(),
+                        AttendBlocksCost(format, summary, group, items, listed, kFloat));
+    const cpu::AttentionScratch scratch = {
+        .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
+    cpu::AttendBlocks(pool_, isa_, format, summary, group, scale, items, scratch);
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {

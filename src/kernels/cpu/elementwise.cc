@@ -16,6 +16,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/score_weight-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -207,30 +208,13 @@ uint64_t SumOfWeights(const float* logits, int64_t count, double largest) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> floats;
   const hn::RebindToUnsigned<decltype(d)> words;
-  const hn::Repartition<uint32_t, decltype(d)> halves;
-  using W = hn::Vec<decltype(words)>;
-  // The low half of each word times a number of at most 32 bits.
-  const auto times = [&](W word, W number) HWY_ATTR {
-    return hn::MulEven(hn::BitCast(halves, word), hn::BitCast(halves, number));
-  };
   const auto top = hn::Set(d, largest);
-  const auto end = hn::Set(d, kScoreEnd);
-  const auto rounder = hn::Set(d, kScoreRounder);
-  const W log2e = hn::Set(words, kScoreLog2E);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  W sum = hn::Zero(words);
+  auto sum = hn::Zero(words);
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     const auto logit = hn::PromoteTo(d, hn::LoadU(floats, logits + i));
-    const auto below = hn::Min(hn::Sub(top, logit), end);
-    const W exponent = times(hn::BitCast(words, hn::Add(below, rounder)), log2e);
-    const W y = hn::ShiftRight<kScoreProductBits - 32>(exponent);
-    W power = hn::Set(words, kPower6);
-    for (const uint64_t term : {kPower5, kPower4, kPower3, kPower2, kPower1, uint64_t{1} << 32}) {
-      power = hn::Sub(hn::Set(words, term), hn::ShiftRight<32>(times(power, y)));
-    }
-    sum = hn::Add(sum, hn::Shr(hn::ShiftLeft<kWeightBits - 32>(power),
-                               hn::ShiftRight<kScoreProductBits>(exponent)));
+    sum = hn::Add(sum, ScoreWeights(d, hn::Sub(top, logit)));
   }
   uint64_t result = hn::GetLane(hn::SumOfLanes(words, sum));
   for (; i < count; ++i) result += ScoreWeight(largest - static_cast<double>(logits[i]));

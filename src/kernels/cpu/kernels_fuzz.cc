@@ -24,7 +24,9 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention_testing.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/linear_testing.h"
+#include "kernels/cpu/selection_testing.h"
 #include "kernels/ref/ref_attention.h"
 
 namespace headway {
@@ -168,6 +170,19 @@ std::string ProductDisagreement(Random& random) {
   return "";
 }
 
+// All instruction sets make the same summaries and lists as the definition, and states within its
+// tolerance; more threads, and other places of the pages, do not change a bit.
+std::string SelectionOnAllIsas(Random& random) {
+  const SelectionCase c = RandomSelectionCase(random);
+  const uint64_t seed = random.Next();
+  for (const std::string& isa : CpuIsas()) {
+    Random same(seed);
+    const std::string wrong = SelectionDisagreement(c, isa, same);
+    if (!wrong.empty()) return isa + ": " + c.Name() + ": " + wrong;
+  }
+  return "";
+}
+
 bool TakeNumber(std::string_view text, uint64_t* number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
   return error == std::errc() && end == text.data() + text.size();
@@ -190,8 +205,10 @@ int Main(const std::vector<std::string_view>& args) {
   uint64_t done = 0;
   while (seconds > 0 ? Clock::now() < end : done < problems) {
     Random random(seed + done);
-    const std::string wrong =
-        random.Below(4) == 0 ? ProductDisagreement(random) : AttentionDisagreement(random);
+    const int64_t kind = random.Below(5);
+    const std::string wrong = kind == 0   ? ProductDisagreement(random)
+                              : kind == 1 ? SelectionOnAllIsas(random)
+                                          : AttentionDisagreement(random);
     if (!wrong.empty()) {
       std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed + done),
                    wrong.c_str());

@@ -290,7 +290,7 @@ class CudaKernels final : public Kernels {
   void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {
     HEADWAY_CHECK(cuda::CanSelect(format, summary, 1));
-    Call call(stream, cuda::SummarizeCost(format, summary, items));
+    Call call(stream, SummarizeCost(format, summary, items));
     for (const SummarizeItem& item : items) {
       call.Check(cuda::Summarize(call.native(), format, summary, item), "summarizing blocks");
     }
@@ -299,7 +299,7 @@ class CudaKernels final : public Kernels {
   void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const SelectItem> items) override {
     HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
-    Call call(stream, cuda::SelectCost(format, summary, group, items));
+    Call call(stream, SelectCost(format, summary, group, items, Bytes()));
     for (const SelectItem& item : items) {
       call.Check(cuda::SelectBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
                  "selecting blocks");
@@ -309,7 +309,11 @@ class CudaKernels final : public Kernels {
   void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const AttendBlocksItem> items) override {
     HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
-    Call call(stream, cuda::AttendBlocksCost(format, group, items));
+    int64_t listed = 0;  // at most: how many only the device knows
+    for (const AttendBlocksItem& item : items) {
+      listed += item.keys.heads * std::min(item.capacity, item.keys.blocks);
+    }
+    Call call(stream, AttendBlocksCost(format, summary, group, items, listed, Bytes()));
     for (const AttendBlocksItem& item : items) {
       call.Check(cuda::AttendBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
                  "attention to blocks");

@@ -139,42 +139,6 @@ bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group
          format.page_slots % summary.block_slots == 0;
 }
 
-WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
-                       std::span<const SummarizeItem> items) {
-  WorkCost cost = {.name = "summarize blocks"};
-  for (const SummarizeItem& item : items) {
-    const int64_t elements = item.heads * item.keys.count * format.head_dim;
-    const int64_t blocks = item.heads * (item.keys.count / summary.block_slots);
-    cost.bytes += elements * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                  blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
-    cost.flops += 4 * elements;
-  }
-  return cost;
-}
-
-WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
-                    std::span<const SelectItem> items) {
-  WorkCost cost = {.name = "select blocks"};
-  for (const SelectItem& item : items) {
-    const int64_t blocks = item.keys.heads * item.keys.blocks;
-    cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
-    cost.flops += 4 * blocks * group * format.head_dim;
-  }
-  return cost;
-}
-
-WorkCost AttendBlocksCost(const PageFormat& format, int group,
-                          std::span<const AttendBlocksItem> items) {
-  WorkCost cost = {.name = "attend to blocks"};
-  for (const AttendBlocksItem& item : items) {
-    const int64_t slots =
-        item.keys.heads * std::min(item.parts * item.split, item.keys.blocks * format.page_slots);
-    cost.bytes += 2 * slots * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
-    cost.flops += 4 * slots * group * format.head_dim;
-  }
-  return cost;
-}
-
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;

@@ -5,9 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <span>
-
-#include "device/device.h"
 #include "kernels/pages.h"
 #include "kernels/selection.h"
 
@@ -25,15 +22,6 @@ struct SelectionShape {
 // Whether the calls below take these pages and blocks. Codes of summaries then lie on 8 bytes and
 // scales on 8, at any stride that keeps them there; pages as attention has them.
 bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group);
-
-// What the calls move at least. How much is listed only the device knows: as much as all parts
-// together hold, at most.
-WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
-                       std::span<const SummarizeItem> items);
-WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
-                    std::span<const SelectItem> items);
-WorkCost AttendBlocksCost(const PageFormat& format, int group,
-                          std::span<const AttendBlocksItem> items);
 
 cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,
                       const SummarizeItem& item);

@@ -1,0 +1,383 @@
+#include "kernels/cpu/selection.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/selection_ops.h"
+#include "kernels/selection_math.h"
+
+namespace headway::cpu {
+namespace {
+
+constexpr int64_t kScratchLine = 256;  // as SelectScratchBytes
+constexpr int64_t kChunk = 256;        // blocks of a head that a thread scores at once
+constexpr int64_t kPiece = 2048;       // scores of a query head that it weighs at once
+
+// Below so many blocks of all heads, handing work to the pool costs more than it saves.
+constexpr int64_t kParallelBlocks = 512;
+
+template <typename Fn>
+void Over(ThreadPool& pool, int64_t tasks, bool parallel, const Fn& fn) {
+  if (!parallel || tasks <= 1) {
+    for (int64_t i = 0; i < tasks; ++i) fn(i);
+    return;
+  }
+  pool.Run(tasks, 1, [&](int, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) fn(i);
+  });
+}
+
+const SegmentPlace& SegmentOf(const BlockedKeys& keys, int64_t head, int64_t block) {
+  const int64_t segment =
+      head / keys.group_heads * keys.group_segments() + block / keys.segment_blocks;
+  HEADWAY_CHECK(segment < std::ssize(keys.segments));
+  return keys.segments[static_cast<size_t>(segment)];
+}
+
+// --- Choosing
+
+// What far blocks of a head are taken: those of a code above `least`, and the first `equal` of it.
+struct Cut {
+  uint32_t least = selection::kWorthCodes;
+  int64_t equal = 0;
+};
+
+// One SelectItem.
+class Selection {
+ public:
+  Selection(ThreadPool& pool, const SelectionOps& ops, const PageFormat& format,
+            const SummaryFormat& summary, int group, float scale, const SelectItem& item)
+      : pool_(pool),
+        ops_(ops),
+        format_(format),
+        summary_(summary),
+        group_(group),
+        scale_(scale),
+        item_(item),
+        keys_(item.keys),
+        heads_(keys_.heads),
+        query_heads_(heads_ * group),
+        chunks_(CeilDiv(keys_.blocks, kChunk)),
+        pieces_(CeilDiv(keys_.blocks, kPiece)),
+        parallel_(heads_ * keys_.blocks >= kParallelBlocks) {
+    HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
+                  item.budget.far_end <= keys_.blocks);
+    HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
+    std::byte* at = item.scratch;
+    const auto take = [&](int64_t bytes) {
+      std::byte* begin = at;
+      at += RoundUp(bytes, kScratchLine);
+      return begin;
+    };
+    scores_ = reinterpret_cast<float*>(
+        take(query_heads_ * keys_.blocks * static_cast<int64_t>(sizeof(float))));
+    codes_ = reinterpret_cast<uint16_t*>(
+        take(heads_ * keys_.blocks * static_cast<int64_t>(sizeof(uint16_t))));
+    histograms_ = reinterpret_cast<uint32_t*>(
+        take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
+    take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
+    queries_ = reinterpret_cast<int16_t*>(at);
+  }
+
+  void Run() {
+    factors_.resize(static_cast<size_t>(query_heads_));
+    Over(pool_, query_heads_, parallel_, [&](int64_t row) {
+      factors_[static_cast<size_t>(row)] =
+          CodeQuery(summary_.kind, static_cast<const float*>(item_.q) + row * format_.head_dim,
+                    format_.head_dim, scale_, queries_ + row * QueryCodes());
+    });
+    largest_.assign(static_cast<size_t>(query_heads_ * chunks_),
+                    -std::numeric_limits<float>::infinity());
+    Over(pool_, heads_ * chunks_, parallel_,
+         [&](int64_t i) { ScoreChunk(i / chunks_, i % chunks_); });
+    for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
+      std::transform(LargestOf(chunk), LargestOf(chunk) + query_heads_, LargestOf(0), LargestOf(0),
+                     [](float a, float b) { return std::max(a, b); });
+    }
+    piece_sums_.assign(static_cast<size_t>(query_heads_ * pieces_), 0);
+    Over(pool_, query_heads_ * pieces_, parallel_,
+         [&](int64_t i) { WeighPiece(i / pieces_, i % pieces_); });
+    sums_.assign(static_cast<size_t>(query_heads_), 0.0f);
+    for (int64_t row = 0; row < query_heads_; ++row) {
+      const auto first = piece_sums_.begin() + row * pieces_;
+      sums_[static_cast<size_t>(row)] =
+          static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
+    }
+    Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
+    const std::vector<Cut> cuts = Cuts();
+    Over(pool_, heads_, parallel_,
+         [&](int64_t head) { ListHead(head, cuts[static_cast<size_t>(head)]); });
+  }
+
+ private:
+  int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
+  float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
+  uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
+  // [query heads]
+  float* LargestOf(int64_t chunk) { return largest_.data() + chunk * query_heads_; }
+
+  void ScoreChunk(int64_t head, int64_t chunk) {
+    const int64_t end = std::min(keys_.blocks, (chunk + 1) * kChunk);
+    for (int64_t block = chunk * kChunk; block < end;) {
+      const std::byte* summary = SegmentOf(keys_, head, block).summary;
+      const int64_t in_segment = block % keys_.segment_blocks;
+      const int64_t in_group = head % keys_.group_heads;
+      const int64_t count = std::min(end - block, keys_.segment_blocks - in_segment);
+      ops_.score({.kind = summary_.kind,
+                  .head_dim = format_.head_dim,
+                  .codes = summary + in_group * keys_.codes_head_stride +
+                           in_segment * summary_.code_bytes(format_.head_dim),
+                  .scales = reinterpret_cast<const float*>(summary + keys_.scales_offset) +
+                            in_group * keys_.scales_head_stride + 2 * in_segment,
+                  .blocks = count,
+                  .group = group_,
+                  .queries = queries_ + head * group_ * QueryCodes(),
+                  .factors = factors_.data() + head * group_,
+                  .scores = ScoresOf(head * group_) + block,
+                  .score_stride = keys_.blocks,
+                  .largest = LargestOf(chunk) + head * group_});
+      block += count;
+    }
+  }
+
+  void WeighPiece(int64_t row, int64_t piece) {
+    const int64_t begin = piece * kPiece;
+    piece_sums_[static_cast<size_t>(row * pieces_ + piece)] = ops_.weigh(
+        ScoresOf(row) + begin, std::min(kPiece, keys_.blocks - begin), LargestOf(0)[row]);
+  }
+
+  void CodeHead(int64_t head) {
+    uint16_t* codes = codes_ + head * keys_.blocks;
+    uint32_t* histogram = HistogramOf(head);
+    ops_.worth(ScoresOf(head * group_), keys_.blocks, sums_.data() + head * group_, group_,
+               keys_.blocks, codes);
+    std::fill_n(histogram, selection::kWorthCodes, 0u);
+    for (int64_t i = item_.budget.far_begin; i < item_.budget.far_end; ++i) ++histogram[codes[i]];
+  }
+
+  // The cut that takes `count` of the blocks in these histograms, the heads' in their order.
+  void CutHeads(int64_t first, int64_t heads, int64_t count, std::vector<Cut>& cuts) const {
+    uint32_t least = selection::kWorthCodes;
+    int64_t at_least = 0;
+    int64_t above = 0;
+    while (least > 0 && at_least < count) {
+      --least;
+      above = at_least;
+      for (int64_t head = first; head < first + heads; ++head) {
+        at_least += HistogramOf(head)[least];
+      }
+    }
+    int64_t equal = std::min(count, at_least) - above;
+    for (int64_t head = first; head < first + heads && count > 0; ++head) {
+      const int64_t own = std::min<int64_t>(equal, HistogramOf(head)[least]);
+      cuts[static_cast<size_t>(head)] = {least, own};
+      equal -= own;
+    }
+  }
+
+  std::vector<Cut> Cuts() const {
+    std::vector<Cut> cuts(static_cast<size_t>(heads_));
+    if (item_.budget.share == BudgetShare::kLayer) {
+      CutHeads(0, heads_, heads_ * item_.budget.far_blocks, cuts);
+      return cuts;
+    }
+    for (int64_t head = 0; head < heads_; ++head) {
+      CutHeads(head, 1, item_.budget.far_blocks, cuts);
+    }
+    return cuts;
+  }
+
+  void ListHead(int64_t head, Cut cut) {
+    int32_t* to = item_.blocks + head * item_.capacity;
+    const uint16_t* codes = codes_ + head * keys_.blocks;
+    const auto all = [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) *to++ = static_cast<int32_t>(block);
+    };
+    all(0, item_.budget.far_begin);
+    for (int64_t block = item_.budget.far_begin; block < item_.budget.far_end; ++block) {
+      if (codes[block] < cut.least) continue;
+      if (codes[block] == cut.least && cut.equal-- <= 0) continue;
+      *to++ = static_cast<int32_t>(block);
+    }
+    all(item_.budget.far_end, keys_.blocks);
+    item_.counts[head] = static_cast<int32_t>(to - (item_.blocks + head * item_.capacity));
+  }
+
+  ThreadPool& pool_;
+  const SelectionOps& ops_;
+  const PageFormat& format_;
+  const SummaryFormat& summary_;
+  const int group_;
+  const float scale_;
+  const SelectItem& item_;
+  const BlockedKeys& keys_;
+  const int64_t heads_;
+  const int64_t query_heads_;
+  const int64_t chunks_;
+  const int64_t pieces_;
+  const bool parallel_;
+  // In the item's scratch.
+  float* scores_;         // [query heads, blocks], then weights
+  uint16_t* codes_;       // [heads, blocks]
+  uint32_t* histograms_;  // [heads, codes] of far blocks
+  int16_t* queries_;      // [query heads, 2, QueryRow]
+
+  std::vector<selection::QueryFactors> factors_;  // [query heads]
+  std::vector<float> largest_;                    // [chunks, query heads], then the first of all
+  std::vector<uint64_t> piece_sums_;              // [query heads, pieces]
+  std::vector<float> sums_;                       // [query heads]
+};
+
+// --- Attention
+
+// Listed blocks [begin, end) of a head; those that are neighbours in a page make one run.
+class ListedRuns : public PageRuns {
+ public:
+  ListedRuns(const PageFormat& format, int block_slots, const AttendBlocksItem& item, int64_t head,
+             int64_t begin, int64_t end)
+      : format_(format),
+        keys_(item.keys),
+        block_slots_(block_slots),
+        page_blocks_(format.page_slots / block_slots),
+        head_(head),
+        at_(item.blocks + head * item.capacity + begin),
+        end_(item.blocks + head * item.capacity + end) {}
+
+  bool Next(PageRun* run) override {
+    if (at_ == end_) return false;
+    const int64_t block = *at_;
+    int64_t count = 1;
+    while (++at_ != end_ && *at_ == block + count && *at_ % page_blocks_ != 0) ++count;
+    const std::byte* slab = SegmentOf(keys_, head_, block).slab;
+    const int64_t page = block % keys_.segment_blocks / page_blocks_;
+    const int64_t in_group = head_ % keys_.group_heads;
+    // Kernels only read what a run of keys points to.
+    auto* k =
+        const_cast<std::byte*>(slab) + in_group * keys_.head_stride + page * keys_.page_stride;
+    *run = {.k = k,
+            .v = k + keys_.v_offset,
+            .first_slot = block % page_blocks_ * block_slots_,
+            .count = count * block_slots_};
+    if (format_.encoding != Encoding::kNone) {
+      run->params = const_cast<std::byte*>(slab) + keys_.params_offset +
+                    in_group * keys_.params_head_stride + page * keys_.params_page_stride;
+    }
+    return true;
+  }
+
+ private:
+  const PageFormat& format_;
+  const BlockedKeys& keys_;
+  const int64_t block_slots_;
+  const int64_t page_blocks_;
+  const int64_t head_;
+  const int32_t* at_;
+  const int32_t* end_;
+};
+
+// The keys of one part of a head's list, for some of its queries.
+struct BlocksTask {
+  const AttendBlocksItem* item = nullptr;
+  int64_t head = 0;
+  int64_t part = 0;
+  int first_row = 0;
+};
+
+std::vector<BlocksTask> TasksOf(std::span<const AttendBlocksItem> items, int block_slots,
+                                int group) {
+  std::vector<BlocksTask> tasks;
+  for (const AttendBlocksItem& item : items) {
+    HEADWAY_CHECK(item.split > 0 && item.split % block_slots == 0);
+    HEADWAY_CHECK(item.parts >= CeilDiv(item.capacity * block_slots, item.split));
+    for (int64_t head = 0; head < item.keys.heads; ++head) {
+      for (int64_t part = 0; part < item.parts; ++part) {
+        if (part * item.split >= item.counts[head] * int64_t{block_slots}) {
+          std::fill_n(item.lse + part * item.lse_part_stride + head * group, group,
+                      -std::numeric_limits<float>::infinity());
+          continue;
+        }
+        for (int row = 0; row < group; row += static_cast<int>(kFewRowsMax)) {
+          tasks.push_back({&item, head, part, row});
+        }
+      }
+    }
+  }
+  return tasks;
+}
+
+}  // namespace
+
+void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
+               std::span<const SummarizeItem> items) {
+  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  const SelectionOps& ops = SelectionOpsFor(isa);
+  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+  for (const SummarizeItem& item : items) {
+    HEADWAY_CHECK(item.keys.params == nullptr);
+    HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&
+                  item.keys.count % summary.block_slots == 0);
+    const int64_t blocks = item.keys.count / summary.block_slots;
+    constexpr int64_t kBlocksGrain = 8;
+    pool.Run(item.heads * blocks, kBlocksGrain, [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t head = i / blocks;
+        const int64_t block = i % blocks;
+        const int64_t slot = item.keys.first_slot + block * summary.block_slots;
+        ops.summarize(format, summary.kind,
+                      item.keys.k + head * item.keys.head_stride +
+                          slot / format.page_slots * item.keys.page_stride +
+                          slot % format.page_slots * row_bytes,
+                      summary.block_slots,
+                      item.codes + head * item.codes_head_stride +
+                          block * summary.code_bytes(format.head_dim),
+                      item.scales + head * item.scales_head_stride + 2 * block);
+      }
+    });
+  }
+}
+
+void SelectBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
+                  int group, float scale, std::span<const SelectItem> items) {
+  HEADWAY_CHECK(SelectionFits(format, summary, group));
+  for (const SelectItem& item : items) {
+    Selection(pool, SelectionOpsFor(isa), format, summary, group, scale, item).Run();
+  }
+}
+
+void AttendBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
+                  int group, float scale, std::span<const AttendBlocksItem> items,
+                  const AttentionScratch& scratch) {
+  HEADWAY_CHECK(SelectionFits(format, summary, group));
+  HEADWAY_CHECK(pool.threads() <= scratch.threads && format.head_dim <= scratch.limits.head_dim);
+  const AttentionFewOps& ops = AttentionFewOpsFor(isa);
+  const AttentionParams params = {.scale = scale};
+  const std::vector<BlocksTask> tasks = TasksOf(items, summary.block_slots, group);
+  pool.Run(std::ssize(tasks), 1, [&](int thread, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const BlocksTask& task = tasks[static_cast<size_t>(i)];
+      const AttendBlocksItem& from = *task.item;
+      const int64_t row = task.head * group + task.first_row;
+      const AttentionItem item = {
+          .q = static_cast<const float*>(from.q) + row * format.head_dim,
+          .tokens = 1,
+          .keys = {},
+          .transform = {},
+          .o = from.o + task.part * from.o_part_stride + row * format.head_dim,
+          .lse = from.lse + task.part * from.lse_part_stride + row};
+      const int rows = std::min(group - task.first_row, static_cast<int>(kFewRowsMax));
+      const int64_t part_blocks = from.split / summary.block_slots;
+      ListedRuns runs(format, summary.block_slots, from, task.head, task.part * part_blocks,
+                      std::min<int64_t>((task.part + 1) * part_blocks, from.counts[task.head]));
+      ops.attend_runs(
+          {.format = &format, .params = &params, .item = &item, .group = rows, .rows = rows}, runs,
+          ScratchOfThread(scratch, thread));
+    }
+  });
+}
+
+}  // namespace headway::cpu

@@ -1,0 +1,344 @@
+// Summaries and scores of blocks. Products and sums of floats are rounded one by one: the file is
+// compiled without contraction.
+#include "kernels/cpu/selection_ops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "base/check.h"
+#include "kernels/cpu/hwy_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/selection_ops.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/score_weight-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using DI = hn::ScalableTag<int32_t>;
+using DU = hn::ScalableTag<uint32_t>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
+constexpr int kHeadDimMax = 256;  // of SelectionFits
+
+// --- Summaries
+
+// A summary's two rows before they are codes, and the largest bits of their sizes.
+struct Rows {
+  alignas(HWY_MAX_BYTES) float first[kHeadDimMax];
+  alignas(HWY_MAX_BYTES) float second[kHeadDimMax];
+  uint32_t first_size = 0;
+  uint32_t second_size = 0;
+};
+
+HWY_INLINE hn::Vec<DU> Sizes(V v) {
+  const DU du;
+  return hn::And(hn::BitCast(du, v), hn::Set(du, 0x7FFFFFFFu));
+}
+
+template <DType kDType>
+HWY_INLINE V LoadKeys(const std::byte* row, int64_t index, int64_t dim) {
+  const D d;
+  return index + kLanes <= dim ? LoadF32<kDType>(d, row, index)
+                               : LoadF32Tail<kDType>(d, row, index, dim - index);
+}
+
+template <DType kDType>
+void Moments(const std::byte* keys, int64_t row_bytes, int64_t dim, int slots, Rows& rows) {
+  const D d;
+  const DU du;
+  const V share = hn::Set(d, 1.0f / static_cast<float>(slots));
+  auto first_size = hn::Zero(du);
+  auto second_size = hn::Zero(du);
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    V sum = hn::Zero(d);
+    for (int64_t slot = 0; slot < slots; ++slot) {
+      sum = hn::Add(sum, LoadKeys<kDType>(keys + slot * row_bytes, i, dim));
+    }
+    const V mean = hn::Mul(sum, share);
+    V squares = hn::Zero(d);
+    for (int64_t slot = 0; slot < slots; ++slot) {
+      const V off = hn::Sub(LoadKeys<kDType>(keys + slot * row_bytes, i, dim), mean);
+      squares = hn::Add(squares, hn::Mul(off, off));
+    }
+    const V variance = hn::Mul(squares, share);
+    first_size = hn::Max(first_size, Sizes(mean));
+    second_size = hn::Max(second_size, Sizes(variance));
+    hn::Store(mean, d, rows.first + i);
+    hn::Store(variance, d, rows.second + i);
+  }
+  rows.first_size = hn::GetLane(hn::MaxOfLanes(du, first_size));
+  rows.second_size = hn::GetLane(hn::MaxOfLanes(du, second_size));
+}
+
+template <DType kDType>
+void Boxes(const std::byte* keys, int64_t row_bytes, int64_t dim, int slots, Rows& rows) {
+  const D d;
+  const DU du;
+  auto size = hn::Zero(du);
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    V least = LoadKeys<kDType>(keys, i, dim);
+    V greatest = least;
+    size = hn::Max(size, Sizes(least));
+    for (int64_t slot = 1; slot < slots; ++slot) {
+      const V key = LoadKeys<kDType>(keys + slot * row_bytes, i, dim);
+      size = hn::Max(size, Sizes(key));
+      least = hn::IfThenElse(hn::Lt(key, least), key, least);
+      greatest = hn::IfThenElse(hn::Lt(greatest, key), key, greatest);
+    }
+    hn::Store(least, d, rows.first + i);
+    hn::Store(greatest, d, rows.second + i);
+  }
+  rows.first_size = rows.second_size = hn::GetLane(hn::MaxOfLanes(du, size));
+}
+
+// Returns the row's scale.
+template <class Code>
+float StoreCodes(const float* row, uint32_t size, float levels, int64_t dim, std::byte* to) {
+  const D d;
+  const DI di;
+  const hn::Rebind<Code, D> codes;
+  const selection::RowScale scale = selection::ScaleOf(std::bit_cast<float>(size), levels);
+  if (scale.scale == 0.0f) {
+    std::memset(to, 0, static_cast<size_t>(dim));
+    return 0.0f;
+  }
+  // As selection::Nearest.
+  const V rounder = hn::Set(d, 0x1.8p23f);
+  const V inverse = hn::Set(d, scale.inverse);
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    const V rounded = hn::Add(hn::Mul(hn::Load(d, row + i), inverse), rounder);
+    const auto nearest = hn::Sub(hn::BitCast(di, rounded), hn::BitCast(di, rounder));
+    alignas(HWY_MAX_BYTES) Code vector[kLanes];
+    hn::Store(hn::DemoteTo(codes, nearest), codes, vector);
+    std::memcpy(to + i, vector, static_cast<size_t>(std::min<int64_t>(kLanes, dim - i)));
+  }
+  return scale.scale;
+}
+
+template <DType kDType>
+void SummarizeAs(const PageFormat& format, SummaryKind kind, const std::byte* keys, int slots,
+                 std::byte* codes, float* scales) {
+  const int64_t dim = format.head_dim;
+  const auto row_bytes = dim * static_cast<int64_t>(DTypeBytes(kDType));
+  Rows rows;
+  if (kind == SummaryKind::kBoxes) {
+    Boxes<kDType>(keys, row_bytes, dim, slots, rows);
+    scales[1] = StoreCodes<int8_t>(rows.second, rows.second_size, selection::kSignedLevels, dim,
+                                   codes + dim);
+  } else {
+    Moments<kDType>(keys, row_bytes, dim, slots, rows);
+    scales[1] = StoreCodes<uint8_t>(rows.second, rows.second_size, selection::kVarianceLevels, dim,
+                                    codes + dim);
+  }
+  scales[0] = StoreCodes<int8_t>(rows.first, rows.first_size, selection::kSignedLevels, dim, codes);
+}
+
+void Summarize(const PageFormat& format, SummaryKind kind, const std::byte* keys, int slots,
+               std::byte* codes, float* scales) {
+  switch (format.dtype) {
+    case DType::kF32:
+      return SummarizeAs<DType::kF32>(format, kind, keys, slots, codes, scales);
+    case DType::kF16:
+      return SummarizeAs<DType::kF16>(format, kind, keys, slots, codes, scales);
+    case DType::kBF16:
+      return SummarizeAs<DType::kBF16>(format, kind, keys, slots, codes, scales);
+  }
+}
+
+// --- Scores
+
+using D16 = hn::ScalableTag<int16_t>;
+using V16 = hn::Vec<D16>;
+constexpr int kLanes16 = HWY_MAX_BYTES / sizeof(int16_t);
+
+template <class Code>
+HWY_INLINE V16 LoadCodes16(const std::byte* row, int64_t index, int64_t dim) {
+  const D16 d;
+  const hn::Rebind<Code, D16> codes;
+  const auto* at = reinterpret_cast<const Code*>(row) + index;
+  if (index + kLanes16 <= dim) return hn::PromoteTo(d, hn::LoadU(codes, at));
+  alignas(HWY_MAX_BYTES) Code padded[kLanes16] = {};
+  std::memcpy(padded, at, static_cast<size_t>(dim - index));
+  return hn::PromoteTo(d, hn::Load(codes, padded));
+}
+
+// Scores for kRows query heads; Second is the type of the second row's codes.
+template <class Second, int kRows>
+void ScoreRows(const ScoreTask& task, int first_row) {
+  const D16 d16;
+  const DI di;
+  const int64_t dim = task.head_dim;
+  const int64_t query_row = QueryRow(task.head_dim);
+  const int16_t* queries = task.queries + first_row * 2 * query_row;
+  const std::byte* codes = task.codes;
+  for (int64_t block = 0; block < task.blocks; ++block, codes += 2 * dim) {
+    hn::Vec<DI> first[kRows];
+    hn::Vec<DI> second[kRows];
+    auto unused = hn::Zero(di);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) first[r] = second[r] = hn::Zero(di);
+    for (int64_t i = 0; i < dim; i += kLanes16) {
+      const V16 row0 = LoadCodes16<int8_t>(codes, i, dim);
+      const V16 row1 = LoadCodes16<Second>(codes + dim, i, dim);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const int16_t* q = queries + r * 2 * query_row + i;
+        first[r] = hn::ReorderWidenMulAccumulate(di, row0, hn::LoadU(d16, q), first[r], unused);
+        second[r] = hn::ReorderWidenMulAccumulate(di, row1, hn::LoadU(d16, q + query_row),
+                                                  second[r], unused);
+      }
+    }
+    const float* scales = task.scales + 2 * block;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const int row = first_row + r;
+      const selection::QueryFactors& factors = task.factors[row];
+      float score;
+      if constexpr (std::is_signed_v<Second>) {
+        const auto sum = hn::SumOfLanes(di, hn::Add(first[r], second[r]));
+        score = selection::BoxScore(factors, scales[0], hn::GetLane(sum));
+      } else {
+        score =
+            selection::MomentScore(factors, scales[0], hn::GetLane(hn::SumOfLanes(di, first[r])),
+                                   scales[1], hn::GetLane(hn::SumOfLanes(di, second[r])));
+      }
+      task.scores[row * task.score_stride + block] = score;
+      task.largest[row] = score > task.largest[row] ? score : task.largest[row];
+    }
+  }
+}
+
+template <class Second>
+void ScoreAs(const ScoreTask& task) {
+  int row = 0;
+  for (; row + 4 <= task.group; row += 4) ScoreRows<Second, 4>(task, row);
+  for (; row + 2 <= task.group; row += 2) ScoreRows<Second, 2>(task, row);
+  if (row < task.group) ScoreRows<Second, 1>(task, row);
+}
+
+void Score(const ScoreTask& task) {
+  task.kind == SummaryKind::kBoxes ? ScoreAs<int8_t>(task) : ScoreAs<uint8_t>(task);
+}
+
+// --- Shares and worth
+
+uint64_t Weigh(float* scores, int64_t count, float largest) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> floats;
+  const hn::RebindToUnsigned<decltype(d)> words;
+  const auto top = hn::Set(floats, largest);
+  // Added to its bits, a whole number below 2^52 makes 2^52 and that number.
+  const auto whole = hn::Set(d, 0x1p52);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto sum = hn::Zero(words);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto below = hn::PromoteTo(d, hn::Sub(top, hn::LoadU(floats, scores + i)));
+    const auto weight = hn::ShiftRight<kWeightBits - selection::kShareBits>(ScoreWeights(d, below));
+    sum = hn::Add(sum, weight);
+    const auto number = hn::Sub(hn::BitCast(d, hn::Or(weight, hn::BitCast(words, whole))), whole);
+    hn::StoreU(hn::DemoteTo(floats, number), floats, scores + i);
+  }
+  uint64_t result = hn::GetLane(hn::SumOfLanes(words, sum));
+  for (; i < count; ++i) {
+    const uint32_t weight = selection::ShareWeight(largest, scores[i]);
+    result += weight;
+    scores[i] = static_cast<float>(weight);
+  }
+  return result;
+}
+
+void Worth(const float* weights, int64_t weight_stride, const float* sums, int group, int64_t count,
+           uint16_t* codes) {
+  const D d;
+  const DI di;
+  const DU du;
+  const hn::Rebind<uint16_t, D> d16;
+  constexpr int kShift = 23 - selection::kWorthSteps;
+  const auto least = hn::Set(di, static_cast<int32_t>(selection::kLeastWorth));
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    V worth = hn::Zero(d);
+    for (int row = 0; row < group; ++row) {
+      const V weight = hn::LoadU(d, weights + row * weight_stride + i);
+      worth = hn::Add(worth, hn::Div(weight, hn::Set(d, sums[row])));
+    }
+    const auto bits = hn::BitCast(di, hn::ShiftRight<kShift>(hn::BitCast(du, worth)));
+    const auto code = hn::Sub(hn::Max(bits, least), least);
+    hn::StoreU(hn::DemoteTo(d16, hn::Min(code, hn::Set(di, selection::kWorthCodes - 1))), d16,
+               codes + i);
+  }
+  for (; i < count; ++i) {
+    float worth = 0.0f;
+    for (int row = 0; row < group; ++row) worth += weights[row * weight_stride + i] / sums[row];
+    codes[i] = static_cast<uint16_t>(selection::WorthCode(worth));
+  }
+}
+
+}  // namespace
+
+extern const SelectionOps kSelectionOps;
+const SelectionOps kSelectionOps = {
+    .summarize = Summarize, .score = Score, .weigh = Weigh, .worth = Worth};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX2 || HWY_AVX3
+
+#if HWY_ONCE
+namespace headway::cpu {
+namespace {
+
+// Codes of x, which are then given to `store` one by one; returns their scale.
+template <class NumberAt, class Store>
+float CodeRow(int head_dim, const NumberAt& number_at, const Store& store) {
+  uint32_t size = 0;
+  for (int i = 0; i < head_dim; ++i) size = std::max(size, selection::SizeBits(number_at(i)));
+  const selection::RowScale row =
+      selection::ScaleOf(std::bit_cast<float>(size), selection::kQueryLevels);
+  if (row.scale == 0.0f) return 0.0f;
+  for (int i = 0; i < head_dim; ++i) store(i, selection::Nearest(number_at(i) * row.inverse));
+  return row.scale;
+}
+
+}  // namespace
+
+const SelectionOps& SelectionOpsFor(Isa isa) {
+  return isa == Isa::kAvx2 ? N_AVX2::kSelectionOps : N_AVX3::kSelectionOps;
+}
+
+selection::QueryFactors CodeQuery(SummaryKind kind, const float* q, int head_dim, float scale,
+                                  int16_t* codes) {
+  int16_t* second = codes + QueryRow(head_dim);
+  std::fill_n(codes, 2 * QueryRow(head_dim), int16_t{0});
+  const auto value = [&](int i) { return q[i]; };
+  const auto square = [&](int i) { return q[i] * q[i]; };
+  if (kind == SummaryKind::kBoxes) {
+    // q times the least where q is negative, and q times the greatest elsewhere: the larger one.
+    const float q_scale = CodeRow(head_dim, value, [&](int i, int32_t code) {
+      (code < 0 ? codes : second)[i] = static_cast<int16_t>(code);
+    });
+    return selection::MomentFactors(q_scale, 0.0f, scale);
+  }
+  const float q_scale =
+      CodeRow(head_dim, value, [&](int i, int32_t code) { codes[i] = static_cast<int16_t>(code); });
+  const float square_scale = CodeRow(
+      head_dim, square, [&](int i, int32_t code) { second[i] = static_cast<int16_t>(code); });
+  return selection::MomentFactors(q_scale, square_scale, scale);
+}
+
+}  // namespace headway::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,66 @@
+// Selection on CPUs, on each instruction set of this processor.
+#include "kernels/cpu/selection.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/selection_testing.h"
+
+namespace headway {
+namespace {
+
+class SelectionTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(SelectionTest, AgreesWithTheDefinition) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    const SelectionCase c = RandomSelectionCase(random);
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
+// Any block size, head dimension and group that fits: vectors end anywhere.
+TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomSelectionCase(random);
+    c.format.head_dim = 2 * static_cast<int>(1 + random.Below(128));
+    c.summary.block_slots = 1 << random.Below(4);
+    c.group = 1 + static_cast<int>(random.Below(40));
+    c.pages = 1 + random.Below(3);
+    c.budget.far_end = c.blocks() - random.Below(2);
+    c.budget.far_begin = random.Below(2);
+    c.budget.far_end = std::max(c.budget.far_begin, c.budget.far_end);
+    c.budget.far_blocks = random.Below(c.budget.far_end - c.budget.far_begin + 1);
+    c.split = c.summary.block_slots * (1 + random.Below(9));
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
+// Enough blocks that every step is split over threads, in several chunks a head.
+TEST_P(SelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
+  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 64};
+    c.summary.block_slots = 16;
+    c.heads = 2;
+    c.group = 4;
+    c.segment_pages = 50;
+    c.pages = 180;
+    c.budget = {.far_begin = 4, .far_end = c.blocks() - 8, .far_blocks = 64, .share = share};
+    c.split = 512;
+    c.scale = 0.125f;
+    Random random(9);
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << c.Name();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, SelectionTest, testing::ValuesIn(CpuIsas()),
+                         [](const auto& which) { return which.param; });
+
+}  // namespace
+}  // namespace headway
