@@ -289,7 +289,7 @@ class CudaKernels final : public Kernels {
 
   void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {
-    HEADWAY_CHECK(cuda::CanSelect(format, summary, 1));
+    if (!TakesSelection(stream, format, summary, 1)) return;
     Call call(stream, SummarizeCost(format, summary, items));
     for (const SummarizeItem& item : items) {
       call.Check(cuda::Summarize(call.native(), format, summary, item), "summarizing blocks");
@@ -298,7 +298,7 @@ class CudaKernels final : public Kernels {
 
   void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const SelectItem> items) override {
-    HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
+    if (!TakesSelection(stream, format, summary, group)) return;
     Call call(stream, SelectCost(format, summary, group, items, Bytes()));
     for (const SelectItem& item : items) {
       call.Check(cuda::SelectBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
@@ -308,7 +308,7 @@ class CudaKernels final : public Kernels {
 
   void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const AttendBlocksItem> items) override {
-    HEADWAY_CHECK(cuda::CanSelect(format, summary, group));
+    if (!TakesSelection(stream, format, summary, group)) return;
     int64_t listed = 0;  // at most: how many only the device knows
     for (const AttendBlocksItem& item : items) {
       listed += item.keys.heads * std::min(item.capacity, item.keys.blocks);
@@ -356,6 +356,17 @@ class CudaKernels final : public Kernels {
   };
 
   int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
+
+  // Whether these pages and blocks are supported; others are an error of the stream.
+  static bool TakesSelection(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                             int group) {
+    if (cuda::CanSelect(format, summary, group)) return true;
+    static_cast<CudaStream&>(stream).Fail(
+        Status(StatusCode::kUnsupported,
+               "selection on a GPU takes head sizes of multiples of 8 up to 256, groups of up to "
+               "16 and blocks of multiples of 8 slots up to 64"));
+    return false;
+  }
 
   // A copy of small host data for kernels of this call.
   const void* ToDevice(Call& call, std::span<const std::byte> bytes) {

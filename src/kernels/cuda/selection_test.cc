@@ -90,6 +90,7 @@ class CudaSelectionTest : public testing::Test {
     }
   }
 
+  Stream& stream() { return *stream_; }
   // Kernels whose activations have the dtype.
   Kernels& Of(DType activation) {
     for (auto& [dtype, kernels] : kernels_) {
@@ -189,6 +190,13 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
     c.activation = DType::kF16;
     Check(c, 500);
   }
+}
+
+TEST_F(CudaSelectionTest, RefusesWhatItDoesNotSupport) {
+  const PageFormat format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};
+  const SelectItem item;
+  Of(DType::kBF16).SelectBlocks(stream(), format, {.block_slots = 16}, 17, 1.0f, {&item, 1});
+  EXPECT_EQ(stream().Synchronize().code(), StatusCode::kUnsupported);
 }
 
 TEST_F(CudaSelectionTest, SupportsWhatItSays) {
