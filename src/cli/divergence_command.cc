@@ -134,23 +134,22 @@ std::string ApproximationsText(const std::vector<eval::Approximation>& approxima
 
 std::string DivergenceJson(const DivergenceFlags& flags, const Compared& compared, double seconds) {
   const eval::Divergence& found = compared.divergence;
-  return Dump(
-      {{"kl_divergence", found.mean},
-       {"kl_standard_error",
-        found.standard_error.has_value() ? Json(*found.standard_error) : Json()},
-       {"kl_p95", found.p95},
-       {"kl_max", found.most},
-       {"same_top", found.same_top},
-       {"perplexity", found.approximate.perplexity},
-       {"exact_perplexity", found.exact.perplexity},
-       {"tokens", found.approximate.tokens},
-       {"windows", found.approximate.windows},
-       {"context", flags.text.context},
-       {"bos", compared.bos.has_value() ? Json(*compared.bos) : Json()},
-       {"approximations", ApproximationsJson(eval::ApproximationsOf(flags.model.engine))},
-       {"seconds", seconds},
-       {"kv_bytes", TiersJson(compared.tiers)},
-       {"exact_kv_bytes", TiersJson(compared.exact_tiers)}});
+  return Dump({{"kl_divergence", found.mean},
+               {"kl_standard_error",
+                found.standard_error.has_value() ? Json(*found.standard_error) : Json()},
+               {"kl_p95", found.p95},
+               {"kl_max", found.most},
+               {"same_top", found.same_top},
+               {"perplexity", found.approximate.perplexity},
+               {"exact_perplexity", found.exact.perplexity},
+               {"tokens", found.approximate.tokens},
+               {"windows", found.approximate.windows},
+               {"context", flags.text.context},
+               {"bos", compared.bos.has_value() ? Json(*compared.bos) : Json()},
+               {"approximations", ApproximationsJson(eval::ApproximationsOf(flags.model.engine))},
+               {"seconds", seconds},
+               {"kv_bytes", TiersJson(compared.tiers)},
+               {"exact_kv_bytes", TiersJson(compared.exact_tiers)}});
 }
 
 std::string DivergenceText(const DivergenceFlags& flags, const Compared& compared, double seconds) {

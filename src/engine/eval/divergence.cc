@@ -67,8 +67,7 @@ int64_t StepComparison::Bytes(const SpreadWindows::Shape& shape, int64_t vocab) 
 }
 
 StepComparison::StepComparison(const SpreadWindows& windows, const Hooks& hooks)
-    : windows_(windows),
-      hooks_(2 * windows.shape().count * (windows.shape().length - 1), hooks) {}
+    : windows_(windows), hooks_(2 * windows.shape().count * (windows.shape().length - 1), hooks) {}
 
 // Each step reads the token before the one that it predicts, in a call of its own, which makes it a
 // decode step. What lies before is read as perplexity reads it.

@@ -96,8 +96,8 @@ TEST(StepComparison, ReadsComparedTokensOneAStepAndComesToZeroForTheSame) {
   EXPECT_EQ(same->same_top, 1.0);
   EXPECT_EQ(same->exact.tokens, 10);
   EXPECT_EQ(same->exact.negative_log_likelihood, same->approximate.negative_log_likelihood);
-  // As one call scores these tokens, within what rounding to the model's bf16 changes in products of
-  // many rows, at most 2^-8 nats a token; another token would change whole nats.
+  // As one call scores these tokens, within what rounding to the model's bf16 changes in products
+  // of many rows, at most 2^-8 nats a token; another token would change whole nats.
   double whole = 0.0;
   const std::unique_ptr<Context> scored = context();
   for (const int64_t w : {0, 1}) {

@@ -235,7 +235,7 @@ class CpuKernels : public Kernels {
   void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const SelectItem> items) override {
     const Traced traced(trace_, stream.lane(), SelectCost(format, summary, group, items, kFloat));
-    cpu::SelectBlocks(pool_, isa_, format, summary, group, scale, items);
+    cpu::SelectBlocks(pool_, isa_, {format, summary, group, scale}, items);
   }
 
   void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
@@ -248,7 +248,7 @@ class CpuKernels : public Kernels {
                         AttendBlocksCost(format, summary, group, items, listed, kFloat));
     const cpu::AttentionScratch scratch = {
         .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
-    cpu::AttendBlocks(pool_, isa_, format, summary, group, scale, items, scratch);
+    cpu::AttendBlocks(pool_, isa_, {format, summary, group, scale}, items, scratch);
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {

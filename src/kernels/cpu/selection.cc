@@ -50,18 +50,18 @@ struct Cut {
 // One SelectItem.
 class Selection {
  public:
-  Selection(ThreadPool& pool, const SelectionOps& ops, const PageFormat& format,
-            const SummaryFormat& summary, int group, float scale, const SelectItem& item)
+  Selection(ThreadPool& pool, const SelectionOps& ops, const SelectionCall& call,
+            const SelectItem& item)
       : pool_(pool),
         ops_(ops),
-        format_(format),
-        summary_(summary),
-        group_(group),
-        scale_(scale),
+        format_(call.format),
+        summary_(call.summary),
+        group_(call.group),
+        scale_(call.scale),
         item_(item),
         keys_(item.keys),
         heads_(keys_.heads),
-        query_heads_(heads_ * group),
+        query_heads_(heads_ * group_),
         chunks_(CeilDiv(keys_.blocks, kChunk)),
         pieces_(CeilDiv(keys_.blocks, kPiece)),
         parallel_(heads_ * keys_.blocks >= kParallelBlocks) {
@@ -341,17 +341,17 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
   }
 }
 
-void SelectBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
-                  int group, float scale, std::span<const SelectItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, group));
+void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
+                  std::span<const SelectItem> items) {
+  HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
   for (const SelectItem& item : items) {
-    Selection(pool, SelectionOpsFor(isa), format, summary, group, scale, item).Run();
+    Selection(pool, SelectionOpsFor(isa), call, item).Run();
   }
 }
 
-void AttendBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
-                  int group, float scale, std::span<const AttendBlocksItem> items,
-                  const AttentionScratch& scratch) {
+void AttendBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
+                  std::span<const AttendBlocksItem> items, const AttentionScratch& scratch) {
+  const auto& [format, summary, group, scale] = call;
   HEADWAY_CHECK(SelectionFits(format, summary, group));
   HEADWAY_CHECK(pool.threads() <= scratch.threads && format.head_dim <= scratch.limits.head_dim);
   const AttentionFewOps& ops = AttentionFewOpsFor(isa);

@@ -15,11 +15,17 @@ namespace headway::cpu {
 
 void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items);
-void SelectBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
-                  int group, float scale, std::span<const SelectItem> items);
-void AttendBlocks(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
-                  int group, float scale, std::span<const AttendBlocksItem> items,
-                  const AttentionScratch& scratch);
+// What all items of a call have in common.
+struct SelectionCall {
+  const PageFormat& format;
+  const SummaryFormat& summary;
+  int group;
+  float scale;
+};
+void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
+                  std::span<const SelectItem> items);
+void AttendBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
+                  std::span<const AttendBlocksItem> items, const AttentionScratch& scratch);
 
 }  // namespace headway::cpu
 

@@ -25,6 +25,7 @@
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/scoring.h"
 #include "kernels/cuda/sdpa.h"
+#include "kernels/cuda/selection.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/items.h"
 
@@ -74,6 +75,10 @@ class CudaKernels final : public Kernels {
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cuda::SupportsAttention(request);
+  }
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return cuda::CanSelect(format, summary, group);
   }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
@@ -270,6 +275,39 @@ class CudaKernels final : public Kernels {
     call.Check(cuda::Merge(call.native(), dtype_, head_dim, items), "merge");
   }
 
+  void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                 std::span<const SummarizeItem> items) override {
+    if (!TakesSelection(stream, format, summary, 1)) return;
+    Call call(stream, SummarizeCost(format, summary, items));
+    for (const SummarizeItem& item : items) {
+      call.Check(cuda::Summarize(call.native(), format, summary, item), "summarizing blocks");
+    }
+  }
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    if (!TakesSelection(stream, format, summary, group)) return;
+    Call call(stream, SelectCost(format, summary, group, items, Bytes()));
+    for (const SelectItem& item : items) {
+      call.Check(cuda::SelectBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
+                 "selecting blocks");
+    }
+  }
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    if (!TakesSelection(stream, format, summary, group)) return;
+    int64_t listed = 0;  // at most: how many only the device knows
+    for (const AttendBlocksItem& item : items) {
+      listed += item.keys.heads * std::min(item.capacity, item.keys.blocks);
+    }
+    Call call(stream, AttendBlocksCost(format, summary, group, items, listed, Bytes()));
+    for (const AttendBlocksItem& item : items) {
+      call.Check(cuda::AttendBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
+                 "attention to blocks");
+    }
+  }
+
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     Call call(stream, SampleCost(items));
     for (const SampleItem& item : items) {
@@ -306,6 +344,17 @@ class CudaKernels final : public Kernels {
   };
 
   int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
+
+  // Whether these pages and blocks are supported; others are an error of the stream.
+  static bool TakesSelection(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                             int group) {
+    if (cuda::CanSelect(format, summary, group)) return true;
+    static_cast<CudaStream&>(stream).Fail(
+        Status(StatusCode::kUnsupported,
+               "selection on a GPU takes head sizes of multiples of 8 up to 256, groups of up to "
+               "16 and blocks of multiples of 8 slots up to 64"));
+    return false;
+  }
 
   // A copy of small host data for kernels of this call.
   const void* ToDevice(Call& call, std::span<const std::byte> bytes) {

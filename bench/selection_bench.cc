@@ -1,0 +1,266 @@
+// Selection at the shape of Llama-3-8B: the blocks of a layer are scored by their summaries, the
+// best are listed, and attention reads what is listed. For each context and place of the pages the
+// time of a layer's calls, what they must move, and the share of the time that this takes at the
+// rates given (of the device's memory, and of its reads of the host's):
+//   select    SelectBlocks; it must move the summaries
+//   attend    AttendBlocks of the lists; it must move the listed keys and values
+//   both      one behind the other, as a decode step has them
+//
+//   selection_bench [DEVICE [DEVICE_GB_S [HOST_GB_S]]]            by default cuda 3350 51
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "kernels/backend/backend.h"
+#include "kernels/page_codec.h"
+#include "unwrap.h"
+
+namespace headway::bench {
+namespace {
+
+constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
+constexpr int64_t kSegmentPages = 64;
+constexpr SummaryFormat kSummary = {.kind = SummaryKind::kMoments, .block_slots = 16};
+// Listed of a head, on average: far keys, and the first and last of the context.
+constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
+constexpr int64_t kSplit = 256;
+
+enum class Place { kDevice, kHost };
+
+struct Rates {
+  double device = 0;  // bytes/us
+  double host = 0;
+};
+
+// Some layers of one context, so many that no cache holds their summaries. They share pages.
+class Context {
+ public:
+  Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
+      : device_(device),
+        kernels_(kernels),
+        format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding},
+        place_(place),
+        blocks_(tokens / kSummary.block_slots),
+        segments_(CeilDiv(tokens, kSegmentPages * kDefaultPageSlots)) {
+    compute_ = Unwrap(device.NewStream(Lane::kCompute));
+    LayOut();
+    constexpr int64_t kCached = int64_t{128} << 20;
+    layers_ = static_cast<int>(std::max<int64_t>(2, CeilDiv(kCached, segments_ * summary_bytes_)));
+    slabs_ = Fill(segments_ * slab_bytes_, place);
+    summaries_ = Fill(layers_ * segments_ * summary_bytes_, Place::kDevice);
+    q_ = Fill(int64_t{kHeads} * kGroup * kHeadDim * 4, Place::kDevice);
+    for (int layer = 0; layer < layers_; ++layer) {
+      for (int64_t segment = 0; segment < segments_; ++segment) {
+        places_.push_back({slabs_->data() + segment * slab_bytes_,
+                           summaries_->data() + (layer * segments_ + segment) * summary_bytes_});
+      }
+    }
+    const int64_t last = blocks_ - kLastKeys / kSummary.block_slots;
+    budget_ = {.far_begin = kFirstKeys / kSummary.block_slots,
+               .far_end = last,
+               .far_blocks = kFarKeys / kSummary.block_slots,
+               .share = BudgetShare::kLayer};
+    capacity_ = budget_.Capacity(blocks_, kHeads);
+    parts_ = CeilDiv(capacity_ * kSummary.block_slots, kSplit);
+    lists_ = Zeros(kHeads * (capacity_ + 1) * 4);
+    states_ = Zeros(parts_ * kHeads * kGroup * (kHeadDim + 1) * 4);
+    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_));
+  }
+
+  int64_t select_bytes() const {
+    return kHeads * blocks_ * (kSummary.code_bytes(kHeadDim) + SummaryFormat::scale_bytes());
+  }
+  int64_t attend_bytes() const {
+    const int64_t pages = (kFarKeys + kFirstKeys + kLastKeys) / format_.page_slots;
+    return kHeads * pages *
+           (2 * static_cast<int64_t>(format_.closed_bytes()) +
+            (encoded() ? ParamBytes(format_) : 0));
+  }
+  void Select(int layer) {
+    SelectItem item;
+    item.q = q_->data();
+    item.keys = Keys(layer);
+    item.budget = budget_;
+    item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
+    item.capacity = capacity_;
+    item.counts = reinterpret_cast<int32_t*>(lists_->data());
+    item.scratch = scratch_->data();
+    kernels_.SelectBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
+  }
+  void Attend(int layer) {
+    const int64_t rows = int64_t{kHeads} * kGroup;
+    AttendBlocksItem item;
+    item.q = q_->data();
+    item.keys = Keys(layer);
+    item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
+    item.capacity = capacity_;
+    item.counts = reinterpret_cast<int32_t*>(lists_->data());
+    item.split = kSplit;
+    item.parts = static_cast<int>(parts_);
+    item.o = reinterpret_cast<float*>(states_->data());
+    item.o_part_stride = rows * kHeadDim;
+    item.lse = item.o + parts_ * item.o_part_stride;
+    item.lse_part_stride = rows;
+    item.scratch = scratch_->data();
+    kernels_.AttendBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
+  }
+  // Microseconds of work(layer), the best of some rounds over all layers.
+  double Measure(const std::function<void(int)>& work) {
+    const int count = layers_ * static_cast<int>(CeilDiv(64, layers_));
+    double best = 0.0;
+    for (int round = 0; round < 6; ++round) {
+      Require(compute_->Synchronize());
+      const int64_t start = Env::Default()->NowNanos();
+      for (int i = 0; i < count; ++i) work(i % layers_);
+      Require(compute_->Synchronize());
+      const double us = static_cast<double>(Env::Default()->NowNanos() - start) * 1e-3 / count;
+      if (round == 1 || (round > 1 && us < best)) best = us;  // the first warms up
+    }
+    return best;
+  }
+  void Print(const char* name, const Rates& rates) {
+    const double select_us = static_cast<double>(select_bytes()) / rates.device;
+    const double attend_us = static_cast<double>(attend_bytes()) /
+                             (place_ == Place::kDevice ? rates.device : rates.host);
+    Row(name, "select", select_bytes(), select_us, Measure([this](int layer) { Select(layer); }));
+    Row(name, "attend", attend_bytes(), attend_us, Measure([this](int layer) { Attend(layer); }));
+    Row(name, "both", select_bytes() + attend_bytes(), select_us + attend_us,
+        Measure([this](int layer) {
+          Select(layer);
+          Attend(layer);
+        }));
+  }
+
+ private:
+  static constexpr float kScale = 0.08838834764f;  // 1 / sqrt(kHeadDim)
+
+  bool encoded() const { return format_.encoding != Encoding::kNone; }
+  static void Row(const char* name, const char* call, int64_t bytes, double floor, double us) {
+    std::printf("%-28s %-7s %9.2f MB %8.1f us %8.1f us at least %5.0f %%\n", name, call,
+                static_cast<double>(bytes) * 1e-6, us, floor, 100 * floor / us);
+    std::fflush(stdout);
+  }
+
+  void LayOut() {
+    page_ = static_cast<int64_t>(format_.closed_bytes());
+    const int64_t plane = kHeads * kSegmentPages * page_;
+    keys_.page_stride = page_;
+    keys_.head_stride = kSegmentPages * page_;
+    keys_.v_offset = plane;
+    keys_.params_offset = 2 * plane;
+    keys_.params_head_stride = encoded() ? ParamBytes(format_) : 0;
+    keys_.params_page_stride = kHeads * keys_.params_head_stride;
+    slab_bytes_ = 2 * plane + kSegmentPages * keys_.params_page_stride;
+    keys_.heads = kHeads;
+    keys_.group_heads = kHeads;
+    keys_.blocks = blocks_;
+    keys_.segment_blocks = kSegmentPages * format_.page_slots / kSummary.block_slots;
+    keys_.codes_head_stride = keys_.segment_blocks * kSummary.code_bytes(kHeadDim);
+    keys_.scales_offset = kHeads * keys_.codes_head_stride;
+    keys_.scales_head_stride = 2 * keys_.segment_blocks;
+    summary_bytes_ = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
+  }
+  BlockedKeys Keys(int layer) const {
+    BlockedKeys keys = keys_;
+    keys.segments = {places_.data() + layer * segments_, static_cast<size_t>(segments_)};
+    return keys;
+  }
+  std::unique_ptr<Buffer> Zeros(int64_t bytes) {
+    return Unwrap(device_.Allocate(memory_, static_cast<size_t>(bytes), "benchmark"));
+  }
+  // Small normal numbers in bf16; as f32 they are numbers, too, and as codes.
+  std::unique_ptr<Buffer> Fill(int64_t bytes, Place place) {
+    constexpr int64_t kPattern = int64_t{3} << 20;  // no multiple of what lies in it
+    if (pattern_ == nullptr) {
+      pattern_ = Unwrap(device_.AllocateHost(memory_, kPattern * 2, "pattern"));
+      Random random(1);
+      for (int64_t i = 0; i < kPattern; ++i) {
+        StoreFloat(pattern_->data(), i, DType::kBF16, 0.02f * random.Normal());
+      }
+    }
+    auto buffer = Unwrap(place == Place::kDevice
+                             ? device_.Allocate(memory_, static_cast<size_t>(bytes), "benchmark")
+                             : device_.AllocateHost(memory_, static_cast<size_t>(bytes), "slabs"));
+    for (int64_t at = 0; at < bytes; at += 2 * kPattern) {
+      const auto some = static_cast<size_t>(std::min(2 * kPattern, bytes - at));
+      if (place == Place::kDevice) {
+        compute_->Copy(buffer->data() + at, pattern_->data(), some);
+      } else {
+        std::copy_n(pattern_->data(), some, buffer->data() + at);
+      }
+    }
+    Require(compute_->Synchronize());
+    return buffer;
+  }
+
+  Device& device_;
+  Kernels& kernels_;
+  const PageFormat format_;
+  const Place place_;
+  const int64_t blocks_;
+  const int64_t segments_;
+  int layers_ = 0;
+  int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, capacity_ = 0, parts_ = 0;
+  BlockedKeys keys_;
+  SelectionBudget budget_;
+  Budget memory_{"benchmark", kUnlimited};
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, states_, scratch_;
+  std::vector<SegmentPlace> places_;
+};
+
+int Main(const std::string& device_name, const Rates& rates) {
+  ThreadPool pool(0);
+  Budget budget("benchmark", kUnlimited);
+  const std::unique_ptr<Backend> backend = Unwrap(NewBackend(device_name, "auto"));
+  const std::unique_ptr<Device> device = Unwrap(backend->NewDevice(Env::Default(), nullptr, false));
+  const std::unique_ptr<Kernels> kernels = Unwrap(backend->NewKernels(&pool, nullptr));
+  KernelLimits limits;
+  limits.rows = 1;
+  limits.max_in = limits.max_out = kHeads * kGroup * kHeadDim;
+  limits.head_dim = kHeadDim;
+  limits.group = kGroup;
+  limits.query_heads = kHeads * kGroup;
+  limits.activation = kernels->ActivationDType(DType::kBF16);
+  Require(kernels->Prepare(limits, *device, budget));
+  struct Case {
+    const char* name;
+    int64_t tokens;
+    Encoding encoding;
+    Place place;
+  };
+  constexpr int64_t kK = 1024;
+  const bool reads_host = device->kernels_read_host_memory();
+  for (const Case& c : {Case{"128K bf16, device", 128 * kK, Encoding::kNone, Place::kDevice},
+                        Case{"128K bf16, host", 128 * kK, Encoding::kNone, Place::kHost},
+                        Case{"128K int8, device", 128 * kK, Encoding::kInt8, Place::kDevice},
+                        Case{"1M bf16, device", kK * kK, Encoding::kNone, Place::kDevice},
+                        Case{"1M bf16, host", kK * kK, Encoding::kNone, Place::kHost},
+                        Case{"1M int8, device", kK * kK, Encoding::kInt8, Place::kDevice},
+                        Case{"1M int8, host", kK * kK, Encoding::kInt8, Place::kHost}}) {
+    if (c.place == Place::kHost && !reads_host) continue;
+    Context(*device, *kernels, c.tokens, c.encoding, c.place).Print(c.name, rates);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace headway::bench
+
+int main(int argc, char** argv) {
+  // GB/s are 1000 bytes/us.
+  const headway::bench::Rates rates = {1e3 * (argc > 2 ? std::atof(argv[2]) : 3350.0),
+                                       1e3 * (argc > 3 ? std::atof(argv[3]) : 51.0)};
+  return headway::bench::Main(argc > 1 ? argv[1] : "cuda", rates);
+}

@@ -1,0 +1,238 @@
+// The calls of selection: what they take, and their launches.
+#include "kernels/cuda/selection.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "base/bytes.h"
+#include "kernels/cuda/attention_decode_block.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/workspace.h"
+
+namespace headway::cuda {
+namespace {
+
+constexpr int kBlockSlotsMax = 64;
+constexpr int kGroupMax = 16;
+constexpr int kHeadsMax = 65535 / kGroupMax;  // of a grid
+constexpr int64_t kBlocksMax = int64_t{1} << 24;
+
+// Places that one launch brings into the table.
+constexpr int kPlacesPerLaunch = 496;
+struct PlacesWork {
+  const std::byte** to;
+  int32_t count;
+  const std::byte* places[kPlacesPerLaunch];
+};
+static_assert(sizeof(PlacesWork) <= 4096);
+static_assert(sizeof(ScoreWork) <= 4096 && sizeof(AttendWork) <= 4096);
+
+__global__ void __launch_bounds__(kPlacesPerLaunch)
+    WritePlaces(const __grid_constant__ PlacesWork work) {
+  FollowPrevious();
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < work.count) work.to[i] = work.places[i];
+}
+
+bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
+  return keys.heads > 0 && keys.heads <= kHeadsMax && keys.group_heads > 0 &&
+         keys.blocks <= kBlocksMax && keys.segment_blocks > 0 &&
+         std::ssize(keys.segments) % keys.head_groups() == 0 &&
+         keys.group_segments() * keys.segment_blocks >= keys.blocks &&
+         CanSelect(shape.format, shape.summary, shape.group);
+}
+
+bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
+  return std::all_of(keys.segments.begin(), keys.segments.end(),
+                     [&](const SegmentPlace& place) {
+                       return Aligned(place.summary, static_cast<size_t>(bytes));
+                     }) &&
+         keys.codes_head_stride % bytes == 0 && head_dim % bytes == 0 &&
+         keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
+}
+
+bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
+  const bool encoded = shape.format.encoding != Encoding::kNone;
+  return std::all_of(keys.segments.begin(), keys.segments.end(),
+                     [](const SegmentPlace& place) { return Aligned(place.slab); }) &&
+         keys.page_stride % 16 == 0 && keys.head_stride % 16 == 0 && keys.v_offset % 16 == 0 &&
+         (!encoded || (keys.params_offset % 4 == 0 && keys.params_page_stride % 4 == 0 &&
+                       keys.params_head_stride % 4 == 0));
+}
+
+cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
+  switch (format.encoding) {
+    case Encoding::kInt8:
+      return LaunchAttend<Rows::kInt8>(stream, work);
+    case Encoding::kFp8E4M3:
+      return LaunchAttend<Rows::kFp8E4M3>(stream, work);
+    case Encoding::kInt4:
+      return LaunchAttend<Rows::kInt4>(stream, work);
+    case Encoding::kNone:
+      break;
+  }
+  switch (format.dtype) {
+    case DType::kBF16:
+      return LaunchAttend<Rows::kBF16>(stream, work);
+    case DType::kF16:
+      return LaunchAttend<Rows::kF16>(stream, work);
+    case DType::kF32:
+      return LaunchAttend<Rows::kF32>(stream, work);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+int Multiprocessors() {
+  constexpr int kDevices = 64;
+  constexpr int kUnknown = 64;  // a guess that no result depends on
+  static std::array<std::atomic<int>, kDevices> known = {};
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return kUnknown;
+  std::atomic<int>& count = known[static_cast<size_t>(device)];
+  if (count == 0) {
+    int value = kUnknown;
+    cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device);
+    count = value;
+  }
+  return count;
+}
+
+cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
+                      const std::byte** places, BlockTable& table) {
+  const size_t segments = keys.segments.size();
+  table.group_segments = static_cast<int32_t>(keys.group_segments());
+  table.group_heads = keys.group_heads;
+  table.blocks = static_cast<int32_t>(keys.blocks);
+  table.segment_blocks = static_cast<int32_t>(std::min(keys.segment_blocks, kBlocksMax));
+  table.table = nullptr;
+  if (segments <= size_t{kInlinePlaces}) {
+    for (size_t i = 0; i < segments; ++i) table.places[i] = keys.segments[i].*member;
+    return cudaSuccess;
+  }
+  table.table = places;
+  for (size_t at = 0; at < segments; at += kPlacesPerLaunch) {
+    PlacesWork work = {};
+    const size_t count = std::min(segments - at, size_t{kPlacesPerLaunch});
+    work.to = places + at;
+    work.count = static_cast<int32_t>(count);
+    for (size_t i = 0; i < count; ++i) work.places[i] = keys.segments[at + i].*member;
+    const cudaError_t error = LaunchKernel(WritePlaces, 1, kPlacesPerLaunch, 0, stream, work);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group) {
+  return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
+         group >= 1 && group <= kGroupMax && summary.block_slots >= 8 &&
+         summary.block_slots <= kBlockSlotsMax && summary.block_slots % 8 == 0 &&
+         format.page_slots % summary.block_slots == 0;
+}
+
+cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
+  const BlockedKeys& keys = item.keys;
+  const SelectionBudget& budget = item.budget;
+  const int head_dim = shape.format.head_dim;
+  if (!TakesKeys(shape, keys) || !SummariesAligned(keys, head_dim, 8) || budget.far_begin < 0 ||
+      budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
+      item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
+    return cudaErrorInvalidValue;
+  }
+  const SelectionScratch scratch =
+      SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
+                           static_cast<int64_t>(keys.segments.size()));
+  const int64_t far = budget.far_end - budget.far_begin;
+  ListWork list = {};
+  list.scratch = scratch;
+  list.heads = keys.heads;
+  list.group = shape.group;
+  list.blocks = static_cast<int32_t>(keys.blocks);
+  list.far_begin = static_cast<int32_t>(budget.far_begin);
+  list.far_end = static_cast<int32_t>(budget.far_end);
+  list.far_blocks = static_cast<int32_t>(std::min(budget.far_blocks, far));
+  list.layer = budget.share == BudgetShare::kLayer ? 1 : 0;
+  list.listed = item.blocks;
+  list.capacity = item.capacity;
+  list.counts = item.counts;
+  // Nothing to choose.
+  if (list.far_blocks == far) return ListAllBut(stream, list, 0, 0);
+  if (list.far_blocks == 0) return ListAllBut(stream, list, list.far_begin, list.far_end);
+
+  ScoreWork score = {};
+  score.q = item.q;
+  score.scratch = scratch;
+  score.q_dtype = static_cast<int32_t>(shape.activation);
+  score.head_dim = head_dim;
+  score.heads = keys.heads;
+  score.group = shape.group;
+  score.scale = shape.scale;
+  score.codes_head_stride = keys.codes_head_stride;
+  score.scales_offset = keys.scales_offset;
+  score.scales_head_stride = keys.scales_head_stride;
+  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::summary, scratch.places, score.table);
+  if (error != cudaSuccess) return error;
+  // Two blocks of threads a multiprocessor, of 128 of a head's blocks at least.
+  constexpr int64_t kTileBlocks = 128;
+  const int64_t tiles = std::clamp<int64_t>(int64_t{2} * Multiprocessors() / keys.heads, 1,
+                                            SelectionScratch::kTilesMax);
+  list.score_tiles = static_cast<int32_t>(std::min(tiles, CeilDiv(keys.blocks, kTileBlocks)));
+  error =
+      ScoreBlocks(stream, shape.summary.kind,
+                  SummariesAligned(keys, head_dim, 16) ? CodeLoads::kBytes16 : CodeLoads::kBytes8,
+                  score, list.score_tiles);
+  return error == cudaSuccess ? ListBest(stream, list) : error;
+}
+
+cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
+                         const AttendBlocksItem& item) {
+  const BlockedKeys& keys = item.keys;
+  const int block_slots = shape.summary.block_slots;
+  if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys) || item.split <= 0 ||
+      item.split % block_slots != 0 ||
+      int64_t{item.parts} * keys.heads > std::numeric_limits<int32_t>::max() / 2) {
+    return cudaErrorInvalidValue;
+  }
+  if (item.parts <= 0) return cudaSuccess;
+  AttendWork work = {};
+  work.q = item.q;
+  work.listed = item.blocks;
+  work.counts = item.counts;
+  work.o = item.o;
+  work.lse = item.lse;
+  work.capacity = item.capacity;
+  work.o_part_stride = item.o_part_stride;
+  work.lse_part_stride = item.lse_part_stride;
+  work.page_stride = keys.page_stride;
+  work.head_stride = keys.head_stride;
+  work.v_offset = keys.v_offset;
+  work.params_offset = keys.params_offset;
+  work.params_page_stride = keys.params_page_stride;
+  work.params_head_stride = keys.params_head_stride;
+  work.q_scale = shape.scale * kLog2E;
+  work.q_dtype = static_cast<int32_t>(shape.activation);
+  work.head_dim = shape.format.head_dim;
+  work.heads = keys.heads;
+  work.group = shape.group;
+  work.parts = item.parts;
+  work.split_blocks = static_cast<int32_t>(std::min(item.split / block_slots, kBlocksMax));
+  work.block_slots = block_slots;
+  work.page_slots = shape.format.page_slots;
+  const SelectionScratch scratch =
+      SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
+                           static_cast<int64_t>(keys.segments.size()));
+  const cudaError_t error =
+      MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
+  return error == cudaSuccess ? Launch(stream, shape.format, work) : error;
+}
+
+}  // namespace headway::cuda

@@ -1,0 +1,34 @@
+// Selection on a GPU: summaries of blocks of keys, the choice of blocks by a decode query, and
+// attention to what is chosen.
+#ifndef HEADWAY_KERNELS_CUDA_SELECTION_H_
+#define HEADWAY_KERNELS_CUDA_SELECTION_H_
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/pages.h"
+#include "kernels/selection.h"
+
+namespace headway::cuda {
+
+// What the calls of a model have in common.
+struct SelectionShape {
+  PageFormat format;
+  SummaryFormat summary;
+  int group = 1;
+  float scale = 1.0f;
+  DType activation = DType::kBF16;  // of the queries
+};
+
+// Whether the calls below take these pages and blocks. Codes of summaries then lie on 8 bytes and
+// scales on 8, at any stride that keeps them there; pages as attention has them.
+bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group);
+
+cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,
+                      const SummarizeItem& item);
+cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item);
+cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
+                         const AttendBlocksItem& item);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_SELECTION_H_

@@ -1,0 +1,51 @@
+// Attention to listed blocks: what its kernels take. Each kind of page has a file of its own.
+#ifndef HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_H_
+#define HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_H_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+#include "kernels/cuda/selection_keys.h"
+
+namespace headway::cuda {
+
+// What the rows of pages are.
+enum class Rows : uint8_t { kBF16, kF16, kF32, kInt8, kFp8E4M3, kInt4 };
+
+struct AttendWork {
+  const void* q;
+  const int32_t* listed;
+  const int32_t* counts;
+  float* o;
+  float* lse;
+  int64_t capacity;
+  int64_t o_part_stride;
+  int64_t lse_part_stride;
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t v_offset;
+  int64_t params_offset;
+  int64_t params_page_stride;
+  int64_t params_head_stride;
+  float q_scale;  // of logits in powers of two
+  int32_t q_dtype;
+  int32_t head_dim;
+  int32_t heads;
+  int32_t group;
+  int32_t parts;
+  int32_t split_blocks;  // listed blocks of a part
+  int32_t block_slots;
+  int32_t page_slots;
+  BlockTable table;
+};
+
+// On a grid that is the device's size, whatever the lists' lengths are.
+template <Rows kRows>
+cudaError_t LaunchAttend(cudaStream_t stream, const AttendWork& work);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_H_

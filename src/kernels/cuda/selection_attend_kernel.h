@@ -1,0 +1,425 @@
+// Attention to listed blocks, in f32 throughout: kDim / 8 lanes share a key, each with 8 of its
+// channels, for all query heads of a group at once. A warp takes rounds of 8 or 16 listed keys; the
+// next round's keys and values are on their way while it computes, into the registers that are free
+// by then, so that memory far away is read as fast as it can be.
+#ifndef HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_KERNEL_H_
+#define HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_KERNEL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "kernels/cuda/attention_decode_block.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_attend_parts.h"
+#include "kernels/cuda/selection_attend_rows.h"
+#include "kernels/cuda/tensor_core.h"
+#include "kernels/cuda/warp.h"
+#include "kernels/page_codec.h"
+
+namespace headway::cuda {
+
+// What a kernel has in hand at once.
+template <Rows kRows, int kDim, int kGroup>
+struct AttendShape {
+  static constexpr int kWarps = kGroup > 4 ? 4 : 8;
+  static constexpr int kLanes = kDim / 8;         // that share a key
+  static constexpr int kAtOnce = kWarp / kLanes;  // keys
+  static constexpr int kStrips = kGroup > 4 || kDim > 128 || kRows == Rows::kF32 ? 1 : 2;
+  static constexpr int kSteps = 8 / kAtOnce;                 // of a strip of 8 keys
+  static constexpr int kKeys = 8 * kStrips;                  // of a round
+  static constexpr int kLogits = kKeys * kGroup;             // of a round
+  static constexpr int kOfLane = kStrips * kSteps * kGroup;  // products of a lane
+};
+
+// Adds up kCount sums over groups of kLanes lanes, dealing them out: a lane is left with sums
+// first .. of the result, as many as kCount / kLanes, or one that others have, too.
+template <int kCount, int kLanes>
+__device__ int DealSums(float (&sums)[kCount]) {
+  int first = 0;
+  int count = kCount;
+#pragma unroll
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(apart)) != 0;
+    if (count > 1) {
+      count /= 2;
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) {
+        if (i >= count) break;
+        const float given = upper ? sums[i] : sums[i + count];
+        const float kept = upper ? sums[i + count] : sums[i];
+        sums[i] = kept + __shfl_xor_sync(kAllLanes, given, apart);
+      }
+      if (upper) first += count;
+    } else {
+      sums[0] += __shfl_xor_sync(kAllLanes, sums[0], apart);
+    }
+  }
+  return first;
+}
+
+// Keys, values and parameters of a round.
+template <Rows kRows, int kDim, int kGroup>
+struct Round {
+  using Shape = AttendShape<kRows, kDim, kGroup>;
+  Eight<kRows> k[Shape::kStrips][Shape::kSteps];
+  Eight<kRows> v[Shape::kStrips][Shape::kSteps];
+  KeyParams key_params[Shape::kStrips];
+  ValueParams value_params[Shape::kStrips][Shape::kSteps];
+
+  // `strip` finds the strips; `sub` is which of a key's channels the lane has, `key` which key.
+  __device__ void LoadKeys(const AttendWork& work, const Strip& strip, int i, int sub, int key) {
+    const bool there = strip.k != nullptr && sub * 8 < work.head_dim;
+    const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
+#pragma unroll
+    for (int step = 0; step < Shape::kSteps; ++step) {
+      if (there) {
+        k[i][step].Load(strip.k + (step * Shape::kAtOnce + key) * row_bytes +
+                        sub * BytesOfEight(kRows));
+      } else {
+        k[i][step].Clear();
+      }
+    }
+    if constexpr (IsEncoded(kRows)) {
+      if (there) {
+        key_params[i].Load(strip.params + sub * 16, work.head_dim);
+      } else {
+        key_params[i].Clear();
+      }
+    }
+  }
+  __device__ void LoadValues(const AttendWork& work, const Strip& strip, int i, int sub, int key) {
+    const bool there = strip.k != nullptr && sub * 8 < work.head_dim;
+    const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
+#pragma unroll
+    for (int step = 0; step < Shape::kSteps; ++step) {
+      const int row = step * Shape::kAtOnce + key;
+      if (there) {
+        v[i][step].Load(strip.k + work.v_offset + row * row_bytes + sub * BytesOfEight(kRows));
+      } else {
+        v[i][step].Clear();
+      }
+      if constexpr (IsEncoded(kRows)) {
+        constexpr int kGroupLanes = static_cast<int>(kValueGroup) / 8;
+        const int groups =
+            (work.head_dim + static_cast<int>(kValueGroup) - 1) / static_cast<int>(kValueGroup);
+        const int index = sub / kGroupLanes * work.page_slots + strip.slot + row;
+        if (there) {
+          value_params[i][step].Load(strip.params + 4 * work.head_dim + index * 2,
+                                     int64_t{groups} * work.page_slots);
+        } else {
+          value_params[i][step].Clear();
+        }
+      }
+    }
+  }
+  // The lane's products of queries and keys, [strip][step][query].
+  __device__ void Products(const float (&q)[kGroup][8], float (&sums)[Shape::kOfLane]) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) {
+#pragma unroll
+      for (int step = 0; step < Shape::kSteps; ++step) {
+        float x[8];
+        k[i][step].Widen(x);
+        if constexpr (IsEncoded(kRows)) key_params[i].Decode(x);
+#pragma unroll
+        for (int query = 0; query < kGroup; ++query) {
+          float sum = q[query][0] * x[0];
+#pragma unroll
+          for (int j = 1; j < 8; ++j) sum = fmaf(q[query][j], x[j], sum);
+          sums[(i * Shape::kSteps + step) * kGroup + query] = sum;
+        }
+      }
+    }
+  }
+  // Adds the values times their weights, [key of the round][query].
+  __device__ void AddValues(const float* weights, int key, float (&o)[kGroup][8]) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) {
+#pragma unroll
+      for (int step = 0; step < Shape::kSteps; ++step) {
+        float x[8];
+        v[i][step].Widen(x);
+        if constexpr (IsEncoded(kRows)) value_params[i][step].Decode(x);
+        const float* of_key = weights + (i * 8 + step * Shape::kAtOnce + key) * kGroup;
+        float weight[kGroup];
+        if constexpr (kGroup % 4 == 0) {
+#pragma unroll
+          for (int query = 0; query < kGroup; query += 4) {
+            const float4 some = *reinterpret_cast<const float4*>(of_key + query);
+            weight[query] = some.x;
+            weight[query + 1] = some.y;
+            weight[query + 2] = some.z;
+            weight[query + 3] = some.w;
+          }
+        } else {
+#pragma unroll
+          for (int query = 0; query < kGroup; ++query) weight[query] = of_key[query];
+        }
+#pragma unroll
+        for (int query = 0; query < kGroup; ++query) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) o[query][j] = fmaf(weight[query], x[j], o[query][j]);
+        }
+      }
+    }
+  }
+};
+
+// A warp's softmax over rounds: lane l has query l % kGroup.
+template <int kGroup, int kLogits>
+struct RunningSoftmax {
+  static constexpr int kOfLane = (kLogits + kWarp - 1) / kWarp;
+  float max = kNoKeys;
+  float sum = 0.0f;  // of the lane's own weights
+
+  // Logits become weights; `factors` is what was before is to be multiplied by.
+  __device__ void Take(float* logits, float* factors) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float mine[kOfLane];
+    float top = max;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      mine[i] = lane + i * kWarp < kLogits ? logits[lane + i * kWarp] : kNoKeys;
+      top = fmaxf(top, mine[i]);
+    }
+#pragma unroll
+    for (int apart = kGroup; apart < kWarp; apart *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+    }
+    const float base = Finite(top);
+    const float factor = Exp2(max - base);
+    sum *= factor;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const float weight = Exp2(mine[i] - base);
+      sum += weight;
+      if (lane + i * kWarp < kLogits) logits[lane + i * kWarp] = weight;
+    }
+    if (lane < kGroup) factors[lane] = factor;
+    max = top;
+  }
+};
+
+// The states of a block's warps.
+template <int kDim, int kWarps, int kGroup>
+struct PartStates {
+  alignas(16) float o[kWarps][kGroup][kDim];  // not normalised
+  float max[kWarps][kGroup];
+  float sum[kWarps][kGroup];
+  float weight[kWarps][kGroup];
+
+  // Takes a warp's state: o of lanes that share a key, summed over keys here.
+  template <int kLogits>
+  __device__ void Take(float (&of_lane)[kGroup][8], const RunningSoftmax<kGroup, kLogits>& softmax,
+                       int warp, int lane) {
+    constexpr int kLanes = kDim / 8;
+    float total = softmax.sum;
+#pragma unroll
+    for (int apart = kGroup; apart < kWarp; apart *= 2) {
+      total += __shfl_xor_sync(kAllLanes, total, apart);
+    }
+    if (lane < kGroup) {
+      max[warp][lane] = softmax.max;
+      sum[warp][lane] = total;
+    }
+#pragma unroll
+    for (int query = 0; query < kGroup; ++query) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int apart = kLanes; apart < kWarp; apart *= 2) {
+          of_lane[query][i] += __shfl_xor_sync(kAllLanes, of_lane[query][i], apart);
+        }
+      }
+      if (lane < kLanes) {
+        auto* to = reinterpret_cast<float4*>(&o[warp][query][lane * 8]);
+        to[0] =
+            make_float4(of_lane[query][0], of_lane[query][1], of_lane[query][2], of_lane[query][3]);
+        to[1] =
+            make_float4(of_lane[query][4], of_lane[query][5], of_lane[query][6], of_lane[query][7]);
+      }
+    }
+  }
+
+  // Writes the state of all, for `queries` query heads. Has barriers.
+  __device__ void Write(float* o_to, float* lse_to, int queries, int head_dim) {
+    __syncthreads();
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < queries) {
+      float top = kNoKeys;
+      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, max[warp][thread]);
+      const float base = Finite(top);
+      float total = 0.0f;
+      for (int warp = 0; warp < kWarps; ++warp) {
+        weight[warp][thread] = Exp2(max[warp][thread] - base);
+        total += weight[warp][thread] * sum[warp][thread];
+      }
+      const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+      for (int warp = 0; warp < kWarps; ++warp) weight[warp][thread] *= factor;
+      lse_to[thread] = total == 0.0f ? kNoKeys : top * kLn2 + logf(total);
+    }
+    __syncthreads();
+    for (int i = thread; i < queries * kDim; i += kWarps * kWarp) {
+      const int query = i / kDim;
+      const int channel = i % kDim;
+      if (channel >= head_dim) continue;
+      float value = 0.0f;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        value = fmaf(weight[warp][query], o[warp][query][channel], value);
+      }
+      o_to[int64_t{query} * head_dim + channel] = value;
+    }
+    __syncthreads();
+  }
+};
+
+// The lane's eight channels of the queries, times the scale; 0 where there is none.
+template <DType kDType, int kGroup>
+__device__ void LoadQueriesOf(const AttendWork& work, int64_t first, int queries, int sub,
+                              float (&q)[kGroup][8]) {
+  const auto* from = static_cast<const typename ElementOf<kDType>::Type*>(work.q) + first + sub * 8;
+#pragma unroll
+  for (int query = 0; query < kGroup; ++query) {
+    const bool there = query < queries && sub * 8 < work.head_dim;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      q[query][i] = there ? AsFloat(from[int64_t{query} * work.head_dim + i]) * work.q_scale : 0.0f;
+    }
+  }
+}
+template <int kGroup>
+__device__ void LoadQueries(const AttendWork& work, int64_t first, int queries, int sub,
+                            float (&q)[kGroup][8]) {
+  switch (static_cast<DType>(work.q_dtype)) {
+    case DType::kBF16:
+      return LoadQueriesOf<DType::kBF16>(work, first, queries, sub, q);
+    case DType::kF16:
+      return LoadQueriesOf<DType::kF16>(work, first, queries, sub, q);
+    case DType::kF32:
+      break;
+  }
+  LoadQueriesOf<DType::kF32>(work, first, queries, sub, q);
+}
+
+// Blocks of threads take parts in turn; blockIdx.y says which query heads of the groups.
+template <Rows kRows, int kDim, int kGroup>
+__global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWarp, 1)
+    Attend(const __grid_constant__ AttendWork work) {
+  using Shape = AttendShape<kRows, kDim, kGroup>;
+  __shared__ PartStates<kDim, Shape::kWarps, kGroup> states;
+  __shared__ alignas(16) float logits[Shape::kWarps][Shape::kLogits];
+  __shared__ alignas(16) float factors[Shape::kWarps][kGroup];
+  LetNextStart();
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int sub = lane % Shape::kLanes;
+  const int key = lane / Shape::kLanes;
+  const int first_query = static_cast<int>(blockIdx.y) * kGroup;
+  const int queries = min(kGroup, work.group - first_query);
+  constexpr int kRoundsAhead = kWarp / Shape::kStrips;  // whose strips the lanes find at once
+  WaitForPrevious();
+
+  for (int unit = static_cast<int>(blockIdx.x);; unit += static_cast<int>(gridDim.x)) {
+    const PartOf part = FindPart(work, unit);
+    if (part.head < 0) break;
+    const int part_blocks = min(work.split_blocks, part.blocks - part.part * work.split_blocks);
+    const int strips = part_blocks * (work.block_slots / 8);
+    const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
+    const int64_t query_head = int64_t{part.head} * work.group + first_query;
+
+    // Round r of the warp is round r * kWarps + warp of the part.
+    const auto find = [&](int round) {
+      const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
+      return FindStrip<kRows>(work, part, of_part * Shape::kStrips + lane % Shape::kStrips);
+    };
+    Strip found = find(0);
+    Round<kRows, kDim, kGroup> now;
+    Strip strip[Shape::kStrips];
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) {
+      strip[i] = found.From(i);
+      now.LoadKeys(work, strip[i], i, sub, key);
+      now.LoadValues(work, strip[i], i, sub, key);
+    }
+    float q[kGroup][8];
+    LoadQueries<kGroup>(work, query_head * work.head_dim, queries, sub, q);
+    float o[kGroup][8] = {};
+    RunningSoftmax<kGroup, Shape::kLogits> softmax;
+
+    for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
+      float sums[Shape::kOfLane];
+      now.Products(q, sums);
+      unsigned there = 0;  // bit i: strip i has keys
+#pragma unroll
+      for (int i = 0; i < Shape::kStrips; ++i) there |= strip[i].k != nullptr ? 1u << i : 0u;
+      if ((round + 1) % kRoundsAhead == 0) found = find(round + 1);
+#pragma unroll
+      for (int i = 0; i < Shape::kStrips; ++i) {
+        strip[i] = found.From((round + 1) % kRoundsAhead * Shape::kStrips + i);
+        now.LoadKeys(work, strip[i], i, sub, key);
+      }
+      const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
+      constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kLeft; ++i) {
+        const int query = (first + i) % kGroup;
+        const int step = (first + i) / kGroup % Shape::kSteps;
+        const int of = (first + i) / kGroup / Shape::kSteps;
+        logits[warp][(of * 8 + step * Shape::kAtOnce + key) * kGroup + query] =
+            (there >> of & 1u) != 0 ? sums[i] : kNoKeys;
+      }
+      __syncwarp();
+      softmax.Take(logits[warp], factors[warp]);
+      __syncwarp();
+#pragma unroll
+      for (int query = 0; query < kGroup; ++query) {
+        const float factor = factors[warp][query];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) o[query][i] *= factor;
+      }
+      now.AddValues(logits[warp], key, o);
+#pragma unroll
+      for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
+    }
+    states.Take(o, softmax, warp, lane);
+    states.Write(work.o + part.part * work.o_part_stride + query_head * work.head_dim,
+                 work.lse + part.part * work.lse_part_stride + query_head, queries, work.head_dim);
+  }
+  if (blockIdx.y == 0) ClearEmptyParts(work);
+}
+
+template <Rows kRows, int kDim, int kGroup>
+cudaError_t LaunchAttendKernel(cudaStream_t stream, const AttendWork& work) {
+  using Shape = AttendShape<kRows, kDim, kGroup>;
+  constexpr int64_t kOfMultiprocessor = Shape::kWarps > 4 ? 1 : 2;  // as registers allow
+  const int64_t parts = int64_t{work.heads} * work.parts;
+  const dim3 grid(static_cast<unsigned>(std::min(parts, kOfMultiprocessor * Multiprocessors())),
+                  static_cast<unsigned>(CeilDiv(work.group, kGroup)));
+  return LaunchKernel(Attend<kRows, kDim, kGroup>, grid, Shape::kWarps * kWarp, 0, stream, work);
+}
+
+template <Rows kRows, int kDim>
+cudaError_t LaunchAttendDim(cudaStream_t stream, const AttendWork& work) {
+  if (work.group == 1) return LaunchAttendKernel<kRows, kDim, 1>(stream, work);
+  // Registers hold no more.
+  if constexpr (kDim <= 128 && kRows != Rows::kF32) {
+    if (work.group > 4) return LaunchAttendKernel<kRows, kDim, 8>(stream, work);
+  }
+  return LaunchAttendKernel<kRows, kDim, 4>(stream, work);
+}
+
+template <Rows kRows>
+cudaError_t LaunchAttend(cudaStream_t stream, const AttendWork& work) {
+  if (work.head_dim <= 64) return LaunchAttendDim<kRows, 64>(stream, work);
+  if (work.head_dim <= 128) return LaunchAttendDim<kRows, 128>(stream, work);
+  return LaunchAttendDim<kRows, 256>(stream, work);
+}
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_KERNEL_H_

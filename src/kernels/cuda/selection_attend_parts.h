@@ -1,0 +1,96 @@
+// The parts of the heads' lists, and where their keys lie.
+#ifndef HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_PARTS_H_
+#define HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/attention_decode_block.h"
+#include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_attend_rows.h"
+#include "kernels/cuda/warp.h"
+
+namespace headway::cuda {
+
+// A part of a head's list.
+struct PartOf {
+  int head = -1;
+  int part = 0;
+  int blocks = 0;  // of the head's list
+};
+
+// The unit-th part that has keys, over all heads. All lanes of a warp find it together.
+__device__ inline PartOf FindPart(const AttendWork& work, int unit) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int first = 0; first < work.heads; first += kWarp) {
+    const int count = first + lane < work.heads ? __ldcg(work.counts + first + lane) : 0;
+    const int parts = (count + work.split_blocks - 1) / work.split_blocks;
+    int sum = parts;
+#pragma unroll
+    for (int apart = 1; apart < kWarp; apart *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, sum, apart);
+      if (lane >= apart) sum += before;
+    }
+    const unsigned beyond = __ballot_sync(kAllLanes, unit < sum);
+    if (beyond != 0) {
+      const int at = __ffs(static_cast<int>(beyond)) - 1;
+      const int before = __shfl_sync(kAllLanes, sum - parts, at);
+      return {first + at, unit - before, __shfl_sync(kAllLanes, count, at)};
+    }
+    unit -= __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+  return {};
+}
+
+// States of parts behind the lists' ends.
+__device__ inline void ClearEmptyParts(const AttendWork& work) {
+  const int threads = static_cast<int>(gridDim.x * blockDim.x);
+  const int states = work.heads * work.parts;
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < states; i += threads) {
+    const int head = i / work.parts;
+    const int part = i % work.parts;
+    const int count = __ldcg(work.counts + head);
+    if (int64_t{part} * work.split_blocks < count) continue;
+    float* lse = work.lse + part * work.lse_part_stride + int64_t{head} * work.group;
+    for (int query = 0; query < work.group; ++query) lse[query] = kNoKeys;
+  }
+}
+
+// Where 8 neighbouring slots of a block lie; null K: nowhere.
+struct Strip {
+  const std::byte* k;
+  const std::byte* params;  // of the page
+  int slot;                 // of its page
+
+  __device__ Strip From(int lane) const {
+    const auto of = [lane](const std::byte* pointer) {
+      return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(__shfl_sync(
+          kAllLanes, static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(pointer)), lane)));
+    };
+    return {of(k), of(params), __shfl_sync(kAllLanes, slot, lane)};
+  }
+};
+
+// Strip `index` of a part.
+template <Rows kRows>
+__device__ Strip FindStrip(const AttendWork& work, const PartOf& part, int index) {
+  const int of_block = work.block_slots / 8;
+  const int at = index / of_block;
+  const int listed = part.part * work.split_blocks + at;
+  if (at >= work.split_blocks || listed >= part.blocks) return {nullptr, nullptr, 0};
+  int block = __ldcg(work.listed + part.head * work.capacity + listed);
+  const std::byte* slab = work.table.Find(part.head, block);
+  const int of_page = work.page_slots / work.block_slots;
+  const int page = block / of_page;
+  const int slot = (block - page * of_page) * work.block_slots + (index - at * of_block) * 8;
+  const int head = part.head % work.table.group_heads;
+  const std::byte* k = slab + page * work.page_stride + head * work.head_stride +
+                       int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
+  const std::byte* params =
+      slab + work.params_offset + page * work.params_page_stride + head * work.params_head_stride;
+  return {k, params, slot};
+}
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_PARTS_H_

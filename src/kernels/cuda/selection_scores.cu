@@ -1,0 +1,313 @@
+// Scores of blocks by their summaries: products of codes of 8 bits by queries' codes of 16 bits on
+// tensor cores, which take 8 bits: a query's code is 256 times a signed byte and an unsigned one,
+// and each makes a sum of its own. 16 blocks are the rows of a product and 8 query heads its
+// columns. Sums of integers have one result in any order, so that a lane may take 16 bytes of a
+// block where it is, as whatever channels the product has there, as long as the query's bytes are
+// dealt out alike.
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/warp.h"
+
+// Compiled without contraction of products and sums, as the definition is.
+namespace headway::cuda {
+namespace {
+
+constexpr int kScoreWarps = 8;
+constexpr int kRows = 16;    // blocks of a product
+constexpr int kQueries = 8;  // query heads of a product
+
+enum class Signs : uint8_t { kSigned, kUnsigned };
+
+// sums [16, 8] += a [16, 32] · b [32, 8], of bytes.
+template <Signs kA, Signs kB>
+__device__ void MultiplyBytes(int32_t (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#define HEADWAY_MMA(A, B)                                                    \
+  asm("mma.sync.aligned.m16n8k32.row.col.s32." A "." B                       \
+      ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])           \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (kA == Signs::kSigned && kB == Signs::kSigned) {
+    HEADWAY_MMA("s8", "s8");
+  } else if constexpr (kA == Signs::kSigned) {
+    HEADWAY_MMA("s8", "u8");
+  } else if constexpr (kB == Signs::kSigned) {
+    HEADWAY_MMA("u8", "s8");
+  } else {
+    HEADWAY_MMA("u8", "u8");
+  }
+#undef HEADWAY_MMA
+}
+
+// Codes of the queries of a KV head, cut into bytes.
+template <int kDim>
+struct QueryCodes {
+  // High bytes, low bytes; of what the first row is multiplied by, and the second.
+  alignas(16) uint8_t bytes[2][2][kQueries][kDim];
+  selection::QueryFactors factors[kQueries];
+
+  __device__ void Set(int row, int query, int channel, int32_t code) {
+    bytes[0][row][query][channel] = static_cast<uint8_t>(code >> 8);
+    bytes[1][row][query][channel] = static_cast<uint8_t>(code & 0xFF);
+  }
+
+  // A warp makes the codes of one query; `first` is its first element, `there` whether there is
+  // such a query.
+  template <SummaryKind kKind>
+  __device__ void Make(const ScoreWork& work, int64_t first, int query, bool there) {
+    constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float q[kOfLane];
+    uint32_t largest = 0;
+    uint32_t largest_square = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int channel = lane + i * kWarp;
+      q[i] = there && channel < work.head_dim ? LoadQ(work, first + channel) : 0.0f;
+      largest = max(largest, selection::SizeBits(q[i]));
+      largest_square = max(largest_square, selection::SizeBits(q[i] * q[i]));
+    }
+    largest = __reduce_max_sync(kAllLanes, largest);
+    largest_square = __reduce_max_sync(kAllLanes, largest_square);
+    const selection::RowScale scale =
+        selection::ScaleOf(__uint_as_float(largest), selection::kQueryLevels);
+    const selection::RowScale square_scale =
+        selection::ScaleOf(__uint_as_float(largest_square), selection::kQueryLevels);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int channel = lane + i * kWarp;
+      if (channel >= kDim) break;
+      const int32_t code = scale.scale == 0.0f ? 0 : selection::Nearest(q[i] * scale.inverse);
+      if constexpr (kKind == SummaryKind::kMoments) {
+        Set(0, query, channel, code);
+        Set(1, query, channel,
+            square_scale.scale == 0.0f ? 0
+                                       : selection::Nearest(q[i] * q[i] * square_scale.inverse));
+      } else {
+        // max(q·least, q·greatest) is q·least of a negative q, and q·greatest of any other.
+        Set(0, query, channel, min(code, 0));
+        Set(1, query, channel, max(code, 0));
+      }
+    }
+    if (lane == 0) {
+      factors[query] = selection::MomentFactors(scale.scale, square_scale.scale, work.scale);
+    }
+  }
+
+ private:
+  __device__ static float LoadQ(const ScoreWork& work, int64_t index) {
+    switch (static_cast<DType>(work.q_dtype)) {
+      case DType::kBF16:
+        return AsFloat(static_cast<const __nv_bfloat16*>(work.q)[index]);
+      case DType::kF16:
+        return AsFloat(static_cast<const __half*>(work.q)[index]);
+      case DType::kF32:
+        break;
+    }
+    return static_cast<const float*>(work.q)[index];
+  }
+};
+
+// Byte of a row of codes at which word `word` of a lane lies, where lanes take `kLoad` bytes.
+template <int kLoad>
+__device__ constexpr int WordAt(int word, int lane_of_row) {
+  constexpr int kWords = kLoad / 4;
+  return word / kWords * 4 * kLoad + lane_of_row * kLoad + word % kWords * 4;
+}
+
+// A lane's words of one row of codes; those behind the head's dimension are 0.
+template <int kLoad, int kWords>
+__device__ void LoadRow(const std::byte* row, int head_dim, int lane_of_row,
+                        uint32_t (&words)[kWords]) {
+#pragma unroll
+  for (int word = 0; word < kWords; word += kLoad / 4) {
+    const int at = WordAt<kLoad>(word, lane_of_row);
+    const bool there = row != nullptr && at < head_dim;
+    if constexpr (kLoad == 16) {
+      const uint4 some = there ? LoadStreaming(row + at) : make_uint4(0, 0, 0, 0);
+      words[word] = some.x;
+      words[word + 1] = some.y;
+      words[word + 2] = some.z;
+      words[word + 3] = some.w;
+    } else {
+      const uint2 some =
+          there ? __ldcg(reinterpret_cast<const uint2*>(row + at)) : make_uint2(0, 0);
+      words[word] = some.x;
+      words[word + 1] = some.y;
+    }
+  }
+}
+
+// The sums of 16 blocks' codes by 8 queries' codes.
+template <Signs kSigns, int kWords>
+__device__ void MultiplyRows(const uint32_t (&upper)[kWords], const uint32_t (&lower)[kWords],
+                             const uint32_t (&high)[kWords], const uint32_t (&low)[kWords],
+                             int32_t (&sums)[4]) {
+  int32_t high_sums[4] = {};
+  int32_t low_sums[4] = {};
+#pragma unroll
+  for (int word = 0; word < kWords; word += 2) {
+    const uint32_t a[4] = {upper[word], lower[word], upper[word + 1], lower[word + 1]};
+    const uint32_t b_high[2] = {high[word], high[word + 1]};
+    const uint32_t b_low[2] = {low[word], low[word + 1]};
+    MultiplyBytes<kSigns, Signs::kSigned>(high_sums, a, b_high);
+    MultiplyBytes<kSigns, Signs::kUnsigned>(low_sums, a, b_low);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sums[i] = static_cast<int32_t>(static_cast<uint32_t>(high_sums[i]) * 256u +
+                                   static_cast<uint32_t>(low_sums[i]));
+  }
+}
+
+// Histograms and counts of what is listed, for the kernels behind.
+__device__ void Clear(const ScoreWork& work) {
+  const int64_t threads = int64_t{gridDim.x} * gridDim.y * gridDim.z * blockDim.x;
+  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t thread = block * blockDim.x + threadIdx.x;
+  for (int64_t i = thread; i < int64_t{work.heads} * selection::kWorthCodes; i += threads) {
+    work.scratch.histograms[i] = 0;
+  }
+  constexpr int kListers = SelectionScratch::kListersMax;
+  for (int64_t i = thread; i < int64_t{work.heads} * kListers; i += threads) {
+    work.scratch.query_sums[i / kListers * work.group].listed[i % kListers] = 0;
+  }
+}
+
+// A block of threads takes a tile of a KV head's blocks, for up to 8 query heads.
+template <SummaryKind kKind, int kDim, int kLoad>
+__global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
+    Scores(const __grid_constant__ ScoreWork work) {
+  constexpr int kWords = kDim / 16;
+  constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
+  __shared__ QueryCodes<kDim> codes;
+  __shared__ float maxima[kScoreWarps][kQueries];
+  LetNextStart();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarp;
+  const int lane = thread % kWarp;
+  const int head = static_cast<int>(blockIdx.y);
+  const int first_query = static_cast<int>(blockIdx.z) * kQueries;
+  const int queries = min(kQueries, work.group - first_query);
+  WaitForPrevious();
+  Clear(work);
+  static_assert(kScoreWarps == kQueries);
+  codes.template Make<kKind>(work,
+                             (int64_t{head} * work.group + first_query + warp) * work.head_dim,
+                             warp, warp < queries);
+  __syncthreads();
+
+  const int row = lane / 4;
+  const int column = lane % 4;
+  uint32_t high[2][kWords];
+  uint32_t low[2][kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int at = WordAt<kLoad>(i, column);
+#pragma unroll
+    for (int of = 0; of < 2; ++of) {
+      high[of][i] = *reinterpret_cast<const uint32_t*>(&codes.bytes[0][of][row][at]);
+      low[of][i] = *reinterpret_cast<const uint32_t*>(&codes.bytes[1][of][row][at]);
+    }
+  }
+  const selection::QueryFactors factors[2] = {codes.factors[2 * column],
+                                              codes.factors[2 * column + 1]};
+  float best[2] = {-INFINITY, -INFINITY};
+
+  const int head_in_group = head % work.table.group_heads;
+  const int blocks = work.table.blocks;
+  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
+  for (int begin = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows; begin < blocks;
+       begin += stride) {
+    const std::byte* record[2];
+    float2 scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int block = begin + half * 8 + row;
+      record[half] = nullptr;
+      scales[half] = make_float2(0.0f, 0.0f);
+      if (block >= blocks) continue;
+      const std::byte* summary = work.table.Find(head, block);
+      record[half] =
+          summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+      scales[half] = __ldcg(reinterpret_cast<const float2*>(
+          summary + work.scales_offset +
+          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
+    }
+    uint32_t upper[2][kWords];
+    uint32_t lower[2][kWords];
+#pragma unroll
+    for (int of = 0; of < 2; ++of) {
+      const int from = of * work.head_dim;
+      LoadRow<kLoad>(record[0] == nullptr ? nullptr : record[0] + from, work.head_dim, column,
+                     upper[of]);
+      LoadRow<kLoad>(record[1] == nullptr ? nullptr : record[1] + from, work.head_dim, column,
+                     lower[of]);
+    }
+    int32_t first[4];
+    int32_t second[4];
+    MultiplyRows<Signs::kSigned>(upper[0], lower[0], high[0], low[0], first);
+    MultiplyRows<kSecond>(upper[1], lower[1], high[1], low[1], second);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = 2 * column + i % 2;
+      const int block = begin + i / 2 * 8 + row;
+      if (query >= queries || block >= blocks) continue;
+      const float2 scale = scales[i / 2];
+      float score;
+      if constexpr (kKind == SummaryKind::kMoments) {
+        score = selection::MomentScore(factors[i % 2], scale.x, first[i], scale.y, second[i]);
+      } else {
+        score = selection::BoxScore(factors[i % 2], scale.x, first[i] + second[i]);
+      }
+      const int64_t query_head = int64_t{head} * work.group + first_query + query;
+      work.scratch.scores[query_head * blocks + block] = score;
+      best[i % 2] = fmaxf(best[i % 2], score);
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int apart = 4; apart < kWarp; apart *= 2) {
+      best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], apart));
+    }
+    if (lane < 4) maxima[warp][2 * column + i] = best[i];
+  }
+  __syncthreads();
+  if (thread < queries) {
+    float top = maxima[0][thread];
+    for (int i = 1; i < kScoreWarps; ++i) top = fmaxf(top, maxima[i][thread]);
+    const int64_t query_head = int64_t{head} * work.group + first_query + thread;
+    work.scratch.maxima[query_head * SelectionScratch::kTilesMax + blockIdx.x] = top;
+  }
+}
+
+template <SummaryKind kKind, int kLoad>
+cudaError_t LaunchScores(cudaStream_t stream, const ScoreWork& work, dim3 grid) {
+  const auto kernel = work.head_dim <= 64    ? Scores<kKind, 64, kLoad>
+                      : work.head_dim <= 128 ? Scores<kKind, 128, kLoad>
+                                             : Scores<kKind, 256, kLoad>;
+  return LaunchKernel(kernel, grid, kScoreWarps * kWarp, 0, stream, work);
+}
+
+}  // namespace
+
+cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
+                        const ScoreWork& work, int tiles) {
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(work.heads),
+                  static_cast<unsigned>(CeilDiv(work.group, kQueries)));
+  if (kind == SummaryKind::kMoments) {
+    return loads == CodeLoads::kBytes16
+               ? LaunchScores<SummaryKind::kMoments, 16>(stream, work, grid)
+               : LaunchScores<SummaryKind::kMoments, 8>(stream, work, grid);
+  }
+  return loads == CodeLoads::kBytes16 ? LaunchScores<SummaryKind::kBoxes, 16>(stream, work, grid)
+                                      : LaunchScores<SummaryKind::kBoxes, 8>(stream, work, grid);
+}
+
+}  // namespace headway::cuda

@@ -1,0 +1,219 @@
+// Selection on a GPU: the definition's summaries and lists byte by byte, states within rounding,
+// and the same bits wherever pages lie.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "base/random.h"
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_testing.h"
+#include "kernels/testing/selection_problem.h"
+
+namespace headway::cuda {
+namespace {
+
+// Memory of the GPU; what is put first, the pages, may lie in pinned host memory instead.
+class GpuMemory : public SelectionHost {
+ public:
+  enum class Pages { kOnDevice, kPinned };
+  explicit GpuMemory(Pages pages) : pages_(pages) {}
+  ~GpuMemory() override {
+    for (void* copy : device_) EXPECT_EQ(cudaFree(copy), cudaSuccess);
+    for (void* copy : pinned_) EXPECT_EQ(cudaFreeHost(copy), cudaSuccess);
+  }
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+
+  std::byte* Put(const std::vector<std::byte>& bytes) override {
+    const size_t size = std::max<size_t>(bytes.size(), 1);
+    void* copy = nullptr;
+    if (std::exchange(first_, false) && pages_ == Pages::kPinned) {
+      EXPECT_EQ(cudaMallocHost(&copy, size), cudaSuccess);
+      pinned_.push_back(copy);
+      std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy));
+    } else {
+      EXPECT_EQ(cudaMalloc(&copy, size), cudaSuccess);
+      device_.push_back(copy);
+      EXPECT_EQ(CopyToGpu(copy, bytes.data(), bytes.size()), cudaSuccess);
+    }
+    return static_cast<std::byte*>(copy);
+  }
+  std::vector<std::byte> Get(const std::byte* at, size_t size) override {
+    std::vector<std::byte> bytes(size);
+    EXPECT_EQ(cudaMemcpy(bytes.data(), at, size, cudaMemcpyDeviceToHost), cudaSuccess);
+    return bytes;
+  }
+
+ private:
+  const Pages pages_;
+  bool first_ = true;
+  std::vector<void*> device_, pinned_;
+};
+
+// The exponential and the product with log2(e) take some units more than a sum in f32 does. Factors
+// of codes are multiplied in f32.
+AttentionPrecision Precision(const SelectionCase& c) {
+  return {
+      .dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0, .more_units = 40, .slack = 2};
+}
+
+class CudaSelectionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Device>> device = NewCudaDevice({}, Env::Default(), nullptr);
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    device_ = std::move(*device);
+    Result<std::unique_ptr<Stream>> stream = device_->NewStream(Lane::kCompute);
+    ASSERT_TRUE(stream.ok());
+    stream_ = std::move(*stream);
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      Result<std::unique_ptr<Kernels>> made = NewCudaKernels(0);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      const KernelLimits limits = {.rows = 1,
+                                   .max_in = 64,
+                                   .max_out = 64,
+                                   .head_dim = 256,
+                                   .group = 16,
+                                   .query_heads = 128,
+                                   .activation = dtype};
+      ASSERT_TRUE((*made)->Prepare(limits, *device_, budget_).ok());
+      kernels_.emplace_back(dtype, std::move(*made));
+    }
+  }
+
+  Stream& stream() { return *stream_; }
+  // Kernels whose activations have the dtype.
+  Kernels& Of(DType activation) {
+    for (auto& [dtype, kernels] : kernels_) {
+      if (dtype == activation) return *kernels;
+    }
+    return *kernels_.front().second;
+  }
+
+  SelectionOutputs Run(SelectionProblem& problem, GpuMemory::Pages pages) {
+    GpuMemory memory(pages);
+    const std::vector<std::byte> working =
+        RunSelection(problem, Of(problem.spec.activation), *stream_, memory);
+    EXPECT_EQ("", problem.Disagreement(Precision(problem.spec), working));
+    return problem.Outputs(working);
+  }
+
+  // Compares with the definition; elsewhere and in pinned memory the bits must be the same.
+  void Check(const SelectionCase& c, uint64_t seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + c.Name());
+    ASSERT_TRUE(Of(c.activation).SupportsSelection(c.format, c.summary, c.group));
+    Random random(seed), same(seed), places(seed), others(seed + 1000);
+    SelectionProblem problem(c, random, places);
+    const SelectionOutputs outputs = Run(problem, GpuMemory::Pages::kOnDevice);
+    if (HasFailure()) return;
+    SelectionProblem elsewhere(c, same, others);
+    EXPECT_TRUE(outputs == Run(elsewhere, GpuMemory::Pages::kPinned))
+        << "other bits where pages lie elsewhere";
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  Budget budget_{"test", int64_t{2} << 30};
+  std::unique_ptr<Stream> stream_;
+  std::vector<std::pair<DType, std::unique_ptr<Kernels>>> kernels_;
+};
+
+TEST_F(CudaSelectionTest, AgreesWithTheDefinition) {
+  for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomSelectionCase(random);
+    c.activation = c.format.dtype;
+    Check(c, seed);
+  }
+}
+
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionForAllGroupsAndHeadSizes) {
+  uint64_t seed = 200;
+  for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16}) {
+    for (const int head_dim : {8, 40, 64, 72, 128, 136, 256}) {
+      if (HasFailure()) return;
+      Random random(++seed);
+      SelectionCase c = RandomSelectionCase(random);
+      c.group = group;
+      c.format.head_dim = head_dim;
+      c.activation = c.format.dtype;
+      Check(c, seed);
+    }
+  }
+}
+
+// Several blocks of threads list the blocks of a head, and the table of segments lies in memory.
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
+  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+    for (const SummaryKind kind : {SummaryKind::kMoments, SummaryKind::kBoxes}) {
+      SelectionCase c;
+      c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
+      c.summary = {.kind = kind, .block_slots = 8};
+      c.heads = 3;
+      c.group_heads = 2;
+      c.group = 2;
+      c.segment_pages = 8;
+      c.pages = 2303;  // 18,424 blocks, 576 segments
+      c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 2500, .share = share};
+      c.split = 128;
+      c.scale = 0.25f;
+      c.activation = DType::kBF16;
+      Check(c, 400);
+    }
+  }
+}
+
+// Equal codes are taken by head, then by block: all keys are 0.
+TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
+  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kF16, .page_slots = 64, .head_dim = 64};
+    c.summary.block_slots = 16;
+    c.heads = 4;
+    c.group_heads = 3;
+    c.group = 4;
+    c.segment_pages = 7;
+    c.pages = 300;
+    c.budget = {.far_begin = 2, .far_end = c.blocks() - 3, .far_blocks = 450, .share = share};
+    c.split = 256;
+    c.scale = 0.125f;
+    c.key_size = 0.0f;
+    c.activation = DType::kF16;
+    Check(c, 500);
+  }
+}
+
+TEST_F(CudaSelectionTest, RefusesWhatItDoesNotSupport) {
+  const PageFormat format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};
+  const SelectItem item;
+  Of(DType::kBF16).SelectBlocks(stream(), format, {.block_slots = 16}, 17, 1.0f, {&item, 1});
+  EXPECT_EQ(stream().Synchronize().code(), StatusCode::kUnsupported);
+}
+
+TEST_F(CudaSelectionTest, SupportsWhatItSays) {
+  const PageFormat format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};
+  const auto supports = [&](PageFormat pages, int slots, int group) {
+    return Of(DType::kBF16).SupportsSelection(pages, {.block_slots = slots}, group);
+  };
+  for (const int slots : {8, 16, 32, 64}) EXPECT_TRUE(supports(format, slots, 4));
+  for (const int slots : {0, 4, 24, 128}) EXPECT_FALSE(supports(format, slots, 4));
+  EXPECT_TRUE(supports(format, 16, 16));
+  EXPECT_FALSE(supports(format, 16, 17));
+  for (const int head_dim : {4, 12, 264}) {
+    PageFormat other = format;
+    other.head_dim = head_dim;
+    EXPECT_FALSE(supports(other, 16, 4));
+  }
+}
+
+}  // namespace
+}  // namespace headway::cuda
