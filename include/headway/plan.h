@@ -47,6 +47,17 @@ struct Phase {
   int64_t decode_steps = 0;
 };
 
+// What decode reads where a policy selects (EngineOptions::selector).
+struct SelectionReport {
+  std::string selector;
+  int64_t keys = 0;  // that a KV head chooses, on average
+  int64_t sink = 0;
+  int64_t recent = 0;
+  int block = 0;
+  // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
+  double share = 1.0;
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
@@ -62,6 +73,7 @@ struct PlanReport {
   int64_t x_slabs = 0;  // on the host, beside those of keys and values: what is recomputed
   double recompute_share = 0.0;
   int staging_slabs = 0;
+  std::optional<SelectionReport> selection;
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;

@@ -121,6 +121,12 @@ int PerplexityCommand(const Args& args, Console& console) {
   if (flags.compare && eval::ApproximationsOf(flags.model.engine).empty()) {
     return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
   }
+  if (flags.model.engine.selector != EngineOptions{}.selector) {
+    return WrongUsage(*app,
+                      "a text is scored as prompts are, which --sparse reads exactly; headway eval "
+                      "divergence compares token by token",
+                      console);
+  }
   Result<std::string> text = ReadText(flags.text.file, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);

@@ -134,10 +134,12 @@ int ProfileHeadsCommand(const Args& args, Console& console) {
     return WrongUsage(*app, "--kinds: " + kinds.status().message(), console);
   }
   EngineOptions& options = flags.model.engine;
-  if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty()) {
-    return WrongUsage(
-        *app, "the exact model is profiled; leave out --head-pattern, --sparsity and --session",
-        console);
+  if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty() ||
+      options.selector != EngineOptions{}.selector) {
+    return WrongUsage(*app,
+                      "the exact model is profiled; leave out --head-pattern, --sparsity, --sparse "
+                      "and --session",
+                      console);
   }
   eval::HeadProfile profile;
   if (options.sink_tokens >= 0) profile.sink = options.sink_tokens;

@@ -154,6 +154,11 @@ Json PlanJson(const PlanReport& plan) {
   }
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
+  if (plan.selection.has_value()) {
+    json["selection"] = {{"selector", plan.selection->selector}, {"keys", plan.selection->keys},
+                         {"sink", plan.selection->sink},         {"recent", plan.selection->recent},
+                         {"block", plan.selection->block},       {"share", plan.selection->share}};
+  }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;

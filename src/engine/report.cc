@@ -1,12 +1,33 @@
 #include "engine/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "engine/settings.h"
 #include "engine/step/weight_stream.h"
 
 namespace headway {
+
+namespace {
+
+std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
+  const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
+  if (!policy.selects()) return std::nullopt;
+  SelectionReport report;
+  report.selector = SelectorName(policy.summary.kind);
+  report.keys = policy.keys;
+  report.sink = policy.sink;
+  report.recent = policy.recent;
+  report.block = policy.summary.block_slots;
+  const auto read = static_cast<double>(policy.keys + policy.sink + policy.recent);
+  report.share = std::min(1.0, read / static_cast<double>(blueprint.layout.executor.length));
+  return report;
+}
+
+}  // namespace
 
 PlanReport ReportOf(const Blueprint& blueprint) {
   const plan::Plan& plan = blueprint.plan;
@@ -37,6 +58,13 @@ PlanReport ReportOf(const Blueprint& blueprint) {
     if (ram) report.memory_bytes += row.bytes;
   }
   report.reasons = plan.reasons;
+  report.selection = SelectionOf(blueprint);
+  if (report.selection.has_value() && report.selection->share < 1.0) {
+    report.reasons.push_back(fmt::format(
+        "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
+        "by {}; prompts are read exactly",
+        100.0 * report.selection->share, report.selection->selector));
+  }
   report.cut_notice = plan.cut_notice;
   report.smallest_gpu_memory = smallest.device;
   report.smallest_kv_memory = smallest.kv;

@@ -109,10 +109,10 @@ Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (options.selector == "none") return OkStatus();
   kv::SelectionPolicy& policy = settings->selection;
-  if (options.selector == "pages") {
+  if (options.selector == SelectorName(SummaryKind::kMoments)) {
     policy.summary.kind = SummaryKind::kMoments;
     policy.share = BudgetShare::kLayer;
-  } else if (options.selector == "quest") {
+  } else if (options.selector == SelectorName(SummaryKind::kBoxes)) {
     policy.summary.kind = SummaryKind::kBoxes;
     policy.share = BudgetShare::kHead;
   } else {
@@ -152,6 +152,10 @@ std::string DiskDirectory(const std::string& path) {
 }
 
 }  // namespace
+
+const char* SelectorName(SummaryKind kind) {
+  return kind == SummaryKind::kMoments ? "pages" : "quest";
+}
 
 const char* PolicyName(Policy policy) {
   switch (policy) {
