@@ -49,6 +49,8 @@ TEST_F(Cli, PerplexityCountsEveryPrediction) {
   ExpectFailure({"eval", "perplexity", kModel, "--context", "9"}, 2, "--file is missing");
   ExpectFailure({"eval", "perplexity", kModel, "--file", "x", "--context", "9", "--compare"}, 2,
                 "--compare needs --kv-encoding or --head-pattern");
+  ExpectFailure({"eval", "perplexity", kModel, "--file", "x", "--context", "9", "--sparse"}, 2,
+                "headway eval divergence compares token by token");
 }
 
 TEST_F(Cli, DivergenceIsThatOfDecodeStepsFromExactOnes) {
@@ -95,6 +97,20 @@ TEST_F(Cli, DivergenceIsThatOfDecodeStepsFromExactOnes) {
   EXPECT_LT(heads["same_top"], 1.0);
   EXPECT_EQ(heads["approximations"][0]["name"], "streaming-heads");
   EXPECT_EQ(heads["approximations"][0]["recent_tokens"], 32);
+
+  // Fewer keys differ more; where the budget holds all of them, nothing does.
+  const auto select = [&](const char* keys, const char* selector) {
+    return measure({"--selector", selector, "--sparse-keys", keys, "--sparse-sink", "16",
+                    "--sparse-recent", "32"});
+  };
+  const Json half = select("160", "pages"), few = select("32", "pages");
+  EXPECT_EQ(half["exact_perplexity"], exact["exact_perplexity"]);
+  EXPECT_GT(half["kl_divergence"], 0.0);
+  EXPECT_LT(half["kl_divergence"], few["kl_divergence"]);
+  EXPECT_LT(few["kl_divergence"], heads["kl_divergence"]);
+  EXPECT_LT(few["kl_divergence"], select("32", "quest")["kl_divergence"]);
+  EXPECT_EQ(few["approximations"][0]["selector"], "pages");
+  EXPECT_EQ(select("400", "pages")["kl_max"], 0.0);
 }
 
 TEST_F(Cli, DivergenceSaysInWordsAndRefusesByName) {

@@ -37,6 +37,39 @@ TEST(Settings, WhatIsLeftToTheEngineIsAbsent) {
   EXPECT_EQ(settings.DiskLimit(), 0);
 }
 
+TEST(Settings, SelectionIsReadAndChecked) {
+  EngineOptions options;
+  EXPECT_FALSE(ReadSettings(options)->selection.selects());
+  options.selector = "pages";
+  kv::SelectionPolicy policy = ReadSettings(options)->selection;
+  EXPECT_EQ(policy.summary.kind, SummaryKind::kMoments);
+  EXPECT_EQ(policy.summary.block_slots, 16);
+  EXPECT_EQ(policy.share, BudgetShare::kLayer);
+  EXPECT_EQ(policy.keys, 2048);
+  options.selector = "quest";
+  policy = ReadSettings(options)->selection;
+  EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
+  EXPECT_EQ(policy.share, BudgetShare::kHead);
+
+  const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
+    return Wrong([&](EngineOptions& changed) {
+      changed.selector = "pages";
+      change(changed);
+    });
+  };
+  EXPECT_EQ(Wrong([](EngineOptions& o) { o.selector = "best"; }),
+            "selector best: none, pages and quest are known");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = 0; }), "");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = kNoLimit; }), "");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_sink = -1; }), "");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }), "");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.session = "s"; }).find("session"), std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
+            std::string::npos);
+}
+
 TEST(Settings, WhatIsGivenIsThere) {
   EngineOptions options;
   options.gpu_memory = 5;

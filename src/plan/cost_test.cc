@@ -65,6 +65,26 @@ TEST(Cost, StreamedDecodeIsTheBusAndItsLastPiece) {
   EXPECT_NEAR(time.busy[static_cast<int>(CostLane::kHostToDevice)], 0.04, 1e-12);
 }
 
+TEST(Cost, ADecodeThatSelectsReadsSummariesAndWhatItChooses) {
+  const int64_t length = 1'000'000;
+  Subject subject{Small(), {}, 1.0};
+  subject.selection = {1000.0, 10.0};
+  const StepTime resident = PredictDecode(Simple(), subject, {}, {&length, 1});
+  // Summaries of 10 MB, and 1,000 keys of 400 bytes.
+  EXPECT_NEAR(resident.seconds, kProducts + kHead + 10e6 / 1e12 + 400e3 / 1e12, 1e-9);
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  const StepTime away = PredictDecode(Simple(), subject, run, {&length, 1});
+  EXPECT_NEAR(away.seconds, kProducts + kHead + 10e6 / 1e12 + 400e3 / 1e10, 1e-9);
+  EXPECT_NEAR(away.busy[static_cast<int>(CostLane::kHostToDevice)], 400e3 / 1e10, 1e-12);
+  // What a budget holds is read whole, and prefill always is.
+  const int64_t few = 900;
+  EXPECT_EQ(PredictDecode(Simple(), subject, run, {&few, 1}).seconds,
+            PredictDecode(Simple(), {Small(), {}, 1.0}, run, {&few, 1}).seconds);
+  EXPECT_EQ(PredictPrefill(Simple(), subject, run, 0, 10'000).seconds,
+            PredictPrefill(Simple(), {Small(), {}, 1.0}, run, 0, 10'000).seconds);
+}
+
 TEST(Cost, OneStagingBufferTakesTurnsWithAttention) {
   MachineProfile machine = Simple();
   machine.decode_attention = {{{1.0, 1e10}}};  // as slow as the bus
