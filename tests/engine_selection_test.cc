@@ -17,7 +17,7 @@ namespace {
 
 kv::SelectionPolicy PolicyOf(int64_t keys, SummaryKind kind = SummaryKind::kMoments) {
   kv::SelectionPolicy policy;
-  policy.summary = {kind, 4};
+  policy.summary = {kind, 8};
   policy.keys = keys;
   policy.sink = 6;
   policy.recent = 20;
