@@ -75,7 +75,8 @@ TEST(Backend, CpuKernelsRefuseWhatTheyLack) {
   ThreadPool pool(1);
   Result<std::unique_ptr<Backend>> backend = NewBackend("cpu", "auto");
   ASSERT_TRUE(backend.ok());
-  Result<std::unique_ptr<Device>> device = (*backend)->NewDevice(Env::Default(), nullptr, false);
+  Result<std::unique_ptr<Device>> device =
+      (*backend)->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree);
   ASSERT_TRUE(device.ok());
   Budget budget("test", int64_t{1} << 30);
   const PageFormat odd = {DType::kBF16, 4, 5, Encoding::kInt8};
