@@ -70,9 +70,16 @@ std::vector<NamedPlan> Plans() {
   recompute.group_heads = 3;
   recompute.staging_slabs = 1;
   recompute.x_segments = 4;
-  return {{"first-fit", first_fit},      {"lru", lru},
-          {"disk-only", disk},           {"host", host},
-          {"weights", weights},          {"recompute", recompute},
+  HarnessConfig selection = first_fit;
+  selection.page_slots = 8;
+  selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
+  return {{"selection", selection},
+          {"first-fit", first_fit},
+          {"lru", lru},
+          {"disk-only", disk},
+          {"host", host},
+          {"weights", weights},
+          {"recompute", recompute},
           {"disk-weights", disk_weights}};
 }
 

@@ -207,9 +207,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
   Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes)
-                            : DecodeWork(engine.info(), measured.lengths, flags.steps);
+                            : DecodeWork(engine.info(), measured.lengths, flags.steps,
+                                         (*context)->plan().selection);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
-  if (!flags.prefill) {
+  // What a selection brings over the bus depends on what it chooses.
+  if (!flags.prefill && !(*context)->plan().selection.has_value()) {
     work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
     work.bus_bytes = static_cast<double>(flags.steps) *
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);

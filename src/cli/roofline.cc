@@ -22,6 +22,11 @@ double FlopsPerKey(const ModelInfo& info) {
   return 4.0 * static_cast<double>(info.layers) * info.query_heads * info.head_dim;
 }
 
+// Of a block's summary, in all layers and KV heads: two codes of a byte a channel, and two scales.
+double SummaryBytes(const ModelInfo& info) {
+  return static_cast<double>(info.layers) * info.kv_heads * (2.0 * info.head_dim + 8.0);
+}
+
 }  // namespace
 
 Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
@@ -39,13 +44,21 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
   return work;
 }
 
-Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps) {
+Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps,
+                const std::optional<SelectionReport>& selection) {
   const auto s = static_cast<double>(steps);
   Work work;
   work.bytes = s * static_cast<double>(info.step_weight_bytes);
   for (int64_t length : lengths) {
     // Step i sees length + i + 1 keys.
-    const double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
+    double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
+    if (selection.has_value()) {
+      const int64_t read = selection->keys + selection->sink + selection->recent;
+      if (read < length) {
+        work.bytes += keys * SummaryBytes(info) / selection->block;
+        keys = s * static_cast<double>(read);
+      }
+    }
     work.bytes += keys * static_cast<double>(info.kv_bytes_per_token);
     work.flops += s * (2.0 * BodyWeights(info) + HeadFlops(info));
     work.attention_flops += keys * FlopsPerKey(info);

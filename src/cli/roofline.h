@@ -4,6 +4,7 @@
 #define HEADWAY_CLI_ROOFLINE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "headway/machine.h"
@@ -26,8 +27,10 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
                  std::span<const int64_t> prefixes);
 
 // `steps` decode steps of sequences that have these lengths at first: each step reads the weights
-// once and every sequence's keys and values.
-Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps);
+// once and every sequence's keys and values, or, with a selection, those that it reads and the
+// summaries of all.
+Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps,
+                const std::optional<SelectionReport>& selection);
 
 // The longest of moving, computing (products and attention one after the other), crossing the bus
 // (or being attended to on the host, where that was measured) and reading the disk. A speed that

@@ -41,11 +41,30 @@ TEST(Roofline, CountsWhatFollowsAPrefix) {
 
 TEST(Roofline, CountsADecode) {
   const std::vector<int64_t> lengths = {5, 7};
-  const Work work = DecodeWork(SmallModel(), lengths, 2);
+  const Work work = DecodeWork(SmallModel(), lengths, 2, std::nullopt);
   // Step 1 sees 6 and 8 keys, step 2 sees 7 and 9.
   EXPECT_EQ(work.bytes, 2 * 360 + 30 * 16);
   EXPECT_EQ(work.flops, 4 * (200 + 160));
   EXPECT_EQ(work.attention_flops, 30 * (2 * 4 * 3 * 4));
+}
+
+TEST(Roofline, CountsADecodeThatSelects) {
+  ModelInfo info = SmallModel();
+  info.kv_heads = 2;
+  const std::vector<int64_t> lengths = {100};
+  SelectionReport selection;
+  selection.keys = 5;
+  selection.sink = 1;
+  selection.recent = 2;
+  selection.block = 4;
+  const Work work = DecodeWork(info, lengths, 2, selection);
+  // Summaries of 101 and of 102 keys, 2 x 2 x (2 x 3 + 8) bytes for 4 of them; 8 keys a step.
+  EXPECT_EQ(work.bytes, 2 * 360 + 203 * 56 / 4 + 16 * 16);
+  EXPECT_EQ(work.attention_flops, 16 * (2 * 4 * 3 * 4));
+  // Few keys are all read.
+  const std::vector<int64_t> few = {7};
+  EXPECT_EQ(DecodeWork(info, few, 2, selection).bytes,
+            DecodeWork(info, few, 2, std::nullopt).bytes);
 }
 
 TEST(Roofline, TakesTheLongest) {
