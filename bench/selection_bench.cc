@@ -224,7 +224,8 @@ int Main(const std::string& device_name, const Rates& rates) {
   ThreadPool pool(0);
   Budget budget("benchmark", kUnlimited);
   const std::unique_ptr<Backend> backend = Unwrap(NewBackend(device_name, "auto"));
-  const std::unique_ptr<Device> device = Unwrap(backend->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree));
+  const std::unique_ptr<Device> device =
+      Unwrap(backend->NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree));
   const std::unique_ptr<Kernels> kernels = Unwrap(backend->NewKernels(&pool, nullptr));
   KernelLimits limits;
   limits.rows = 1;
