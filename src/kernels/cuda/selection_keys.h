@@ -38,20 +38,18 @@ struct BlockTable {
 
 // The scratch memory of a call.
 struct SelectionScratch {
-  // A query head's scores are cut into at most so many tiles, each with its maximum and its sum of
-  // weights.
+  // A head's blocks are cut into at most so many tiles, each with its maxima and counts.
   static constexpr int kTilesMax = 64;
-  // So many blocks of threads list the blocks of a head at most.
-  static constexpr int kListersMax = 32;
 
-  // Of a query head: what is added up of its tiles.
+  // Of a query head.
   struct QuerySums {
-    uint64_t sums[kTilesMax];
-    uint64_t listed[kListersMax];  // used of a KV head's first query head only: see List
+    uint64_t sum;              // of its weights
+    uint64_t told[kTilesMax];  // used of a KV head's first query head only: see List
+    uint32_t arrived;          // used of the first only: see WaitForAll
   };
   static_assert(sizeof(QuerySums) + kTilesMax * sizeof(float) <= 1024);
 
-  float* scores;             // [query heads, blocks]; then weights, u32
+  float* scores;             // [query heads, blocks]; then weights, u32, if need be
   uint16_t* codes;           // [heads, blocks]
   uint32_t* histograms;      // [heads, kWorthCodes]
   const std::byte** places;  // [segments]
@@ -116,12 +114,13 @@ struct ListWork {
   int32_t group;
   int32_t blocks;
   int32_t score_tiles;
-  int32_t weight_tiles;
   int32_t far_begin;
   int32_t far_end;
   int32_t far_blocks;
-  int32_t layer;  // 1: the heads share a budget
-  int32_t lister_blocks;
+  int32_t layer;        // 1: the heads share a budget
+  int32_t tiles;        // of a head
+  int32_t tile_blocks;  // of all but the last
+  int32_t held;         // 1: shared memory has the weights
   int32_t* listed;
   int64_t capacity;
   int32_t* counts;
