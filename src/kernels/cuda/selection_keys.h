@@ -38,14 +38,16 @@ struct BlockTable {
 
 // The scratch memory of a call.
 struct SelectionScratch {
-  // A head's blocks are cut into at most so many tiles, each with its maxima and counts.
+  // Scores are made of at most so many tiles of a head's blocks, each with its maxima.
   static constexpr int kTilesMax = 64;
+  // What makes lists of them cuts a head's blocks into at most so many.
+  static constexpr int kListTilesMax = 44;
 
-  // Of a query head.
+  // Of a query head: what its tiles tell each other, with a bit that says that it is there.
   struct QuerySums {
-    uint64_t sum;              // of its weights
-    uint64_t told[kTilesMax];  // used of a KV head's first query head only: see List
-    uint32_t arrived;          // used of the first only: see WaitForAll
+    uint64_t sums[kListTilesMax];  // of weights
+    uint64_t told[kListTilesMax];  // used of a KV head's first query head only: see List
+    uint32_t arrived;              // used of the first only: see WaitForAll
   };
   static_assert(sizeof(QuerySums) + kTilesMax * sizeof(float) <= 1024);
 

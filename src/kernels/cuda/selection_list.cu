@@ -23,7 +23,8 @@ constexpr int kOfStep = 2;
 constexpr int kOfLoad = 8;  // codes that a thread lists at once
 constexpr int kTilesMax = SelectionScratch::kTilesMax;
 constexpr int kNone = selection::kWorthCodes;  // the code of a block that is not far: above all
-constexpr int kHeldBytes = 32 << 10;           // of weights in shared memory
+constexpr int kHeldBytes = 64 << 10;           // of weights in shared memory, at most
+constexpr int kHeldAnyway = 32 << 10;          // which a kernel may have without asking
 
 __device__ uint64_t WarpSum64(uint64_t value) {
 #pragma unroll
@@ -31,6 +32,20 @@ __device__ uint64_t WarpSum64(uint64_t value) {
     value += __shfl_xor_sync(kAllLanes, value, apart);
   }
   return value;
+}
+
+// A number that another block of threads waits for: one word is both the number and the sign that
+// it is there, so that nothing else must be seen in order.
+constexpr uint64_t kReady = uint64_t{1} << 63;
+__device__ void Tell(uint64_t* at, uint64_t value) {
+  *static_cast<volatile uint64_t*>(at) = value | kReady;
+}
+__device__ uint64_t Ask(const uint64_t* at) {
+  uint64_t value;
+  do {
+    value = *static_cast<const volatile uint64_t*>(at);
+  } while ((value & kReady) == 0);
+  return value & ~kReady;
 }
 
 // A tile of a head's blocks, which one block of threads takes through all steps.
@@ -47,16 +62,15 @@ __device__ Unit UnitOf(const ListWork& work, int index) {
   return {head, tile, begin, min(work.blocks, begin + work.tile_blocks)};
 }
 
-// Waits until all blocks of threads have come here `times` times; what they wrote before is seen
+// Waits until all blocks of threads have come here, once a launch; what they wrote before is seen
 // by loads that bypass the L1 cache.
-__device__ void WaitForAll(const ListWork& work, int times) {
+__device__ void WaitForAll(const ListWork& work) {
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t* arrived = &work.scratch.query_sums->arrived;
-    const uint32_t wanted = static_cast<uint32_t>(times) * gridDim.x;
     __threadfence();
     atomicAdd(arrived, 1u);
-    while (*static_cast<volatile uint32_t*>(arrived) < wanted) {
+    while (*static_cast<volatile uint32_t*>(arrived) < gridDim.x) {
     }
     __threadfence();
   }
@@ -75,6 +89,39 @@ __device__ Weights WeightsOf(const ListWork& work, const Unit& unit, uint32_t* h
           work.blocks};
 }
 
+// Scores of some query heads and blocks of a unit, from query head `from` and block `begin` on.
+struct SomeScores {
+  float of[kOfStep][kAtOnce];
+
+  __device__ void Load(const ListWork& work, const Unit& unit, int from, int begin) {
+    const float* scores =
+        work.scratch.scores + (int64_t{unit.head} * work.group + from) * work.blocks;
+#pragma unroll
+    for (int step = 0; step < kOfStep; ++step) {
+      const int i = begin + step * kThreads;
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        of[step][q] = i < unit.end && from + q < work.group
+                          ? __ldcg(scores + int64_t{q} * work.blocks + i)
+                          : 0.0f;
+      }
+    }
+  }
+};
+
+// The largest score of a query head, from those of its tiles.
+__device__ float LargestScore(const ListWork& work, int64_t query_head) {
+  float top = -INFINITY;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < work.score_tiles; i += kWarp) {
+    top = fmaxf(top, __ldcg(work.scratch.maxima + query_head * kTilesMax + i));
+  }
+#pragma unroll
+  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+  }
+  return top;
+}
+
 // Scores become weights, which are added up.
 __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& weights) {
   __shared__ float largest[kGroupMax];
@@ -83,41 +130,27 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
   const int64_t first = int64_t{unit.head} * work.group;
+  SomeScores scores;
+  bool loaded = true;  // the first are on their way while the largest ones are found
+  scores.Load(work, unit, 0, unit.begin + thread);
   for (int query = warp; query < work.group; query += kWarps) {
-    float top = -INFINITY;
-    for (int i = lane; i < work.score_tiles; i += kWarp) {
-      top = fmaxf(top, __ldcg(work.scratch.maxima + (first + query) * kTilesMax + i));
-    }
-#pragma unroll
-    for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-    }
+    const float top = LargestScore(work, first + query);
     if (lane == 0) largest[query] = top;
   }
   __syncthreads();
-  const float* scores = work.scratch.scores + first * work.blocks;
   for (int from = 0; from < work.group; from += kAtOnce) {
     const int queries = min(kAtOnce, work.group - from);
     uint64_t sum[kAtOnce] = {};
     for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kThreads) {
-      float score[kOfStep][kAtOnce];
-#pragma unroll
-      for (int step = 0; step < kOfStep; ++step) {
-        const int i = begin + step * kThreads;
-#pragma unroll
-        for (int q = 0; q < kAtOnce; ++q) {
-          if (i < unit.end && q < queries) {
-            score[step][q] = __ldcg(scores + int64_t{from + q} * work.blocks + i);
-          }
-        }
-      }
+      if (!loaded) scores.Load(work, unit, from, begin);
+      loaded = false;
 #pragma unroll
       for (int step = 0; step < kOfStep; ++step) {
         const int i = begin + step * kThreads;
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
           if (i >= unit.end || q >= queries) continue;
-          const uint32_t weight = ShareWeightOf(largest[from + q], score[step][q]);
+          const uint32_t weight = ShareWeightOf(largest[from + q], scores.of[step][q]);
           weights.at[(from + q) * weights.stride + i] = weight;
           sum[q] += weight;
         }
@@ -134,8 +167,7 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   if (thread >= work.group) return;
   uint64_t all = 0;
   for (int i = 0; i < kWarps; ++i) all += sums[thread][i];
-  atomicAdd(reinterpret_cast<unsigned long long*>(&work.scratch.query_sums[first + thread].sum),
-            static_cast<unsigned long long>(all));
+  Tell(&work.scratch.query_sums[first + thread].sums[unit.tile], all);
 }
 
 // Worth of a unit's far blocks, its codes, and how often each code is there: `histogram` is 0
@@ -145,10 +177,12 @@ __device__ void Value(const ListWork& work, const Unit& unit, const Weights& wei
   __shared__ float sums[kGroupMax];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-  if (thread < work.group) {
-    // As ShareOf rounds it.
-    sums[thread] = static_cast<float>(
-        __ldcg(&work.scratch.query_sums[int64_t{unit.head} * work.group + thread].sum));
+  for (int query = thread / kWarp; query < work.group; query += kWarps) {
+    const auto& told = work.scratch.query_sums[int64_t{unit.head} * work.group + query].sums;
+    uint64_t sum = 0;
+    for (int i = lane; i < work.tiles; i += kWarp) sum += Ask(told + i);
+    sum = WarpSum64(sum);
+    if (lane == 0) sums[query] = static_cast<float>(sum);  // as ShareOf rounds it
   }
   __syncthreads();
   uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.blocks;
@@ -192,7 +226,6 @@ __device__ constexpr int Certain(uint64_t counts) { return static_cast<int>(coun
 __device__ constexpr int Equal(uint64_t counts) {
   return static_cast<int>(counts >> 31 & 0x7FFFFFFF);
 }
-constexpr uint64_t kReady = uint64_t{1} << 63;
 
 // The sum of the values of the threads before, and of all. Has barriers.
 template <typename T>
@@ -278,12 +311,9 @@ __device__ Before AskBefore(const ListWork& work, const Unit& unit) {
     const int head = i / work.tiles;
     const uint64_t* told =
         &work.scratch.query_sums[int64_t{head} * work.group].told[i - head * work.tiles];
-    uint64_t value;
-    do {
-      value = *static_cast<const volatile uint64_t*>(told);
-    } while ((value & kReady) == 0);
+    const uint64_t value = Ask(told);
     if (head == unit.head) {
-      before[0] += value & ~kReady;
+      before[0] += value;
     } else {
       before[1] += static_cast<uint64_t>(Equal(value));
     }
@@ -323,7 +353,7 @@ __device__ void List(const ListWork& work, const Unit& unit) {
   uint64_t counts = SumBefore(Counts(certain, equal), of_warps, all);
   if (thread == 0) {
     uint64_t* told = &work.scratch.query_sums[int64_t{unit.head} * work.group].told[unit.tile];
-    atomicExch(reinterpret_cast<unsigned long long*>(told), all | kReady);
+    Tell(told, all);
   }
   const Before before = AskBefore(work, unit);
   counts += before.of_head;
@@ -366,9 +396,8 @@ __global__ void __launch_bounds__(kThreads, 2) Choose(const __grid_constant__ Li
     }
   };
   each([&](const Unit& unit) { Weigh(work, unit, WeightsOf(work, unit, held)); });
-  WaitForAll(work, 1);
   each([&](const Unit& unit) { Value(work, unit, WeightsOf(work, unit, held), histogram); });
-  WaitForAll(work, 2);
+  WaitForAll(work);
   // Units wait for those before them, which no block of threads takes after later ones.
   each([&](const Unit& unit) { List(work, unit); });
 }
@@ -392,14 +421,19 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
   // whatever else ends there. The next kernel in the stream starts when all of these have.
   constexpr int64_t kTileBlocks = 256;  // at least
   const int multiprocessors = Multiprocessors();
-  const int64_t tiles =
-      std::min<int64_t>(std::clamp<int64_t>(multiprocessors / work.heads, 1, kTilesMax),
-                        CeilDiv(work.blocks, kTileBlocks));
+  const int64_t tiles = std::min<int64_t>(
+      std::clamp<int64_t>(multiprocessors / work.heads, 1, SelectionScratch::kListTilesMax),
+      CeilDiv(work.blocks, kTileBlocks));
   work.tile_blocks = static_cast<int32_t>(CeilDiv(work.blocks, tiles));
   work.tiles = static_cast<int32_t>(CeilDiv(work.blocks, work.tile_blocks));
   const int64_t units = int64_t{work.heads} * work.tiles;
   const int64_t held = int64_t{work.tile_blocks} * work.group * 4;
   work.held = units <= multiprocessors && held <= kHeldBytes ? 1 : 0;
+  if (work.held != 0 && held > kHeldAnyway) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(Choose, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
+    if (error != cudaSuccess) return error;
+  }
   const auto grid = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
   return LaunchKernel(Choose, grid, kThreads, work.held != 0 ? static_cast<size_t>(held) : 0,
                       stream, work);
