@@ -68,6 +68,11 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
                        keys.params_head_stride % 4 == 0));
 }
 
+bool ParamsAligned(const BlockedKeys& keys) {
+  return keys.params_offset % 16 == 0 && keys.params_page_stride % 16 == 0 &&
+         keys.params_head_stride % 16 == 0;
+}
+
 cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
   switch (format.encoding) {
     case Encoding::kInt8:
@@ -94,7 +99,7 @@ cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWo
 
 int Multiprocessors() {
   constexpr int kDevices = 64;
-  constexpr int kUnknown = 64;  // a guess that no result depends on
+  constexpr int kUnknown = 16;  // fewer than there are
   static std::array<std::atomic<int>, kDevices> known = {};
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return kUnknown;
@@ -227,6 +232,7 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   work.split_blocks = static_cast<int32_t>(std::min(item.split / block_slots, kBlocksMax));
   work.block_slots = block_slots;
   work.page_slots = shape.format.page_slots;
+  work.params_aligned = ParamsAligned(keys) ? 1 : 0;
   const SelectionScratch scratch =
       SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
                            static_cast<int64_t>(keys.segments.size()));

@@ -39,6 +39,7 @@ struct AttendWork {
   int32_t split_blocks;  // listed blocks of a part
   int32_t block_slots;
   int32_t page_slots;
+  int32_t params_aligned;  // 1: rows of parameters lie on 16 bytes
   BlockTable table;
 };
 

@@ -67,10 +67,18 @@ struct Round {
   Eight<kRows> k[Shape::kStrips][Shape::kSteps];
   Eight<kRows> v[Shape::kStrips][Shape::kSteps];
   KeyParams key_params[Shape::kStrips];
-  ValueParams value_params[Shape::kStrips][Shape::kSteps];
+  ValueParams value_params[Shape::kStrips];
+  bool one_page;  // the second strip's parameters of K are the first's, and were not read again
 
-  // `strip` finds the strips; `sub` is which of a key's channels the lane has, `key` which key.
-  __device__ void LoadKeys(const AttendWork& work, const Strip& strip, int i, int sub, int key) {
+  // `strips` are the round's; `sub` is which of a key's channels the lane has, `key` which key.
+  __device__ void LoadKeys(const AttendWork& work, const Strip (&strips)[Shape::kStrips], int sub,
+                           int key) {
+    one_page = Shape::kStrips > 1 && strips[Shape::kStrips - 1].params == strips[0].params;
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) LoadStripKeys(work, strips[i], i, sub, key);
+  }
+  __device__ void LoadStripKeys(const AttendWork& work, const Strip& strip, int i, int sub,
+                                int key) {
     const bool there = strip.k != nullptr && sub * 8 < work.head_dim;
     const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
 #pragma unroll
@@ -83,8 +91,9 @@ struct Round {
       }
     }
     if constexpr (IsEncoded(kRows)) {
+      if (i > 0 && one_page) return;
       if (there) {
-        key_params[i].Load(strip.params + sub * 16, work.head_dim);
+        key_params[i].Load(strip.params + sub * 16, work.head_dim, work.params_aligned != 0);
       } else {
         key_params[i].Clear();
       }
@@ -101,17 +110,17 @@ struct Round {
       } else {
         v[i][step].Clear();
       }
-      if constexpr (IsEncoded(kRows)) {
-        constexpr int kGroupLanes = static_cast<int>(kValueGroup) / 8;
-        const int groups =
-            (work.head_dim + static_cast<int>(kValueGroup) - 1) / static_cast<int>(kValueGroup);
-        const int index = sub / kGroupLanes * work.page_slots + strip.slot + row;
-        if (there) {
-          value_params[i][step].Load(strip.params + 4 * work.head_dim + index * 2,
-                                     int64_t{groups} * work.page_slots);
-        } else {
-          value_params[i][step].Clear();
-        }
+    }
+    if constexpr (IsEncoded(kRows)) {
+      constexpr int kGroupLanes = static_cast<int>(kValueGroup) / 8;
+      const int groups =
+          (work.head_dim + static_cast<int>(kValueGroup) - 1) / static_cast<int>(kValueGroup);
+      const int index = sub / kGroupLanes * work.page_slots + strip.slot;
+      if (there) {
+        value_params[i].Load(strip.params + 4 * work.head_dim + index * 2,
+                             int64_t{groups} * work.page_slots * 2, work.params_aligned != 0);
+      } else {
+        value_params[i].Clear();
       }
     }
   }
@@ -119,11 +128,13 @@ struct Round {
   __device__ void Products(const float (&q)[kGroup][8], float (&sums)[Shape::kOfLane]) const {
 #pragma unroll
     for (int i = 0; i < Shape::kStrips; ++i) {
+      [[maybe_unused]] KeyParams params;
+      if constexpr (IsEncoded(kRows)) params = i > 0 && one_page ? key_params[0] : key_params[i];
 #pragma unroll
       for (int step = 0; step < Shape::kSteps; ++step) {
         float x[8];
         k[i][step].Widen(x);
-        if constexpr (IsEncoded(kRows)) key_params[i].Decode(x);
+        if constexpr (IsEncoded(kRows)) params.Decode(x);
 #pragma unroll
         for (int query = 0; query < kGroup; ++query) {
           float sum = q[query][0] * x[0];
@@ -142,7 +153,9 @@ struct Round {
       for (int step = 0; step < Shape::kSteps; ++step) {
         float x[8];
         v[i][step].Widen(x);
-        if constexpr (IsEncoded(kRows)) value_params[i][step].Decode(x);
+        if constexpr (IsEncoded(kRows)) {
+          value_params[i].template Decode<Shape::kAtOnce>(step, key, x);
+        }
         const float* of_key = weights + (i * 8 + step * Shape::kAtOnce + key) * kGroup;
         float weight[kGroup];
         if constexpr (kGroup % 4 == 0) {
@@ -342,9 +355,10 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
 #pragma unroll
     for (int i = 0; i < Shape::kStrips; ++i) {
       strip[i] = found.From(i);
-      now.LoadKeys(work, strip[i], i, sub, key);
-      now.LoadValues(work, strip[i], i, sub, key);
     }
+    now.LoadKeys(work, strip, sub, key);
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
     float q[kGroup][8];
     LoadQueries<kGroup>(work, query_head * work.head_dim, queries, sub, q);
     float o[kGroup][8] = {};
@@ -360,8 +374,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
 #pragma unroll
       for (int i = 0; i < Shape::kStrips; ++i) {
         strip[i] = found.From((round + 1) % kRoundsAhead * Shape::kStrips + i);
-        now.LoadKeys(work, strip[i], i, sub, key);
       }
+      now.LoadKeys(work, strip, sub, key);
       const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
       constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
       __syncwarp();

@@ -75,48 +75,83 @@ struct Eight {
 
 __device__ inline float WidenBF16(uint32_t bits) { return __uint_as_float(bits << 16); }
 
-// Parameters of eight channels of K of a page: number = zero + scale * code.
-struct KeyParams {
-  uint32_t scales[4];
-  uint32_t zeros[4];
+// Eight neighbouring parameters. Each read of the host's memory crosses the bus anew, whatever the
+// reads beside it brought: 16 bytes are one read where they lie on 16 bytes.
+struct EightParams {
+  uint32_t words[4];
 
-  // `at` is the first channel's scale, on 4 bytes.
-  __device__ void Load(const std::byte* at, int head_dim) {
+  __device__ void Load(const std::byte* at, bool aligned) {
+    if (aligned) {
+      const uint4 some = __ldcg(reinterpret_cast<const uint4*>(at));
+      words[0] = some.x;
+      words[1] = some.y;
+      words[2] = some.z;
+      words[3] = some.w;
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scales[i] = __ldcg(reinterpret_cast<const uint32_t*>(at) + i);
-      zeros[i] = __ldcg(reinterpret_cast<const uint32_t*>(at + 2 * head_dim) + i);
+      for (int i = 0; i < 4; ++i) words[i] = __ldcg(reinterpret_cast<const uint32_t*>(at) + i);
     }
   }
   __device__ void Clear() {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scales[i] = zeros[i] = 0;
+    for (uint32_t& word : words) word = 0;
+  }
+};
+
+// Parameters of eight channels of K of a page: number = zero + scale * code.
+struct KeyParams {
+  EightParams scales;
+  EightParams zeros;
+
+  // `at` is the first channel's scale, on 4 bytes, or on 16 where that is said.
+  __device__ void Load(const std::byte* at, int head_dim, bool aligned) {
+    scales.Load(at, aligned);
+    zeros.Load(at + 2 * head_dim, aligned);
+  }
+  __device__ void Clear() {
+    scales.Clear();
+    zeros.Clear();
   }
   __device__ void Decode(float (&x)[8]) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int shift = 16 * (i % 2);
-      x[i] = fmaf(WidenBF16(scales[i / 2] >> shift & 0xFFFFu), x[i],
-                  WidenBF16(zeros[i / 2] >> shift & 0xFFFFu));
+      x[i] = fmaf(WidenBF16(scales.words[i / 2] >> shift & 0xFFFFu), x[i],
+                  WidenBF16(zeros.words[i / 2] >> shift & 0xFFFFu));
     }
   }
 };
 
-// Those of a row of V, for the channels of one lane.
+// Those of the eight rows of V of a strip, for the channels of one lane.
 struct ValueParams {
-  uint16_t scale;
-  uint16_t zero;
+  EightParams scales;
+  EightParams zeros;
 
-  __device__ void Load(const std::byte* at, int64_t zeros) {
-    scale = __ldcg(reinterpret_cast<const unsigned short*>(at));
-    zero = __ldcg(reinterpret_cast<const unsigned short*>(at) + zeros);
+  __device__ void Load(const std::byte* at, int64_t zero_bytes, bool aligned) {
+    scales.Load(at, aligned);
+    zeros.Load(at + zero_bytes, aligned);
   }
-  __device__ void Clear() { scale = zero = 0; }
-  __device__ void Decode(float (&x)[8]) const {
-    const float by = WidenBF16(scale);
-    const float from = WidenBF16(zero);
+  __device__ void Clear() {
+    scales.Clear();
+    zeros.Clear();
+  }
+  // Of row step * kAtOnce + key. The step is known to the compiler, `key` < kAtOnce is not.
+  template <int kAtOnce>
+  __device__ void Decode(int step, int key, float (&x)[8]) const {
+    const float by = WidenBF16(Pick<kAtOnce>(scales, step, key));
+    const float from = WidenBF16(Pick<kAtOnce>(zeros, step, key));
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = fmaf(by, x[i], from);
+  }
+
+ private:
+  template <int kAtOnce>
+  __device__ static uint32_t Pick(const EightParams& params, int step, int key) {
+    static_assert(kAtOnce == 1 || kAtOnce == 2 || kAtOnce == 4);
+    if constexpr (kAtOnce == 1) return params.words[step / 2] >> (16 * (step % 2)) & 0xFFFFu;
+    uint32_t word = params.words[step * kAtOnce / 2];
+    if constexpr (kAtOnce == 4) word = key < 2 ? word : params.words[step * 2 + 1];
+    return word >> (16 * (key % 2)) & 0xFFFFu;
   }
 };
 

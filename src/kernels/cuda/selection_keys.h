@@ -38,20 +38,20 @@ struct BlockTable {
 
 // The scratch memory of a call.
 struct SelectionScratch {
-  // A query head's scores are cut into at most so many tiles, each with its maximum and its sum of
-  // weights.
+  // Scores are made of at most so many tiles of a head's blocks, each with its maxima.
   static constexpr int kTilesMax = 64;
-  // So many blocks of threads list the blocks of a head at most.
-  static constexpr int kListersMax = 32;
+  // What makes lists of them cuts a head's blocks into at most so many.
+  static constexpr int kListTilesMax = 44;
 
-  // Of a query head: what is added up of its tiles.
+  // Of a query head: what its tiles tell each other, with a bit that says that it is there.
   struct QuerySums {
-    uint64_t sums[kTilesMax];
-    uint64_t listed[kListersMax];  // used of a KV head's first query head only: see List
+    uint64_t sums[kListTilesMax];  // of weights
+    uint64_t told[kListTilesMax];  // used of a KV head's first query head only: see List
+    uint32_t arrived;              // used of the first only: see WaitForAll
   };
   static_assert(sizeof(QuerySums) + kTilesMax * sizeof(float) <= 1024);
 
-  float* scores;             // [query heads, blocks]; then weights, u32
+  float* scores;             // [query heads, blocks]; then weights, u32, if need be
   uint16_t* codes;           // [heads, blocks]
   uint32_t* histograms;      // [heads, kWorthCodes]
   const std::byte** places;  // [segments]
@@ -116,12 +116,13 @@ struct ListWork {
   int32_t group;
   int32_t blocks;
   int32_t score_tiles;
-  int32_t weight_tiles;
   int32_t far_begin;
   int32_t far_end;
   int32_t far_blocks;
-  int32_t layer;  // 1: the heads share a budget
-  int32_t lister_blocks;
+  int32_t layer;        // 1: the heads share a budget
+  int32_t tiles;        // of a head
+  int32_t tile_blocks;  // of all but the last
+  int32_t held;         // 1: shared memory has the weights
   int32_t* listed;
   int64_t capacity;
   int32_t* counts;

@@ -1,22 +1,30 @@
-// From scores to lists of blocks: weights and their sums, worth and its histograms, lists. All of
-// it in integers, or in one order.
+// From scores to lists of blocks in one kernel: weights and their sums, worth and its histograms,
+// lists. All of it in integers, or in one order.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_weight.h"
 #include "kernels/cuda/warp.h"
 
 // Compiled without contraction of products and sums, as the definition is.
 namespace headway::cuda {
 namespace {
 
-constexpr int kTileThreads = 256;
-constexpr int kListThreads = 1024;
-constexpr int kOfLoad = 8;  // codes that a lister takes at once
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kGroupMax = 16;
+// A thread takes the scores of so many query heads at once, of so many blocks.
+constexpr int kAtOnce = 4;
+constexpr int kOfStep = 2;
+constexpr int kOfLoad = 8;  // codes that a thread lists at once
 constexpr int kTilesMax = SelectionScratch::kTilesMax;
-constexpr int kNone = selection::kWorthCodes;  // a threshold that no code reaches
+constexpr int kNone = selection::kWorthCodes;  // the code of a block that is not far: above all
+constexpr int kHeldBytes = 64 << 10;           // of weights in shared memory, at most
+constexpr int kHeldAnyway = 32 << 10;          // which a kernel may have without asking
 
 __device__ uint64_t WarpSum64(uint64_t value) {
 #pragma unroll
@@ -26,80 +34,169 @@ __device__ uint64_t WarpSum64(uint64_t value) {
   return value;
 }
 
-// The part of `count` that a tile has: a multiple of 4 but at the end.
-struct Tile {
+// A number that another block of threads waits for: one word is both the number and the sign that
+// it is there, so that nothing else must be seen in order.
+constexpr uint64_t kReady = uint64_t{1} << 63;
+__device__ void Tell(uint64_t* at, uint64_t value) {
+  *static_cast<volatile uint64_t*>(at) = value | kReady;
+}
+__device__ uint64_t Ask(const uint64_t* at) {
+  uint64_t value;
+  do {
+    value = *static_cast<const volatile uint64_t*>(at);
+  } while ((value & kReady) == 0);
+  return value & ~kReady;
+}
+
+// A tile of a head's blocks, which one block of threads takes through all steps.
+struct Unit {
+  int head;
+  int tile;
   int begin;
   int end;
 };
-__device__ Tile TileOf(int count) {
-  const int tiles = static_cast<int>(gridDim.x);
-  const int of_tile = (count + tiles * 4 - 1) / (tiles * 4) * 4;
-  const int begin = min(count, static_cast<int>(blockIdx.x) * of_tile);
-  return {begin, min(count, begin + of_tile)};
+__device__ Unit UnitOf(const ListWork& work, int index) {
+  const int head = index / work.tiles;
+  const int tile = index - head * work.tiles;
+  const int begin = min(work.blocks, tile * work.tile_blocks);
+  return {head, tile, begin, min(work.blocks, begin + work.tile_blocks)};
 }
 
-// Scores become weights, which are added up. blockIdx.y is a query head.
-__global__ void __launch_bounds__(kTileThreads) Weights(const __grid_constant__ ListWork work) {
-  __shared__ uint64_t sums[kTileThreads / kWarp];
-  FollowPrevious();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % kWarp;
-  const int64_t query_head = blockIdx.y;
-  float largest = -INFINITY;
-  for (int i = lane; i < work.score_tiles; i += kWarp) {
-    largest = fmaxf(largest, work.scratch.maxima[query_head * kTilesMax + i]);
+// Waits until all blocks of threads have come here, once a launch; what they wrote before is seen
+// by loads that bypass the L1 cache.
+__device__ void WaitForAll(const ListWork& work) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t* arrived = &work.scratch.query_sums->arrived;
+    __threadfence();
+    atomicAdd(arrived, 1u);
+    while (*static_cast<volatile uint32_t*>(arrived) < gridDim.x) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+// Weights of a unit: of query head q and block i at [q * stride + i].
+struct Weights {
+  uint32_t* at;
+  int64_t stride;
+};
+__device__ Weights WeightsOf(const ListWork& work, const Unit& unit, uint32_t* held) {
+  if (work.held != 0) return {held - unit.begin, work.tile_blocks};
+  return {reinterpret_cast<uint32_t*>(work.scratch.scores) +
+              int64_t{unit.head} * work.group * work.blocks,
+          work.blocks};
+}
+
+// Scores of some query heads and blocks of a unit, from query head `from` and block `begin` on.
+struct SomeScores {
+  float of[kOfStep][kAtOnce];
+
+  __device__ void Load(const ListWork& work, const Unit& unit, int from, int begin) {
+    const float* scores =
+        work.scratch.scores + (int64_t{unit.head} * work.group + from) * work.blocks;
+#pragma unroll
+    for (int step = 0; step < kOfStep; ++step) {
+      const int i = begin + step * kThreads;
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        of[step][q] = i < unit.end && from + q < work.group
+                          ? __ldcg(scores + int64_t{q} * work.blocks + i)
+                          : 0.0f;
+      }
+    }
+  }
+};
+
+// The largest score of a query head, from those of its tiles.
+__device__ float LargestScore(const ListWork& work, int64_t query_head) {
+  float top = -INFINITY;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < work.score_tiles; i += kWarp) {
+    top = fmaxf(top, __ldcg(work.scratch.maxima + query_head * kTilesMax + i));
   }
 #pragma unroll
   for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, apart));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
   }
-  float* scores = work.scratch.scores + query_head * work.blocks;
-  const Tile tile = TileOf(work.blocks);
-  uint64_t sum = 0;
-#pragma unroll 4
-  for (int i = tile.begin + thread; i < tile.end; i += kTileThreads) {
-    const uint32_t weight = selection::ShareWeight(largest, scores[i]);
-    scores[i] = __uint_as_float(weight);
-    sum += weight;
-  }
-  sum = WarpSum64(sum);
-  if (lane == 0) sums[thread / kWarp] = sum;
-  __syncthreads();
-  if (thread != 0) return;
-  for (int i = 1; i < kTileThreads / kWarp; ++i) sum += sums[i];
-  work.scratch.query_sums[query_head].sums[blockIdx.x] = sum;
+  return top;
 }
 
-// Worth of the far blocks, its codes, and how often each code is there. blockIdx.y is a KV head.
-__global__ void __launch_bounds__(kTileThreads) Worth(const __grid_constant__ ListWork work) {
-  constexpr int kGroupMax = 16;
-  __shared__ uint64_t sums[kGroupMax];
-  __shared__ uint32_t histogram[selection::kWorthCodes];
-  LetNextStart();
+// Scores become weights, which are added up.
+__device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& weights) {
+  __shared__ float largest[kGroupMax];
+  __shared__ uint64_t sums[kGroupMax][kWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-  const int64_t head = blockIdx.y;
-  for (int i = thread; i < selection::kWorthCodes; i += kTileThreads) histogram[i] = 0;
-  WaitForPrevious();
-  for (int query = thread / kWarp; query < work.group; query += kTileThreads / kWarp) {
-    uint64_t sum = 0;
-    for (int i = lane; i < work.weight_tiles; i += kWarp) {
-      sum += work.scratch.query_sums[head * work.group + query].sums[i];
-    }
-    sum = WarpSum64(sum);
-    if (lane == 0) sums[query] = sum;
+  const int warp = thread / kWarp;
+  const int64_t first = int64_t{unit.head} * work.group;
+  SomeScores scores;
+  bool loaded = true;  // the first are on their way while the largest ones are found
+  scores.Load(work, unit, 0, unit.begin + thread);
+  for (int query = warp; query < work.group; query += kWarps) {
+    const float top = LargestScore(work, first + query);
+    if (lane == 0) largest[query] = top;
   }
   __syncthreads();
-  const Tile tile = TileOf(work.far_end - work.far_begin);
-  const auto* weights = reinterpret_cast<const uint32_t*>(work.scratch.scores) +
-                        head * work.group * work.blocks + work.far_begin;
-  uint16_t* codes = work.scratch.codes + head * work.blocks + work.far_begin;
+  for (int from = 0; from < work.group; from += kAtOnce) {
+    const int queries = min(kAtOnce, work.group - from);
+    uint64_t sum[kAtOnce] = {};
+    for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kThreads) {
+      if (!loaded) scores.Load(work, unit, from, begin);
+      loaded = false;
+#pragma unroll
+      for (int step = 0; step < kOfStep; ++step) {
+        const int i = begin + step * kThreads;
+#pragma unroll
+        for (int q = 0; q < kAtOnce; ++q) {
+          if (i >= unit.end || q >= queries) continue;
+          const uint32_t weight = ShareWeightOf(largest[from + q], scores.of[step][q]);
+          weights.at[(from + q) * weights.stride + i] = weight;
+          sum[q] += weight;
+        }
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q) {
+      if (q >= queries) continue;
+      const uint64_t all = WarpSum64(sum[q]);
+      if (lane == 0) sums[from + q][warp] = all;
+    }
+  }
+  __syncthreads();
+  if (thread >= work.group) return;
+  uint64_t all = 0;
+  for (int i = 0; i < kWarps; ++i) all += sums[thread][i];
+  Tell(&work.scratch.query_sums[first + thread].sums[unit.tile], all);
+}
+
+// Worth of a unit's far blocks, its codes, and how often each code is there: `histogram` is 0
+// before and after. Heads that share a budget share a histogram.
+__device__ void Value(const ListWork& work, const Unit& unit, const Weights& weights,
+                      uint32_t (&histogram)[selection::kWorthCodes]) {
+  __shared__ float sums[kGroupMax];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  for (int query = thread / kWarp; query < work.group; query += kWarps) {
+    const auto& told = work.scratch.query_sums[int64_t{unit.head} * work.group + query].sums;
+    uint64_t sum = 0;
+    for (int i = lane; i < work.tiles; i += kWarp) sum += Ask(told + i);
+    sum = WarpSum64(sum);
+    if (lane == 0) sums[query] = static_cast<float>(sum);  // as ShareOf rounds it
+  }
+  __syncthreads();
+  uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.blocks;
   uint32_t zeros = 0;  // most codes may be 0
-  for (int i = tile.begin + thread; i < tile.end; i += kTileThreads) {
+  for (int i = unit.begin + thread; i < unit.end; i += kThreads) {
+    if (i < work.far_begin || i >= work.far_end) {
+      codes[i] = kNone;
+      continue;
+    }
     float worth = 0.0f;
 #pragma unroll 4
     for (int query = 0; query < work.group; ++query) {
-      worth += selection::ShareOf(weights[int64_t{query} * work.blocks + i], sums[query]);
+      const uint32_t weight = weights.at[query * weights.stride + i];
+      if (weight != 0) worth += static_cast<float>(weight) / sums[query];
     }
     const uint32_t code = selection::WorthCode(worth);
     codes[i] = static_cast<uint16_t>(code);
@@ -112,10 +209,11 @@ __global__ void __launch_bounds__(kTileThreads) Worth(const __grid_constant__ Li
   zeros = __reduce_add_sync(kAllLanes, zeros);
   if (lane == 0 && zeros != 0) atomicAdd(&histogram[0], zeros);
   __syncthreads();
-  for (int i = thread; i < selection::kWorthCodes; i += kTileThreads) {
-    if (histogram[i] != 0) {
-      atomicAdd(&work.scratch.histograms[head * selection::kWorthCodes + i], histogram[i]);
-    }
+  const int64_t row = work.layer != 0 ? 0 : unit.head;
+  for (int i = thread; i < selection::kWorthCodes; i += kThreads) {
+    if (histogram[i] == 0) continue;
+    atomicAdd(&work.scratch.histograms[row * selection::kWorthCodes + i], histogram[i]);
+    histogram[i] = 0;
   }
 }
 
@@ -128,11 +226,10 @@ __device__ constexpr int Certain(uint64_t counts) { return static_cast<int>(coun
 __device__ constexpr int Equal(uint64_t counts) {
   return static_cast<int>(counts >> 31 & 0x7FFFFFFF);
 }
-constexpr uint64_t kReady = uint64_t{1} << 63;
 
 // The sum of the values of the threads before, and of all. Has barriers.
 template <typename T>
-__device__ T SumBefore(T value, T (&of_warps)[kListThreads / kWarp], T& all) {
+__device__ T SumBefore(T value, T (&of_warps)[kWarps], T& all) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   T sum = value;
@@ -143,8 +240,8 @@ __device__ T SumBefore(T value, T (&of_warps)[kListThreads / kWarp], T& all) {
   }
   if (lane == kWarp - 1) of_warps[warp] = sum;
   __syncthreads();
-  static_assert(kListThreads / kWarp == kWarp);
-  T warps = of_warps[lane];
+  static_assert(kWarps <= kWarp);
+  T warps = lane < kWarps ? of_warps[lane] : T{0};
 #pragma unroll
   for (int apart = 1; apart < kWarp; apart *= 2) {
     const T before = __shfl_up_sync(kAllLanes, warps, apart);
@@ -157,94 +254,95 @@ __device__ T SumBefore(T value, T (&of_warps)[kListThreads / kWarp], T& all) {
 }
 
 struct Threshold {
-  int code;   // greater ones are listed
-  int quota;  // of the head's equal ones, in their order
+  int code;       // greater ones are listed
+  int64_t quota;  // of the equal ones of all heads that share a budget, in their order
 };
 
-// Each thread looks at two codes; the first threads have the greatest.
+// Each thread looks at four codes; the first threads have the greatest. Has barriers.
 __device__ Threshold FindThreshold(const ListWork& work, int head) {
-  __shared__ uint32_t of_warps[kListThreads / kWarp];
-  __shared__ int found[2];
+  __shared__ uint32_t of_warps[kWarps];
+  __shared__ uint32_t found[2];
   constexpr int kCodes = selection::kWorthCodes;
-  static_assert(kCodes == 2 * kListThreads);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int pair = kListThreads - 1 - thread;
-  const auto* histograms = reinterpret_cast<const uint2*>(work.scratch.histograms);
-  uint2 there = make_uint2(0, 0);
-  const int first = work.layer != 0 ? 0 : head;
-  const int last = work.layer != 0 ? work.heads - 1 : head;
-#pragma unroll 8
-  for (int i = first; i <= last; ++i) {
-    const uint2 more = __ldcg(histograms + int64_t{i} * (kCodes / 2) + pair);
-    there.x += more.x;
-    there.y += more.y;
-  }
-  const uint32_t wanted =
-      static_cast<uint32_t>(work.far_blocks) * static_cast<uint32_t>(last - first + 1);
+  static_assert(kCodes == 4 * kThreads);
+  const int four = kThreads - 1 - static_cast<int>(threadIdx.x);
+  const int64_t row = work.layer != 0 ? 0 : head;
+  const uint4 there =
+      __ldcg(reinterpret_cast<const uint4*>(work.scratch.histograms + row * kCodes) + four);
+  const uint32_t counts[4] = {there.w, there.z, there.y, there.x};
+  const uint32_t wanted = static_cast<uint32_t>(work.far_blocks) *
+                          static_cast<uint32_t>(work.layer != 0 ? work.heads : 1);
   uint32_t all;
-  const uint32_t before = SumBefore(there.x + there.y, of_warps, all);
-  if (before < wanted && wanted <= before + there.y) {
-    found[0] = 2 * pair + 1;
-    found[1] = static_cast<int>(wanted - before);
-  } else if (before + there.y < wanted && wanted <= before + there.y + there.x) {
-    found[0] = 2 * pair;
-    found[1] = static_cast<int>(wanted - before - there.y);
+  uint32_t before = SumBefore(there.x + there.y + there.z + there.w, of_warps, all);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (before < wanted && wanted <= before + counts[i]) {
+      found[0] = static_cast<uint32_t>(4 * four + 3 - i);
+      found[1] = wanted - before;
+    }
+    before += counts[i];
   }
   __syncthreads();
-  const Threshold threshold = {found[0], found[1]};
-  if (work.layer == 0) return threshold;
-  // What the heads before take.
-  uint32_t taken = 0;
-  for (int i = thread % kWarp; i < head; i += kWarp) {
-    taken += __ldcg(work.scratch.histograms + int64_t{i} * kCodes + threshold.code);
-  }
-  taken = __reduce_add_sync(kAllLanes, taken);
-  return {threshold.code, max(0, threshold.quota - static_cast<int>(taken))};
+  return {static_cast<int>(found[0]), found[1]};
 }
 
-// Codes [begin, begin + 8) of a head; those of blocks that are not far are above all.
-__device__ void LoadCodes(const ListWork& work, const uint16_t* codes, int begin, int end,
-                          int (&values)[kOfLoad]) {
-  if (begin >= work.far_begin && begin + kOfLoad <= min(end, work.far_end) &&
-      work.blocks % 4 == 0) {
-    const uint2 low = __ldcg(reinterpret_cast<const uint2*>(codes + begin));
-    const uint2 high = __ldcg(reinterpret_cast<const uint2*>(codes + begin + 4));
-    const uint32_t words[4] = {low.x, low.y, high.x, high.y};
-#pragma unroll
-    for (int i = 0; i < kOfLoad; ++i) {
-      values[i] = static_cast<int>(words[i / 2] >> (16 * (i % 2)) & 0xFFFFu);
-    }
-    return;
-  }
+// Codes [begin, begin + 8) of a head, -1 from `end` on.
+__device__ void LoadCodes(const uint16_t* codes, int begin, int end, int (&values)[kOfLoad]) {
 #pragma unroll
   for (int i = 0; i < kOfLoad; ++i) {
-    const int block = begin + i;
-    values[i] = block >= end                                      ? -1
-                : block < work.far_begin || block >= work.far_end ? kNone
-                                                                  : int{__ldcg(codes + block)};
+    values[i] = begin + i < end ? int{__ldcg(codes + begin + i)} : -1;
   }
 }
 
-// Lists the blocks of a head, blockIdx.y, that are of this lister, blockIdx.x. Listers tell those
-// behind them how many theirs are: blocks of threads start in their order.
-__global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ ListWork work) {
-  __shared__ uint64_t of_warps[kListThreads / kWarp];
-  __shared__ uint64_t before_lister;
-  FollowPrevious();
+// What is listed before a unit.
+struct Before {
+  uint64_t of_head;  // Counts of the head's tiles before
+  uint64_t equal;    // blocks of the heads before, which share its budget, whose code is equal
+};
+
+// Adds up what the units before have told, or will. Has barriers.
+__device__ Before AskBefore(const ListWork& work, const Unit& unit) {
+  __shared__ unsigned long long sums[2];
   const int thread = static_cast<int>(threadIdx.x);
-  const int head = static_cast<int>(blockIdx.y);
-  const int lister = static_cast<int>(blockIdx.x);
-  const Threshold threshold = FindThreshold(work, head);
-  const uint16_t* codes = work.scratch.codes + int64_t{head} * work.blocks;
-  const int of_thread = work.lister_blocks / kListThreads;
-  const int begin = min(work.blocks, lister * work.lister_blocks + thread * of_thread);
-  const int end = min(work.blocks, begin + of_thread);
+  if (thread < 2) sums[thread] = 0;
+  __syncthreads();
+  const int of_head = unit.head * work.tiles;
+  uint64_t before[2] = {};
+  for (int i = (work.layer != 0 ? 0 : of_head) + thread; i < of_head + unit.tile; i += kThreads) {
+    const int head = i / work.tiles;
+    const uint64_t* told =
+        &work.scratch.query_sums[int64_t{head} * work.group].told[i - head * work.tiles];
+    const uint64_t value = Ask(told);
+    if (head == unit.head) {
+      before[0] += value;
+    } else {
+      before[1] += static_cast<uint64_t>(Equal(value));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t sum = WarpSum64(before[i]);
+    if (thread % kWarp == 0 && sum != 0) atomicAdd(&sums[i], static_cast<unsigned long long>(sum));
+  }
+  __syncthreads();
+  return {sums[0], sums[1]};
+}
+
+// Lists a unit's blocks, a run of neighbours a thread.
+__device__ void List(const ListWork& work, const Unit& unit) {
+  __shared__ uint64_t of_warps[kWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.blocks;
+  const int of_thread = (work.tile_blocks + kThreads - 1) / kThreads;
+  const int begin = min(unit.end, unit.begin + thread * of_thread);
+  const int end = min(unit.end, begin + of_thread);
+  int values[kOfLoad];
+  LoadCodes(codes, begin, end, values);
+  const Threshold threshold = FindThreshold(work, unit.head);
 
   uint32_t certain = 0;
   uint32_t equal = 0;
-  int values[kOfLoad];
   for (int at = begin; at < end; at += kOfLoad) {
-    LoadCodes(work, codes, at, end, values);
+    if (of_thread > kOfLoad) LoadCodes(codes, at, end, values);
 #pragma unroll
     for (int i = 0; i < kOfLoad; ++i) {
       certain += values[i] > threshold.code ? 1 : 0;
@@ -253,48 +351,63 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
   }
   uint64_t all;
   uint64_t counts = SumBefore(Counts(certain, equal), of_warps, all);
-  uint64_t* told = work.scratch.query_sums[int64_t{head} * work.group].listed;
   if (thread == 0) {
-    atomicExch(reinterpret_cast<unsigned long long*>(told + lister), all | kReady);
+    uint64_t* told = &work.scratch.query_sums[int64_t{unit.head} * work.group].told[unit.tile];
+    Tell(told, all);
   }
-  if (thread < kWarp) {
-    uint64_t before = 0;
-    for (int i = thread; i < lister; i += kWarp) {
-      uint64_t value;
-      do {
-        value = *static_cast<volatile uint64_t*>(told + i);
-      } while ((value & kReady) == 0);
-      before += value & ~kReady;
-    }
-    before = WarpSum64(before);
-    if (thread == 0) before_lister = before;
-  }
-  __syncthreads();
-  counts += before_lister;
-  if (thread == 0 && lister + 1 == static_cast<int>(gridDim.x)) {
-    const uint64_t total = before_lister + all;
-    work.counts[head] = Certain(total) + min(Equal(total), threshold.quota);
+  const Before before = AskBefore(work, unit);
+  counts += before.of_head;
+  const auto quota =
+      static_cast<int>(max(int64_t{0}, threshold.quota - static_cast<int64_t>(before.equal)));
+  if (thread == 0 && unit.tile + 1 == work.tiles) {
+    const uint64_t total = before.of_head + all;
+    work.counts[unit.head] = Certain(total) + min(Equal(total), quota);
   }
 
   int ties = Equal(counts);
-  int32_t* to = work.listed + head * work.capacity + Certain(counts) + min(ties, threshold.quota);
+  int32_t* to =
+      work.listed + int64_t{unit.head} * work.capacity + Certain(counts) + min(ties, quota);
   for (int at = begin; at < end; at += kOfLoad) {
-    if (of_thread != kOfLoad) LoadCodes(work, codes, at, end, values);
+    if (of_thread > kOfLoad) LoadCodes(codes, at, end, values);
 #pragma unroll
     for (int i = 0; i < kOfLoad; ++i) {
       const bool tie = values[i] == threshold.code;
-      if (values[i] > threshold.code || (tie && ties < threshold.quota)) *to++ = at + i;
+      if (values[i] > threshold.code || (tie && ties < quota)) *to++ = at + i;
       ties += tie ? 1 : 0;
     }
   }
 }
 
-__global__ void __launch_bounds__(kTileThreads)
+// All steps from scores to lists. Blocks of threads wait for each other: there are no more than
+// run at once.
+__global__ void __launch_bounds__(kThreads, 2) Choose(const __grid_constant__ ListWork work) {
+  __shared__ uint32_t histogram[selection::kWorthCodes];
+  extern __shared__ uint32_t held[];
+  LetNextStart();
+  for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes; i += kThreads) {
+    histogram[i] = 0;
+  }
+  WaitForPrevious();
+  const int units = work.heads * work.tiles;
+  const auto each = [&](const auto& function) {
+    for (int i = static_cast<int>(blockIdx.x); i < units; i += static_cast<int>(gridDim.x)) {
+      function(UnitOf(work, i));
+      __syncthreads();
+    }
+  };
+  each([&](const Unit& unit) { Weigh(work, unit, WeightsOf(work, unit, held)); });
+  each([&](const Unit& unit) { Value(work, unit, WeightsOf(work, unit, held), histogram); });
+  WaitForAll(work);
+  // Units wait for those before them, which no block of threads takes after later ones.
+  each([&](const Unit& unit) { List(work, unit); });
+}
+
+__global__ void __launch_bounds__(kThreads)
     AllBut(const __grid_constant__ ListWork work, int32_t skip_begin, int32_t skip_end) {
   FollowPrevious();
   const int count = work.blocks - (skip_end - skip_begin);
   const int64_t head = blockIdx.y;
-  const int i = static_cast<int>(blockIdx.x) * kTileThreads + static_cast<int>(threadIdx.x);
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i == 0) work.counts[head] = count;
   if (i < count) {
     work.listed[head * work.capacity + i] = i < skip_begin ? i : i + skip_end - skip_begin;
@@ -304,26 +417,26 @@ __global__ void __launch_bounds__(kTileThreads)
 }  // namespace
 
 cudaError_t ListBest(cudaStream_t stream, ListWork work) {
-  // As many tiles as feed the device, of at least as many blocks as there are threads.
-  constexpr int kTileBlocks = 2 * kTileThreads;
-  const auto heads = static_cast<unsigned>(work.heads);
-  work.weight_tiles =
-      static_cast<int32_t>(std::min<int64_t>(kTilesMax, CeilDiv(work.blocks, 2 * kTileBlocks)));
-  cudaError_t error = LaunchKernel(
-      Weights,
-      dim3(static_cast<unsigned>(work.weight_tiles), heads * static_cast<unsigned>(work.group)),
-      kTileThreads, 0, stream, work);
-  if (error != cudaSuccess) return error;
-  const int64_t far = work.far_end - work.far_begin;
-  const auto worth_tiles =
-      static_cast<unsigned>(std::min<int64_t>(kTilesMax, CeilDiv(far, kTileBlocks)));
-  error = LaunchKernel(Worth, dim3(worth_tiles, heads), kTileThreads, 0, stream, work);
-  if (error != cudaSuccess) return error;
-  constexpr int64_t kLoads = int64_t{kListThreads} * kOfLoad;
-  work.lister_blocks =
-      static_cast<int32_t>(kLoads * CeilDiv(work.blocks, kLoads * SelectionScratch::kListersMax));
-  const auto listers = static_cast<unsigned>(CeilDiv(work.blocks, work.lister_blocks));
-  return LaunchKernel(List, dim3(listers, heads), kListThreads, 0, stream, work);
+  // One block of threads a multiprocessor: two have room in each, so that all run at once
+  // whatever else ends there. The next kernel in the stream starts when all of these have.
+  constexpr int64_t kTileBlocks = 256;  // at least
+  const int multiprocessors = Multiprocessors();
+  const int64_t tiles = std::min<int64_t>(
+      std::clamp<int64_t>(multiprocessors / work.heads, 1, SelectionScratch::kListTilesMax),
+      CeilDiv(work.blocks, kTileBlocks));
+  work.tile_blocks = static_cast<int32_t>(CeilDiv(work.blocks, tiles));
+  work.tiles = static_cast<int32_t>(CeilDiv(work.blocks, work.tile_blocks));
+  const int64_t units = int64_t{work.heads} * work.tiles;
+  const int64_t held = int64_t{work.tile_blocks} * work.group * 4;
+  work.held = units <= multiprocessors && held <= kHeldBytes ? 1 : 0;
+  if (work.held != 0 && held > kHeldAnyway) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(Choose, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
+    if (error != cudaSuccess) return error;
+  }
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
+  return LaunchKernel(Choose, grid, kThreads, work.held != 0 ? static_cast<size_t>(held) : 0,
+                      stream, work);
 }
 
 cudaError_t ListAllBut(cudaStream_t stream, const ListWork& work, int32_t skip_begin,
@@ -331,8 +444,8 @@ cudaError_t ListAllBut(cudaStream_t stream, const ListWork& work, int32_t skip_b
   const int64_t most = std::max<int64_t>(1, work.blocks);
   return LaunchKernel(
       AllBut,
-      dim3(static_cast<unsigned>(CeilDiv(most, kTileThreads)), static_cast<unsigned>(work.heads)),
-      kTileThreads, 0, stream, work, skip_begin, skip_end);
+      dim3(static_cast<unsigned>(CeilDiv(most, kThreads)), static_cast<unsigned>(work.heads)),
+      kThreads, 0, stream, work, skip_begin, skip_end);
 }
 
 }  // namespace headway::cuda

@@ -164,7 +164,7 @@ __device__ void MultiplyRows(const uint32_t (&upper)[kWords], const uint32_t (&l
   }
 }
 
-// Histograms and counts of what is listed, for the kernels behind.
+// Histograms, sums and counts, for the kernel behind.
 __device__ void Clear(const ScoreWork& work) {
   const int64_t threads = int64_t{gridDim.x} * gridDim.y * gridDim.z * blockDim.x;
   const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -172,9 +172,10 @@ __device__ void Clear(const ScoreWork& work) {
   for (int64_t i = thread; i < int64_t{work.heads} * selection::kWorthCodes; i += threads) {
     work.scratch.histograms[i] = 0;
   }
-  constexpr int kListers = SelectionScratch::kListersMax;
-  for (int64_t i = thread; i < int64_t{work.heads} * kListers; i += threads) {
-    work.scratch.query_sums[i / kListers * work.group].listed[i % kListers] = 0;
+  auto* sums = reinterpret_cast<uint64_t*>(work.scratch.query_sums);
+  constexpr int64_t kWords = sizeof(SelectionScratch::QuerySums) / sizeof(uint64_t);
+  for (int64_t i = thread; i < int64_t{work.heads} * work.group * kWords; i += threads) {
+    sums[i] = 0;
   }
 }
 
