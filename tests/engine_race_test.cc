@@ -36,6 +36,9 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
+  // Whether its lives can show that each of its waits is needed. Keys that are chosen are read by
+  // steps whose logits are waited for: nothing of the next step can come too early.
+  bool shows_waits = true;
 };
 std::vector<NamedPlan> Plans() {
   HarnessConfig base;
@@ -73,7 +76,7 @@ std::vector<NamedPlan> Plans() {
   HarnessConfig selection = first_fit;
   selection.page_slots = 8;
   selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
-  return {{"selection", selection},
+  return {{"selection", selection, false},
           {"first-fit", first_fit},
           {"lru", lru},
           {"disk-only", disk},
@@ -275,6 +278,7 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
   // the right moment and another takes its memory.
   for (uint64_t seed = 1; seed == 1 || (seed <= kLives && !unseen.empty()); ++seed) {
     for (const NamedPlan& plan : plans) {
+      if (!plan.shows_waits) continue;
       const auto wanted = [&](const auto& wait) { return wait.second.contains(&plan); };
       if (seed > 1 && std::none_of(unseen.begin(), unseen.end(), wanted)) continue;
       const std::unique_ptr<Model> model = Tiny();

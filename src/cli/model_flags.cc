@@ -155,12 +155,12 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
 
 // The cache between runs.
 void AddSessionFlags(CLI::App& app, EngineOptions& engine) {
-  const std::string memory = "Memory";
+  const std::string memory = "Memory", more = More(memory);
   AddText(app, memory, "--session", &engine.session,
           "file that keeps the cache between runs: a prompt that begins like the last one "
           "continues from there")
       ->type_name("FILE");
-  AddSwitch(app, memory, "--session-recut", &engine.session_recut,
+  AddSwitch(app, more, "--session-recut", &engine.session_recut,
             "where the session is cut for larger budgets than these, read the prompt again into a "
             "cut that fits; the first save replaces the file");
 }
