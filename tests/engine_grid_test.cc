@@ -26,7 +26,7 @@ TEST_P(Grid, ResidenceAndHeadGroupNeverChangeABit) {
     const LogitRows expected = RunTokens(*model, resident, tokens, decode);
     for (kv::PlacementKind placement :
          {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly,
-          kv::PlacementKind::kDiskOnly}) {
+          kv::PlacementKind::kDiskOnly, kv::PlacementKind::kRecent}) {
       for (int group : {1, 2}) {
         for (int64_t device_slabs : {0, 3}) {
           HarnessConfig other = config;

@@ -123,7 +123,8 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
     config.selection = PolicyOf(40, kind);
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
     for (const kv::PlacementKind placement :
-         {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly}) {
+         {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly,
+          kv::PlacementKind::kRecent}) {
       for (const int group_heads : {0, 1, 2}) {
         HarnessConfig other = config;
         other.placement = placement;

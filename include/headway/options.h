@@ -35,13 +35,16 @@ struct EngineOptions {
   // headinfer moves the whole KV cache of one head at a time, layerwise that of one layer; both
   // keep nothing on the device and two buffers, one attended to while the other is filled. kvpr
   // does so with segments, and recomputes the share of them that its closed form says.
-  std::string policy = "auto";          // auto, headinfer, layerwise, kvpr
-  int64_t chunk = 0;                    // tokens of a prefill step
-  int head_group = 0;                   // KV heads moved together
-  int64_t segment = 0;                  // tokens of a slab
-  int page_slots = 64;                  // token slots of a page
-  int staging_slabs = 0;                // buffers that streamed slabs pass through; 0: auto
-  std::string placement = "first-fit";  // first-fit, lru, host-only, disk-only
+  std::string policy = "auto";  // auto, headinfer, layerwise, kvpr
+  int64_t chunk = 0;            // tokens of a prefill step
+  int head_group = 0;           // KV heads moved together
+  int64_t segment = 0;          // tokens of a slab
+  int page_slots = 64;          // token slots of a page
+  int staging_slabs = 0;        // buffers that streamed slabs pass through; 0: auto
+  // Where parts of the cache go: auto, first-fit (the fastest memory with room), lru, recent (the
+  // last tokens and the first few stay on the device, older ones make room), host-only, disk-only.
+  // auto: recent with a selector, else first-fit.
+  std::string placement = "auto";
 
   // How closed pages are stored, an approximation unless none or the model's own dtype: none, bf16,
   // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with.

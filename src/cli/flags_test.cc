@@ -181,7 +181,7 @@ TEST(Flags, WrongOnesAreNamedInOneLine) {
       {{"m", "--recompute", "1.5"},
        "--recompute: '1.5' is none of off, auto and a share from 0 to 1"},
       {{"m", "--chunk", "automatic"}, "--chunk: 'automatic' is not a whole number"},
-      {{"m", "--placement", "anywhere"}, "--placement: anywhere not in {first-fit"},
+      {{"m", "--placement", "anywhere"}, "--placement: anywhere not in {auto,first-fit,lru,recent"},
       {{"m", "--top-p", "1.5"}, "--top-p"},
       {{"m", "--temp", "nan"}, "--temp"},
       {{"m", "--no-such-flag"}, "there is no flag --no-such-flag"},

@@ -75,8 +75,10 @@ void AddMemoryFlags(CLI::App& app, EngineOptions& engine) {
 void AddCutFlags(CLI::App& app, EngineOptions& engine) {
   const std::string more = More("Memory");
   AddChoice(app, more, "--placement", &engine.placement,
-            {"first-fit", "lru", "host-only", "disk-only"},
-            "where parts of the cache go: first-fit, lru, host-only or disk-only");
+            {"auto", "first-fit", "lru", "recent", "host-only", "disk-only"},
+            "where parts of the cache go: first-fit (the fastest memory with room), lru, recent "
+            "(the last tokens stay on the device, older ones make room), host-only or disk-only; "
+            "auto: recent with --sparse or --selector, else first-fit");
   AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "

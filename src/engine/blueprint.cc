@@ -231,8 +231,8 @@ void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
     request->driver_bytes = inputs.backend.context_memory;
     request->map_share = inputs.backend.map_share;
   }
-  request->keep_on_device = settings.placement == kv::PlacementKind::kFirstFit ||
-                            settings.placement == kv::PlacementKind::kLru;
+  request->keep_on_device = settings.placement != kv::PlacementKind::kHostOnly &&
+                            settings.placement != kv::PlacementKind::kDiskOnly;
   request->keep_on_host = settings.placement != kv::PlacementKind::kDiskOnly;
   if (settings.session.has_value()) {
     request->session = {kv::kSessionSuperblocks, kv::kManifestFields, kv::kManifestToken,
@@ -277,6 +277,10 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
                          static_cast<double>(policy.summary.code_bytes(config.shape.head_dim) +
                                              SummaryFormat::scale_bytes()) /
                              block};
+    if (settings.placement == kv::PlacementKind::kRecent) {
+      request.selection.sink = static_cast<double>(policy.sink);
+      request.selection.recent = static_cast<double>(policy.recent);
+    }
   }
   request.costs = CostsOf(basis);
   return request;
@@ -309,6 +313,8 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   Layout layout = LayOut(basis, plan.cache, plan.gather_tokens);
   kv::StoreOptions& store = layout.store;
   store.placement = inputs.settings->placement;
+  store.sink_tokens = basis.selection.sink;
+  store.recent_tokens = basis.selection.recent;
   if (inputs.settings->alias_host_memory.has_value()) {
     store.alias_host_slabs =
         std::max<int64_t>(1, *inputs.settings->alias_host_memory / store.format.slab_bytes());

@@ -13,6 +13,8 @@ Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
 }
 
+constexpr const char* kAutoPlacement = "auto";
+
 template <typename T>
 std::optional<T> Unless(T value, T absent) {
   return value == absent ? std::nullopt : std::optional<T>(std::move(value));
@@ -30,13 +32,15 @@ Result<Policy> ReadPolicy(const std::string& name) {
   return Wrong({"unknown policy '" + name + "'; there are auto, headinfer, layerwise, kvpr"});
 }
 
+// "auto" is first-fit unless what else is asked for says otherwise.
 Result<kv::PlacementKind> ReadPlacement(const std::string& name) {
-  if (name == "first-fit") return kv::PlacementKind::kFirstFit;
+  if (name == "first-fit" || name == kAutoPlacement) return kv::PlacementKind::kFirstFit;
   if (name == "lru") return kv::PlacementKind::kLru;
+  if (name == "recent") return kv::PlacementKind::kRecent;
   if (name == "host-only") return kv::PlacementKind::kHostOnly;
   if (name == "disk-only") return kv::PlacementKind::kDiskOnly;
-  return Wrong(
-      {"unknown placement '" + name + "'; there are first-fit, lru, host-only, disk-only"});
+  return Wrong({"unknown placement '" + name +
+                "'; there are auto, first-fit, lru, recent, host-only, disk-only"});
 }
 
 Result<PageEncoding> ReadEncoding(const std::string& name) {
@@ -55,7 +59,7 @@ Status ReadPolicies(const EngineOptions& options, Settings* settings) {
   settings->policy = *policy;
   if (*policy != Policy::kAuto) {
     if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
-        options.placement != EngineOptions{}.placement) {
+        options.placement != kAutoPlacement) {
       return Wrong({"policy " + options.policy +
                     " fixes head group, segment, staging buffers and placement; leave them out"});
     }
@@ -142,6 +146,10 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.keys = options.sparse_keys;
   policy.sink = options.sparse_sink;
   policy.recent = options.sparse_recent;
+  // What every step reads lies on the device, unless the user has another place for it.
+  if (settings->policy == Policy::kAuto && options.placement == kAutoPlacement) {
+    settings->placement = kv::PlacementKind::kRecent;
+  }
   return OkStatus();
 }
 

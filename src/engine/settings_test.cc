@@ -109,6 +109,25 @@ TEST(Settings, APolicyHasAPlacement) {
   EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kHostOnly);
   options.segment = 64;
   EXPECT_FALSE(ReadSettings(options).ok());
+  options.segment = 0;
+  options.placement = "first-fit";
+  EXPECT_FALSE(ReadSettings(options).ok());
+}
+
+TEST(Settings, ASelectorHasAPlacementUnlessTheUserGivesOne) {
+  EngineOptions options;
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kFirstFit);
+  options.selector = "pages";
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kRecent);
+  options.placement = "first-fit";
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kFirstFit);
+  options.placement = "recent";
+  options.selector = "none";
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kRecent);
+  options.placement = "auto";
+  options.selector = "pages";
+  options.policy = "layerwise";
+  EXPECT_EQ(ReadSettings(options)->placement, kv::PlacementKind::kHostOnly);
 }
 
 TEST(Settings, TheDiskIsWhereTheUserSays) {

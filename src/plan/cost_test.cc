@@ -85,6 +85,28 @@ TEST(Cost, ADecodeThatSelectsReadsSummariesAndWhatItChooses) {
             PredictPrefill(Simple(), {Small(), {}, 1.0}, run, 0, 10'000).seconds);
 }
 
+TEST(Cost, ADecodeThatSelectsReadsRecentKeysOnTheDeviceWhereTheyLieThere) {
+  const int64_t length = 1'000'000;
+  Subject subject{Small(), {}, 1.0};
+  subject.selection = {1000.0, 10.0};
+  Execution run;
+  const auto away = [&](double resident) {
+    run.split = {.resident = resident, .stream = 1.0 - resident};
+    const StepTime time = PredictDecode(Simple(), subject, run, {&length, 1});
+    return time.busy[static_cast<int>(CostLane::kHostToDevice)] * 1e10 / 400.0;  // keys
+  };
+  EXPECT_NEAR(away(0.25), 750.0, 1e-6);
+  subject.selection.sink = 100.0;
+  subject.selection.recent = 400.0;
+  EXPECT_NEAR(away(1.0), 0.0, 1e-6);
+  // Far keys, by the share of them that lies on the device.
+  EXPECT_NEAR(away(0.25), 500.0 * (1.0 - (250e3 - 500.0) / (1e6 - 500.0)), 1e-6);
+  // The device holds less than they take: the sink's slab first.
+  EXPECT_NEAR(away(0.0), 1000.0, 1e-6);
+  EXPECT_NEAR(away(0.001), 900.0 - 500.0 * 900.0 / (1e6 - 500.0), 1e-6);
+  EXPECT_NEAR(away(0.0013), 900.0 - 276.0 - 500.0 * (1300.0 - 376.0) / (1e6 - 500.0), 1e-6);
+}
+
 TEST(Cost, OneStagingBufferTakesTurnsWithAttention) {
   MachineProfile machine = Simple();
   machine.decode_attention = {{{1.0, 1e10}}};  // as slow as the bus

@@ -297,17 +297,34 @@ class Simulation {
     return chosen < keys ? chosen : 0.0;
   }
 
+  // Of the chosen ones of `keys` keys of all sequences, those that are read over the bus.
+  double ChosenAway(double keys, double chosen) const {
+    if (!machine_.own_memory) return 0.0;
+    const auto sequences = static_cast<double>(entries_.size());
+    const auto segment = static_cast<double>(run_.segment_tokens);
+    const double sink = sequences * subject_.selection.sink;
+    const double recent = sequences * subject_.selection.recent;
+    // The sink's slabs stay on the device whole, and go before those of recent keys.
+    const double sink_slabs = sequences * segment * std::ceil(subject_.selection.sink / segment);
+    const double here = keys * run_.split.resident;
+    const double always_here =
+        std::min(sink, here) + std::min(recent, std::max(here - sink_slabs, 0.0));
+    const double far_here = (here - always_here) / (keys - sink - recent);
+    const double always_away = sink + recent - always_here;
+    return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
+  }
+
   // Summaries are scored and listed by five kernels, the last one reads what is listed in place:
   // from the device and over the bus at once.
   void Select(double keys, double chosen) {
     const double summaries = keys * shape_.kv_heads * subject_.selection.summary_bytes;
     Device(&time_.attention, summaries / machine_.device_read + 5.0 * machine_.launch_seconds);
-    const double away = machine_.own_memory ? 1.0 - run_.split.resident : 0.0;
-    const double bus = away * chosen * shape_.kv_heads * HeadBytes(subject_) /
+    const double away = ChosenAway(keys, chosen);
+    const double bus = away * shape_.kv_heads * HeadBytes(subject_) /
                        std::max(machine_.host_to_device.Peak(), 1.0);
     Busy(CostLane::kHostToDevice) += bus;
     Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
-                                                            chosen * (1.0 - away), 1.0, 1.0)));
+                                                            chosen - away, 1.0, 1.0)));
   }
 
   void Attention(double keys, double longest) {

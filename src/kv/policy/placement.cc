@@ -1,6 +1,7 @@
 #include "kv/policy/placement.h"
 
 #include <array>
+#include <compare>
 #include <vector>
 
 namespace headway::kv {
@@ -88,6 +89,55 @@ class Lru final : public Placement {
   std::vector<int64_t> last_read_;  // step; 0: never
 };
 
+class Recent final : public Placement {
+ public:
+  explicit Recent(int sink_segments) : sink_segments_(sink_segments) {}
+  std::span<const Tier> tiers() const override { return kAllTiers; }
+  // A new slab belongs on the device, and an older one makes room for it.
+  std::optional<Tier> PlaceNew(const Room& room) const override {
+    if (room.has[static_cast<int>(Tier::kDevice)]) return Tier::kDevice;
+    return std::nullopt;
+  }
+
+  bool demotes() const override { return true; }
+  int PickVictim(std::span<const int32_t> movable) const override {
+    int victim = -1;
+    Age oldest;
+    for (size_t i = 0; i < movable.size(); ++i) {
+      const Age& age = ages_[static_cast<size_t>(movable[i])];
+      if (age.segment < sink_segments_ || (victim >= 0 && age >= oldest)) continue;
+      victim = static_cast<int>(i);
+      oldest = age;
+    }
+    return victim;
+  }
+
+  void BeginStep() override { ++step_; }
+  void Began(int32_t slab, int segment) override {
+    const auto at = static_cast<size_t>(slab);
+    if (at >= ages_.size()) ages_.resize(at + 1);
+    ages_[at] = {kRecentKeys, step_, segment, next_++};
+  }
+  void Passed(int32_t slab) override { ages_[static_cast<size_t>(slab)].keys = kPassedKeys; }
+
+ private:
+  // Slabs without recent keys go first. Of those of one step, the first segments go first, in all
+  // layers and head groups.
+  enum Keys : uint8_t { kPassedKeys, kRecentKeys };
+  struct Age {
+    Keys keys = kRecentKeys;
+    int64_t step = 0;
+    int segment = 0;
+    int64_t number = 0;  // in the order in which slabs were begun
+    auto operator<=>(const Age&) const = default;
+  };
+
+  const int sink_segments_;
+  int64_t step_ = 0;
+  int64_t next_ = 0;
+  std::vector<Age> ages_;  // of each slab
+};
+
 }  // namespace
 
 std::optional<Tier> Placement::PlacePromoted(Tier, const Room&) const { return std::nullopt; }
@@ -103,7 +153,7 @@ std::optional<Tier> Placement::FastestWithRoom(const Room& room) const {
   return std::nullopt;
 }
 
-std::unique_ptr<Placement> Placement::Make(PlacementKind kind) {
+std::unique_ptr<Placement> Placement::Make(PlacementKind kind, int sink_segments) {
   const std::span<const Tier> all = kAllTiers;
   switch (kind) {
     case PlacementKind::kFirstFit:
@@ -114,6 +164,8 @@ std::unique_ptr<Placement> Placement::Make(PlacementKind kind) {
       return std::make_unique<SlowTiers>(all.subspan(1));
     case PlacementKind::kDiskOnly:
       return std::make_unique<SlowTiers>(all.subspan(2));
+    case PlacementKind::kRecent:
+      return std::make_unique<Recent>(sink_segments);
   }
   return std::make_unique<FirstFit>();
 }

@@ -18,6 +18,8 @@ enum class PlacementKind : uint8_t {
   kLru,       // new slabs to the device; the full slab that was read longest ago goes one tier down
   kHostOnly,  // no closed page stays on the device (everything streams)
   kDiskOnly,  // slabs go to disk as their pages close
+  kRecent,    // new slabs to the device; the oldest full one goes one tier down, and nothing moves
+              // up. Best for a decode that selects: it always reads the sink's and the recent keys
 };
 
 // Which tiers have a free slab frame.
@@ -29,7 +31,8 @@ struct Room {
 // Forget.
 class Placement {
  public:
-  static std::unique_ptr<Placement> Make(PlacementKind kind);
+  // kRecent never moves the first `sink_segments` segments of a sequence.
+  static std::unique_ptr<Placement> Make(PlacementKind kind, int sink_segments = 0);
   // For slabs that lie on one tier for good.
   static std::unique_ptr<Placement> Fixed(Tier tier);
   virtual ~Placement() = default;
@@ -48,6 +51,9 @@ class Placement {
 
   // What happens to slabs.
   virtual void BeginStep() {}
+  virtual void Began(int32_t /*slab*/, int /*segment*/) {}
+  // Its keys are no longer among the recent ones of a sequence that has it.
+  virtual void Passed(int32_t /*slab*/) {}
   virtual void Read(int32_t /*slab*/) {}
   virtual void Copied(int32_t /*from*/, int32_t /*to*/) {}
   virtual void Forget(int32_t /*slab*/) {}

@@ -93,5 +93,54 @@ TEST(Placement, TheVictimIsTheOneReadLongestAgo) {
   EXPECT_EQ(lru->PickVictim(fresh), 0);
 }
 
+TEST(Placement, RecentWantsTheDeviceOrAVictimAndNeverMovesUp) {
+  EXPECT_EQ(PlaceNew(PlacementKind::kRecent, RoomOn(true, true, true)), Tier::kDevice);
+  EXPECT_EQ(PlaceNew(PlacementKind::kRecent, RoomOn(false, true, true)), std::nullopt);
+  const std::unique_ptr<Placement> recent = Placement::Make(PlacementKind::kRecent);
+  EXPECT_TRUE(recent->demotes());
+  EXPECT_EQ(recent->PickVictim({}), -1);
+  EXPECT_EQ(recent->FastestWithRoom(RoomOn(false, true, true)), Tier::kHost);
+  for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    EXPECT_EQ(recent->PlacePromoted(home, RoomOn(true, true, true)), std::nullopt);
+  }
+}
+
+// The order in which the slabs of `movable` give way.
+std::vector<int32_t> Victims(const Placement& placement, std::vector<int32_t> movable) {
+  std::vector<int32_t> victims;
+  for (int at = placement.PickVictim(movable); at >= 0; at = placement.PickVictim(movable)) {
+    victims.push_back(movable[static_cast<size_t>(at)]);
+    movable.erase(movable.begin() + at);
+  }
+  return victims;
+}
+
+TEST(Placement, RecentMovesTheOldestButTheSinksWhateverIsRead) {
+  const std::unique_ptr<Placement> recent = Placement::Make(PlacementKind::kRecent, 1);
+  // Two columns of four segments; a step of two segments begins column by column.
+  recent->Began(0, 0);
+  recent->Began(1, 1);
+  recent->Began(2, 0);
+  recent->Began(3, 1);
+  recent->BeginStep();
+  recent->Began(7, 2);
+  recent->Began(6, 3);
+  recent->Began(5, 2);
+  recent->Began(4, 3);
+  recent->BeginStep();
+  recent->Read(1);
+  const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(Victims(*recent, all), (std::vector<int32_t>{1, 3, 7, 5, 6, 4}));
+  // A number that is used again is another slab's: the youngest of all.
+  recent->Forget(1);
+  recent->Began(1, 1);
+  EXPECT_EQ(Victims(*recent, all), (std::vector<int32_t>{3, 7, 5, 6, 4, 1}));
+  // What is not recent in its own sequence goes before what is older and recent.
+  recent->Passed(6);
+  recent->Passed(1);
+  recent->Passed(2);  // the sink's
+  EXPECT_EQ(Victims(*recent, all), (std::vector<int32_t>{6, 1, 3, 7, 5, 4}));
+}
+
 }  // namespace
 }  // namespace headway::kv

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "headway/refusal.h"
 
 namespace headway::kv {
@@ -82,8 +83,10 @@ SlabHomes Cache::HomesOf(SlabKind kind) {
   homes.device = Of(pools, kind)[static_cast<size_t>(Tier::kDevice)].get();
   homes.host = Of(pools, kind)[static_cast<size_t>(Tier::kHost)].get();
   homes.disk = &disk;
-  homes.placement =
-      layout.home.has_value() ? Placement::Fixed(*layout.home) : Placement::Make(options.placement);
+  const int64_t sink_segments = CeilDiv(options.sink_tokens, format.segment_tokens());
+  homes.placement = layout.home.has_value()
+                        ? Placement::Fixed(*layout.home)
+                        : Placement::Make(options.placement, static_cast<int>(sink_segments));
   return homes;
 }
 

@@ -101,17 +101,27 @@ PerSlabKind<int64_t> Step::NewSlabs() const {
   return count;
 }
 
+void Step::PassBehind(const PageTable& table, int group, int segment) {
+  // The segment may hold one page only: so many before it have recent keys.
+  const int64_t recent = CeilDiv(cache_.options.recent_tokens, cache_.format.segment_tokens());
+  const int64_t passed = segment - 1 - recent;
+  if (passed < table.first_kept() || passed >= table.segments()) return;
+  const SlabId id = table.slab(group, static_cast<int>(passed));
+  if (id != kNoSlab) cache_.slabs->WasPassed(id);
+}
+
 Status Step::Grow(const Entry& entry, int layer, int group) {
   Sequence& sequence = sequences_.at(entry.place);
   PageTable& table = sequence.tables.of(layer, group);
   const Growth growth = GrowthOf(entry, table, layer);
   for (int segment = growth.first; segment < growth.last; ++segment) {
+    PassBehind(table, group, segment);
     const SlabId old = segment < table.segments() ? table.slab(group, segment) : kNoSlab;
     SlabId id = old;
     const int pages = table.PagesIn(segment);
     if (old == kNoSlab || MustCopy((*cache_.slabs)[old], pages)) {
       Result<SlabId> made = old == kNoSlab
-                                ? cache_.slabs->New(sequence.KindOf(segment), layer, group)
+                                ? cache_.slabs->New(sequence.KindOf(segment), layer, group, segment)
                                 : cache_.slabs->CopyOf(old, pages);
       if (!made.ok()) return made.status();
       id = *made;

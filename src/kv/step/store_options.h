@@ -31,6 +31,10 @@ struct StoreOptions {
   int gathers = 2;
   int64_t summary_frames = 0;  // slabs with summaries for which Create takes memory at once
   PlacementKind placement = PlacementKind::kFirstFit;
+  // Of each sequence, the keys at its begin and at its end that every step reads, which kRecent
+  // keeps on the device before others.
+  int64_t sink_tokens = 0;
+  int64_t recent_tokens = 0;
   Kernels* kernels = nullptr;       // encode and summarise pages that close, on the compute stream;
                                     // where the format does
   Budget* device_budget = nullptr;  // bounds pages, append and staging buffers on the device

@@ -132,7 +132,7 @@ Result<SequenceId> SessionKeeper::Restore() {
     std::copy(saved.checksums.begin(), saved.checksums.end(), copy->checksums.begin());
     sequence.tables.of(saved.layer, saved.group)
         .Exchange(saved.group, saved.segment,
-                  cache_.slabs->Adopt(saved.layer, saved.group, std::move(copy)));
+                  cache_.slabs->Adopt(saved.layer, saved.group, saved.segment, std::move(copy)));
   }
   restored_ = true;
   return made;

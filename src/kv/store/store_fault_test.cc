@@ -88,8 +88,8 @@ void FailEach(PlacementKind kind, bool session, FaultTimes times) {
 }
 
 TEST(StoreFault, OnceAndForGood) {
-  for (const PlacementKind kind :
-       {PlacementKind::kFirstFit, PlacementKind::kLru, PlacementKind::kDiskOnly}) {
+  for (const PlacementKind kind : {PlacementKind::kFirstFit, PlacementKind::kLru,
+                                   PlacementKind::kDiskOnly, PlacementKind::kRecent}) {
     FailEach(kind, /*session=*/true, FaultTimes::kOnce);
     if (HasFailure()) return;
   }

@@ -22,6 +22,8 @@ const char* Name(PlacementKind kind) {
       return "host-only";
     case PlacementKind::kDiskOnly:
       return "disk-only";
+    case PlacementKind::kRecent:
+      return "recent";
   }
   return "?";
 }
@@ -90,6 +92,10 @@ class Life {
       options.store.gathers = 1 + static_cast<int>(random_.Below(3));
     }
     options.store.placement = kind_;
+    if (kind_ == PlacementKind::kRecent) {
+      options.store.sink_tokens = random_.Below(2 * format.segment_tokens());
+      options.store.recent_tokens = random_.Below(2 * format.segment_tokens());
+    }
     if (random_.Below(2) == 0) options.store.tables = PageTables::Sharing::kGroup;
     options.store.poison_freed = random_.Below(3) != 0;  // it orders lanes more than need be
     options.store.max_sequences = 1 + static_cast<int>(random_.Below(4));
@@ -198,7 +204,8 @@ class Life {
 };
 
 constexpr PlacementKind kKinds[] = {PlacementKind::kFirstFit, PlacementKind::kLru,
-                                    PlacementKind::kHostOnly, PlacementKind::kDiskOnly};
+                                    PlacementKind::kHostOnly, PlacementKind::kDiskOnly,
+                                    PlacementKind::kRecent};
 
 TEST(StoreModel, RandomLivesOfEveryPlacement) {
   for (const PlacementKind kind : kKinds) {
@@ -211,7 +218,7 @@ TEST(StoreModel, RandomLivesOfEveryPlacement) {
         reads[tier] += life.reads(static_cast<Tier>(tier));
     }
     // The budgets are such that the tiers were really used.
-    if (kind == PlacementKind::kFirstFit || kind == PlacementKind::kLru) {
+    if (kind != PlacementKind::kHostOnly && kind != PlacementKind::kDiskOnly) {
       EXPECT_GT(reads[0], 0) << Name(kind);
     }
     if (kind != PlacementKind::kDiskOnly) {

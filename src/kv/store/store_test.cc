@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -158,8 +160,9 @@ TEST(Store, ReadsWhatIsOnTheDeviceWithoutACopy) {
 }
 
 TEST(Store, ForksShareUntilTheyAppend) {
-  for (const PlacementKind kind : {PlacementKind::kFirstFit, PlacementKind::kHostOnly,
-                                   PlacementKind::kDiskOnly, PlacementKind::kLru}) {
+  for (const PlacementKind kind :
+       {PlacementKind::kFirstFit, PlacementKind::kHostOnly, PlacementKind::kDiskOnly,
+        PlacementKind::kLru, PlacementKind::kRecent}) {
     RigOptions options = OneColumn();
     options.store.placement = kind;
     Rig rig(options);
@@ -207,67 +210,42 @@ TEST(Store, FreesWhatTheWindowHasPassed) {
   ASSERT_TRUE(rig.Step(id, 30).ok());
 }
 
-TEST(Store, NamesTheBudgetsThatAreFullAndGoesOn) {
-  for (int64_t device = 0; device < 3; ++device) {
-    for (int64_t host = 0; host < 3; ++host) {
-      for (int64_t disk = 0; disk < 3; ++disk) {
-        Rig rig(WithSlabs(OneColumn(), device, host, disk));
-        ASSERT_TRUE(rig.Open().ok());
-        const SequenceId id = *rig.NewSequence();
-        const int64_t room = (device + host + disk) * 12;
-        if (room > 0) {
-          ASSERT_TRUE(rig.Step(id, room).ok());
-        }
-        for (int i = 0; i < 3; ++i) ASSERT_TRUE(rig.Step(id, 1).ok());
-        const Status status = rig.Step(id, 1);
-        ASSERT_EQ(status.code(), StatusCode::kOutOfBudget);
-        EXPECT_THAT(status.message(), HasSubstr("0 on device (kv-memory, limit"));
-        EXPECT_THAT(status.message(), HasSubstr("0 on host (host-memory, limit"));
-        EXPECT_THAT(status.message(), HasSubstr("0 on disk (disk-memory, limit"));
-        EXPECT_EQ(rig.store().Length(id), room + 3);
-        if (room == 0) continue;
-        ASSERT_TRUE(rig.Truncate(id, room - 1).ok());
-        ASSERT_TRUE(rig.Step(id, 4).ok());
-        ASSERT_TRUE(rig.Step(id, 3).ok());
-        EXPECT_EQ(rig.Mismatches(), 0);
-      }
-    }
-  }
-}
-
-TEST(Store, LruKeepsNewSlabsOnTheDevice) {
-  RigOptions options = WithSlabs(OneColumn(), 2, 2, 100);
-  options.store.placement = PlacementKind::kLru;
+// Fills tiers of that many slabs with a sequence, in steps of `step` tokens.
+void FillAll(PlacementKind kind, std::array<int64_t, 3> slabs, int64_t step) {
+  RigOptions options = WithSlabs(OneColumn(), slabs[0], slabs[1], slabs[2]);
+  options.store.placement = kind;
+  options.store.sink_tokens = 5;
   Rig rig(options);
   ASSERT_TRUE(rig.Open().ok());
   const SequenceId id = *rig.NewSequence();
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rig.Step(id, 12).ok());
-  EXPECT_EQ(rig.store().Usage(Tier::kDevice).slabs, 2);
-  EXPECT_EQ(rig.store().Usage(Tier::kHost).slabs, 2);
-  EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 2);
-  const int64_t resident = rig.reads_from(Tier::kDevice);
-  ASSERT_TRUE(rig.Step(id, 1).ok());
-  EXPECT_EQ(rig.reads_from(Tier::kDevice), resident + 2);
+  const int64_t room = (slabs[0] + slabs[1] + slabs[2]) * 12;
+  for (int64_t at = 0; at < room; at += step) {
+    ASSERT_TRUE(rig.Step(id, std::min(step, room - at)).ok());
+  }
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(rig.Step(id, 1).ok());
+  const Status status = rig.Step(id, 1);
+  ASSERT_EQ(status.code(), StatusCode::kOutOfBudget);
+  EXPECT_THAT(status.message(), HasSubstr("0 on device (kv-memory, limit"));
+  EXPECT_THAT(status.message(), HasSubstr("0 on host (host-memory, limit"));
+  EXPECT_THAT(status.message(), HasSubstr("0 on disk (disk-memory, limit"));
+  EXPECT_EQ(rig.store().Length(id), room + 3);
+  if (room == 0) return;
+  ASSERT_TRUE(rig.Truncate(id, room - 1).ok());
+  ASSERT_TRUE(rig.Step(id, 4).ok());
+  ASSERT_TRUE(rig.Step(id, 3).ok());
   EXPECT_EQ(rig.Mismatches(), 0);
 }
 
-TEST(Store, MovesUpWhenThereIsRoom) {
-  RigOptions options = WithSlabs(OneColumn(), 2, 2, 100);
-  Rig rig(options);
-  ASSERT_TRUE(rig.Open().ok());
-  const SequenceId first = *rig.NewSequence();
-  ASSERT_TRUE(rig.Step(first, 48).ok());
-  const SequenceId second = *rig.NewSequence();
-  ASSERT_TRUE(rig.Step(second, 60).ok());
-  EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 5);
-  rig.Drop(first);
-  ASSERT_TRUE(rig.Step(second, 1).ok());
-  EXPECT_EQ(rig.store().Usage(Tier::kDevice).slabs, 2);
-  EXPECT_EQ(rig.store().Usage(Tier::kHost).slabs, 2);
-  EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 1);
-  ASSERT_TRUE(rig.Step(second, 1).ok());
-  EXPECT_EQ(rig.reads_from(Tier::kDevice), 2);
-  EXPECT_EQ(rig.Mismatches(), 0);
+TEST(Store, NamesTheBudgetsThatAreFullAndGoesOn) {
+  for (const PlacementKind kind : {PlacementKind::kFirstFit, PlacementKind::kRecent}) {
+    for (const int64_t step : {256, 12, 5}) {
+      for (int64_t device = 0; device < 3; ++device) {
+        for (int64_t host = 0; host < 3; ++host) {
+          for (int64_t disk = 0; disk < 3; ++disk) FillAll(kind, {device, host, disk}, step);
+        }
+      }
+    }
+  }
 }
 
 TEST(Store, FreedMemoryWaitsForTheKernelsThatReadIt) {

@@ -63,7 +63,7 @@ std::string Slabs::Shortage(SlabKind kind, int64_t count) const {
 }
 
 // An entry of the table for a new slab.
-Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group) {
+Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group, int segment) {
   if (!free_ids_.empty()) {
     *id = free_ids_.back();
     free_ids_.pop_back();
@@ -72,12 +72,14 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group) {
     *id = static_cast<SlabId>(slabs_.size() - 1);
   }
   HomesOf(kind).placement->Forget(*id);
+  HomesOf(kind).placement->Began(*id, segment);
   Slab& slab = (*this)[*id];
   slab = Slab();
   slab.refs = 1;
   slab.kind = kind;
   slab.layer = layer;
   slab.group = group;
+  slab.segment = segment;
   if (summaries_ != nullptr && kind == SlabKind::kKeysValues) {
     slab.summary = summaries_->Take(layer);
   }
@@ -99,7 +101,7 @@ Result<Slabs::Vacancy> Slabs::Take(SlabKind kind, Tier tier) {
   return vacancy;
 }
 
-Result<SlabId> Slabs::New(SlabKind kind, int layer, int group) {
+Result<SlabId> Slabs::New(SlabKind kind, int layer, int group, int segment) {
   const Placement& placement = *HomesOf(kind).placement;
   std::optional<Tier> tier = placement.PlaceNew(Rooms(kind));
   if (!tier.has_value() && placement.demotes()) {
@@ -111,7 +113,7 @@ Result<SlabId> Slabs::New(SlabKind kind, int layer, int group) {
   Result<Vacancy> vacancy = Take(kind, *tier);
   if (!vacancy.ok()) return vacancy.status();
   SlabId id = kNoSlab;
-  Slab& slab = Begin(&id, kind, layer, group);
+  Slab& slab = Begin(&id, kind, layer, group, segment);
   slab.tier = *tier;
   slab.data = vacancy->place.data;
   slab.disk = std::move(vacancy->place.disk);
@@ -122,7 +124,8 @@ Result<SlabId> Slabs::New(SlabKind kind, int layer, int group) {
 Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   // Not a victim of the room that the copy needs.
   const bool growing = std::exchange((*this)[from].growing, true);
-  Result<SlabId> made = New((*this)[from].kind, (*this)[from].layer, (*this)[from].group);
+  const Slab& original = (*this)[from];
+  Result<SlabId> made = New(original.kind, original.layer, original.group, original.segment);
   Slab& source = (*this)[from];
   source.growing = growing;
   if (!made.ok()) return made;
@@ -149,9 +152,9 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   return made;
 }
 
-SlabId Slabs::Adopt(int layer, int group, std::shared_ptr<DiskCopy> disk) {
+SlabId Slabs::Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy> disk) {
   SlabId id = kNoSlab;
-  Slab& slab = Begin(&id, SlabKind::kKeysValues, layer, group);
+  Slab& slab = Begin(&id, SlabKind::kKeysValues, layer, group, segment);
   slab.tier = Tier::kDisk;
   slab.pages = disk->pages;
   slab.disk = std::move(disk);

@@ -27,6 +27,7 @@ struct Slab {
   int refs = 0;
   int layer = 0;
   int group = 0;
+  int segment = 0;  // of its sequence
   SlabKind kind = SlabKind::kKeysValues;
   Tier tier = Tier::kDevice;
   std::byte* data = nullptr;       // its frame on the device or the host
@@ -76,19 +77,20 @@ class Slabs {
   // kOutOfBudget, naming every tier that is full, unless `count` new slabs fit.
   Status CheckRoom(SlabKind kind, int64_t count) const;
   // An empty slab where the placement wants it; older ones may move down for it.
-  Result<SlabId> New(SlabKind kind, int layer, int group);
+  Result<SlabId> New(SlabKind kind, int layer, int group, int segment);
   // A slab of the same first `pages` pages (copy on write).
   Result<SlabId> CopyOf(SlabId from, int pages);
   // A full or partial slab of keys and values that lies in a slot already.
-  SlabId Adopt(int layer, int group, std::shared_ptr<DiskCopy> disk);
+  SlabId Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy> disk);
   void AddRef(SlabId id) { ++(*this)[id].refs; }
   void Release(SlabId id);
   // The pages behind the first `pages` are forgotten. Only for a slab of one owner.
   void Cut(SlabId id, int pages);
 
-  // What placements are told: a step begins, it reads a slab.
+  // What placements are told: a step begins, it reads a slab, a slab's keys are no longer recent.
   void BeginStep();
   void WasRead(SlabId id) { Of(homes_, (*this)[id].kind).placement->Read(id); }
+  void WasPassed(SlabId id) { Of(homes_, (*this)[id].kind).placement->Passed(id); }
 
   // A place further up that a slab may take as it is read, and when it may be written to.
   struct Vacancy {
@@ -123,7 +125,7 @@ class Slabs {
   int64_t RoomOn(SlabKind kind, Tier tier) const;
   Room Rooms(SlabKind kind) const;
   const Budget* BudgetOf(SlabKind kind, Tier tier) const;
-  Slab& Begin(SlabId* id, SlabKind kind, int layer, int group);
+  Slab& Begin(SlabId* id, SlabKind kind, int layer, int group, int segment);
   void GiveBack(SlabKind kind, const Place& place, const Fence& used);
   // A free frame or slot.
   Result<Vacancy> Take(SlabKind kind, Tier tier);
