@@ -179,6 +179,36 @@ __device__ void Clear(const ScoreWork& work) {
   }
 }
 
+// Brings the summaries of a warp's next blocks, from block `begin` on, towards the L2 cache. That
+// sees later writes: it may be done before the kernels before this one are done. A table of places
+// that one of them writes may not be read then.
+template <int kLoad>
+__device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unused]] int head,
+                           [[maybe_unused]] int begin) {
+#if __CUDA_ARCH__ >= 900
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (kLoad != 16 || begin >= work.table.blocks || lane > 1 || work.table.table != nullptr) return;
+  const int left = work.table.blocks - begin;
+  int block = begin;
+  const std::byte* summary = work.table.Find(head, block);
+  // The rest of them in the next segment is left out.
+  const int count = min(min(kRows, left), work.table.segment_blocks - block);
+  const int head_in_group = head % work.table.group_heads;
+  if (lane == 0) {
+    const std::byte* codes =
+        summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :
+                 : "l"(__cvta_generic_to_global(codes)), "r"(count * 2 * work.head_dim)
+                 : "memory");
+  } else {
+    const std::byte* scales = summary + work.scales_offset +
+                              (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4;
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(__cvta_generic_to_global(scales)) : "memory");
+  }
+#endif
+}
+
 // A block of threads takes a tile of a KV head's blocks, for up to 8 query heads.
 template <SummaryKind kKind, int kDim, int kLoad>
 __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
@@ -194,6 +224,11 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   const int head = static_cast<int>(blockIdx.y);
   const int first_query = static_cast<int>(blockIdx.z) * kQueries;
   const int queries = min(kQueries, work.group - first_query);
+  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
+  const int first_block = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows;
+  constexpr int kAhead = 2;  // rounds
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) FetchAhead<kLoad>(work, head, first_block + i * stride);
   WaitForPrevious();
   Clear(work);
   static_assert(kScoreWarps == kQueries);
@@ -221,9 +256,8 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
 
   const int head_in_group = head % work.table.group_heads;
   const int blocks = work.table.blocks;
-  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
-  for (int begin = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows; begin < blocks;
-       begin += stride) {
+  for (int begin = first_block; begin < blocks; begin += stride) {
+    FetchAhead<kLoad>(work, head, begin + kAhead * stride);
     const std::byte* record[2];
     float2 scales[2];
 #pragma unroll
