@@ -417,8 +417,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t ListBest(cudaStream_t stream, ListWork work) {
-  // One block of threads a multiprocessor: two have room in each, so that all run at once
-  // whatever else ends there. The next kernel in the stream starts when all of these have.
+  // At most one block of threads a multiprocessor: whatever else runs there ends without them, and
+  // the next kernel of the stream starts when all of these have started, so that all come to run at
+  // once.
   constexpr int64_t kTileBlocks = 256;  // at least
   const int multiprocessors = Multiprocessors();
   const int64_t tiles = std::min<int64_t>(

@@ -142,6 +142,43 @@ __device__ void LoadRow(const std::byte* row, int head_dim, int lane_of_row,
   }
 }
 
+// A lane's words and scales of the summaries of 16 blocks: of rows lane / 4 and 8 behind it.
+template <int kWords, int kLoad>
+struct SummaryRows {
+  uint32_t upper[2][kWords];
+  uint32_t lower[2][kWords];
+  float2 scales[2];
+
+  // From block `begin` of a head on; what is behind the last block is 0.
+  __device__ void Load(const ScoreWork& work, int head, int begin) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    LoadHalf(work, head, begin + lane / 4, upper, scales[0]);
+    LoadHalf(work, head, begin + 8 + lane / 4, lower, scales[1]);
+  }
+
+ private:
+  __device__ static void LoadHalf(const ScoreWork& work, int head, int block,
+                                  uint32_t (&words)[2][kWords], float2& scale) {
+    const int column = static_cast<int>(threadIdx.x) % 4;
+    const int head_in_group = head % work.table.group_heads;
+    const std::byte* record = nullptr;
+    scale = make_float2(0.0f, 0.0f);
+    if (block < work.table.blocks) {
+      const std::byte* summary = work.table.Find(head, block);
+      record =
+          summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+      scale = __ldcg(reinterpret_cast<const float2*>(
+          summary + work.scales_offset +
+          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
+    }
+#pragma unroll
+    for (int of = 0; of < 2; ++of) {
+      LoadRow<kLoad>(record == nullptr ? nullptr : record + of * work.head_dim, work.head_dim,
+                     column, words[of]);
+    }
+  }
+};
+
 // The sums of 16 blocks' codes by 8 queries' codes.
 template <Signs kSigns, int kWords>
 __device__ void MultiplyRows(const uint32_t (&upper)[kWords], const uint32_t (&lower)[kWords],
@@ -179,6 +216,36 @@ __device__ void Clear(const ScoreWork& work) {
   }
 }
 
+// Brings the summaries of a warp's next blocks, from block `begin` on, towards the L2 cache. That
+// sees later writes: it may be done before the kernels before this one are done. A table of places
+// that one of them writes may not be read then.
+template <int kLoad>
+__device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unused]] int head,
+                           [[maybe_unused]] int begin) {
+#if __CUDA_ARCH__ >= 900
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (kLoad != 16 || begin >= work.table.blocks || lane > 1 || work.table.table != nullptr) return;
+  const int left = work.table.blocks - begin;
+  int block = begin;
+  const std::byte* summary = work.table.Find(head, block);
+  // The rest of them in the next segment is left out.
+  const int count = min(min(kRows, left), work.table.segment_blocks - block);
+  const int head_in_group = head % work.table.group_heads;
+  if (lane == 0) {
+    const std::byte* codes =
+        summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :
+                 : "l"(__cvta_generic_to_global(codes)), "r"(count * 2 * work.head_dim)
+                 : "memory");
+  } else {
+    const std::byte* scales = summary + work.scales_offset +
+                              (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4;
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(__cvta_generic_to_global(scales)) : "memory");
+  }
+#endif
+}
+
 // A block of threads takes a tile of a KV head's blocks, for up to 8 query heads.
 template <SummaryKind kKind, int kDim, int kLoad>
 __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
@@ -194,7 +261,14 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   const int head = static_cast<int>(blockIdx.y);
   const int first_query = static_cast<int>(blockIdx.z) * kQueries;
   const int queries = min(kQueries, work.group - first_query);
+  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
+  const int first_block = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows;
+  constexpr int kAhead = 2;  // rounds
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) FetchAhead<kLoad>(work, head, first_block + i * stride);
   WaitForPrevious();
+  SummaryRows<kWords, kLoad> rows;
+  rows.Load(work, head, first_block);  // on their way while the queries' codes are made
   Clear(work);
   static_assert(kScoreWarps == kQueries);
   codes.template Make<kKind>(work,
@@ -219,40 +293,15 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
                                               codes.factors[2 * column + 1]};
   float best[2] = {-INFINITY, -INFINITY};
 
-  const int head_in_group = head % work.table.group_heads;
   const int blocks = work.table.blocks;
-  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
-  for (int begin = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows; begin < blocks;
-       begin += stride) {
-    const std::byte* record[2];
-    float2 scales[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int block = begin + half * 8 + row;
-      record[half] = nullptr;
-      scales[half] = make_float2(0.0f, 0.0f);
-      if (block >= blocks) continue;
-      const std::byte* summary = work.table.Find(head, block);
-      record[half] =
-          summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
-      scales[half] = __ldcg(reinterpret_cast<const float2*>(
-          summary + work.scales_offset +
-          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
-    }
-    uint32_t upper[2][kWords];
-    uint32_t lower[2][kWords];
-#pragma unroll
-    for (int of = 0; of < 2; ++of) {
-      const int from = of * work.head_dim;
-      LoadRow<kLoad>(record[0] == nullptr ? nullptr : record[0] + from, work.head_dim, column,
-                     upper[of]);
-      LoadRow<kLoad>(record[1] == nullptr ? nullptr : record[1] + from, work.head_dim, column,
-                     lower[of]);
-    }
+  for (int begin = first_block; begin < blocks; begin += stride) {
     int32_t first[4];
     int32_t second[4];
-    MultiplyRows<Signs::kSigned>(upper[0], lower[0], high[0], low[0], first);
-    MultiplyRows<kSecond>(upper[1], lower[1], high[1], low[1], second);
+    MultiplyRows<Signs::kSigned>(rows.upper[0], rows.lower[0], high[0], low[0], first);
+    MultiplyRows<kSecond>(rows.upper[1], rows.lower[1], high[1], low[1], second);
+    const float2 scales[2] = {rows.scales[0], rows.scales[1]};
+    rows.Load(work, head, begin + stride);
+    FetchAhead<kLoad>(work, head, begin + kAhead * stride);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int query = 2 * column + i % 2;
