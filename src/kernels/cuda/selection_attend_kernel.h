@@ -118,7 +118,7 @@ struct Round {
       const int index = sub / kGroupLanes * work.page_slots + strip.slot;
       if (there) {
         value_params[i].Load(strip.params + 4 * work.head_dim + index * 2,
-                             int64_t{groups} * work.page_slots * 2, work.params_aligned != 0);
+                             groups * work.page_slots * 2, work.params_aligned != 0);
       } else {
         value_params[i].Clear();
       }

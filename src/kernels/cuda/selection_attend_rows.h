@@ -127,7 +127,7 @@ struct ValueParams {
   EightParams scales;
   EightParams zeros;
 
-  __device__ void Load(const std::byte* at, int64_t zero_bytes, bool aligned) {
+  __device__ void Load(const std::byte* at, int zero_bytes, bool aligned) {
     scales.Load(at, aligned);
     zeros.Load(at + zero_bytes, aligned);
   }
@@ -151,7 +151,7 @@ struct ValueParams {
     if constexpr (kAtOnce == 1) return params.words[step / 2] >> (16 * (step % 2)) & 0xFFFFu;
     uint32_t word = params.words[step * kAtOnce / 2];
     if constexpr (kAtOnce == 4) word = key < 2 ? word : params.words[step * 2 + 1];
-    return word >> (16 * (key % 2)) & 0xFFFFu;
+    return key % 2 == 0 ? word & 0xFFFFu : word >> 16;
   }
 };
 
