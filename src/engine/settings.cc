@@ -59,7 +59,7 @@ Status ReadPolicies(const EngineOptions& options, Settings* settings) {
   settings->policy = *policy;
   if (*policy != Policy::kAuto) {
     if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
-        options.placement != kAutoPlacement) {
+        (options.placement != kAutoPlacement && options.placement != "first-fit")) {
       return Wrong({"policy " + options.policy +
                     " fixes head group, segment, staging buffers and placement; leave them out"});
     }

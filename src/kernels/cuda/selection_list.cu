@@ -435,9 +435,18 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
         cudaFuncSetAttribute(Choose, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
-  return LaunchKernel(Choose, grid, kThreads, work.held != 0 ? static_cast<size_t>(held) : 0,
-                      stream, work);
+  // Blocks of threads wait for each other: all of them run at once, whatever else does.
+  cudaLaunchAttribute together = {};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(units, multiprocessors)));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = work.held != 0 ? static_cast<size_t>(held) : 0;
+  config.stream = stream;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, Choose, work);
 }
 
 cudaError_t ListAllBut(cudaStream_t stream, const ListWork& work, int32_t skip_begin,
