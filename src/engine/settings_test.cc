@@ -110,7 +110,7 @@ TEST(Settings, APolicyHasAPlacement) {
   options.segment = 64;
   EXPECT_FALSE(ReadSettings(options).ok());
   options.segment = 0;
-  options.placement = "first-fit";
+  options.placement = "lru";
   EXPECT_FALSE(ReadSettings(options).ok());
 }
 
