@@ -56,6 +56,10 @@ class GpuKernelSizes final : public KernelSizes {
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cuda::SupportsAttention(request);
   }
+  bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                         int group) const override {
+    return cuda::SupportsSelection(format, summary, group);
+  }
 };
 
 #ifdef HEADWAY_CUDA

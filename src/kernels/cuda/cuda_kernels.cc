@@ -78,7 +78,7 @@ class CudaKernels final : public Kernels {
   }
   bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
                          int group) const override {
-    return cuda::CanSelect(format, summary, group);
+    return cuda::SupportsSelection(format, summary, group);
   }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
@@ -348,7 +348,7 @@ class CudaKernels final : public Kernels {
   // Whether these pages and blocks are supported; others are an error of the stream.
   static bool TakesSelection(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                              int group) {
-    if (cuda::CanSelect(format, summary, group)) return true;
+    if (cuda::SupportsSelection(format, summary, group)) return true;
     static_cast<CudaStream&>(stream).Fail(
         Status(StatusCode::kUnsupported,
                "selection on a GPU takes head sizes of multiples of 8 up to 256, groups of up to "

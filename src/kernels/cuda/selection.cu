@@ -20,9 +20,7 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kBlockSlotsMax = 64;
-constexpr int kGroupMax = 16;
-constexpr int kHeadsMax = 65535 / kGroupMax;  // of a grid
+constexpr int kHeadsMax = 65535 / kSelectGroupMax;  // of a grid
 constexpr int64_t kBlocksMax = int64_t{1} << 24;
 
 // Places that one launch brings into the table.
@@ -47,7 +45,7 @@ bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
          keys.blocks <= kBlocksMax && keys.segment_blocks > 0 &&
          std::ssize(keys.segments) % keys.head_groups() == 0 &&
          keys.group_segments() * keys.segment_blocks >= keys.blocks &&
-         CanSelect(shape.format, shape.summary, shape.group);
+         SupportsSelection(shape.format, shape.summary, shape.group);
 }
 
 bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
@@ -135,13 +133,6 @@ cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember 
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
-}
-
-bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group) {
-  return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
-         group >= 1 && group <= kGroupMax && summary.block_slots >= 8 &&
-         summary.block_slots <= kBlockSlotsMax && summary.block_slots % 8 == 0 &&
-         format.page_slots % summary.block_slots == 0;
 }
 
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {

@@ -19,10 +19,8 @@ struct SelectionShape {
   DType activation = DType::kBF16;  // of the queries
 };
 
-// Whether the calls below take these pages and blocks. Codes of summaries then lie on 8 bytes and
-// scales on 8, at any stride that keeps them there; pages as attention has them.
-bool CanSelect(const PageFormat& format, const SummaryFormat& summary, int group);
-
+// For what SupportsSelection (workspace.h) takes. Codes of summaries lie on 8 bytes and scales on
+// 8, at any stride that keeps them there; pages as attention has them.
 cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,
                       const SummarizeItem& item);
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_weight.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/cuda/workspace.h"
 
 // Compiled without contraction of products and sums, as the definition is.
 namespace headway::cuda {
@@ -16,7 +17,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kGroupMax = 16;
 // A thread takes the scores of so many query heads at once, of so many blocks.
 constexpr int kAtOnce = 4;
 constexpr int kOfStep = 2;
@@ -124,8 +124,8 @@ __device__ float LargestScore(const ListWork& work, int64_t query_head) {
 
 // Scores become weights, which are added up.
 __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& weights) {
-  __shared__ float largest[kGroupMax];
-  __shared__ uint64_t sums[kGroupMax][kWarps];
+  __shared__ float largest[kSelectGroupMax];
+  __shared__ uint64_t sums[kSelectGroupMax][kWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
@@ -174,7 +174,7 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
 // before and after. Heads that share a budget share a histogram.
 __device__ void Value(const ListWork& work, const Unit& unit, const Weights& weights,
                       uint32_t (&histogram)[selection::kWorthCodes]) {
-  __shared__ float sums[kGroupMax];
+  __shared__ float sums[kSelectGroupMax];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   for (int query = thread / kWarp; query < work.group; query += kWarps) {

@@ -93,6 +93,18 @@ constexpr bool SupportsAttention(const AttentionRequest& request) {
          !request.key_transform && !request.key_mass;
 }
 
+// Blocks of 8 to 64 slots in multiples of 8, in pages of any dtype and encoding, for groups of up
+// to kSelectGroupMax query heads.
+inline constexpr int kSelectGroupMax = 16;
+inline constexpr int kSelectSlotsMax = 64;
+constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
+                                 int group) {
+  return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
+         group >= 1 && group <= kSelectGroupMax && summary.block_slots >= 8 &&
+         summary.block_slots <= kSelectSlotsMax && summary.block_slots % 8 == 0 &&
+         format.page_slots % summary.block_slots == 0;
+}
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_WORKSPACE_H_
