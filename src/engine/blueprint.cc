@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/bytes.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
 #include "kv/session/session_sizes.h"
@@ -273,13 +272,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
-    // What is read in place has no use for large segments, and small ones keep recent keys alone
-    // on the device; but each takes the host's time in each step. What the budget holds is one.
-    constexpr int64_t kSegments = 64;
-    const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
     const int64_t read = policy.sink + policy.keys + policy.recent;
-    request.segment =
-        std::min(request.segment, RoundUp(std::max(read, longest / kSegments), basis.page_slots));
     const auto block = static_cast<double>(policy.summary.block_slots);
     request.selection = {static_cast<double>(read),
                          static_cast<double>(policy.summary.code_bytes(config.shape.head_dim) +
