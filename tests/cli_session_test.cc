@@ -101,7 +101,7 @@ TEST_F(Cli, OfTwoRunsAtOnceTheSecondWaitsOrSaysThatTheSessionIsInUse) {
     const std::string session = dir_.File("s.session" + std::to_string(round / 2));
     const pid_t first = Start({"run", kModel, "-f", dir_.File("doc.txt"), "-n", "100",
                                "--ignore-eos", "--session", session, "--save-every", "0"},
-                              "", dir_.File("first"));
+                              "", dir_.File("first"), dir_.File("first.err"));
     std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(1500)));
     const Outcome second = Run({"run", kModel, "-p", "Hello", "-n", "2", "--session", session});
     if (second.status != 0) {

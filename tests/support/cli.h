@@ -51,8 +51,10 @@ struct Outcome {
 
 class Cli : public ::testing::Test {
  protected:
-  // Starts the program with standard input from a file; output goes to files, or `out` where given.
-  pid_t Start(const Args& args, const std::string& input, const std::string& out = "") {
+  // Starts the program with standard input from a file; output goes to files, or `out` and `err`
+  // where given. Of two that run at once, one has its own.
+  pid_t Start(const Args& args, const std::string& input, const std::string& out = "",
+              const std::string& err = "") {
     WriteFile(dir_.File("in"), input);
     std::vector<char*> argv;
     std::string program = HEADWAY_BINARY;
@@ -61,7 +63,7 @@ class Cli : public ::testing::Test {
     for (std::string& arg : copy) argv.push_back(arg.data());
     argv.push_back(nullptr);
     const std::string paths[3] = {dir_.File("in"), out.empty() ? dir_.File("out") : out,
-                                  dir_.File("err")};
+                                  err.empty() ? dir_.File("err") : err};
     const pid_t child = fork();
     if (child != 0) return child;
     for (int fd = 0; fd < 3; ++fd) {
