@@ -314,8 +314,8 @@ class Simulation {
     return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
   }
 
-  // Summaries are scored and listed by five kernels, the last one reads what is listed in place:
-  // from the device and over the bus at once.
+  // Summaries are scored and listed, which takes about as long as five launches beside their bytes;
+  // what is listed is read in place, from the device and over the bus at once.
   void Select(double keys, double chosen) {
     const double summaries = keys * shape_.kv_heads * subject_.selection.summary_bytes;
     Device(&time_.attention, summaries / machine_.device_read + 5.0 * machine_.launch_seconds);

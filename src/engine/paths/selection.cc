@@ -25,6 +25,24 @@ struct EntryMemory {
   int64_t bytes() const { return lists + counts + scratch; }
 };
 
+// How the blocks of any sequence and layer lie; which ones there are is not set.
+BlockedKeys KeysIn(const kv::CacheFormat& format) {
+  BlockedKeys keys;
+  keys.heads = format.kv_heads;
+  keys.group_heads = format.group_heads;
+  keys.segment_blocks = format.segment_blocks();
+  keys.page_stride = format.closed_stride();
+  keys.head_stride = format.head_stride();
+  keys.v_offset = format.VOffset(0, 0) - format.KOffset(0, 0);
+  keys.params_offset = format.ParamOffset(0);
+  keys.params_page_stride = format.param_stride();
+  keys.params_head_stride = format.param_bytes();
+  keys.codes_head_stride = format.summary_head_stride();
+  keys.scales_offset = format.summary_scales_offset();
+  keys.scales_head_stride = 2 * format.segment_blocks();
+  return keys;
+}
+
 class SelectionPath : public AttentionPath {
  public:
   explicit SelectionPath(const PathParts& parts)
@@ -32,7 +50,8 @@ class SelectionPath : public AttentionPath {
         context_(parts.context),
         policy_(context_.limits.selection),
         cut_(SelectedStates(context_.shape, context_.limits, context_.kernels)),
-        memory_(context_.shape, context_.limits) {}
+        memory_(context_.shape, context_.limits),
+        keys_(KeysIn(context_.store.format())) {}
 
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
@@ -43,8 +62,8 @@ class SelectionPath : public AttentionPath {
   // What is taken of an entry in a layer.
   struct Choice {
     int entry = 0;
-    size_t first = 0;     // in reads_: [head groups, segments]
-    size_t segments = 0;  // of a group
+    size_t first = 0;  // in reads_: [head groups, segments]
+    size_t reads = 0;
     int64_t blocks = 0;
     SelectionBudget budget;
   };
@@ -52,8 +71,10 @@ class SelectionPath : public AttentionPath {
     const size_t first = first_[static_cast<size_t>(layer)];
     return std::span(choices_).subspan(first, first_[static_cast<size_t>(layer) + 1] - first);
   }
-  std::span<const kv::SlabRead> ReadsOf(const Choice& choice, int groups) const {
-    return std::span(reads_).subspan(choice.first, static_cast<size_t>(groups) * choice.segments);
+  std::span<const kv::SlabRead> ReadsOf(int layer) const {
+    const std::span<const Choice> choices = ChoicesOf(layer);
+    const Choice& last = choices.back();
+    return std::span(reads_).subspan(choices[0].first, last.first + last.reads - choices[0].first);
   }
   struct Segment {
     int segment = 0;
@@ -63,13 +84,13 @@ class SelectionPath : public AttentionPath {
   std::vector<Segment>::iterator Find(int segment);
   bool FindSegments(int layer, int entry, std::span<const SlabRange> ranges);
   bool Choose(int layer, int entry);
-  BlockedKeys KeysOf(int layer, const Choice& choice);
 
   const PathParts parts_;
   StepContext& context_;
   const kv::SelectionPolicy& policy_;
   const StateCut cut_;
   const EntryMemory memory_;
+  const BlockedKeys keys_;  // but for their segments and number
   // Of the step:
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
@@ -121,7 +142,6 @@ bool SelectionPath::Choose(int layer, int entry) {
   Choice choice;
   choice.entry = entry;
   choice.first = reads_.size();
-  choice.segments = segments_.size();
   for (const Segment& segment : segments_) {
     const int64_t blocks = segment.pages * format.page_blocks();
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
@@ -136,6 +156,7 @@ bool SelectionPath::Choose(int layer, int entry) {
       parts_.reads.HoldInPlace(reads_.back());
     }
   }
+  choice.reads = reads_.size() - choice.first;
   choices_.push_back(choice);
   return true;
 }
@@ -152,43 +173,24 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   first_[static_cast<size_t>(layer) + 1] = choices_.size();
 }
 
-// Their segments are the next ones of places_.
-BlockedKeys SelectionPath::KeysOf(int layer, const Choice& choice) {
-  const kv::CacheFormat& format = context_.store.format();
-  BlockedKeys keys;
-  keys.heads = format.kv_heads;
-  keys.group_heads = format.group_heads;
-  keys.blocks = choice.blocks;
-  keys.segment_blocks = format.segment_blocks();
-  keys.page_stride = format.closed_stride();
-  keys.head_stride = format.head_stride();
-  keys.v_offset = format.VOffset(0, 0) - format.KOffset(0, 0);
-  keys.params_offset = format.ParamOffset(0);
-  keys.params_page_stride = format.param_stride();
-  keys.params_head_stride = format.param_bytes();
-  keys.codes_head_stride = format.summary_head_stride();
-  keys.scales_offset = format.summary_scales_offset();
-  keys.scales_head_stride = 2 * format.segment_blocks();
-  for (const kv::SlabRead& read : ReadsOf(choice, format.head_groups(layer))) {
-    places_.push_back(context_.store.reads().InPlace(read));
-  }
-  return keys;
-}
-
 // Chooses and attends for all heads of the layer at once: their states come first.
 void SelectionPath::BeginLayer(int layer) {
   const std::span<const Choice> choices = ChoicesOf(layer);
   if (choices.empty()) return;
-  const kv::CacheFormat& format = context_.store.format();
-  const int groups = format.head_groups(layer);
+  // Those of a layer's choices follow one another.
+  const std::span<const kv::SlabRead> reads = ReadsOf(layer);
   places_.clear();
+  for (const kv::SlabRead& read : reads) places_.push_back(context_.store.reads().InPlace(read));
   selects_.clear();
   attends_.clear();
   std::byte* at = parts_.memory;
   for (const Choice& choice : choices) {
     SelectItem select;
     select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
-    select.keys = KeysOf(layer, choice);
+    select.keys = keys_;
+    select.keys.segments =
+        std::span(places_).subspan(choice.first - choices[0].first, choice.reads);
+    select.keys.blocks = choice.blocks;
     select.budget = choice.budget;
     select.blocks = reinterpret_cast<int32_t*>(at);
     select.capacity = memory_.bounds.capacity;
@@ -210,14 +212,6 @@ void SelectionPath::BeginLayer(int layer) {
                         .lse_part_stride = states.lse_part_stride,
                         .scratch = select.scratch});
   }
-  size_t place = 0;  // places_ has all of them now, and no longer moves
-  for (size_t i = 0; i < choices.size(); ++i) {
-    const size_t count = choices[i].segments * static_cast<size_t>(groups);
-    selects_[i].keys.segments = std::span(places_).subspan(place, count);
-    attends_[i].keys.segments = selects_[i].keys.segments;
-    place += count;
-  }
-  const std::span<const kv::SlabRead> reads = std::span(reads_).subspan(choices[0].first, place);
   Kernels& kernels = context_.kernels;
   const float scale = parts_.board.Params(0).scale;
   context_.store.reads().AwaitInPlace(reads);
