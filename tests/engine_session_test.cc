@@ -225,6 +225,47 @@ TEST(EngineSession, ASessionInAnotherEncodingIsRefusedWithOneLine) {
   EXPECT_EQ((*context)->SessionTokens(), 256);
 }
 
+// Pages of a session are summarised as they come up from disk. Without encoding these are the
+// summaries that they had: the answer is that of a run that was never interrupted. A session that
+// chosen keys were decoded into says so.
+TEST(EngineSession, ASessionGoesOnWithASelection) {
+  const TestDir dir;
+  EngineOptions selecting;
+  selecting.selector = "pages";
+  selecting.sparse_keys = 32;
+  selecting.sparse_sink = 16;
+  selecting.sparse_recent = 64;
+  const Request request = RequestOf(Quoting(*Open(kDemo), 900, 5), 40);
+  const Generation uninterrupted = Fresh(kDemo, selecting, request);
+  const Generation exact = Fresh(kDemo, {}, request);
+  EXPECT_NE(uninterrupted.tokens, exact.tokens) << "the choice makes no difference";
+  const auto run = [&](EngineOptions options, const Request& asked) {
+    options.session = dir.File("s.session");
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    Result<Generation> made = GenerateOne(**context, asked);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    EXPECT_TRUE((*context)->SaveSession().ok());
+    return *made;
+  };
+  const Request part = RequestOf({request.prompt.begin(), request.prompt.begin() + 700}, 1);
+  EXPECT_EQ(run({}, part).reused_tokens, 0);
+  const Generation continued = run(selecting, request);
+  EXPECT_EQ(continued.reused_tokens, 640);
+  EXPECT_EQ(continued.tokens, uninterrupted.tokens);
+  EXPECT_TRUE(continued.notices.empty());
+  Result<Inspection> inspection = Inspect(dir.File("s.session"));
+  ASSERT_TRUE(inspection.ok()) << inspection.status().message();
+  EXPECT_TRUE(std::any_of(inspection->fields.begin(), inspection->fields.end(), [](const auto& line) {
+    return line.second.find("chosen keys") != std::string::npos;
+  }));
+  const Generation after = run({}, request);
+  EXPECT_EQ(after.reused_tokens, 896);
+  ASSERT_EQ(after.notices.size(), 1u);
+  EXPECT_NE(after.notices[0].find("selection"), std::string::npos) << after.notices[0];
+}
+
 TEST(EngineSession, ADamagedSessionIsRefused) {
   const TestDir dir;
   EngineOptions options;

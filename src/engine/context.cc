@@ -217,6 +217,7 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   slot.sequence = *sequence;
   slot.tokens = manifest.tokens;
   slot.rope_hash = manifest.rope_hash;
+  slot.approximate = manifest.approximate;
   session_tokens = static_cast<int64_t>(manifest.tokens.size());
   return OkStatus();
 }
@@ -228,6 +229,7 @@ kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   meta.weights_hash = parts.weights_hash;
   meta.tokenizer_hash = TokenizerHash();
   meta.rope_hash = generator->slots()[0].rope_hash;
+  meta.approximate = generator->slots()[0].approximate;
   return meta;
 }
 

@@ -60,6 +60,7 @@ Status Generator::EmptySlot(int index) {
   if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
   slot.sequence.reset();
   slot.tokens.clear();
+  slot.approximate = false;
   Result<kv::SequenceId> sequence = store_.CreateSequence(x_segments_[static_cast<size_t>(index)]);
   if (!sequence.ok()) return sequence.status();
   slot.sequence = *sequence;
@@ -108,6 +109,11 @@ Status Generator::ReuseCache(Run* run) {
       if (kept.ok()) {
         slot.tokens.resize(static_cast<size_t>(*kept));
         run->out.reused_tokens = *kept;
+        if (slot.approximate && *kept > 0 && !executor_.limits().selection.selects()) {
+          run->out.notices.push_back(
+              "of the cached tokens that are used again, some attended to chosen keys alone "
+              "(selection): what follows is as exact as they are");
+        }
         return OkStatus();
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
@@ -145,6 +151,7 @@ Status Generator::Start(int slot, Run* run) {
   }
   if (Status s = ReuseCache(run); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();
+  SlotOf(*run).approximate |= executor_.limits().selection.selects();
   return OkStatus();
 }
 

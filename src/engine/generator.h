@@ -28,6 +28,7 @@ struct Slot {
   std::optional<kv::SequenceId> sequence;
   std::vector<TokenId> tokens;  // those whose keys and values the sequence holds
   uint64_t rope_hash = 0;       // of the frequencies that its keys were rotated with
+  bool approximate = false;     // some of these may have attended to chosen keys alone
 };
 
 // What a generator works with; all outlives it.

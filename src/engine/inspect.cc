@@ -32,6 +32,7 @@ Inspection InspectionOfSession(const std::string& path, const kv::Manifest& mani
        {"segment", fmt::format("{} tokens", format.segment_tokens())},
        {"slabs", fmt::format("{} of {}", manifest.slabs.size(), FormatBytes(format.slab_bytes()))},
        {"keys", manifest.keys_rotated ? "after RoPE" : "before RoPE"},
+       {"attention", manifest.approximate ? "of some tokens, to chosen keys (selection)" : "exact"},
        {"weights hash", fmt::format("{:016x}", manifest.weights_hash)},
        {"tokenizer hash", fmt::format("{:016x}", manifest.tokenizer_hash)},
        {"RoPE hash", fmt::format("{:016x}", manifest.rope_hash)}}};

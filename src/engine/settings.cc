@@ -135,10 +135,6 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                                          " tokens cannot be cut into blocks of " +
                                          std::to_string(block)});
   }
-  if (!options.session.empty()) {
-    return Wrong({Option::kSelector, " and ", Option::kSession,
-                  " do not go together: a session holds exact answers"});
-  }
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
   }

@@ -98,6 +98,10 @@ class Recent final : public Placement {
     if (room.has[static_cast<int>(Tier::kDevice)]) return Tier::kDevice;
     return std::nullopt;
   }
+  // What lies on disk is read whole.
+  std::optional<Tier> PlacePromoted(Tier home, const Room& room) const override {
+    return home == Tier::kDisk ? FastestAbove(*this, home, room) : std::nullopt;
+  }
 
   bool demotes() const override { return true; }
   int PickVictim(std::span<const int32_t> movable) const override {

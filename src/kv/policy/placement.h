@@ -18,8 +18,9 @@ enum class PlacementKind : uint8_t {
   kLru,       // new slabs to the device; the full slab that was read longest ago goes one tier down
   kHostOnly,  // no closed page stays on the device (everything streams)
   kDiskOnly,  // slabs go to disk as their pages close
-  kRecent,    // new slabs to the device; the oldest full one goes one tier down, and nothing moves
-              // up. Best for a decode that selects: it always reads the sink's and the recent keys
+  kRecent,    // new slabs to the device; the oldest full one goes one tier down, and only what lies
+              // on disk moves up. Best for a decode that selects: it always reads the sink's and the
+              // recent keys
 };
 
 // Which tiers have a free slab frame.

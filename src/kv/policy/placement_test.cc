@@ -93,16 +93,19 @@ TEST(Placement, TheVictimIsTheOneReadLongestAgo) {
   EXPECT_EQ(lru->PickVictim(fresh), 0);
 }
 
-TEST(Placement, RecentWantsTheDeviceOrAVictimAndNeverMovesUp) {
+TEST(Placement, RecentWantsTheDeviceOrAVictimAndBringsUpOnlyWhatLiesOnDisk) {
   EXPECT_EQ(PlaceNew(PlacementKind::kRecent, RoomOn(true, true, true)), Tier::kDevice);
   EXPECT_EQ(PlaceNew(PlacementKind::kRecent, RoomOn(false, true, true)), std::nullopt);
   const std::unique_ptr<Placement> recent = Placement::Make(PlacementKind::kRecent);
   EXPECT_TRUE(recent->demotes());
   EXPECT_EQ(recent->PickVictim({}), -1);
   EXPECT_EQ(recent->FastestWithRoom(RoomOn(false, true, true)), Tier::kHost);
-  for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+  for (const Tier home : {Tier::kDevice, Tier::kHost}) {
     EXPECT_EQ(recent->PlacePromoted(home, RoomOn(true, true, true)), std::nullopt);
   }
+  EXPECT_EQ(recent->PlacePromoted(Tier::kDisk, RoomOn(true, true, true)), Tier::kDevice);
+  EXPECT_EQ(recent->PlacePromoted(Tier::kDisk, RoomOn(false, true, true)), Tier::kHost);
+  EXPECT_EQ(recent->PlacePromoted(Tier::kDisk, RoomOn(false, false, true)), std::nullopt);
 }
 
 // The order in which the slabs of `movable` give way.

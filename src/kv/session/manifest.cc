@@ -15,6 +15,10 @@ namespace {
 // Bytes of a slab's entry without its checksums: layer, group, segment, pages, slot.
 constexpr size_t kSlabEntryBytes = 4 * sizeof(uint32_t) + sizeof(uint64_t);
 
+// Bits of the flags.
+constexpr uint8_t kKeysRotated = 1;
+constexpr uint8_t kApproximate = 2;
+
 Status Corrupt(std::string reason) { return Status(StatusCode::kCorrupt, std::move(reason)); }
 
 Status InRange(const char* field, int64_t value, int64_t low, int64_t high) {
@@ -264,7 +268,8 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   out.Put(manifest.weights_hash);
   out.Put(manifest.tokenizer_hash);
   out.Put(manifest.rope_hash);
-  out.Put(static_cast<uint8_t>(manifest.keys_rotated));
+  out.Put(static_cast<uint8_t>((manifest.keys_rotated ? kKeysRotated : 0) |
+                               (manifest.approximate ? kApproximate : 0)));
   PutFormat(manifest.format, &out);
   out.Put(static_cast<uint64_t>(manifest.tokens.size()));
   for (const TokenId token : manifest.tokens) out.Put(token);
@@ -288,9 +293,12 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes, int64_t slots)
   manifest.weights_hash = in.Get<uint64_t>();
   manifest.tokenizer_hash = in.Get<uint64_t>();
   manifest.rope_hash = in.Get<uint64_t>();
-  const auto rotated = in.Get<uint8_t>();
-  if (rotated > 1) return Corrupt("the state of the keys is neither rotated nor not");
-  manifest.keys_rotated = rotated == 1;
+  const auto flags = in.Get<uint8_t>();
+  if (flags > (kKeysRotated | kApproximate)) {
+    return Corrupt(fmt::format("there are no flags {:#x} of the keys", flags));
+  }
+  manifest.keys_rotated = (flags & kKeysRotated) != 0;
+  manifest.approximate = (flags & kApproximate) != 0;
   Result<CacheFormat> format = GetFormat(&in);
   if (!format.ok()) return format.status();
   manifest.format = std::move(*format);

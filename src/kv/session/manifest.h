@@ -36,6 +36,7 @@ struct Manifest {
   uint64_t tokenizer_hash = 0;
   uint64_t rope_hash = 0;    // of the frequencies that the keys were rotated with
   bool keys_rotated = true;  // K is stored after RoPE
+  bool approximate = false;  // some tokens attended to chosen keys alone
   CacheFormat format;
   std::vector<TokenId> tokens;  // those that the closed pages hold, a multiple of page_slots
   std::vector<SavedSlab> slabs;

@@ -31,6 +31,7 @@ Manifest RandomManifest(Random* random) {
   manifest.format = RandomFormat(random);
   manifest.weights_hash = random->Next();
   manifest.keys_rotated = random->Below(2) == 0;
+  manifest.approximate = random->Below(2) == 0;
   const CacheFormat& format = manifest.format;
   const int64_t closed = random->Below(12);
   for (int64_t i = 0; i < closed * format.page.page_slots; ++i) {
@@ -97,6 +98,7 @@ TEST(ManifestTest, ComesBackFromItsBytes) {
     ASSERT_TRUE(decoded.ok()) << decoded.status().message();
     EXPECT_EQ(decoded->weights_hash, manifest.weights_hash);
     EXPECT_EQ(decoded->keys_rotated, manifest.keys_rotated);
+    EXPECT_EQ(decoded->approximate, manifest.approximate);
     EXPECT_EQ(decoded->format.slab_bytes(), manifest.format.slab_bytes());
     EXPECT_EQ(decoded->format.window, manifest.format.window);
     EXPECT_EQ(decoded->tokens, manifest.tokens);

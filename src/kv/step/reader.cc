@@ -172,7 +172,7 @@ void Reader::Finish(const SlabView& view) {
   IssueAhead();
 }
 
-Status Reader::End() {
+Status Reader::End(std::vector<SlabId>* promoted) {
   Status first_error;
   for (InFlight& flight : flights_) {
     if (flight.staging >= 0) {
@@ -194,6 +194,7 @@ Status Reader::End() {
       slabs_->Rehome(slab, promotion.place);
       slab.written.Join(promotion.ready);
       slab.used.Join(promotion.used);
+      promoted->push_back(promotion.slab);
     } else {
       Fence used = slab.behind();
       used.Join(promotion.ready);

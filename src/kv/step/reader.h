@@ -48,7 +48,8 @@ class Reader {
 
   // Ends the order: what was prefetched and not asked for is dropped. Waits for reads from disk
   // that are on their way and returns the first error that a handed out slab turned out to have.
-  Status End();
+  // Slabs that came up from disk for good are appended to *promoted.
+  Status End(std::vector<SlabId>* promoted);
 
  private:
   struct InFlight {

@@ -6,6 +6,7 @@
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
 #include "kv/step/step.h"
+#include "kv/step/summarize.h"
 
 namespace headway::kv {
 
@@ -71,20 +72,13 @@ void Step::SummarizeClosedPages(const Entry& entry) {
     ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
       if (slab.summary == nullptr || slab.summarised != first) return;
       slab.summarised = last;
-      const int64_t block = first * format.page_blocks();
-      SummarizeItem item;
-      item.heads = format.HeadsIn(current_, group);
-      item.keys = {.k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
-                        page * format.page_stride(),
-                   .page_stride = format.page_stride(),
-                   .head_stride = RowStride(entry, kKind),
-                   .count = (last - first) * cache_.math.slots()};
-      item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
-      item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
-                                             block * SummaryFormat::scale_bytes());
-      item.codes_head_stride = format.summary_head_stride();
-      item.scales_head_stride = 2 * format.segment_blocks();
-      items.push_back(item);
+      const PageRun keys{
+          .k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
+               page * format.page_stride(),
+          .page_stride = format.page_stride(),
+          .head_stride = RowStride(entry, kKind),
+          .count = (last - first) * cache_.math.slots()};
+      items.push_back(SummaryOf(format, slab, keys, first));
     });
   }
   if (items.empty()) return;

@@ -21,6 +21,7 @@ struct Cache;
 struct ReadItem;
 class Reader;
 class Sequences;
+struct Slab;
 
 class StepReads {
  public:
@@ -76,6 +77,8 @@ class StepReads {
     int64_t position = 0;  // of its first key
   };
   Result<Found> FindSlab(const SlabRead& read) const;
+  // The pages that have no summaries: those of a session, once they came up from disk.
+  void Summarize(Slab& slab);
   void Hold(SlabId id);
 
   Cache& cache_;
@@ -84,6 +87,7 @@ class StepReads {
   std::vector<int> places_;          // [entries of the step in progress]
   std::vector<ReadItem> announced_;  // by the call of Announce at hand
   std::vector<SlabId> held_;         // that are read in place in this step
+  std::vector<SlabId> promoted_;     // from disk, by the step that ends
 };
 
 }  // namespace headway::kv
