@@ -257,9 +257,9 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
   EXPECT_TRUE(continued.notices.empty());
   Result<Inspection> inspection = Inspect(dir.File("s.session"));
   ASSERT_TRUE(inspection.ok()) << inspection.status().message();
-  EXPECT_TRUE(std::any_of(inspection->fields.begin(), inspection->fields.end(), [](const auto& line) {
-    return line.second.find("chosen keys") != std::string::npos;
-  }));
+  EXPECT_TRUE(std::any_of(
+      inspection->fields.begin(), inspection->fields.end(),
+      [](const auto& line) { return line.second.find("chosen keys") != std::string::npos; }));
   const Generation after = run({}, request);
   EXPECT_EQ(after.reused_tokens, 896);
   ASSERT_EQ(after.notices.size(), 1u);

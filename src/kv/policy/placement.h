@@ -19,8 +19,8 @@ enum class PlacementKind : uint8_t {
   kHostOnly,  // no closed page stays on the device (everything streams)
   kDiskOnly,  // slabs go to disk as their pages close
   kRecent,    // new slabs to the device; the oldest full one goes one tier down, and only what lies
-              // on disk moves up. Best for a decode that selects: it always reads the sink's and the
-              // recent keys
+            // on disk moves up. Best for a decode that selects: it always reads the sink's and the
+            // recent keys
 };
 
 // Which tiers have a free slab frame.

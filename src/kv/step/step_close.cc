@@ -72,12 +72,11 @@ void Step::SummarizeClosedPages(const Entry& entry) {
     ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
       if (slab.summary == nullptr || slab.summarised != first) return;
       slab.summarised = last;
-      const PageRun keys{
-          .k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
-               page * format.page_stride(),
-          .page_stride = format.page_stride(),
-          .head_stride = RowStride(entry, kKind),
-          .count = (last - first) * cache_.math.slots()};
+      const PageRun keys{.k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
+                              page * format.page_stride(),
+                         .page_stride = format.page_stride(),
+                         .head_stride = RowStride(entry, kKind),
+                         .count = (last - first) * cache_.math.slots()};
       items.push_back(SummaryOf(format, slab, keys, first));
     });
   }
