@@ -54,6 +54,15 @@ constexpr QueryFactors MomentFactors(float q_scale, float square_scale, float sc
   return {q_scale * scale, square_scale * (0.5f * scale * scale)};
 }
 
+// --- Rotation of a pair of channels, each of the four products and both sums rounded.
+struct Pair {
+  float x = 0;
+  float y = 0;
+};
+constexpr Pair Rotated(const Pair& pair, float cos, float sin) {
+  return {pair.x * cos - pair.y * sin, pair.y * cos + pair.x * sin};
+}
+
 // --- A block's score for a query head. `first` and `second` are sums of products of codes.
 constexpr float MomentScore(const QueryFactors& factors, float scale0, int32_t first, float scale1,
                             int32_t second) {
