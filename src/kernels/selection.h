@@ -56,7 +56,7 @@ struct SummarizeItem {
   int heads = 1;
   // The rotation that is undone before keys are summarised, a row for each of keys.count slots;
   // with a rotary_dim of 0 they are summarised as they lie.
-  RopeTable rotated;
+  RopeTable rotated = {};
   std::byte* codes = nullptr;  // of the first block of the first head
   float* scales = nullptr;
   int64_t codes_head_stride = 0;   // in bytes
@@ -121,8 +121,8 @@ struct SelectionBudget {
 
 // The rows of a prefill choose in blocks of kSelectRows rows, counted from the item's first. Each
 // kPoolRows neighbouring rows of such a block are scored as one query, by the means of their
-// channels and of the squares of these; a block's share for a query head is the largest of those of
-// the pooled queries. Decode has one row, which is its own pool.
+// channels and the means of the squares of these; a block's share for a query head is the largest
+// of those of the pooled queries. Decode has one row, which is its own pool.
 inline constexpr int64_t kSelectRows = 64;
 inline constexpr int64_t kPoolRows = 8;
 
@@ -133,7 +133,7 @@ struct SelectItem {
   int64_t rows = 1;
   // How each row is rotated, beside what it is already, before it is scored; with a rotary_dim of 0
   // it is scored as it is.
-  RopeTable turn;
+  RopeTable turn = {};
   BlockedKeys keys;
   SelectionBudget budget;
   // Written: the listed blocks of each block of rows and head, ascending, and how many they are.
@@ -160,17 +160,18 @@ struct BlockMove {
 // decode the states of a head are those of every `split` listed keys, part p at p * o_part_stride
 // and p * lse_part_stride, as in AttentionItem; parts behind a head's list are written too: lse is
 // -inf, and o is not touched. With more rows than one, split is 0, and there is one state of a row,
-// which is written, or merged into what is there.
+// which is written, or merged into what is there; of an empty list it is that of no keys: lse is
+// -inf, and o is 0.
 struct AttendBlocksItem {
   const void* q = nullptr;
   int64_t q_stride = 0;
   int64_t rows = 1;
-  BlockMove move;
+  BlockMove move = {};
   BlockedKeys keys;
   const int32_t* blocks = nullptr;  // as SelectItem
   int64_t capacity = 0;
   const int32_t* counts = nullptr;
-  int64_t split = 0;     // a multiple of block_slots
+  int64_t split = 0;     // a multiple of block_slots; 0 with more rows than one
   int parts = 0;         // at least CeilDiv(capacity * block_slots, split)
   float* o = nullptr;    // [rows, heads, group, head_dim]
   int64_t o_stride = 0;  // between rows
@@ -182,16 +183,22 @@ struct AttendBlocksItem {
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
 };
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments
-// of all head groups.
-constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments) {
+// Pooled queries of a block of rows, of an item's `rows`.
+constexpr int64_t PoolsOf(int64_t rows) {
+  return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
+}
+
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
+// all head groups, and rows. Blocks of rows are scored one after the other.
+constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
+                                     int64_t rows = 1) {
   constexpr int64_t kLine = 256;
-  const int64_t query_heads = int64_t{heads} * group;
-  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +      // scores
+  const int64_t queries = int64_t{heads} * group * PoolsOf(rows);
+  return RoundUp(queries * blocks * int64_t{sizeof(float)}, kLine) +          // scores
          RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
          RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
          RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
-         RoundUp(query_heads * int64_t{1024}, kLine);                         // queries, and sums
+         RoundUp(queries * int64_t{1024}, kLine);                             // queries, and sums
 }
 
 class SelectionKernels {
