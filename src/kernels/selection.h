@@ -188,17 +188,28 @@ constexpr int64_t PoolsOf(int64_t rows) {
   return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
 }
 
+// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries.
+constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks) {
+  constexpr int64_t kLine = 256;
+  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +  // scores
+         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
+         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
+         RoundUp(heads * queries * int64_t{1280}, kLine);                     // queries, and sums
+}
+
 // Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
-// all head groups, and rows. Blocks of rows are scored one after the other.
+// all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
+// kSelectRowsBytes hold more than one.
+inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
 constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
                                      int64_t rows = 1) {
   constexpr int64_t kLine = 256;
-  const int64_t queries = int64_t{heads} * group * PoolsOf(rows);
-  return RoundUp(queries * blocks * int64_t{sizeof(float)}, kLine) +          // scores
-         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
-         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
-         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
-         RoundUp(queries * int64_t{1024}, kLine);                             // queries, and sums
+  const int64_t pools = rows == 1 ? 1 : kSelectRows / kPoolRows;
+  const int64_t one = SelectQueriesBytes(heads, group * pools, blocks);
+  const int64_t all = CeilDiv(rows, kSelectRows) * one;
+  const int64_t most = one > kSelectRowsBytes ? one : kSelectRowsBytes;
+  return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +  // where they lie
+         (all < most ? all : most);
 }
 
 class SelectionKernels {
