@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/page_codec.h"
+#include "kernels/ref/ref_selection_parts.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
@@ -19,12 +21,6 @@ namespace {
 namespace math = selection;
 
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
-
-// Numbers as codes with one scale.
-struct CodedRow {
-  float scale = 0;
-  std::vector<int32_t> codes;
-};
 
 CodedRow Coded(const std::vector<float>& x, float largest, float levels) {
   const math::RowScale row = math::ScaleOf(largest, levels);
@@ -105,12 +101,7 @@ void StoreSummary(const Summary& summary, std::byte* codes, float* scales) {
   }
 }
 
-// Where block `block` of head `head` of one sequence and layer lies.
-struct BlockPlace {
-  const SegmentPlace* segment = nullptr;
-  int64_t head = 0;   // in its group
-  int64_t block = 0;  // in its segment
-};
+}  // namespace
 
 BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
   const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
@@ -119,14 +110,16 @@ BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
   return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
 }
 
-// --- Scores
+const std::byte* CodesAt(const SummaryFormat& summary, int head_dim, const BlockedKeys& keys,
+                         const BlockPlace& place) {
+  return place.segment->summary + place.head * keys.codes_head_stride +
+         place.block * summary.code_bytes(head_dim);
+}
 
-// A query head as scores see it.
-struct CodedQuery {
-  CodedRow q;
-  CodedRow squares;
-  math::QueryFactors factors;
-};
+const float* ScalesAt(const BlockedKeys& keys, const BlockPlace& place) {
+  return reinterpret_cast<const float*>(place.segment->summary + keys.scales_offset) +
+         place.head * keys.scales_head_stride + 2 * place.block;
+}
 
 CodedQuery QueryOf(const float* q, int head_dim, float scale) {
   const std::vector<float> row(q, q + head_dim);
@@ -139,15 +132,16 @@ CodedQuery QueryOf(const float* q, int head_dim, float scale) {
   return query;
 }
 
+namespace {
+
+// --- Scores
+
 float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const CodedQuery& query,
               int64_t head, int64_t block) {
   const auto dim = static_cast<int64_t>(query.q.codes.size());
   const BlockPlace place = PlaceOf(keys, head, block);
-  const std::byte* codes = place.segment->summary + place.head * keys.codes_head_stride +
-                           place.block * summary.code_bytes(static_cast<int>(dim));
-  const float* scales =
-      reinterpret_cast<const float*>(place.segment->summary + keys.scales_offset) +
-      place.head * keys.scales_head_stride + 2 * place.block;
+  const std::byte* codes = CodesAt(summary, static_cast<int>(dim), keys, place);
+  const float* scales = ScalesAt(keys, place);
   const auto* row0 = reinterpret_cast<const int8_t*>(codes);
   int32_t first = 0;
   int32_t second = 0;
@@ -182,8 +176,8 @@ void AddShares(const std::vector<float>& scores, std::vector<float>& worth) {
 // A far block that may be chosen, in the order of choice.
 struct Candidate {
   uint32_t code = 0;
-  int head = 0;
-  int64_t block = 0;
+  size_t head = 0;
+  int32_t block = 0;
 
   bool operator<(const Candidate& other) const {
     if (code != other.code) return code > other.code;
@@ -193,14 +187,54 @@ struct Candidate {
 };
 
 // Adds the best `count` of the candidates to their heads' lists.
-void Choose(std::vector<Candidate>& candidates, int64_t count,
-            std::vector<std::vector<int32_t>>& lists) {
+void Choose(std::vector<Candidate>& candidates, int64_t count, Lists& lists) {
   std::sort(candidates.begin(), candidates.end());
   const auto end = std::min(static_cast<size_t>(count), candidates.size());
-  for (size_t i = 0; i < end; ++i) {
-    lists[static_cast<size_t>(candidates[i].head)].push_back(
-        static_cast<int32_t>(candidates[i].block));
+  for (size_t i = 0; i < end; ++i) lists[candidates[i].head].push_back(candidates[i].block);
+}
+
+// Of each head's blocks those that are near, and the best of the far ones.
+Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Worths& worths) {
+  const auto heads = static_cast<int64_t>(blocks.size());
+  Lists lists(blocks.size());
+  std::vector<Candidate> candidates;
+  for (size_t head = 0; head < blocks.size(); ++head) {
+    for (size_t i = 0; i < blocks[head].size(); ++i) {
+      const int32_t block = blocks[head][i];
+      if (block < budget.far_begin || block >= budget.far_end) {
+        lists[head].push_back(block);
+      } else {
+        candidates.push_back({math::WorthCode(worths[head][i]), head, block});
+      }
+    }
+    if (budget.share == BudgetShare::kHead) {
+      Choose(candidates, budget.far_blocks, lists);
+      candidates.clear();
+    }
   }
+  Choose(candidates, budget.far_blocks * heads, lists);
+  for (std::vector<int32_t>& list : lists) std::sort(list.begin(), list.end());
+  return lists;
+}
+
+// The worth of all blocks of each head, by their summaries.
+Worths FirstLook(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
+                 const SelectItem& item) {
+  const BlockedKeys& keys = item.keys;
+  Worths worths;
+  for (int64_t head = 0; head < keys.heads; ++head) {
+    worths.emplace_back(static_cast<size_t>(keys.blocks), 0.0f);
+    for (int64_t row = head * group; row < (head + 1) * group; ++row) {
+      const CodedQuery query = QueryOf(static_cast<const float*>(item.q) + row * format.head_dim,
+                                       format.head_dim, scale);
+      std::vector<float> scores;
+      for (int64_t block = 0; block < keys.blocks; ++block) {
+        scores.push_back(ScoreOf(summary, keys, query, head, block));
+      }
+      AddShares(scores, worths.back());
+    }
+  }
+  return worths;
 }
 
 void SelectOf(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
@@ -210,36 +244,18 @@ void SelectOf(const PageFormat& format, const SummaryFormat& summary, int group,
   HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                 budget.far_end <= keys.blocks);
   HEADWAY_CHECK(item.capacity >= budget.Capacity(keys.blocks, keys.heads));
-  std::vector<std::vector<int32_t>> lists(static_cast<size_t>(keys.heads));
-  std::vector<Candidate> candidates;
-  for (int head = 0; head < keys.heads; ++head) {
-    std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
-    for (int member = 0; member < group; ++member) {
-      const int64_t row = int64_t{head} * group + member;
-      const CodedQuery query = QueryOf(static_cast<const float*>(item.q) + row * format.head_dim,
-                                       format.head_dim, scale);
-      std::vector<float> scores;
-      for (int64_t block = 0; block < keys.blocks; ++block) {
-        scores.push_back(ScoreOf(summary, keys, query, head, block));
-      }
-      AddShares(scores, worth);
-    }
-    for (int64_t block = 0; block < keys.blocks; ++block) {
-      if (block < budget.far_begin || block >= budget.far_end) {
-        lists[static_cast<size_t>(head)].push_back(static_cast<int32_t>(block));
-      } else {
-        candidates.push_back({math::WorthCode(worth[static_cast<size_t>(block)]), head, block});
-      }
-    }
-    if (budget.share == BudgetShare::kHead) {
-      Choose(candidates, budget.far_blocks, lists);
-      candidates.clear();
-    }
+  std::vector<int32_t> all(static_cast<size_t>(keys.blocks));
+  std::iota(all.begin(), all.end(), 0);
+  Lists lists(static_cast<size_t>(keys.heads), all);
+  Worths worths = FirstLook(format, summary, group, scale, item);
+  if (budget.looks_twice()) {
+    HEADWAY_CHECK(summary.sketched());
+    lists = ListBest(budget.OfCandidates(), lists, worths);
+    worths = SecondLook(format, summary, group, scale, item, lists);
   }
-  Choose(candidates, budget.far_blocks * keys.heads, lists);
-  for (int head = 0; head < keys.heads; ++head) {
-    std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
-    std::sort(list.begin(), list.end());
+  lists = ListBest(budget, lists, worths);
+  for (int64_t head = 0; head < keys.heads; ++head) {
+    const std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
     std::copy(list.begin(), list.end(), item.blocks + head * item.capacity);
     item.counts[head] = static_cast<int32_t>(list.size());
   }
@@ -348,10 +364,15 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
     for (int64_t head = 0; head < item.heads; ++head) {
       for (int64_t block = 0; block < item.keys.count / summary.block_slots; ++block) {
         const auto keys = KeysOf(format, summary.block_slots, item, head, block);
-        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys),
-                     item.codes + head * item.codes_head_stride +
-                         block * summary.code_bytes(format.head_dim),
-                     item.scales + head * item.scales_head_stride + 2 * block);
+        std::byte* codes = item.codes + head * item.codes_head_stride +
+                           block * summary.code_bytes(format.head_dim);
+        float* scales = item.scales + head * item.scales_head_stride + 2 * block;
+        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys), codes,
+                     scales);
+        if (!summary.sketched()) continue;
+        MakeSketch(summary, keys, codes, scales,
+                   item.sketch + head * item.sketch_head_stride +
+                       block * summary.sketch_bytes(format.head_dim));
       }
     }
   }

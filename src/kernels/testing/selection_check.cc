@@ -170,15 +170,20 @@ std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,
 SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory) const {
   SelectionOutputs outputs;
   const int64_t code_bytes = spec.summary.code_bytes(spec.format.head_dim);
+  const int64_t sketch_bytes = spec.summary.sketch_bytes(spec.format.head_dim);
   for (int64_t head = 0; head < spec.heads; ++head) {
     for (int64_t block = 0; block < spec.blocks(); ++block) {
       const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
-      const std::byte* summary =
-          memory.data() + summaries_[static_cast<size_t>(
-                              head / spec.group_heads * group_segments() + block / segment_blocks)];
-      const std::byte* codes = summary + head % spec.group_heads * codes_head_stride_ +
+      const int64_t summary_at = summaries_[static_cast<size_t>(
+          head / spec.group_heads * group_segments() + block / segment_blocks)];
+      const std::byte* codes = memory.data() + summary_at +
+                               head % spec.group_heads * codes_head_stride_ +
                                block % segment_blocks * code_bytes;
       outputs.summaries.insert(outputs.summaries.end(), codes, codes + code_bytes);
+      const std::byte* sketch = memory.data() + summary_at + sketch_offset_ +
+                                head % spec.group_heads * sketch_head_stride_ +
+                                block % segment_blocks * sketch_bytes;
+      outputs.summaries.insert(outputs.summaries.end(), sketch, sketch + sketch_bytes);
     }
     const int32_t count = At<int32_t>(memory, counts_)[head];
     const int32_t* list = At<int32_t>(memory, lists_) + head * capacity_;
