@@ -75,7 +75,7 @@ class Context {
     parts_ = CeilDiv(capacity_ * kSummary.block_slots, kSplit);
     lists_ = Zeros(kHeads * (capacity_ + 1) * 4);
     states_ = Zeros(parts_ * kHeads * kGroup * (kHeadDim + 1) * 4);
-    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_, 0));
+    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_));
   }
 
   int64_t select_bytes() const {

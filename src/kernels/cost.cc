@@ -144,7 +144,7 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
                   item.keys.heads * group * format.head_dim * activation_bytes +
                   (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
     cost.flops += blocks * group * (4 * int64_t{format.head_dim} + 40);
-    if (!item.budget.looks_twice()) continue;
+    if (!item.looks_twice()) continue;
     // Means, scales and sketches of the candidates.
     const SelectionBudget first = item.budget.OfCandidates();
     const int64_t candidates =

@@ -157,8 +157,8 @@ struct SelectionBudget {
 
 // The rows of a prefill choose in blocks of kSelectRows rows, counted from the item's first. Each
 // kPoolRows neighbouring rows of such a block are scored as one query, by the means of their
-// channels and of the squares of these; a block's share for a query head is the largest of those of
-// the pooled queries. Decode has one row, which is its own pool.
+// channels and the means of the squares of these; a block's share for a query head is the largest
+// of those of the pooled queries. Decode has one row, which is its own pool.
 inline constexpr int64_t kSelectRows = 64;
 inline constexpr int64_t kPoolRows = 8;
 
@@ -180,6 +180,8 @@ struct SelectItem {
   std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
+  // More rows than one choose in one look.
+  bool looks_twice() const { return rows == 1 && budget.looks_twice(); }
 };
 
 // Listed blocks that are attended to as if they followed one another up to `end`, the position
@@ -196,7 +198,8 @@ struct BlockMove {
 // decode the states of a head are those of every `split` listed keys, part p at p * o_part_stride
 // and p * lse_part_stride, as in AttentionItem; parts behind a head's list are written too: lse is
 // -inf, and o is not touched. With more rows than one, split is 0, and there is one state of a row,
-// which is written, or merged into what is there.
+// which is written, or merged into what is there; of an empty list it is that of no keys: lse is
+// -inf, and o is 0.
 struct AttendBlocksItem {
   const void* q = nullptr;
   int64_t q_stride = 0;
@@ -206,7 +209,7 @@ struct AttendBlocksItem {
   const int32_t* blocks = nullptr;  // as SelectItem
   int64_t capacity = 0;
   const int32_t* counts = nullptr;
-  int64_t split = 0;     // a multiple of block_slots
+  int64_t split = 0;     // a multiple of block_slots; 0 with more rows than one
   int parts = 0;         // at least CeilDiv(capacity * block_slots, split)
   float* o = nullptr;    // [rows, heads, group, head_dim]
   int64_t o_stride = 0;  // between rows
@@ -218,21 +221,43 @@ struct AttendBlocksItem {
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
 };
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments
-// of all head groups; `candidates`: Capacity of the first of two looks, 0 for one look.
-constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
-                                     int64_t candidates) {
+// Pooled queries of a block of rows, of an item's `rows`.
+constexpr int64_t PoolsOf(int64_t rows) {
+  return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
+}
+
+// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries.
+constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks) {
   constexpr int64_t kLine = 256;
-  const int64_t query_heads = int64_t{heads} * group;
-  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +      // scores
+  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +  // scores
          RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
          RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
-         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
-         RoundUp(query_heads * int64_t{1024}, kLine) +                        // queries, and sums
-         // Candidates, how many, and the tops and masses of each of them.
-         RoundUp(heads * candidates * int64_t{sizeof(int32_t)}, kLine) +
-         RoundUp(candidates > 0 ? heads * int64_t{sizeof(int32_t)} : 0, kLine) +
-         2 * RoundUp(query_heads * candidates * int64_t{sizeof(float)}, kLine);
+         RoundUp(heads * queries * int64_t{1280}, kLine);                     // queries, and sums
+}
+
+// Scratch of a second look at `candidates` blocks of a head, at most.
+constexpr int64_t SecondLookBytes(int heads, int group, int64_t candidates) {
+  constexpr int64_t kLine = 256;
+  if (candidates == 0) return 0;
+  return RoundUp(heads * candidates * int64_t{sizeof(int32_t)}, kLine) +  // their lists
+         RoundUp(heads * int64_t{sizeof(int32_t)}, kLine) +               // how long they are
+         // Tops and masses.
+         2 * RoundUp(int64_t{heads} * group * candidates * int64_t{sizeof(float)}, kLine);
+}
+
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
+// all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
+// kSelectRowsBytes hold more than one. `candidates`: Capacity of the first of two looks, 0 for one.
+inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
+constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
+                                     int64_t rows = 1, int64_t candidates = 0) {
+  constexpr int64_t kLine = 256;
+  const int64_t pools = rows == 1 ? 1 : kSelectRows / kPoolRows;
+  const int64_t one = SelectQueriesBytes(heads, group * pools, blocks);
+  const int64_t all = CeilDiv(rows, kSelectRows) * one;
+  const int64_t most = one > kSelectRowsBytes ? one : kSelectRowsBytes;
+  return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +  // where they lie
+         (all < most ? all : most) + SecondLookBytes(heads, group, candidates);
 }
 
 class SelectionKernels {

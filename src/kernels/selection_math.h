@@ -49,7 +49,8 @@ inline constexpr float kVarianceLevels = 255.0f;  // variances
 inline constexpr float kQueryLevels = 32767.0f;   // queries, and their squares
 
 // --- Queries: codes of q and of its squares, 16 bits each, with the factors that make scores of
-// products of codes.
+// products of codes. Of neighbouring rows that are pooled, these are the sums over the rows in
+// their order, times 1.0f / rows, of q and of its squares.
 struct QueryFactors {
   float first = 0;   // times a block's first scale and the sum of products with its first row
   float second = 0;  // the same of the second row

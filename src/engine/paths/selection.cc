@@ -20,7 +20,7 @@ struct EntryMemory {
     const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
     lists = RoundUp(shape.kv_heads * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
     counts = RoundUp(shape.kv_heads * int64_t{sizeof(int32_t)}, kLine);
-    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments,
+    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
                                  bounds.candidates);
   }
   int64_t bytes() const { return lists + counts + scratch; }

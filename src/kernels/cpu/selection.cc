@@ -80,7 +80,7 @@ class Selection {
         take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
     queries_ = reinterpret_cast<int16_t*>(take(query_heads_ * int64_t{1024}));
-    if (!item.budget.looks_twice()) return;
+    if (!item.looks_twice()) return;
     HEADWAY_CHECK(summary_.sketched());
     candidates_ = item.budget.OfCandidates().Capacity(keys_.blocks, keys_.heads);
     const int64_t word = sizeof(int32_t);
@@ -115,7 +115,7 @@ class Selection {
           static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
     }
     Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
-    if (!item_.budget.looks_twice()) {
+    if (!item_.looks_twice()) {
       ListHeads(item_.budget, item_.blocks, item_.capacity, item_.counts);
       return;
     }

@@ -76,21 +76,21 @@ class Second {
                                             block / keys.segment_blocks)]
               .summary;
       const int64_t result = head * call_.group * first_.capacity + i;
-      sketch_ops_.look({.head_dim = dim,
-                        .block_slots = summary.block_slots,
-                        .codes = at + in_group * keys.codes_head_stride +
-                                 in_segment * summary.code_bytes(dim),
-                        .scales = reinterpret_cast<const float*>(at + keys.scales_offset) +
-                                  in_group * keys.scales_head_stride + 2 * in_segment,
-                        .sketch = at + keys.sketch_offset + in_group * keys.sketch_head_stride +
-                                  in_segment * summary.sketch_bytes(dim),
-                        .group = call_.group,
-                        .queries = first_.queries + head * call_.group * 2 * QueryRow(dim),
-                        .factors = first_.factors + head * call_.group,
-                        .tops = first_.tops + result,
-                        .masses = first_.masses + result,
-                        .stride = first_.capacity,
-                        .largest = LargestOf(head * call_.group) + chunk * call_.group});
+      sketch_ops_.look(
+          {.head_dim = dim,
+           .block_slots = summary.block_slots,
+           .codes = at + in_group * keys.codes_head_stride + in_segment * summary.code_bytes(dim),
+           .scales = reinterpret_cast<const float*>(at + keys.scales_offset) +
+                     in_group * keys.scales_head_stride + 2 * in_segment,
+           .sketch = at + keys.sketch_offset + in_group * keys.sketch_head_stride +
+                     in_segment * summary.sketch_bytes(dim),
+           .group = call_.group,
+           .queries = first_.queries + head * call_.group * 2 * QueryRow(dim),
+           .factors = first_.factors + head * call_.group,
+           .tops = first_.tops + result,
+           .masses = first_.masses + result,
+           .stride = first_.capacity,
+           .largest = LargestOf(head * call_.group) + chunk * call_.group});
     }
   }
 

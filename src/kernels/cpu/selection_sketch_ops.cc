@@ -154,9 +154,8 @@ void FindLogits(const SketchTask& task, const Sizes& sizes, int first_row, Logit
     }
     return hn::Mul(factors, hn::Mul(hn::Set(d4, scale), hn::ConvertTo(d4, SumsOf(sums))));
   };
-  const auto mean = term(task.scales[0], [&](int64_t i) HWY_ATTR {
-    return LoadCodes16<int8_t>(task.codes, i, dim);
-  });
+  const auto mean = term(
+      task.scales[0], [&](int64_t i) HWY_ATTR { return LoadCodes16<int8_t>(task.codes, i, dim); });
   const float step = StepOf(task.scales);
   auto top = hn::Set(d4, -std::numeric_limits<float>::infinity());
   for (int slot = 0; slot < task.block_slots; ++slot) {
@@ -165,8 +164,8 @@ void FindLogits(const SketchTask& task, const Sizes& sizes, int first_row, Logit
     const auto off = term(step, [&](int64_t i) HWY_ATTR {
       const auto below = hn::TestBit(LoadCodes16<uint8_t>(rows, i, dim), bit);
       const auto far = hn::TestBit(LoadCodes16<uint8_t>(rows + dim, i, dim), bit);
-      const V16 size = hn::IfThenElse(far, hn::Load(d16, sizes.far + i),
-                                      hn::Load(d16, sizes.near + i));
+      const V16 size =
+          hn::IfThenElse(far, hn::Load(d16, sizes.far + i), hn::Load(d16, sizes.near + i));
       return hn::IfThenElse(below, hn::Neg(size), size);
     });
     const auto logit = hn::Add(mean, off);

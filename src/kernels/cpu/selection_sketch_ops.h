@@ -31,8 +31,8 @@ struct SketchTask {
 
 struct SketchOps {
   // The sketch of a block whose summary is given; rows of keys lie one behind the other.
-  void (*sketch)(const PageFormat& format, const std::byte* keys, int slots,
-                 const std::byte* codes, const float* scales, std::byte* sketch);
+  void (*sketch)(const PageFormat& format, const std::byte* keys, int slots, const std::byte* codes,
+                 const float* scales, std::byte* sketch);
   void (*look)(const SketchTask& task);
   // Tops become weights (selection::MassWeight), as f32; returns the sum of these.
   uint64_t (*weigh)(float* tops, const uint32_t* masses, int64_t count, float largest);

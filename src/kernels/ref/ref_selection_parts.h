@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/ref/ref_selection.h"
 #include "kernels/selection.h"
 #include "kernels/selection_math.h"
 
@@ -22,20 +23,28 @@ struct CodedQuery {
   CodedRow squares;
   selection::QueryFactors factors;
 };
-CodedQuery QueryOf(const float* q, int head_dim, float scale);
 
-// Where block `block` of head `head` of one sequence and layer lies.
-struct BlockPlace {
-  const SegmentPlace* segment = nullptr;
-  int64_t head = 0;   // in its group
-  int64_t block = 0;  // in its segment
+// Rows of q that are scored as one, [begin, end).
+struct Pool {
+  int64_t begin = 0;
+  int64_t end = 0;
 };
-BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block);
+// Query head `head` of a pool.
+CodedQuery QueryOf(const SelectItem& item, const Pool& pool, int64_t head, int head_dim,
+                   float scale);
 
 // The codes and the scales of a block's summary.
 const std::byte* CodesAt(const SummaryFormat& summary, int head_dim, const BlockedKeys& keys,
                          const BlockPlace& place);
 const float* ScalesAt(const BlockedKeys& keys, const BlockPlace& place);
+
+// What all items of a call have in common.
+struct SelectCall {
+  const PageFormat& format;
+  const SummaryFormat& summary;
+  int group;
+  float scale;
+};
 
 // A number for each block that a head lists.
 using Worths = std::vector<std::vector<float>>;
@@ -45,9 +54,8 @@ using Lists = std::vector<std::vector<int32_t>>;
 void MakeSketch(const SummaryFormat& summary, const std::vector<std::vector<float>>& keys,
                 const std::byte* codes, const float* scales, std::byte* sketch);
 
-// The worth of the blocks that each head lists, by their sketches.
-Worths SecondLook(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
-                  const SelectItem& item, const Lists& candidates);
+// The worth of the blocks that each head lists, by their sketches, to the item's only row.
+Worths SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates);
 
 }  // namespace headway::ref
 

@@ -121,20 +121,19 @@ void MakeSketch(const SummaryFormat& summary, const std::vector<std::vector<floa
   }
 }
 
-Worths SecondLook(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
-                  const SelectItem& item, const Lists& candidates) {
+Worths SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates) {
+  const int head_dim = call.format.head_dim;
   Worths worths;
   for (int64_t head = 0; head < item.keys.heads; ++head) {
     const std::vector<int32_t>& blocks = candidates[static_cast<size_t>(head)];
     std::vector<Sketch> sketches;
     for (const int32_t block : blocks) {
       sketches.push_back(
-          SketchOf(summary, format.head_dim, item.keys, PlaceOf(item.keys, head, block)));
+          SketchOf(call.summary, head_dim, item.keys, PlaceOf(item.keys, head, block)));
     }
     worths.emplace_back(blocks.size(), 0.0f);
-    for (int64_t row = head * group; row < (head + 1) * group; ++row) {
-      const CodedQuery query = QueryOf(static_cast<const float*>(item.q) + row * format.head_dim,
-                                       format.head_dim, scale);
+    for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
+      const CodedQuery query = QueryOf(item, {0, 1}, q_head, head_dim, call.scale);
       std::vector<Mass> masses;
       for (const Sketch& sketch : sketches) masses.push_back(MassOf(sketch, query));
       AddShares(masses, worths.back());
