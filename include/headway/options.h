@@ -82,6 +82,9 @@ struct EngineOptions {
   int64_t sparse_sink = 256;      // first keys that are always read
   int64_t sparse_recent = 1024;   // last keys that are always read
   int sparse_block = 16;          // keys of a block, that divide a page
+  // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
+  // the keys themselves, of which the device keeps 2 bits a channel.
+  int sparse_looks = 1;
 
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile

@@ -274,10 +274,16 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
     const int64_t read = policy.sink + policy.keys + policy.recent;
     const auto block = static_cast<double>(policy.summary.block_slots);
-    request.selection = {static_cast<double>(read),
-                         static_cast<double>(policy.summary.code_bytes(config.shape.head_dim) +
-                                             SummaryFormat::scale_bytes()) /
-                             block};
+    const int head_dim = config.shape.head_dim;
+    request.selection = {
+        static_cast<double>(read),
+        static_cast<double>(policy.summary.code_bytes(head_dim) + SummaryFormat::scale_bytes()) /
+            block};
+    if (policy.candidates > 0) {
+      const int64_t blocks = CeilDiv(policy.candidates + policy.sink + policy.recent,
+                                     int64_t{policy.summary.block_slots});
+      request.selection.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(head_dim));
+    }
     if (settings.placement == kv::PlacementKind::kRecent) {
       request.selection.sink = static_cast<double>(policy.sink);
       request.selection.recent = static_cast<double>(policy.recent);

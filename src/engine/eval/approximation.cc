@@ -37,7 +37,8 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
                     {"keys", options.sparse_keys},
                     {"sink", options.sparse_sink},
                     {"recent", options.sparse_recent},
-                    {"block", int64_t{options.sparse_block}}}});
+                    {"block", int64_t{options.sparse_block}},
+                    {"looks", int64_t{options.sparse_looks}}}});
   }
   return all;
 }

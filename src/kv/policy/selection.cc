@@ -21,6 +21,7 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   budget.far_end = std::max(budget.far_begin, budget.far_end);
   budget.far_blocks = std::min(CeilDiv(policy.keys, slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
+  budget.candidates = CeilDiv(policy.candidates, slots);
   return budget;
 }
 
@@ -32,6 +33,9 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   // A sequence with gaps may have a further block at each end of the sink and the recent keys.
   const int64_t always = CeilDiv(policy.sink, slots) + CeilDiv(policy.recent, slots) + 2;
   bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(policy.keys, slots));
+  if (policy.candidates > 0) {
+    bounds.candidates = std::min(bounds.blocks, always + heads * CeilDiv(policy.candidates, slots));
+  }
   return bounds;
 }
 

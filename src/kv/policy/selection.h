@@ -16,6 +16,8 @@ struct SelectionPolicy {
   int64_t sink = 0;       // the first keys of a sequence are always read
   int64_t recent = 0;     // so are the last ones, the query's own among them
   BudgetShare share = BudgetShare::kLayer;
+  // Far keys of a KV head, on average, that a first look lists for a second one; 0: one look.
+  int64_t candidates = 0;
 
   bool selects() const { return summary.kept(); }
 };
@@ -34,8 +36,9 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
 
 // What the lists of sequences of up to `length` tokens take at most.
 struct SelectionBounds {
-  int64_t blocks = 0;    // of a head
-  int64_t capacity = 0;  // listed blocks of a head
+  int64_t blocks = 0;      // of a head
+  int64_t capacity = 0;    // listed blocks of a head
+  int64_t candidates = 0;  // those of the first of two looks
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);
 
