@@ -1,4 +1,4 @@
-#include "engine/eval/retrieval_generator.h"
+#include "engine/eval/tasks/generator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "engine/eval/haystack.h"
+#include "engine/eval/tasks/haystack.h"
 
 namespace headway::eval {
 namespace {
@@ -36,9 +36,9 @@ TextMeasure FakeMeasure() {
 RetrievalRequest RequestOf(int64_t count, int64_t length, uint64_t seed) {
   RetrievalRequest request;
   request.count = count;
-  request.length = length;
+  request.lengths = {length};
   request.seed = seed;
-  request.kinds = AllRetrievalKinds();
+  request.tasks = DemoTasks();
   return request;
 }
 
@@ -126,7 +126,7 @@ TEST(RetrievalGenerator, UsesTheGivenHaystack) {
   const Haystack made_up = Haystack::Generate(40'000, 9);
   for (const std::string& piece : made_up.pieces()) text += piece;
   RetrievalRequest request = RequestOf(4, 1000, 5);
-  request.kinds = {RetrievalKind::kPasskey};
+  request.tasks = {RetrievalTask::kPasskey};
   request.haystack = text;
   std::set<std::string> starts;
   for (const RetrievalLine& line : Generate(request)) {
@@ -151,7 +151,7 @@ TEST(RetrievalGenerator, RefusesWhatItCannotMake) {
     EXPECT_FALSE(GenerateRetrieval(request, FakeMeasure()).ok());
   }
   RetrievalRequest one_word = RequestOf(1, 300, 1);
-  one_word.kinds = {RetrievalKind::kPassage};
+  one_word.tasks = {RetrievalTask::kPassage};
   for (int i = 0; i < 2000; ++i) one_word.haystack += "word ";
   const auto ambiguous = GenerateRetrieval(one_word, FakeMeasure());
   ASSERT_FALSE(ambiguous.ok());
@@ -159,12 +159,118 @@ TEST(RetrievalGenerator, RefusesWhatItCannotMake) {
               HasSubstr("unambiguous; take a longer prompt_length or another haystack"));
 }
 
-TEST(RetrievalKinds, AreParsed) {
-  const auto kinds = ParseRetrievalKinds("passkey,variables");
-  ASSERT_TRUE(kinds.ok());
-  EXPECT_EQ(*kinds, (std::vector{RetrievalKind::kPasskey, RetrievalKind::kVariables}));
+// All of RULER's tasks but questions, three lines each.
+std::vector<RetrievalLine> GenerateRuler(int64_t length, uint64_t seed) {
+  RetrievalRequest request = RequestOf(21, length, seed);
+  request.tasks = *ParseRetrievalTasks("ruler");
+  return Generate(request);
+}
+
+TEST(RetrievalGenerator, MakesRulersTasksOfTheLengthAsked) {
+  for (const int64_t length : {512, 4096, 32768}) {
+    for (const RetrievalLine& line : GenerateRuler(length, 5)) {
+      const int64_t tokens = *FakeMeasure().prompt_tokens(line);
+      EXPECT_LE(tokens, length) << line.id;
+      EXPECT_GE(tokens, length - std::max<int64_t>(50, length / 100)) << line.id;
+      EXPECT_EQ(line.labels[1], (Labels::value_type{"length", std::to_string(length)}));
+      for (const std::string& answer : line.answer) {
+        EXPECT_THAT(line.context, HasSubstr(answer)) << line.id;
+        EXPECT_EQ(line.question.find(answer), std::string::npos) << line.id;
+      }
+    }
+  }
+}
+
+TEST(RetrievalGenerator, HidesAsManyNeedlesAsRulerDoes) {
+  const auto lines = GenerateRuler(2048, 6);
+  ASSERT_EQ(lines.size(), 21u);
+  const std::string fact = " One of the special magic numbers for ";
+  const auto key_of = [](const RetrievalLine& line) {
+    return line.question.substr(37, line.question.find(" mentioned") - 37);
+  };
+  for (size_t i = 0; i < lines.size(); i += 7) {
+    EXPECT_EQ(lines[i].id, "niah-single-" + std::to_string(i));
+    EXPECT_EQ(Occurrences(lines[i].context, fact), 1u);
+    EXPECT_EQ(Occurrences(lines[i + 1].context, fact), 4u);
+    EXPECT_EQ(Occurrences(lines[i + 1].context, fact + key_of(lines[i + 1]) + " is: "), 1u);
+    // One key with four values, and four keys that are all asked for.
+    EXPECT_EQ(lines[i + 2].answer.size(), 4u);
+    for (const std::string& answer : lines[i + 2].answer) {
+      EXPECT_EQ(Occurrences(lines[i + 2].context, " is: " + answer + "."), 1u);
+    }
+    EXPECT_EQ(lines[i + 3].answer.size(), 4u);
+    EXPECT_EQ(Occurrences(lines[i + 3].context, fact), 4u);
+    EXPECT_EQ(Occurrences(lines[i + 3].question, "-"), 4u) << lines[i + 3].question;
+    EXPECT_EQ(lines[i + 4].answer.size(), 5u);
+    EXPECT_EQ(Occurrences(lines[i + 4].context, " = VAR "), 4u);
+    EXPECT_EQ(lines[i + 5].answer.size(), 10u);
+    EXPECT_EQ(lines[i + 6].answer.size(), 3u);
+    EXPECT_EQ(lines[i + 2].metric, Metric::kContainsFolded);
+    EXPECT_GT(lines[i + 5].max_tokens, lines[i + 6].max_tokens);
+  }
+}
+
+TEST(RetrievalGenerator, HidesPasskeysAtTheDepthAsked) {
+  RetrievalRequest request = RequestOf(6, 4000, 7);
+  request.tasks = {RetrievalTask::kPasskey};
+  request.depths = {0.0, 0.5, 1.0};
+  const auto lines = Generate(request);
+  ASSERT_EQ(lines.size(), 6u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto at = static_cast<double>(lines[i].context.find(" The pass key is"));
+    const double place = at / static_cast<double>(lines[i].context.size());
+    EXPECT_NEAR(place, request.depths[i % 3], 0.03) << lines[i].id;
+    EXPECT_EQ(lines[i].labels[2].first, "depth");
+  }
+  EXPECT_EQ(lines[1].labels[2].second, "50 %");
+}
+
+TEST(RetrievalGenerator, MakesSeveralLengths) {
+  RetrievalRequest request = RequestOf(2, 512, 8);
+  request.lengths = {512, 1024};
+  request.tasks = {RetrievalTask::kPasskey};
+  const auto lines = Generate(request);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0].id, "passkey-0-512");
+  EXPECT_EQ(lines[3].id, "passkey-1-1024");
+  EXPECT_GT(lines[2].context.size(), lines[0].context.size());
+}
+
+TEST(RetrievalGenerator, AsksAboutGivenTexts) {
+  RetrievalRequest request = RequestOf(5, 1000, 9);
+  request.tasks = {RetrievalTask::kQuestions};
+  EXPECT_FALSE(GenerateRetrieval(request, FakeMeasure()).ok());
+  for (int i = 0; i < 60; ++i) {
+    const std::string number = std::to_string(i);
+    std::string text;
+    for (int j = 0; j < 12; ++j) text += "Sentence " + std::to_string(j) + " of them. ";
+    request.passages.paragraphs.push_back(text + "The fact is x" + number + "x.");
+    request.passages.questions.push_back(
+        {"What is " + number + "?", {"x" + number + "x"}, {static_cast<size_t>(i)}});
+  }
+  for (const RetrievalLine& line : Generate(request)) {
+    EXPECT_EQ(Occurrences(line.context, line.answer[0]), 1u);
+    EXPECT_THAT(line.context, ::testing::StartsWith("Document 1:\n"));
+    EXPECT_EQ(line.metric, Metric::kContainsAny);
+    const int64_t tokens = *FakeMeasure().prompt_tokens(line);
+    EXPECT_LE(tokens, 1000);
+    EXPECT_GE(tokens, 850);  // a paragraph more would be too many
+  }
+  request.lengths = {100'000};
+  const auto too_few = GenerateRetrieval(request, FakeMeasure());
+  ASSERT_FALSE(too_few.ok());
+  EXPECT_THAT(too_few.status().message(), HasSubstr("or a larger file of questions"));
+}
+
+TEST(RetrievalTasks, AreParsed) {
+  const auto tasks = ParseRetrievalTasks("passkey,variables");
+  ASSERT_TRUE(tasks.ok());
+  EXPECT_EQ(*tasks, (std::vector{RetrievalTask::kPasskey, RetrievalTask::kVariables}));
+  const auto ruler = ParseRetrievalTasks("ruler,qa");
+  ASSERT_TRUE(ruler.ok());
+  EXPECT_EQ(ruler->size(), 8u);
   for (const char* bad : {"", "passkey,", "needles", "passkey,,place"}) {
-    EXPECT_FALSE(ParseRetrievalKinds(bad).ok()) << bad;
+    EXPECT_FALSE(ParseRetrievalTasks(bad).ok()) << bad;
   }
 }
 

@@ -1,6 +1,6 @@
-#include "engine/eval/haystack.h"
+#include "engine/eval/tasks/haystack.h"
 
-#include "engine/eval/prose.h"
+#include "engine/eval/tasks/prose.h"
 
 namespace headway::eval {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/eval/haystack.h"
+#include "engine/eval/tasks/haystack.h"
 
 #include <gtest/gtest.h>
 

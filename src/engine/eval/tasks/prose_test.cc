@@ -1,4 +1,4 @@
-#include "engine/eval/prose.h"
+#include "engine/eval/tasks/prose.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Haystack: prose cut in pieces that end where a sentence does, so that a document of any length
 // can be taken from it and facts hidden between sentences.
-#ifndef HEADWAY_ENGINE_EVAL_HAYSTACK_H_
-#define HEADWAY_ENGINE_EVAL_HAYSTACK_H_
+#ifndef HEADWAY_ENGINE_EVAL_TASKS_HAYSTACK_H_
+#define HEADWAY_ENGINE_EVAL_TASKS_HAYSTACK_H_
 
 #include <cstdint>
 #include <string>
@@ -26,4 +26,4 @@ class Haystack {
 
 }  // namespace headway::eval
 
-#endif  // HEADWAY_ENGINE_EVAL_HAYSTACK_H_
+#endif  // HEADWAY_ENGINE_EVAL_TASKS_HAYSTACK_H_

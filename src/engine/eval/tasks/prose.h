@@ -1,8 +1,8 @@
 // ProseGenerator: plain English narrative made from word lists and sentence patterns, as much as is
 // asked for and the same for a seed on every machine. The haystack in which retrieval tests hide
 // their facts, and a document to try long contexts with.
-#ifndef HEADWAY_ENGINE_EVAL_PROSE_H_
-#define HEADWAY_ENGINE_EVAL_PROSE_H_
+#ifndef HEADWAY_ENGINE_EVAL_TASKS_PROSE_H_
+#define HEADWAY_ENGINE_EVAL_TASKS_PROSE_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ class ProseGenerator {
 
 }  // namespace headway::eval
 
-#endif  // HEADWAY_ENGINE_EVAL_PROSE_H_
+#endif  // HEADWAY_ENGINE_EVAL_TASKS_PROSE_H_
