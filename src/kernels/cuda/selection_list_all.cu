@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(kListThreads)
   const int64_t head = blockIdx.y;
   const int i = static_cast<int>(blockIdx.x) * kListThreads + static_cast<int>(threadIdx.x);
   if (i == 0) work.counts[head] = count;
-  if (work.clear_tops != 0 && blockIdx.x == 0 && blockIdx.y == 0) ClearTops(work.scratch, work.heads * work.group);
+  if (work.clear_tops != 0 && blockIdx.x == 0 && blockIdx.y == 0)
+    ClearTops(work.scratch, work.heads * work.group);
   if (i < count) {
     work.listed[head * work.capacity + i] = i < skip_begin ? i : i + skip_end - skip_begin;
   }

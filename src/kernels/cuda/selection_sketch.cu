@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kLookWarps = 8;
 constexpr int kThreads = kLookWarps * kWarp;
-constexpr int kRows = 16;                            // slots of a product
-constexpr int kTilesMax = kSelectSlotsMax / kRows;   // products of a block
+constexpr int kRows = 16;                           // slots of a product
+constexpr int kTilesMax = kSelectSlotsMax / kRows;  // products of a block
 constexpr uint32_t kOnes = 0x01010101u;
 
 template <int kDim>
@@ -158,8 +158,8 @@ struct Looker {
         LoadCodeWords<kLoad>(bits + head_dim, head_dim, column, rows[half]);
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
-          rows[half][i] = Distances(near[i], far[i], BytesOfBit(below[i], row),
-                                    BytesOfBit(rows[half][i], row));
+          rows[half][i] =
+              Distances(near[i], far[i], BytesOfBit(below[i], row), BytesOfBit(rows[half][i], row));
         }
       }
       int32_t sums[4];
@@ -252,8 +252,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
 #pragma unroll 1
     for (int i = begin + warp; i < end; i += kLookWarps) {
       const Record record = RecordOf(work, head, __ldcg(blocks + i), sketch_bytes);
-      shared.MakeDistances(record.codes + work.score.queries.head_dim,
-                           work.score.queries.head_dim);
+      shared.MakeDistances(record.codes + work.score.queries.head_dim, work.score.queries.head_dim);
       looker.FindLogits(work, record, shared.distances[warp]);
 #pragma unroll
       for (int of = 0; of < 2; ++of) {
