@@ -7,9 +7,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/selection_choice.h"
 #include "kernels/cpu/selection_ops.h"
+#include "kernels/cpu/selection_queries.h"
 #include "kernels/cpu/selection_sketch.h"
 #include "kernels/cpu/selection_sketch_ops.h"
 #include "kernels/selection_math.h"
@@ -35,19 +35,11 @@ void Over(ThreadPool& pool, int64_t tasks, bool parallel, const Fn& fn) {
   });
 }
 
-const SegmentPlace& SegmentOf(const BlockedKeys& keys, int64_t head, int64_t block) {
-  const int64_t segment =
-      head / keys.group_heads * keys.group_segments() + block / keys.segment_blocks;
-  HEADWAY_CHECK(segment < std::ssize(keys.segments));
-  return keys.segments[static_cast<size_t>(segment)];
-}
-
-// --- Choosing
-
-// The first look of one SelectItem, or the only one.
+// The first look of one block of rows of a SelectItem, or the only one.
 class Selection {
  public:
-  Selection(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item)
+  Selection(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+            int64_t row_block)
       : pool_(pool),
         isa_(isa),
         ops_(SelectionOpsFor(isa)),
@@ -58,11 +50,15 @@ class Selection {
         scale_(call.scale),
         item_(item),
         keys_(item.keys),
+        row_block_(row_block),
+        rows_(std::min(kSelectRows, item.rows - row_block * kSelectRows)),
         heads_(keys_.heads),
-        query_heads_(heads_ * group_),
+        pools_(PoolsOf(rows_)),
+        queries_of_head_(group_ * pools_),
+        all_queries_(heads_ * queries_of_head_),
         chunks_(CeilDiv(keys_.blocks, kChunk)),
         pieces_(CeilDiv(keys_.blocks, kPiece)),
-        parallel_(heads_ * keys_.blocks >= kParallelBlocks) {
+        parallel_(heads_ * pools_ * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
     HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
@@ -73,50 +69,52 @@ class Selection {
       return begin;
     };
     scores_ = reinterpret_cast<float*>(
-        take(query_heads_ * keys_.blocks * static_cast<int64_t>(sizeof(float))));
+        take(all_queries_ * keys_.blocks * static_cast<int64_t>(sizeof(float))));
     codes_ = reinterpret_cast<uint16_t*>(
         take(heads_ * keys_.blocks * static_cast<int64_t>(sizeof(uint16_t))));
     histograms_ = reinterpret_cast<uint32_t*>(
         take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
-    queries_ = reinterpret_cast<int16_t*>(take(query_heads_ * int64_t{1024}));
+    queries_ = reinterpret_cast<int16_t*>(
+        take(all_queries_ * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
     if (!item.looks_twice()) return;
     HEADWAY_CHECK(summary_.sketched());
     candidates_ = item.budget.OfCandidates().Capacity(keys_.blocks, keys_.heads);
     const int64_t word = sizeof(int32_t);
     candidate_blocks_ = reinterpret_cast<int32_t*>(take(heads_ * candidates_ * word));
     candidate_counts_ = reinterpret_cast<int32_t*>(take(heads_ * word));
-    tops_ = reinterpret_cast<float*>(take(query_heads_ * candidates_ * word));
-    masses_ = reinterpret_cast<uint32_t*>(take(query_heads_ * candidates_ * word));
+    tops_ = reinterpret_cast<float*>(take(all_queries_ * candidates_ * word));
+    masses_ = reinterpret_cast<uint32_t*>(take(all_queries_ * candidates_ * word));
   }
 
   void Run() {
-    factors_.resize(static_cast<size_t>(query_heads_));
-    Over(pool_, query_heads_, parallel_, [&](int64_t row) {
-      factors_[static_cast<size_t>(row)] =
-          CodeQuery(summary_.kind, static_cast<const float*>(item_.q) + row * format_.head_dim,
-                    format_.head_dim, scale_, queries_ + row * QueryCodes());
+    factors_.resize(static_cast<size_t>(all_queries_));
+    Over(pool_, all_queries_, parallel_, [&](int64_t row) {
+      factors_[static_cast<size_t>(row)] = CodeQuery(summary_.kind, RowsOf(row), format_.head_dim,
+                                                     scale_, queries_ + row * QueryCodes());
     });
-    largest_.assign(static_cast<size_t>(query_heads_ * chunks_),
+    largest_.assign(static_cast<size_t>(all_queries_ * chunks_),
                     -std::numeric_limits<float>::infinity());
     Over(pool_, heads_ * chunks_, parallel_,
          [&](int64_t i) { ScoreChunk(i / chunks_, i % chunks_); });
     for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
-      std::transform(LargestOf(chunk), LargestOf(chunk) + query_heads_, LargestOf(0), LargestOf(0),
+      std::transform(LargestOf(chunk), LargestOf(chunk) + all_queries_, LargestOf(0), LargestOf(0),
                      [](float a, float b) { return std::max(a, b); });
     }
-    piece_sums_.assign(static_cast<size_t>(query_heads_ * pieces_), 0);
-    Over(pool_, query_heads_ * pieces_, parallel_,
+    piece_sums_.assign(static_cast<size_t>(all_queries_ * pieces_), 0);
+    Over(pool_, all_queries_ * pieces_, parallel_,
          [&](int64_t i) { WeighPiece(i / pieces_, i % pieces_); });
-    sums_.assign(static_cast<size_t>(query_heads_), 0.0f);
-    for (int64_t row = 0; row < query_heads_; ++row) {
+    sums_.assign(static_cast<size_t>(all_queries_), 0.0f);
+    for (int64_t row = 0; row < all_queries_; ++row) {
       const auto first = piece_sums_.begin() + row * pieces_;
       sums_[static_cast<size_t>(row)] =
           static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
     }
     Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
     if (!item_.looks_twice()) {
-      ListHeads(item_.budget, item_.blocks, item_.capacity, item_.counts);
+      const int64_t list = row_block_ * heads_;
+      ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
+                item_.counts + list);
       return;
     }
     ListHeads(item_.budget.OfCandidates(), candidate_blocks_, candidates_, candidate_counts_);
@@ -133,14 +131,27 @@ class Selection {
   }
 
  private:
+  // The rows of query `query`, counted by query head, then pool.
+  PooledRows RowsOf(int64_t query) const {
+    const int64_t in_block = query % pools_ * kPoolRows;
+    const int64_t row = row_block_ * kSelectRows + in_block;
+    RopeTable turn = item_.turn;
+    turn.cos += row * (turn.rotary_dim / 2);
+    turn.sin += row * (turn.rotary_dim / 2);
+    return {.q = static_cast<const float*>(item_.q) + row * item_.q_stride +
+                 query / pools_ * format_.head_dim,
+            .stride = item_.q_stride,
+            .rows = std::min(kPoolRows, rows_ - in_block),
+            .turn = turn};
+  }
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
   Entries AllBlocks() const {
     return {nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end};
   }
   float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
   uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
-  // [query heads]
-  float* LargestOf(int64_t chunk) { return largest_.data() + chunk * query_heads_; }
+  // [all queries]
+  float* LargestOf(int64_t chunk) { return largest_.data() + chunk * all_queries_; }
 
   void ScoreChunk(int64_t head, int64_t chunk) {
     const int64_t end = std::min(keys_.blocks, (chunk + 1) * kChunk);
@@ -156,12 +167,12 @@ class Selection {
                   .scales = reinterpret_cast<const float*>(summary + keys_.scales_offset) +
                             in_group * keys_.scales_head_stride + 2 * in_segment,
                   .blocks = count,
-                  .group = group_,
-                  .queries = queries_ + head * group_ * QueryCodes(),
-                  .factors = factors_.data() + head * group_,
-                  .scores = ScoresOf(head * group_) + block,
+                  .group = static_cast<int>(queries_of_head_),
+                  .queries = queries_ + head * queries_of_head_ * QueryCodes(),
+                  .factors = factors_.data() + head * queries_of_head_,
+                  .scores = ScoresOf(head * queries_of_head_) + block,
                   .score_stride = keys_.blocks,
-                  .largest = LargestOf(chunk) + head * group_});
+                  .largest = LargestOf(chunk) + head * queries_of_head_});
       block += count;
     }
   }
@@ -175,8 +186,13 @@ class Selection {
   void CodeHead(int64_t head) {
     uint16_t* codes = codes_ + head * keys_.blocks;
     uint32_t* histogram = HistogramOf(head);
-    ops_.worth(ScoresOf(head * group_), keys_.blocks, sums_.data() + head * group_, group_,
-               keys_.blocks, codes);
+    ops_.worth({.weights = ScoresOf(head * queries_of_head_),
+                .weight_stride = keys_.blocks,
+                .sums = sums_.data() + head * queries_of_head_,
+                .group = group_,
+                .pools = pools_,
+                .count = keys_.blocks,
+                .codes = codes});
     CountCodes(AllBlocks(), codes, histogram);
   }
 
@@ -198,16 +214,20 @@ class Selection {
   const float scale_;
   const SelectItem& item_;
   const BlockedKeys& keys_;
+  const int64_t row_block_;
+  const int64_t rows_;
   const int64_t heads_;
-  const int64_t query_heads_;
+  const int64_t pools_;
+  const int64_t queries_of_head_;  // [group, pools]
+  const int64_t all_queries_;      // [heads, group, pools]
   const int64_t chunks_;
   const int64_t pieces_;
   const bool parallel_;
   // In the item's scratch.
-  float* scores_;         // [query heads, blocks], then weights
+  float* scores_;         // [all queries, blocks], then weights
   uint16_t* codes_;       // [heads, blocks]
   uint32_t* histograms_;  // [heads, codes] of far blocks
-  int16_t* queries_;      // [query heads, 2, QueryRow]
+  int16_t* queries_;      // [all queries, 2, QueryRow]
   // Of a second look, in scratch, too:
   int64_t candidates_ = 0;
   int32_t* candidate_blocks_ = nullptr;  // [heads, candidates]
@@ -215,88 +235,11 @@ class Selection {
   float* tops_ = nullptr;                // [query heads, candidates]
   uint32_t* masses_ = nullptr;           // [query heads, candidates]
 
-  std::vector<selection::QueryFactors> factors_;  // [query heads]
-  std::vector<float> largest_;                    // [chunks, query heads], then the first of all
-  std::vector<uint64_t> piece_sums_;              // [query heads, pieces]
-  std::vector<float> sums_;                       // [query heads]
+  std::vector<selection::QueryFactors> factors_;  // [all queries]
+  std::vector<float> largest_;                    // [chunks, all queries], then the first of all
+  std::vector<uint64_t> piece_sums_;              // [all queries, pieces]
+  std::vector<float> sums_;                       // [all queries]
 };
-
-// --- Attention
-
-// Listed blocks [begin, end) of a head; those that are neighbours in a page make one run.
-class ListedRuns : public PageRuns {
- public:
-  ListedRuns(const PageFormat& format, int block_slots, const AttendBlocksItem& item, int64_t head,
-             int64_t begin, int64_t end)
-      : format_(format),
-        keys_(item.keys),
-        block_slots_(block_slots),
-        page_blocks_(format.page_slots / block_slots),
-        head_(head),
-        at_(item.blocks + head * item.capacity + begin),
-        end_(item.blocks + head * item.capacity + end) {}
-
-  bool Next(PageRun* run) override {
-    if (at_ == end_) return false;
-    const int64_t block = *at_;
-    int64_t count = 1;
-    while (++at_ != end_ && *at_ == block + count && *at_ % page_blocks_ != 0) ++count;
-    const std::byte* slab = SegmentOf(keys_, head_, block).slab;
-    const int64_t page = block % keys_.segment_blocks / page_blocks_;
-    const int64_t in_group = head_ % keys_.group_heads;
-    // Kernels only read what a run of keys points to.
-    auto* k =
-        const_cast<std::byte*>(slab) + in_group * keys_.head_stride + page * keys_.page_stride;
-    *run = {.k = k,
-            .v = k + keys_.v_offset,
-            .first_slot = block % page_blocks_ * block_slots_,
-            .count = count * block_slots_};
-    if (format_.encoding != Encoding::kNone) {
-      run->params = const_cast<std::byte*>(slab) + keys_.params_offset +
-                    in_group * keys_.params_head_stride + page * keys_.params_page_stride;
-    }
-    return true;
-  }
-
- private:
-  const PageFormat& format_;
-  const BlockedKeys& keys_;
-  const int64_t block_slots_;
-  const int64_t page_blocks_;
-  const int64_t head_;
-  const int32_t* at_;
-  const int32_t* end_;
-};
-
-// The keys of one part of a head's list, for some of its queries.
-struct BlocksTask {
-  const AttendBlocksItem* item = nullptr;
-  int64_t head = 0;
-  int64_t part = 0;
-  int first_row = 0;
-};
-
-std::vector<BlocksTask> TasksOf(std::span<const AttendBlocksItem> items, int block_slots,
-                                int group) {
-  std::vector<BlocksTask> tasks;
-  for (const AttendBlocksItem& item : items) {
-    HEADWAY_CHECK(item.split > 0 && item.split % block_slots == 0);
-    HEADWAY_CHECK(item.parts >= CeilDiv(item.capacity * block_slots, item.split));
-    for (int64_t head = 0; head < item.keys.heads; ++head) {
-      for (int64_t part = 0; part < item.parts; ++part) {
-        if (part * item.split >= item.counts[head] * int64_t{block_slots}) {
-          std::fill_n(item.lse + part * item.lse_part_stride + head * group, group,
-                      -std::numeric_limits<float>::infinity());
-          continue;
-        }
-        for (int row = 0; row < group; row += static_cast<int>(kFewRowsMax)) {
-          tasks.push_back({&item, head, part, row});
-        }
-      }
-    }
-  }
-  return tasks;
-}
 
 }  // namespace
 
@@ -312,6 +255,7 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
     const int64_t blocks = item.keys.count / summary.block_slots;
     constexpr int64_t kBlocksGrain = 8;
     pool.Run(item.heads * blocks, kBlocksGrain, [&](int, int64_t begin, int64_t end) {
+      std::vector<float> turned;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / blocks;
         const int64_t block = i % blocks;
@@ -319,12 +263,20 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
         const std::byte* keys = item.keys.k + head * item.keys.head_stride +
                                 slot / format.page_slots * item.keys.page_stride +
                                 slot % format.page_slots * row_bytes;
+        PageFormat read = format;
+        if (item.rotated.rotary_dim > 0) {
+          turned.resize(static_cast<size_t>(summary.block_slots * format.head_dim));
+          TurnKeysBack(format, keys, summary.block_slots, item.rotated, block * summary.block_slots,
+                       turned.data());
+          keys = reinterpret_cast<const std::byte*>(turned.data());
+          read.dtype = DType::kF32;
+        }
         std::byte* codes = item.codes + head * item.codes_head_stride +
                            block * summary.code_bytes(format.head_dim);
         float* scales = item.scales + head * item.scales_head_stride + 2 * block;
-        ops.summarize(format, summary.kind, keys, summary.block_slots, codes, scales);
+        ops.summarize(read, summary.kind, keys, summary.block_slots, codes, scales);
         if (!summary.sketched()) continue;
-        SketchOpsFor(isa).sketch(format, keys, summary.block_slots, codes, scales,
+        SketchOpsFor(isa).sketch(read, keys, summary.block_slots, codes, scales,
                                  item.sketch + head * item.sketch_head_stride +
                                      block * summary.sketch_bytes(format.head_dim));
       }
@@ -335,38 +287,11 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
 void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
                   std::span<const SelectItem> items) {
   HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
-  for (const SelectItem& item : items) Selection(pool, isa, call, item).Run();
-}
-
-void AttendBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
-                  std::span<const AttendBlocksItem> items, const AttentionScratch& scratch) {
-  const auto& [format, summary, group, scale] = call;
-  HEADWAY_CHECK(SelectionFits(format, summary, group));
-  HEADWAY_CHECK(pool.threads() <= scratch.threads && format.head_dim <= scratch.limits.head_dim);
-  const AttentionFewOps& ops = AttentionFewOpsFor(isa);
-  const AttentionParams params = {.scale = scale};
-  const std::vector<BlocksTask> tasks = TasksOf(items, summary.block_slots, group);
-  pool.Run(std::ssize(tasks), 1, [&](int thread, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const BlocksTask& task = tasks[static_cast<size_t>(i)];
-      const AttendBlocksItem& from = *task.item;
-      const int64_t row = task.head * group + task.first_row;
-      const AttentionItem item = {
-          .q = static_cast<const float*>(from.q) + row * format.head_dim,
-          .tokens = 1,
-          .keys = {},
-          .transform = {},
-          .o = from.o + task.part * from.o_part_stride + row * format.head_dim,
-          .lse = from.lse + task.part * from.lse_part_stride + row};
-      const int rows = std::min(group - task.first_row, static_cast<int>(kFewRowsMax));
-      const int64_t part_blocks = from.split / summary.block_slots;
-      ListedRuns runs(format, summary.block_slots, from, task.head, task.part * part_blocks,
-                      std::min<int64_t>((task.part + 1) * part_blocks, from.counts[task.head]));
-      ops.attend_runs(
-          {.format = &format, .params = &params, .item = &item, .group = rows, .rows = rows}, runs,
-          ScratchOfThread(scratch, thread));
+  for (const SelectItem& item : items) {
+    for (int64_t block = 0; block < item.row_blocks(); ++block) {
+      Selection(pool, isa, call, item, block).Run();
     }
-  });
+  }
 }
 
 }  // namespace headway::cpu

@@ -71,10 +71,7 @@ class Second {
     for (int64_t i = chunk * kChunk; i < end; ++i) {
       const int64_t block = first_.blocks[head * first_.capacity + i];
       const int64_t in_segment = block % keys.segment_blocks;
-      const std::byte* at =
-          keys.segments[static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
-                                            block / keys.segment_blocks)]
-              .summary;
+      const std::byte* at = SegmentOf(keys, head, block).summary;
       const int64_t result = head * call_.group * first_.capacity + i;
       sketch_ops_.look(
           {.head_dim = dim,
@@ -107,8 +104,12 @@ class Second {
 
   void CodeHead(int64_t head) {
     const int64_t row = head * call_.group;
-    ops_.worth(first_.tops + row * first_.capacity, first_.capacity, sums_.data() + row,
-               call_.group, first_.counts[head], CodesOf(head));
+    ops_.worth({.weights = first_.tops + row * first_.capacity,
+                .weight_stride = first_.capacity,
+                .sums = sums_.data() + row,
+                .group = call_.group,
+                .count = first_.counts[head],
+                .codes = CodesOf(head)});
     CountCodes(EntriesOf(head), CodesOf(head), first_.histograms + head * selection::kWorthCodes);
   }
 

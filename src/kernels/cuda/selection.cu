@@ -271,7 +271,12 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
                          const AttendBlocksItem& item) {
   const BlockedKeys& keys = item.keys;
   const int block_slots = shape.summary.block_slots;
-  if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys)) return cudaErrorInvalidValue;
+  const BlockMove& move = item.move;
+  if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys) ||
+      (move.inv_freq != nullptr && (move.rotary_dim < 0 || move.rotary_dim % 2 != 0 ||
+                                    move.rotary_dim > shape.format.head_dim))) {
+    return cudaErrorInvalidValue;
+  }
   if (item.split == 0) return AttendRows(stream, shape, item);
   if (item.rows != 1 || item.split < 0 || item.split % block_slots != 0 ||
       int64_t{item.parts} * keys.heads > std::numeric_limits<int32_t>::max() / 2) {
@@ -306,9 +311,19 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   const SelectionScratch scratch =
       SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
                            static_cast<int64_t>(keys.segments.size()));
-  const cudaError_t error =
-      MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
-  return error == cudaSuccess ? Launch(stream, shape.format, work) : error;
+  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
+  if (error != cudaSuccess) return error;
+  if (move.inv_freq != nullptr) {
+    auto* const segments = reinterpret_cast<PlacedSegment*>(
+        scratch.places + 2 * CeilDiv(std::ssize(keys.segments), 2));
+    work.inv_freq = move.inv_freq;
+    work.rotary_dim = move.rotary_dim;
+    work.end = move.end;
+    work.segments = segments;
+    error = PlaceSegments(stream, keys, segments);
+    if (error != cudaSuccess) return error;
+  }
+  return Launch(stream, shape.format, work);
 }
 
 }  // namespace headway::cuda

@@ -40,6 +40,11 @@ struct AttendWork {
   int32_t block_slots;
   int32_t page_slots;
   int32_t params_aligned;  // 1: rows of parameters lie on 16 bytes
+  // Where blocks are moved: see BlockMove. Null: they are not.
+  const float* inv_freq;
+  int32_t rotary_dim;
+  int64_t end;
+  const PlacedSegment* segments;  // [head groups, segments of a group]
   BlockTable table;
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_attend_move.h"
 #include "kernels/cuda/selection_attend_parts.h"
 #include "kernels/cuda/selection_attend_rows.h"
 #include "kernels/cuda/tensor_core.h"
@@ -318,8 +319,11 @@ __device__ void LoadQueries(const AttendWork& work, int64_t first, int queries, 
   LoadQueriesOf<DType::kF32>(work, first, queries, sub, q);
 }
 
+// Whether listed blocks are moved.
+enum class Listed : uint8_t { kStay, kMove };
+
 // Blocks of threads take parts in turn; blockIdx.y says which query heads of the groups.
-template <Rows kRows, int kDim, int kGroup>
+template <Rows kRows, int kDim, int kGroup, Listed kListed>
 __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWarp, 1)
     Attend(const __grid_constant__ AttendWork work) {
   using Shape = AttendShape<kRows, kDim, kGroup>;
@@ -345,17 +349,29 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
     const int64_t query_head = int64_t{part.head} * work.group + first_query;
 
     // Round r of the warp is round r * kWarps + warp of the part.
+    Strip found;
+    int32_t found_shift = 0;
     const auto find = [&](int round) {
       const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
-      return FindStrip<kRows>(work, part, of_part * Shape::kStrips + lane % Shape::kStrips);
+      const int index = of_part * Shape::kStrips + lane % Shape::kStrips;
+      found = FindStrip<kRows>(work, part, index);
+      if constexpr (kListed == Listed::kMove) found_shift = ShiftOf(work, part, index);
     };
-    Strip found = find(0);
     Round<kRows, kDim, kGroup> now;
     Strip strip[Shape::kStrips];
+    [[maybe_unused]] int32_t shift[Shape::kStrips];
+    const auto take = [&](int round) {
 #pragma unroll
-    for (int i = 0; i < Shape::kStrips; ++i) {
-      strip[i] = found.From(i);
-    }
+      for (int i = 0; i < Shape::kStrips; ++i) {
+        const int at = round % kRoundsAhead * Shape::kStrips + i;
+        strip[i] = found.From(at);
+        if constexpr (kListed == Listed::kMove) {
+          shift[i] = __shfl_sync(kAllLanes, found_shift, at);
+        }
+      }
+    };
+    find(0);
+    take(0);
     now.LoadKeys(work, strip, sub, key);
 #pragma unroll
     for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
@@ -366,15 +382,17 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
 
     for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
       float sums[Shape::kOfLane];
-      now.Products(q, sums);
+      if constexpr (kListed == Listed::kMove) {
+        const MovedQueries moved = {sub, queries, query_head * work.head_dim};
+        MovedProducts<kRows>(work, now, shift, moved, q, sums);
+      } else {
+        now.Products(q, sums);
+      }
       unsigned there = 0;  // bit i: strip i has keys
 #pragma unroll
       for (int i = 0; i < Shape::kStrips; ++i) there |= strip[i].k != nullptr ? 1u << i : 0u;
-      if ((round + 1) % kRoundsAhead == 0) found = find(round + 1);
-#pragma unroll
-      for (int i = 0; i < Shape::kStrips; ++i) {
-        strip[i] = found.From((round + 1) % kRoundsAhead * Shape::kStrips + i);
-      }
+      if ((round + 1) % kRoundsAhead == 0) find(round + 1);
+      take(round + 1);
       now.LoadKeys(work, strip, sub, key);
       const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
       constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
@@ -414,7 +432,9 @@ cudaError_t LaunchAttendKernel(cudaStream_t stream, const AttendWork& work) {
   const int64_t parts = int64_t{work.heads} * work.parts;
   const dim3 grid(static_cast<unsigned>(std::min(parts, kOfMultiprocessor * Multiprocessors())),
                   static_cast<unsigned>(CeilDiv(work.group, kGroup)));
-  return LaunchKernel(Attend<kRows, kDim, kGroup>, grid, Shape::kWarps * kWarp, 0, stream, work);
+  const auto kernel = work.inv_freq == nullptr ? Attend<kRows, kDim, kGroup, Listed::kStay>
+                                               : Attend<kRows, kDim, kGroup, Listed::kMove>;
+  return LaunchKernel(kernel, grid, Shape::kWarps * kWarp, 0, stream, work);
 }
 
 template <Rows kRows, int kDim>

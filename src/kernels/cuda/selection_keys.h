@@ -101,6 +101,21 @@ using PlaceMember = const std::byte* SegmentPlace::*;
 cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
                       const std::byte** places, BlockTable& table);
 
+// Where a segment of a head group lies, and the position of its first key.
+struct PlacedSegment {
+  const std::byte* slab;
+  int64_t position;
+};
+// Brings the segments of `keys` into a table in device memory.
+cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSegment* to);
+
+// The positions by which a listed block is rotated on, that and all behind it being `left` blocks.
+__device__ inline int32_t MoveShift(int64_t end, int left, int64_t segment_position, int block,
+                                    int block_slots) {
+  const int64_t from = segment_position + int64_t{block} * block_slots;
+  return static_cast<int32_t>(end - int64_t{left} * block_slots - from);
+}
+
 // Whether rows of parameters lie on 16 bytes.
 inline bool ParamsAligned(const BlockedKeys& keys) {
   return keys.params_offset % 16 == 0 && keys.params_page_stride % 16 == 0 &&

@@ -117,9 +117,7 @@ cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
   const BlockedKeys& keys = item.keys;
   const PageFormat& format = shape.format;
   const BlockMove& move = item.move;
-  if (item.rows < 0 || item.rows * shape.group > std::numeric_limits<int32_t>::max() / 2 ||
-      (move.inv_freq != nullptr &&
-       (move.rotary_dim % 2 != 0 || move.rotary_dim < 0 || move.rotary_dim > format.head_dim))) {
+  if (item.rows < 0 || item.rows * shape.group > std::numeric_limits<int32_t>::max() / 2) {
     return cudaErrorInvalidValue;
   }
   if (item.rows == 0) return cudaSuccess;

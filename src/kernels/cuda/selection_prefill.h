@@ -16,12 +16,6 @@
 
 namespace headway::cuda {
 
-// Where a segment of a head group lies, and the position of its first key.
-struct PlacedSegment {
-  const std::byte* slab;
-  int64_t position;
-};
-
 struct ListedWork : TileRows {
   const int32_t* listed;
   const int32_t* counts;
@@ -86,13 +80,12 @@ __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& li
                        int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
   const std::byte* params = place.slab + work.params_offset + page * work.params_page_stride +
                             in_group * work.params_head_stride;
-  const int64_t to = work.end - int64_t{list.count - at} * work.block_slots;
-  const int64_t from = place.position + int64_t{block} * work.block_slots;
-  return {k, params, slot, work.inv_freq == nullptr ? 0 : static_cast<int32_t>(to - from)};
+  const int32_t shift =
+      work.inv_freq == nullptr
+          ? 0
+          : MoveShift(work.end, list.count - at, place.position, block, work.block_slots);
+  return {k, params, slot, shift};
 }
-
-// Brings the segments of `keys` into a table in device memory.
-cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSegment* to);
 
 // On tensor cores, in so much shared memory: queries and pages of one dtype of 16 bits, kType, or
 // encoded pages.
