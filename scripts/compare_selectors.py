@@ -10,8 +10,7 @@ import math
 import subprocess
 import sys
 
-COLOURS = {"pages": "#1f6f54", "pages-twice": "#2d5fb4", "quest": "#b4552d"}
-FLAGS = {"pages-twice": ["--selector", "pages", "--sparse-looks", "2"]}
+COLOURS = {"pages": "#1f6f54", "quest": "#b4552d"}
 
 
 def measure(options, selector, share):
@@ -20,8 +19,7 @@ def measure(options, selector, share):
         sys.exit(f"1/{share} of {options.context} keys is less than sink and recent keys")
     command = [options.headway, "eval", "divergence", options.model, "--file", options.file,
                "--context", str(options.context), "--tokens", str(options.tokens),
-               "--windows", str(options.windows),
-               *FLAGS.get(selector, ["--selector", selector]),
+               "--windows", str(options.windows), "--selector", selector,
                "--sparse-keys", str(keys), "--sparse-sink", str(options.sink),
                "--sparse-recent", str(options.recent), "--json"] + options.more
     done = subprocess.run(command, capture_output=True, text=True)
@@ -83,7 +81,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--windows", type=int, default=1)
     parser.add_argument("--shares", default="16,8,4", help="of the keys, as 1/N")
-    parser.add_argument("--selectors", default="pages,pages-twice,quest")
+    parser.add_argument("--selectors", default="pages,quest")
     parser.add_argument("--sink", type=int, default=64)
     parser.add_argument("--recent", type=int, default=256)
     parser.add_argument("--svg", help="file for the plot")
