@@ -29,7 +29,7 @@ kv::SelectionPolicy PolicyOf(int64_t keys, SummaryKind kind = SummaryKind::kMome
 kv::SelectionPolicy TwoLooks(int64_t keys) {
   kv::SelectionPolicy policy = PolicyOf(keys);
   policy.summary.sketch = SketchKind::kTwoBits;
-  policy.candidates = 3 * keys;
+  policy.breadth = 3;
   return policy;
 }
 
@@ -174,13 +174,29 @@ TEST_P(Selection, ASecondLookChooses) {
   config.selection = TwoLooks(24);
   const LogitRows twice = RunTokens(*model, config, tokens, 10);
   EXPECT_NE(once.back(), twice.back());
-  config.selection.candidates = 1 << 20;
+  config.selection.breadth = 1 << 20;
   const LogitRows all = RunTokens(*model, config, tokens, 10);
-  config.selection.candidates = 330;
+  config.selection.breadth = 14;
   ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all keys are candidates");
   // As many candidates as keys are chosen: one look.
-  config.selection.candidates = 24;
+  config.selection.breadth = 1;
   ExpectSameBits(once, RunTokens(*model, config, tokens, 10), "one look");
+}
+
+// A share of the keys grows from step to step, beyond the fixed number.
+TEST_P(Selection, ABudgetMayGrowWithTheSequence) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 15);
+  config.selection = PolicyOf(64);
+  const LogitRows fixed = RunTokens(*model, config, tokens, 1);
+  config.selection = PolicyOf(8);
+  config.selection.growth = 64.0 / 330.0;
+  ExpectSameBits(fixed, RunTokens(*model, config, tokens, 1), "64 keys of 330");
+  config.selection.growth = 1.0;
+  const LogitRows all = RunTokens(*model, config, tokens, 10);
+  config.selection = {};
+  ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all keys");
 }
 
 // The summaries of a sequence that was forked and cut back are those of one that never was.

@@ -81,6 +81,7 @@ struct EngineOptions {
   int64_t sparse_keys = 2048;     // that a KV head chooses behind the sink and before recent keys
   int64_t sparse_sink = 256;      // first keys that are always read
   int64_t sparse_recent = 1024;   // last keys that are always read
+  double sparse_share = 0.0;      // of a context's keys that it chooses, where these are more
   int sparse_block = 16;          // keys of a block, that divide a page
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.

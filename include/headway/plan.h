@@ -50,7 +50,7 @@ struct Phase {
 // What decode reads where a policy selects (EngineOptions::selector).
 struct SelectionReport {
   std::string selector;
-  int64_t keys = 0;  // that a KV head chooses, on average
+  int64_t keys = 0;  // that a KV head chooses, on average, of the longest sequence
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;

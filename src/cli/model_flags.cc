@@ -147,6 +147,9 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "and greatest keys, for comparison; --sparse is pages");
   AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
             "keys that a KV head chooses for each token, on average");
+  AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
+            "share of the context's keys that it chooses where these are more than --sparse-keys")
+      ->type_name("X");
   AddNumber(app, sparse, "--sparse-sink", &engine.sparse_sink, {0, kMaxCount},
             "first keys that are always read");
   AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},

@@ -272,15 +272,16 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
-    const int64_t read = policy.sink + policy.keys + policy.recent;
+    const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
+    const int64_t read = policy.sink + policy.KeysAt(longest) + policy.recent;
     const auto block = static_cast<double>(policy.summary.block_slots);
     const int head_dim = config.shape.head_dim;
     request.selection = {
         static_cast<double>(read),
         static_cast<double>(policy.summary.code_bytes(head_dim) + SummaryFormat::scale_bytes()) /
             block};
-    if (policy.candidates > 0) {
-      const int64_t blocks = CeilDiv(policy.candidates + policy.sink + policy.recent,
+    if (policy.looks_twice()) {
+      const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
                                      int64_t{policy.summary.block_slots});
       request.selection.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(head_dim));
     }

@@ -18,14 +18,15 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   if (!policy.selects()) return std::nullopt;
   SelectionReport report;
   report.selector = SelectorName(policy.summary.kind);
-  report.keys = policy.keys;
+  const int64_t length = blueprint.layout.executor.length;
+  report.keys = policy.KeysAt(length);
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;
-  report.looks = policy.candidates > 0 ? 2 : 1;
-  report.candidates = policy.candidates;
-  const auto read = static_cast<double>(policy.keys + policy.sink + policy.recent);
-  report.share = std::min(1.0, read / static_cast<double>(blueprint.layout.executor.length));
+  report.looks = policy.looks_twice() ? 2 : 1;
+  report.candidates = policy.CandidatesAt(length);
+  const auto read = static_cast<double>(report.keys + policy.sink + policy.recent);
+  report.share = std::min(1.0, read / static_cast<double>(length));
   return report;
 }
 

@@ -135,6 +135,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                                          " tokens cannot be cut into blocks of " +
                                          std::to_string(block)});
   }
+  if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
+    return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
+  }
   if (options.sparse_looks < 1 || options.sparse_looks > 2) {
     return Wrong({Option::kSelector, " looks at blocks once or twice"});
   }
@@ -144,7 +147,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
           {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
     }
     // Eight times what is chosen (docs/decisions/selection.md).
-    policy.candidates = 8 * options.sparse_keys;
+    policy.breadth = 8;
     policy.summary.sketch = SketchKind::kTwoBits;
   }
   if (!options.head_pattern.empty()) {
@@ -152,6 +155,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;
+  policy.growth = options.sparse_share;
   policy.sink = options.sparse_sink;
   policy.recent = options.sparse_recent;
   // What every step reads lies on the device, unless the user has another place for it.

@@ -47,11 +47,16 @@ TEST(Settings, SelectionIsReadAndChecked) {
   EXPECT_EQ(policy.share, BudgetShare::kLayer);
   EXPECT_EQ(policy.keys, 2048);
   EXPECT_FALSE(policy.summary.sketched());
-  EXPECT_EQ(policy.candidates, 0);
+  EXPECT_FALSE(policy.looks_twice());
+  EXPECT_EQ(policy.KeysAt(1 << 20), 2048);
   options.sparse_looks = 2;
   policy = ReadSettings(options)->selection;
   EXPECT_TRUE(policy.summary.sketched());
-  EXPECT_EQ(policy.candidates, 8 * 2048);
+  EXPECT_EQ(policy.CandidatesAt(1 << 20), 8 * 2048);
+  options.sparse_share = 0.0625;
+  EXPECT_EQ(ReadSettings(options)->selection.KeysAt(1 << 20), 1 << 16);
+  EXPECT_EQ(ReadSettings(options)->selection.KeysAt(1 << 10), 2048);
+  options.sparse_share = 0.0;
   options.sparse_looks = 1;
   options.selector = "quest";
   policy = ReadSettings(options)->selection;
@@ -73,6 +78,8 @@ TEST(Settings, SelectionIsReadAndChecked) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_share = 1.5; }).find("between 0 and 1"),
             std::string::npos);
   const auto looks_twice = [](EngineOptions& o) { o.sparse_looks = 2; };
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.sparse_block = 4; }), "");

@@ -38,7 +38,8 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
                     {"sink", options.sparse_sink},
                     {"recent", options.sparse_recent},
                     {"block", int64_t{options.sparse_block}},
-                    {"looks", int64_t{options.sparse_looks}}}});
+                    {"looks", int64_t{options.sparse_looks}},
+                    {"share", options.sparse_share}}});
   }
   return all;
 }

@@ -75,9 +75,10 @@ class Selection {
     histograms_ = reinterpret_cast<uint32_t*>(
         take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
-    queries_ = reinterpret_cast<int16_t*>(take(all_queries_ * int64_t{1024}));
+    queries_ = reinterpret_cast<int16_t*>(
+        take(all_queries_ * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
     if (!item.looks_twice()) return;
-    HEADWAY_CHECK(summary_.sketched() && item.rows == 1);
+    HEADWAY_CHECK(summary_.sketched());
     candidates_ = item.budget.OfCandidates().Capacity(keys_.blocks, keys_.heads);
     const int64_t word = sizeof(int32_t);
     candidate_blocks_ = reinterpret_cast<int32_t*>(take(heads_ * candidates_ * word));
@@ -111,10 +112,12 @@ class Selection {
     }
     Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
     if (!item_.looks_twice()) {
-      ListHeads(item_.budget, {item_.blocks, item_.capacity, item_.counts});
+      const int64_t list = row_block_ * heads_;
+      ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
+                item_.counts + list);
       return;
     }
-    ListHeads(item_.budget.OfCandidates(), {candidate_blocks_, candidates_, candidate_counts_});
+    ListHeads(item_.budget.OfCandidates(), candidate_blocks_, candidates_, candidate_counts_);
     SecondLook(pool_, isa_, call_, item_,
                {.queries = queries_,
                 .factors = factors_.data(),
@@ -141,12 +144,6 @@ class Selection {
             .rows = std::min(kPoolRows, rows_ - in_block),
             .turn = turn};
   }
-  // Lists of all blocks of rows and heads.
-  struct Lists {
-    int32_t* blocks;
-    int64_t capacity;
-    int32_t* counts;
-  };
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
   Entries AllBlocks() const {
     return {nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end};
@@ -199,13 +196,11 @@ class Selection {
     CountCodes(AllBlocks(), codes, histogram);
   }
 
-  void ListHeads(const SelectionBudget& budget, const Lists& lists) {
+  void ListHeads(const SelectionBudget& budget, int32_t* lists, int64_t capacity, int32_t* counts) {
     const std::vector<Cut> cuts = CutsOf(budget, heads_, histograms_);
     Over(pool_, heads_, parallel_, [&](int64_t head) {
-      const int64_t list = row_block_ * heads_ + head;
-      lists.counts[list] =
-          ListEntries(AllBlocks(), codes_ + head * keys_.blocks, cuts[static_cast<size_t>(head)],
-                      lists.blocks + list * lists.capacity);
+      counts[head] = ListEntries(AllBlocks(), codes_ + head * keys_.blocks,
+                                 cuts[static_cast<size_t>(head)], lists + head * capacity);
     });
   }
 

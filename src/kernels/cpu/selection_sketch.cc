@@ -71,10 +71,7 @@ class Second {
     for (int64_t i = chunk * kChunk; i < end; ++i) {
       const int64_t block = first_.blocks[head * first_.capacity + i];
       const int64_t in_segment = block % keys.segment_blocks;
-      const std::byte* at =
-          keys.segments[static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
-                                            block / keys.segment_blocks)]
-              .summary;
+      const std::byte* at = SegmentOf(keys, head, block).summary;
       const int64_t result = head * call_.group * first_.capacity + i;
       sketch_ops_.look(
           {.head_dim = dim,

@@ -75,8 +75,10 @@ __device__ void LoadShared(const uint8_t* row, int column, uint32_t (&words)[kWo
 
 // Bytes of 0xFF where bit `bit` of a byte is set.
 __device__ uint32_t BytesOfBit(uint32_t bytes, int bit) {
-  // prmt repeats the highest bit of the bytes that its selectors name with 8 added.
-  return __byte_perm(bytes << (7 - bit), 0, 0xBA98);
+  // A selector with 8 added repeats the highest bit of the byte that it names.
+  uint32_t mask;
+  asm("prmt.b32 %0, %1, 0, 0xBA98;" : "=r"(mask) : "r"(bytes << (7 - bit)));
+  return mask;
 }
 
 // The distances of four channels of a slot, with their signs: no byte is 0, so that the sum has no

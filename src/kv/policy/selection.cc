@@ -6,6 +6,10 @@
 
 namespace headway::kv {
 
+int64_t SelectionPolicy::KeysAt(int64_t length) const {
+  return std::max(keys, static_cast<int64_t>(growth * static_cast<double>(length)));
+}
+
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                          int64_t q_position) {
   const int64_t slots = policy.summary.block_slots;
@@ -19,9 +23,11 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
     budget.far_end += std::min(old, span.blocks);
   }
   budget.far_end = std::max(budget.far_begin, budget.far_end);
-  budget.far_blocks = std::min(CeilDiv(policy.keys, slots), budget.far_end - budget.far_begin);
+  const int64_t length = q_position + 1;
+  budget.far_blocks =
+      std::min(CeilDiv(policy.KeysAt(length), slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
-  budget.candidates = CeilDiv(policy.candidates, slots);
+  budget.candidates = CeilDiv(policy.CandidatesAt(length), slots);
   return budget;
 }
 
@@ -32,10 +38,11 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   bounds.blocks = CeilDiv(length, slots);
   // A sequence with gaps may have a further block at each end of the sink and the recent keys.
   const int64_t always = CeilDiv(policy.sink, slots) + CeilDiv(policy.recent, slots) + 2;
-  bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(policy.keys, slots));
-  if (policy.candidates > 0) {
-    bounds.candidates = std::min(bounds.blocks, always + heads * CeilDiv(policy.candidates, slots));
-  }
+  const auto with = [&](int64_t keys) {
+    return std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
+  };
+  bounds.capacity = with(policy.KeysAt(length));
+  if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
   return bounds;
 }
 

@@ -16,10 +16,18 @@ struct SelectionPolicy {
   int64_t sink = 0;       // the first keys of a sequence are always read
   int64_t recent = 0;     // so are the last ones, the query's own among them
   BudgetShare share = BudgetShare::kLayer;
-  // Far keys of a KV head, on average, that a first look lists for a second one; 0: one look.
-  int64_t candidates = 0;
+  // Far keys that a KV head reads for each key of the sequence, where these are more.
+  double growth = 0.0;
+  // Candidates that a first look lists for each key that a second one chooses; 1: one look.
+  int64_t breadth = 1;
 
   bool selects() const { return summary.kept(); }
+  bool looks_twice() const { return breadth > 1; }
+  // Of a sequence of `length` tokens.
+  int64_t KeysAt(int64_t length) const;
+  int64_t CandidatesAt(int64_t length) const {
+    return looks_twice() ? breadth * KeysAt(length) : 0;
+  }
 };
 
 // Neighbouring blocks of a sequence.

@@ -36,7 +36,7 @@ TEST(SelectionPolicyTest, ASecondLookRanksTheCandidates) {
   const std::vector<BlockSpan> all = {{0, 64}};
   SelectionPolicy policy = PolicyOf(128, 32, 96);
   EXPECT_FALSE(BudgetOf(policy, all, 1023).looks_twice());
-  policy.candidates = 500;
+  policy.breadth = 4;
   const SelectionBudget budget = BudgetOf(policy, all, 1023);
   EXPECT_TRUE(budget.looks_twice());
   EXPECT_EQ(budget.OfCandidates().far_blocks, 32);
@@ -44,11 +44,23 @@ TEST(SelectionPolicyTest, ASecondLookRanksTheCandidates) {
   EXPECT_EQ(budget.OfCandidates().far_end, budget.far_end);
   EXPECT_FALSE(budget.OfCandidates().looks_twice());
   // Not more than there are.
-  policy.candidates = 5000;
+  policy.breadth = 40;
   EXPECT_EQ(BudgetOf(policy, all, 1023).OfCandidates().far_blocks, 64 - 2 - 6);
   // Neither where all of them are chosen, nor where none is.
   policy.keys = 1000;
   EXPECT_FALSE(BudgetOf(policy, all, 1023).looks_twice());
+}
+
+TEST(SelectionPolicyTest, ABudgetMayGrowWithTheSequence) {
+  SelectionPolicy policy = PolicyOf(128, 32, 96);
+  policy.growth = 0.125;
+  const std::vector<BlockSpan> all = {{0, 256}};
+  EXPECT_EQ(BudgetOf(policy, all, 1022).far_blocks, 8);  // an eighth is less
+  EXPECT_EQ(BudgetOf(policy, all, 2047).far_blocks, 16);
+  EXPECT_EQ(BudgetOf(policy, all, 4095).far_blocks, 32);
+  EXPECT_FALSE(BudgetOf(policy, all, 4095).looks_twice());
+  policy.breadth = 4;
+  EXPECT_EQ(BudgetOf(policy, all, 4095).candidates, 4 * 32);
 }
 
 TEST(SelectionPolicyTest, GapsKeepPositions) {
@@ -71,10 +83,12 @@ TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
         EXPECT_LE(all[0].blocks, bounds.blocks);
         EXPECT_LE(budget.Capacity(all[0].blocks, 4), bounds.capacity);
         EXPECT_EQ(bounds.candidates, 0);
-        policy.candidates = 3 * keys;
+        policy.breadth = 3;
+        policy.growth = 0.05;
         const SelectionBudget twice = BudgetOf(policy, all, length - 1);
         EXPECT_LE(twice.OfCandidates().Capacity(all[0].blocks, 4),
                   BoundsOf(policy, length, 4).candidates);
+        EXPECT_LE(twice.Capacity(all[0].blocks, 4), BoundsOf(policy, length, 4).capacity);
       }
     }
   }
