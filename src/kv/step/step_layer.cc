@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "kernels/items.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
 #include "kv/step/step.h"
@@ -105,21 +106,15 @@ std::array<StreamingRange, 5> Step::StreamingRanges(int entry_index, int layer) 
   const Sequence& sequence = sequences_.at(entry.place);
   const int heads = format.pattern.StreamingIn(layer);
   HEADWAY_CHECK(heads > 0);
-  // Keys [begin, end) of a run of pages whose first holds the key at `origin`.
-  const auto part = [&](KeyRun run, int64_t origin, int64_t begin, int64_t end) {
+  // The keys at positions [begin, end), of a run that begins at or before them.
+  const auto part = [&](const KeyRun& run, int64_t begin, int64_t end) {
     if (begin >= end) return KeyRun();
-    HEADWAY_CHECK(begin >= origin);
-    const int64_t page = (begin - origin) / slots;
-    run.pages.k += page * run.pages.page_stride;
-    run.pages.v += page * run.pages.page_stride;
-    run.pages.first_slot = (begin - origin) % slots;
-    run.pages.count = end - begin;
-    run.pages.readable -= page * slots;
-    run.position = begin;
-    return run;
+    HEADWAY_CHECK(begin >= run.position);
+    return KeysOf(format.page, run, 0, begin - run.position, end - begin);
   };
-  const auto closed_run = [&](std::byte* area, int64_t area_pages) {
+  const auto closed_run = [&](std::byte* area, int64_t area_pages, int64_t first_page) {
     KeyRun run;
+    run.position = first_page * slots;
     const int64_t stride = cache_.streaming->row_stride();
     run.pages = {.k = area,
                  .v = area + heads * stride,
@@ -136,15 +131,15 @@ std::array<StreamingRange, 5> Step::StreamingRanges(int entry_index, int layer) 
   // of a decode step needs no window behind it.
   const int64_t oldest = std::max(sink, entry.before - format.pattern.recent + 1);
   const bool windowed = entry.tokens > 1;
-  const KeyRun sinks = closed_run(cache_.streaming->Sink(entry.place, layer), pages.sink());
-  const KeyRun recent = closed_run(
-      cache_.streaming->Recent(entry.place, layer, sequence.recent_area), pages.recent());
-  const int64_t recent_origin = sequence.recent_first * slots;
-  return {{{part(sinks, 0, 0, std::min(sink, closed)), false},
-           {part(sinks, 0, oldest, std::min(sink_end, closed)), windowed},
-           {part(recent, recent_origin, std::max(sink_end, oldest), closed), windowed},
-           {part(tail, closed, closed, std::min(sink, end)), false},
-           {part(tail, closed, std::max(closed, oldest), end), windowed}}};
+  const KeyRun sinks = closed_run(cache_.streaming->Sink(entry.place, layer), pages.sink(), 0);
+  const KeyRun recent =
+      closed_run(cache_.streaming->Recent(entry.place, layer, sequence.recent_area), pages.recent(),
+                 sequence.recent_first);
+  return {{{part(sinks, 0, std::min(sink, closed)), false},
+           {part(sinks, oldest, std::min(sink_end, closed)), windowed},
+           {part(recent, std::max(sink_end, oldest), closed), windowed},
+           {part(tail, closed, std::min(sink, end)), false},
+           {part(tail, std::max(closed, oldest), end), windowed}}};
 }
 
 }  // namespace headway::kv

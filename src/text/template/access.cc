@@ -57,7 +57,7 @@ Value FindIndex(Runtime& rt, const Value& object, int64_t index) {
     const std::string& text = object.text();
     const bool ascii = length == static_cast<int64_t>(text.size());
     const size_t offset = ascii ? at : CharOffset(text, index);
-    return rt.Str(text.substr(offset, CharBytes(text, offset)), object.markup());
+    return rt.StrLike(object, text.substr(offset, CharBytes(text, offset)));
   }
   const auto* items = object.As<Items>();
   return items != nullptr && items->range() ? items->items()[at] : Value::Missing();
@@ -113,7 +113,7 @@ Value SliceText(Runtime& rt, const Value& value, const Cut& cut) {
       result += characters[static_cast<size_t>(cut.start + i * cut.step)].text();
     }
   }
-  return rt.Str(std::move(result), value.markup());
+  return rt.StrLike(value, std::move(result));
 }
 
 }  // namespace

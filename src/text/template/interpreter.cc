@@ -234,12 +234,8 @@ class Interpreter {
 
   // What filter and call blocks write, which jinja2 does not turn into text.
   void AppendBlock(const Value& value, std::string* out) {
-    if (rt_.failed()) return;
-    if (value.string()) {
-      AppendStr(rt_, value, out);
-    } else {
-      rt_.Fail("a block gives '{}', not a string", TypeName(value));
-    }
+    if (!value.string()) rt_.Fail("a block gives '{}', not a string", TypeName(value));
+    if (!rt_.failed()) AppendStr(rt_, value, out);
   }
 
   // --- macros ---

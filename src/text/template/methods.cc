@@ -34,11 +34,6 @@ const std::string& Scan(Runtime& rt, const Value& self) {
   return self.text();
 }
 
-// A string of the same kind as `self`: Markup stays Markup.
-Value Like(Runtime& rt, const Value& self, std::string_view text) {
-  return rt.Str(std::string(text), self.markup());
-}
-
 // Fails unless the value is a string.
 std::string_view TextOf(Runtime& rt, const Value& value) {
   if (value.string()) return value.text();
@@ -53,7 +48,7 @@ Value SoftStr(Runtime& rt, const Value& value) { return value.string() ? value :
 template <std::string (*kMap)(std::string_view)>
 Value MapText(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   const Value text = SoftStr(rt, self);
-  return rt.failed() ? Value() : Like(rt, text, kMap(Scan(rt, text)));
+  return rt.failed() ? Value() : rt.StrLike(text, kMap(Scan(rt, text)));
 }
 
 // isalpha and the like: no empty text, and every character.
@@ -105,7 +100,7 @@ Value JoinMethod(Runtime& rt, const Value& self, const Arguments& args) {
     joined += text.text();
     if (!rt.CheckSize(joined.size())) return {};
   }
-  return Like(rt, self, joined);
+  return rt.StrLike(self, std::move(joined));
 }
 
 Value ReplaceMethod(Runtime& rt, const Value& self, const Arguments& args) {
@@ -125,7 +120,7 @@ Value SplitMethod(Runtime& rt, const Value& self, const Arguments& args) {
   }
   std::vector<Value> items;
   for (const std::string_view part : SplitText(rt, Scan(rt, self), separator, max_split)) {
-    items.push_back(Like(rt, self, part));
+    items.push_back(rt.StrLike(self, std::string(part)));
   }
   return rt.List(std::move(items));
 }
@@ -204,12 +199,12 @@ Value IndentFilter(Runtime& rt, const Value& self, const Arguments& args) {
     result += line;
     if (!rt.CheckSize(result.size())) return {};
   }
-  return rt.Str(std::move(result), self.markup());
+  return rt.StrLike(self, std::move(result));
 }
 
 Value SafeFilter(Runtime& rt, const Value& self, const Arguments& /*args*/) {
   const Value text = ToStr(rt, self);
-  return rt.failed() ? Value() : rt.Str(text.text(), true);
+  return rt.failed() ? Value() : rt.Markup(text.text());
 }
 
 template <Value (*kConvert)(Runtime&, const Value&)>

@@ -50,7 +50,7 @@ Value AddTexts(Runtime& rt, const Value& left, const Value& right) {
   const Value safe_left = Escape(rt, left);
   const Value safe_right = Escape(rt, right);
   if (rt.failed()) return {};
-  return rt.Str(safe_left.text() + safe_right.text(), true);
+  return rt.Markup(safe_left.text() + safe_right.text());
 }
 
 Value AddSequences(Runtime& rt, const Value& left, const Value& right) {
@@ -68,7 +68,7 @@ Value Repeat(Runtime& rt, const Value& value, int64_t count) {
       text += once;
       if (!rt.CheckSize(text.size())) return {};
     }
-    return rt.Str(std::move(text), value.markup());
+    return rt.StrLike(value, std::move(text));
   }
   const std::vector<Value>& once = value.items();
   std::vector<Value> items;
@@ -252,7 +252,7 @@ Value Escape(Runtime& rt, const Value& value) {
     const size_t at = kSpecial.find(c);
     escaped += at == kSpecial.npos ? std::string_view(&c, 1) : kNames[at];
   }
-  return rt.Str(std::move(escaped), true);
+  return rt.Markup(std::move(escaped));
 }
 
 }  // namespace headway::jinja

@@ -54,9 +54,13 @@ bool Runtime::CheckSize(size_t bytes) {
   return !failed();
 }
 
-Value Runtime::Str(std::string text, bool markup) {
+Value Runtime::StrLike(const Value& like, std::string text) {
+  return like.markup() ? Markup(std::move(text)) : Str(std::move(text));
+}
+
+Value Runtime::MakeText(std::string text, TextKind kind) {
   if (!CheckSize(text.size()) || !Charge(1 + text.size() / kCopyBytesPerStep)) return {};
-  return Value(Kind::kString, std::make_shared<Text>(std::move(text), markup));
+  return Value(Kind::kString, std::make_shared<Text>(std::move(text), kind));
 }
 
 bool Runtime::CheckDepth(int depth) {

@@ -83,7 +83,10 @@ class Runtime {
   // False (and failed) when a string of that many bytes would be over the limit.
   bool CheckSize(size_t bytes);
 
-  Value Str(std::string text, bool markup = false);
+  Value Str(std::string text) { return MakeText(std::move(text), TextKind::kPlain); }
+  Value Markup(std::string text) { return MakeText(std::move(text), TextKind::kMarkup); }
+  // Of the kind of `like`.
+  Value StrLike(const Value& like, std::string text);
   Value List(std::vector<Value> items) { return MakeSequence(Kind::kList, std::move(items)); }
   Value Tuple(std::vector<Value> items) { return MakeSequence(Kind::kTuple, std::move(items)); }
   Value MakeSequence(Kind kind, std::vector<Value> items);
@@ -106,6 +109,7 @@ class Runtime {
  private:
   friend class Nested;
   Failure Keep(StatusCode code, std::string_view message);
+  Value MakeText(std::string text, TextKind kind);
   bool CheckDepth(int depth);
 
   const std::string name_;

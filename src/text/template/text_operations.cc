@@ -141,7 +141,7 @@ Value ReplaceText(Runtime& rt, const Value& self, std::string_view old,
     position += bytes;
   }
   result += text.substr(position);
-  return rt.Str(std::move(result), self.markup());
+  return rt.StrLike(self, std::move(result));
 }
 
 std::vector<std::string_view> SplitLines(std::string_view text) {
@@ -183,7 +183,7 @@ Value StripChars(Runtime& rt, const Value& self, const Value& chars, Sides sides
   if (chars.none()) {
     if (left) text = unicode::StripLeft(text);
     if (right) text = unicode::StripRight(text);
-    return rt.Str(std::string(text), self.markup());
+    return rt.StrLike(self, std::string(text));
   }
   if (!chars.string()) return rt.Fail("strip() needs none or a string");
   const std::string& set = chars.text();
@@ -199,7 +199,7 @@ Value StripChars(Runtime& rt, const Value& self, const Value& chars, Sides sides
     if (!InSet(set, text.substr(before))) break;
     text = text.substr(0, before);
   }
-  return rt.Str(std::string(text), self.markup());
+  return rt.StrLike(self, std::string(text));
 }
 
 Value FormatPercent(Runtime& rt, const Value& text_value, const Value& values) {

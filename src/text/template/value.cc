@@ -43,7 +43,7 @@ Value Value::Of(std::shared_ptr<Object> object) {
 const std::string& Value::text() const { return static_cast<const Text&>(*object_).text; }
 
 bool Value::markup() const {
-  return kind_ == Kind::kString && static_cast<const Text&>(*object_).markup;
+  return kind_ == Kind::kString && static_cast<const Text&>(*object_).kind == TextKind::kMarkup;
 }
 
 const std::vector<Value>& Value::items() const {

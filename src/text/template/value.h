@@ -118,13 +118,15 @@ class Value {
   std::shared_ptr<Object> object_;
 };
 
+enum class TextKind : uint8_t { kPlain, kMarkup };
+
 // The heap part of str and of Undefined (its message).
 class Text : public Object {
  public:
-  explicit Text(std::string value, bool is_markup = false)
-      : text(std::move(value)), markup(is_markup) {}
+  explicit Text(std::string value, TextKind of_kind = TextKind::kPlain)
+      : text(std::move(value)), kind(of_kind) {}
   const std::string text;
-  const bool markup;
+  const TextKind kind;
 };
 
 // The heap part of list and tuple.

@@ -90,18 +90,22 @@ class Lowercase : public NormalizerStep {
 
 class Strip : public NormalizerStep {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  struct Ends {
+    bool left = false;
+    bool right = false;
+  };
+  explicit Strip(const Ends& ends) : ends_(ends) {}
 
   Status Apply(Piece* piece, PieceWork*) const override {
     const std::string_view text = piece->text;
     size_t begin = 0;
-    while (left_ && begin < text.size()) {
+    while (ends_.left && begin < text.size()) {
       size_t next = begin;
       if (!unicode::IsWhitespace(NextCharacter(text, &next))) break;
       begin = next;
     }
     size_t end = text.size();
-    while (right_ && end > begin) {
+    while (ends_.right && end > begin) {
       size_t length = 0;
       if (!unicode::IsWhitespace(LastCharacter(text.substr(0, end), &length))) break;
       end -= length;
@@ -111,8 +115,7 @@ class Strip : public NormalizerStep {
   }
 
  private:
-  bool left_;
-  bool right_;
+  Ends ends_;
 };
 
 Status AddReplace(const JsonNode& node, Steps* steps) {
@@ -129,7 +132,7 @@ Status AddStrip(const JsonNode& node, Steps* steps) {
   if (!left.ok()) return left.status();
   const Result<bool> right = node.Bool("strip_right", true);
   if (!right.ok()) return right.status();
-  steps->push_back(std::make_shared<Strip>(*left, *right));
+  steps->push_back(std::make_shared<Strip>(Strip::Ends{.left = *left, .right = *right}));
   return OkStatus();
 }
 

@@ -103,7 +103,7 @@ std::string CharacterSet::Expression() const {
   return "(?:(?!" + Positive() + ")(?s:.))";
 }
 
-CharacterSet ShorthandSet(char letter, bool in_class) {
+CharacterSet ShorthandSet(char letter, Place place) {
   CharacterSet set;
   switch (letter) {
     case 's':
@@ -123,7 +123,7 @@ CharacterSet ShorthandSet(char letter, bool in_class) {
       set.AddRange(0x1F130, 0x1F149);
       set.AddRange(0x1F150, 0x1F169);
       set.AddRange(0x1F170, 0x1F189);
-      if (!in_class) set.AddItems("\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}");
+      if (place == Place::kOutside) set.AddItems("\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}");
   }
   return set;
 }

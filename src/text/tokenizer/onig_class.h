@@ -35,8 +35,9 @@ class CharacterSet {
 };
 
 // \s, \w, \d or \h (a hexadecimal digit), by its letter. Oniguruma's \w outside of classes also
-// matches the superscripts and fractions of Latin-1: `in_class` says where it stands.
-CharacterSet ShorthandSet(char letter, bool in_class);
+// matches the superscripts and fractions of Latin-1.
+enum class Place { kInClass, kOutside };
+CharacterSet ShorthandSet(char letter, Place place);
 
 // \p{name}: a general category or a script; nothing for names that are not translated.
 std::optional<CharacterSet> PropertySet(std::string_view name);

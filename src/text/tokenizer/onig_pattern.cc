@@ -121,13 +121,13 @@ Status Translator::Escape() {
     case 'w':
     case 'd':
     case 'h':
-      Atom(ShorthandSet(letter, false).Expression());
+      Atom(ShorthandSet(letter, Place::kOutside).Expression());
       return OkStatus();
     case 'S':
     case 'W':
     case 'D':
     case 'H': {
-      CharacterSet set = ShorthandSet(static_cast<char>(AsciiLower(c)), false);
+      CharacterSet set = ShorthandSet(static_cast<char>(AsciiLower(c)), Place::kOutside);
       set.Negate();
       Atom(set.Expression());
       return OkStatus();
@@ -141,7 +141,7 @@ Status Translator::Escape() {
     }
     case 'b':
     case 'B': {
-      const std::string word = ShorthandSet('w', false).Expression();
+      const std::string word = ShorthandSet('w', Place::kOutside).Expression();
       const std::string_view inside = letter == 'b' ? "!" : "=";
       const std::string_view outside = letter == 'b' ? "=" : "!";
       Anchor(fmt::format("(?:(?<={0})(?{1}{0})|(?<!{0})(?{2}{0}))", word, inside, outside));

@@ -76,7 +76,7 @@ Status OnigReader::PosixBracket(CharacterSet* set) {
   const std::string_view name = pattern_.substr(at_ + 2, end - at_ - 2);
   at_ = end + 2;
   if (name == "digit" || name == "space" || name == "word") {
-    set->AddSet(ShorthandSet(name == "digit" ? 'd' : name == "space" ? 's' : 'w', true));
+    set->AddSet(ShorthandSet(name == "digit" ? 'd' : name == "space" ? 's' : 'w', Place::kInClass));
   } else if (name == "punct") {
     set->AddSet(*PropertySet("P"));
     set->AddSet(*PropertySet("S"));
@@ -111,7 +111,7 @@ Status OnigReader::ClassEscape(CharacterSet* set, char32_t* c, bool* is_set) {
   if (std::string_view("swdh").find(lower) == std::string_view::npos) {
     return Unsupported(fmt::format("\\{} in a class", letter));
   }
-  CharacterSet shorthand = ShorthandSet(lower, true);
+  CharacterSet shorthand = ShorthandSet(lower, Place::kInClass);
   if (letter != lower) shorthand.Negate();
   set->AddSet(shorthand);
   return OkStatus();

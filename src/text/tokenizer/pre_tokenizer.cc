@@ -119,14 +119,16 @@ Result<SplitBehavior> ReadBehavior(const JsonNode& node) {
 }
 class PatternSplit : public PieceStep {
  public:
-  PatternSplit(Regex pattern, SplitBehavior behavior, bool invert)
-      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+  // What the pattern matches, or what lies between its matches.
+  enum class Matches { kPattern, kBetween };
+  PatternSplit(Regex pattern, SplitBehavior behavior, Matches matches)
+      : pattern_(std::move(pattern)), behavior_(behavior), matches_(matches) {}
 
   Status Apply(const Piece& piece, PieceWork* work, std::vector<Piece>* pieces) const override {
     std::vector<Stretch>* stretches = work->stretches();
     Status status = pattern_.Split(piece.text, work->regex(), stretches);
     if (!status.ok()) return status;
-    if (invert_) {
+    if (matches_ == Matches::kBetween) {
       for (Stretch& stretch : *stretches) stretch.match = !stretch.match;
     }
     KeepStretches(piece, *stretches, behavior_, pieces);
@@ -136,7 +138,7 @@ class PatternSplit : public PieceStep {
  private:
   Regex pattern_;
   SplitBehavior behavior_;
-  bool invert_;
+  Matches matches_;
 };
 
 class CharacterSplit : public PieceStep {
@@ -181,8 +183,9 @@ class SpellBytes : public PieceStep {
 class Metaspace : public PieceStep {
  public:
   enum class Scheme { kFirst, kNever, kAlways };
-  Metaspace(std::string replacement, Scheme scheme, bool split)
-      : replacement_(std::move(replacement)), scheme_(scheme), split_(split) {
+  enum class Cut { kNone, kAtSpaces };
+  Metaspace(std::string replacement, Scheme scheme, Cut cut)
+      : replacement_(std::move(replacement)), scheme_(scheme), cut_(cut) {
     size_t offset = 0;
     character_ = NextCharacter(replacement_, &offset);
   }
@@ -196,7 +199,7 @@ class Metaspace : public PieceStep {
     const bool wanted =
         scheme_ == Scheme::kAlways || (scheme_ == Scheme::kFirst && marked.from_start > 0);
     if (wanted && !marked.text.starts_with(replacement_)) PrependTo(replacement_, &marked, work);
-    if (!split_) {
+    if (cut_ == Cut::kNone) {
       pieces->push_back(marked);
       return OkStatus();
     }
@@ -210,7 +213,7 @@ class Metaspace : public PieceStep {
   std::string replacement_;  // one character
   char32_t character_;
   Scheme scheme_;
-  bool split_;
+  Cut cut_;
 };
 
 Status AddSplit(const JsonNode& node, Steps* steps) {
@@ -220,7 +223,8 @@ Status AddSplit(const JsonNode& node, Steps* steps) {
   if (!behavior.ok()) return behavior.status();
   const Result<bool> invert = node.Bool("invert", false);
   if (!invert.ok()) return invert.status();
-  steps->push_back(std::make_shared<PatternSplit>(*std::move(pattern), *behavior, *invert));
+  const auto matches = *invert ? PatternSplit::Matches::kBetween : PatternSplit::Matches::kPattern;
+  steps->push_back(std::make_shared<PatternSplit>(*std::move(pattern), *behavior, matches));
   return OkStatus();
 }
 
@@ -233,8 +237,8 @@ Status AddByteLevel(const JsonNode& node, Steps* steps) {
   if (*use_regex) {
     Result<Regex> pattern = Regex::FromOniguruma(kGpt2Pattern);
     if (!pattern.ok()) return pattern.status();
-    steps->push_back(
-        std::make_shared<PatternSplit>(*std::move(pattern), SplitBehavior::kIsolated, false));
+    steps->push_back(std::make_shared<PatternSplit>(*std::move(pattern), SplitBehavior::kIsolated,
+                                                    PatternSplit::Matches::kPattern));
   }
   steps->push_back(std::make_shared<SpellBytes>());
   return OkStatus();
@@ -250,7 +254,8 @@ Status AddMetaspace(const JsonNode& node, Steps* steps) {
   const Metaspace::Scheme scheme = *name == "first"   ? Metaspace::Scheme::kFirst
                                    : *name == "never" ? Metaspace::Scheme::kNever
                                                       : Metaspace::Scheme::kAlways;
-  steps->push_back(std::make_shared<Metaspace>(*std::move(replacement), scheme, *split));
+  const Metaspace::Cut cut = *split ? Metaspace::Cut::kAtSpaces : Metaspace::Cut::kNone;
+  steps->push_back(std::make_shared<Metaspace>(*std::move(replacement), scheme, cut));
   return OkStatus();
 }
 

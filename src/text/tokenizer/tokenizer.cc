@@ -259,15 +259,6 @@ int Tokenizer::vocab_size() const {
   return std::max(parts_->model.vocabulary().max_id(), parts_->added.max_id()) + 1;
 }
 
-std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
-  const std::optional<TokenId> added = parts_->added.Find(token);
-  return added.has_value() ? added : parts_->model.vocabulary().Find(token);
-}
-
-std::string Tokenizer::IdToToken(TokenId id) const {
-  return std::string(parts_->Token(id).value_or(""));
-}
-
 bool Tokenizer::IsSpecial(TokenId id) const { return parts_->added.IsSpecial(id); }
 
 uint64_t Tokenizer::Hash() const { return parts_->hash; }

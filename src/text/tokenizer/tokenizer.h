@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,9 +44,6 @@ class Tokenizer {
 
   // One more than the largest id.
   int vocab_size() const;
-  std::optional<TokenId> TokenToId(std::string_view token) const;
-  // As it stands in the vocabulary ("Ġthe"); empty for an id that is no token.
-  std::string IdToToken(TokenId id) const;
   bool IsSpecial(TokenId id) const;
 
   // Of the text of tokenizer.json and of what the config changed: the same in every run and
