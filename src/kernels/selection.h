@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "device/device.h"
 #include "kernels/attention.h"
+#include "kernels/elementwise.h"
 #include "kernels/pages.h"
 
 namespace headway {
@@ -53,6 +54,9 @@ constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summ
 struct SummarizeItem {
   PageRun keys;
   int heads = 1;
+  // The rotation that is undone before keys are summarised, a row for each of keys.count slots;
+  // with a rotary_dim of 0 they are summarised as they lie.
+  RopeTable rotated = {};
   std::byte* codes = nullptr;  // of the first block of the first head
   float* scales = nullptr;
   int64_t codes_head_stride = 0;   // in bytes
@@ -64,6 +68,7 @@ struct SummarizeItem {
 struct SegmentPlace {
   const std::byte* slab = nullptr;
   const std::byte* summary = nullptr;
+  int64_t position = 0;  // of its first key; read where listed blocks are moved (BlockMove)
 };
 
 // The blocks of one sequence and layer that may be chosen, the same number of every head, counted
@@ -114,46 +119,86 @@ struct SelectionBudget {
   }
 };
 
-// A decode query's choice: q [heads, group, head_dim] in the activations' dtype, rotated.
+// The rows of a prefill choose in blocks of kSelectRows rows, counted from the item's first. Each
+// kPoolRows neighbouring rows of such a block are scored as one query, by the means of their
+// channels and the means of the squares of these; a block's share for a query head is the largest
+// of those of the pooled queries. Decode has one row, which is its own pool.
+inline constexpr int64_t kSelectRows = 64;
+inline constexpr int64_t kPoolRows = 8;
+
+// A choice by q [rows, heads, group, head_dim] in the activations' dtype, rotated.
 struct SelectItem {
   const void* q = nullptr;
+  int64_t q_stride = 0;  // elements between rows
+  int64_t rows = 1;
+  // How each row is rotated, beside what it is already, before it is scored; with a rotary_dim of 0
+  // it is scored as it is.
+  RopeTable turn = {};
   BlockedKeys keys;
   SelectionBudget budget;
-  // Written: the listed blocks of each head, ascending, and how many they are. Device memory.
-  int32_t* blocks = nullptr;     // [heads, capacity]
+  // Written: the listed blocks of each block of rows and head, ascending, and how many they are.
+  // Device memory.
+  int32_t* blocks = nullptr;     // [row blocks, heads, capacity]
   int64_t capacity = 0;          // at least budget.Capacity
-  int32_t* counts = nullptr;     // [heads]
+  int32_t* counts = nullptr;     // [row blocks, heads]
   std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
+
+  int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
 };
 
-// The same query's attention to what is listed. The states of a head are those of every
-// `split` listed keys, part p at p * o_part_stride and p * lse_part_stride, as in AttentionItem;
-// parts behind a head's list are written too: lse is -inf, and o is not touched.
+// Listed blocks that are attended to as if they followed one another up to `end`, the position
+// behind the last block of the keys: block i of a list of n is rotated on by the difference of
+// end - (n - i) * block_slots and the position at which it lies (Xiao et al., "StreamingLLM", 2024;
+// "InfiniteHiP", appendix D). So no distance is larger than the number of keys that are read.
+struct BlockMove {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2]; null: blocks stay where they are
+  int rotary_dim = 0;
+  int64_t end = 0;
+};
+
+// The same rows' attention to what their block of rows lists; every row sees every listed key. In
+// decode the states of a head are those of every `split` listed keys, part p at p * o_part_stride
+// and p * lse_part_stride, as in AttentionItem; parts behind a head's list are written too: lse is
+// -inf, and o is not touched. With more rows than one, split is 0, and there is one state of a row,
+// which is written, or merged into what is there; of an empty list it is that of no keys: lse is
+// -inf, and o is 0.
 struct AttendBlocksItem {
   const void* q = nullptr;
+  int64_t q_stride = 0;
+  int64_t rows = 1;
+  BlockMove move = {};
   BlockedKeys keys;
   const int32_t* blocks = nullptr;  // as SelectItem
   int64_t capacity = 0;
   const int32_t* counts = nullptr;
-  int64_t split = 0;   // a multiple of block_slots
-  int parts = 0;       // at least CeilDiv(capacity * block_slots, split)
-  float* o = nullptr;  // [heads, group, head_dim]
+  int64_t split = 0;     // a multiple of block_slots; 0 with more rows than one
+  int parts = 0;         // at least CeilDiv(capacity * block_slots, split)
+  float* o = nullptr;    // [rows, heads, group, head_dim]
+  int64_t o_stride = 0;  // between rows
   int64_t o_part_stride = 0;
-  float* lse = nullptr;  // [heads, group]
+  float* lse = nullptr;  // [rows, heads, group]
+  int64_t lse_stride = 0;
   int64_t lse_part_stride = 0;
+  bool merge = false;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
 };
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head and segments
-// of all head groups.
-constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments) {
+// Pooled queries of a block of rows, of an item's `rows`.
+constexpr int64_t PoolsOf(int64_t rows) {
+  return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
+}
+
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
+// all head groups, and rows. Blocks of rows are scored one after the other.
+constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
+                                     int64_t rows = 1) {
   constexpr int64_t kLine = 256;
-  const int64_t query_heads = int64_t{heads} * group;
-  return RoundUp(query_heads * blocks * int64_t{sizeof(float)}, kLine) +      // scores
+  const int64_t queries = int64_t{heads} * group * PoolsOf(rows);
+  return RoundUp(queries * blocks * int64_t{sizeof(float)}, kLine) +          // scores
          RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
          RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
          RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
-         RoundUp(query_heads * int64_t{1024}, kLine);                         // queries, and sums
+         RoundUp(queries * int64_t{1024}, kLine);                             // queries, and sums
 }
 
 class SelectionKernels {

@@ -45,13 +45,23 @@ inline constexpr float kVarianceLevels = 255.0f;  // variances
 inline constexpr float kQueryLevels = 32767.0f;   // queries, and their squares
 
 // --- Queries: codes of q and of its squares, 16 bits each, with the factors that make scores of
-// products of codes.
+// products of codes. Of neighbouring rows that are pooled, these are the sums over the rows in
+// their order, times 1.0f / rows, of q and of its squares.
 struct QueryFactors {
   float first = 0;   // times a block's first scale and the sum of products with its first row
   float second = 0;  // the same of the second row
 };
 constexpr QueryFactors MomentFactors(float q_scale, float square_scale, float scale) {
   return {q_scale * scale, square_scale * (0.5f * scale * scale)};
+}
+
+// --- Rotation of a pair of channels, each of the four products and both sums rounded.
+struct Pair {
+  float x = 0;
+  float y = 0;
+};
+constexpr Pair Rotated(const Pair& pair, float cos, float sin) {
+  return {pair.x * cos - pair.y * sin, pair.y * cos + pair.x * sin};
 }
 
 // --- A block's score for a query head. `first` and `second` are sums of products of codes.

@@ -108,11 +108,16 @@ struct Small {
     }
     return codes;
   }
-  std::vector<int32_t> List(std::vector<float> q, const SelectionBudget& budget) {
+  // The list of the first rows of q [rows, 2], turned by `turn`.
+  std::vector<int32_t> List(std::vector<float> q, const SelectionBudget& budget,
+                            const RopeTable& turn = {}) {
     const SegmentPlace place = {nullptr, memory.data()};
     std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
     int32_t count = -1;
     const SelectItem item = {.q = q.data(),
+                             .q_stride = 2,
+                             .rows = std::ssize(q) / 2,
+                             .turn = turn,
                              .keys = {.segments = {&place, 1},
                                       .heads = 1,
                                       .blocks = blocks,
@@ -175,27 +180,63 @@ TEST(SelectionTest, VarianceCounts) {
   EXPECT_THAT(small.List({1, 0}, {.far_begin = 0, .far_end = 3, .far_blocks = 1}), ElementsAre(1));
 }
 
-TEST(SelectionTest, TheDefinitionAgreesWithItselfWhereverPagesLie) {
+// Rows are scored eight at a time; a block counts as much as for the pool that wants it most.
+TEST(SelectionTest, RowsThatArePooledListWhatOneOfThePoolsWants) {
+  // Five blocks: no direction, then one for each way along both channels.
+  Small small({0, 0, 0, 0, 9, 0, 9, 0, -9, 0, -9, 0, 0, 9, 0, 9, 0, -9, 0, -9});
+  const auto list = [&](const std::vector<float>& q, int64_t count) {
+    return small.List(q, {.far_begin = 0, .far_end = 5, .far_blocks = count});
+  };
+  std::vector<float> q;  // eight rows along the first channel, then one against the second
+  for (int row = 0; row < 8; ++row) q.insert(q.end(), {1, 0});
+  q.insert(q.end(), {0, -1});
+  EXPECT_THAT(list(q, 2), ElementsAre(1, 4));
+  // Of one pool, opposite rows leave nothing of what they want.
+  q.assign({1, 0, -1, 0, 0, 1});
+  EXPECT_THAT(list(q, 1), ElementsAre(3));
+}
+
+TEST(SelectionTest, QueriesAreTurnedBeforeTheyAreScored) {
+  Small small({9, 0, 9, 0, 0, 9, 0, 9, -9, 0, -9, 0});
+  const std::vector<float> cos = {0, -1}, sin = {1, 0};
+  const SelectionBudget budget = {.far_begin = 0, .far_end = 3, .far_blocks = 1};
+  EXPECT_THAT(small.List({1, 0}, budget), ElementsAre(0));
+  EXPECT_THAT(small.List({1, 0}, budget, {cos.data(), sin.data(), 2}), ElementsAre(1));
+  EXPECT_THAT(small.List({1, 0}, budget, {cos.data() + 1, sin.data() + 1, 2}), ElementsAre(2));
+}
+
+struct Draw {
+  SelectionCase (*draw)(Random&);
+  uint64_t problems;
+};
+
+class DefinitionTest : public testing::TestWithParam<Draw> {};
+
+TEST_P(DefinitionTest, AgreesWithItselfWhereverPagesLie) {
   const std::unique_ptr<Kernels> kernels = NewRefKernels();
   const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
   const std::unique_ptr<Stream> stream = *device->NewStream(Lane::kCompute);
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= GetParam().problems; ++seed) {
     Random random(seed), same(seed), places(seed), others(seed + 1000);
-    const SelectionCase c = RandomSelectionCase(random);
+    const SelectionCase c = GetParam().draw(random);
     SCOPED_TRACE(c.Name());
     ASSERT_TRUE(kernels->SupportsSelection(c.format, c.summary, c.group));
     SelectionProblem problem(c, random, places);
-    SelectionProblem elsewhere(RandomSelectionCase(same), same, others);
+    SelectionProblem elsewhere(GetParam().draw(same), same, others);
     const std::unique_ptr<SelectionHost> host = NewSelectionHost();
     const std::vector<std::byte> actual = RunSelection(problem, *kernels, *stream, *host);
     ASSERT_EQ(problem.Disagreement({}, actual), "");
     const SelectionOutputs outputs = problem.Outputs(actual);
     ASSERT_TRUE(outputs == elsewhere.Outputs(elsewhere.Expected()));
-    for (size_t head = 0; head < outputs.counts.size(); ++head) {
-      ASSERT_LE(outputs.counts[head], c.budget.Capacity(c.blocks(), c.heads));
+    for (const int32_t count : outputs.counts) {
+      ASSERT_LE(count, c.budget.Capacity(c.blocks(), c.heads));
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, DefinitionTest,
+                         testing::Values(Draw{RandomSelectionCase, 60}, Draw{RandomMovedCase, 60},
+                                         Draw{RandomPrefillCase, 20}));
 
 }  // namespace
 }  // namespace headway

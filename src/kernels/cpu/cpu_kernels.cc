@@ -162,11 +162,16 @@ class CpuKernels : public Kernels {
                         40 * tokens * half);
     // A cosine and a sine take as long as touching some hundred bytes.
     OverRows(tokens, tokens * half * 128, [&](int64_t t) {
-      const float position = static_cast<float>(item.positions[static_cast<size_t>(t)]);
+      const int32_t position = item.positions[static_cast<size_t>(t)];
       for (int64_t i = 0; i < half; ++i) {
-        const float angle = position * item.inv_freq[i];
-        item.cos[t * half + i] = std::cos(angle) * item.scale;
-        item.sin[t * half + i] = std::sin(angle) * item.scale;
+        const double angle = RopeAngle(item.product, position, item.inv_freq[i]);
+        // A rounded angle is a float, whose cosine is that of Transformers.
+        const bool exact = item.product == RopeProduct::kExact;
+        const auto rounded = static_cast<float>(angle);
+        const float cos = exact ? static_cast<float>(std::cos(angle)) : std::cos(rounded);
+        const float sin = exact ? static_cast<float>(std::sin(angle)) : std::sin(rounded);
+        item.cos[t * half + i] = cos * item.scale;
+        item.sin[t * half + i] = sin * item.scale;
       }
     });
   }

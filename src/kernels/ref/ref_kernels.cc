@@ -91,10 +91,10 @@ class RefKernels : public Kernels {
     const int half = item.rotary_dim / 2;
     for (size_t t = 0; t < item.positions.size(); ++t) {
       for (int i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(item.positions[t]) * item.inv_freq[i];
+        const double angle = RopeAngle(item.product, item.positions[t], item.inv_freq[i]);
         const size_t at = t * static_cast<size_t>(half) + static_cast<size_t>(i);
-        item.cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)) * item.scale);
-        item.sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)) * item.scale);
+        item.cos[at] = static_cast<float>(std::cos(angle) * item.scale);
+        item.sin[at] = static_cast<float>(std::sin(angle) * item.scale);
       }
     }
   }

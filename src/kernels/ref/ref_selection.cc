@@ -2,23 +2,18 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
-#include "kernels/page_codec.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
 namespace {
 
 namespace math = selection;
-
-constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
 // Numbers as codes with one scale.
 struct CodedRow {
@@ -80,6 +75,23 @@ Summary BoxOf(const std::vector<std::vector<float>>& keys) {
           Coded(greatest, largest, math::kSignedLevels)};
 }
 
+// Which way the angles of a table turn a row.
+enum class Turn : uint8_t { kOn, kBack };
+
+// Turns `x` by row `row` of the table.
+void Rotate(const RopeTable& table, int64_t row, Turn turn, std::vector<float>& x) {
+  const int64_t half = table.rotary_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    float& low = x[static_cast<size_t>(i)];
+    float& high = x[static_cast<size_t>(i + half)];
+    const float sin = table.sin[row * half + i];
+    const math::Pair turned =
+        math::Rotated({low, high}, table.cos[row * half + i], turn == Turn::kOn ? sin : -sin);
+    low = turned.x;
+    high = turned.y;
+  }
+}
+
 // Keys of block `block` of a run's head `head`.
 std::vector<std::vector<float>> KeysOf(const PageFormat& format, int block_slots,
                                        const SummarizeItem& item, int64_t head, int64_t block) {
@@ -93,6 +105,7 @@ std::vector<std::vector<float>> KeysOf(const PageFormat& format, int block_slots
       keys.back().push_back(
           LoadAsFloat(page, at % format.page_slots * format.head_dim + i, format.dtype));
     }
+    Rotate(item.rotated, block * block_slots + slot, Turn::kBack, keys.back());
   }
   return keys;
 }
@@ -105,20 +118,6 @@ void StoreSummary(const Summary& summary, std::byte* codes, float* scales) {
   }
 }
 
-// Where block `block` of head `head` of one sequence and layer lies.
-struct BlockPlace {
-  const SegmentPlace* segment = nullptr;
-  int64_t head = 0;   // in its group
-  int64_t block = 0;  // in its segment
-};
-
-BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
-  const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
-                                           block / keys.segment_blocks);
-  HEADWAY_CHECK(segment < keys.segments.size());
-  return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
-}
-
 // --- Scores
 
 // A query head as scores see it.
@@ -128,11 +127,32 @@ struct CodedQuery {
   math::QueryFactors factors;
 };
 
-CodedQuery QueryOf(const float* q, int head_dim, float scale) {
-  const std::vector<float> row(q, q + head_dim);
-  std::vector<float> squares;
-  for (const float value : row) squares.push_back(value * value);
-  CodedQuery query{Coded(row, LargestOf(row), math::kQueryLevels),
+// Rows of q that are scored as one, [begin, end).
+struct Pool {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Query head `head` of a pool.
+CodedQuery QueryOf(const SelectItem& item, const Pool& pool, int64_t head, int head_dim,
+                   float scale) {
+  const auto dim = static_cast<size_t>(head_dim);
+  std::vector<float> mean(dim, 0.0f), squares(dim, 0.0f);
+  for (int64_t row = pool.begin; row < pool.end; ++row) {
+    const float* q = static_cast<const float*>(item.q) + row * item.q_stride + head * head_dim;
+    std::vector<float> turned(q, q + head_dim);
+    Rotate(item.turn, row, Turn::kOn, turned);
+    for (size_t i = 0; i < dim; ++i) {
+      mean[i] += turned[i];
+      squares[i] += turned[i] * turned[i];
+    }
+  }
+  const float share = 1.0f / static_cast<float>(pool.end - pool.begin);
+  for (size_t i = 0; i < dim; ++i) {
+    mean[i] *= share;
+    squares[i] *= share;
+  }
+  CodedQuery query{Coded(mean, LargestOf(mean), math::kQueryLevels),
                    Coded(squares, LargestOf(squares), math::kQueryLevels),
                    {}};
   query.factors = math::MomentFactors(query.q.scale, query.squares.scale, scale);
@@ -166,14 +186,15 @@ float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const Coded
              : math::MomentScore(query.factors, scales[0], first, scales[1], second);
 }
 
-// Each block's share for one query head, added to its worth.
-void AddShares(const std::vector<float>& scores, std::vector<float>& worth) {
+// Raises each block's share for a query head to that for one of its pooled queries.
+void RaiseShares(const std::vector<float>& scores, std::vector<float>& shares) {
   float largest = -std::numeric_limits<float>::infinity();
   for (const float score : scores) largest = score > largest ? score : largest;
   uint64_t sum = 0;
   for (const float score : scores) sum += math::ShareWeight(largest, score);
   for (size_t i = 0; i < scores.size(); ++i) {
-    worth[i] += math::ShareOf(math::ShareWeight(largest, scores[i]), sum);
+    const float share = math::ShareOf(math::ShareWeight(largest, scores[i]), sum);
+    shares[i] = share > shares[i] ? share : shares[i];
   }
 }
 
@@ -203,27 +224,44 @@ void Choose(std::vector<Candidate>& candidates, int64_t count,
   }
 }
 
-void SelectOf(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
-              const SelectItem& item) {
+// What all items of a call have in common.
+struct SelectCall {
+  const PageFormat& format;
+  const SummaryFormat& summary;
+  int group;
+  float scale;
+};
+
+// The worth of all blocks of a KV head to block `row_block` of the rows.
+std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
+                           int64_t head) {
+  const BlockedKeys& keys = item.keys;
+  const int64_t begin = row_block * kSelectRows;
+  const int64_t end = std::min(item.rows, begin + kSelectRows);
+  std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
+  for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
+    std::vector<float> shares(worth.size(), 0.0f);
+    for (int64_t row = begin; row < end; row += kPoolRows) {
+      const Pool pool = {row, std::min(end, row + kPoolRows)};
+      const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
+      std::vector<float> scores;
+      for (int64_t block = 0; block < keys.blocks; ++block) {
+        scores.push_back(ScoreOf(call.summary, keys, query, head, block));
+      }
+      RaiseShares(scores, shares);
+    }
+    for (size_t i = 0; i < worth.size(); ++i) worth[i] += shares[i];
+  }
+  return worth;
+}
+
+void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
-  HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
-                budget.far_end <= keys.blocks);
-  HEADWAY_CHECK(item.capacity >= budget.Capacity(keys.blocks, keys.heads));
   std::vector<std::vector<int32_t>> lists(static_cast<size_t>(keys.heads));
   std::vector<Candidate> candidates;
   for (int head = 0; head < keys.heads; ++head) {
-    std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
-    for (int member = 0; member < group; ++member) {
-      const int64_t row = int64_t{head} * group + member;
-      const CodedQuery query = QueryOf(static_cast<const float*>(item.q) + row * format.head_dim,
-                                       format.head_dim, scale);
-      std::vector<float> scores;
-      for (int64_t block = 0; block < keys.blocks; ++block) {
-        scores.push_back(ScoreOf(summary, keys, query, head, block));
-      }
-      AddShares(scores, worth);
-    }
+    const std::vector<float> worth = WorthOf(call, item, row_block, head);
     for (int64_t block = 0; block < keys.blocks; ++block) {
       if (block < budget.far_begin || block >= budget.far_end) {
         lists[static_cast<size_t>(head)].push_back(static_cast<int32_t>(block));
@@ -240,103 +278,20 @@ void SelectOf(const PageFormat& format, const SummaryFormat& summary, int group,
   for (int head = 0; head < keys.heads; ++head) {
     std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
     std::sort(list.begin(), list.end());
-    std::copy(list.begin(), list.end(), item.blocks + head * item.capacity);
-    item.counts[head] = static_cast<int32_t>(list.size());
-  }
-}
-
-// --- Attention
-
-struct KeyValue {
-  std::vector<double> k;
-  std::vector<double> v;
-};
-
-// Slot `slot` of a block, as numbers.
-KeyValue LoadSlot(const PageFormat& format, const BlockedKeys& keys, const BlockPlace& place,
-                  int64_t slot) {
-  const auto dim = static_cast<size_t>(format.head_dim);
-  const int64_t page = slot / format.page_slots;
-  const int64_t in_page = slot % format.page_slots;
-  const std::byte* k =
-      place.segment->slab + place.head * keys.head_stride + page * keys.page_stride;
-  const std::byte* v = k + keys.v_offset;
-  KeyValue row{std::vector<double>(dim), std::vector<double>(dim)};
-  if (format.encoding != Encoding::kNone) {
-    const std::byte* params = place.segment->slab + keys.params_offset +
-                              place.head * keys.params_head_stride + page * keys.params_page_stride;
-    DecodeKeyRow(format, k, params, in_page, row.k.data());
-    DecodeValueRow(format, v, params, in_page, row.v.data());
-    return row;
-  }
-  for (size_t i = 0; i < dim; ++i) {
-    const int64_t element = in_page * format.head_dim + static_cast<int64_t>(i);
-    row.k[i] = LoadAsFloat(k, element, format.dtype);
-    row.v[i] = LoadAsFloat(v, element, format.dtype);
-  }
-  return row;
-}
-
-// The state of one query over rows of K and V; there is at least one.
-void AttendRows(const std::vector<KeyValue>& rows, const float* q, float scale, float* o,
-                float* lse) {
-  std::vector<double> logits;
-  double max = kNoKeys;
-  for (const KeyValue& row : rows) {
-    double dot = 0;
-    for (size_t i = 0; i < row.k.size(); ++i) dot += double{q[i]} * row.k[i];
-    logits.push_back(dot * double{scale});
-    max = std::isnan(max) || max > logits.back() ? max : logits.back();
-  }
-  double sum = 0;
-  std::vector<double> sums(rows.front().v.size(), 0.0);
-  for (size_t key = 0; key < rows.size(); ++key) {
-    const double weight = std::exp(logits[key] - max);
-    sum += weight;
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * rows[key].v[i];
-  }
-  for (size_t i = 0; i < sums.size(); ++i) o[i] = static_cast<float>(sums[i] / sum);
-  *lse = static_cast<float>(max + std::log(sum));
-}
-
-// The rows of listed blocks [begin, end) of a head.
-std::vector<KeyValue> ListedRows(const PageFormat& format, int block_slots,
-                                 const AttendBlocksItem& item, int64_t head, int64_t begin,
-                                 int64_t end) {
-  std::vector<KeyValue> rows;
-  for (int64_t i = begin; i < end; ++i) {
-    const BlockPlace place = PlaceOf(item.keys, head, item.blocks[head * item.capacity + i]);
-    for (int64_t slot = 0; slot < block_slots; ++slot) {
-      rows.push_back(LoadSlot(format, item.keys, place, place.block * block_slots + slot));
-    }
-  }
-  return rows;
-}
-
-void AttendItem(const PageFormat& format, int block_slots, int group, float scale,
-                const AttendBlocksItem& item) {
-  HEADWAY_CHECK(item.split > 0 && item.split % block_slots == 0);
-  HEADWAY_CHECK(item.parts >= CeilDiv(item.capacity * block_slots, item.split));
-  const int64_t part_blocks = item.split / block_slots;
-  for (int64_t head = 0; head < item.keys.heads; ++head) {
-    for (int64_t part = 0; part < item.parts; ++part) {
-      const int64_t begin = part * part_blocks;
-      const int64_t end = std::min<int64_t>(begin + part_blocks, item.counts[head]);
-      const std::vector<KeyValue> rows = ListedRows(format, block_slots, item, head, begin, end);
-      for (int64_t row = head * group; row < (head + 1) * group; ++row) {
-        float* lse = item.lse + part * item.lse_part_stride + row;
-        if (rows.empty()) {
-          *lse = -std::numeric_limits<float>::infinity();
-          continue;
-        }
-        AttendRows(rows, static_cast<const float*>(item.q) + row * format.head_dim, scale,
-                   item.o + part * item.o_part_stride + row * format.head_dim, lse);
-      }
-    }
+    const int64_t at = row_block * keys.heads + head;
+    std::copy(list.begin(), list.end(), item.blocks + at * item.capacity);
+    item.counts[at] = static_cast<int32_t>(list.size());
   }
 }
 
 }  // namespace
+
+BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
+  const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
+                                           block / keys.segment_blocks);
+  HEADWAY_CHECK(segment < keys.segments.size());
+  return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
+}
 
 void Summarize(const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
@@ -360,14 +315,14 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
 void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
                   std::span<const SelectItem> items) {
   HEADWAY_CHECK(SelectionFits(format, summary, group));
-  for (const SelectItem& item : items) SelectOf(format, summary, group, scale, item);
-}
-
-void AttendBlocks(const PageFormat& format, const SummaryFormat& summary, int group, float scale,
-                  std::span<const AttendBlocksItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, group));
-  for (const AttendBlocksItem& item : items) {
-    AttendItem(format, summary.block_slots, group, scale, item);
+  for (const SelectItem& item : items) {
+    const SelectionBudget& budget = item.budget;
+    HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
+                  budget.far_end <= item.keys.blocks);
+    HEADWAY_CHECK(item.capacity >= budget.Capacity(item.keys.blocks, item.keys.heads));
+    for (int64_t block = 0; block < item.row_blocks(); ++block) {
+      SelectOf({format, summary, group, scale}, item, block);
+    }
   }
 }
 

@@ -59,27 +59,45 @@ const std::vector<std::byte>& SelectionProblem::Expected() {
   return expected_;
 }
 
-StateReach SelectionProblem::ReachOfPart(int64_t head, int64_t member, int64_t part,
-                                         const int32_t* list, int64_t count) const {
-  const int64_t dim = spec.format.head_dim;
+const std::vector<SelectionProblem::KeyReach>& SelectionProblem::ReachOfList(int64_t row_block,
+                                                                             int64_t head) {
+  const int64_t list = row_block * spec.heads + head;
+  const auto [found, fresh] = reaches_.try_emplace(list);
+  if (!fresh) return found->second;
   const int64_t slots = spec.summary.block_slots;
-  const int64_t part_blocks = spec.split / slots;
-  const float* q = At<float>(working, floats_) + (head * spec.group + member) * dim;
-  StateReach reach;
-  for (int64_t i = part * part_blocks; i < std::min(count, (part + 1) * part_blocks); ++i) {
-    for (int64_t slot = list[i] * slots; slot < (list[i] + 1) * slots; ++slot) {
-      const auto row = [&](bool of_keys) { return RowReach(head, slot, of_keys); };
-      const std::vector<double> k = row(true), v = row(false);
-      if (HasInfinity(k)) reach.logits = std::numeric_limits<double>::infinity();
-      double sum = 0;
-      for (int64_t j = 0; j < dim; ++j) {
-        const auto at = static_cast<size_t>(j);
-        sum += std::abs(double{q[j]}) * k[at];
-        reach.values = std::max(reach.values, v[at]);
-      }
-      reach.logits = std::max(reach.logits, std::abs(double{spec.scale}) * sum);
-      ++reach.keys;
+  const int32_t* blocks = At<int32_t>(Expected(), lists_) + list * capacity_;
+  for (int64_t i = 0; i < At<int32_t>(Expected(), counts_)[list]; ++i) {
+    for (int64_t slot = blocks[i] * slots; slot < (blocks[i] + 1) * slots; ++slot) {
+      found->second.push_back({RowReach(head, slot, true), RowReach(head, slot, false)});
     }
+  }
+  return found->second;
+}
+
+StateReach SelectionProblem::ReachOf(int64_t state, int64_t q_head) {
+  const bool decode = spec.rows == 1;
+  const int64_t row = decode ? 0 : state;
+  const std::vector<KeyReach>& all = ReachOfList(row / kSelectRows, q_head / spec.group);
+  const auto first = static_cast<size_t>(decode ? state * spec.split : 0);
+  const size_t end =
+      decode ? std::min(all.size(), first + static_cast<size_t>(spec.split)) : all.size();
+  const float* q = At<float>(working, floats_) + row * q_stride_ + q_head * spec.format.head_dim;
+  StateReach reach;
+  if (spec.merge) reach.values = 6;  // of the states that are merged into
+  for (size_t key = first; key < end; ++key) {
+    if (HasInfinity(all[key].k)) reach.logits = std::numeric_limits<double>::infinity();
+    double sum = 0, q_squares = 0, k_squares = 0;
+    for (size_t i = 0; i < all[key].k.size(); ++i) {
+      const double k = all[key].k[i];
+      sum += std::abs(double{q[i]}) * k;
+      q_squares += double{q[i]} * double{q[i]};
+      k_squares += k * k;
+      reach.values = std::max(reach.values, all[key].v[i]);
+    }
+    // A moved key has the same norm, its elements are others.
+    if (spec.move_dim > 0) sum = std::sqrt(q_squares * k_squares);
+    reach.logits = std::max(reach.logits, std::abs(double{spec.scale}) * sum);
+    ++reach.keys;
   }
   return reach;
 }
@@ -107,35 +125,46 @@ std::vector<double> SelectionProblem::RowReach(int64_t head, int64_t slot, bool 
 }
 
 std::string SelectionProblem::StateDisagreement(const AttentionPrecision& precision,
-                                                const std::vector<std::byte>& actual, int64_t part,
-                                                int64_t row) {
-  const int64_t head = row / spec.group;
-  const int32_t* list = At<int32_t>(expected_, lists_) + head * capacity_;
-  const StateReach reach =
-      ReachOfPart(head, row % spec.group, part, list, At<int32_t>(expected_, counts_)[head]);
+                                                const std::vector<std::byte>& actual, int64_t state,
+                                                int64_t q_head) {
+  const StateReach reach = ReachOf(state, q_head);
   // Logits that are infinite are added up in any order: to infinity, or to NaN.
   if (std::isinf(reach.logits)) return "";
-  const auto lse_at = static_cast<size_t>(part * lse_part_stride_ + row);
+  const auto lse_at = static_cast<size_t>(state * lse_stride_ + q_head);
   const float lse = At<float>(expected_, lse_)[lse_at];
   const StateTolerance allowed =
       ToleranceOf(precision, spec.format.head_dim, 0.0f, reach, double{lse});
   std::string wrong =
       CompareNumbers("lse", lse_at, double{lse}, At<float>(actual, lse_)[lse_at], allowed.lse);
-  const auto o_at = static_cast<size_t>(part * o_part_stride_ + row * spec.format.head_dim);
+  const auto o_at = static_cast<size_t>(state * o_stride_ + q_head * spec.format.head_dim);
   for (size_t i = o_at; i < o_at + static_cast<size_t>(spec.format.head_dim) && wrong.empty();
        ++i) {
     wrong =
         CompareNumbers("o", i, At<float>(expected_, o_)[i], At<float>(actual, o_)[i], allowed.o);
   }
   if (wrong.empty()) return "";
-  return "part " + std::to_string(part) + " query head " + std::to_string(row) + ": " + wrong;
+  return std::string(spec.rows == 1 ? "part " : "row ") + std::to_string(state) + " query head " +
+         std::to_string(q_head) + ": " + wrong;
+}
+
+std::string SelectionProblem::NameAt(int64_t at) const {
+  const auto within = [&](int64_t begin, int64_t count) {
+    return at >= begin && at < begin + row_blocks() * count * int64_t{sizeof(int32_t)};
+  };
+  const char* what = within(lists_, spec.heads * capacity_) ? "a list"
+                     : within(counts_, spec.heads)          ? "a count"
+                     : at < q_                              ? "a summary"
+                                                            : "what no result owns";
+  return std::string(what) + " differs at byte " + std::to_string(at);
 }
 
 std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,
                                            const std::vector<std::byte>& actual) {
   const std::vector<std::byte>& expected = Expected();
-  std::vector<bool> agrees(static_cast<size_t>(parts_ * query_heads()), false);
-  const auto state_bytes = [&](int64_t stride) { return parts_ * stride * int64_t{sizeof(float)}; };
+  std::vector<bool> agrees(static_cast<size_t>(states() * query_heads()), false);
+  const auto state_bytes = [&](int64_t stride) {
+    return states() * stride * int64_t{sizeof(float)};
+  };
   for (int64_t at = 0; at < std::ssize(expected); ++at) {
     const auto within = [&](int64_t begin, int64_t bytes) {
       return at >= begin && at < begin + bytes;
@@ -144,25 +173,18 @@ std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,
         within(scratch_, scratch_bytes_)) {
       continue;
     }
-    const bool is_o = within(o_, state_bytes(o_part_stride_));
-    const bool is_lse = within(lse_, state_bytes(lse_part_stride_));
+    const bool is_o = within(o_, state_bytes(o_stride_));
+    const bool is_lse = within(lse_, state_bytes(lse_stride_));
     const int64_t element = (at - (is_o ? o_ : lse_)) / int64_t{sizeof(float)};
-    const int64_t stride = is_o ? o_part_stride_ : lse_part_stride_;
-    const int64_t row_elements = is_o ? spec.format.head_dim : 1;
-    const int64_t row = (is_o || is_lse) ? element % stride / row_elements : query_heads();
-    if (row < query_heads()) {
-      const auto state = static_cast<size_t>(element / stride * query_heads() + row);
-      if (agrees[state]) continue;
-      const std::string wrong = StateDisagreement(precision, actual, element / stride, row);
-      if (!wrong.empty()) return wrong;
-      agrees[state] = true;
-      continue;
-    }
-    const char* what = within(lists_, spec.heads * capacity_ * int64_t{sizeof(int32_t)}) ? "a list"
-                       : within(counts_, spec.heads * int64_t{sizeof(int32_t)})          ? "a count"
-                       : at < q_ ? "a summary"
-                                 : "what no result owns";
-    return std::string(what) + " differs at byte " + std::to_string(at);
+    const int64_t stride = is_o ? o_stride_ : lse_stride_;
+    const int64_t head_elements = is_o ? spec.format.head_dim : 1;
+    const int64_t head = (is_o || is_lse) ? element % stride / head_elements : query_heads();
+    if (head >= query_heads()) return NameAt(at);
+    const auto state = static_cast<size_t>(element / stride * query_heads() + head);
+    if (agrees[state]) continue;
+    const std::string wrong = StateDisagreement(precision, actual, element / stride, head);
+    if (!wrong.empty()) return wrong;
+    agrees[state] = true;
   }
   return "";
 }
@@ -170,9 +192,9 @@ std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,
 SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory) const {
   SelectionOutputs outputs;
   const int64_t code_bytes = spec.summary.code_bytes(spec.format.head_dim);
+  const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
   for (int64_t head = 0; head < spec.heads; ++head) {
     for (int64_t block = 0; block < spec.blocks(); ++block) {
-      const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
       const std::byte* summary =
           memory.data() + summaries_[static_cast<size_t>(
                               head / spec.group_heads * group_segments() + block / segment_blocks)];
@@ -180,19 +202,23 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
                                block % segment_blocks * code_bytes;
       outputs.summaries.insert(outputs.summaries.end(), codes, codes + code_bytes);
     }
-    const int32_t count = At<int32_t>(memory, counts_)[head];
-    const int32_t* list = At<int32_t>(memory, lists_) + head * capacity_;
-    outputs.counts.push_back(count);
-    outputs.lists.insert(outputs.lists.end(), list, list + count);
-    for (int64_t row = head * spec.group; row < (head + 1) * spec.group; ++row) {
-      for (int64_t part = 0; part * spec.split < count * spec.summary.block_slots; ++part) {
-        const float* o = At<float>(memory, o_) + part * o_part_stride_ + row * spec.format.head_dim;
-        for (int64_t i = 0; i < spec.format.head_dim; ++i) {
-          outputs.states.push_back(std::bit_cast<uint32_t>(o[i]));
-        }
-        const float lse = At<float>(memory, lse_)[part * lse_part_stride_ + row];
-        outputs.states.push_back(std::bit_cast<uint32_t>(lse));
+  }
+  for (int64_t i = 0; i < row_blocks() * spec.heads; ++i) {
+    const int32_t* list = At<int32_t>(memory, lists_) + i * capacity_;
+    outputs.counts.push_back(At<int32_t>(memory, counts_)[i]);
+    outputs.lists.insert(outputs.lists.end(), list, list + outputs.counts.back());
+  }
+  for (int64_t head = 0; head < query_heads(); ++head) {
+    const int64_t listed =
+        int64_t{outputs.counts[static_cast<size_t>(head / spec.group)]} * spec.summary.block_slots;
+    const int64_t filled = spec.rows > 1 ? spec.rows : CeilDiv(listed, spec.split);
+    for (int64_t state = 0; state < filled; ++state) {
+      const float* o = At<float>(memory, o_) + state * o_stride_ + head * spec.format.head_dim;
+      for (int64_t i = 0; i < spec.format.head_dim; ++i) {
+        outputs.states.push_back(std::bit_cast<uint32_t>(o[i]));
       }
+      outputs.states.push_back(
+          std::bit_cast<uint32_t>(At<float>(memory, lse_)[state * lse_stride_ + head]));
     }
   }
   return outputs;

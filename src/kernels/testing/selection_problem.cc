@@ -17,10 +17,6 @@ namespace {
 constexpr int64_t kAlignment = 16;       // of rows, pages and what strides add up to
 constexpr int64_t kLongAlignment = 256;  // of scratch
 
-int64_t DimBytes(const SelectionCase& c) {
-  return int64_t{c.format.head_dim} * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename T>
 T* At(std::byte* memory, int64_t offset) {
   return reinterpret_cast<T*>(memory + offset);
@@ -66,6 +62,10 @@ std::string SelectionCase::Name() const {
   add("split", split);
   add("scale", scale);
   name += " keys " + std::to_string(std::log2(key_size));
+  add("rows", rows);
+  add("turn", turn_dim);
+  add("move", move_dim);
+  if (merge) name += " merge";
   if (bad_numbers) name += " bad numbers";
   return name;
 }
@@ -98,17 +98,39 @@ SelectionCase RandomSelectionCase(Random& random) {
   return c;
 }
 
+SelectionCase RandomMovedCase(Random& random) {
+  SelectionCase c = RandomSelectionCase(random);
+  const auto dim = [&] { return 2 * (1 + static_cast<int>(random.Below(c.format.head_dim / 2))); };
+  const auto all = [&] { return Pick(random, {c.format.head_dim, c.format.head_dim, dim()}); };
+  if (random.Below(4) != 0) c.turn_dim = all();
+  if (random.Below(4) != 0) c.move_dim = all();
+  return c;
+}
+
+SelectionCase RandomPrefillCase(Random& random) {
+  SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
+  c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
+  c.split = 0;
+  c.merge = random.Below(2) == 0;
+  return c;
+}
+
 SelectionProblem::SelectionProblem(const SelectionCase& c, Random& random, Random& places)
     : spec(c), plain_format_(c.format) {
   HEADWAY_CHECK(SelectionFits(c.format, c.summary, c.group));
   plain_format_.encoding = Encoding::kNone;
   capacity_ = c.budget.Capacity(c.blocks(), c.heads) + places.Below(3);
-  parts_ = static_cast<int>(CeilDiv(capacity_ * c.summary.block_slots, c.split) + places.Below(2));
+  if (c.rows == 1) {
+    parts_ =
+        static_cast<int>(CeilDiv(capacity_ * c.summary.block_slots, c.split) + places.Below(2));
+  }
   LayOut(places);
   FillKeys(random);
   if (c.bad_numbers) SpoilKeys(random);
   if (encoded()) Encode();
   FillQueries(random);
+  FillTurns(random);
+  if (c.merge) FillStates(random);
 }
 
 SelectionProblem::SlabLayout SelectionProblem::LayoutOf(const PageFormat& format,
@@ -158,16 +180,25 @@ void SelectionProblem::LayOut(Random& places) {
   }
   pages = in_pages.Poisoned();
 
-  o_part_stride_ = query_heads() * spec.format.head_dim + 4 * places.Below(3);
-  lse_part_stride_ = query_heads() + places.Below(3);
-  q_ = in_working.Take(query_heads() * DimBytes(spec));
-  floats_ = in_working.Take(query_heads() * DimBytes(spec));
-  lists_ = in_working.Take(spec.heads * capacity_ * int64_t{sizeof(int32_t)});
-  counts_ = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
-  o_ = in_working.Take(parts_ * o_part_stride_ * int64_t{sizeof(float)});
-  lse_ = in_working.Take(parts_ * lse_part_stride_ * int64_t{sizeof(float)});
-  scratch_bytes_ =
-      SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments));
+  const auto floats = [&](int64_t count) {
+    return in_working.Take(count * int64_t{sizeof(float)});
+  };
+  o_stride_ = query_heads() * spec.format.head_dim + 4 * places.Below(3);
+  lse_stride_ = query_heads() + places.Below(3);
+  q_stride_ = query_heads() * spec.format.head_dim + 8 * places.Below(3);
+  q_ = floats(spec.rows * q_stride_);
+  floats_ = floats(spec.rows * q_stride_);
+  slot_cos_ = floats(group_segments() * segment_slots() * spec.turn_dim / 2);
+  slot_sin_ = floats(group_segments() * segment_slots() * spec.turn_dim / 2);
+  row_cos_ = floats(spec.rows * spec.turn_dim / 2);
+  row_sin_ = floats(spec.rows * spec.turn_dim / 2);
+  inv_freq_ = floats(spec.move_dim / 2);
+  lists_ = in_working.Take(row_blocks() * spec.heads * capacity_ * int64_t{sizeof(int32_t)});
+  counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
+  o_ = floats(states() * o_stride_);
+  lse_ = floats(states() * lse_stride_);
+  scratch_bytes_ = SelectScratchBytes(spec.heads, spec.group, spec.blocks(),
+                                      static_cast<int64_t>(segments), spec.rows);
   scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
   working = in_working.Poisoned();
 }
@@ -233,15 +264,51 @@ void SelectionProblem::SpoilKeys(Random& random) {
 
 void SelectionProblem::FillQueries(Random& random) {
   const int64_t dim = spec.format.head_dim;
-  for (int64_t row = 0; row < query_heads(); ++row) {
+  for (int64_t at = 0; at < spec.rows * query_heads(); ++at) {
+    const int64_t row = at / query_heads() * q_stride_ + at % query_heads() * dim;
     const bool zero = random.Below(12) == 0;
-    const int64_t bad = spec.bad_numbers && random.Below(6) == 0 ? random.Below(dim) : dim;
+    const bool spoiled = spec.bad_numbers && random.Below(spec.rows == 1 ? 6 : 200) == 0;
+    const int64_t bad = spoiled ? random.Below(dim) : dim;
     for (int64_t i = 0; i < dim; ++i) {
       const float value = i == bad ? kPoison : zero ? 0.0f : random.Normal();
-      StoreFloat(working.data() + q_, row * dim + i, spec.activation, value);
-      StoreFloat(working.data() + floats_, row * dim + i, DType::kF32,
-                 LoadAsFloat(working.data() + q_, row * dim + i, spec.activation));
+      StoreFloat(working.data() + q_, row + i, spec.activation, value);
+      StoreFloat(working.data() + floats_, row + i, DType::kF32,
+                 LoadAsFloat(working.data() + q_, row + i, spec.activation));
     }
+  }
+}
+
+void SelectionProblem::FillTurns(Random& random) {
+  const auto angles = [&](int64_t count, int64_t cos, int64_t sin) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double angle = 10.0 * double{random.Normal()};
+      At<float>(working.data(), cos)[i] = static_cast<float>(std::cos(angle));
+      At<float>(working.data(), sin)[i] = static_cast<float>(std::sin(angle));
+    }
+  };
+  angles(group_segments() * segment_slots() * spec.turn_dim / 2, slot_cos_, slot_sin_);
+  angles(spec.rows * spec.turn_dim / 2, row_cos_, row_sin_);
+  for (int i = 0; i < spec.move_dim / 2; ++i) {
+    At<float>(working.data(), inv_freq_)[i] =
+        static_cast<float>(std::pow(5e5, -2.0 * i / spec.move_dim));
+  }
+  // Segments between these are not given.
+  for (int64_t i = 0; i < group_segments(); ++i) {
+    if (random.Below(3) == 0) end_ += random.Below(random.Below(2) == 0 ? 100 : 2'000'000);
+    positions_.push_back(end_);
+    end_ += std::min(segment_slots(), spec.pages * spec.format.page_slots - i * segment_slots());
+  }
+}
+
+// States to merge into, some of no keys.
+void SelectionProblem::FillStates(Random& random) {
+  for (int64_t at = 0; at < states() * query_heads(); ++at) {
+    const int64_t state = at / query_heads(), head = at % query_heads();
+    const bool none = random.Below(6) == 0;
+    At<float>(working.data(), lse_)[state * lse_stride_ + head] =
+        none ? -std::numeric_limits<float>::infinity() : 3.0f * random.Normal();
+    float* o = At<float>(working.data(), o_) + state * o_stride_ + head * spec.format.head_dim;
+    std::generate_n(o, spec.format.head_dim, [&] { return none ? kPoison : random.Normal(); });
   }
 }
 
@@ -293,9 +360,12 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
     for (const auto& [slot, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, slots - cut}}) {
       const int64_t block = slot / spec.summary.block_slots;
       std::byte* summary = memory.working + summaries_[static_cast<size_t>(i)];
+      const int64_t angles = (i % group_segments() * segment_slots() + slot) * spec.turn_dim / 2;
       items.push_back({.keys = PlainRun(memory.pages, i, slot, count),
                        .heads = static_cast<int>(std::min<int64_t>(
                            spec.group_heads, spec.heads - group * spec.group_heads)),
+                       .rotated = {At<float>(memory.working, slot_cos_) + angles,
+                                   At<float>(memory.working, slot_sin_) + angles, spec.turn_dim},
                        .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
                        .scales = At<float>(summary, scales_offset_) + 2 * block,
                        .codes_head_stride = codes_head_stride_,
@@ -308,7 +378,8 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
 std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memory) const {
   std::vector<SegmentPlace> segments;
   for (size_t i = 0; i < summaries_.size(); ++i) {
-    segments.push_back({memory.pages + slabs()[i], memory.working + summaries_[i]});
+    segments.push_back({memory.pages + slabs()[i], memory.working + summaries_[i],
+                        positions_[i % static_cast<size_t>(group_segments())]});
   }
   return segments;
 }
@@ -334,6 +405,10 @@ SelectItem SelectionProblem::Select(const SelectionMemory& memory,
                                     std::span<const SegmentPlace> segments,
                                     DType activation) const {
   return {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
+          .q_stride = q_stride_,
+          .rows = spec.rows,
+          .turn = {At<float>(memory.working, row_cos_), At<float>(memory.working, row_sin_),
+                   spec.turn_dim},
           .keys = Keys(segments),
           .budget = spec.budget,
           .blocks = At<int32_t>(memory.working, lists_),
@@ -345,18 +420,27 @@ SelectItem SelectionProblem::Select(const SelectionMemory& memory,
 AttendBlocksItem SelectionProblem::Attend(const SelectionMemory& memory,
                                           std::span<const SegmentPlace> segments,
                                           DType activation) const {
-  return {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
-          .keys = Keys(segments),
-          .blocks = At<int32_t>(memory.working, lists_),
-          .capacity = capacity_,
-          .counts = At<int32_t>(memory.working, counts_),
-          .split = spec.split,
-          .parts = parts_,
-          .o = At<float>(memory.working, o_),
-          .o_part_stride = o_part_stride_,
-          .lse = At<float>(memory.working, lse_),
-          .lse_part_stride = lse_part_stride_,
-          .scratch = memory.working + scratch_};
+  AttendBlocksItem item = {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
+                           .q_stride = q_stride_,
+                           .rows = spec.rows,
+                           .keys = Keys(segments),
+                           .blocks = At<int32_t>(memory.working, lists_),
+                           .capacity = capacity_,
+                           .counts = At<int32_t>(memory.working, counts_),
+                           .split = spec.split,
+                           .parts = parts_,
+                           .o = At<float>(memory.working, o_),
+                           .o_stride = o_stride_,
+                           .o_part_stride = o_stride_,
+                           .lse = At<float>(memory.working, lse_),
+                           .lse_stride = lse_stride_,
+                           .lse_part_stride = lse_stride_,
+                           .merge = spec.merge,
+                           .scratch = memory.working + scratch_};
+  if (spec.move_dim > 0) {
+    item.move = {At<float>(memory.working, inv_freq_), spec.move_dim, end_};
+  }
+  return item;
 }
 
 }  // namespace headway

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,10 @@ struct SelectionCase {
   float scale = 1.0f;
   float key_size = 1.0f;
   bool bad_numbers = false;        // NaN and infinity in some keys and queries
+  int64_t rows = 1;                // of queries; with more than one, split is 0
+  int turn_dim = 0;                // elements of a head that summaries turn back, and queries on
+  int move_dim = 0;                // that rotate with blocks that are moved
+  bool merge = false;              // states of rows are merged into others
   DType activation = DType::kF32;  // of the queries, whose numbers are rounded to it
 
   int64_t blocks() const { return pages * page_blocks(); }
@@ -37,8 +42,13 @@ struct SelectionCase {
   std::string Name() const;
 };
 
-// Any dtype, encoding, shape and budget. Pages, heads and parameters lie as a GPU wants them.
+// Any dtype, encoding, shape and budget, of decode. Pages, heads and parameters lie as a GPU wants
+// them.
 SelectionCase RandomSelectionCase(Random& random);
+// The same with summaries and queries that are turned, and blocks that are moved.
+SelectionCase RandomMovedCase(Random& random);
+// Queries of a prefill, turned and moved or not.
+SelectionCase RandomPrefillCase(Random& random);
 
 // Where the two pieces of a problem's memory lie: the pages, which kernels read alone, and all that
 // they work on.
@@ -50,9 +60,9 @@ struct SelectionMemory {
 // What is chosen and computed, without the places where it lies.
 struct SelectionOutputs {
   std::vector<std::byte> summaries;
-  std::vector<int32_t> lists;    // of each head in order
-  std::vector<int32_t> counts;   // [heads]
-  std::vector<uint32_t> states;  // bits of o and lse of each part and query head
+  std::vector<int32_t> lists;    // of each block of rows and head in order
+  std::vector<int32_t> counts;   // [row blocks, heads]
+  std::vector<uint32_t> states;  // bits of o and lse of each part, or row, and query head
 
   bool operator==(const SelectionOutputs& other) const = default;
 };
@@ -99,21 +109,31 @@ class SelectionProblem {
                                  const std::vector<float>& center, Random& random) const;
   void SpoilKeys(Random& random);
   void FillQueries(Random& random);
+  void FillTurns(Random& random);
+  void FillStates(Random& random);
   void Encode();
   PageRun PlainRun(std::byte* memory, int64_t segment, int64_t slot, int64_t count) const;
   int64_t PlainAt(int64_t head, int64_t slot) const;  // of K's row
   BlockedKeys Keys(std::span<const SegmentPlace> segments) const;
   // How large what is added up for each element of a row of K or V can be.
   std::vector<double> RowReach(int64_t head, int64_t slot, bool of_keys) const;
-  StateReach ReachOfPart(int64_t head, int64_t member, int64_t part, const int32_t* list,
-                         int64_t count) const;
+  struct KeyReach {
+    std::vector<double> k, v;
+  };
+  const std::vector<KeyReach>& ReachOfList(int64_t row_block, int64_t head);
+  StateReach ReachOf(int64_t state, int64_t q_head);
   std::string StateDisagreement(const AttentionPrecision& precision,
-                                const std::vector<std::byte>& actual, int64_t part, int64_t row);
+                                const std::vector<std::byte>& actual, int64_t state,
+                                int64_t q_head);
+  // What lies at a byte of the working memory that is no state's, in words.
+  std::string NameAt(int64_t at) const;
 
   int64_t head_groups() const { return CeilDiv(spec.heads, spec.group_heads); }
   int64_t group_segments() const { return CeilDiv(spec.pages, spec.segment_pages); }
   int64_t segment_slots() const { return int64_t{spec.segment_pages} * spec.format.page_slots; }
   int64_t query_heads() const { return int64_t{spec.heads} * spec.group; }
+  int64_t row_blocks() const { return CeilDiv(spec.rows, kSelectRows); }
+  int64_t states() const { return spec.rows == 1 ? parts_ : spec.rows; }
   bool encoded() const { return spec.format.encoding != Encoding::kNone; }
   const std::vector<int64_t>& slabs() const { return encoded() ? closed_slabs_ : plain_slabs_; }
 
@@ -126,10 +146,16 @@ class SelectionProblem {
   std::vector<int64_t> summaries_;  // [head groups, segments]
   int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
   int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
-  int64_t capacity_ = 0, o_part_stride_ = 0, lse_part_stride_ = 0;
+  // Angles of slots, of rows, and the frequencies of moves.
+  int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0;
+  int64_t capacity_ = 0, q_stride_ = 0;
+  int64_t o_stride_ = 0, lse_stride_ = 0;  // between states: parts in decode, or rows
   int parts_ = 0;
+  std::vector<int64_t> positions_;  // [group segments]
+  int64_t end_ = 0;
   int64_t cut_ = 0;  // pages of a segment that the first of its two items of Summarize covers
   std::vector<std::byte> expected_;
+  std::map<int64_t, std::vector<KeyReach>> reaches_;  // of lists
 };
 
 // Memory of a backend.
