@@ -10,7 +10,8 @@ import math
 import subprocess
 import sys
 
-COLOURS = {"pages": "#1f6f54", "quest": "#b4552d"}
+COLOURS = {"pages": "#1f6f54", "quest": "#b4552d", "infinitehip": "#7a4fa3", "infllm": "#a08020",
+           "oracle": "#333333", "oracle-heads": "#888888"}
 
 
 def measure(options, selector, share):
@@ -22,6 +23,8 @@ def measure(options, selector, share):
                "--windows", str(options.windows), "--selector", selector,
                "--sparse-keys", str(keys), "--sparse-sink", str(options.sink),
                "--sparse-recent", str(options.recent), "--json"] + options.more
+    if selector == "infinitehip":
+        command += ["--hip-outer-keys", "0"]  # all layers read as many
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")

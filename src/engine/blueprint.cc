@@ -272,12 +272,10 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
-    const int64_t read = policy.sink + policy.keys + policy.recent;
-    const auto block = static_cast<double>(policy.summary.block_slots);
-    request.selection = {static_cast<double>(read),
-                         static_cast<double>(policy.summary.code_bytes(config.shape.head_dim) +
-                                             SummaryFormat::scale_bytes()) /
-                             block};
+    const auto always = static_cast<double>(policy.sink + policy.recent);
+    request.selection = {always + policy.MeanKeys(config.shape.layers),
+                         policy.ScoredBytes({config.shape.dtype, basis.page_slots,
+                                             config.shape.head_dim, basis.encoding})};
     if (settings.placement == kv::PlacementKind::kRecent) {
       request.selection.sink = static_cast<double>(policy.sink);
       request.selection.recent = static_cast<double>(policy.recent);

@@ -17,7 +17,7 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
   if (!policy.selects()) return std::nullopt;
   SelectionReport report;
-  report.selector = SelectorName(policy.summary.kind);
+  report.selector = SelectorName(policy);
   report.keys = policy.keys;
   report.sink = policy.sink;
   report.recent = policy.recent;

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/selection_keys.h"
 #include "kernels/cpu/selection_ops.h"
 #include "kernels/selection_math.h"
 
@@ -32,13 +33,6 @@ void Over(ThreadPool& pool, int64_t tasks, bool parallel, const Fn& fn) {
   });
 }
 
-const SegmentPlace& SegmentOf(const BlockedKeys& keys, int64_t head, int64_t block) {
-  const int64_t segment =
-      head / keys.group_heads * keys.group_segments() + block / keys.segment_blocks;
-  HEADWAY_CHECK(segment < std::ssize(keys.segments));
-  return keys.segments[static_cast<size_t>(segment)];
-}
-
 // --- Choosing
 
 // What far blocks of a head are taken: those of a code above `least`, and the first `equal` of it.
@@ -50,16 +44,16 @@ struct Cut {
 // One SelectItem.
 class Selection {
  public:
-  Selection(ThreadPool& pool, const SelectionOps& ops, const SelectionCall& call,
-            const SelectItem& item)
+  Selection(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item)
       : pool_(pool),
-        ops_(ops),
+        ops_(SelectionOpsFor(isa)),
         format_(call.format),
         summary_(call.summary),
         group_(call.group),
         scale_(call.scale),
         item_(item),
         keys_(item.keys),
+        key_scores_(isa, call.format, call.summary.block_slots, item.keys),
         heads_(keys_.heads),
         query_heads_(heads_ * group_),
         chunks_(CeilDiv(keys_.blocks, kChunk)),
@@ -85,12 +79,51 @@ class Selection {
   }
 
   void Run() {
+    summary_.kept() ? CodeQueries() : PadQueries();
+    if (summary_.kind == SummaryKind::kStages) {
+      Over(pool_, heads_, parallel_, [&](int64_t head) {
+        key_scores_.Stages(head, item_.budget, codes_ + head * keys_.blocks);
+        ListHead(head, {.least = 1, .equal = keys_.blocks});
+      });
+      return;
+    }
+    ScoreAndCode();
+    const std::vector<Cut> cuts = Cuts();
+    Over(pool_, heads_, parallel_,
+         [&](int64_t head) { ListHead(head, cuts[static_cast<size_t>(head)]); });
+  }
+
+ private:
+  int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
+  float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
+  uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
+  // [query heads]
+  float* LargestOf(int64_t chunk) { return largest_.data() + chunk * query_heads_; }
+  const float* QueryOf(int64_t row) const {
+    return static_cast<const float*>(item_.q) + row * format_.head_dim;
+  }
+
+  void CodeQueries() {
     factors_.resize(static_cast<size_t>(query_heads_));
     Over(pool_, query_heads_, parallel_, [&](int64_t row) {
-      factors_[static_cast<size_t>(row)] =
-          CodeQuery(summary_.kind, static_cast<const float*>(item_.q) + row * format_.head_dim,
-                    format_.head_dim, scale_, queries_ + row * QueryCodes());
+      factors_[static_cast<size_t>(row)] = CodeQuery(summary_.kind, QueryOf(row), format_.head_dim,
+                                                     scale_, queries_ + row * QueryCodes());
     });
+  }
+
+  // Keys are multiplied with queries as they are; a row takes as much as its codes.
+  void PadQueries() {
+    auto* queries = reinterpret_cast<float*>(queries_);
+    const int64_t padded = QueryRow(format_.head_dim);
+    for (int64_t row = 0; row < query_heads_; ++row) {
+      float* end = std::copy_n(QueryOf(row), format_.head_dim, queries + row * padded);
+      std::fill(end, queries + (row + 1) * padded, 0.0f);
+    }
+    key_scores_.SetQueries(queries, group_, scale_);
+  }
+
+  // Scores of all blocks, their shares, and the codes of what they are worth.
+  void ScoreAndCode() {
     largest_.assign(static_cast<size_t>(query_heads_ * chunks_),
                     -std::numeric_limits<float>::infinity());
     Over(pool_, heads_ * chunks_, parallel_,
@@ -109,20 +142,16 @@ class Selection {
           static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
     }
     Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
-    const std::vector<Cut> cuts = Cuts();
-    Over(pool_, heads_, parallel_,
-         [&](int64_t head) { ListHead(head, cuts[static_cast<size_t>(head)]); });
   }
-
- private:
-  int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
-  float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
-  uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
-  // [query heads]
-  float* LargestOf(int64_t chunk) { return largest_.data() + chunk * query_heads_; }
 
   void ScoreChunk(int64_t head, int64_t chunk) {
     const int64_t end = std::min(keys_.blocks, (chunk + 1) * kChunk);
+    if (!summary_.kept()) {
+      const int64_t begin = chunk * kChunk;
+      key_scores_.Masses(head, begin, end, ScoresOf(head * group_) + begin, keys_.blocks,
+                         LargestOf(chunk) + head * group_);
+      return;
+    }
     for (int64_t block = chunk * kChunk; block < end;) {
       const std::byte* summary = SegmentOf(keys_, head, block).summary;
       const int64_t in_segment = block % keys_.segment_blocks;
@@ -216,6 +245,7 @@ class Selection {
   const float scale_;
   const SelectItem& item_;
   const BlockedKeys& keys_;
+  KeyScores key_scores_;
   const int64_t heads_;
   const int64_t query_heads_;
   const int64_t chunks_;
@@ -314,7 +344,7 @@ std::vector<BlocksTask> TasksOf(std::span<const AttendBlocksItem> items, int blo
 
 void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  HEADWAY_CHECK(SelectionFits(format, summary, 1) && summary.kept());
   const SelectionOps& ops = SelectionOpsFor(isa);
   const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const SummarizeItem& item : items) {
@@ -345,7 +375,8 @@ void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
                   std::span<const SelectItem> items) {
   HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
   for (const SelectItem& item : items) {
-    Selection(pool, SelectionOpsFor(isa), call, item).Run();
+    HEADWAY_CHECK(call.summary.kept() || (item.rows == 1 && item.turn.rotary_dim == 0));
+    Selection(pool, isa, call, item).Run();
   }
 }
 

@@ -157,8 +157,8 @@ void AttendParts(const Attention& call) {
 void AttendRowBlock(const Attention& call, int64_t row_block, int64_t head) {
   const AttendBlocksItem& item = call.item;
   const int dim = call.format.head_dim;
-  const std::vector<KeyValue> rows = ListedRows(
-      call, row_block, head, 0, item.counts[row_block * item.keys.heads + head]);
+  const std::vector<KeyValue> rows =
+      ListedRows(call, row_block, head, 0, item.counts[row_block * item.keys.heads + head]);
   const int64_t end = std::min(item.rows, (row_block + 1) * kSelectRows);
   for (int64_t row = row_block * kSelectRows; row < end; ++row) {
     for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/ref/ref_selection_keys.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
@@ -230,6 +231,11 @@ struct SelectCall {
   const SummaryFormat& summary;
   int group;
   float scale;
+
+  KeyScoring OfKeys(const SelectItem& item) const {
+    HEADWAY_CHECK(item.rows == 1 && item.turn.rotary_dim == 0);
+    return {format, summary.block_slots, group, scale, item};
+  }
 };
 
 // The worth of all blocks of a KV head to block `row_block` of the rows.
@@ -241,7 +247,8 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
   for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
     std::vector<float> shares(worth.size(), 0.0f);
-    for (int64_t row = begin; row < end; row += kPoolRows) {
+    if (!call.summary.kept()) RaiseShares(MassScores(call.OfKeys(item), q_head), shares);
+    for (int64_t row = begin; call.summary.kept() && row < end; row += kPoolRows) {
       const Pool pool = {row, std::min(end, row + kPoolRows)};
       const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
       std::vector<float> scores;
@@ -255,18 +262,29 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   return worth;
 }
 
+// Codes of the blocks of a KV head: a larger one is chosen before a smaller one.
+std::vector<uint32_t> CodesOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
+                              int64_t head) {
+  if (call.summary.kind == SummaryKind::kStages) return StageCodes(call.OfKeys(item), head);
+  std::vector<uint32_t> codes;
+  for (const float worth : WorthOf(call, item, row_block, head)) {
+    codes.push_back(math::WorthCode(worth));
+  }
+  return codes;
+}
+
 void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
   std::vector<std::vector<int32_t>> lists(static_cast<size_t>(keys.heads));
   std::vector<Candidate> candidates;
   for (int head = 0; head < keys.heads; ++head) {
-    const std::vector<float> worth = WorthOf(call, item, row_block, head);
+    const std::vector<uint32_t> codes = CodesOf(call, item, row_block, head);
     for (int64_t block = 0; block < keys.blocks; ++block) {
       if (block < budget.far_begin || block >= budget.far_end) {
         lists[static_cast<size_t>(head)].push_back(static_cast<int32_t>(block));
       } else {
-        candidates.push_back({math::WorthCode(worth[static_cast<size_t>(block)]), head, block});
+        candidates.push_back({codes[static_cast<size_t>(block)], head, block});
       }
     }
     if (budget.share == BudgetShare::kHead) {
@@ -295,7 +313,7 @@ BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
 
 void Summarize(const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  HEADWAY_CHECK(SelectionFits(format, summary, 1) && summary.kept());
   for (const SummarizeItem& item : items) {
     HEADWAY_CHECK(item.keys.params == nullptr);
     HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&

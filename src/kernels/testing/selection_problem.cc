@@ -17,6 +17,20 @@ namespace {
 constexpr int64_t kAlignment = 16;       // of rows, pages and what strides add up to
 constexpr int64_t kLongAlignment = 256;  // of scratch
 
+const char* KindName(SummaryKind kind) {
+  switch (kind) {
+    case SummaryKind::kMoments:
+      return " moments";
+    case SummaryKind::kBoxes:
+      return " boxes";
+    case SummaryKind::kMasses:
+      return " masses";
+    case SummaryKind::kStages:
+      return " stages";
+  }
+  return "?";
+}
+
 template <typename T>
 T* At(std::byte* memory, int64_t offset) {
   return reinterpret_cast<T*>(memory + offset);
@@ -43,7 +57,7 @@ class SelectionProblem::Arena {
 
 std::string SelectionCase::Name() const {
   std::string name = std::string(DTypeName(format.dtype)) + " " + EncodingName(format.encoding) +
-                     (summary.kind == SummaryKind::kBoxes ? " boxes" : " moments") +
+                     KindName(summary.kind) +
                      (budget.share == BudgetShare::kHead ? " by head" : " by layer");
   const auto add = [&](const char* what, auto value) {
     name += std::string(" ") + what + " " + std::to_string(value);
@@ -66,6 +80,9 @@ std::string SelectionCase::Name() const {
   add("turn", turn_dim);
   add("move", move_dim);
   if (merge) name += " merge";
+  for (const ChunkStage& stage : budget.stages) {
+    if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
+  }
   if (bad_numbers) name += " bad numbers";
   return name;
 }
@@ -104,6 +121,20 @@ SelectionCase RandomMovedCase(Random& random) {
   const auto all = [&] { return Pick(random, {c.format.head_dim, c.format.head_dim, dim()}); };
   if (random.Below(4) != 0) c.turn_dim = all();
   if (random.Below(4) != 0) c.move_dim = all();
+  return c;
+}
+
+SelectionCase RandomKeyedCase(Random& random) {
+  SelectionCase c = RandomSelectionCase(random);
+  c.summary.kind = Pick(random, {SummaryKind::kMasses, SummaryKind::kStages});
+  if (c.summary.kind == SummaryKind::kMasses) return c;
+  c.budget.share = BudgetShare::kHead;
+  int64_t blocks = 1;
+  for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
+    if (random.Below(4) == 0) continue;
+    blocks *= 2 + random.Below(4);
+    *stage = {blocks, CeilDiv(c.budget.far_blocks, blocks) + random.Below(3)};
+  }
   return c;
 }
 
@@ -199,6 +230,9 @@ void SelectionProblem::LayOut(Random& places) {
   lse_ = floats(states() * lse_stride_);
   scratch_bytes_ = SelectScratchBytes(spec.heads, spec.group, spec.blocks(),
                                       static_cast<int64_t>(segments), spec.rows);
+  if (spec.summary.kind == SummaryKind::kStages) {
+    scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
+  }
   scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
   working = in_working.Poisoned();
 }
@@ -378,7 +412,8 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
 std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memory) const {
   std::vector<SegmentPlace> segments;
   for (size_t i = 0; i < summaries_.size(); ++i) {
-    segments.push_back({memory.pages + slabs()[i], memory.working + summaries_[i],
+    segments.push_back({memory.pages + slabs()[i],
+                        spec.summary.kept() ? memory.working + summaries_[i] : nullptr,
                         positions_[i % static_cast<size_t>(group_segments())]});
   }
   return segments;

@@ -47,6 +47,8 @@ struct SelectionCase {
 SelectionCase RandomSelectionCase(Random& random);
 // The same with summaries and queries that are turned, and blocks that are moved.
 SelectionCase RandomMovedCase(Random& random);
+// Without summaries: blocks are scored by their keys.
+SelectionCase RandomKeyedCase(Random& random);
 // Queries of a prefill, turned and moved or not.
 SelectionCase RandomPrefillCase(Random& random);
 

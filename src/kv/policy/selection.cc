@@ -1,10 +1,36 @@
 #include "kv/policy/selection.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 
 namespace headway::kv {
+
+SelectionPolicy SelectionPolicy::InLayer(int layer, int layers) const {
+  SelectionPolicy policy = *this;
+  policy.outer_keys = 0;
+  if (outer_keys > 0 && (layer < kOuterLayers || layer + 1 == layers)) policy.keys = outer_keys;
+  return policy;
+}
+
+double SelectionPolicy::MeanKeys(int layers) const {
+  int64_t sum = 0;
+  for (int layer = 0; layer < layers; ++layer) sum += InLayer(layer, layers).keys;
+  return static_cast<double>(sum) / layers;
+}
+
+double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
+  if (summary.kept()) {
+    return static_cast<double>(summary.code_bytes(page.head_dim) + SummaryFormat::scale_bytes()) /
+           summary.block_slots;
+  }
+  const double key = static_cast<double>(page.closed_bytes()) / page.page_slots;
+  if (summary.kind == SummaryKind::kMasses) return key;
+  // Two keys for each halving of a chunk of the first stage; the others look at few.
+  const int64_t chunk = stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots;
+  return key * 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
+}
 
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                          int64_t q_position) {
@@ -21,6 +47,12 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   budget.far_end = std::max(budget.far_begin, budget.far_end);
   budget.far_blocks = std::min(CeilDiv(policy.keys, slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
+  for (size_t i = 0; i < policy.stages.size(); ++i) {
+    const SelectionPolicy::Stage& stage = policy.stages[i];
+    if (stage.chunk == 0) continue;
+    budget.stages[i] = {stage.chunk / slots,
+                        CeilDiv(std::max(stage.keys, policy.keys), stage.chunk)};
+  }
   return budget;
 }
 
@@ -31,7 +63,8 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   bounds.blocks = CeilDiv(length, slots);
   // A sequence with gaps may have a further block at each end of the sink and the recent keys.
   const int64_t always = CeilDiv(policy.sink, slots) + CeilDiv(policy.recent, slots) + 2;
-  bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(policy.keys, slots));
+  const int64_t keys = std::max(policy.keys, policy.outer_keys);
+  bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
   return bounds;
 }
 

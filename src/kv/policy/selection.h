@@ -3,6 +3,7 @@
 #ifndef HEADWAY_KV_POLICY_SELECTION_H_
 #define HEADWAY_KV_POLICY_SELECTION_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -16,8 +17,23 @@ struct SelectionPolicy {
   int64_t sink = 0;       // the first keys of a sequence are always read
   int64_t recent = 0;     // so are the last ones, the query's own among them
   BudgetShare share = BudgetShare::kLayer;
+  // Of SummaryKind::kStages: the stages before the last, and `keys` of the outer layers, which are
+  // the first kOuterLayers and the last one; 0: all layers read as many.
+  struct Stage {
+    int64_t chunk = 0;  // keys
+    int64_t keys = 0;   // of the chunks that survive
+  };
+  std::array<Stage, kChunkStages> stages = {};
+  int64_t outer_keys = 0;
 
-  bool selects() const { return summary.kept(); }
+  bool selects() const { return summary.selects(); }
+  // What holds in a layer of so many.
+  static constexpr int kOuterLayers = 4;
+  SelectionPolicy InLayer(int layer, int layers) const;
+  // `keys`, on average over the layers.
+  double MeanKeys(int layers) const;
+  // What scoring reads of a key and head on average: its block's summary, or keys themselves.
+  double ScoredBytes(const PageFormat& page) const;
 };
 
 // Neighbouring blocks of a sequence.
