@@ -14,6 +14,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_by_keys.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/workspace.h"
 
@@ -139,7 +140,9 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
   const int head_dim = shape.format.head_dim;
-  if (!TakesKeys(shape, keys) || !SummariesAligned(keys, head_dim, 8) || budget.far_begin < 0 ||
+  const bool aligned =
+      shape.summary.kept() ? SummariesAligned(keys, head_dim, 8) : PagesAligned(shape, keys);
+  if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
       budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
@@ -163,6 +166,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   // Nothing to choose.
   if (list.far_blocks == far) return ListAllBut(stream, list, 0, 0);
   if (list.far_blocks == 0) return ListAllBut(stream, list, list.far_begin, list.far_end);
+  if (!shape.summary.kept()) return SelectByKeys(stream, shape, item, list);
 
   ScoreWork score = {};
   score.q = item.q;

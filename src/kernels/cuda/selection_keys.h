@@ -105,7 +105,7 @@ struct ScoreWork {
   BlockTable table;
 };
 // Scores of all blocks, and the largest of each tile; `tiles` says how many there are. Clears what
-// the steps behind add to. Codes are read 16 bytes at a time where `wide` says so.
+// the steps behind add to (ClearForLists). Codes are read 16 bytes at a time where `wide` says so.
 enum class CodeLoads : uint8_t { kBytes8, kBytes16 };
 cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles);
@@ -127,6 +127,20 @@ struct ListWork {
   int64_t capacity;
   int32_t* counts;
 };
+// Histograms, sums and counts, which ListBest takes to be 0: all threads of what makes scores.
+__device__ inline void ClearForLists(const SelectionScratch& scratch, int heads, int group) {
+  const int64_t threads = int64_t{gridDim.x} * gridDim.y * gridDim.z * blockDim.x;
+  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t thread = block * blockDim.x + threadIdx.x;
+  for (int64_t i = thread; i < int64_t{heads} * selection::kWorthCodes; i += threads) {
+    scratch.histograms[i] = 0;
+  }
+  auto* sums = reinterpret_cast<uint64_t*>(scratch.query_sums);
+  constexpr int64_t kWords = sizeof(SelectionScratch::QuerySums) / sizeof(uint64_t);
+  for (int64_t i = thread; i < int64_t{heads} * group * kWords; i += threads) {
+    sums[i] = 0;
+  }
+}
 // What is listed by the scores.
 cudaError_t ListBest(cudaStream_t stream, ListWork work);
 // What is listed without them: all blocks but [skip_begin, skip_end).

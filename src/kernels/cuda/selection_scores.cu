@@ -201,21 +201,6 @@ __device__ void MultiplyRows(const uint32_t (&upper)[kWords], const uint32_t (&l
   }
 }
 
-// Histograms, sums and counts, for the kernel behind.
-__device__ void Clear(const ScoreWork& work) {
-  const int64_t threads = int64_t{gridDim.x} * gridDim.y * gridDim.z * blockDim.x;
-  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const int64_t thread = block * blockDim.x + threadIdx.x;
-  for (int64_t i = thread; i < int64_t{work.heads} * selection::kWorthCodes; i += threads) {
-    work.scratch.histograms[i] = 0;
-  }
-  auto* sums = reinterpret_cast<uint64_t*>(work.scratch.query_sums);
-  constexpr int64_t kWords = sizeof(SelectionScratch::QuerySums) / sizeof(uint64_t);
-  for (int64_t i = thread; i < int64_t{work.heads} * work.group * kWords; i += threads) {
-    sums[i] = 0;
-  }
-}
-
 // Brings the summaries of a warp's next blocks, from block `begin` on, towards the L2 cache. That
 // sees later writes: it may be done before the kernels before this one are done. A table of places
 // that one of them writes may not be read then.
@@ -269,7 +254,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   WaitForPrevious();
   SummaryRows<kWords, kLoad> rows;
   rows.Load(work, head, first_block);  // on their way while the queries' codes are made
-  Clear(work);
+  ClearForLists(work.scratch, work.heads, work.group);
   static_assert(kScoreWarps == kQueries);
   codes.template Make<kKind>(work,
                              (int64_t{head} * work.group + first_query + warp) * work.head_dim,

@@ -100,7 +100,7 @@ inline constexpr int kSelectSlotsMax = 64;
 constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
                                  int group) {
   return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
-         group >= 1 && group <= kSelectGroupMax && summary.kept() && summary.block_slots >= 8 &&
+         group >= 1 && group <= kSelectGroupMax && summary.block_slots >= 8 &&
          summary.block_slots <= kSelectSlotsMax && summary.block_slots % 8 == 0 &&
          format.page_slots % summary.block_slots == 0;
 }
