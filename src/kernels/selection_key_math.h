@@ -47,8 +47,7 @@ constexpr float LogOfShares(uint64_t sum) {
   }
   const float y = (m - 1.0f) / (m + 1.0f);
   const float square = y * y;
-  const float series =
-      y * (2.0f + square * (2.0f / 3 + square * (2.0f / 5 + square * (2.0f / 7))));
+  const float series = y * (2.0f + square * (2.0f / 3 + square * (2.0f / 5 + square * (2.0f / 7))));
   return static_cast<float>(exponent - kShareBits) * kLn2 + series;
 }
 // A block's score: `largest` is that of its keys' logits, `sum` that of their ShareWeights to it.

@@ -49,8 +49,8 @@ TEST(SelectionKeyMathTest, WhatIsNoNumberHasNoLogitToSpeakOf) {
 }
 
 TEST(SelectionKeyMathTest, OrderGrowsWithScores) {
-  const std::vector<float> scores = {selection::kLeastLogit, -2.0f, -1.0f, -0x1p-149f, 0.0f,
-                                     0x1p-149f,              1.0f,  2.0f,  0x1p99f};
+  const std::vector<float> scores = {
+      selection::kLeastLogit, -2.0f, -1.0f, -0x1p-149f, 0.0f, 0x1p-149f, 1.0f, 2.0f, 0x1p99f};
   for (size_t i = 1; i < scores.size(); ++i) {
     EXPECT_LT(selection::OrderOf(scores[i - 1]), selection::OrderOf(scores[i]));
   }

@@ -63,8 +63,8 @@ template <DType kDType>
 HWY_INLINE void LoadPlain(const std::byte* row, int64_t dim, float* key) {
   const D d;
   for (int64_t i = 0; i < dim; i += kLanes) {
-    const V some = i + kLanes <= dim ? LoadF32<kDType>(d, row, i)
-                                     : LoadF32Tail<kDType>(d, row, i, dim - i);
+    const V some =
+        i + kLanes <= dim ? LoadF32<kDType>(d, row, i) : LoadF32Tail<kDType>(d, row, i, dim - i);
     hn::Store(some, d, key + i);
   }
 }

@@ -48,8 +48,8 @@ class KeyScores {
     scale_ = scale;
   }
 
-  // Of blocks [begin, end) of a head: scores [group, end - begin], rows apart by `stride`; `largest`
-  // [group] is raised to the largest of them.
+  // Of blocks [begin, end) of a head: scores [group, end - begin], rows apart by `stride`;
+  // `largest` [group] is raised to the largest of them.
   void Masses(int64_t head, int64_t begin, int64_t end, float* scores, int64_t stride,
               float* largest) const;
 

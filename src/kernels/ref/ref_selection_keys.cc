@@ -110,8 +110,7 @@ std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head) {
   for (int64_t block = 0; block < scoring.item.keys.blocks; ++block) {
     std::vector<float> logits;
     for (int64_t key = block * slots; key < (block + 1) * slots; ++key) {
-      logits.push_back(
-          LogitOf(scoring, q_head, LoadKey(scoring, q_head / scoring.group, key)));
+      logits.push_back(LogitOf(scoring, q_head, LoadKey(scoring, q_head / scoring.group, key)));
     }
     const float largest = *std::max_element(logits.begin(), logits.end());
     uint64_t sum = 0;
