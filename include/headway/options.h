@@ -77,8 +77,8 @@ struct EngineOptions {
   // keys: "pages" by mean and variance, with a budget that the heads of a layer share; "quest" by
   // least and greatest keys, with a budget for each head (Tang et al., 2024). Others read keys to
   // choose: "infinitehip" some, in stages (Lee et al., 2025), "oracle" all, which shows what the
-  // best choice is worth; "oracle-heads" has a budget for each head. A context of fewer
-  // keys is read whole. Prompts are read exactly. Not together with a session or streaming heads.
+  // best choice is worth; "oracle-heads" has a budget for each head. A context of fewer keys is
+  // read whole. Prompts are read exactly. Not together with a session or streaming heads.
   std::string selector = "none";  // none, pages, quest, oracle, oracle-heads, infinitehip
   int64_t sparse_keys = 2048;     // that a KV head chooses behind the sink and before recent keys
   int64_t sparse_sink = 256;      // first keys that are always read
