@@ -27,6 +27,14 @@ kv::SelectionPolicy PolicyOf(int64_t keys, SummaryKind kind = SummaryKind::kMome
   return policy;
 }
 
+// The same in two looks.
+kv::SelectionPolicy TwoLooks(int64_t keys) {
+  kv::SelectionPolicy policy = PolicyOf(keys);
+  policy.summary.sketch = SketchKind::kTwoBits;
+  policy.candidates = 3 * keys;
+  return policy;
+}
+
 // Lists all blocks, whatever they score.
 class ListsAll : public ForwardingKernels {
  public:
@@ -120,10 +128,11 @@ TEST_P(Selection, BatchesLiveAsExactOnes) {
 TEST_P(Selection, WherePagesLieNeverChangesABit) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
-  for (const SummaryKind kind :
-       {SummaryKind::kMoments, SummaryKind::kBoxes, SummaryKind::kMasses, SummaryKind::kStages}) {
+  for (const kv::SelectionPolicy& policy :
+       {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
+        PolicyOf(40, SummaryKind::kStages), TwoLooks(40)}) {
     HarnessConfig config = HarnessConfig::Default();
-    config.selection = PolicyOf(40, kind);
+    config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
     for (const kv::PlacementKind placement :
          {kv::PlacementKind::kFirstFit, kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly,
@@ -158,11 +167,30 @@ TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
   ExpectSameBits(exact, RunTokens(*model, config, tokens, 10), "a budget for all");
 }
 
+// A second look chooses other keys; where all are candidates, it is the only one that counts.
+TEST_P(Selection, ASecondLookChooses) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 14);
+  config.selection = PolicyOf(24);
+  const LogitRows once = RunTokens(*model, config, tokens, 10);
+  config.selection = TwoLooks(24);
+  const LogitRows twice = RunTokens(*model, config, tokens, 10);
+  EXPECT_NE(once.back(), twice.back());
+  config.selection.candidates = 1 << 20;
+  const LogitRows all = RunTokens(*model, config, tokens, 10);
+  config.selection.candidates = 330;
+  ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all keys are candidates");
+  // As many candidates as keys are chosen: one look.
+  config.selection.candidates = 24;
+  ExpectSameBits(once, RunTokens(*model, config, tokens, 10), "one look");
+}
+
 // The summaries of a sequence that was forked and cut back are those of one that never was.
 TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   HarnessConfig config = HarnessConfig::Default();
-  config.selection = PolicyOf(24);
+  config.selection = TwoLooks(24);
   constexpr int64_t kLength = 320;
   const RopeFrequencies rope = RopeOf(*model, kLength);
   const std::vector<TokenId> first = RandomTokens(256, 96, 11);

@@ -89,6 +89,9 @@ struct EngineOptions {
   // instead, unless these are 0.
   std::string hip_stages = "256:32768,32:8192";
   int64_t hip_outer_keys = 4096;
+  // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
+  // the keys themselves, of which the device keeps 2 bits a channel.
+  int sparse_looks = 1;
 
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile

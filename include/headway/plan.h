@@ -54,6 +54,8 @@ struct SelectionReport {
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;
+  int looks = 1;
+  int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
   double share = 1.0;
 };

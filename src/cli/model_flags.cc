@@ -163,6 +163,10 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
       app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
       "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
       "as many as others");
+  AddNumber(
+      app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
+      "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
+      "which take a sixteenth of a 16-bit cache on the device; with pages only");
 }
 
 // The cache between runs.

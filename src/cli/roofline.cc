@@ -27,6 +27,11 @@ double SummaryBytes(const ModelInfo& info) {
   return static_cast<double>(info.layers) * info.kv_heads * (2.0 * info.head_dim + 8.0);
 }
 
+// Of a key, 2 bits a channel.
+double SketchBytes(const ModelInfo& info) {
+  return static_cast<double>(info.layers) * info.kv_heads * info.head_dim / 4.0;
+}
+
 }  // namespace
 
 Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
@@ -56,6 +61,10 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
       const int64_t read = selection->keys + selection->sink + selection->recent;
       if (read < length) {
         work.bytes += keys * SummaryBytes(info) / selection->block;
+        // A second look reads half of that, and 2 bits a channel of each key, of its candidates.
+        const auto candidates = static_cast<double>(selection->candidates);
+        work.bytes +=
+            s * candidates * (SummaryBytes(info) / 2.0 / selection->block + SketchBytes(info));
         keys = s * static_cast<double>(read);
       }
     }

@@ -61,6 +61,10 @@ TEST(Roofline, CountsADecodeThatSelects) {
   // Summaries of 101 and of 102 keys, 2 x 2 x (2 x 3 + 8) bytes for 4 of them; 8 keys a step.
   EXPECT_EQ(work.bytes, 2 * 360 + 203 * 56 / 4 + 16 * 16);
   EXPECT_EQ(work.attention_flops, 16 * (2 * 4 * 3 * 4));
+  // A second look at 20 keys: half of the summaries of 5 blocks, and 2 bits of each number.
+  selection.candidates = 20;
+  EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
+            work.bytes + 2 * (5 * 56 / 2 + 20 * 2 * 2 * 3 / 4));
   // Few keys are all read.
   const std::vector<int64_t> few = {7};
   EXPECT_EQ(DecodeWork(info, few, 2, selection).bytes,

@@ -276,6 +276,12 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.selection = {always + policy.MeanKeys(config.shape.layers),
                          policy.ScoredBytes({config.shape.dtype, basis.page_slots,
                                              config.shape.head_dim, basis.encoding})};
+    if (policy.candidates > 0) {
+      const int64_t blocks = CeilDiv(policy.candidates + policy.sink + policy.recent,
+                                     int64_t{policy.summary.block_slots});
+      request.selection.sketch_bytes =
+          static_cast<double>(blocks * policy.summary.bytes(config.shape.head_dim));
+    }
     if (settings.placement == kv::PlacementKind::kRecent) {
       request.selection.sink = static_cast<double>(policy.sink);
       request.selection.recent = static_cast<double>(policy.recent);

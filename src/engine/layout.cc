@@ -103,10 +103,10 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
   costs.cache = [lay_out](const plan::CacheChoice& cut) {
     const kv::StoreOptions store = lay_out(cut).store;
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
-    return plan::CacheBytes{footprint.open_pages,      footprint.append_buffer,
-                            footprint.streaming_heads, footprint.staging,
-                            footprint.summaries,       footprint.bounce,
-                            store.format.slab_bytes(), store.format.x_slab_bytes()};
+    return plan::CacheBytes{
+        footprint.open_pages, footprint.append_buffer,   footprint.streaming_heads,
+        footprint.staging,    footprint.summaries,       footprint.sketches,
+        footprint.bounce,     store.format.slab_bytes(), store.format.x_slab_bytes()};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     return Executor::Bytes(shared->config.shape, lay_out(cut).executor, *shared->kernels);

@@ -22,6 +22,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;
+  report.looks = policy.candidates > 0 ? 2 : 1;
+  report.candidates = policy.candidates;
   const auto read = static_cast<double>(policy.keys + policy.sink + policy.recent);
   report.share = std::min(1.0, read / static_cast<double>(blueprint.layout.executor.length));
   return report;

@@ -195,6 +195,18 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                                          " tokens cannot be cut into blocks of " +
                                          std::to_string(block)});
   }
+  if (options.sparse_looks < 1 || options.sparse_looks > 2) {
+    return Wrong({Option::kSelector, " looks at blocks once or twice"});
+  }
+  if (options.sparse_looks == 2) {
+    if (policy.summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {
+      return Wrong(
+          {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
+    }
+    // Eight times what is chosen (docs/decisions/selection.md).
+    policy.candidates = 8 * options.sparse_keys;
+    policy.summary.sketch = SketchKind::kTwoBits;
+  }
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
   }

@@ -46,6 +46,13 @@ TEST(Settings, SelectionIsReadAndChecked) {
   EXPECT_EQ(policy.summary.block_slots, 16);
   EXPECT_EQ(policy.share, BudgetShare::kLayer);
   EXPECT_EQ(policy.keys, 2048);
+  EXPECT_FALSE(policy.summary.sketched());
+  EXPECT_EQ(policy.candidates, 0);
+  options.sparse_looks = 2;
+  policy = ReadSettings(options)->selection;
+  EXPECT_TRUE(policy.summary.sketched());
+  EXPECT_EQ(policy.candidates, 8 * 2048);
+  options.sparse_looks = 1;
   options.selector = "quest";
   policy = ReadSettings(options)->selection;
   EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
@@ -89,6 +96,11 @@ TEST(Settings, SelectionIsReadAndChecked) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
+            std::string::npos);
+  const auto looks_twice = [](EngineOptions& o) { o.sparse_looks = 2; };
+  EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.sparse_block = 4; }), "");
+  EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.selector = "quest"; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.session = "s"; }).find("session"), std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
             std::string::npos);

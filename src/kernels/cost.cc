@@ -146,7 +146,7 @@ WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
     const int64_t numbers = item.heads * item.keys.count * format.head_dim;
     const int64_t blocks = item.heads * item.keys.count / summary.block_slots;
     cost.bytes += numbers * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                  blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
+                  blocks * summary.bytes(format.head_dim);
     // The sum, then a difference, a product and a sum; or two comparisons.
     cost.flops += (summary.kind == SummaryKind::kMoments ? 4 : 2) * numbers;
   }
@@ -170,6 +170,14 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
       cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
       cost.flops += keys * group * 2 * format.head_dim;
     }
+    if (!item.looks_twice()) continue;
+    // Means, scales and sketches of the candidates.
+    const SelectionBudget first = item.budget.OfCandidates();
+    const int64_t candidates =
+        item.keys.heads * (item.keys.blocks - (first.far_end - first.far_begin) + first.far_blocks);
+    cost.bytes += candidates * (format.head_dim + SummaryFormat::scale_bytes() +
+                                summary.sketch_bytes(format.head_dim));
+    cost.flops += candidates * group * (summary.block_slots + 1) * 2 * int64_t{format.head_dim};
   }
   return cost;
 }

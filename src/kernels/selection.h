@@ -33,27 +33,48 @@ constexpr bool HasSummaries(SummaryKind kind) {
   return kind == SummaryKind::kMoments || kind == SummaryKind::kBoxes;
 }
 
+// What a summary keeps beside that of each key, for a second look at the blocks that score best.
+enum class SketchKind : uint8_t {
+  kNone,
+  kTwoBits,  // of moments only: on which side of the mean, and how far from it, in each channel
+};
+
 // Blocks of `block_slots` neighbouring slots, which divide a page's. The summary of a block of a
-// head has two rows of codes of 8 bits [2, head_dim], and a scale of each row, f32 [2]. Those of a
-// run of blocks lie one behind the other: codes [blocks, 2, head_dim], scales [blocks, 2].
+// head has two rows of codes of 8 bits [2, head_dim], and a scale of each row, f32 [2]. Its sketch
+// has two rows of bytes for every 8 slots, [block_slots / 8, 2, head_dim]: bit s of a channel's
+// byte belongs to slot s of the 8, the first row has signs, and the second sizes (SketchSign in
+// selection_math.h). Those of a run of blocks lie one behind the other: codes [blocks, 2,
+// head_dim], scales [blocks, 2], sketches [blocks, sketch_bytes].
 struct SummaryFormat {
   SummaryKind kind = SummaryKind::kMoments;
   int block_slots = 0;  // 0: nothing is selected
+  SketchKind sketch = SketchKind::kNone;
 
   constexpr bool selects() const { return block_slots > 0; }
   // Whether there are summaries.
   constexpr bool kept() const { return selects() && HasSummaries(kind); }
+  bool sketched() const { return kept() && sketch != SketchKind::kNone; }
   int64_t code_bytes(int head_dim) const { return int64_t{2} * head_dim; }  // of a block
   static constexpr int64_t scale_bytes() { return 2 * sizeof(float); }      // of a block
+  int64_t sketch_bytes(int head_dim) const {                                // of a block
+    return sketched() ? int64_t{block_slots / 8} * 2 * head_dim : 0;
+  }
+  // Of a block, all of it.
+  int64_t bytes(int head_dim) const {
+    return code_bytes(head_dim) + scale_bytes() + sketch_bytes(head_dim);
+  }
 };
 
 // What every implementation asks of pages and blocks: sums of products of codes are below 2^31, and
-// worth is below the end of its codes.
+// worth is below the end of its codes. Slots of sketches are taken by eights, and the masses of a
+// block's 64 slots at most have a sum of 37 bits.
 constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summary, int group) {
   constexpr int kWidest = 256;
   constexpr int kMaxGroup = 64;
   return format.head_dim > 0 && format.head_dim <= kWidest && group > 0 && group <= kMaxGroup &&
          summary.selects() && format.page_slots % summary.block_slots == 0 &&
+         (!summary.sketched() || (summary.kind == SummaryKind::kMoments &&
+                                  summary.block_slots % 8 == 0 && summary.block_slots <= 64)) &&
          (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
 }
 
@@ -68,8 +89,10 @@ struct SummarizeItem {
   RopeTable rotated = {};
   std::byte* codes = nullptr;  // of the first block of the first head
   float* scales = nullptr;
+  std::byte* sketch = nullptr;     // null where the format has none
   int64_t codes_head_stride = 0;   // in bytes
   int64_t scales_head_stride = 0;  // in elements
+  int64_t sketch_head_stride = 0;  // in bytes
 };
 
 // Where a segment of the cache of a head group lies: a slab and its summaries, in memory that the
@@ -100,10 +123,12 @@ struct BlockedKeys {
   int64_t params_offset = 0;
   int64_t params_page_stride = 0;
   int64_t params_head_stride = 0;
-  // In a summary: codes from its beginning, head by head; scales behind them.
+  // In a summary: codes from its beginning, head by head; scales and sketches behind them.
   int64_t codes_head_stride = 0;   // bytes
   int64_t scales_offset = 0;       // bytes
   int64_t scales_head_stride = 0;  // elements
+  int64_t sketch_offset = 0;       // bytes
+  int64_t sketch_head_stride = 0;  // bytes
 };
 
 // How many far blocks the heads of a layer share.
@@ -129,10 +154,21 @@ struct SelectionBudget {
   int64_t far_end = 0;
   int64_t far_blocks = 0;  // of a head, on average; at most far_end - far_begin
   BudgetShare share = BudgetShare::kLayer;
+  // Far blocks of a head, on average, that the first look lists for a second one, which chooses
+  // among them by their sketches. There is one look where these are not more than far_blocks.
+  int64_t candidates = 0;
   // Those before the last stage, whose chunks are single blocks: the best of them are listed, and
   // where fewer survive, the first others, too. With BudgetShare::kHead.
   std::array<ChunkStage, kChunkStages> stages = {};
 
+  bool looks_twice() const {
+    return far_blocks > 0 && far_blocks < far_end - far_begin && candidates > far_blocks;
+  }
+  // What the first of two looks lists.
+  SelectionBudget OfCandidates() const {
+    const int64_t far = far_end - far_begin;
+    return {far_begin, far_end, candidates < far ? candidates : far, share, 0};
+  }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {
     const int64_t far = far_end - far_begin;
@@ -166,6 +202,8 @@ struct SelectItem {
   std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
+  // More rows than one choose in one look.
+  bool looks_twice() const { return rows == 1 && budget.looks_twice(); }
 };
 
 // Listed blocks that are attended to as if they followed one another up to `end`, the position
@@ -210,17 +248,38 @@ constexpr int64_t PoolsOf(int64_t rows) {
   return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
 }
 
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
-// all head groups, and rows. Blocks of rows are scored one after the other.
-constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
-                                     int64_t rows = 1) {
+// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries.
+constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks) {
   constexpr int64_t kLine = 256;
-  const int64_t queries = int64_t{heads} * group * PoolsOf(rows);
-  return RoundUp(queries * blocks * int64_t{sizeof(float)}, kLine) +          // scores
+  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +  // scores
          RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
          RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
-         RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +           // where they lie
-         RoundUp(queries * int64_t{1024}, kLine);                             // queries, and sums
+         RoundUp(heads * queries * int64_t{1280}, kLine);                     // queries, and sums
+}
+
+// Scratch of a second look at `candidates` blocks of a head, at most.
+constexpr int64_t SecondLookBytes(int heads, int group, int64_t candidates) {
+  constexpr int64_t kLine = 256;
+  if (candidates == 0) return 0;
+  return RoundUp(heads * candidates * int64_t{sizeof(int32_t)}, kLine) +  // their lists
+         RoundUp(heads * int64_t{sizeof(int32_t)}, kLine) +               // how long they are
+         // Tops and masses.
+         2 * RoundUp(int64_t{heads} * group * candidates * int64_t{sizeof(float)}, kLine);
+}
+
+// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
+// all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
+// kSelectRowsBytes hold more than one. `candidates`: Capacity of the first of two looks, 0 for one.
+inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
+constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
+                                     int64_t rows = 1, int64_t candidates = 0) {
+  constexpr int64_t kLine = 256;
+  const int64_t pools = rows == 1 ? 1 : kSelectRows / kPoolRows;
+  const int64_t one = SelectQueriesBytes(heads, group * pools, blocks);
+  const int64_t all = CeilDiv(rows, kSelectRows) * one;
+  const int64_t most = one > kSelectRowsBytes ? one : kSelectRowsBytes;
+  return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +  // where they lie
+         (all < most ? all : most) + SecondLookBytes(heads, group, candidates);
 }
 
 // What SummaryKind::kStages takes behind that: two lists of chunks, each of two blocks at least.
@@ -234,8 +293,8 @@ class SelectionKernels {
   virtual ~SelectionKernels() = default;
   virtual void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                          std::span<const SummarizeItem> items) = 0;
-  // Scores blocks by their summaries or keys and lists the best ones (selection_math.h,
-  // selection_key_math.h). `scale` is AttentionParams::scale.
+  // Scores blocks by their summaries, in one look or two, or by their keys, and lists the best ones
+  // (selection_math.h, selection_key_math.h). `scale` is AttentionParams::scale.
   virtual void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                             int group, float scale, std::span<const SelectItem> items) = 0;
   // Attention without softcap and window: every listed key is seen.

@@ -6,6 +6,10 @@
 // query head makes shares of its scores, a softmax over all blocks of the cache; the shares of a
 // group of query heads add up to the worth of the block for their KV head. Worth is compared by a
 // code of 11 bits, 32 steps to a power of two; equal codes are taken by head, then by position.
+//
+// A second look ranks what the first one lists, near blocks among it, by the masses of their keys
+// as their sketches have them. A block's mass for a query head is a sum of exponentials of logits;
+// shares are those of the mass of all candidates, and worth, codes and their order are as before.
 #ifndef HEADWAY_KERNELS_SELECTION_MATH_H_
 #define HEADWAY_KERNELS_SELECTION_MATH_H_
 
@@ -74,6 +78,57 @@ constexpr float MomentScore(const QueryFactors& factors, float scale0, int32_t f
 // `sum` is Σ max(q·least, q·greatest) of codes; both rows have scale0.
 constexpr float BoxScore(const QueryFactors& factors, float scale0, int32_t sum) {
   return factors.first * (scale0 * static_cast<float>(sum));
+}
+
+// --- Sketches: of each key and channel one of four numbers, the block's mean and a distance from
+// it, which is near or far, on either side. Distances are codes of a byte for each channel, made of
+// its variance's code, times one step for all: those of least squared error for numbers that are
+// normally distributed (Max, 1960). No distance is 0, so that a byte is negated without a carry.
+inline constexpr float kSketchNear = 0.4528f;  // standard deviations
+inline constexpr float kSketchFar = 1.5104f;
+inline constexpr float kSketchLevels = 127.0f;       // of the channel that varies most
+inline constexpr float kVarianceRoot = 15.9687195f;  // of kVarianceLevels
+struct SketchSizes {
+  int32_t near = 1;
+  int32_t far = 1;
+};
+// `root` is the square root of a variance's code.
+constexpr SketchSizes SizesOf(float root) {
+  constexpr float kFar = kSketchLevels / kVarianceRoot;
+  constexpr float kNear = kFar * (kSketchNear / kSketchFar);
+  const int32_t near = Nearest(root * kNear);
+  const int32_t far = Nearest(root * kFar);
+  return {near < 1 ? 1 : near, far < 1 ? 1 : far};
+}
+// What the largest variance of a block may be, and the step by its square root.
+constexpr float LargestVariance(float scale1) { return scale1 * kVarianceLevels; }
+constexpr float SketchStep(float root) { return root * (kSketchFar / kSketchLevels); }
+// Signs and sizes are bits: whether a key is below the mean, and whether it is farther from it than
+// half of both distances.
+constexpr float SketchMean(float scale0, int32_t code) { return scale0 * static_cast<float>(code); }
+constexpr float SketchMiddle(const SketchSizes& sizes, float step) {
+  return static_cast<float>(sizes.near + sizes.far) * (0.5f * step);
+}
+constexpr bool SketchSign(float key, float mean) { return key - mean < 0.0f; }
+constexpr bool SketchIsFar(float key, float mean, float middle) {
+  const float off = key - mean;
+  return (off < 0.0f ? -off : off) > middle;
+}
+// A slot's logit: `first` and `sum` are sums of products of a query's codes, with those of the
+// means, and with the slot's distances.
+constexpr float SketchLogit(const QueryFactors& factors, float scale0, int32_t first, float step,
+                            int32_t sum) {
+  const float mean = factors.first * (scale0 * static_cast<float>(first));
+  const float off = factors.first * (step * static_cast<float>(sum));
+  return mean + off;
+}
+// The mass of a block is that of its largest logit times the sum of ShareWeight(largest logit,
+// logit) over its slots, of which so many bits are left out.
+inline constexpr int kMassBits = 6;
+constexpr uint32_t MassOf(uint64_t sum) { return static_cast<uint32_t>(sum >> kMassBits); }
+// The weight of a block: `weight` is ShareWeight(largest of all candidates, the block's largest).
+constexpr uint32_t MassWeight(uint32_t mass, uint32_t weight) {
+  return static_cast<uint32_t>(uint64_t{mass} * weight >> 31);
 }
 
 // --- Shares. The weight of a block is 2^31 * exp(score - largest), rounded down; `sum` is that of

@@ -72,6 +72,10 @@ TEST(Cost, ADecodeThatSelectsReadsSummariesAndWhatItChooses) {
   const StepTime resident = PredictDecode(Simple(), subject, {}, {&length, 1});
   // Summaries of 10 MB, and 1,000 keys of 400 bytes.
   EXPECT_NEAR(resident.seconds, kProducts + kHead + 10e6 / 1e12 + 400e3 / 1e12, 1e-9);
+  subject.selection.sketch_bytes = 2e6;
+  EXPECT_NEAR(PredictDecode(Simple(), subject, {}, {&length, 1}).seconds,
+              resident.seconds + 2e6 / 1e12, 1e-9);
+  subject.selection.sketch_bytes = 0.0;
   Execution run;
   run.split = {.resident = 0, .stream = 1};
   const StepTime away = PredictDecode(Simple(), subject, run, {&length, 1});

@@ -57,6 +57,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: streaming heads", bytes.streaming_heads);
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: summaries", bytes.summaries);
+  add(Tier::kDevice, "KV: keys in 2 bits", bytes.sketches);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);

@@ -41,13 +41,14 @@ struct CacheBytes {
   int64_t streaming_heads = 0;
   int64_t staging = 0;
   int64_t summaries = 0;
+  int64_t sketches = 0;
   int64_t bounce = 0;
   int64_t slab = 0;    // one slab
   int64_t x_slab = 0;  // one of X
 
   // What the fast tier holds beside slabs.
   int64_t fixed() const {
-    return open_pages + append_buffer + streaming_heads + staging + summaries;
+    return open_pages + append_buffer + streaming_heads + staging + summaries + sketches;
   }
 };
 struct CostModel {

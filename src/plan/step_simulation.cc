@@ -314,11 +314,14 @@ class Simulation {
     return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
   }
 
-  // Summaries are scored and listed, which takes about as long as five launches beside their bytes;
-  // what is listed is read in place, from the device and over the bus at once.
+  // Summaries are scored and listed, which takes about as long as five launches beside their bytes,
+  // and so does a second look; what is listed is read in place, from the device and over the bus at
+  // once.
   void Select(double keys, double chosen) {
-    const double summaries = keys * shape_.kv_heads * subject_.selection.summary_bytes;
-    Device(&time_.attention, summaries / machine_.device_read + 5.0 * machine_.launch_seconds);
+    const double sketches = static_cast<double>(entries_.size()) * subject_.selection.sketch_bytes;
+    const double bytes = shape_.kv_heads * (keys * subject_.selection.summary_bytes + sketches);
+    const double launches = sketches > 0.0 ? 10.0 : 5.0;
+    Device(&time_.attention, bytes / machine_.device_read + launches * machine_.launch_seconds);
     const double away = ChosenAway(keys, chosen);
     const double bus = away * shape_.kv_heads * HeadBytes(subject_) /
                        std::max(machine_.host_to_device.Peak(), 1.0);

@@ -204,7 +204,7 @@ void StepHarness::MakeBudgets(kv::StoreOptions* options) {
   const int64_t slab = options->format.slab_bytes();
   device_budget_ = std::make_unique<Budget>(
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
-                    fixed.summaries + config_.device_slabs * slab);
+                    fixed.summaries + fixed.sketches + config_.device_slabs * slab);
   host_budget_ =
       std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
                                            config_.host_slabs * options->format.x_slab_bytes());

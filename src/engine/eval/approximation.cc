@@ -44,6 +44,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
       selection.parameters.push_back({"stages", options.hip_stages});
       selection.parameters.push_back({"outer_keys", options.hip_outer_keys});
     }
+    if (options.selector == "pages") {
+      selection.parameters.push_back({"looks", int64_t{options.sparse_looks}});
+    }
     all.push_back(selection);
   }
   return all;

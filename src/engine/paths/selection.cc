@@ -20,7 +20,8 @@ struct EntryMemory {
     const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
     lists = RoundUp(shape.kv_heads * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
     counts = RoundUp(shape.kv_heads * int64_t{sizeof(int32_t)}, kLine);
-    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments);
+    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
+                                 bounds.candidates);
     if (limits.selection.summary.kind == SummaryKind::kStages) {
       scratch += StageScratchBytes(shape.kv_heads, bounds.blocks);
     }
@@ -43,6 +44,8 @@ BlockedKeys KeysIn(const kv::CacheFormat& format) {
   keys.codes_head_stride = format.summary_head_stride();
   keys.scales_offset = format.summary_scales_offset();
   keys.scales_head_stride = 2 * format.segment_blocks();
+  keys.sketch_offset = format.sketch_offset();
+  keys.sketch_head_stride = format.sketch_head_stride();
   return keys;
 }
 

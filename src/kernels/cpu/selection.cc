@@ -8,8 +8,11 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/selection_choice.h"
 #include "kernels/cpu/selection_keys.h"
 #include "kernels/cpu/selection_ops.h"
+#include "kernels/cpu/selection_sketch.h"
+#include "kernels/cpu/selection_sketch_ops.h"
 #include "kernels/selection_math.h"
 
 namespace headway::cpu {
@@ -35,18 +38,14 @@ void Over(ThreadPool& pool, int64_t tasks, bool parallel, const Fn& fn) {
 
 // --- Choosing
 
-// What far blocks of a head are taken: those of a code above `least`, and the first `equal` of it.
-struct Cut {
-  uint32_t least = selection::kWorthCodes;
-  int64_t equal = 0;
-};
-
-// One SelectItem.
+// The first look of one SelectItem, or the only one.
 class Selection {
  public:
   Selection(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item)
       : pool_(pool),
+        isa_(isa),
         ops_(SelectionOpsFor(isa)),
+        call_(call),
         format_(call.format),
         summary_(call.summary),
         group_(call.group),
@@ -75,26 +74,51 @@ class Selection {
     histograms_ = reinterpret_cast<uint32_t*>(
         take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
-    queries_ = reinterpret_cast<int16_t*>(at);
+    queries_ = reinterpret_cast<int16_t*>(take(query_heads_ * int64_t{1024}));
+    if (!item.looks_twice()) return;
+    HEADWAY_CHECK(summary_.sketched());
+    candidates_ = item.budget.OfCandidates().Capacity(keys_.blocks, keys_.heads);
+    const int64_t word = sizeof(int32_t);
+    candidate_blocks_ = reinterpret_cast<int32_t*>(take(heads_ * candidates_ * word));
+    candidate_counts_ = reinterpret_cast<int32_t*>(take(heads_ * word));
+    tops_ = reinterpret_cast<float*>(take(query_heads_ * candidates_ * word));
+    masses_ = reinterpret_cast<uint32_t*>(take(query_heads_ * candidates_ * word));
   }
 
   void Run() {
     summary_.kept() ? CodeQueries() : PadQueries();
     if (summary_.kind == SummaryKind::kStages) {
       Over(pool_, heads_, parallel_, [&](int64_t head) {
-        key_scores_.Stages(head, item_.budget, codes_ + head * keys_.blocks);
-        ListHead(head, {.least = 1, .equal = keys_.blocks});
+        uint16_t* codes = codes_ + head * keys_.blocks;
+        key_scores_.Stages(head, item_.budget, codes);
+        item_.counts[head] = ListEntries(AllBlocks(), codes, {.least = 1, .equal = keys_.blocks},
+                                         item_.blocks + head * item_.capacity);
       });
       return;
     }
     ScoreAndCode();
-    const std::vector<Cut> cuts = Cuts();
-    Over(pool_, heads_, parallel_,
-         [&](int64_t head) { ListHead(head, cuts[static_cast<size_t>(head)]); });
+    if (!item_.looks_twice()) {
+      ListHeads(item_.budget, item_.blocks, item_.capacity, item_.counts);
+      return;
+    }
+    ListHeads(item_.budget.OfCandidates(), candidate_blocks_, candidates_, candidate_counts_);
+    SecondLook(pool_, isa_, call_, item_,
+               {.queries = queries_,
+                .factors = factors_.data(),
+                .blocks = candidate_blocks_,
+                .counts = candidate_counts_,
+                .capacity = candidates_,
+                .tops = tops_,
+                .masses = masses_,
+                .codes = codes_,
+                .histograms = histograms_});
   }
 
  private:
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
+  Entries AllBlocks() const {
+    return {nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end};
+  }
   float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
   uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
   // [query heads]
@@ -185,60 +209,21 @@ class Selection {
     uint32_t* histogram = HistogramOf(head);
     ops_.worth(ScoresOf(head * group_), keys_.blocks, sums_.data() + head * group_, group_,
                keys_.blocks, codes);
-    std::fill_n(histogram, selection::kWorthCodes, 0u);
-    for (int64_t i = item_.budget.far_begin; i < item_.budget.far_end; ++i) ++histogram[codes[i]];
+    CountCodes(AllBlocks(), codes, histogram);
   }
 
-  // The cut that takes `count` of the blocks in these histograms, the heads' in their order.
-  void CutHeads(int64_t first, int64_t heads, int64_t count, std::vector<Cut>& cuts) const {
-    uint32_t least = selection::kWorthCodes;
-    int64_t at_least = 0;
-    int64_t above = 0;
-    while (least > 0 && at_least < count) {
-      --least;
-      above = at_least;
-      for (int64_t head = first; head < first + heads; ++head) {
-        at_least += HistogramOf(head)[least];
-      }
-    }
-    int64_t equal = std::min(count, at_least) - above;
-    for (int64_t head = first; head < first + heads && count > 0; ++head) {
-      const int64_t own = std::min<int64_t>(equal, HistogramOf(head)[least]);
-      cuts[static_cast<size_t>(head)] = {least, own};
-      equal -= own;
-    }
-  }
-
-  std::vector<Cut> Cuts() const {
-    std::vector<Cut> cuts(static_cast<size_t>(heads_));
-    if (item_.budget.share == BudgetShare::kLayer) {
-      CutHeads(0, heads_, heads_ * item_.budget.far_blocks, cuts);
-      return cuts;
-    }
-    for (int64_t head = 0; head < heads_; ++head) {
-      CutHeads(head, 1, item_.budget.far_blocks, cuts);
-    }
-    return cuts;
-  }
-
-  void ListHead(int64_t head, Cut cut) {
-    int32_t* to = item_.blocks + head * item_.capacity;
-    const uint16_t* codes = codes_ + head * keys_.blocks;
-    const auto all = [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) *to++ = static_cast<int32_t>(block);
-    };
-    all(0, item_.budget.far_begin);
-    for (int64_t block = item_.budget.far_begin; block < item_.budget.far_end; ++block) {
-      if (codes[block] < cut.least) continue;
-      if (codes[block] == cut.least && cut.equal-- <= 0) continue;
-      *to++ = static_cast<int32_t>(block);
-    }
-    all(item_.budget.far_end, keys_.blocks);
-    item_.counts[head] = static_cast<int32_t>(to - (item_.blocks + head * item_.capacity));
+  void ListHeads(const SelectionBudget& budget, int32_t* lists, int64_t capacity, int32_t* counts) {
+    const std::vector<Cut> cuts = CutsOf(budget, heads_, histograms_);
+    Over(pool_, heads_, parallel_, [&](int64_t head) {
+      counts[head] = ListEntries(AllBlocks(), codes_ + head * keys_.blocks,
+                                 cuts[static_cast<size_t>(head)], lists + head * capacity);
+    });
   }
 
   ThreadPool& pool_;
+  const Isa isa_;
   const SelectionOps& ops_;
+  const SelectionCall& call_;
   const PageFormat& format_;
   const SummaryFormat& summary_;
   const int group_;
@@ -256,6 +241,12 @@ class Selection {
   uint16_t* codes_;       // [heads, blocks]
   uint32_t* histograms_;  // [heads, codes] of far blocks
   int16_t* queries_;      // [query heads, 2, QueryRow]
+  // Of a second look, in scratch, too:
+  int64_t candidates_ = 0;
+  int32_t* candidate_blocks_ = nullptr;  // [heads, candidates]
+  int32_t* candidate_counts_ = nullptr;  // [heads]
+  float* tops_ = nullptr;                // [query heads, candidates]
+  uint32_t* masses_ = nullptr;           // [query heads, candidates]
 
   std::vector<selection::QueryFactors> factors_;  // [query heads]
   std::vector<float> largest_;                    // [chunks, query heads], then the first of all
@@ -358,14 +349,17 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
         const int64_t head = i / blocks;
         const int64_t block = i % blocks;
         const int64_t slot = item.keys.first_slot + block * summary.block_slots;
-        ops.summarize(format, summary.kind,
-                      item.keys.k + head * item.keys.head_stride +
-                          slot / format.page_slots * item.keys.page_stride +
-                          slot % format.page_slots * row_bytes,
-                      summary.block_slots,
-                      item.codes + head * item.codes_head_stride +
-                          block * summary.code_bytes(format.head_dim),
-                      item.scales + head * item.scales_head_stride + 2 * block);
+        const std::byte* keys = item.keys.k + head * item.keys.head_stride +
+                                slot / format.page_slots * item.keys.page_stride +
+                                slot % format.page_slots * row_bytes;
+        std::byte* codes = item.codes + head * item.codes_head_stride +
+                           block * summary.code_bytes(format.head_dim);
+        float* scales = item.scales + head * item.scales_head_stride + 2 * block;
+        ops.summarize(format, summary.kind, keys, summary.block_slots, codes, scales);
+        if (!summary.sketched()) continue;
+        SketchOpsFor(isa).sketch(format, keys, summary.block_slots, codes, scales,
+                                 item.sketch + head * item.sketch_head_stride +
+                                     block * summary.sketch_bytes(format.head_dim));
       }
     });
   }

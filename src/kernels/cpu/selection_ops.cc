@@ -17,20 +17,13 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
 #include "kernels/cpu/score_weight-inl.h"
+#include "kernels/cpu/selection-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace headway::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::ScalableTag<float>;
-using DI = hn::ScalableTag<int32_t>;
-using DU = hn::ScalableTag<uint32_t>;
-using V = hn::Vec<D>;
-
-constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
-constexpr int kHeadDimMax = 256;  // of SelectionFits
 
 // --- Summaries
 
@@ -45,13 +38,6 @@ struct Rows {
 HWY_INLINE hn::Vec<DU> Sizes(V v) {
   const DU du;
   return hn::And(hn::BitCast(du, v), hn::Set(du, 0x7FFFFFFFu));
-}
-
-template <DType kDType>
-HWY_INLINE V LoadKeys(const std::byte* row, int64_t index, int64_t dim) {
-  const D d;
-  return index + kLanes <= dim ? LoadF32<kDType>(d, row, index)
-                               : LoadF32Tail<kDType>(d, row, index, dim - index);
 }
 
 template <DType kDType>
@@ -158,47 +144,6 @@ void Summarize(const PageFormat& format, SummaryKind kind, const std::byte* keys
 }
 
 // --- Scores
-
-using D16 = hn::ScalableTag<int16_t>;
-using V16 = hn::Vec<D16>;
-constexpr int kLanes16 = HWY_MAX_BYTES / sizeof(int16_t);
-
-template <class Code>
-HWY_INLINE V16 LoadCodes16(const std::byte* row, int64_t index, int64_t dim) {
-  const D16 d;
-  const hn::Rebind<Code, D16> codes;
-  const auto* at = reinterpret_cast<const Code*>(row) + index;
-  if (index + kLanes16 <= dim) return hn::PromoteTo(d, hn::LoadU(codes, at));
-  alignas(HWY_MAX_BYTES) Code padded[kLanes16] = {};
-  std::memcpy(padded, at, static_cast<size_t>(dim - index));
-  return hn::PromoteTo(d, hn::Load(codes, padded));
-}
-
-using D4 = hn::Full128<int32_t>;
-using F4 = hn::Full128<float>;
-
-// The sums of the lanes of four vectors.
-HWY_INLINE hn::Vec<D4> SumsOf(const hn::Vec<DI> (&v)[4]) {
-  const D4 d;
-  const hn::Repartition<int64_t, D4> d64;
-  hn::Vec<D4> part[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const hn::Half<DI> half;
-    const auto folded = hn::Add(hn::LowerHalf(half, v[i]), hn::UpperHalf(half, v[i]));
-#if HWY_TARGET == HWY_AVX3
-    part[i] = hn::Add(hn::LowerHalf(d, folded), hn::UpperHalf(d, folded));
-#else
-    part[i] = folded;
-#endif
-  }
-  const auto a = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[0], part[1]),
-                                          hn::InterleaveUpper(d, part[0], part[1])));
-  const auto b = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[2], part[3]),
-                                          hn::InterleaveUpper(d, part[2], part[3])));
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, a, b)),
-                 hn::BitCast(d, hn::InterleaveUpper(d64, a, b)));
-}
 
 // The factors of four query heads, those that are not there 0.
 struct Factors {

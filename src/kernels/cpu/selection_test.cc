@@ -45,6 +45,7 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
     c.budget.far_end = std::max(c.budget.far_begin, c.budget.far_end);
     c.budget.far_blocks = random.Below(c.budget.far_end - c.budget.far_begin + 1);
     for (ChunkStage& stage : c.budget.stages) stage.kept = c.budget.far_blocks;
+    c.MayLookTwice(random);
     c.split = c.summary.block_slots * (1 + random.Below(9));
     ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
   }
@@ -60,7 +61,12 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
     c.group = 4;
     c.segment_pages = 50;
     c.pages = 180;
-    c.budget = {.far_begin = 4, .far_end = c.blocks() - 8, .far_blocks = 64, .share = share};
+    c.summary.sketch = SketchKind::kTwoBits;
+    c.budget = {.far_begin = 4,
+                .far_end = c.blocks() - 8,
+                .far_blocks = 40,
+                .share = share,
+                .candidates = 170};
     c.split = 512;
     c.scale = 0.125f;
     Random random(9);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/exact_angle.h"
 #include "kernels/cuda/memory.h"
 
 namespace headway::cuda {
@@ -11,6 +12,7 @@ namespace {
 
 // Rotations, and K and V into their pages.
 
+template <RopeProduct kProduct>
 __global__ void __launch_bounds__(kThreads)
     RopeAnglesKernel(const int32_t* positions, int64_t count, const float* inv_freq, int half,
                      float scale, float* cos, float* sin) {
@@ -18,10 +20,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= count) return;
   const int64_t token = at / half;
-  const float angle = __fmul_rn(static_cast<float>(positions[token]), inv_freq[at - token * half]);
+  const int32_t position = positions[token];
+  const float frequency = inv_freq[at - token * half];
   float s = 0.0f;
   float c = 0.0f;
-  sincosf(angle, &s, &c);
+  if constexpr (kProduct == RopeProduct::kRounded) {
+    sincosf(__fmul_rn(static_cast<float>(position), frequency), &s, &c);
+  } else {
+    const float2 angle = ExactAngle(position, frequency);
+    c = angle.x;
+    s = angle.y;
+  }
   cos[at] = c * scale;
   sin[at] = s * scale;
 }
@@ -197,9 +206,10 @@ cudaError_t RopeAngles(cudaStream_t stream, const RopeAnglesItem& item) {
   const int half = item.rotary_dim / 2;
   const int64_t count = static_cast<int64_t>(item.positions.size()) * half;
   if (count == 0) return cudaSuccess;
-  return LaunchKernel(RopeAnglesKernel, Blocks(count, kThreads), kThreads, 0, stream,
-                      item.positions.data(), count, item.inv_freq, half, item.scale, item.cos,
-                      item.sin);
+  const auto kernel = item.product == RopeProduct::kExact ? RopeAnglesKernel<RopeProduct::kExact>
+                                                          : RopeAnglesKernel<RopeProduct::kRounded>;
+  return LaunchKernel(kernel, Blocks(count, kThreads), kThreads, 0, stream, item.positions.data(),
+                      count, item.inv_freq, half, item.scale, item.cos, item.sin);
 }
 
 cudaError_t Rope(cudaStream_t stream, DType activation, const RopeTable& table,

@@ -18,7 +18,9 @@
 namespace headway::cuda {
 namespace {
 
-TEST_F(ElementwiseTest, RopeAngles) {
+class RopeAnglesTest : public ElementwiseTest, public testing::WithParamInterface<RopeProduct> {};
+
+TEST_P(RopeAnglesTest, AreRightFarAway) {
   for (const int half : {1, 32, 64}) {
     const int64_t tokens = 77;
     std::vector<int32_t> positions(Count(tokens));
@@ -41,18 +43,22 @@ TEST_F(ElementwiseTest, RopeAngles) {
          .inv_freq = inv_freq_memory.floats(),
          .rotary_dim = 2 * half,
          .scale = scale,
+         .product = GetParam(),
          .cos = cos.floats(),
          .sin = sin.floats()}));
     const std::vector<float> c = cos.Values(DType::kF32);
     const std::vector<float> s = sin.Values(DType::kF32);
     for (int64_t i = 0; i < tokens * half; ++i) {
-      const float angle =
-          static_cast<float>(positions[Count(i / half)]) * inv_freq[Count(i % half)];
-      ASSERT_NEAR(c[Count(i)], std::cos(static_cast<double>(angle)) * scale, 4 * kFloatEpsilon);
-      ASSERT_NEAR(s[Count(i)], std::sin(static_cast<double>(angle)) * scale, 4 * kFloatEpsilon);
+      const double angle =
+          RopeAngle(GetParam(), positions[Count(i / half)], inv_freq[Count(i % half)]);
+      ASSERT_NEAR(c[Count(i)], std::cos(angle) * scale, 4 * kFloatEpsilon);
+      ASSERT_NEAR(s[Count(i)], std::sin(angle) * scale, 4 * kFloatEpsilon);
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Products, RopeAnglesTest,
+                         testing::Values(RopeProduct::kRounded, RopeProduct::kExact));
 
 // Angles of a step, on the host and on the device.
 struct Angles {

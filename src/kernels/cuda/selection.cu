@@ -16,12 +16,15 @@
 #include "kernels/cuda/selection_attend.h"
 #include "kernels/cuda/selection_by_keys.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_prefill.h"
+#include "kernels/cuda/selection_rows.h"
 #include "kernels/cuda/workspace.h"
 
 namespace headway::cuda {
 namespace {
 
-constexpr int kHeadsMax = 65535 / kSelectGroupMax;  // of a grid
+constexpr int64_t kGridMax = 65535;  // in its second dimension
+constexpr int kHeadsMax = kGridMax / kSelectGroupMax;
 constexpr int64_t kBlocksMax = int64_t{1} << 24;
 
 // Places that one launch brings into the table.
@@ -49,15 +52,6 @@ bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
          SupportsSelection(shape.format, shape.summary, shape.group);
 }
 
-bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
-  return std::all_of(keys.segments.begin(), keys.segments.end(),
-                     [&](const SegmentPlace& place) {
-                       return Aligned(place.summary, static_cast<size_t>(bytes));
-                     }) &&
-         keys.codes_head_stride % bytes == 0 && head_dim % bytes == 0 &&
-         keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
-}
-
 bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
   const bool encoded = shape.format.encoding != Encoding::kNone;
   return std::all_of(keys.segments.begin(), keys.segments.end(),
@@ -65,11 +59,6 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
          keys.page_stride % 16 == 0 && keys.head_stride % 16 == 0 && keys.v_offset % 16 == 0 &&
          (!encoded || (keys.params_offset % 4 == 0 && keys.params_page_stride % 4 == 0 &&
                        keys.params_head_stride % 4 == 0));
-}
-
-bool ParamsAligned(const BlockedKeys& keys) {
-  return keys.params_offset % 16 == 0 && keys.params_page_stride % 16 == 0 &&
-         keys.params_head_stride % 16 == 0;
 }
 
 cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
@@ -95,6 +84,15 @@ cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWo
 }
 
 }  // namespace
+
+bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
+  return std::all_of(keys.segments.begin(), keys.segments.end(),
+                     [&](const SegmentPlace& place) {
+                       return Aligned(place.summary, static_cast<size_t>(bytes));
+                     }) &&
+         keys.codes_head_stride % bytes == 0 && head_dim % bytes == 0 &&
+         keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
+}
 
 int Multiprocessors() {
   constexpr int kDevices = 64;
@@ -136,6 +134,25 @@ cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember 
   return cudaSuccess;
 }
 
+namespace {
+
+// What is listed without scores, by each block of rows alike.
+cudaError_t ListAlike(cudaStream_t stream, ListWork work, const SelectItem& item,
+                      int32_t skip_begin, int32_t skip_end) {
+  const int64_t at_once = kGridMax / work.heads;
+  for (int64_t first = 0; first < item.row_blocks(); first += at_once) {
+    ListWork some = work;
+    some.heads = static_cast<int32_t>(std::min(at_once, item.row_blocks() - first) * work.heads);
+    some.listed = work.listed + first * work.heads * work.capacity;
+    some.counts = work.counts + first * work.heads;
+    const cudaError_t error = ListAllBut(stream, some, skip_begin, skip_end);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
@@ -144,6 +161,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
       shape.summary.kept() ? SummariesAligned(keys, head_dim, 8) : PagesAligned(shape, keys);
   if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
       budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
+      !RowTurn::Takes(item.turn, head_dim) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
   }
@@ -164,12 +182,16 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   list.capacity = item.capacity;
   list.counts = item.counts;
   // Nothing to choose.
-  if (list.far_blocks == far) return ListAllBut(stream, list, 0, 0);
-  if (list.far_blocks == 0) return ListAllBut(stream, list, list.far_begin, list.far_end);
+  if (list.far_blocks == far) return ListAlike(stream, list, item, 0, 0);
+  if (list.far_blocks == 0) {
+    return ListAlike(stream, list, item, list.far_begin, list.far_end);
+  }
   if (!shape.summary.kept()) return SelectByKeys(stream, shape, item, list);
+  if (item.rows != 1) return SelectRows(stream, shape, item);
 
   ScoreWork score = {};
   score.q = item.q;
+  score.turn = RowTurn::On(item.turn);
   score.scratch = scratch;
   score.q_dtype = static_cast<int32_t>(shape.activation);
   score.head_dim = head_dim;
@@ -197,8 +219,9 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
                          const AttendBlocksItem& item) {
   const BlockedKeys& keys = item.keys;
   const int block_slots = shape.summary.block_slots;
-  if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys) || item.split <= 0 ||
-      item.split % block_slots != 0 ||
+  if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys)) return cudaErrorInvalidValue;
+  if (item.split == 0) return AttendRows(stream, shape, item);
+  if (item.rows != 1 || item.split < 0 || item.split % block_slots != 0 ||
       int64_t{item.parts} * keys.heads > std::numeric_limits<int32_t>::max() / 2) {
     return cudaErrorInvalidValue;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/selection.h"
 #include "kernels/selection_math.h"
@@ -89,10 +90,20 @@ using PlaceMember = const std::byte* SegmentPlace::*;
 cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
                       const std::byte** places, BlockTable& table);
 
+// Whether rows of parameters lie on 16 bytes.
+inline bool ParamsAligned(const BlockedKeys& keys) {
+  return keys.params_offset % 16 == 0 && keys.params_page_stride % 16 == 0 &&
+         keys.params_head_stride % 16 == 0;
+}
+
+// Whether codes of summaries lie on `bytes`, and scales on 8.
+bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes);
+
 // --- The steps of SelectBlocks.
 
 struct ScoreWork {
   const void* q;
+  RowTurn turn;
   SelectionScratch scratch;
   int32_t q_dtype;
   int32_t head_dim;

@@ -67,7 +67,8 @@ struct QueryCodes {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int channel = lane + i * kWarp;
-      q[i] = there && channel < work.head_dim ? LoadQ(work, first + channel) : 0.0f;
+      const auto load = [&](int at) { return LoadQ(work, first + at); };
+      q[i] = there && channel < work.head_dim ? work.turn.At(0, channel, load) : 0.0f;
       largest = max(largest, selection::SizeBits(q[i]));
       largest_square = max(largest_square, selection::SizeBits(q[i] * q[i]));
     }

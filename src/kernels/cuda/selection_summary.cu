@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/selection_math.h"
@@ -23,6 +24,7 @@ constexpr int kSummaryWarps = 4;
 
 struct SummaryWork {
   const std::byte* k;
+  RowTurn turn;
   int64_t page_stride;
   int64_t head_stride;
   std::byte* codes;
@@ -69,8 +71,15 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const int channel = (lane + pair * kWarp) * 2;
-        if (channel < work.head_dim) {
-          function(pair, Pair(keys + int64_t{i} * work.head_dim + channel));
+        if (channel >= work.head_dim) continue;
+        const Element* const key = keys + int64_t{i} * work.head_dim;
+        if (work.turn.rotary_dim == 0) {
+          function(pair, Pair(key + channel));
+        } else {
+          const int64_t row = int64_t{block} * work.block_slots + i;
+          const auto at = [&](int of) { return AsFloat(key[of]); };
+          function(pair,
+                   make_float2(work.turn.At(row, channel, at), work.turn.At(row, channel + 1, at)));
         }
       }
     }
@@ -161,12 +170,14 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
   const int64_t blocks = item.keys.count / summary.block_slots;
   if (item.keys.count % summary.block_slots != 0 ||
       item.keys.first_slot % summary.block_slots != 0 ||
+      !RowTurn::Takes(item.rotated, format.head_dim) ||
       blocks > std::numeric_limits<int32_t>::max() / 2) {
     return cudaErrorInvalidValue;
   }
   if (blocks == 0 || item.heads == 0) return cudaSuccess;
   const SummaryWork work = {
       .k = item.keys.k,
+      .turn = RowTurn::Back(item.rotated),
       .page_stride = item.keys.page_stride,
       .head_stride = item.keys.head_stride,
       .codes = item.codes,

@@ -61,10 +61,18 @@ class GpuMemory : public SelectionHost {
 };
 
 // The exponential and the product with log2(e) take some units more than a sum in f32 does. Factors
-// of codes are multiplied in f32.
+// of codes are multiplied in f32. Tensor cores take weights, decoded numbers and keys that were
+// moved rounded to the activations' dtype.
 AttentionPrecision Precision(const SelectionCase& c) {
-  return {
-      .dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0, .more_units = 40, .slack = 2};
+  const bool encoded = c.format.encoding != Encoding::kNone;
+  AttentionPrecision precision = {.dim_units = encoded ? 4.0 : 1.0, .more_units = 40, .slack = 2};
+  if (c.rows > 1 && c.activation != DType::kF32) {
+    const double unit = UnitOf(c.activation);
+    precision.logit = unit * ((encoded ? 1 : 0) + (c.move_dim > 0 ? 1 : 0));
+    precision.weight = unit * (encoded ? 2 : 1);
+    precision.weight_in_sum = false;
+  }
+  return precision;
 }
 
 class CudaSelectionTest : public testing::Test {
@@ -79,7 +87,7 @@ class CudaSelectionTest : public testing::Test {
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       Result<std::unique_ptr<Kernels>> made = NewCudaKernels(0);
       ASSERT_TRUE(made.ok()) << made.status().message();
-      const KernelLimits limits = {.rows = 1,
+      const KernelLimits limits = {.rows = 256,
                                    .max_in = 64,
                                    .max_out = 64,
                                    .head_dim = 256,
@@ -158,6 +166,80 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionForAllGroupsAndHeadSizes) {
       c.format.head_dim = head_dim;
       c.activation = c.format.dtype;
       Check(c, seed);
+    }
+  }
+}
+
+TEST_F(CudaSelectionTest, MovedBlocksAgreeWithTheDefinition) {
+  for (uint64_t seed = 600; seed < 700 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomMovedCase(random);
+    c.activation = c.format.dtype;
+    Check(c, seed);
+  }
+}
+
+TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinition) {
+  for (uint64_t seed = 1000; seed < 1100 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomPrefillCase(random);
+    c.activation = c.format.dtype;
+    Check(c, seed);
+  }
+}
+
+TEST_F(CudaSelectionTest, RowsOfAllGroupsAndHeadSizesAgreeWithTheDefinition) {
+  uint64_t seed = 1200;
+  for (const int group : {1, 3, 4, 8, 16}) {
+    for (const int head_dim : {8, 40, 64, 72, 128, 136, 256}) {
+      if (HasFailure()) return;
+      Random random(++seed);
+      SelectionCase c = RandomPrefillCase(random);
+      c.group = group;
+      c.heads = std::min(c.heads, 2);
+      c.group_heads = std::min(c.group_heads, c.heads);
+      c.rows = std::min<int64_t>(c.rows, 70);
+      c.format.head_dim = head_dim;
+      c.turn_dim = c.turn_dim > 0 ? head_dim : 0;
+      c.move_dim = c.move_dim > 0 ? head_dim / 2 : 0;
+      c.activation = c.format.dtype;
+      Check(c, seed);
+    }
+  }
+}
+
+// Queries and pages of unequal dtypes, and numbers of elements that rotate that no pair of words
+// holds.
+TEST_F(CudaSelectionTest, RowsOfOtherDTypesAgreeWithTheDefinition) {
+  for (uint64_t seed = 1300; seed < 1330 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomPrefillCase(random);
+    c.activation = Pick(random, {DType::kBF16, DType::kF16, DType::kF32});
+    c.rows = std::min<int64_t>(c.rows, 70);
+    Check(c, seed);
+  }
+}
+
+// Blocks of rows are scored in several turns, in several tiles, and a head's list has several
+// rounds; the table of segments lies in memory.
+TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
+  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+    for (const SummaryKind kind : {SummaryKind::kMoments, SummaryKind::kBoxes}) {
+      SelectionCase c;
+      c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
+      c.summary = {.kind = kind, .block_slots = 8};
+      c.heads = 3;
+      c.group_heads = 2;
+      c.group = 2;
+      c.segment_pages = 3;
+      c.pages = 719;  // 5,752 blocks, 480 segments
+      c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 40, .share = share};
+      c.rows = 130;
+      c.turn_dim = 16;
+      c.move_dim = 16;
+      c.scale = 0.25f;
+      c.activation = DType::kBF16;
+      Check(c, 1400);
     }
   }
 }

@@ -3,24 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/ref/ref_selection_keys.h"
+#include "kernels/ref/ref_selection_parts.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
 namespace {
 
 namespace math = selection;
-
-// Numbers as codes with one scale.
-struct CodedRow {
-  float scale = 0;
-  std::vector<int32_t> codes;
-};
 
 CodedRow Coded(const std::vector<float>& x, float largest, float levels) {
   const math::RowScale row = math::ScaleOf(largest, levels);
@@ -119,22 +115,26 @@ void StoreSummary(const Summary& summary, std::byte* codes, float* scales) {
   }
 }
 
-// --- Scores
+}  // namespace
 
-// A query head as scores see it.
-struct CodedQuery {
-  CodedRow q;
-  CodedRow squares;
-  math::QueryFactors factors;
-};
+BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
+  const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
+                                           block / keys.segment_blocks);
+  HEADWAY_CHECK(segment < keys.segments.size());
+  return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
+}
 
-// Rows of q that are scored as one, [begin, end).
-struct Pool {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
+const std::byte* CodesAt(const SummaryFormat& summary, int head_dim, const BlockedKeys& keys,
+                         const BlockPlace& place) {
+  return place.segment->summary + place.head * keys.codes_head_stride +
+         place.block * summary.code_bytes(head_dim);
+}
 
-// Query head `head` of a pool.
+const float* ScalesAt(const BlockedKeys& keys, const BlockPlace& place) {
+  return reinterpret_cast<const float*>(place.segment->summary + keys.scales_offset) +
+         place.head * keys.scales_head_stride + 2 * place.block;
+}
+
 CodedQuery QueryOf(const SelectItem& item, const Pool& pool, int64_t head, int head_dim,
                    float scale) {
   const auto dim = static_cast<size_t>(head_dim);
@@ -160,15 +160,16 @@ CodedQuery QueryOf(const SelectItem& item, const Pool& pool, int64_t head, int h
   return query;
 }
 
+namespace {
+
+// --- Scores
+
 float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const CodedQuery& query,
               int64_t head, int64_t block) {
   const auto dim = static_cast<int64_t>(query.q.codes.size());
   const BlockPlace place = PlaceOf(keys, head, block);
-  const std::byte* codes = place.segment->summary + place.head * keys.codes_head_stride +
-                           place.block * summary.code_bytes(static_cast<int>(dim));
-  const float* scales =
-      reinterpret_cast<const float*>(place.segment->summary + keys.scales_offset) +
-      place.head * keys.scales_head_stride + 2 * place.block;
+  const std::byte* codes = CodesAt(summary, static_cast<int>(dim), keys, place);
+  const float* scales = ScalesAt(keys, place);
   const auto* row0 = reinterpret_cast<const int8_t*>(codes);
   int32_t first = 0;
   int32_t second = 0;
@@ -204,8 +205,8 @@ void RaiseShares(const std::vector<float>& scores, std::vector<float>& shares) {
 // A far block that may be chosen, in the order of choice.
 struct Candidate {
   uint32_t code = 0;
-  int head = 0;
-  int64_t block = 0;
+  size_t head = 0;
+  int32_t block = 0;
 
   bool operator<(const Candidate& other) const {
     if (code != other.code) return code > other.code;
@@ -215,28 +216,39 @@ struct Candidate {
 };
 
 // Adds the best `count` of the candidates to their heads' lists.
-void Choose(std::vector<Candidate>& candidates, int64_t count,
-            std::vector<std::vector<int32_t>>& lists) {
+void Choose(std::vector<Candidate>& candidates, int64_t count, Lists& lists) {
   std::sort(candidates.begin(), candidates.end());
   const auto end = std::min(static_cast<size_t>(count), candidates.size());
-  for (size_t i = 0; i < end; ++i) {
-    lists[static_cast<size_t>(candidates[i].head)].push_back(
-        static_cast<int32_t>(candidates[i].block));
-  }
+  for (size_t i = 0; i < end; ++i) lists[candidates[i].head].push_back(candidates[i].block);
 }
 
-// What all items of a call have in common.
-struct SelectCall {
-  const PageFormat& format;
-  const SummaryFormat& summary;
-  int group;
-  float scale;
-
-  KeyScoring OfKeys(const SelectItem& item) const {
-    HEADWAY_CHECK(item.rows == 1 && item.turn.rotary_dim == 0);
-    return {format, summary.block_slots, group, scale, item};
+// Of each head's blocks those that are near, and the best of the far ones.
+Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Codes& codes) {
+  Lists lists(blocks.size());
+  std::vector<Candidate> candidates;
+  for (size_t head = 0; head < blocks.size(); ++head) {
+    for (size_t i = 0; i < blocks[head].size(); ++i) {
+      const int32_t block = blocks[head][i];
+      if (block < budget.far_begin || block >= budget.far_end) {
+        lists[head].push_back(block);
+      } else {
+        candidates.push_back({codes[head][i], head, block});
+      }
+    }
+    if (budget.share == BudgetShare::kHead) {
+      Choose(candidates, budget.far_blocks, lists);
+      candidates.clear();
+    }
   }
-};
+  Choose(candidates, budget.far_blocks * std::ssize(blocks), lists);
+  for (std::vector<int32_t>& list : lists) std::sort(list.begin(), list.end());
+  return lists;
+}
+
+KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
+  HEADWAY_CHECK(item.rows == 1 && item.turn.rotary_dim == 0);
+  return {call.format, call.summary.block_slots, call.group, call.scale, item};
+}
 
 // The worth of all blocks of a KV head to block `row_block` of the rows.
 std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
@@ -247,7 +259,7 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
   for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
     std::vector<float> shares(worth.size(), 0.0f);
-    if (!call.summary.kept()) RaiseShares(MassScores(call.OfKeys(item), q_head), shares);
+    if (!call.summary.kept()) RaiseShares(MassScores(OfKeys(call, item), q_head), shares);
     for (int64_t row = begin; call.summary.kept() && row < end; row += kPoolRows) {
       const Pool pool = {row, std::min(end, row + kPoolRows)};
       const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
@@ -262,40 +274,32 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   return worth;
 }
 
-// Codes of the blocks of a KV head: a larger one is chosen before a smaller one.
-std::vector<uint32_t> CodesOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
-                              int64_t head) {
-  if (call.summary.kind == SummaryKind::kStages) return StageCodes(call.OfKeys(item), head);
+std::vector<uint32_t> CodesOf(const std::vector<float>& worths) {
   std::vector<uint32_t> codes;
-  for (const float worth : WorthOf(call, item, row_block, head)) {
-    codes.push_back(math::WorthCode(worth));
-  }
+  for (const float worth : worths) codes.push_back(math::WorthCode(worth));
   return codes;
 }
 
 void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
-  const SelectionBudget& budget = item.budget;
-  std::vector<std::vector<int32_t>> lists(static_cast<size_t>(keys.heads));
-  std::vector<Candidate> candidates;
-  for (int head = 0; head < keys.heads; ++head) {
-    const std::vector<uint32_t> codes = CodesOf(call, item, row_block, head);
-    for (int64_t block = 0; block < keys.blocks; ++block) {
-      if (block < budget.far_begin || block >= budget.far_end) {
-        lists[static_cast<size_t>(head)].push_back(static_cast<int32_t>(block));
-      } else {
-        candidates.push_back({codes[static_cast<size_t>(block)], head, block});
-      }
-    }
-    if (budget.share == BudgetShare::kHead) {
-      Choose(candidates, budget.far_blocks, lists);
-      candidates.clear();
-    }
+  std::vector<int32_t> all(static_cast<size_t>(keys.blocks));
+  std::iota(all.begin(), all.end(), 0);
+  Lists lists(static_cast<size_t>(keys.heads), all);
+  Codes codes;
+  for (int64_t head = 0; head < keys.heads; ++head) {
+    codes.push_back(call.summary.kind == SummaryKind::kStages
+                        ? StageCodes(OfKeys(call, item), head)
+                        : CodesOf(WorthOf(call, item, row_block, head)));
   }
-  Choose(candidates, budget.far_blocks * keys.heads, lists);
-  for (int head = 0; head < keys.heads; ++head) {
-    std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
-    std::sort(list.begin(), list.end());
+  if (item.looks_twice()) {
+    HEADWAY_CHECK(call.summary.sketched());
+    lists = ListBest(item.budget.OfCandidates(), lists, codes);
+    const Worths worths = SecondLook(call, item, lists);
+    std::transform(worths.begin(), worths.end(), codes.begin(), CodesOf);
+  }
+  lists = ListBest(item.budget, lists, codes);
+  for (int64_t head = 0; head < keys.heads; ++head) {
+    const std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
     const int64_t at = row_block * keys.heads + head;
     std::copy(list.begin(), list.end(), item.blocks + at * item.capacity);
     item.counts[at] = static_cast<int32_t>(list.size());
@@ -303,13 +307,6 @@ void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block)
 }
 
 }  // namespace
-
-BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
-  const auto segment = static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
-                                           block / keys.segment_blocks);
-  HEADWAY_CHECK(segment < keys.segments.size());
-  return {&keys.segments[segment], head % keys.group_heads, block % keys.segment_blocks};
-}
 
 void Summarize(const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
@@ -321,10 +318,15 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
     for (int64_t head = 0; head < item.heads; ++head) {
       for (int64_t block = 0; block < item.keys.count / summary.block_slots; ++block) {
         const auto keys = KeysOf(format, summary.block_slots, item, head, block);
-        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys),
-                     item.codes + head * item.codes_head_stride +
-                         block * summary.code_bytes(format.head_dim),
-                     item.scales + head * item.scales_head_stride + 2 * block);
+        std::byte* codes = item.codes + head * item.codes_head_stride +
+                           block * summary.code_bytes(format.head_dim);
+        float* scales = item.scales + head * item.scales_head_stride + 2 * block;
+        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys), codes,
+                     scales);
+        if (!summary.sketched()) continue;
+        MakeSketch(summary, keys, codes, scales,
+                   item.sketch + head * item.sketch_head_stride +
+                       block * summary.sketch_bytes(format.head_dim));
       }
     }
   }

@@ -192,6 +192,7 @@ std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,
 SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory) const {
   SelectionOutputs outputs;
   const int64_t code_bytes = spec.summary.code_bytes(spec.format.head_dim);
+  const int64_t sketch_bytes = spec.summary.sketch_bytes(spec.format.head_dim);
   const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
   for (int64_t head = 0; head < spec.heads; ++head) {
     for (int64_t block = 0; block < spec.blocks(); ++block) {
@@ -201,6 +202,10 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
       const std::byte* codes = summary + head % spec.group_heads * codes_head_stride_ +
                                block % segment_blocks * code_bytes;
       outputs.summaries.insert(outputs.summaries.end(), codes, codes + code_bytes);
+      const std::byte* sketch = summary + sketch_offset_ +
+                                head % spec.group_heads * sketch_head_stride_ +
+                                block % segment_blocks * sketch_bytes;
+      outputs.summaries.insert(outputs.summaries.end(), sketch, sketch + sketch_bytes);
     }
   }
   for (int64_t i = 0; i < row_blocks() * spec.heads; ++i) {

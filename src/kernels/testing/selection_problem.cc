@@ -57,7 +57,7 @@ class SelectionProblem::Arena {
 
 std::string SelectionCase::Name() const {
   std::string name = std::string(DTypeName(format.dtype)) + " " + EncodingName(format.encoding) +
-                     KindName(summary.kind) +
+                     KindName(summary.kind) + (summary.sketched() ? " sketched" : "") +
                      (budget.share == BudgetShare::kHead ? " by head" : " by layer");
   const auto add = [&](const char* what, auto value) {
     name += std::string(" ") + what + " " + std::to_string(value);
@@ -72,6 +72,7 @@ std::string SelectionCase::Name() const {
   add("pages", pages);
   add("far from", budget.far_begin);
   add("to", budget.far_end);
+  if (budget.looks_twice()) add("candidates", budget.candidates);
   add("choose", budget.far_blocks);
   add("split", split);
   add("scale", scale);
@@ -85,6 +86,13 @@ std::string SelectionCase::Name() const {
   }
   if (bad_numbers) name += " bad numbers";
   return name;
+}
+
+void SelectionCase::MayLookTwice(Random& random) {
+  summary.sketch = Pick(random, {SketchKind::kNone, SketchKind::kTwoBits});
+  if (!SelectionFits(format, summary, group)) summary.sketch = SketchKind::kNone;
+  budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
+  if (!summary.sketched()) budget.candidates = 0;
 }
 
 SelectionCase RandomSelectionCase(Random& random) {
@@ -108,6 +116,7 @@ SelectionCase RandomSelectionCase(Random& random) {
   const int64_t far = c.budget.far_end - c.budget.far_begin;
   c.budget.far_blocks = Pick<int64_t>(random, {0, far, far / 2, far / 4, random.Below(far + 1)});
   c.budget.share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer});
+  c.MayLookTwice(random);
   c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
   c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
   c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
@@ -192,6 +201,12 @@ void SelectionProblem::LayOut(Random& places) {
   codes_head_stride_ = segment_blocks * code_bytes + kAlignment * places.Below(4);
   scales_offset_ = spec.group_heads * codes_head_stride_ + kAlignment * places.Below(4);
   scales_head_stride_ = 2 * (segment_blocks + places.Below(3));
+  const int64_t sketch_bytes = spec.summary.sketch_bytes(spec.format.head_dim);
+  sketch_head_stride_ = segment_blocks * sketch_bytes + kAlignment * places.Below(4);
+  sketch_offset_ =
+      RoundUp(scales_offset_ + spec.group_heads * scales_head_stride_ * int64_t{sizeof(float)},
+              kAlignment) +
+      kAlignment * places.Below(4);
   cut_ = places.Below(segment_blocks + 1) * spec.summary.block_slots;
 
   Arena in_pages(places), in_working(places);
@@ -206,8 +221,7 @@ void SelectionProblem::LayOut(Random& places) {
   for (const size_t i : order) {
     plain_slabs_[i] = in_pages.Take(plain_.bytes);
     if (encoded()) closed_slabs_[i] = in_pages.Take(closed_.bytes);
-    summaries_[i] = in_working.Take(scales_offset_ + spec.group_heads * scales_head_stride_ *
-                                                         int64_t{sizeof(float)});
+    summaries_[i] = in_working.Take(sketch_offset_ + spec.group_heads * sketch_head_stride_);
   }
   pages = in_pages.Poisoned();
 
@@ -228,8 +242,11 @@ void SelectionProblem::LayOut(Random& places) {
   counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
   o_ = floats(states() * o_stride_);
   lse_ = floats(states() * lse_stride_);
+  const int64_t candidates = spec.rows == 1 && spec.budget.looks_twice()
+                                 ? spec.budget.OfCandidates().Capacity(spec.blocks(), spec.heads)
+                                 : 0;
   scratch_bytes_ = SelectScratchBytes(spec.heads, spec.group, spec.blocks(),
-                                      static_cast<int64_t>(segments), spec.rows);
+                                      static_cast<int64_t>(segments), spec.rows, candidates);
   if (spec.summary.kind == SummaryKind::kStages) {
     scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
   }
@@ -402,8 +419,11 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
                                    At<float>(memory.working, slot_sin_) + angles, spec.turn_dim},
                        .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
                        .scales = At<float>(summary, scales_offset_) + 2 * block,
+                       .sketch = summary + sketch_offset_ +
+                                 block * spec.summary.sketch_bytes(spec.format.head_dim),
                        .codes_head_stride = codes_head_stride_,
-                       .scales_head_stride = scales_head_stride_});
+                       .scales_head_stride = scales_head_stride_,
+                       .sketch_head_stride = sketch_head_stride_});
     }
   }
   return items;
@@ -433,7 +453,9 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
           .params_head_stride = closed_.params_head_stride,
           .codes_head_stride = codes_head_stride_,
           .scales_offset = scales_offset_,
-          .scales_head_stride = scales_head_stride_};
+          .scales_head_stride = scales_head_stride_,
+          .sketch_offset = sketch_offset_,
+          .sketch_head_stride = sketch_head_stride_};
 }
 
 SelectItem SelectionProblem::Select(const SelectionMemory& memory,

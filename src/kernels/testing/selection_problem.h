@@ -40,6 +40,8 @@ struct SelectionCase {
   int64_t blocks() const { return pages * page_blocks(); }
   int64_t page_blocks() const { return format.page_slots / summary.block_slots; }
   std::string Name() const;
+  // With or without sketches of keys, as far as the format can have them, and one look or two.
+  void MayLookTwice(Random& random);
 };
 
 // Any dtype, encoding, shape and budget, of decode. Pages, heads and parameters lie as a GPU wants
@@ -145,6 +147,7 @@ class SelectionProblem {
   std::vector<int64_t> closed_slabs_;
   // Of a summary, and offsets of all in working memory.
   int64_t codes_head_stride_ = 0, scales_offset_ = 0, scales_head_stride_ = 0;
+  int64_t sketch_offset_ = 0, sketch_head_stride_ = 0;
   std::vector<int64_t> summaries_;  // [head groups, segments]
   int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
   int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;

@@ -106,19 +106,27 @@ struct CacheFormat {
   }
   int64_t x_page_bytes() const { return XBytes(page.page_slots); }
   int64_t x_slab_bytes() const { return XBytes(segment_tokens()); }
-  // A segment's summaries, of the heads of its group: their codes head by head, then their scales.
+  // A segment's summaries, of the heads of its group: their codes head by head, then their scales,
+  // then their sketches.
   int64_t page_blocks() const { return page.page_slots / summary.block_slots; }
   int64_t segment_blocks() const { return segment_pages * page_blocks(); }
   int64_t summary_head_stride() const {
     return segment_blocks() * summary.code_bytes(page.head_dim);
   }
   int64_t summary_scales_offset() const { return group_heads * summary_head_stride(); }
-  int64_t summary_bytes() const {
-    if (!summary.kept()) return 0;
+  int64_t sketch_head_stride() const {
+    return segment_blocks() * summary.sketch_bytes(page.head_dim);
+  }
+  int64_t sketch_offset() const {
     return RoundUp(
         summary_scales_offset() + group_heads * segment_blocks() * SummaryFormat::scale_bytes(),
         256);
   }
+  int64_t sketch_bytes() const {
+    if (!summary.sketched()) return 0;
+    return RoundUp(group_heads * sketch_head_stride(), 256);
+  }
+  int64_t summary_bytes() const { return summary.kept() ? sketch_offset() + sketch_bytes() : 0; }
   static int64_t Padded(int64_t bytes) {
     return RoundUp(bytes, static_cast<int64_t>(kDirectAlignment));
   }

@@ -47,6 +47,7 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   budget.far_end = std::max(budget.far_begin, budget.far_end);
   budget.far_blocks = std::min(CeilDiv(policy.keys, slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
+  budget.candidates = CeilDiv(policy.candidates, slots);
   for (size_t i = 0; i < policy.stages.size(); ++i) {
     const SelectionPolicy::Stage& stage = policy.stages[i];
     if (stage.chunk == 0) continue;
@@ -65,6 +66,9 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   const int64_t always = CeilDiv(policy.sink, slots) + CeilDiv(policy.recent, slots) + 2;
   const int64_t keys = std::max(policy.keys, policy.outer_keys);
   bounds.capacity = std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
+  if (policy.candidates > 0) {
+    bounds.candidates = std::min(bounds.blocks, always + heads * CeilDiv(policy.candidates, slots));
+  }
   return bounds;
 }
 

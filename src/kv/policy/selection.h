@@ -17,6 +17,8 @@ struct SelectionPolicy {
   int64_t sink = 0;       // the first keys of a sequence are always read
   int64_t recent = 0;     // so are the last ones, the query's own among them
   BudgetShare share = BudgetShare::kLayer;
+  // Far keys of a KV head, on average, that a first look lists for a second one; 0: one look.
+  int64_t candidates = 0;
   // Of SummaryKind::kStages: the stages before the last, and `keys` of the outer layers, which are
   // the first kOuterLayers and the last one; 0: all layers read as many.
   struct Stage {
@@ -50,8 +52,9 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
 
 // What the lists of sequences of up to `length` tokens take at most.
 struct SelectionBounds {
-  int64_t blocks = 0;    // of a head
-  int64_t capacity = 0;  // listed blocks of a head
+  int64_t blocks = 0;      // of a head
+  int64_t capacity = 0;    // listed blocks of a head
+  int64_t candidates = 0;  // those of the first of two looks
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);
 

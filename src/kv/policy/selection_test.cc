@@ -32,6 +32,25 @@ TEST(SelectionPolicyTest, AShortContextIsReadWhole) {
   EXPECT_EQ(none.far_blocks, 0);
 }
 
+TEST(SelectionPolicyTest, ASecondLookRanksTheCandidates) {
+  const std::vector<BlockSpan> all = {{0, 64}};
+  SelectionPolicy policy = PolicyOf(128, 32, 96);
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).looks_twice());
+  policy.candidates = 500;
+  const SelectionBudget budget = BudgetOf(policy, all, 1023);
+  EXPECT_TRUE(budget.looks_twice());
+  EXPECT_EQ(budget.OfCandidates().far_blocks, 32);
+  EXPECT_EQ(budget.OfCandidates().far_begin, budget.far_begin);
+  EXPECT_EQ(budget.OfCandidates().far_end, budget.far_end);
+  EXPECT_FALSE(budget.OfCandidates().looks_twice());
+  // Not more than there are.
+  policy.candidates = 5000;
+  EXPECT_EQ(BudgetOf(policy, all, 1023).OfCandidates().far_blocks, 64 - 2 - 6);
+  // Neither where all of them are chosen, nor where none is.
+  policy.keys = 1000;
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).looks_twice());
+}
+
 TEST(SelectionPolicyTest, GapsKeepPositions) {
   // Keys [256, 512) are elsewhere.
   const std::vector<BlockSpan> spans = {{0, 16}, {512, 32}};
@@ -74,6 +93,11 @@ TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
         const SelectionBudget budget = BudgetOf(policy, all, length - 1);
         EXPECT_LE(all[0].blocks, bounds.blocks);
         EXPECT_LE(budget.Capacity(all[0].blocks, 4), bounds.capacity);
+        EXPECT_EQ(bounds.candidates, 0);
+        policy.candidates = 3 * keys;
+        const SelectionBudget twice = BudgetOf(policy, all, length - 1);
+        EXPECT_LE(twice.OfCandidates().Capacity(all[0].blocks, 4),
+                  BoundsOf(policy, length, 4).candidates);
       }
     }
   }

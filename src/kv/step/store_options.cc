@@ -72,7 +72,8 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes() +
                       options.gathers * format.XBytes(options.gather_tokens);
-  footprint.summaries = options.summary_frames * format.summary_bytes();
+  footprint.sketches = options.summary_frames * format.sketch_bytes();
+  footprint.summaries = options.summary_frames * format.summary_bytes() - footprint.sketches;
   footprint.bounce = options.bounce_slabs * format.slab_bytes();
   return footprint;
 }

@@ -53,6 +53,7 @@ struct StoreFootprint {
   int64_t streaming_heads = 0;  // device
   int64_t staging = 0;          // device
   int64_t summaries = 0;        // device
+  int64_t sketches = 0;         // device, in the frames of summaries
   int64_t bounce = 0;           // host
 };
 StoreFootprint FootprintOf(const StoreOptions& options);

@@ -11,6 +11,11 @@ SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageR
   item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
   item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
                                          block * SummaryFormat::scale_bytes());
+  if (format.summary.sketched()) {
+    item.sketch = slab.summary + format.sketch_offset() +
+                  block * format.summary.sketch_bytes(format.page.head_dim);
+    item.sketch_head_stride = format.sketch_head_stride();
+  }
   item.codes_head_stride = format.summary_head_stride();
   item.scales_head_stride = 2 * format.segment_blocks();
   return item;

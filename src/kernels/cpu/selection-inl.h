@@ -1,0 +1,85 @@
+// What summaries, scores and sketches share: loads of keys and codes, and sums of products of codes
+// of 8 and 16 bits. Included once a target, after hwy/highway.h.
+#if defined(HEADWAY_KERNELS_CPU_SELECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADWAY_KERNELS_CPU_SELECTION_INL_H_
+#undef HEADWAY_KERNELS_CPU_SELECTION_INL_H_
+#else
+#define HEADWAY_KERNELS_CPU_SELECTION_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/load-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using DI = hn::ScalableTag<int32_t>;
+using DU = hn::ScalableTag<uint32_t>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
+constexpr int kHeadDimMax = 256;  // of SelectionFits
+
+// Channels of a key from `index` on; those behind its last one are 0.
+template <DType kDType>
+HWY_INLINE V LoadKeys(const std::byte* row, int64_t index, int64_t dim) {
+  const D d;
+  return index + kLanes <= dim ? LoadF32<kDType>(d, row, index)
+                               : LoadF32Tail<kDType>(d, row, index, dim - index);
+}
+
+using D16 = hn::ScalableTag<int16_t>;
+using V16 = hn::Vec<D16>;
+constexpr int kLanes16 = HWY_MAX_BYTES / sizeof(int16_t);
+
+template <class Code>
+HWY_INLINE V16 LoadCodes16(const std::byte* row, int64_t index, int64_t dim) {
+  const D16 d;
+  const hn::Rebind<Code, D16> codes;
+  const auto* at = reinterpret_cast<const Code*>(row) + index;
+  if (index + kLanes16 <= dim) return hn::PromoteTo(d, hn::LoadU(codes, at));
+  alignas(HWY_MAX_BYTES) Code padded[kLanes16] = {};
+  std::memcpy(padded, at, static_cast<size_t>(dim - index));
+  return hn::PromoteTo(d, hn::Load(codes, padded));
+}
+
+using D4 = hn::Full128<int32_t>;
+using F4 = hn::Full128<float>;
+
+// The sums of the lanes of four vectors.
+HWY_INLINE hn::Vec<D4> SumsOf(const hn::Vec<DI> (&v)[4]) {
+  const D4 d;
+  const hn::Repartition<int64_t, D4> d64;
+  hn::Vec<D4> part[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const hn::Half<DI> half;
+    const auto folded = hn::Add(hn::LowerHalf(half, v[i]), hn::UpperHalf(half, v[i]));
+#if HWY_TARGET == HWY_AVX3
+    part[i] = hn::Add(hn::LowerHalf(d, folded), hn::UpperHalf(d, folded));
+#else
+    part[i] = folded;
+#endif
+  }
+  const auto a = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[0], part[1]),
+                                          hn::InterleaveUpper(d, part[0], part[1])));
+  const auto b = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, part[2], part[3]),
+                                          hn::InterleaveUpper(d, part[2], part[3])));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, a, b)),
+                 hn::BitCast(d, hn::InterleaveUpper(d64, a, b)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headway::cpu
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX2 || HWY_AVX3
+
+#endif  // HEADWAY_KERNELS_CPU_SELECTION_INL_H_

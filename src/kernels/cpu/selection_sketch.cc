@@ -1,0 +1,135 @@
+#include "kernels/cpu/selection_sketch.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/bytes.h"
+#include "kernels/cpu/selection_choice.h"
+#include "kernels/cpu/selection_ops.h"
+#include "kernels/cpu/selection_sketch_ops.h"
+
+namespace headway::cpu {
+namespace {
+
+constexpr int64_t kChunk = 64;  // candidates of a head that a thread looks at at once
+
+class Second {
+ public:
+  Second(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+         const FirstLook& first)
+      : pool_(pool),
+        sketch_ops_(SketchOpsFor(isa)),
+        ops_(SelectionOpsFor(isa)),
+        call_(call),
+        item_(item),
+        first_(first),
+        heads_(item.keys.heads),
+        query_heads_(heads_ * call.group),
+        chunks_(CeilDiv(first.capacity, kChunk)) {}
+
+  void Run() {
+    largest_.assign(static_cast<size_t>(query_heads_ * chunks_),
+                    -std::numeric_limits<float>::infinity());
+    Over(heads_ * chunks_, [&](int64_t i) { LookAtChunk(i / chunks_, i % chunks_); });
+    sums_.resize(static_cast<size_t>(query_heads_));
+    Over(query_heads_, [&](int64_t row) { Weigh(row); });
+    Over(heads_, [&](int64_t head) { CodeHead(head); });
+    const std::vector<Cut> cuts = CutsOf(item_.budget, heads_, first_.histograms);
+    for (int64_t head = 0; head < heads_; ++head) {
+      item_.counts[head] =
+          ListEntries(EntriesOf(head), CodesOf(head), cuts[static_cast<size_t>(head)],
+                      item_.blocks + head * item_.capacity);
+    }
+  }
+
+ private:
+  template <typename Fn>
+  void Over(int64_t tasks, const Fn& fn) {
+    pool_.Run(tasks, 1, [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) fn(i);
+    });
+  }
+  // The first look lists all blocks that are not far.
+  Entries EntriesOf(int64_t head) const {
+    const int64_t count = first_.counts[head];
+    return {first_.blocks + head * first_.capacity, count, item_.budget.far_begin,
+            count - (item_.keys.blocks - item_.budget.far_end)};
+  }
+  uint16_t* CodesOf(int64_t head) const { return first_.codes + head * first_.capacity; }
+  float* LargestOf(int64_t row) { return largest_.data() + row / call_.group * RowsOfHead(); }
+  // [chunks, group] of each head.
+  int64_t RowsOfHead() const { return chunks_ * call_.group; }
+
+  void LookAtChunk(int64_t head, int64_t chunk) {
+    const BlockedKeys& keys = item_.keys;
+    const SummaryFormat& summary = call_.summary;
+    const int dim = call_.format.head_dim;
+    const int64_t in_group = head % keys.group_heads;
+    const int64_t end = std::min<int64_t>(first_.counts[head], (chunk + 1) * kChunk);
+    for (int64_t i = chunk * kChunk; i < end; ++i) {
+      const int64_t block = first_.blocks[head * first_.capacity + i];
+      const int64_t in_segment = block % keys.segment_blocks;
+      const std::byte* at =
+          keys.segments[static_cast<size_t>(head / keys.group_heads * keys.group_segments() +
+                                            block / keys.segment_blocks)]
+              .summary;
+      const int64_t result = head * call_.group * first_.capacity + i;
+      sketch_ops_.look(
+          {.head_dim = dim,
+           .block_slots = summary.block_slots,
+           .codes = at + in_group * keys.codes_head_stride + in_segment * summary.code_bytes(dim),
+           .scales = reinterpret_cast<const float*>(at + keys.scales_offset) +
+                     in_group * keys.scales_head_stride + 2 * in_segment,
+           .sketch = at + keys.sketch_offset + in_group * keys.sketch_head_stride +
+                     in_segment * summary.sketch_bytes(dim),
+           .group = call_.group,
+           .queries = first_.queries + head * call_.group * 2 * QueryRow(dim),
+           .factors = first_.factors + head * call_.group,
+           .tops = first_.tops + result,
+           .masses = first_.masses + result,
+           .stride = first_.capacity,
+           .largest = LargestOf(head * call_.group) + chunk * call_.group});
+    }
+  }
+
+  void Weigh(int64_t row) {
+    const float* tops = LargestOf(row) + row % call_.group;
+    float largest = tops[0];
+    for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
+      largest = std::max(largest, tops[chunk * call_.group]);
+    }
+    const int64_t at = row * first_.capacity;
+    sums_[static_cast<size_t>(row)] = static_cast<float>(sketch_ops_.weigh(
+        first_.tops + at, first_.masses + at, first_.counts[row / call_.group], largest));
+  }
+
+  void CodeHead(int64_t head) {
+    const int64_t row = head * call_.group;
+    ops_.worth(first_.tops + row * first_.capacity, first_.capacity, sums_.data() + row,
+               call_.group, first_.counts[head], CodesOf(head));
+    CountCodes(EntriesOf(head), CodesOf(head), first_.histograms + head * selection::kWorthCodes);
+  }
+
+  ThreadPool& pool_;
+  const SketchOps& sketch_ops_;
+  const SelectionOps& ops_;
+  const SelectionCall& call_;
+  const SelectItem& item_;
+  const FirstLook& first_;
+  const int64_t heads_;
+  const int64_t query_heads_;
+  const int64_t chunks_;
+  std::vector<float> largest_;  // [heads, chunks, group]
+  std::vector<float> sums_;     // [query heads]
+};
+
+}  // namespace
+
+void SecondLook(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+                const FirstLook& first) {
+  Second(pool, isa, call, item, first).Run();
+}
+
+}  // namespace headway::cpu

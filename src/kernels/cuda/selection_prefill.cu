@@ -1,0 +1,169 @@
+// Attention of blocks of rows to what they list: which kernel takes an item.
+#include "kernels/cuda/selection_prefill.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/selection_keys.h"
+
+namespace headway::cuda {
+namespace {
+
+// Segments that one launch brings into the table.
+constexpr int kSegmentsPerLaunch = 248;
+struct SegmentsWork {
+  PlacedSegment* to;
+  int32_t count;
+  PlacedSegment segments[kSegmentsPerLaunch];
+};
+static_assert(sizeof(SegmentsWork) <= 4096 && sizeof(ListedWork) <= 4096);
+
+__global__ void __launch_bounds__(kSegmentsPerLaunch)
+    WriteSegments(const __grid_constant__ SegmentsWork work) {
+  FollowPrevious();
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < work.count) work.to[i] = work.segments[i];
+}
+
+Rows RowsOf(const PageFormat& format) {
+  switch (format.encoding) {
+    case Encoding::kInt8:
+      return Rows::kInt8;
+    case Encoding::kFp8E4M3:
+      return Rows::kFp8E4M3;
+    case Encoding::kInt4:
+      return Rows::kInt4;
+    case Encoding::kNone:
+      break;
+  }
+  return format.dtype == DType::kBF16  ? Rows::kBF16
+         : format.dtype == DType::kF16 ? Rows::kF16
+                                       : Rows::kF32;
+}
+
+template <DType kType>
+constexpr Rows kPlainRows = kType == DType::kBF16 ? Rows::kBF16 : Rows::kF16;
+
+int64_t TileBytes(Rows rows, int head_dim) {
+  switch (rows) {
+    case Rows::kInt8:
+    case Rows::kFp8E4M3:
+      return ListedTileBytes<Rows::kInt8>(head_dim);
+    case Rows::kInt4:
+      return ListedTileBytes<Rows::kInt4>(head_dim);
+    default:
+      return ListedTileBytes<Rows::kBF16>(head_dim);
+  }
+}
+
+bool HasShared(int64_t bytes) {
+  int device = 0;
+  int most = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+             cudaSuccess &&
+         bytes <= most;
+}
+
+bool TakesTiles(const SelectionShape& shape, const ListedWork& work) {
+  const PageFormat& format = shape.format;
+  return shape.activation != DType::kF32 &&
+         (format.encoding != Encoding::kNone || format.dtype == shape.activation) &&
+         shape.scale > 0 && work.rotary_dim % 4 == 0 && Aligned(work.q) && work.q_stride % 8 == 0 &&
+         Aligned(work.o, 8) && work.o_stride % 2 == 0 &&
+         HasShared(TileBytes(RowsOf(format), format.head_dim));
+}
+
+template <DType kType>
+cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const ListedWork& work) {
+  switch (format.encoding) {
+    case Encoding::kInt8:
+      return LaunchListedTiles<kType, Rows::kInt8>(stream, work);
+    case Encoding::kFp8E4M3:
+      return LaunchListedTiles<kType, Rows::kFp8E4M3>(stream, work);
+    case Encoding::kInt4:
+      return LaunchListedTiles<kType, Rows::kInt4>(stream, work);
+    case Encoding::kNone:
+      break;
+  }
+  return LaunchListedTiles<kType, kPlainRows<kType>>(stream, work);
+}
+
+}  // namespace
+
+cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSegment* to) {
+  const size_t segments = keys.segments.size();
+  for (size_t at = 0; at < segments; at += kSegmentsPerLaunch) {
+    SegmentsWork work = {};
+    const size_t count = std::min(segments - at, size_t{kSegmentsPerLaunch});
+    work.to = to + at;
+    work.count = static_cast<int32_t>(count);
+    for (size_t i = 0; i < count; ++i) {
+      work.segments[i] = {keys.segments[at + i].slab, keys.segments[at + i].position};
+    }
+    const cudaError_t error = LaunchKernel(WriteSegments, 1, kSegmentsPerLaunch, 0, stream, work);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
+                       const AttendBlocksItem& item) {
+  const BlockedKeys& keys = item.keys;
+  const PageFormat& format = shape.format;
+  const BlockMove& move = item.move;
+  if (item.rows < 0 || item.rows * shape.group > std::numeric_limits<int32_t>::max() / 2 ||
+      (move.inv_freq != nullptr &&
+       (move.rotary_dim % 2 != 0 || move.rotary_dim < 0 || move.rotary_dim > format.head_dim))) {
+    return cudaErrorInvalidValue;
+  }
+  if (item.rows == 0) return cudaSuccess;
+  ListedWork work = {};
+  work.q = item.q;
+  work.q_stride = item.q_stride;
+  work.rows = static_cast<int32_t>(item.rows * shape.group);
+  work.group = shape.group;
+  work.head_dim = format.head_dim;
+  work.scale = shape.scale;
+  work.o = item.o;
+  work.o_stride = item.o_stride;
+  work.lse = item.lse;
+  work.lse_stride = item.lse_stride;
+  work.merge = item.merge;
+  work.listed = item.blocks;
+  work.counts = item.counts;
+  work.capacity = item.capacity;
+  auto* const segments = reinterpret_cast<PlacedSegment*>(item.scratch);
+  work.segments = segments;
+  work.page_stride = keys.page_stride;
+  work.head_stride = keys.head_stride;
+  work.v_offset = keys.v_offset;
+  work.params_offset = keys.params_offset;
+  work.params_page_stride = keys.params_page_stride;
+  work.params_head_stride = keys.params_head_stride;
+  work.group_segments = static_cast<int32_t>(keys.group_segments());
+  work.group_heads = keys.group_heads;
+  work.segment_blocks = static_cast<int32_t>(
+      std::min<int64_t>(keys.segment_blocks, std::numeric_limits<int32_t>::max()));
+  work.heads = keys.heads;
+  work.block_slots = shape.summary.block_slots;
+  work.page_slots = format.page_slots;
+  work.params_aligned = ParamsAligned(keys) ? 1 : 0;
+  work.q_dtype = static_cast<int32_t>(shape.activation);
+  work.inv_freq = move.inv_freq;
+  work.rotary_dim = move.inv_freq == nullptr ? 0 : move.rotary_dim;
+  work.end = move.end;
+  if (const cudaError_t error = PlaceSegments(stream, keys, segments); error != cudaSuccess) {
+    return error;
+  }
+  if (!TakesTiles(shape, work)) return LaunchListedRows(stream, RowsOf(format), work);
+  return shape.activation == DType::kBF16 ? LaunchTiles<DType::kBF16>(stream, format, work)
+                                          : LaunchTiles<DType::kF16>(stream, format, work);
+}
+
+}  // namespace headway::cuda
