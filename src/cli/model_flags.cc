@@ -143,9 +143,10 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
          "leaves out the rest; prompts are read exactly")
       ->group("Memory");
   AddChoice(app, sparse, "--selector", &engine.selector,
-            {"none", "pages", "quest", "oracle", "oracle-heads", "infinitehip"},
+            {"none", "pages", "quest", "infllm", "infinitehip", "oracle", "oracle-heads"},
             "how keys are chosen: pages, by mean and variance of blocks; for comparison quest, by "
-            "their least and greatest keys, infinitehip, by keys that stand for chunks, and oracle "
+            "their least and greatest keys, infllm, by two of their keys, infinitehip, by keys "
+            "that stand for chunks, and oracle "
             "and oracle-heads, by all keys; --sparse is pages");
   AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
             "keys that a KV head chooses for each token, on average");
@@ -154,7 +155,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},
             "last keys that are always read");
   AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {0, 4096},
-            "keys that are chosen together; 0: 16, with infinitehip 8");
+            "keys that are chosen together; 0: 16, with infinitehip 8, with infllm 64");
   AddText(app, sparse, "--hip-stages", &engine.hip_stages,
           "infinitehip's stages before the last: chunks of keys, and the keys of those that "
           "survive")

@@ -125,6 +125,7 @@ constexpr Selector kSelectors[] = {
     {"quest", SummaryKind::kBoxes, BudgetShare::kHead, 16},
     {"oracle", SummaryKind::kMasses, BudgetShare::kLayer, 16},
     {"oracle-heads", SummaryKind::kMasses, BudgetShare::kHead, 16},
+    {"infllm", SummaryKind::kPairs, BudgetShare::kHead, 64},
     {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
 };
 

@@ -57,11 +57,14 @@ TEST(Settings, SelectionIsReadAndChecked) {
   policy = ReadSettings(options)->selection;
   EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
   EXPECT_EQ(policy.share, BudgetShare::kHead);
-  for (const char* name : {"pages", "quest", "oracle", "oracle-heads", "infinitehip"}) {
+  for (const char* name : {"pages", "quest", "oracle", "oracle-heads", "infllm", "infinitehip"}) {
     options.selector = name;
     policy = ReadSettings(options)->selection;
     EXPECT_STREQ(SelectorName(policy), name);
-    EXPECT_EQ(policy.summary.block_slots, options.selector == "infinitehip" ? 8 : 16);
+    const int block = options.selector == "infinitehip" ? 8
+                      : options.selector == "infllm"    ? 64
+                                                        : 16;
+    EXPECT_EQ(policy.summary.block_slots, block);
     EXPECT_EQ(policy.outer_keys, options.selector == "infinitehip" ? 4096 : 0);
   }
   EXPECT_EQ(policy.stages[0].chunk, 256);
@@ -88,8 +91,9 @@ TEST(Settings, SelectionIsReadAndChecked) {
       change(changed);
     });
   };
-  EXPECT_EQ(Wrong([](EngineOptions& o) { o.selector = "best"; }),
-            "selector best: there are none, pages, quest, oracle, oracle-heads, infinitehip");
+  EXPECT_EQ(
+      Wrong([](EngineOptions& o) { o.selector = "best"; }),
+      "selector best: there are none, pages, quest, oracle, oracle-heads, infllm, infinitehip");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = 0; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = kNoLimit; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_sink = -1; }), "");

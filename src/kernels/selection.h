@@ -21,15 +21,21 @@
 
 namespace headway {
 
-// How blocks are scored: by what a summary says of their keys, channel by channel, or without one,
-// in decode alone, by the keys themselves, which are read where they lie.
+// How blocks are scored: by what a summary says of their keys, channel by channel, or without one
+// by the keys themselves, which are read where they lie. All but the first two in decode alone.
 enum class SummaryKind : uint8_t {
   kMoments,  // mean and variance: a score is q·mean + ½ Σ q²·variance
   kBoxes,    // least and greatest: a score is Σ max(q·least, q·greatest), an upper bound (Quest)
+  kPairs,    // two keys that stand for the others: a score is the mean of q·key (InfLLM)
   kMasses,   // no summary: a score is log Σ exp(q·k) over all keys, which is the truth
   kStages,   // no summary: keys that stand for chunks, in stages (InfiniteHiP; see ChunkStage)
 };
 constexpr bool HasSummaries(SummaryKind kind) {
+  return kind != SummaryKind::kMasses && kind != SummaryKind::kStages;
+}
+
+// Whether several rows may choose at once, and be turned before they are scored.
+constexpr bool TakesRows(SummaryKind kind) {
   return kind == SummaryKind::kMoments || kind == SummaryKind::kBoxes;
 }
 

@@ -32,6 +32,10 @@ constexpr float LogitOf(float dot, float scale) {
   return logit > kLeastLogit && logit < -kLeastLogit ? logit : kLeastLogit;
 }
 
+// --- Pairs: of a block's keys the two that stand for the others are those whose logits for the
+// mean of all, with a scale of 1, are largest; of equals the first ones, the larger one in the
+// first row. Both rows have the scale of the larger size.
+
 // --- Masses. The logarithm of a sum of ShareWeights, where that of one is 0: of a sum of at least
 // 2^31, within 3e-7 of its size and of 1. ln m = 2 (y + y³/3 + y⁵/5 + ...) with y = (m - 1) / (m +
 // 1), whose sizes are below 0.172.

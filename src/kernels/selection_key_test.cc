@@ -94,6 +94,25 @@ TEST(SelectionKeysTest, MassesAreThoseOfAllKeys) {
               ElementsAre(0, 1, 3));
 }
 
+TEST(SelectionKeysTest, APairAreTheKeysAlongTheMean) {
+  // The mean is (2, 0): along it are the third key and the second one, 3 and 4.
+  const std::vector<float> keys = {-1, 0, 3, 1, 4, -1, 2, 0};
+  std::vector<std::byte> codes(4);
+  float scales[2] = {};
+  SummarizeItem item;
+  item.keys.k = reinterpret_cast<std::byte*>(const_cast<float*>(keys.data()));
+  item.keys.count = 4;
+  item.codes = codes.data();
+  item.scales = scales;
+  ref::Summarize({.dtype = DType::kF32, .page_slots = 4, .head_dim = 2},
+                 {.kind = SummaryKind::kPairs, .block_slots = 4}, {&item, 1});
+  std::vector<int> numbers;
+  for (const std::byte code : codes) numbers.push_back(static_cast<int8_t>(code));
+  EXPECT_THAT(numbers, ElementsAre(127, -32, 95, 32));
+  EXPECT_EQ(scales[0], 4.0f / 127.0f);
+  EXPECT_EQ(scales[1], 4.0f / 127.0f);
+}
+
 SelectionBudget Staged(int64_t blocks, int64_t kept, int64_t count) {
   return {.far_begin = 0,
           .far_end = 8,

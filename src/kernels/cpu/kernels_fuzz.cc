@@ -174,7 +174,7 @@ std::string ProductDisagreement(Random& random) {
 // tolerance; more threads, and other places of the pages, do not change a bit.
 std::string SelectionOnAllIsas(Random& random) {
   const SelectionCase c =
-      random.Below(3) == 0 ? RandomKeyedCase(random) : RandomSelectionCase(random);
+      random.Below(3) == 0 ? RandomOtherCase(random) : RandomSelectionCase(random);
   const uint64_t seed = random.Next();
   for (const std::string& isa : CpuIsas()) {
     Random same(seed);

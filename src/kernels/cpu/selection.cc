@@ -369,7 +369,7 @@ void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
                   std::span<const SelectItem> items) {
   HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
   for (const SelectItem& item : items) {
-    HEADWAY_CHECK(call.summary.kept() || (item.rows == 1 && item.turn.rotary_dim == 0));
+    HEADWAY_CHECK(TakesRows(call.summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
     Selection(pool, isa, call, item).Run();
   }
 }

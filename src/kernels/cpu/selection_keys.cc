@@ -13,51 +13,13 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
-#include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/selection-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace headway::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-using D8 = hn::Full256<float>;
-using D4 = hn::Full128<float>;
-
-constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
-constexpr int kHeadDimMax = 256;  // of SelectionFits
-static_assert(selection::kDotLanes % kLanes == 0);
-
-// As selection::SumOfLanes, over vectors that have kDotLanes lanes together.
-HWY_INLINE float SumOf(const V (&lanes)[selection::kDotLanes / kLanes]) {
-  const D8 d8;
-  const D4 d4;
-#if HWY_TARGET == HWY_AVX3
-  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
-#else
-  const auto eight = hn::Add(lanes[0], lanes[1]);
-#endif
-  alignas(16) float four[4];
-  hn::Store(hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight)), d4, four);
-  return (four[0] + four[2]) + (four[1] + four[3]);
-}
-
-HWY_INLINE float Dot(const float* q, const float* key, int64_t padded_dim) {
-  const D d;
-  constexpr int kVectors = selection::kDotLanes / kLanes;
-  V lanes[kVectors];
-  for (V& sum : lanes) sum = hn::Zero(d);
-  for (int64_t i = 0; i < padded_dim; i += selection::kDotLanes) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = i + v * kLanes;
-      lanes[v] = hn::Add(lanes[v], hn::Mul(hn::LoadU(d, q + at), hn::Load(d, key + at)));
-    }
-  }
-  return SumOf(lanes);
-}
 
 template <DType kDType>
 HWY_INLINE void LoadPlain(const std::byte* row, int64_t dim, float* key) {

@@ -46,7 +46,7 @@ struct SelectionOps {
 const SelectionOps& SelectionOpsFor(Isa isa);
 
 // Codes of a query head [2, QueryRow]: of moments those of q and of its squares, of boxes those of
-// q below zero and of q above.
+// q below zero and of q above, of pairs those of q twice.
 selection::QueryFactors CodeQuery(SummaryKind kind, const float* q, int head_dim, float scale,
                                   int16_t* codes);
 

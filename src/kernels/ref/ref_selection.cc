@@ -11,6 +11,7 @@
 #include "base/half.h"
 #include "kernels/ref/ref_selection_keys.h"
 #include "kernels/ref/ref_selection_parts.h"
+#include "kernels/selection_key_math.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
@@ -38,14 +39,20 @@ struct Summary {
   CodedRow second;
 };
 
-Summary MomentsOf(const std::vector<std::vector<float>>& keys) {
-  const size_t dim = keys.front().size();
-  const float share = 1.0f / static_cast<float>(keys.size());
-  std::vector<float> mean(dim, 0.0f);
-  std::vector<float> variance(dim, 0.0f);
-  for (size_t i = 0; i < dim; ++i) {
+std::vector<float> MeanOf(const std::vector<std::vector<float>>& keys) {
+  std::vector<float> mean(keys.front().size(), 0.0f);
+  for (size_t i = 0; i < mean.size(); ++i) {
     for (const std::vector<float>& key : keys) mean[i] += key[i];
-    mean[i] *= share;
+    mean[i] *= 1.0f / static_cast<float>(keys.size());
+  }
+  return mean;
+}
+
+Summary MomentsOf(const std::vector<std::vector<float>>& keys) {
+  const float share = 1.0f / static_cast<float>(keys.size());
+  const std::vector<float> mean = MeanOf(keys);
+  std::vector<float> variance(mean.size(), 0.0f);
+  for (size_t i = 0; i < mean.size(); ++i) {
     for (const std::vector<float>& key : keys) {
       const float off = key[i] - mean[i];
       variance[i] += off * off;
@@ -70,6 +77,27 @@ Summary BoxOf(const std::vector<std::vector<float>>& keys) {
   }
   return {Coded(least, largest, math::kSignedLevels),
           Coded(greatest, largest, math::kSignedLevels)};
+}
+
+Summary PairOf(const std::vector<std::vector<float>>& keys) {
+  const std::vector<float> mean = MeanOf(keys);
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return math::LogitOf(Dot(mean.data(), keys[a]), 1.0f) >
+           math::LogitOf(Dot(mean.data(), keys[b]), 1.0f);
+  });
+  const std::vector<float>& first = keys[order[0]];
+  const std::vector<float>& second = keys[order[keys.size() > 1 ? 1 : 0]];
+  const float largest = std::bit_cast<float>(
+      std::max(math::SizeBits(LargestOf(first)), math::SizeBits(LargestOf(second))));
+  return {Coded(first, largest, math::kSignedLevels), Coded(second, largest, math::kSignedLevels)};
+}
+
+Summary SummaryOf(SummaryKind kind, const std::vector<std::vector<float>>& keys) {
+  return kind == SummaryKind::kBoxes   ? BoxOf(keys)
+         : kind == SummaryKind::kPairs ? PairOf(keys)
+                                       : MomentsOf(keys);
 }
 
 // Which way the angles of a table turn a row.
@@ -177,15 +205,22 @@ float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const Coded
     const int32_t q = query.q.codes[static_cast<size_t>(i)];
     if (summary.kind == SummaryKind::kBoxes) {
       first += std::max(q * row0[i], q * row0[dim + i]);
+    } else if (summary.kind == SummaryKind::kPairs) {
+      first += q * row0[i] + q * row0[dim + i];
     } else {
       first += q * row0[i];
       second += query.squares.codes[static_cast<size_t>(i)] *
                 reinterpret_cast<const uint8_t*>(codes)[dim + i];
     }
   }
-  return summary.kind == SummaryKind::kBoxes
-             ? math::BoxScore(query.factors, scales[0], first)
-             : math::MomentScore(query.factors, scales[0], first, scales[1], second);
+  switch (summary.kind) {
+    case SummaryKind::kBoxes:
+      return math::BoxScore(query.factors, scales[0], first);
+    case SummaryKind::kPairs:
+      return math::PairScore(query.factors, scales[0], first);
+    default:
+      return math::MomentScore(query.factors, scales[0], first, scales[1], second);
+  }
 }
 
 // Raises each block's share for a query head to that for one of its pooled queries.
@@ -246,7 +281,6 @@ Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Codes& 
 }
 
 KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
-  HEADWAY_CHECK(item.rows == 1 && item.turn.rotary_dim == 0);
   return {call.format, call.summary.block_slots, call.group, call.scale, item};
 }
 
@@ -321,8 +355,7 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
         std::byte* codes = item.codes + head * item.codes_head_stride +
                            block * summary.code_bytes(format.head_dim);
         float* scales = item.scales + head * item.scales_head_stride + 2 * block;
-        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys), codes,
-                     scales);
+        StoreSummary(SummaryOf(summary.kind, keys), codes, scales);
         if (!summary.sketched()) continue;
         MakeSketch(summary, keys, codes, scales,
                    item.sketch + head * item.sketch_head_stride +
@@ -337,6 +370,7 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
   HEADWAY_CHECK(SelectionFits(format, summary, group));
   for (const SelectItem& item : items) {
     const SelectionBudget& budget = item.budget;
+    HEADWAY_CHECK(TakesRows(summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
     HEADWAY_CHECK(item.capacity >= budget.Capacity(item.keys.blocks, item.keys.heads));

@@ -42,9 +42,7 @@ std::vector<float> LoadKey(const KeyScoring& scoring, int64_t head, int64_t key)
 float LogitOf(const KeyScoring& scoring, int64_t q_head, const std::vector<float>& key) {
   const float* q =
       static_cast<const float*>(scoring.item.q) + q_head * int64_t{scoring.format.head_dim};
-  float lanes[math::kDotLanes] = {};
-  for (size_t i = 0; i < key.size(); ++i) lanes[i % math::kDotLanes] += q[i] * key[i];
-  return math::LogitOf(math::SumOfLanes(lanes), scoring.scale);
+  return math::LogitOf(Dot(q, key), scoring.scale);
 }
 
 // --- Stages
@@ -103,6 +101,12 @@ void Keep(int64_t kept, std::vector<Chunk>& chunks) {
 }
 
 }  // namespace
+
+float Dot(const float* row, const std::vector<float>& key) {
+  float lanes[math::kDotLanes] = {};
+  for (size_t i = 0; i < key.size(); ++i) lanes[i % math::kDotLanes] += row[i] * key[i];
+  return math::SumOfLanes(lanes);
+}
 
 std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head) {
   const int64_t slots = scoring.block_slots;

@@ -9,6 +9,9 @@
 
 namespace headway::ref {
 
+// The product of a row of numbers and a key, summed in lanes.
+float Dot(const float* row, const std::vector<float>& key);
+
 // A decode query and the keys it is multiplied with.
 struct KeyScoring {
   const PageFormat& format;

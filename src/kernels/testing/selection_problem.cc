@@ -23,6 +23,8 @@ const char* KindName(SummaryKind kind) {
       return " moments";
     case SummaryKind::kBoxes:
       return " boxes";
+    case SummaryKind::kPairs:
+      return " pairs";
     case SummaryKind::kMasses:
       return " masses";
     case SummaryKind::kStages:
@@ -133,10 +135,13 @@ SelectionCase RandomMovedCase(Random& random) {
   return c;
 }
 
-SelectionCase RandomKeyedCase(Random& random) {
+SelectionCase RandomOtherCase(Random& random) {
   SelectionCase c = RandomSelectionCase(random);
-  c.summary.kind = Pick(random, {SummaryKind::kMasses, SummaryKind::kStages});
-  if (c.summary.kind == SummaryKind::kMasses) return c;
+  c.summary = {
+      .kind = Pick(random, {SummaryKind::kPairs, SummaryKind::kMasses, SummaryKind::kStages}),
+      .block_slots = c.summary.block_slots};
+  c.budget.candidates = 0;
+  if (c.summary.kind != SummaryKind::kStages) return c;
   c.budget.share = BudgetShare::kHead;
   int64_t blocks = 1;
   for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
