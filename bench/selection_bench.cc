@@ -3,6 +3,7 @@
 // time of a layer's calls, what they must move, and the share of the time that this takes at the
 // rates given (of the device's memory, and of its reads of the host's):
 //   select    SelectBlocks; it must move the summaries
+//   twice     the same in two looks; it must move the candidates' means and sketches, too
 //   attend    AttendBlocks of the lists; it must move the listed keys and values
 //   both      one behind the other, as a decode step has them
 //
@@ -31,9 +32,11 @@ namespace {
 
 constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
 constexpr int64_t kSegmentPages = 64;
-constexpr SummaryFormat kSummary = {.kind = SummaryKind::kMoments, .block_slots = 16};
+constexpr SummaryFormat kSummary = {
+    .kind = SummaryKind::kMoments, .block_slots = 16, .sketch = SketchKind::kTwoBits};
 // Listed of a head, on average: far keys, and the first and last of the context.
 constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
+constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;  // of a second look
 constexpr int64_t kSplit = 256;
 
 enum class Place { kDevice, kHost };
@@ -75,11 +78,18 @@ class Context {
     parts_ = CeilDiv(capacity_ * kSummary.block_slots, kSplit);
     lists_ = Zeros(kHeads * (capacity_ + 1) * 4);
     states_ = Zeros(parts_ * kHeads * kGroup * (kHeadDim + 1) * 4);
-    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_));
+    twice_ = budget_;
+    twice_.candidates = kCandidates;
+    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_, 1,
+                                        twice_.OfCandidates().Capacity(blocks_, kHeads)));
   }
 
   int64_t select_bytes() const {
     return kHeads * blocks_ * (kSummary.code_bytes(kHeadDim) + SummaryFormat::scale_bytes());
+  }
+  int64_t twice_bytes() const {
+    const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
+    return select_bytes() + kHeads * (kCandidates + near) * (kSummary.bytes(kHeadDim) - kHeadDim);
   }
   int64_t attend_bytes() const {
     const int64_t pages = (kFarKeys + kFirstKeys + kLastKeys) / format_.page_slots;
@@ -87,11 +97,11 @@ class Context {
            (2 * static_cast<int64_t>(format_.closed_bytes()) +
             (encoded() ? ParamBytes(format_) : 0));
   }
-  void Select(int layer) {
+  void Select(int layer, const SelectionBudget& budget) {
     SelectItem item;
     item.q = q_->data();
     item.keys = Keys(layer);
-    item.budget = budget_;
+    item.budget = budget;
     item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
     item.capacity = capacity_;
     item.counts = reinterpret_cast<int32_t*>(lists_->data());
@@ -133,11 +143,14 @@ class Context {
     const double select_us = static_cast<double>(select_bytes()) / rates.device;
     const double attend_us = static_cast<double>(attend_bytes()) /
                              (place_ == Place::kDevice ? rates.device : rates.host);
-    Row(name, "select", select_bytes(), select_us, Measure([this](int layer) { Select(layer); }));
+    Row(name, "select", select_bytes(), select_us,
+        Measure([this](int layer) { Select(layer, budget_); }));
+    Row(name, "twice", twice_bytes(), static_cast<double>(twice_bytes()) / rates.device,
+        Measure([this](int layer) { Select(layer, twice_); }));
     Row(name, "attend", attend_bytes(), attend_us, Measure([this](int layer) { Attend(layer); }));
     Row(name, "both", select_bytes() + attend_bytes(), select_us + attend_us,
         Measure([this](int layer) {
-          Select(layer);
+          Select(layer, budget_);
           Attend(layer);
         }));
   }
@@ -169,7 +182,9 @@ class Context {
     keys_.codes_head_stride = keys_.segment_blocks * kSummary.code_bytes(kHeadDim);
     keys_.scales_offset = kHeads * keys_.codes_head_stride;
     keys_.scales_head_stride = 2 * keys_.segment_blocks;
-    summary_bytes_ = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
+    keys_.sketch_offset = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
+    keys_.sketch_head_stride = keys_.segment_blocks * kSummary.sketch_bytes(kHeadDim);
+    summary_bytes_ = keys_.sketch_offset + kHeads * keys_.sketch_head_stride;
   }
   BlockedKeys Keys(int layer) const {
     BlockedKeys keys = keys_;
@@ -213,7 +228,7 @@ class Context {
   int layers_ = 0;
   int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, capacity_ = 0, parts_ = 0;
   BlockedKeys keys_;
-  SelectionBudget budget_;
+  SelectionBudget budget_, twice_;
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, states_, scratch_;

@@ -35,7 +35,8 @@ struct PlacesWork {
   const std::byte* places[kPlacesPerLaunch];
 };
 static_assert(sizeof(PlacesWork) <= 4096);
-static_assert(sizeof(ScoreWork) <= 4096 && sizeof(AttendWork) <= 4096);
+static_assert(sizeof(ScoreWork) <= 4096 && sizeof(SketchWork) <= 4096);
+static_assert(sizeof(AttendWork) <= 4096);
 
 __global__ void __launch_bounds__(kPlacesPerLaunch)
     WritePlaces(const __grid_constant__ PlacesWork work) {
@@ -151,6 +152,72 @@ cudaError_t ListAlike(cudaStream_t stream, ListWork work, const SelectItem& item
   return cudaSuccess;
 }
 
+// The steps of a choice by one row.
+struct ChoiceWork {
+  ScoreWork score;
+  ListWork list;
+};
+
+bool WideCodes(const SelectionShape& shape, const BlockedKeys& keys) {
+  return SummariesAligned(keys, shape.format.head_dim, 16);
+}
+
+cudaError_t SelectOnce(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                       ChoiceWork work) {
+  // Two blocks of threads a multiprocessor, of 128 of a head's blocks at least.
+  constexpr int64_t kTileBlocks = 128;
+  const int64_t tiles = std::clamp<int64_t>(int64_t{2} * Multiprocessors() / item.keys.heads, 1,
+                                            SelectionScratch::kTilesMax);
+  work.list.score_tiles =
+      static_cast<int32_t>(std::min(tiles, CeilDiv(item.keys.blocks, kTileBlocks)));
+  const cudaError_t error =
+      ScoreBlocks(stream, shape.summary.kind,
+                  WideCodes(shape, item.keys) ? CodeLoads::kBytes16 : CodeLoads::kBytes8,
+                  work.score, work.list.score_tiles);
+  return error == cudaSuccess ? ListBest(stream, work.list) : error;
+}
+
+cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                        const ChoiceWork& work) {
+  const BlockedKeys& keys = item.keys;
+  const SelectionBudget budget = item.budget.OfCandidates();
+  const bool wide =
+      WideCodes(shape, keys) && keys.sketch_offset % 16 == 0 && keys.sketch_head_stride % 16 == 0;
+  if (!shape.summary.sketched() || keys.sketch_offset % 8 != 0 ||
+      keys.sketch_head_stride % 8 != 0) {
+    return cudaErrorInvalidValue;
+  }
+  const int64_t capacity = budget.Capacity(keys.blocks, keys.heads);
+  SketchWork look = {};
+  look.score = work.score;
+  look.sketch_offset = keys.sketch_offset;
+  look.sketch_head_stride = keys.sketch_head_stride;
+  look.candidates =
+      CandidateScratch::Of(item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,
+                                                             std::ssize(keys.segments)),
+                           keys.heads, shape.group, capacity);
+  look.capacity = static_cast<int32_t>(capacity);
+  look.block_slots = shape.summary.block_slots;
+
+  ChoiceWork first = work;
+  first.list.far_blocks = static_cast<int32_t>(budget.far_blocks);
+  first.list.listed = look.candidates.blocks;
+  first.list.capacity = capacity;
+  first.list.counts = look.candidates.counts;
+  first.list.clear_tops = 1;
+  const bool all = budget.far_blocks == budget.far_end - budget.far_begin;
+  cudaError_t error =
+      all ? ListAllBut(stream, first.list, 0, 0) : SelectOnce(stream, shape, item, first);
+  if (error == cudaSuccess) {
+    error = LookAtSketches(stream, wide ? CodeLoads::kBytes16 : CodeLoads::kBytes8, look);
+  }
+  ListWork second = work.list;
+  second.candidates = look.candidates;
+  second.second = 1;
+  second.stride = look.capacity;
+  return error == cudaSuccess ? ListBest(stream, second) : error;
+}
+
 }  // namespace
 
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
@@ -162,6 +229,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
       budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
       !RowTurn::Takes(item.turn, head_dim) ||
+      (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
   }
@@ -171,6 +239,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   const int64_t far = budget.far_end - budget.far_begin;
   ListWork list = {};
   list.scratch = scratch;
+  list.stride = static_cast<int32_t>(keys.blocks);
   list.heads = keys.heads;
   list.group = shape.group;
   list.blocks = static_cast<int32_t>(keys.blocks);
@@ -190,31 +259,19 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   if (item.rows != 1) return SelectRows(stream, shape, item);
 
   ScoreWork score = {};
-  score.q = item.q;
-  score.turn = RowTurn::On(item.turn);
+  score.queries = {item.q, RowTurn::On(item.turn), static_cast<int32_t>(shape.activation), head_dim,
+                   shape.scale};
   score.scratch = scratch;
-  score.q_dtype = static_cast<int32_t>(shape.activation);
-  score.head_dim = head_dim;
   score.heads = keys.heads;
   score.group = shape.group;
-  score.scale = shape.scale;
   score.codes_head_stride = keys.codes_head_stride;
   score.scales_offset = keys.scales_offset;
   score.scales_head_stride = keys.scales_head_stride;
   cudaError_t error = MakeTable(stream, keys, &SegmentPlace::summary, scratch.places, score.table);
   if (error != cudaSuccess) return error;
-  // Two blocks of threads a multiprocessor, of 128 of a head's blocks at least.
-  constexpr int64_t kTileBlocks = 128;
-  const int64_t tiles = std::clamp<int64_t>(int64_t{2} * Multiprocessors() / keys.heads, 1,
-                                            SelectionScratch::kTilesMax);
-  list.score_tiles = static_cast<int32_t>(std::min(tiles, CeilDiv(keys.blocks, kTileBlocks)));
-  error =
-      ScoreBlocks(stream, shape.summary.kind,
-                  SummariesAligned(keys, head_dim, 16) ? CodeLoads::kBytes16 : CodeLoads::kBytes8,
-                  score, list.score_tiles);
-  return error == cudaSuccess ? ListBest(stream, list) : error;
+  return item.looks_twice() ? SelectTwice(stream, shape, item, {score, list})
+                            : SelectOnce(stream, shape, item, {score, list});
 }
-
 cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
                          const AttendBlocksItem& item) {
   const BlockedKeys& keys = item.keys;

@@ -256,20 +256,18 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
                          const ListWork& list) {
   const BlockedKeys& keys = item.keys;
   KeyWork work = {};
-  work.q = item.q;
+  work.queries = {
+      item.q, {}, static_cast<int32_t>(shape.activation), shape.format.head_dim, shape.scale};
   work.scratch = list.scratch;
   work.page_stride = keys.page_stride;
   work.head_stride = keys.head_stride;
   work.params_offset = keys.params_offset;
   work.params_page_stride = keys.params_page_stride;
   work.params_head_stride = keys.params_head_stride;
-  work.q_dtype = static_cast<int32_t>(shape.activation);
-  work.head_dim = shape.format.head_dim;
   work.heads = keys.heads;
   work.group = shape.group;
   work.block_slots = shape.summary.block_slots;
   work.page_slots = shape.format.page_slots;
-  work.scale = shape.scale;
   const cudaError_t error =
       MakeTable(stream, keys, &SegmentPlace::slab, list.scratch.places, work.table);
   if (error != cudaSuccess) return error;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/selection_attend.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_queries.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/selection_key_math.h"
@@ -24,20 +25,17 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
                          const ListWork& list);
 
 struct KeyWork {
-  const void* q;
+  QueryWork queries;
   SelectionScratch scratch;
   int64_t page_stride;
   int64_t head_stride;
   int64_t params_offset;
   int64_t params_page_stride;
   int64_t params_head_stride;
-  int32_t q_dtype;
-  int32_t head_dim;
   int32_t heads;
   int32_t group;
   int32_t block_slots;
   int32_t page_slots;
-  float scale;
   BlockTable table;
 };
 
@@ -86,24 +84,12 @@ struct KeyQueries {
 
   // All threads of a block; a barrier follows.
   __device__ void Load(const KeyWork& work, int head) {
-    const int64_t first = int64_t{head} * work.group * work.head_dim;
-    const int count = work.group * work.head_dim;
+    const int head_dim = work.queries.head_dim;
+    const int64_t first = int64_t{head} * work.group * head_dim;
+    const int count = work.group * head_dim;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-      at[i / work.head_dim][i % work.head_dim] = Number(work, first + i);
+      at[i / head_dim][i % head_dim] = LoadQ(work.queries, first + i);
     }
-  }
-
- private:
-  __device__ static float Number(const KeyWork& work, int64_t index) {
-    switch (static_cast<DType>(work.q_dtype)) {
-      case DType::kBF16:
-        return AsFloat(static_cast<const __nv_bfloat16*>(work.q)[index]);
-      case DType::kF16:
-        return AsFloat(static_cast<const __half*>(work.q)[index]);
-      case DType::kF32:
-        break;
-    }
-    return static_cast<const float*>(work.q)[index];
   }
 };
 
@@ -128,10 +114,10 @@ struct KeyRow {
                                  : kRows == Rows::kInt8 || kRows == Rows::kFp8E4M3 ? 8
                                                                                    : 16;
     return {slab + in_group * work.head_stride + page * work.page_stride +
-                in_page * work.head_dim * kBitsOfEight / 8,
+                in_page * work.queries.head_dim * kBitsOfEight / 8,
             slab + work.params_offset + in_group * work.params_head_stride +
                 page * work.params_page_stride,
-            work.head_dim};
+            work.queries.head_dim};
   }
 
   __device__ float At(int channel) const {
@@ -167,7 +153,7 @@ __device__ inline void EachLogit(const KeyWork& work, const KeyQueries<kGroup>& 
                                  const KeyRow<kRows>& key, const Use& use) {
   float sums[kGroup] = {};
 #pragma unroll 4
-  for (int channel = static_cast<int>(threadIdx.x) % kKeyLanes; channel < work.head_dim;
+  for (int channel = static_cast<int>(threadIdx.x) % kKeyLanes; channel < work.queries.head_dim;
        channel += kKeyLanes) {
     const float number = key.At(channel);
 #pragma unroll
@@ -184,7 +170,7 @@ __device__ inline void EachLogit(const KeyWork& work, const KeyQueries<kGroup>& 
     for (int apart = kKeyLanes / 2; apart > 0; apart /= 2) {
       sum += __shfl_xor_sync(kAllLanes, sum, apart);
     }
-    use(member, selection::LogitOf(sum, work.scale));
+    use(member, selection::LogitOf(sum, work.queries.scale));
   }
 }
 

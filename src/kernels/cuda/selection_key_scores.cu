@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kKeyWarps* kWarp) Masses(const __grid_constant
   const int warp = thread / kWarp;
   const int lane = thread % kWarp;
   const int head = static_cast<int>(blockIdx.y);
-  ClearForLists(work.scratch, work.heads, work.group);
+  ClearSums(work.scratch, work.heads, work.group);
   queries.Load(work, head);
   __syncthreads();
   const int blocks = work.table.blocks;

@@ -37,6 +37,14 @@ struct BlockTable {
   }
 };
 
+// Floats in the order of unsigned integers; NaN apart.
+__host__ __device__ constexpr uint32_t OrderedBits(uint32_t bits) {
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__host__ __device__ constexpr uint32_t OfOrderedBits(uint32_t ordered) {
+  return (ordered & 0x80000000u) != 0 ? ordered & 0x7FFFFFFFu : ~ordered;
+}
+
 // The scratch memory of a call.
 struct SelectionScratch {
   // Scores are made of at most so many tiles of a head's blocks, each with its maxima.
@@ -50,7 +58,7 @@ struct SelectionScratch {
     uint64_t told[kListTilesMax];  // used of a KV head's first query head only: see List
     uint32_t arrived;              // used of the first only: see WaitForAll
   };
-  static_assert(sizeof(QuerySums) + kTilesMax * sizeof(float) <= 1024);
+  static_assert(sizeof(QuerySums) + (kTilesMax + 1) * sizeof(float) <= 1280);
 
   float* scores;             // [query heads, blocks]; then weights, u32, if need be
   uint16_t* codes;           // [heads, blocks]
@@ -58,6 +66,8 @@ struct SelectionScratch {
   const std::byte** places;  // [segments]
   QuerySums* query_sums;     // [query heads]
   float* maxima;             // [query heads, kTilesMax]
+  // [query heads]: of a second look the largest logits, as OrderedBits; a first look leaves 0.
+  uint32_t* tops;
 
   static SelectionScratch Of(std::byte* memory, int heads, int group, int64_t blocks,
                              int64_t segments) {
@@ -76,6 +86,7 @@ struct SelectionScratch {
         take(segments * static_cast<int64_t>(sizeof(SegmentPlace))));
     scratch.query_sums = reinterpret_cast<QuerySums*>(memory);
     scratch.maxima = reinterpret_cast<float*>(scratch.query_sums + query_heads);
+    scratch.tops = reinterpret_cast<uint32_t*>(scratch.maxima + query_heads * kTilesMax);
     return scratch;
   }
 };
@@ -101,28 +112,70 @@ bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes);
 
 // --- The steps of SelectBlocks.
 
-struct ScoreWork {
+struct QueryWork {
   const void* q;
   RowTurn turn;
-  SelectionScratch scratch;
   int32_t q_dtype;
   int32_t head_dim;
+  float scale;
+};
+
+struct ScoreWork {
+  QueryWork queries;
+  SelectionScratch scratch;
   int32_t heads;
   int32_t group;
-  float scale;
   int64_t codes_head_stride;
   int64_t scales_offset;
   int64_t scales_head_stride;
   BlockTable table;
 };
 // Scores of all blocks, and the largest of each tile; `tiles` says how many there are. Clears what
-// the steps behind add to (ClearForLists). Codes are read 16 bytes at a time where `wide` says so.
+// the steps behind add to (ClearSums). Codes are read 16 bytes at a time where `wide` says so.
 enum class CodeLoads : uint8_t { kBytes8, kBytes16 };
 cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles);
 
+// What a second look chooses among, in scratch memory behind that of the first.
+struct CandidateScratch {
+  int32_t* blocks;   // [heads, capacity]
+  int32_t* counts;   // [heads]
+  float* tops;       // [query heads, capacity]
+  uint32_t* masses;  // [query heads, capacity]
+
+  static CandidateScratch Of(std::byte* memory, int heads, int group, int64_t capacity) {
+    constexpr int64_t kLine = 256;
+    const auto take = [&memory](int64_t words) {
+      std::byte* const at = memory;
+      memory += RoundUp(words * 4, kLine);
+      return at;
+    };
+    CandidateScratch scratch = {};
+    scratch.blocks = reinterpret_cast<int32_t*>(take(heads * capacity));
+    scratch.counts = reinterpret_cast<int32_t*>(take(heads));
+    scratch.tops = reinterpret_cast<float*>(take(int64_t{heads} * group * capacity));
+    scratch.masses = reinterpret_cast<uint32_t*>(take(int64_t{heads} * group * capacity));
+    return scratch;
+  }
+};
+
+struct SketchWork {
+  ScoreWork score;
+  int64_t sketch_offset;
+  int64_t sketch_head_stride;
+  CandidateScratch candidates;
+  int32_t capacity;
+  int32_t block_slots;
+};
+// The largest logit and the mass of each candidate. Clears what the steps behind add to.
+cudaError_t LookAtSketches(cudaStream_t stream, CodeLoads loads, const SketchWork& work);
+
 struct ListWork {
   SelectionScratch scratch;
+  CandidateScratch candidates;  // of a second look; without one, all blocks are chosen among
+  int32_t second;               // 1: a second look
+  int32_t clear_tops;           // 1: there will be one
+  int32_t stride;               // most entries of a head: blocks, or candidates
   int32_t heads;
   int32_t group;
   int32_t blocks;
@@ -138,20 +191,6 @@ struct ListWork {
   int64_t capacity;
   int32_t* counts;
 };
-// Histograms, sums and counts, which ListBest takes to be 0: all threads of what makes scores.
-__device__ inline void ClearForLists(const SelectionScratch& scratch, int heads, int group) {
-  const int64_t threads = int64_t{gridDim.x} * gridDim.y * gridDim.z * blockDim.x;
-  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const int64_t thread = block * blockDim.x + threadIdx.x;
-  for (int64_t i = thread; i < int64_t{heads} * selection::kWorthCodes; i += threads) {
-    scratch.histograms[i] = 0;
-  }
-  auto* sums = reinterpret_cast<uint64_t*>(scratch.query_sums);
-  constexpr int64_t kWords = sizeof(SelectionScratch::QuerySums) / sizeof(uint64_t);
-  for (int64_t i = thread; i < int64_t{heads} * group * kWords; i += threads) {
-    sums[i] = 0;
-  }
-}
 // What is listed by the scores.
 cudaError_t ListBest(cudaStream_t stream, ListWork work);
 // What is listed without them: all blocks but [skip_begin, skip_end).

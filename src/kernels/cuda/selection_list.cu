@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_queries.h"
 #include "kernels/cuda/selection_weight.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
@@ -15,8 +16,8 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kListThreads = 512;
+constexpr int kWarps = kListThreads / kWarp;
 // A thread takes the scores of so many query heads at once, of so many blocks.
 constexpr int kAtOnce = 4;
 constexpr int kOfStep = 2;
@@ -48,18 +49,27 @@ __device__ uint64_t Ask(const uint64_t* at) {
   return value & ~kReady;
 }
 
-// A tile of a head's blocks, which one block of threads takes through all steps.
+// What a look chooses among: all blocks, or the candidates that the first look has listed.
+enum class Look : uint8_t { kFirst, kSecond };
+
+// A tile of a head's entries, which one block of threads takes through all steps. Entry i is block
+// i, or candidate i.
 struct Unit {
   int head;
   int tile;
   int begin;
   int end;
+  int far_end;
 };
+template <Look kLook>
 __device__ Unit UnitOf(const ListWork& work, int index) {
   const int head = index / work.tiles;
   const int tile = index - head * work.tiles;
-  const int begin = min(work.blocks, tile * work.tile_blocks);
-  return {head, tile, begin, min(work.blocks, begin + work.tile_blocks)};
+  const int count = kLook == Look::kFirst ? work.blocks : __ldcg(work.candidates.counts + head);
+  const int begin = min(count, tile * work.tile_blocks);
+  // Blocks that are not far are all candidates.
+  return {head, tile, begin, min(count, begin + work.tile_blocks),
+          count - (work.blocks - work.far_end)};
 }
 
 // Waits until all blocks of threads have come here, once a launch; what they wrote before is seen
@@ -82,35 +92,52 @@ struct Weights {
   uint32_t* at;
   int64_t stride;
 };
+template <Look kLook>
 __device__ Weights WeightsOf(const ListWork& work, const Unit& unit, uint32_t* held) {
   if (work.held != 0) return {held - unit.begin, work.tile_blocks};
-  return {reinterpret_cast<uint32_t*>(work.scratch.scores) +
-              int64_t{unit.head} * work.group * work.blocks,
-          work.blocks};
+  float* scores = kLook == Look::kFirst ? work.scratch.scores : work.candidates.tops;
+  return {reinterpret_cast<uint32_t*>(scores) + int64_t{unit.head} * work.group * work.stride,
+          work.stride};
 }
 
-// Scores of some query heads and blocks of a unit, from query head `from` and block `begin` on.
+// Scores of some query heads and entries of a unit, from query head `from` and entry `begin` on; of
+// a second look they are the largest logits, beside masses.
+template <Look kLook>
 struct SomeScores {
   float of[kOfStep][kAtOnce];
+  uint32_t masses[kOfStep][kAtOnce];
 
   __device__ void Load(const ListWork& work, const Unit& unit, int from, int begin) {
-    const float* scores =
-        work.scratch.scores + (int64_t{unit.head} * work.group + from) * work.blocks;
+    const int64_t first = (int64_t{unit.head} * work.group + from) * work.stride;
+    const float* scores = kLook == Look::kFirst ? work.scratch.scores : work.candidates.tops;
 #pragma unroll
     for (int step = 0; step < kOfStep; ++step) {
-      const int i = begin + step * kThreads;
+      const int i = begin + step * kListThreads;
 #pragma unroll
       for (int q = 0; q < kAtOnce; ++q) {
-        of[step][q] = i < unit.end && from + q < work.group
-                          ? __ldcg(scores + int64_t{q} * work.blocks + i)
-                          : 0.0f;
+        const bool there = i < unit.end && from + q < work.group;
+        const int64_t at = first + int64_t{q} * work.stride + i;
+        of[step][q] = there ? __ldcg(scores + at) : 0.0f;
+        if constexpr (kLook == Look::kSecond) {
+          masses[step][q] = there ? __ldcg(work.candidates.masses + at) : 0;
+        }
       }
     }
+  }
+
+  __device__ uint32_t Weight(float largest, int step, int q) const {
+    const uint32_t weight = ShareWeightOf(largest, of[step][q]);
+    if constexpr (kLook == Look::kFirst) return weight;
+    return selection::MassWeight(masses[step][q], weight);
   }
 };
 
 // The largest score of a query head, from those of its tiles.
+template <Look kLook>
 __device__ float LargestScore(const ListWork& work, int64_t query_head) {
+  if constexpr (kLook == Look::kSecond) {
+    return __uint_as_float(OfOrderedBits(__ldcg(work.scratch.tops + query_head)));
+  }
   float top = -INFINITY;
   for (int i = static_cast<int>(threadIdx.x) % kWarp; i < work.score_tiles; i += kWarp) {
     top = fmaxf(top, __ldcg(work.scratch.maxima + query_head * kTilesMax + i));
@@ -123,6 +150,7 @@ __device__ float LargestScore(const ListWork& work, int64_t query_head) {
 }
 
 // Scores become weights, which are added up.
+template <Look kLook>
 __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& weights) {
   __shared__ float largest[kSelectGroupMax];
   __shared__ uint64_t sums[kSelectGroupMax][kWarps];
@@ -130,27 +158,27 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
   const int64_t first = int64_t{unit.head} * work.group;
-  SomeScores scores;
+  SomeScores<kLook> scores;
   bool loaded = true;  // the first are on their way while the largest ones are found
   scores.Load(work, unit, 0, unit.begin + thread);
   for (int query = warp; query < work.group; query += kWarps) {
-    const float top = LargestScore(work, first + query);
+    const float top = LargestScore<kLook>(work, first + query);
     if (lane == 0) largest[query] = top;
   }
   __syncthreads();
   for (int from = 0; from < work.group; from += kAtOnce) {
     const int queries = min(kAtOnce, work.group - from);
     uint64_t sum[kAtOnce] = {};
-    for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kThreads) {
+    for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kListThreads) {
       if (!loaded) scores.Load(work, unit, from, begin);
       loaded = false;
 #pragma unroll
       for (int step = 0; step < kOfStep; ++step) {
-        const int i = begin + step * kThreads;
+        const int i = begin + step * kListThreads;
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
           if (i >= unit.end || q >= queries) continue;
-          const uint32_t weight = ShareWeightOf(largest[from + q], scores.of[step][q]);
+          const uint32_t weight = scores.Weight(largest[from + q], step, q);
           weights.at[(from + q) * weights.stride + i] = weight;
           sum[q] += weight;
         }
@@ -185,10 +213,10 @@ __device__ void Value(const ListWork& work, const Unit& unit, const Weights& wei
     if (lane == 0) sums[query] = static_cast<float>(sum);  // as ShareOf rounds it
   }
   __syncthreads();
-  uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.blocks;
+  uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.stride;
   uint32_t zeros = 0;  // most codes may be 0
-  for (int i = unit.begin + thread; i < unit.end; i += kThreads) {
-    if (i < work.far_begin || i >= work.far_end) {
+  for (int i = unit.begin + thread; i < unit.end; i += kListThreads) {
+    if (i < work.far_begin || i >= unit.far_end) {
       codes[i] = kNone;
       continue;
     }
@@ -210,7 +238,7 @@ __device__ void Value(const ListWork& work, const Unit& unit, const Weights& wei
   if (lane == 0 && zeros != 0) atomicAdd(&histogram[0], zeros);
   __syncthreads();
   const int64_t row = work.layer != 0 ? 0 : unit.head;
-  for (int i = thread; i < selection::kWorthCodes; i += kThreads) {
+  for (int i = thread; i < selection::kWorthCodes; i += kListThreads) {
     if (histogram[i] == 0) continue;
     atomicAdd(&work.scratch.histograms[row * selection::kWorthCodes + i], histogram[i]);
     histogram[i] = 0;
@@ -263,8 +291,8 @@ __device__ Threshold FindThreshold(const ListWork& work, int head) {
   __shared__ uint32_t of_warps[kWarps];
   __shared__ uint32_t found[2];
   constexpr int kCodes = selection::kWorthCodes;
-  static_assert(kCodes == 4 * kThreads);
-  const int four = kThreads - 1 - static_cast<int>(threadIdx.x);
+  static_assert(kCodes == 4 * kListThreads);
+  const int four = kListThreads - 1 - static_cast<int>(threadIdx.x);
   const int64_t row = work.layer != 0 ? 0 : head;
   const uint4 there =
       __ldcg(reinterpret_cast<const uint4*>(work.scratch.histograms + row * kCodes) + four);
@@ -307,7 +335,8 @@ __device__ Before AskBefore(const ListWork& work, const Unit& unit) {
   __syncthreads();
   const int of_head = unit.head * work.tiles;
   uint64_t before[2] = {};
-  for (int i = (work.layer != 0 ? 0 : of_head) + thread; i < of_head + unit.tile; i += kThreads) {
+  for (int i = (work.layer != 0 ? 0 : of_head) + thread; i < of_head + unit.tile;
+       i += kListThreads) {
     const int head = i / work.tiles;
     const uint64_t* told =
         &work.scratch.query_sums[int64_t{head} * work.group].told[i - head * work.tiles];
@@ -328,11 +357,13 @@ __device__ Before AskBefore(const ListWork& work, const Unit& unit) {
 }
 
 // Lists a unit's blocks, a run of neighbours a thread.
+template <Look kLook>
 __device__ void List(const ListWork& work, const Unit& unit) {
   __shared__ uint64_t of_warps[kWarps];
   const int thread = static_cast<int>(threadIdx.x);
-  const uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.blocks;
-  const int of_thread = (work.tile_blocks + kThreads - 1) / kThreads;
+  const uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.stride;
+  const int32_t* candidates = work.candidates.blocks + int64_t{unit.head} * work.stride;
+  const int of_thread = (work.tile_blocks + kListThreads - 1) / kListThreads;
   const int begin = min(unit.end, unit.begin + thread * of_thread);
   const int end = min(unit.end, begin + of_thread);
   int values[kOfLoad];
@@ -372,7 +403,9 @@ __device__ void List(const ListWork& work, const Unit& unit) {
 #pragma unroll
     for (int i = 0; i < kOfLoad; ++i) {
       const bool tie = values[i] == threshold.code;
-      if (values[i] > threshold.code || (tie && ties < quota)) *to++ = at + i;
+      if (values[i] > threshold.code || (tie && ties < quota)) {
+        *to++ = kLook == Look::kFirst ? at + i : __ldcg(candidates + at + i);
+      }
       ties += tie ? 1 : 0;
     }
   }
@@ -380,38 +413,28 @@ __device__ void List(const ListWork& work, const Unit& unit) {
 
 // All steps from scores to lists. Blocks of threads wait for each other: there are no more than
 // run at once.
-__global__ void __launch_bounds__(kThreads, 2) Choose(const __grid_constant__ ListWork work) {
+template <Look kLook>
+__global__ void __launch_bounds__(kListThreads, 2) Choose(const __grid_constant__ ListWork work) {
   __shared__ uint32_t histogram[selection::kWorthCodes];
   extern __shared__ uint32_t held[];
   LetNextStart();
-  for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes; i += kListThreads) {
     histogram[i] = 0;
   }
   WaitForPrevious();
   const int units = work.heads * work.tiles;
   const auto each = [&](const auto& function) {
     for (int i = static_cast<int>(blockIdx.x); i < units; i += static_cast<int>(gridDim.x)) {
-      function(UnitOf(work, i));
+      function(UnitOf<kLook>(work, i));
       __syncthreads();
     }
   };
-  each([&](const Unit& unit) { Weigh(work, unit, WeightsOf(work, unit, held)); });
-  each([&](const Unit& unit) { Value(work, unit, WeightsOf(work, unit, held), histogram); });
+  if (work.clear_tops != 0 && blockIdx.x == 0) ClearTops(work.scratch, work.heads * work.group);
+  each([&](const Unit& unit) { Weigh<kLook>(work, unit, WeightsOf<kLook>(work, unit, held)); });
+  each([&](const Unit& unit) { Value(work, unit, WeightsOf<kLook>(work, unit, held), histogram); });
   WaitForAll(work);
   // Units wait for those before them, which no block of threads takes after later ones.
-  each([&](const Unit& unit) { List(work, unit); });
-}
-
-__global__ void __launch_bounds__(kThreads)
-    AllBut(const __grid_constant__ ListWork work, int32_t skip_begin, int32_t skip_end) {
-  FollowPrevious();
-  const int count = work.blocks - (skip_end - skip_begin);
-  const int64_t head = blockIdx.y;
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i == 0) work.counts[head] = count;
-  if (i < count) {
-    work.listed[head * work.capacity + i] = i < skip_begin ? i : i + skip_end - skip_begin;
-  }
+  each([&](const Unit& unit) { List<kLook>(work, unit); });
 }
 
 }  // namespace
@@ -424,15 +447,16 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
   const int multiprocessors = Multiprocessors();
   const int64_t tiles = std::min<int64_t>(
       std::clamp<int64_t>(multiprocessors / work.heads, 1, SelectionScratch::kListTilesMax),
-      CeilDiv(work.blocks, kTileBlocks));
-  work.tile_blocks = static_cast<int32_t>(CeilDiv(work.blocks, tiles));
-  work.tiles = static_cast<int32_t>(CeilDiv(work.blocks, work.tile_blocks));
+      CeilDiv(work.stride, kTileBlocks));
+  work.tile_blocks = static_cast<int32_t>(CeilDiv(work.stride, tiles));
+  work.tiles = static_cast<int32_t>(CeilDiv(work.stride, work.tile_blocks));
   const int64_t units = int64_t{work.heads} * work.tiles;
   const int64_t held = int64_t{work.tile_blocks} * work.group * 4;
   work.held = units <= multiprocessors && held <= kHeldBytes ? 1 : 0;
+  const auto kernel = work.second != 0 ? Choose<Look::kSecond> : Choose<Look::kFirst>;
   if (work.held != 0 && held > kHeldAnyway) {
     const cudaError_t error =
-        cudaFuncSetAttribute(Choose, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
   // Blocks of threads wait for each other: all of them run at once, whatever else does.
@@ -441,21 +465,12 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
   together.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(units, multiprocessors)));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(kListThreads);
   config.dynamicSmemBytes = work.held != 0 ? static_cast<size_t>(held) : 0;
   config.stream = stream;
   config.attrs = &together;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, Choose, work);
-}
-
-cudaError_t ListAllBut(cudaStream_t stream, const ListWork& work, int32_t skip_begin,
-                       int32_t skip_end) {
-  const int64_t most = std::max<int64_t>(1, work.blocks);
-  return LaunchKernel(
-      AllBut,
-      dim3(static_cast<unsigned>(CeilDiv(most, kThreads)), static_cast<unsigned>(work.heads)),
-      kThreads, 0, stream, work, skip_begin, skip_end);
+  return cudaLaunchKernelEx(&config, kernel, work);
 }
 
 }  // namespace headway::cuda

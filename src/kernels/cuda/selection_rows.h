@@ -56,14 +56,6 @@ struct RowsWork {
   }
 };
 
-// Floats in the order of unsigned integers; NaN apart.
-__host__ __device__ constexpr uint32_t OrderedBits(uint32_t bits) {
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__host__ __device__ constexpr uint32_t OfOrderedBits(uint32_t ordered) {
-  return (ordered & 0x80000000u) != 0 ? ordered & 0x7FFFFFFFu : ~ordered;
-}
-
 // Pools queries, and clears what the steps behind add to. `q` and `turn` begin at the first row.
 struct PoolWork {
   RowsWork rows;

@@ -7,10 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/elements.h"
+#include "base/bytes.h"
+#include "kernels/cuda/code_products.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/memory.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_queries.h"
 #include "kernels/cuda/warp.h"
 
 // Compiled without contraction of products and sums, as the definition is.
@@ -18,130 +19,7 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kScoreWarps = 8;
-constexpr int kRows = 16;    // blocks of a product
-constexpr int kQueries = 8;  // query heads of a product
-
-enum class Signs : uint8_t { kSigned, kUnsigned };
-
-// sums [16, 8] += a [16, 32] · b [32, 8], of bytes.
-template <Signs kA, Signs kB>
-__device__ void MultiplyBytes(int32_t (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#define HEADWAY_MMA(A, B)                                                    \
-  asm("mma.sync.aligned.m16n8k32.row.col.s32." A "." B                       \
-      ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])           \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-  if constexpr (kA == Signs::kSigned && kB == Signs::kSigned) {
-    HEADWAY_MMA("s8", "s8");
-  } else if constexpr (kA == Signs::kSigned) {
-    HEADWAY_MMA("s8", "u8");
-  } else if constexpr (kB == Signs::kSigned) {
-    HEADWAY_MMA("u8", "s8");
-  } else {
-    HEADWAY_MMA("u8", "u8");
-  }
-#undef HEADWAY_MMA
-}
-
-// Codes of the queries of a KV head, cut into bytes.
-template <int kDim>
-struct QueryCodes {
-  // High bytes, low bytes; of what the first row is multiplied by, and the second.
-  alignas(16) uint8_t bytes[2][2][kQueries][kDim];
-  selection::QueryFactors factors[kQueries];
-
-  __device__ void Set(int row, int query, int channel, int32_t code) {
-    bytes[0][row][query][channel] = static_cast<uint8_t>(code >> 8);
-    bytes[1][row][query][channel] = static_cast<uint8_t>(code & 0xFF);
-  }
-
-  // A warp makes the codes of one query; `first` is its first element, `there` whether there is
-  // such a query.
-  template <SummaryKind kKind>
-  __device__ void Make(const ScoreWork& work, int64_t first, int query, bool there) {
-    constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    float q[kOfLane];
-    uint32_t largest = 0;
-    uint32_t largest_square = 0;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int channel = lane + i * kWarp;
-      const auto load = [&](int at) { return LoadQ(work, first + at); };
-      q[i] = there && channel < work.head_dim ? work.turn.At(0, channel, load) : 0.0f;
-      largest = max(largest, selection::SizeBits(q[i]));
-      largest_square = max(largest_square, selection::SizeBits(q[i] * q[i]));
-    }
-    largest = __reduce_max_sync(kAllLanes, largest);
-    largest_square = __reduce_max_sync(kAllLanes, largest_square);
-    const selection::RowScale scale =
-        selection::ScaleOf(__uint_as_float(largest), selection::kQueryLevels);
-    const selection::RowScale square_scale =
-        selection::ScaleOf(__uint_as_float(largest_square), selection::kQueryLevels);
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int channel = lane + i * kWarp;
-      if (channel >= kDim) break;
-      const int32_t code = scale.scale == 0.0f ? 0 : selection::Nearest(q[i] * scale.inverse);
-      if constexpr (kKind == SummaryKind::kMoments) {
-        Set(0, query, channel, code);
-        Set(1, query, channel,
-            square_scale.scale == 0.0f ? 0
-                                       : selection::Nearest(q[i] * q[i] * square_scale.inverse));
-      } else {
-        // max(q·least, q·greatest) is q·least of a negative q, and q·greatest of any other.
-        Set(0, query, channel, min(code, 0));
-        Set(1, query, channel, max(code, 0));
-      }
-    }
-    if (lane == 0) {
-      factors[query] = selection::MomentFactors(scale.scale, square_scale.scale, work.scale);
-    }
-  }
-
- private:
-  __device__ static float LoadQ(const ScoreWork& work, int64_t index) {
-    switch (static_cast<DType>(work.q_dtype)) {
-      case DType::kBF16:
-        return AsFloat(static_cast<const __nv_bfloat16*>(work.q)[index]);
-      case DType::kF16:
-        return AsFloat(static_cast<const __half*>(work.q)[index]);
-      case DType::kF32:
-        break;
-    }
-    return static_cast<const float*>(work.q)[index];
-  }
-};
-
-// Byte of a row of codes at which word `word` of a lane lies, where lanes take `kLoad` bytes.
-template <int kLoad>
-__device__ constexpr int WordAt(int word, int lane_of_row) {
-  constexpr int kWords = kLoad / 4;
-  return word / kWords * 4 * kLoad + lane_of_row * kLoad + word % kWords * 4;
-}
-
-// A lane's words of one row of codes; those behind the head's dimension are 0.
-template <int kLoad, int kWords>
-__device__ void LoadRow(const std::byte* row, int head_dim, int lane_of_row,
-                        uint32_t (&words)[kWords]) {
-#pragma unroll
-  for (int word = 0; word < kWords; word += kLoad / 4) {
-    const int at = WordAt<kLoad>(word, lane_of_row);
-    const bool there = row != nullptr && at < head_dim;
-    if constexpr (kLoad == 16) {
-      const uint4 some = there ? LoadStreaming(row + at) : make_uint4(0, 0, 0, 0);
-      words[word] = some.x;
-      words[word + 1] = some.y;
-      words[word + 2] = some.z;
-      words[word + 3] = some.w;
-    } else {
-      const uint2 some =
-          there ? __ldcg(reinterpret_cast<const uint2*>(row + at)) : make_uint2(0, 0);
-      words[word] = some.x;
-      words[word + 1] = some.y;
-    }
-  }
-}
+constexpr int kRows = 16;  // blocks of a product
 
 // A lane's words and scales of the summaries of 16 blocks: of rows lane / 4 and 8 behind it.
 template <int kWords, int kLoad>
@@ -166,41 +44,19 @@ struct SummaryRows {
     scale = make_float2(0.0f, 0.0f);
     if (block < work.table.blocks) {
       const std::byte* summary = work.table.Find(head, block);
-      record =
-          summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+      record = summary + head_in_group * work.codes_head_stride +
+               int64_t{block} * 2 * work.queries.head_dim;
       scale = __ldcg(reinterpret_cast<const float2*>(
           summary + work.scales_offset +
           (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
     }
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
-      LoadRow<kLoad>(record == nullptr ? nullptr : record + of * work.head_dim, work.head_dim,
-                     column, words[of]);
+      LoadCodeWords<kLoad>(record == nullptr ? nullptr : record + of * work.queries.head_dim,
+                           work.queries.head_dim, column, words[of]);
     }
   }
 };
-
-// The sums of 16 blocks' codes by 8 queries' codes.
-template <Signs kSigns, int kWords>
-__device__ void MultiplyRows(const uint32_t (&upper)[kWords], const uint32_t (&lower)[kWords],
-                             const uint32_t (&high)[kWords], const uint32_t (&low)[kWords],
-                             int32_t (&sums)[4]) {
-  int32_t high_sums[4] = {};
-  int32_t low_sums[4] = {};
-#pragma unroll
-  for (int word = 0; word < kWords; word += 2) {
-    const uint32_t a[4] = {upper[word], lower[word], upper[word + 1], lower[word + 1]};
-    const uint32_t b_high[2] = {high[word], high[word + 1]};
-    const uint32_t b_low[2] = {low[word], low[word + 1]};
-    MultiplyBytes<kSigns, Signs::kSigned>(high_sums, a, b_high);
-    MultiplyBytes<kSigns, Signs::kUnsigned>(low_sums, a, b_low);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sums[i] = static_cast<int32_t>(static_cast<uint32_t>(high_sums[i]) * 256u +
-                                   static_cast<uint32_t>(low_sums[i]));
-  }
-}
 
 // Brings the summaries of a warp's next blocks, from block `begin` on, towards the L2 cache. That
 // sees later writes: it may be done before the kernels before this one are done. A table of places
@@ -218,11 +74,11 @@ __device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unuse
   const int count = min(min(kRows, left), work.table.segment_blocks - block);
   const int head_in_group = head % work.table.group_heads;
   if (lane == 0) {
-    const std::byte* codes =
-        summary + head_in_group * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+    const std::byte* codes = summary + head_in_group * work.codes_head_stride +
+                             int64_t{block} * 2 * work.queries.head_dim;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
                  :
-                 : "l"(__cvta_generic_to_global(codes)), "r"(count * 2 * work.head_dim)
+                 : "l"(__cvta_generic_to_global(codes)), "r"(count * 2 * work.queries.head_dim)
                  : "memory");
   } else {
     const std::byte* scales = summary + work.scales_offset +
@@ -239,14 +95,14 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   constexpr int kWords = kDim / 16;
   constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
   __shared__ QueryCodes<kDim> codes;
-  __shared__ float maxima[kScoreWarps][kQueries];
+  __shared__ float maxima[kScoreWarps][kProductQueries];
   LetNextStart();
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const int lane = thread % kWarp;
   const int head = static_cast<int>(blockIdx.y);
-  const int first_query = static_cast<int>(blockIdx.z) * kQueries;
-  const int queries = min(kQueries, work.group - first_query);
+  const int first_query = static_cast<int>(blockIdx.z) * kProductQueries;
+  const int queries = min(kProductQueries, work.group - first_query);
   const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
   const int first_block = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows;
   constexpr int kAhead = 2;  // rounds
@@ -255,11 +111,11 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   WaitForPrevious();
   SummaryRows<kWords, kLoad> rows;
   rows.Load(work, head, first_block);  // on their way while the queries' codes are made
-  ClearForLists(work.scratch, work.heads, work.group);
-  static_assert(kScoreWarps == kQueries);
-  codes.template Make<kKind>(work,
-                             (int64_t{head} * work.group + first_query + warp) * work.head_dim,
-                             warp, warp < queries);
+  ClearSums(work.scratch, work.heads, work.group);
+  static_assert(kScoreWarps == kProductQueries);
+  codes.template Make<kKind>(
+      work.queries, (int64_t{head} * work.group + first_query + warp) * work.queries.head_dim, warp,
+      warp < queries);
   __syncthreads();
 
   const int row = lane / 4;
@@ -268,7 +124,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   uint32_t low[2][kWords];
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
-    const int at = WordAt<kLoad>(i, column);
+    const int at = CodeWordAt<kLoad>(i, column);
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
       high[of][i] = *reinterpret_cast<const uint32_t*>(&codes.bytes[0][of][row][at]);
@@ -297,6 +153,8 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
       float score;
       if constexpr (kKind == SummaryKind::kMoments) {
         score = selection::MomentScore(factors[i % 2], scale.x, first[i], scale.y, second[i]);
+      } else if constexpr (kKind == SummaryKind::kPairs) {
+        score = selection::PairScore(factors[i % 2], scale.x, first[i] + second[i]);
       } else {
         score = selection::BoxScore(factors[i % 2], scale.x, first[i] + second[i]);
       }
@@ -325,9 +183,9 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
 
 template <SummaryKind kKind, int kLoad>
 cudaError_t LaunchScores(cudaStream_t stream, const ScoreWork& work, dim3 grid) {
-  const auto kernel = work.head_dim <= 64    ? Scores<kKind, 64, kLoad>
-                      : work.head_dim <= 128 ? Scores<kKind, 128, kLoad>
-                                             : Scores<kKind, 256, kLoad>;
+  const auto kernel = work.queries.head_dim <= 64    ? Scores<kKind, 64, kLoad>
+                      : work.queries.head_dim <= 128 ? Scores<kKind, 128, kLoad>
+                                                     : Scores<kKind, 256, kLoad>;
   return LaunchKernel(kernel, grid, kScoreWarps * kWarp, 0, stream, work);
 }
 
@@ -336,14 +194,21 @@ cudaError_t LaunchScores(cudaStream_t stream, const ScoreWork& work, dim3 grid) 
 cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles) {
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(work.heads),
-                  static_cast<unsigned>(CeilDiv(work.group, kQueries)));
-  if (kind == SummaryKind::kMoments) {
-    return loads == CodeLoads::kBytes16
-               ? LaunchScores<SummaryKind::kMoments, 16>(stream, work, grid)
-               : LaunchScores<SummaryKind::kMoments, 8>(stream, work, grid);
+                  static_cast<unsigned>(CeilDiv(work.group, kProductQueries)));
+  const bool wide = loads == CodeLoads::kBytes16;
+  switch (kind) {
+    case SummaryKind::kMoments:
+      return wide ? LaunchScores<SummaryKind::kMoments, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kMoments, 8>(stream, work, grid);
+    case SummaryKind::kBoxes:
+      return wide ? LaunchScores<SummaryKind::kBoxes, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kBoxes, 8>(stream, work, grid);
+    case SummaryKind::kPairs:
+      return wide ? LaunchScores<SummaryKind::kPairs, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kPairs, 8>(stream, work, grid);
+    default:
+      return cudaErrorInvalidValue;
   }
-  return loads == CodeLoads::kBytes16 ? LaunchScores<SummaryKind::kBoxes, 16>(stream, work, grid)
-                                      : LaunchScores<SummaryKind::kBoxes, 8>(stream, work, grid);
 }
 
 }  // namespace headway::cuda

@@ -14,6 +14,7 @@
 #include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/selection_key_math.h"
 #include "kernels/selection_math.h"
 
 // Compiled without contraction of products and sums, as the definition is.
@@ -29,8 +30,10 @@ struct SummaryWork {
   int64_t head_stride;
   std::byte* codes;
   float* scales;
+  std::byte* sketch;
   int64_t codes_head_stride;
   int64_t scales_head_stride;
+  int64_t sketch_head_stride;
   int64_t first_slot;
   int32_t blocks;  // of a head
   int32_t block_slots;
@@ -50,6 +53,109 @@ __device__ uint32_t Larger(uint32_t bits, float2 x) {
   return max(bits, max(selection::SizeBits(x.x), selection::SizeBits(x.y)));
 }
 
+// The rows of a block's keys.
+template <typename Element>
+struct KeyRows {
+  const Element* keys;
+  int64_t first_row;  // of the table of angles
+
+  // Two neighbouring channels of slot `slot`.
+  __device__ float2 Load(const SummaryWork& work, int slot, int channel) const {
+    const Element* const key = keys + int64_t{slot} * work.head_dim;
+    if (work.turn.rotary_dim == 0) return Pair(key + channel);
+    const auto at = [&](int of) { return AsFloat(key[of]); };
+    return make_float2(work.turn.At(first_row + slot, channel, at),
+                       work.turn.At(first_row + slot, channel + 1, at));
+  }
+};
+
+template <typename Element>
+__device__ KeyRows<Element> KeysOf(const SummaryWork& work, int64_t head, int block) {
+  const int64_t first_row = int64_t{block} * work.block_slots;
+  const int64_t slot = work.first_slot + first_row;
+  const std::byte* const page =
+      work.k + head * work.head_stride + slot / work.page_slots * work.page_stride;
+  return {reinterpret_cast<const Element*>(page) + slot % work.page_slots * work.head_dim,
+          first_row};
+}
+
+// A channel's sketch, slot by slot.
+struct ChannelSketch {
+  float mean;
+  float middle;
+  uint32_t signs = 0;
+  uint32_t sizes = 0;
+
+  __device__ static ChannelSketch Of(float2 scales, int32_t mean, uint32_t variance, float step) {
+    const float root = __fsqrt_rn(static_cast<float>(variance));
+    return {selection::SketchMean(scales.x, mean),
+            selection::SketchMiddle(selection::SizesOf(root), step)};
+  }
+  __device__ void Add(float key, int bit) {
+    signs |= (selection::SketchSign(key, mean) ? 1u : 0u) << bit;
+    sizes |= (selection::SketchIsFar(key, mean, middle) ? 1u : 0u) << bit;
+  }
+};
+
+// The sum over a warp's pairs of channels, in every lane, as selection::SumOfLanes has it.
+template <int kPairs>
+__device__ float SumOfProducts(const float2 (&products)[kPairs]) {
+  constexpr int kRun = selection::kDotLanes / 2;  // lanes of as many neighbouring channels
+  const int in_run = static_cast<int>(threadIdx.x) % kRun;
+  float low = 0.0f;
+  float high = 0.0f;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+    for (int run = 0; run < kWarp; run += kRun) {
+      low += __shfl_sync(kAllLanes, products[pair].x, run + in_run);
+      high += __shfl_sync(kAllLanes, products[pair].y, run + in_run);
+    }
+  }
+#pragma unroll
+  for (int apart = kRun / 2; apart > 0; apart /= 2) {
+    low += __shfl_xor_sync(kAllLanes, low, apart);
+    high += __shfl_xor_sync(kAllLanes, high, apart);
+  }
+  return low + high;
+}
+
+// The two keys that stand for a block's, whose mean is in the first row.
+template <typename Element, int kPairs>
+__device__ void TakePair(const SummaryWork& work, const KeyRows<Element>& keys,
+                         float2 (&rows)[2][kPairs]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto load = [&](int slot, int pair) {
+    const int channel = (lane + pair * kWarp) * 2;
+    return channel < work.head_dim ? keys.Load(work, slot, channel) : make_float2(0.0f, 0.0f);
+  };
+  float logits[2] = {-INFINITY, -INFINITY};
+  int slots[2] = {0, 0};
+  for (int slot = 0; slot < work.block_slots; ++slot) {
+    float2 products[kPairs];
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float2 key = load(slot, pair);
+      products[pair] = make_float2(rows[0][pair].x * key.x, rows[0][pair].y * key.y);
+    }
+    const float logit = selection::LogitOf(SumOfProducts(products), 1.0f);
+    if (logit > logits[0]) {
+      logits[1] = logits[0];
+      slots[1] = slots[0];
+      logits[0] = logit;
+      slots[0] = slot;
+    } else if (logit > logits[1]) {
+      logits[1] = logit;
+      slots[1] = slot;
+    }
+  }
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    rows[0][pair] = load(slots[0], pair);
+    rows[1][pair] = load(slots[1], pair);
+  }
+}
+
 template <SummaryKind kKind, DType kDType, int kPairs>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
     Summaries(const __grid_constant__ SummaryWork work) {
@@ -60,10 +166,7 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
       static_cast<int>(blockIdx.x) * kSummaryWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (block >= work.blocks) return;
   const int64_t head = blockIdx.y;
-  const int64_t slot = work.first_slot + int64_t{block} * work.block_slots;
-  const auto* keys = reinterpret_cast<const Element*>(work.k + head * work.head_stride +
-                                                      slot / work.page_slots * work.page_stride) +
-                     slot % work.page_slots * work.head_dim;
+  const KeyRows<Element> keys = KeysOf<Element>(work, head, block);
   // Calls function(pair of the lane, its numbers) for all slots in order.
   const auto each = [&](const auto& function) {
 #pragma unroll 4
@@ -71,24 +174,15 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const int channel = (lane + pair * kWarp) * 2;
-        if (channel >= work.head_dim) continue;
-        const Element* const key = keys + int64_t{i} * work.head_dim;
-        if (work.turn.rotary_dim == 0) {
-          function(pair, Pair(key + channel));
-        } else {
-          const int64_t row = int64_t{block} * work.block_slots + i;
-          const auto at = [&](int of) { return AsFloat(key[of]); };
-          function(pair,
-                   make_float2(work.turn.At(row, channel, at), work.turn.At(row, channel + 1, at)));
-        }
+        if (channel < work.head_dim) function(pair, keys.Load(work, i, channel));
       }
     }
   };
 
   float2 rows[2][kPairs] = {};
   uint32_t largest[2] = {};
-  if constexpr (kKind == SummaryKind::kMoments) {
-    const float part = 1.0f / static_cast<float>(work.block_slots);
+  const float part = 1.0f / static_cast<float>(work.block_slots);
+  if constexpr (kKind != SummaryKind::kBoxes) {
     each([&](int pair, float2 x) {
       rows[0][pair].x += x.x;
       rows[0][pair].y += x.y;
@@ -98,6 +192,8 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
       rows[0][pair].x *= part;
       rows[0][pair].y *= part;
     }
+  }
+  if constexpr (kKind == SummaryKind::kMoments) {
     each([&](int pair, float2 x) {
       const float2 off = {x.x - rows[0][pair].x, x.y - rows[0][pair].y};
       rows[1][pair].x += off.x * off.x;
@@ -110,6 +206,13 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
       largest[0] = Larger(largest[0], rows[0][pair]);
       largest[1] = Larger(largest[1], rows[1][pair]);
     }
+  } else if constexpr (kKind == SummaryKind::kPairs) {
+    TakePair(work, keys, rows);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      largest[0] = Larger(Larger(largest[0], rows[0][pair]), rows[1][pair]);
+    }
+    largest[1] = largest[0];
   } else {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
 #pragma unroll
@@ -155,6 +258,47 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
   }
 }
 
+// The sketches of blocks whose codes and scales are there; a lane takes two channels at a time.
+template <DType kDType>
+__global__ void __launch_bounds__(kSummaryWarps* kWarp)
+    Sketches(const __grid_constant__ SummaryWork work) {
+  using Element = typename ElementOf<kDType>::Type;
+  FollowPrevious();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int block =
+      static_cast<int>(blockIdx.x) * kSummaryWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (block >= work.blocks) return;
+  const int64_t head = blockIdx.y;
+  const KeyRows<Element> keys = KeysOf<Element>(work, head, block);
+  const std::byte* const codes =
+      work.codes + head * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
+  const float2 scales = __ldcg(reinterpret_cast<const float2*>(
+      work.scales + head * work.scales_head_stride + int64_t{block} * 2));
+  const float step = selection::SketchStep(__fsqrt_rn(selection::LargestVariance(scales.y)));
+  std::byte* const sketch = work.sketch + head * work.sketch_head_stride +
+                            int64_t{block} * (work.block_slots / 8 * 2 * work.head_dim);
+  for (int channel = 2 * lane; channel < work.head_dim; channel += 2 * kWarp) {
+    const uint32_t means = __ldcg(reinterpret_cast<const uint16_t*>(codes + channel));
+    const uint32_t variances =
+        __ldcg(reinterpret_cast<const uint16_t*>(codes + work.head_dim + channel));
+    for (int first = 0; first < work.block_slots; first += 8) {
+      auto low =
+          ChannelSketch::Of(scales, static_cast<int8_t>(means & 0xFF), variances & 0xFF, step);
+      auto high = ChannelSketch::Of(scales, static_cast<int8_t>(means >> 8), variances >> 8, step);
+#pragma unroll
+      for (int bit = 0; bit < 8; ++bit) {
+        const float2 key = keys.Load(work, first + bit, channel);
+        low.Add(key.x, bit);
+        high.Add(key.y, bit);
+      }
+      std::byte* const rows = sketch + first / 8 * 2 * work.head_dim + channel;
+      *reinterpret_cast<uint16_t*>(rows) = static_cast<uint16_t>(low.signs | high.signs << 8);
+      *reinterpret_cast<uint16_t*>(rows + work.head_dim) =
+          static_cast<uint16_t>(low.sizes | high.sizes << 8);
+    }
+  }
+}
+
 template <SummaryKind kKind, DType kDType>
 cudaError_t Launch(cudaStream_t stream, const SummaryWork& work, dim3 grid) {
   const auto kernel = work.head_dim <= 64    ? Summaries<kKind, kDType, 1>
@@ -182,8 +326,10 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
       .head_stride = item.keys.head_stride,
       .codes = item.codes,
       .scales = item.scales,
+      .sketch = item.sketch,
       .codes_head_stride = item.codes_head_stride,
       .scales_head_stride = item.scales_head_stride,
+      .sketch_head_stride = item.sketch_head_stride,
       .first_slot = item.keys.first_slot,
       .blocks = static_cast<int32_t>(blocks),
       .block_slots = summary.block_slots,
@@ -192,10 +338,21 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
   };
   const dim3 grid(static_cast<unsigned>(CeilDiv(blocks, kSummaryWarps)),
                   static_cast<unsigned>(item.heads));
+  const cudaError_t error = WithDType(format.dtype, [&](auto dtype) {
+    switch (summary.kind) {
+      case SummaryKind::kMoments:
+        return Launch<SummaryKind::kMoments, dtype.kValue>(stream, work, grid);
+      case SummaryKind::kBoxes:
+        return Launch<SummaryKind::kBoxes, dtype.kValue>(stream, work, grid);
+      case SummaryKind::kPairs:
+        return Launch<SummaryKind::kPairs, dtype.kValue>(stream, work, grid);
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
+  if (error != cudaSuccess || !summary.sketched()) return error;
   return WithDType(format.dtype, [&](auto dtype) {
-    return summary.kind == SummaryKind::kMoments
-               ? Launch<SummaryKind::kMoments, dtype.kValue>(stream, work, grid)
-               : Launch<SummaryKind::kBoxes, dtype.kValue>(stream, work, grid);
+    return LaunchKernel(Sketches<dtype.kValue>, grid, kSummaryWarps * kWarp, 0, stream, work);
   });
 }
 

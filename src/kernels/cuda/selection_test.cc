@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -257,6 +258,10 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
       c.segment_pages = 8;
       c.pages = 2303;  // 18,424 blocks, 576 segments
       c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 2500, .share = share};
+      if (kind == SummaryKind::kMoments) {
+        c.summary.sketch = SketchKind::kTwoBits;
+        c.budget.candidates = 5100;
+      }
       c.split = 128;
       c.scale = 0.25f;
       c.activation = DType::kBF16;
@@ -316,12 +321,47 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
     c.group = 4;
     c.segment_pages = 7;
     c.pages = 300;
-    c.budget = {.far_begin = 2, .far_end = c.blocks() - 3, .far_blocks = 450, .share = share};
+    c.summary.sketch = SketchKind::kTwoBits;
+    c.budget = {.far_begin = 2,
+                .far_end = c.blocks() - 3,
+                .far_blocks = 450,
+                .share = share,
+                .candidates = 700};
     c.split = 256;
     c.scale = 0.125f;
     c.key_size = 0.0f;
     c.activation = DType::kF16;
     Check(c, 500);
+  }
+}
+
+// All sizes of blocks, groups that take several products, and candidates up to all there are.
+TEST_F(CudaSelectionTest, SecondLooksAgreeWithTheDefinition) {
+  uint64_t seed = 600;
+  for (const int slots : {8, 16, 32, 64}) {
+    for (const int head_dim : {40, 128, 256}) {
+      for (const int64_t candidates : {60, 200, 1000}) {
+        if (HasFailure()) return;
+        Random random(++seed);
+        SelectionCase c = RandomSelectionCase(random);
+        c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = head_dim};
+        c.summary = {.block_slots = slots, .sketch = SketchKind::kTwoBits};
+        c.activation = DType::kBF16;
+        c.heads = 1 + static_cast<int>(random.Below(8));
+        c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
+        c.group = 1 + static_cast<int>(random.Below(16));
+        c.segment_pages = 7;
+        c.pages = 1 + 300 * slots / 64 + random.Below(4);
+        c.budget.far_begin = random.Below(4);
+        c.budget.far_end = c.blocks() - random.Below(4);
+        c.budget.far_blocks = 50;
+        c.budget.candidates = candidates;
+        c.key_size = 1.0f;
+        c.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+        c.split = 512;
+        Check(c, seed);
+      }
+    }
   }
 }
 

@@ -102,7 +102,8 @@ constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& 
   return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
          group >= 1 && group <= kSelectGroupMax && summary.block_slots >= 8 &&
          summary.block_slots <= kSelectSlotsMax && summary.block_slots % 8 == 0 &&
-         format.page_slots % summary.block_slots == 0;
+         format.page_slots % summary.block_slots == 0 &&
+         (!summary.sketched() || summary.kind == SummaryKind::kMoments);
 }
 
 }  // namespace headway::cuda
