@@ -33,7 +33,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cli", {"base"}},
 };
 // Single folders that a room may use beside.
-const std::map<std::string, std::set<std::string>> kMayIncludeFolder = {{"cli", {"engine/eval"}}};
+const std::map<std::string, std::set<std::string>> kMayIncludeFolder = {
+    {"cli", {"engine/eval", "engine/eval/files", "engine/eval/tasks"}}};
 
 // A part of a room: folders, and files by their path without extension. The longest path that
 // leads to a file says which part it is in.
@@ -59,6 +60,7 @@ const std::map<std::string, std::vector<std::vector<Part>>> kOrder = {
       {{"model/weights"}},
       {{"model"}}}},
     {"engine", {{{"engine/step"}}, {{"engine/paths"}}, {{"engine"}}}},
+    {"engine/eval", {{{"engine/eval"}}, {{"engine/eval/files"}, {"engine/eval/tasks"}}}},
 };
 
 // "engine/eval" for engine/eval/x.h where the table has it, else "engine".

@@ -79,6 +79,26 @@ struct LaneReport {
   int64_t flops = 0;
 };
 
+// How near the blocks that a selector lists come to those that hold the attention. Far keys are
+// those between sink and recent ones; a selector lists some of their blocks. All are sums over
+// steps, of each layer and KV head; shares are of the head's attention, the mean over the query
+// heads of its group. An oracle lists as many blocks by their true shares, for each head by itself
+// or, for all heads of a layer together, the best of them.
+struct SelectionRecall {
+  struct Head {
+    double far = 0.0;     // share of the attention that falls on far keys
+    double listed = 0.0;  // on those that are listed
+    double best_of_head = 0.0;
+    double best_of_layer = 0.0;
+    int64_t listed_blocks = 0;  // far ones
+    int64_t far_blocks = 0;     // of which they are
+  };
+  int layers = 0;
+  int kv_heads = 0;
+  int64_t steps = 0;
+  std::vector<Head> heads;  // [layers * KV heads]; all 0 in layers where nothing is left out
+};
+
 // Caches of one workload's sequences and the steps that grow them. Lives shorter than its Engine.
 class Context {
  public:
@@ -115,6 +135,11 @@ class Context {
   // slot 0, whose cache is used as far as it fits. Not with streaming heads.
   Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
                                           int64_t sink, int64_t recent, const Hooks& hooks);
+
+  // Reads tokens[from..) one a step, exactly, and measures what EngineOptions::selector would have
+  // listed. In slot 0, whose cache is used as far as it fits. On a CPU, without streaming heads.
+  Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
+                                            const Hooks& hooks);
 
   // For measuring: fills slot `slot` with `tokens` of random keys and values.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);

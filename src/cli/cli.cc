@@ -24,7 +24,9 @@ Commands:
   inspect             what a model folder or a session file holds
   eval perplexity     perplexity of a text
   eval divergence     how far decode is from exact, by an approximation
+  eval recall         how much of the attention selectors find
   eval retrieval      questions about facts hidden in long documents
+  eval file           questions of LongBench, InfiniteBench, SCBench and the like
   profile-heads       which heads retrieve, for --head-pattern
   bench prefill       speed of reading prompts, beside what the machine can do
   bench decode        speed of generating, likewise
@@ -34,6 +36,36 @@ headway COMMAND --help says more about each. headway --version prints the versio
 Example:
   headway run models/demo --file book.txt --ask "Who kept the ledger?" \
       --kv-memory 8MiB
+)";
+
+constexpr const char* kEvalHelp =
+    R"(Usage: headway eval WHAT MODEL [ARGUMENTS]
+
+How well a model does, exactly and with approximations.
+
+What:
+  perplexity    perplexity of a text over windows; --compare has KL divergence
+                from exact beside it
+  divergence    KL divergence of decode steps from exact ones, token by token:
+                what --sparse, --kv-encoding and --head-pattern cost
+  recall        the share of far attention that the blocks hold which selectors
+                list, beside an oracle's, by layer and head
+  retrieval     questions about generated documents of any length: passkey at
+                chosen depths, RULER's needles (single, multi-key, multi-value,
+                multi-query), variable tracking, common and frequent words, QA
+                over given texts, and the tasks of the demo model
+  file          questions of files on disk: LongBench v1 and v2, InfiniteBench,
+                SCBench, lines of your own
+
+retrieval and file take --compare, which runs the exact model beside the
+approximation and prints both scores. All take --json.
+
+Examples:
+  headway eval divergence models/demo --file book.txt --context 8192 --sparse
+  headway eval retrieval models/demo --tasks ruler --lines 70 --length 4k,16k
+  headway eval file models/demo --file hotpotqa.jsonl
+
+headway eval WHAT --help says more about each.
 )";
 
 struct Command {
@@ -50,7 +82,9 @@ constexpr Command kCommands[] = {
     {"inspect", nullptr, InspectCommand},
     {"eval", "perplexity", PerplexityCommand},
     {"eval", "divergence", DivergenceCommand},
+    {"eval", "recall", RecallCommand},
     {"eval", "retrieval", RetrievalCommand},
+    {"eval", "file", FileCommand},
     {"profile-heads", nullptr, ProfileHeadsCommand},
     {"bench", "prefill", BenchPrefillCommand},
     {"bench", "decode", BenchDecodeCommand},
@@ -70,7 +104,9 @@ int UnknownCommand(const Args& args, Console& console) {
     console.Say("headway: error: there is no command '" + args[0] + "'; see headway --help");
     return kExitUsage;
   }
-  if (args.size() > 1 && IsHelp(args[1])) return console.WriteResult(kHelp);
+  if (args.size() > 1 && IsHelp(args[1])) {
+    return console.WriteResult(args[0] == "eval" ? kEvalHelp : kHelp);
+  }
   console.Say("headway: error: say headway " + args[0] + " " + words + "; see headway --help");
   return kExitUsage;
 }

@@ -14,6 +14,8 @@ int ProbeCommand(const Args& args, Console& console);
 int InspectCommand(const Args& args, Console& console);
 int PerplexityCommand(const Args& args, Console& console);
 int DivergenceCommand(const Args& args, Console& console);
+int FileCommand(const Args& args, Console& console);
+int RecallCommand(const Args& args, Console& console);
 int RetrievalCommand(const Args& args, Console& console);
 int ProfileHeadsCommand(const Args& args, Console& console);
 int BenchPrefillCommand(const Args& args, Console& console);

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/env.h"
 #include "cli/commands.h"
+#include "cli/eval_report.h"
 #include "cli/eval_text.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -104,32 +105,6 @@ Result<Compared> Compare(const DivergenceFlags& flags, const std::string& text, 
   compared.divergence = *divergence;
   compared.tiers = TiersOf(**context);
   return compared;
-}
-
-Json ApproximationsJson(const std::vector<eval::Approximation>& approximations) {
-  Json all = Json::array();
-  for (const eval::Approximation& approximation : approximations) {
-    Json json = {{"name", approximation.name}};
-    for (const auto& [name, value] : approximation.parameters) {
-      std::visit([&, &key = name](const auto& v) { json[key] = v; }, value);
-    }
-    all.push_back(std::move(json));
-  }
-  return all;
-}
-
-// "kv-encoding (encoding int8), streaming-heads (pattern heads.tsv, sparsity 0.5)"
-std::string ApproximationsText(const std::vector<eval::Approximation>& approximations) {
-  std::string text;
-  for (const eval::Approximation& approximation : approximations) {
-    std::string parameters;
-    for (const auto& [name, value] : approximation.parameters) {
-      parameters += (parameters.empty() ? "" : ", ") + name + " " +
-                    std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
-    }
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", approximation.name, parameters);
-  }
-  return text.empty() ? "none; all is exact" : text;
 }
 
 std::string DivergenceJson(const DivergenceFlags& flags, const Compared& compared, double seconds) {

@@ -314,7 +314,9 @@ const Args kCommands[] = {{"run"},
                           {"profile-heads"},
                           {"eval", "perplexity"},
                           {"eval", "divergence"},
+                          {"eval", "recall"},
                           {"eval", "retrieval"},
+                          {"eval", "file"},
                           {"bench", "prefill"},
                           {"bench", "decode"}};
 
@@ -376,6 +378,12 @@ TEST(Commands, UnknownOnesAreWrongUsage) {
     TestConsole test;
     EXPECT_EQ(Main(args, test.console()), kExitDone);
     EXPECT_THAT(test.out(), HasSubstr("eval retrieval"));
+  }
+  TestConsole eval;
+  EXPECT_EQ(Main({"eval", "--help"}, eval.console()), kExitDone);
+  EXPECT_THAT(eval.out(), HasSubstr("Usage: headway eval WHAT MODEL"));
+  for (const char* what : {"perplexity", "divergence", "recall", "retrieval", "file"}) {
+    EXPECT_THAT(eval.out(), HasSubstr(std::string("\n  ") + what + " "));
   }
   TestConsole test;
   EXPECT_EQ(Main({"--version"}, test.console()), kExitDone);

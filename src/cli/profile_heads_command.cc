@@ -9,7 +9,7 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "engine/eval/head_profile.h"
-#include "engine/eval/retrieval_generator.h"
+#include "engine/eval/tasks/generator.h"
 
 namespace headway::cli {
 namespace {
@@ -46,7 +46,8 @@ void AddFlags(CLI::App& app, ProfileFlags* flags) {
   AddNumber(app, group, "-s,--seed", &flags->seed, {0, std::numeric_limits<uint64_t>::max()},
             "of the prompts")
       ->default_str(std::to_string(flags->seed));
-  AddText(app, group, "--kinds", &flags->kinds, "kinds of facts, taken in turn")
+  AddText(app, group, "--tasks,--task,--kinds", &flags->kinds,
+          "tasks of headway eval retrieval, taken in turn")
       ->type_name("LIST")
       ->default_str(flags->kinds);
   AddOutputFlags(app, &flags->output);
@@ -70,9 +71,9 @@ Status Profile(const ProfileFlags& flags, Engine& engine, Console& console,
                eval::HeadProfile* profile) {
   eval::RetrievalRequest request;
   request.count = flags.prompts;
-  request.length = flags.context;
+  request.lengths = {flags.context};
   request.seed = flags.seed;
-  request.kinds = *eval::ParseRetrievalKinds(flags.kinds);
+  request.tasks = *eval::ParseRetrievalTasks(flags.kinds);
   Result<std::vector<eval::RetrievalLine>> lines =
       eval::GenerateRetrieval(request, eval::MeasureOf(engine));
   if (!lines.ok()) return lines.status();
@@ -97,7 +98,7 @@ Status Profile(const ProfileFlags& flags, Engine& engine, Console& console,
   if (profile->answered > 0) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
                 "the model answers none of the prompts right, so that nothing shows how it "
-                "retrieves; try a shorter --context, or --kinds passkey");
+                "retrieves; try a shorter --context, or --tasks passkey");
 }
 
 // Which heads look furthest, for people.
@@ -129,9 +130,9 @@ int ProfileHeadsCommand(const Args& args, Console& console) {
       kExamples);
   AddFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
-  if (Result<std::vector<eval::RetrievalKind>> kinds = eval::ParseRetrievalKinds(flags.kinds);
+  if (Result<std::vector<eval::RetrievalTask>> kinds = eval::ParseRetrievalTasks(flags.kinds);
       !kinds.ok()) {
-    return WrongUsage(*app, "--kinds: " + kinds.status().message(), console);
+    return WrongUsage(*app, "--tasks: " + kinds.status().message(), console);
   }
   EngineOptions& options = flags.model.engine;
   if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty() ||

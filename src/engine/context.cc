@@ -283,6 +283,14 @@ Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens
   return impl_->Break();
 }
 
+Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
+                                                   const Hooks& hooks) try {
+  if (!impl_->broken.ok()) return impl_->broken;
+  return impl_->generator->RecallOfSelection(tokens, from, hooks);
+} catch (...) {
+  return impl_->Break();
+}
+
 Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) try {
   if (!impl_->broken.ok()) return impl_->broken;
   return impl_->generator->FillSynthetic(slot, tokens, seed);

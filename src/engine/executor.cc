@@ -233,6 +233,22 @@ Status Executor::StepWithFarMass(const StepInput& input, const NearKeys& near,
   return status;
 }
 
+Status Executor::StepWithRecall(const StepInput& input, SelectionRecall* recall) {
+  if (host_memory_ != nullptr || limits().streaming_heads || !limits().selection.selects() ||
+      input.tokens.size() != 1) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "recall is measured on a CPU, of a selector, a token at a time, without streaming "
+        "heads");
+  }
+  BlockMass mass(context_, batch_, *board_, recall);
+  board_->set_observer(&mass);
+  const Status status = Step({&input, 1}, {}, nullptr);
+  board_->set_observer(nullptr);
+  if (status.ok()) ++recall->steps;
+  return status;
+}
+
 Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed) {
   const int64_t chunk = std::min(tokens, limits().step_tokens);
   if (Status s = DrawActivations(context_, chunk, seed); !s.ok()) return s;

@@ -18,6 +18,7 @@
 #include "engine/paths/host_options.h"
 #include "engine/paths/path.h"
 #include "engine/step/batch.h"
+#include "engine/step/block_mass.h"
 #include "engine/step/board.h"
 #include "engine/step/far_mass.h"
 #include "engine/step/input.h"
@@ -69,6 +70,11 @@ class Executor {
   // [layers, query_heads] is the share that falls on keys that are not near. Not with streaming
   // heads; limits().step_tokens is at least 2.
   Status StepWithFarMass(const StepInput& input, const NearKeys& near, std::span<float> far);
+
+  // A step of one token that attends to all keys, of which it adds to `recall` how much of the
+  // attention falls on the blocks that the path of selection would have listed. Where the host
+  // reads the device's memory, without streaming heads.
+  Status StepWithRecall(const StepInput& input, SelectionRecall* recall);
 
   // Waits for the steps so far.
   Status Synchronize() { return context_.compute.Synchronize(); }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,9 @@ class Generator {
   Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
                                           int64_t sink, int64_t recent, const Hooks& hooks);
 
+  Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
+                                            const Hooks& hooks);
+
   // Puts `tokens` random keys and values behind what slot `slot` holds.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
 
@@ -77,6 +81,10 @@ class Generator {
   };
 
   Status Check(std::span<const Request> requests) const;
+  // Reads tokens[0, from) into slot 0, then the others one a step, each by `step`.
+  using WatchedStep = std::function<Status(const StepInput& input)>;
+  Status StepThrough(std::span<const TokenId> tokens, int64_t from, const Hooks& hooks,
+                     const WatchedStep& step);
   // Gives free slots to requests that have none, in order.
   Status FillSlots(std::vector<Run>& runs, size_t* waiting);
   Status Start(int slot, Run* run);

@@ -160,11 +160,12 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
     const int64_t blocks = item.keys.heads * item.keys.blocks;
     const int64_t left_out =
         item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
-    cost.bytes += item.keys.heads * group * format.head_dim * activation_bytes +
-                  (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
+    cost.bytes += item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
+                  item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
     if (summary.kept()) {
       cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
-      cost.flops += blocks * group * (4 * int64_t{format.head_dim} + 40);
+      cost.flops += item.row_blocks() * PoolsOf(item.rows) * blocks * group *
+                    (4 * int64_t{format.head_dim} + 40);
     } else {
       const int64_t keys = ScoredKeys(summary, item);
       cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
@@ -185,19 +186,24 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
 WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary, int group,
                           std::span<const AttendBlocksItem> items, int64_t listed,
                           int64_t activation_bytes) {
-  const int64_t keys = listed * summary.block_slots;
+  int64_t blocks = 0;  // that there are
+  int64_t rows = 1;    // that attend to a list
+  WorkCost cost{.name = "attend blocks"};
+  for (const AttendBlocksItem& item : items) {
+    const int64_t states = item.rows == 1 ? item.parts : item.rows;
+    cost.bytes +=
+        item.keys.heads * int64_t{group} *
+        (item.rows * format.head_dim * activation_bytes + states * (format.head_dim + 1) * kFloat);
+    blocks += item.keys.heads * item.keys.blocks;
+    rows = std::max(rows, std::min(item.rows, kSelectRows));
+  }
+  // Blocks of rows that list the same block need it once.
   PageRun run;
-  run.count = keys;
+  run.count = std::min(listed, blocks) * summary.block_slots;
   std::byte closed{};
   if (format.encoding != Encoding::kNone) run.params = &closed;
-  WorkCost cost{.name = "attend blocks",
-                .bytes = KeyBytes(format, run),
-                .flops = 4 * keys * group * format.head_dim};
-  for (const AttendBlocksItem& item : items) {
-    const int64_t queries = int64_t{item.keys.heads} * group;
-    cost.bytes += queries * (format.head_dim * activation_bytes +
-                             item.parts * (format.head_dim + 1) * kFloat);
-  }
+  cost.bytes += KeyBytes(format, run);
+  cost.flops = 4 * rows * listed * summary.block_slots * group * format.head_dim;
   return cost;
 }
 

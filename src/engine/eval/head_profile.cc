@@ -23,7 +23,8 @@ Result<bool> ProfilePrompt(Context& context, const RetrievalLine& line,
   const Generation& answer = made->front();
   if (answer.finish == FinishReason::kCancelled) return Status(StatusCode::kCancelled, "stopped");
   // A wrong answer says nothing of where the right one is.
-  if (answer.tokens.empty() || ScoreOutput(line.answer, answer.text) < 1.0) return false;
+  if (answer.tokens.empty() || ScoreOutput({line.metric, line.answer, {}, {}}, answer.text) < 1.0)
+    return false;
 
   // The steps that produced the answer's tokens: from the prompt's last token on.
   std::vector<TokenId> tokens = request.prompt;

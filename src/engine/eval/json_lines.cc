@@ -55,6 +55,24 @@ Status ForEachJsonLine(
   return OkStatus();
 }
 
+Status ForEachJsonItem(
+    std::string_view text, const std::string& name,
+    const std::function<Status(const Json& value, const std::string& where)>& take) {
+  bool deep = false;
+  const auto see = [&](int depth, Json::parse_event_t, const Json&) {
+    deep = deep || depth > kMaxDepth;
+    return !deep;
+  };
+  const Json list = Json::parse(text, see, /*allow_exceptions=*/false);
+  if (deep) return Status(StatusCode::kInvalidArgument, name + " is nested too deeply");
+  if (!list.is_array()) return Status(StatusCode::kInvalidArgument, name + " is no JSON list");
+  int64_t number = 0;
+  for (const Json& item : list) {
+    if (Status s = take(item, name + ", item " + std::to_string(++number)); !s.ok()) return s;
+  }
+  return OkStatus();
+}
+
 std::vector<std::string> OtherKeys(const Json& object,
                                    std::initializer_list<std::string_view> known) {
   std::vector<std::string> others;

@@ -20,6 +20,11 @@ Status ForEachJsonLine(std::string_view text, const std::string& name,
                        const std::function<Status(const nlohmann::ordered_json& value,
                                                   const std::string& where)>& take);
 
+// The same for the items of a text that is one JSON list, with "NAME, item 3".
+Status ForEachJsonItem(std::string_view text, const std::string& name,
+                       const std::function<Status(const nlohmann::ordered_json& value,
+                                                  const std::string& where)>& take);
+
 // Keys of an object that `known` lacks, in their order, each in quotes and short enough for a
 // message.
 std::vector<std::string> OtherKeys(const nlohmann::ordered_json& object,

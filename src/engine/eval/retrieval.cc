@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "engine/eval/json_lines.h"
@@ -11,6 +12,8 @@ namespace headway::eval {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMaxOutput = 1'000'000;
 
 // A member of a line as text. Null when it is not there or is no text.
 const std::string* Text(const Json& object, const char* key) {
@@ -34,42 +37,77 @@ Result<std::vector<std::string>> ParseAnswer(const Json& object, const std::stri
   return answer;
 }
 
-Result<RetrievalLine> ParseLine(const Json& object, const std::string& where, size_t index) {
-  if (!object.is_object()) {
-    return Status(StatusCode::kInvalidArgument, where + ": is not a JSON object");
+Status Wrong(const std::string& where, const std::string& what) {
+  return Status(StatusCode::kInvalidArgument, where + ": " + what);
+}
+
+// The members that a line may lack.
+Status ParseOptional(const Json& object, const std::string& where, RetrievalLine* line) {
+  if (const auto id = object.find("id"); id != object.end()) {
+    line->id = id->is_string() ? id->get<std::string>() : id->dump();
   }
+  if (object.contains("metric")) {
+    const std::string* name = Text(object, "metric");
+    const std::optional<Metric> metric = name == nullptr ? std::nullopt : MetricOf(*name);
+    if (!metric.has_value()) {
+      return Wrong(where, "\"metric\" must be one of " + MetricNames());
+    }
+    line->metric = *metric;
+  }
+  if (const auto tokens = object.find("max_tokens"); tokens != object.end()) {
+    if (!tokens->is_number_integer() || *tokens < 1 || *tokens > kMaxOutput) {
+      return Wrong(where, fmt::format("\"max_tokens\" must be 1 to {}", kMaxOutput));
+    }
+    line->max_tokens = tokens->get<int64_t>();
+  }
+  if (const auto labels = object.find("labels"); labels != object.end()) {
+    if (!labels->is_object()) return Wrong(where, "\"labels\" must be an object");
+    for (const auto& [name, value] : labels->items()) {
+      if (!value.is_string() && !value.is_number()) {
+        return Wrong(where, "\"labels\" may have strings and numbers alone");
+      }
+      line->labels.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<RetrievalLine> ParseRetrievalLine(const Json& object, const std::string& where,
+                                         size_t index) {
+  if (!object.is_object()) return Wrong(where, "is not a JSON object");
   RetrievalLine line;
   for (const auto& [key, target] :
        {std::pair{"context", &line.context}, std::pair{"question", &line.question}}) {
     const std::string* value = Text(object, key);
-    if (value == nullptr) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{}: \"{}\" must be a string", where, key));
-    }
+    if (value == nullptr) return Wrong(where, fmt::format("\"{}\" must be a string", key));
     *target = *value;
   }
   Result<std::vector<std::string>> answer = ParseAnswer(object, where);
   if (!answer.ok()) return answer.status();
   line.answer = std::move(*answer);
-  const auto id = object.find("id");
-  if (id == object.end()) {
-    line.id = std::to_string(index);
-  } else {
-    line.id = id->is_string() ? id->get<std::string>() : id->dump();
-  }
+  line.id = std::to_string(index);
+  if (Status s = ParseOptional(object, where, &line); !s.ok()) return s;
   return line;
 }
 
-}  // namespace
+Document DocumentOf(const RetrievalLine& line) {
+  Question question{line.id, line.question, {}, line.max_tokens, line.labels};
+  question.expected.metric = line.metric;
+  question.expected.answers = line.answer;
+  return {line.context, Turn::kChat, {std::move(question)}};
+}
 
 Result<std::vector<RetrievalLine>> ParseRetrievalLines(std::string_view jsonl,
                                                        const std::string& name,
                                                        std::set<std::string>* others) {
   std::vector<RetrievalLine> lines;
   const auto take = [&](const Json& value, const std::string& where) {
-    Result<RetrievalLine> line = ParseLine(value, where, lines.size());
+    Result<RetrievalLine> line = ParseRetrievalLine(value, where, lines.size());
     if (!line.ok()) return line.status();
-    for (std::string& key : OtherKeys(value, {"context", "question", "answer", "id"})) {
+    for (std::string& key : OtherKeys(
+             value, {"context", "question", "answer", "id", "metric", "max_tokens", "labels"})) {
       others->insert(std::move(key));
     }
     lines.push_back(std::move(*line));
@@ -86,45 +124,16 @@ std::string RetrievalLineJson(const RetrievalLine& line) {
   object["context"] = line.context;
   object["question"] = line.question;
   object["answer"] = line.answer;
+  if (line.metric != Metric::kContains) object["metric"] = MetricName(line.metric);
+  if (line.max_tokens > 0) object["max_tokens"] = line.max_tokens;
+  for (const auto& [name, value] : line.labels) object["labels"][name] = value;
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string AskAbout(std::string_view document, std::string_view question) {
-  return fmt::format("{}\n\n{}", document, question);
-}
-
-double ScoreOutput(const std::vector<std::string>& answer, std::string_view output) {
-  if (answer.empty()) return 0.0;
-  int64_t found = 0;
-  for (const std::string& wanted : answer) {
-    found += output.find(wanted) != std::string_view::npos ? 1 : 0;
-  }
-  return static_cast<double>(found) / static_cast<double>(answer.size());
 }
 
 Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
                                              const ChatOptions& options) {
-  const ChatMessage turn{"user", AskAbout(line.context, line.question)};
-  Result<std::string> text = engine.RenderChat({&turn, 1}, options);
-  if (!text.ok()) return text.status();
-  return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
-}
-
-Result<RetrievalResult> RunRetrievalLine(Context& context, const RetrievalLine& line,
-                                         Request request, const Hooks& hooks) {
-  context.Reset();
-  Result<std::vector<Generation>> made = context.Generate({&request, 1}, hooks);
-  if (!made.ok()) return made.status();
-  Generation& generation = made->front();
-  if (generation.finish == FinishReason::kCancelled) {
-    return Status(StatusCode::kCancelled, "stopped in line " + line.id);
-  }
-  RetrievalResult result;
-  result.id = line.id;
-  result.score = ScoreOutput(line.answer, generation.text);
-  result.output = std::move(generation.text);
-  result.prompt_tokens = generation.prompt_tokens;
-  return result;
+  const Document document = DocumentOf(line);
+  return PromptOf(engine, document, document.questions.front(), options);
 }
 
 }  // namespace headway::eval

@@ -4,12 +4,13 @@
 #define HEADWAY_ENGINE_EVAL_RETRIEVAL_H_
 
 #include <cstdint>
-#include <functional>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/eval/question.h"
 #include "headway/engine.h"
 #include "headway/status.h"
 
@@ -19,40 +20,32 @@ struct RetrievalLine {
   std::string id;
   std::string context;
   std::string question;
-  std::vector<std::string> answer;  // strings that must all appear in the output
+  std::vector<std::string> answer;  // what the metric compares the output with
+  Metric metric = Metric::kContains;
+  int64_t max_tokens = 0;  // of the output; 0: as the run has it
+  Labels labels = {};
 };
 
+Document DocumentOf(const RetrievalLine& line);
+
 // Lines of JSON objects with `context`, `question`, `answer` (a string or a list of strings) and,
-// optionally, `id`, which else is the line's number from 0. Data sets have other members: they are
-// not read, and `*others` gets their keys, in quotes. `name` is the file's, for messages.
+// optionally, `id`, which else is the line's number from 0, `metric`, `max_tokens` and `labels`, an
+// object of strings and numbers. Data sets have other members: they are not read, and `*others`
+// gets their keys, in quotes. `name` is the file's, for messages.
 Result<std::vector<RetrievalLine>> ParseRetrievalLines(std::string_view jsonl,
                                                        const std::string& name,
                                                        std::set<std::string>* others);
 
+// One of them, with this number from 0, which is at `where`.
+Result<RetrievalLine> ParseRetrievalLine(const nlohmann::ordered_json& line,
+                                         const std::string& where, size_t index);
+
 // One line of JSON, with its newline.
 std::string RetrievalLineJson(const RetrievalLine& line);
-
-// The user's turn: the document, a blank line, the question.
-std::string AskAbout(std::string_view document, std::string_view question);
-
-// The share of `answer`'s strings that appear in `output`.
-double ScoreOutput(const std::vector<std::string>& answer, std::string_view output);
 
 // The line as a prompt: one user turn through the model's chat template.
 Result<std::vector<TokenId>> RetrievalPrompt(const Engine& engine, const RetrievalLine& line,
                                              const ChatOptions& options = {});
-
-struct RetrievalResult {
-  std::string id;
-  std::string output;
-  double score = 0.0;
-  int64_t prompt_tokens = 0;
-};
-
-// Runs one prompt in slot 0 and scores what comes out; the cache is emptied first, so that lines do
-// not depend on each other. kCancelled when `hooks.cancel` stopped it.
-Result<RetrievalResult> RunRetrievalLine(Context& context, const RetrievalLine& line,
-                                         Request request, const Hooks& hooks);
 
 }  // namespace headway::eval
 

@@ -41,6 +41,16 @@ TEST(Retrieval, SaysWhatIsWrongWithALine) {
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": []}", "\"answer\" must be"},
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [\"\"]}", "\"answer\" must be"},
       {"{\"context\": \"c\", \"question\": \"q\", \"answer\": [3]}", "\"answer\" must be"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"metric\": \"bleu\"}",
+       "\"metric\" must be one of contains, "},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"max_tokens\": 0}",
+       "\"max_tokens\" must be 1 to"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"max_tokens\": 1e3}",
+       "\"max_tokens\" must be 1 to"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"labels\": []}",
+       "\"labels\" must be an object"},
+      {"{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"labels\": {\"a\": {}}}",
+       "\"labels\" may have strings and numbers"},
   };
   std::set<std::string> others;
   for (const auto& [text, message] : cases) {
@@ -64,14 +74,30 @@ TEST(Retrieval, WritesWhatItReads) {
   EXPECT_EQ((*read)[0].answer, line.answer);
 }
 
-TEST(Retrieval, ScoresTheShareThatAppears) {
-  EXPECT_EQ(ScoreOutput({"5632729"}, "The number is 5632729."), 1.0);
-  EXPECT_EQ(ScoreOutput({"5632729"}, "The number is 563272."), 0.0);
-  EXPECT_EQ(ScoreOutput({"UY", "PG", "QX", "AB"}, "are: UY, QX, AB."), 0.75);
-  EXPECT_EQ(ScoreOutput({"x"}, ""), 0.0);
-}
+TEST(Retrieval, ReadsHowALineIsScoredAndLabelled) {
+  const char* line =
+      "{\"context\": \"c\", \"question\": \"q\", \"answer\": \"x\", \"metric\": \"qa-f1\", "
+      "\"max_tokens\": 9, \"labels\": {\"task\": \"t\", \"length\": 512}}";
+  std::set<std::string> others;
+  const auto lines = ParseRetrievalLines(line, "f", &others);
+  ASSERT_TRUE(lines.ok()) << lines.status().message();
+  EXPECT_EQ((*lines)[0].metric, Metric::kF1);
+  EXPECT_EQ((*lines)[0].max_tokens, 9);
+  EXPECT_EQ((*lines)[0].labels, (Labels{{"task", "t"}, {"length", "512"}}));
+  EXPECT_TRUE(others.empty());
+  const auto again = ParseRetrievalLines(RetrievalLineJson((*lines)[0]), "f", &others);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ((*again)[0].metric, Metric::kF1);
+  EXPECT_EQ((*again)[0].max_tokens, 9);
+  EXPECT_EQ((*again)[0].labels, (*lines)[0].labels);
 
-TEST(Retrieval, AsksBehindABlankLine) { EXPECT_EQ(AskAbout("Doc.", "Q?"), "Doc.\n\nQ?"); }
+  const Document document = DocumentOf((*lines)[0]);
+  EXPECT_EQ(document.text, "c");
+  ASSERT_EQ(document.questions.size(), 1u);
+  EXPECT_EQ(document.questions[0].text, "q");
+  EXPECT_EQ(document.questions[0].expected.metric, Metric::kF1);
+  EXPECT_EQ(document.questions[0].expected.answers, std::vector<std::string>{"x"});
+}
 
 }  // namespace
 }  // namespace headway::eval

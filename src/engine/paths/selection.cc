@@ -68,6 +68,8 @@ class SelectionPath : public AttentionPath {
   // What is taken of an entry in a layer.
   struct Choice {
     int entry = 0;
+    size_t first_span = 0;  // in spans_
+    size_t spans = 0;
     size_t first = 0;  // in reads_: [head groups, segments]
     size_t reads = 0;
     int64_t blocks = 0;
@@ -81,6 +83,9 @@ class SelectionPath : public AttentionPath {
     const std::span<const Choice> choices = ChoicesOf(layer);
     const Choice& last = choices.back();
     return std::span(reads_).subspan(choices[0].first, last.first + last.reads - choices[0].first);
+  }
+  std::span<const kv::BlockSpan> SpansOf(const Choice& choice) const {
+    return std::span(spans_).subspan(choice.first_span, choice.spans);
   }
   struct Segment {
     int segment = 0;
@@ -101,9 +106,9 @@ class SelectionPath : public AttentionPath {
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
   std::vector<kv::SlabRead> reads_;
+  std::vector<kv::BlockSpan> spans_;
   // Of the entry and layer at hand:
   std::vector<Segment> segments_;  // in their order
-  std::vector<kv::BlockSpan> spans_;
   std::vector<SegmentPlace> places_;
   std::vector<SelectItem> selects_;
   std::vector<AttendBlocksItem> attends_;
@@ -112,6 +117,7 @@ class SelectionPath : public AttentionPath {
 void SelectionPath::BeginStep() {
   choices_.clear();
   reads_.clear();
+  spans_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
 }
 
@@ -145,19 +151,23 @@ bool SelectionPath::FindSegments(int layer, int entry, std::span<const SlabRange
 // Whether something of the segments is left out; then they are taken.
 bool SelectionPath::Choose(int layer, int entry) {
   const kv::CacheFormat& format = context_.store.format();
-  spans_.clear();
   Choice choice;
   choice.entry = entry;
+  choice.first_span = spans_.size();
+  choice.spans = segments_.size();
   choice.first = reads_.size();
   for (const Segment& segment : segments_) {
     const int64_t blocks = segment.pages * format.page_blocks();
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
     choice.blocks += blocks;
   }
-  choice.budget =
-      BudgetOf(policy_.InLayer(layer, context_.shape.layers), spans_, parts_.batch[entry].position);
+  choice.budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers), SpansOf(choice),
+                           parts_.batch[entry].position);
   const int64_t far = choice.budget.far_end - choice.budget.far_begin;
-  if (choice.budget.far_blocks >= far) return false;
+  if (choice.budget.far_blocks >= far) {
+    spans_.resize(choice.first_span);
+    return false;
+  }
   for (int group = 0; group < format.head_groups(layer); ++group) {
     for (const Segment& segment : segments_) {
       reads_.push_back({entry, layer, group, segment.segment, 0});
@@ -170,10 +180,12 @@ bool SelectionPath::Choose(int layer, int entry) {
 }
 
 void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
-  const bool all = context_.WindowOf(layer) > 0 || parts_.board.observer() != nullptr;
+  const AttentionObserver* observer = parts_.board.observer();
+  const bool watched = observer != nullptr;
+  const bool all = context_.WindowOf(layer) > 0 || (watched && !observer->WantsLists());
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
     if (!parts_.batch[entry].decode) continue;
-    if (!FindSegments(layer, entry, *ranges) || !Choose(layer, entry)) continue;
+    if (!FindSegments(layer, entry, *ranges) || !Choose(layer, entry) || watched) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {
       return range.slab.entry == entry && Find(range.slab.segment) != segments_.end();
     });
@@ -185,6 +197,7 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
 void SelectionPath::BeginLayer(int layer) {
   const std::span<const Choice> choices = ChoicesOf(layer);
   if (choices.empty()) return;
+  AttentionObserver* const observer = parts_.board.observer();
   // Those of a layer's choices follow one another.
   const std::span<const kv::SlabRead> reads = ReadsOf(layer);
   places_.clear();
@@ -205,8 +218,9 @@ void SelectionPath::BeginLayer(int layer) {
     select.counts = reinterpret_cast<int32_t*>(at + memory_.lists);
     select.scratch = at + memory_.lists + memory_.counts;
     at += memory_.bytes();
-    const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
     selects_.push_back(select);
+    if (observer != nullptr) continue;  // others attend
+    const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
     attends_.push_back({.q = select.q,
                         .keys = select.keys,
                         .blocks = select.blocks,
@@ -225,9 +239,14 @@ void SelectionPath::BeginLayer(int layer) {
   context_.store.reads().AwaitInPlace(reads);
   kernels.SelectBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                        scale, selects_);
-  kernels.AttendBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
-                       scale, attends_);
+  if (observer == nullptr) {
+    kernels.AttendBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
+                         scale, attends_);
+  }
   context_.store.reads().FinishInPlace(reads);
+  for (size_t i = 0; observer != nullptr && i < choices.size(); ++i) {
+    observer->OnLists(choices[i].entry, selects_[i], SpansOf(choices[i]));
+  }
 }
 
 int64_t PathBytes(const ModelShape& shape, const ExecutorLimits& limits) {

@@ -15,6 +15,7 @@
 #include "engine/step/reads.h"
 #include "engine/step/step_context.h"
 #include "kernels/kernels.h"
+#include "kv/policy/selection.h"
 
 namespace headway {
 
@@ -26,6 +27,14 @@ class AttentionObserver {
   virtual void OnRange(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys) = 0;
   // The states of a layer are merged; lse() of decode rows is that of all keys.
   virtual Status OnLayer(int layer) = 0;
+
+  // Whether a path that lists blocks is to list them for it, and to leave the ranges to others all
+  // the same: lists are then there before the layer's ranges are.
+  virtual bool WantsLists() const { return false; }
+  // The item's lists are enqueued; its blocks are those of `spans`, one behind the other.
+  virtual void OnLists(int entry, const SelectItem& item, std::span<const kv::BlockSpan> spans) {
+    (void)entry, (void)item, (void)spans;
+  }
 };
 
 // Whether a prefill's state of a head is complete with a range.

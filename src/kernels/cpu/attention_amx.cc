@@ -301,12 +301,14 @@ extern const AttentionStripOps kAmxOps;
 const AttentionStripOps kAmxOps = {.strip_rows = kStrip,
                                    .max_strips = MaxStrips,
                                    .scratch_bytes = ScratchBytes,
-                                   .attend = Attend<AmxTiles>};
+                                   .attend = Attend<AmxTiles>,
+                                   .attend_runs = nullptr};
 extern const AttentionStripOps kEmulatedAmxOps;
 const AttentionStripOps kEmulatedAmxOps = {.strip_rows = kStrip,
                                            .max_strips = MaxStrips,
                                            .scratch_bytes = ScratchBytes,
-                                           .attend = Attend<EmulatedTiles>};
+                                           .attend = Attend<EmulatedTiles>,
+                                           .attend_runs = nullptr};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

@@ -113,10 +113,29 @@ void AttendRows(const Piece& piece, int64_t group) {
   }
 }
 
-void FillRows(const AttentionTask& task, const Scratch& scratch) {
+// The query of row `row`, turned back: its products with keys are then those with keys that are
+// turned on.
+void FillQuery(const AttentionTask& task, const Scratch& scratch, int64_t row,
+               const RopeTable& turn) {
   const LogitScale scale(*task.params);
-  const bool in_pairs = InPairs(task);
   const int64_t dim = task.format->head_dim;
+  const float* q = static_cast<const float*>(task.item->q) +
+                   row / task.group * task.item->q_stride + row % task.group * dim;
+  const int64_t half = turn.rotary_dim / 2;
+  if (half > 0) {
+    for (int64_t i = 0; i < half; ++i) {
+      scratch.row[i] = q[i] * turn.cos[i] + q[i + half] * turn.sin[i];
+      scratch.row[i + half] = q[i + half] * turn.cos[i] - q[i] * turn.sin[i];
+    }
+    std::copy(q + 2 * half, q + dim, scratch.row + 2 * half);
+    q = scratch.row;
+  }
+  float* const to = scratch.q + row * scratch.dim;
+  Shuffle(InPairs(task), dim, q, scale.q, to);
+  std::fill(to + dim, to + scratch.dim, 0.0f);
+}
+
+void FillRows(const AttentionTask& task, const Scratch& scratch) {
   int64_t rows = 0;  // with those of zeros
   while (rows < task.rows) rows += GroupOf(task.rows - rows);
   std::fill_n(scratch.o, rows * scratch.dim, 0.0f);
@@ -124,17 +143,11 @@ void FillRows(const AttentionTask& task, const Scratch& scratch) {
   std::fill_n(scratch.sum, rows, 0.0f);
   VisibleKeys seen;
   for (int64_t r = 0; r < rows; ++r) {
-    float* const to = scratch.q + r * scratch.dim;
     if (r < task.rows) {
-      const int64_t token = r / task.group;
-      const int64_t head = r % task.group;
-      const float* q =
-          static_cast<const float*>(task.item->q) + token * task.item->q_stride + head * dim;
-      Shuffle(in_pairs, dim, q, scale.q, to);
-      std::fill(to + dim, to + scratch.dim, 0.0f);
-      if (head == 0) seen = KeysSeenBy(*task.params, *task.item, token);
+      FillQuery(task, scratch, r, {});
+      if (r % task.group == 0) seen = KeysSeenBy(*task.params, *task.item, r / task.group);
     } else {
-      std::fill_n(to, scratch.dim, 0.0f);
+      std::fill_n(scratch.q + r * scratch.dim, scratch.dim, 0.0f);
     }
     scratch.begin[r] = seen.begin;
     scratch.end[r] = seen.end;
@@ -200,18 +213,24 @@ void AttendFewRuns(const AttentionTask& whole, PageRuns& runs, std::byte* data) 
   AttentionItem item = *whole.item;
   AttentionTask task = whole;
   task.item = &item;
-  PageRun& run = item.keys.pages;
+  RunOfPage run;
   bool more = runs.Next(&run);
+  item.keys.pages = run.pages;
   FillRows(task, scratch);
   std::fill_n(scratch.begin, kFewRowsMax, 0);
   std::fill_n(scratch.end, kFewRowsMax, std::numeric_limits<int32_t>::max());
   while (more) {
-    PageRun next;
+    item.keys.pages = run.pages;
+    for (int64_t row = 0; run.turn.rotary_dim > 0 && row < task.rows; ++row) {
+      FillQuery(task, scratch, row, run.turn);
+    }
+    RunOfPage next;
     more = runs.Next(&next);
     // Where its page would begin if its first slot were this run's.
-    const int64_t before = (next.first_slot - run.first_slot) * RowBytes(*task.format, run);
-    AttendKeys(task, scratch, 0, run.count, more ? next.k + before : nullptr);
-    if (more) run = next;
+    const int64_t before =
+        (next.pages.first_slot - run.pages.first_slot) * RowBytes(*task.format, run.pages);
+    AttendKeys(task, scratch, 0, run.pages.count, more ? next.pages.k + before : nullptr);
+    run = next;
   }
   StoreStates(task, scratch);
 }

@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/elementwise.h"
 
 namespace headway::cpu {
 
@@ -131,12 +132,29 @@ class RowCursor {
   const std::byte* row_;
 };
 
+// Keys of one page, and how they are rotated on before they are attended to: one row of angles, or
+// a rotary_dim of 0.
+struct RunOfPage {
+  PageRun pages;
+  RopeTable turn = {};
+};
+
+// Keys that lie in runs of one page each, given one after the other.
+class PageRuns {
+ public:
+  virtual ~PageRuns() = default;
+  // Angles that it gives hold until the next call but one.
+  virtual bool Next(RunOfPage* run) = 0;
+};
+
 // Any number of queries, in strips.
 struct AttentionStripOps {
   int64_t strip_rows;
   int64_t (*max_strips)(int64_t head_dim);     // of one task
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
   void (*attend)(const AttentionTask& task, std::byte* scratch);
+  // Every row sees all keys of the runs; the item's own keys are not read. Null on tiles.
+  void (*attend_runs)(const AttentionTask& task, PageRuns& runs, std::byte* scratch);
 };
 const AttentionStripOps& AttentionStripOpsFor(Isa isa);
 
@@ -149,13 +167,6 @@ AddKeyMassFunction AddKeyMassFor(Isa isa);
 // rounded to bf16. Emulated, the same code runs on a plain loop in place of the tiles: for tests.
 const AttentionStripOps& AttentionAmxOps();
 const AttentionStripOps& AttentionEmulatedAmxOps();
-
-// Keys that lie in runs of one page each, given one after the other.
-class PageRuns {
- public:
-  virtual ~PageRuns() = default;
-  virtual bool Next(PageRun* run) = 0;
-};
 
 // Few queries: the task is a whole item of at most kFewRowsMax rows, without softcap, key transform
 // or key mass.

@@ -194,41 +194,70 @@ void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, cons
   }
 }
 
-void AttendStrips(const AttentionTask& task, std::byte* data) {
-  const FlushDenormals flush;
-  const Scratch scratch(data, task.format->head_dim);
+// Begins all strips of a task; returns their number.
+int64_t StartStrips(const AttentionTask& task, const Scratch& scratch) {
   const int64_t strips = CeilDiv(task.rows, kStrip);
-  int64_t begin = task.item->keys.pages.count;
-  int64_t end = 0;
   for (int64_t i = 0; i < strips; ++i) {
     const Strip strip = scratch.At(i);
     FillRows(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
              scratch, strip);
     StartStrip(scratch, strip);
-    begin = std::min(begin, strip.keys().begin);
-    end = std::max(end, strip.keys().end);
+  }
+  return strips;
+}
+
+// All strips against keys [first, first + count), which are loaded.
+void AttendBlock(const AttentionTask& task, const Scratch& scratch, int64_t strips, int64_t first,
+                 int64_t count) {
+  for (int64_t i = 0; i < strips; ++i) {
+    const Strip strip = scratch.At(i);
+    int64_t from = 0;
+    int64_t to = 0;
+    V max[kVecs];
+    V alpha[kVecs];
+    if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) continue;
+    Exponentiate(scratch, strip, from, to, max, alpha);
+    AddValues(scratch, strip, alpha, from, to);
+  }
+}
+
+void StoreStrips(const AttentionTask& task, const Scratch& scratch, int64_t strips) {
+  for (int64_t i = 0; i < strips; ++i) {
+    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch, scratch.At(i));
+  }
+}
+
+void AttendStrips(const AttentionTask& task, std::byte* data) {
+  const FlushDenormals flush;
+  const Scratch scratch(data, task.format->head_dim);
+  const int64_t strips = StartStrips(task, scratch);
+  int64_t begin = task.item->keys.pages.count;
+  int64_t end = 0;
+  for (int64_t i = 0; i < strips; ++i) {
+    begin = std::min(begin, scratch.At(i).keys().begin);
+    end = std::max(end, scratch.At(i).keys().end);
   }
   for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, end - first);
     LoadKeys(task, first, count, scratch);
     LoadValues(task, first, count, scratch);
-    for (int64_t i = 0; i < strips; ++i) {
-      const Strip strip = scratch.At(i);
-      int64_t from = 0;
-      int64_t to = 0;
-      V max[kVecs];
-      V alpha[kVecs];
-      if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) {
-        continue;
-      }
-      Exponentiate(scratch, strip, from, to, max, alpha);
-      AddValues(scratch, strip, alpha, from, to);
-    }
+    AttendBlock(task, scratch, strips, first, count);
   }
+  StoreStrips(task, scratch, strips);
+}
+
+void AttendStripRuns(const AttentionTask& task, PageRuns& runs, std::byte* data) {
+  const FlushDenormals flush;
+  const Scratch scratch(data, task.format->head_dim);
+  const int64_t strips = StartStrips(task, scratch);
   for (int64_t i = 0; i < strips; ++i) {
-    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
-               scratch, scratch.At(i));
+    std::fill_n(scratch.At(i).begin, kStrip, 0);
+    std::fill_n(scratch.At(i).end, kStrip, std::numeric_limits<int32_t>::max());
   }
+  RunLoader loader(*task.format, runs);
+  while (const int64_t count = loader.Load(scratch)) AttendBlock(task, scratch, strips, 0, count);
+  StoreStrips(task, scratch, strips);
 }
 
 // ---- The mass of keys ----
@@ -274,7 +303,8 @@ extern const AttentionStripOps kAttentionStripOps;
 const AttentionStripOps kAttentionStripOps = {.strip_rows = kStrip,
                                               .max_strips = MaxStrips,
                                               .scratch_bytes = ScratchBytes,
-                                              .attend = AttendStrips};
+                                              .attend = AttendStrips,
+                                              .attend_runs = AttendStripRuns};
 extern const AddKeyMassFunction kAddKeyMass;
 const AddKeyMassFunction kAddKeyMass = AddKeyMass;
 

@@ -236,6 +236,52 @@ void RotateKeys(const AttentionItem& item, int64_t first, int64_t count, int64_t
   }
 }
 
+// Rows of K that are rotated on by one row of angles.
+void TurnRows(const RopeTable& turn, int64_t rows, int64_t dim, float* k) {
+  const int64_t half = turn.rotary_dim / 2;
+  for (int64_t row = 0; half > 0 && row < rows; ++row, k += dim) {
+    for (int64_t i = 0; i < half; ++i) {
+      const float low = k[i];
+      const float high = k[i + half];
+      k[i] = low * turn.cos[i] - high * turn.sin[i];
+      k[i + half] = high * turn.cos[i] + low * turn.sin[i];
+    }
+  }
+}
+
+// The keys and values of runs, a block at a time.
+class RunLoader {
+ public:
+  RunLoader(const PageFormat& format, PageRuns& runs)
+      : format_(format), runs_(runs), more_(runs.Next(&run_)) {}
+
+  // As many as a block takes, or are left, into scratch.k and v; returns their number.
+  int64_t Load(const Scratch& scratch) {
+    int64_t count = 0;
+    while (more_ && count < kKeyBlock) {
+      const int64_t rows = std::min(kKeyBlock - count, run_.pages.count - first_);
+      float* k = scratch.k + count * scratch.dim;
+      LoadRows<true>(format_, run_.pages, first_, rows, scratch.dim, k);
+      LoadRows<false>(format_, run_.pages, first_, rows, scratch.dim,
+                      scratch.v + count * scratch.dim);
+      TurnRows(run_.turn, rows, scratch.dim, k);
+      count += rows;
+      first_ += rows;
+      if (first_ < run_.pages.count) continue;
+      more_ = runs_.Next(&run_);
+      first_ = 0;
+    }
+    return count;
+  }
+
+ private:
+  const PageFormat& format_;
+  PageRuns& runs_;
+  RunOfPage run_;
+  int64_t first_ = 0;  // key of the run
+  bool more_;
+};
+
 void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
   LoadRows<true>(*task.format, run, first, count, scratch.dim, scratch.k);

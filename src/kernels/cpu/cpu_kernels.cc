@@ -247,7 +247,8 @@ class CpuKernels : public Kernels {
                     int group, float scale, std::span<const AttendBlocksItem> items) override {
     int64_t listed = 0;
     for (const AttendBlocksItem& item : items) {
-      listed = std::accumulate(item.counts, item.counts + item.keys.heads, listed);
+      const int64_t lists = CeilDiv(item.rows, kSelectRows) * item.keys.heads;
+      listed = std::accumulate(item.counts, item.counts + lists, listed);
     }
     const Traced traced(trace_, stream.lane(),
                         AttendBlocksCost(format, summary, group, items, listed, kFloat));

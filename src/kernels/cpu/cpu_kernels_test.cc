@@ -242,38 +242,42 @@ TEST_P(CpuKernelsTest, SwiGluOfExtremesIsDefined) {
 
 TEST_P(CpuKernelsTest, RopeAngles) {
   Random random(24);
-  for (const int rotary_dim : {2, 64, 80, 128}) {
-    for (const int64_t tokens : {1, 9, 300}) {
-      std::vector<int32_t> positions = {0};
-      while (static_cast<int64_t>(positions.size()) < tokens) {
-        positions.push_back(static_cast<int32_t>(random.Below(1 << 20)));
-      }
-      std::vector<float> inv_freq;
-      for (int i = 0; i < rotary_dim / 2; ++i) {
-        inv_freq.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / rotary_dim)));
-      }
-      const int64_t count = tokens * rotary_dim / 2;
-      std::vector<float> cos_ref = Poisoned(count);
-      std::vector<float> sin_ref = Poisoned(count);
-      std::vector<float> cos_cpu = Poisoned(count);
-      std::vector<float> sin_cpu = Poisoned(count);
-      RopeAnglesItem item = {.positions = positions,
-                             .inv_freq = inv_freq.data(),
-                             .rotary_dim = rotary_dim,
-                             .scale = 1.25f,
-                             .cos = cos_ref.data(),
-                             .sin = sin_ref.data()};
-      ref_->RopeAngles(*stream_, item);
-      item.cos = cos_cpu.data();
-      item.sin = sin_cpu.data();
-      cpu_->RopeAngles(*stream_, item);
-      for (size_t i = 0; i < cos_ref.size(); ++i) {
-        // The angle is the same float; cosine, sine and the scaling round once each.
-        ASSERT_NEAR(cos_cpu[i], cos_ref[i], 2 * kEps);
-        ASSERT_NEAR(sin_cpu[i], sin_ref[i], 2 * kEps);
+  for (const RopeProduct product : {RopeProduct::kRounded, RopeProduct::kExact})
+    for (const int rotary_dim : {2, 64, 80, 128}) {
+      for (const int64_t tokens : {1, 9, 300}) {
+        std::vector<int32_t> positions = {0};
+        while (static_cast<int64_t>(positions.size()) < tokens) {
+          const bool exact = product == RopeProduct::kExact;  // which may turn back, and far
+          positions.push_back(static_cast<int32_t>(exact ? random.Below(1 << 23) - (1 << 22)
+                                                         : random.Below(1 << 20)));
+        }
+        std::vector<float> inv_freq;
+        for (int i = 0; i < rotary_dim / 2; ++i) {
+          inv_freq.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / rotary_dim)));
+        }
+        const int64_t count = tokens * rotary_dim / 2;
+        std::vector<float> cos_ref = Poisoned(count);
+        std::vector<float> sin_ref = Poisoned(count);
+        std::vector<float> cos_cpu = Poisoned(count);
+        std::vector<float> sin_cpu = Poisoned(count);
+        RopeAnglesItem item = {.positions = positions,
+                               .inv_freq = inv_freq.data(),
+                               .rotary_dim = rotary_dim,
+                               .scale = 1.25f,
+                               .product = product,
+                               .cos = cos_ref.data(),
+                               .sin = sin_ref.data()};
+        ref_->RopeAngles(*stream_, item);
+        item.cos = cos_cpu.data();
+        item.sin = sin_cpu.data();
+        cpu_->RopeAngles(*stream_, item);
+        for (size_t i = 0; i < cos_ref.size(); ++i) {
+          // The angle is the same float; cosine, sine and the scaling round once each.
+          ASSERT_NEAR(cos_cpu[i], cos_ref[i], 2 * kEps);
+          ASSERT_NEAR(sin_cpu[i], sin_ref[i], 2 * kEps);
+        }
       }
     }
-  }
 }
 
 TEST_P(CpuKernelsTest, Rope) {

@@ -173,8 +173,9 @@ std::string ProductDisagreement(Random& random) {
 // All instruction sets make the same summaries and lists as the definition, and states within its
 // tolerance; more threads, and other places of the pages, do not change a bit.
 std::string SelectionOnAllIsas(Random& random) {
-  const SelectionCase c =
-      random.Below(3) == 0 ? RandomOtherCase(random) : RandomSelectionCase(random);
+  const auto draw =
+      Pick(random, {RandomSelectionCase, RandomMovedCase, RandomOtherCase, RandomPrefillCase});
+  const SelectionCase c = draw(random);
   const uint64_t seed = random.Next();
   for (const std::string& isa : CpuIsas()) {
     Random same(seed);

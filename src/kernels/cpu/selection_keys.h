@@ -5,23 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <vector>
 
-#include "base/check.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/selection.h"
 #include "kernels/cpu/selection_ops.h"
 #include "kernels/selection.h"
 #include "kernels/selection_key_math.h"
 
 namespace headway::cpu {
-
-inline const SegmentPlace& SegmentOf(const BlockedKeys& keys, int64_t head, int64_t block) {
-  const int64_t segment =
-      head / keys.group_heads * keys.group_segments() + block / keys.segment_blocks;
-  HEADWAY_CHECK(segment < std::ssize(keys.segments));
-  return keys.segments[static_cast<size_t>(segment)];
-}
 
 // Neighbouring slots of a page, to be multiplied with the queries of a group.
 struct LogitTask {

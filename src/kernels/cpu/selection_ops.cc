@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/selection_ops.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
 #include "kernels/cpu/score_weight-inl.h"
@@ -318,8 +320,7 @@ uint64_t Weigh(float* scores, int64_t count, float largest) {
   return result;
 }
 
-void Worth(const float* weights, int64_t weight_stride, const float* sums, int group, int64_t count,
-           uint16_t* codes) {
+void Worth(const WorthTask& task) {
   const D d;
   const DI di;
   const DU du;
@@ -327,21 +328,56 @@ void Worth(const float* weights, int64_t weight_stride, const float* sums, int g
   constexpr int kShift = 23 - selection::kWorthSteps;
   const auto least = hn::Set(di, static_cast<int32_t>(selection::kLeastWorth));
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
+  for (; i + kLanes <= task.count; i += kLanes) {
     V worth = hn::Zero(d);
-    for (int row = 0; row < group; ++row) {
-      const V weight = hn::LoadU(d, weights + row * weight_stride + i);
-      worth = hn::Add(worth, hn::Div(weight, hn::Set(d, sums[row])));
+    for (int64_t row = 0; row < task.group * task.pools;) {
+      V best = hn::Zero(d);
+      for (const int64_t end = row + task.pools; row < end; ++row) {
+        const V weight = hn::LoadU(d, task.weights + row * task.weight_stride + i);
+        const V share = hn::Div(weight, hn::Set(d, task.sums[row]));
+        best = hn::IfThenElse(hn::Gt(share, best), share, best);
+      }
+      worth = hn::Add(worth, best);
     }
     const auto bits = hn::BitCast(di, hn::ShiftRight<kShift>(hn::BitCast(du, worth)));
     const auto code = hn::Sub(hn::Max(bits, least), least);
     hn::StoreU(hn::DemoteTo(d16, hn::Min(code, hn::Set(di, selection::kWorthCodes - 1))), d16,
-               codes + i);
+               task.codes + i);
   }
-  for (; i < count; ++i) {
+  for (; i < task.count; ++i) {
     float worth = 0.0f;
-    for (int row = 0; row < group; ++row) worth += weights[row * weight_stride + i] / sums[row];
-    codes[i] = static_cast<uint16_t>(selection::WorthCode(worth));
+    for (int64_t row = 0; row < task.group * task.pools;) {
+      float best = 0.0f;
+      for (const int64_t end = row + task.pools; row < end; ++row) {
+        best = std::max(best, task.weights[row * task.weight_stride + i] / task.sums[row]);
+      }
+      worth += best;
+    }
+    task.codes[i] = static_cast<uint16_t>(selection::WorthCode(worth));
+  }
+}
+
+// --- Angles
+
+// Of up to a hundred million radians, which are reduced in f64.
+void Angles(const BlockMove& move, int64_t shift, float* cos, float* sin) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> floats;
+  constexpr size_t kDoubles = HWY_MAX_BYTES / sizeof(double);
+  const auto half = static_cast<size_t>(move.rotary_dim / 2);
+  const auto by = hn::Set(d, static_cast<double>(shift));
+  constexpr double kTurn = 2 * std::numbers::pi;
+  for (size_t i = 0; i < half; i += kDoubles) {
+    const size_t bytes = std::min(kDoubles, half - i) * sizeof(float);
+    alignas(HWY_MAX_BYTES) float lanes[kDoubles] = {};
+    std::memcpy(lanes, move.inv_freq + i, bytes);
+    const auto angle = hn::Mul(by, hn::PromoteTo(d, hn::Load(floats, lanes)));
+    const auto turns = hn::Round(hn::Mul(angle, hn::Set(d, 1 / kTurn)));
+    const auto rest = hn::DemoteTo(floats, hn::NegMulAdd(turns, hn::Set(d, kTurn), angle));
+    hn::Store(hn::Cos(floats, rest), floats, lanes);
+    std::memcpy(cos + i, lanes, bytes);
+    hn::Store(hn::Sin(floats, rest), floats, lanes);
+    std::memcpy(sin + i, lanes, bytes);
   }
 }
 
@@ -349,7 +385,7 @@ void Worth(const float* weights, int64_t weight_stride, const float* sums, int g
 
 extern const SelectionOps kSelectionOps;
 const SelectionOps kSelectionOps = {
-    .summarize = Summarize, .score = Score, .weigh = Weigh, .worth = Worth};
+    .summarize = Summarize, .score = Score, .weigh = Weigh, .worth = Worth, .angles = Angles};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu
@@ -358,48 +394,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace headway::cpu {
-namespace {
-
-// Codes of x, which are then given to `store` one by one; returns their scale.
-template <class NumberAt, class Store>
-float CodeRow(int head_dim, const NumberAt& number_at, const Store& store) {
-  uint32_t size = 0;
-  for (int i = 0; i < head_dim; ++i) size = std::max(size, selection::SizeBits(number_at(i)));
-  const selection::RowScale row =
-      selection::ScaleOf(std::bit_cast<float>(size), selection::kQueryLevels);
-  if (row.scale == 0.0f) return 0.0f;
-  for (int i = 0; i < head_dim; ++i) store(i, selection::Nearest(number_at(i) * row.inverse));
-  return row.scale;
-}
-
-}  // namespace
 
 const SelectionOps& SelectionOpsFor(Isa isa) {
   return isa == Isa::kAvx2 ? N_AVX2::kSelectionOps : N_AVX3::kSelectionOps;
-}
-
-selection::QueryFactors CodeQuery(SummaryKind kind, const float* q, int head_dim, float scale,
-                                  int16_t* codes) {
-  int16_t* second = codes + QueryRow(head_dim);
-  std::fill_n(codes, 2 * QueryRow(head_dim), int16_t{0});
-  const auto value = [&](int i) { return q[i]; };
-  const auto square = [&](int i) { return q[i] * q[i]; };
-  if (kind == SummaryKind::kBoxes) {
-    // q times the least where q is negative, and q times the greatest elsewhere: the larger one.
-    const float q_scale = CodeRow(head_dim, value, [&](int i, int32_t code) {
-      (code < 0 ? codes : second)[i] = static_cast<int16_t>(code);
-    });
-    return selection::MomentFactors(q_scale, 0.0f, scale);
-  }
-  const float q_scale =
-      CodeRow(head_dim, value, [&](int i, int32_t code) { codes[i] = static_cast<int16_t>(code); });
-  if (kind == SummaryKind::kPairs) {
-    std::copy_n(codes, head_dim, second);
-    return selection::MomentFactors(q_scale, 0.0f, 0.5f * scale);
-  }
-  const float square_scale = CodeRow(
-      head_dim, square, [&](int i, int32_t code) { second[i] = static_cast<int16_t>(code); });
-  return selection::MomentFactors(q_scale, square_scale, scale);
 }
 
 }  // namespace headway::cpu

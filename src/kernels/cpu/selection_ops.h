@@ -32,6 +32,17 @@ struct ScoreTask {
   float* largest = nullptr;  // [group], raised to the largest of the scores
 };
 
+// Weights of all blocks of a head for its group of query heads, each by its pooled queries.
+struct WorthTask {
+  const float* weights = nullptr;  // [group, pools, count], rows apart by weight_stride
+  int64_t weight_stride = 0;
+  const float* sums = nullptr;  // [group, pools]
+  int group = 1;
+  int64_t pools = 1;
+  int64_t count = 0;
+  uint16_t* codes = nullptr;  // [count]
+};
+
 struct SelectionOps {
   // The summary of `slots` rows of keys that lie one behind the other.
   void (*summarize)(const PageFormat& format, SummaryKind kind, const std::byte* keys, int slots,
@@ -39,16 +50,12 @@ struct SelectionOps {
   void (*score)(const ScoreTask& task);
   // Scores become their ShareWeight, as f32; returns the sum of these.
   uint64_t (*weigh)(float* scores, int64_t count, float largest);
-  // codes[i] = WorthCode of the sum over the group of weights[row, i] / sums[row].
-  void (*worth)(const float* weights, int64_t weight_stride, const float* sums, int group,
-                int64_t count, uint16_t* codes);
+  // codes[i] = WorthCode of the sum over the group of the largest of the pools' weights / sums.
+  void (*worth)(const WorthTask& task);
+  // cos and sin [half] of the angles by which `shift` positions rotate, within a few units.
+  void (*angles)(const BlockMove& move, int64_t shift, float* cos, float* sin);
 };
 const SelectionOps& SelectionOpsFor(Isa isa);
-
-// Codes of a query head [2, QueryRow]: of moments those of q and of its squares, of boxes those of
-// q below zero and of q above, of pairs those of q twice.
-selection::QueryFactors CodeQuery(SummaryKind kind, const float* q, int head_dim, float scale,
-                                  int16_t* codes);
 
 }  // namespace headway::cpu
 

@@ -107,8 +107,12 @@ class Second {
 
   void CodeHead(int64_t head) {
     const int64_t row = head * call_.group;
-    ops_.worth(first_.tops + row * first_.capacity, first_.capacity, sums_.data() + row,
-               call_.group, first_.counts[head], CodesOf(head));
+    ops_.worth({.weights = first_.tops + row * first_.capacity,
+                .weight_stride = first_.capacity,
+                .sums = sums_.data() + row,
+                .group = call_.group,
+                .count = first_.counts[head],
+                .codes = CodesOf(head)});
     CountCodes(EntriesOf(head), CodesOf(head), first_.histograms + head * selection::kWorthCodes);
   }
 

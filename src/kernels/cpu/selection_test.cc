@@ -31,6 +31,22 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionOnOtherScores) {
   }
 }
 
+TEST_P(SelectionTest, AgreesWithTheDefinitionWhenTurnedAndMoved) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    const SelectionCase c = RandomMovedCase(random);
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
+TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRows) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    Random random(seed);
+    const SelectionCase c = RandomPrefillCase(random);
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
 // Any block size, head dimension and group that fits: vectors end anywhere.
 TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {

@@ -299,7 +299,8 @@ class CudaKernels final : public Kernels {
     if (!TakesSelection(stream, format, summary, group)) return;
     int64_t listed = 0;  // at most: how many only the device knows
     for (const AttendBlocksItem& item : items) {
-      listed += item.keys.heads * std::min(item.capacity, item.keys.blocks);
+      listed += CeilDiv(item.rows, kSelectRows) * item.keys.heads *
+                std::min(item.capacity, item.keys.blocks);
     }
     Call call(stream, AttendBlocksCost(format, summary, group, items, listed, Bytes()));
     for (const AttendBlocksItem& item : items) {

@@ -459,17 +459,20 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
-  // Blocks of threads wait for each other: all of them run at once, whatever else does.
-  cudaLaunchAttribute together = {};
-  together.id = cudaLaunchAttributeCooperative;
-  together.val.cooperative = 1;
+  // Blocks of threads wait for each other: all of them run at once, whatever else does. They may
+  // come to run while scores are made.
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(units, multiprocessors)));
   config.blockDim = dim3(kListThreads);
   config.dynamicSmemBytes = work.held != 0 ? static_cast<size_t>(held) : 0;
   config.stream = stream;
-  config.attrs = &together;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = OverlapsKernels() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, work);
 }
 

@@ -1,4 +1,4 @@
-// The tree of a template.
+// The tree of a template, what makes it and what runs it.
 #ifndef HEADWAY_TEXT_TEMPLATE_AST_H_
 #define HEADWAY_TEXT_TEMPLATE_AST_H_
 
@@ -55,8 +55,10 @@ struct CallArguments {
 };
 
 struct Expr {
-  ExprKind kind = ExprKind::kConstant;
-  int line = 0;
+  Expr(ExprKind expr_kind, int expr_line) : kind(expr_kind), line(expr_line) {}
+
+  ExprKind kind;
+  int line;
   int depth = 1;  // of the tree below
   BinaryOp op = BinaryOp::kAdd;
   Value value;
@@ -97,8 +99,10 @@ struct MacroCode {
 
 // One statement; which fields it has is said with its kind.
 struct Stmt {
-  StmtKind kind = StmtKind::kOutput;
-  int line = 0;
+  Stmt(StmtKind stmt_kind, int stmt_line) : kind(stmt_kind), line(stmt_line) {}
+
+  StmtKind kind;
+  int line;
   std::vector<ExprPtr> expressions;  // kOutput: what is written
   ExprPtr target;                    // kSet, kSetBlock, kFor: what is assigned to
   ExprPtr test;                      // kIf; kFor: null without a condition
@@ -117,6 +121,10 @@ struct Template {
 // `source` is valid UTF-8. kInvalidArgument for what jinja2 refuses too, kUnsupported for what only
 // Headway lacks; messages name the template and the line.
 Result<std::unique_ptr<Template>> ParseTemplate(std::string_view source, const std::string& name);
+
+// What a template writes; look at the Runtime for an error. Names that the template does not set
+// are looked for in `context`.
+std::string RunTemplate(Runtime& rt, const Template& parsed, const Dict& context);
 
 }  // namespace headway::jinja
 

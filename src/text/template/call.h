@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/template/value.h"
 
@@ -24,6 +25,10 @@ class Arguments {
   // True unless the argument is left out or none.
   bool given(size_t i) const { return has(i) && !values_[i].none(); }
   Value Or(size_t i, const Value& fallback) const { return has(i) ? values_[i] : fallback; }
+  // Fails unless the argument is left out or an int.
+  int64_t Int(Runtime& rt, size_t i, int64_t fallback) const {
+    return has(i) ? AsInt(rt, values_[i]) : fallback;
+  }
   // As the caller gave them.
   const Args& all() const { return all_; }
 
@@ -47,6 +52,9 @@ struct NamedFunction {
   std::array<std::string_view, kMaxParameters> parameters = {};
 };
 
+// Filters that make text or read it.
+std::span<const NamedFunction> TextFilters();
+
 // The entry of a table; null when there is none of that name.
 const NamedFunction* FindNamed(std::span<const NamedFunction> table, std::string_view name);
 const NamedFunction* FindFilter(std::string_view name);
@@ -54,14 +62,14 @@ const NamedFunction* FindTest(std::string_view name);
 // A method of a built-in type; without a name when there is none.
 NamedFunction FindMethod(const Value& self, std::string_view name);
 
-// A function that every template finds (range, raise_exception ...); false when there is none.
-bool FindGlobal(std::string_view name, Value* value);
+// A function that every template finds (range, raise_exception ...); missing when there is none.
+Value FindGlobal(std::string_view name);
 
 // Binds the arguments and calls; fails by the name of the function or of the argument that is not
 // there.
 Value CallNamed(Runtime& rt, const NamedFunction& function, const Value& self, const Args& args);
 
-// A function with the value it belongs to: "abc".upper, loop.cycle, range.
+// A function with the value it belongs to: "abc".upper, range.
 class BoundFunction : public Object {
  public:
   BoundFunction(Value self, const NamedFunction& function)

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json/json.h"
 #include "base/utf8.h"
 #include "text/template/ast.h"
-#include "text/template/interpreter.h"
 #include "text/template/runtime.h"
 
 namespace headway {
@@ -25,18 +24,15 @@ int64_t SystemSeconds() {
 
 jinja::Value TextFromJson(jinja::Runtime& rt, const std::string& text) {
   size_t bad = 0;
-  if (!IsValidUtf8(text, &bad)) {
-    return rt.Fail(fmt::format("a text of the context is not UTF-8 (byte {})", bad));
-  }
-  rt.Extend(static_cast<int64_t>(text.size()));
+  if (!IsValidUtf8(text, &bad)) rt.Fail("a text of the context is not UTF-8 (byte {})", bad);
+  rt.Extend(text.size());
   return rt.Str(text);
 }
 
 jinja::Value NumberFromJson(jinja::Runtime& rt, const nlohmann::ordered_json& json) {
   if (json.is_number_float()) return jinja::Value::Float(json.get<double>());
-  if (json.is_number_unsigned() &&
-      json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    return rt.Fail(StatusCode::kUnsupported, "an integer of the context does not fit in 64 bits");
+  if (json.is_number_unsigned() && !std::in_range<int64_t>(json.get<uint64_t>())) {
+    return rt.Refuse("an integer of the context does not fit in 64 bits");
   }
   return jinja::Value::Int(json.get<int64_t>());
 }
@@ -44,9 +40,9 @@ jinja::Value NumberFromJson(jinja::Runtime& rt, const nlohmann::ordered_json& js
 // JSON as a value of the template, its size added to the limits of the rendering. Fails for text
 // that is not UTF-8, for numbers beyond 64 bits and for data nested too deeply.
 jinja::Value FromJson(jinja::Runtime& rt, const nlohmann::ordered_json& json) {
+  rt.Extend(1);
   const jinja::Nested nested(rt);
   if (!nested.ok()) return {};
-  rt.Extend(1);
   if (json.is_null()) return jinja::Value::None();
   if (json.is_boolean()) return jinja::Value::Bool(json.get<bool>());
   if (json.is_number()) return NumberFromJson(rt, json);
@@ -70,6 +66,20 @@ jinja::Value FromJson(jinja::Runtime& rt, const nlohmann::ordered_json& json) {
   return rt.MakeDict(std::move(dict));
 }
 
+// An empty object when there is no such file.
+Result<nlohmann::json> ReadIfThere(Env* env, const std::string& path) {
+  if (!env->Exists(path)) return nlohmann::json::object();
+  return ReadJsonObject(*env, path);
+}
+
+// The text at a key of an object; null when there is none.
+const std::string* TextAt(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found == json.end() ? nullptr : found->get_ptr<const std::string*>();
+}
+
+Status Invalid(const std::string& message) { return Status(StatusCode::kInvalidArgument, message); }
+
 }  // namespace
 
 ChatTemplate::ChatTemplate() = default;
@@ -78,14 +88,12 @@ ChatTemplate::~ChatTemplate() = default;
 Status ChatTemplate::Add(const std::string& name, std::string_view source,
                          const std::string& where) {
   if (source.size() > kMaxTemplateBytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("chat template {} has {} bytes; at most {} are allowed", where,
-                              source.size(), kMaxTemplateBytes));
+    return Invalid(fmt::format("chat template {} has {} bytes; at most {} are allowed", where,
+                               source.size(), kMaxTemplateBytes));
   }
   size_t bad = 0;
   if (!IsValidUtf8(source, &bad)) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("chat template {} is not UTF-8 (byte {})", where, bad));
+    return Invalid(fmt::format("chat template {} is not UTF-8 (byte {})", where, bad));
   }
   Result<std::unique_ptr<jinja::Template>> parsed = jinja::ParseTemplate(source, where);
   if (!parsed.ok()) return parsed.status();
@@ -101,11 +109,101 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view sourc
   return result;
 }
 
-std::vector<std::string> ChatTemplate::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, unused] : templates_) names.push_back(name);
-  return names;
+// --- model folders ---
+
+Status ChatTemplate::LoadFiles(Env* env, const std::string& model_dir) {
+  const auto add = [&](const std::string& name, const std::string& path) -> Status {
+    const Result<std::string> source = env->ReadFile(path, kMaxConfigBytes);
+    return source.ok() ? Add(name, *source, path) : source.status();
+  };
+  const std::string main = model_dir + "/chat_template.jinja";
+  if (env->Exists(main)) {
+    Status added = add("default", main);
+    if (!added.ok()) return added;
+  }
+  const std::string folder = model_dir + "/additional_chat_templates";
+  if (!env->IsDirectory(folder)) return OkStatus();
+  const Result<std::vector<std::string>> files = env->List(folder);
+  if (!files.ok()) return files.status();
+  constexpr std::string_view kSuffix = ".jinja";
+  for (const std::string& file : *files) {
+    if (!file.ends_with(kSuffix)) continue;
+    Status added = add(file.substr(0, file.size() - kSuffix.size()), folder + "/" + file);
+    if (!added.ok()) return added;
+  }
+  return OkStatus();
 }
+
+Status ChatTemplate::LoadFromConfig(const nlohmann::json& config, const std::string& path) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return OkStatus();
+  const std::string where = path + " (chat_template)";
+  if (found->is_string()) return Add("default", found->get_ref<const std::string&>(), where);
+  const Status malformed(
+      StatusCode::kCorrupt,
+      fmt::format("{}: chat_template is neither a string nor a list of name and template", path));
+  if (!found->is_array()) return malformed;
+  for (const auto& item : *found) {
+    const std::string* name = TextAt(item, "name");
+    const std::string* source = TextAt(item, "template");
+    if (name == nullptr || source == nullptr) return malformed;
+    Status added = Add(*name, *source, where + " '" + *name + "'");
+    if (!added.ok()) return added;
+  }
+  return OkStatus();
+}
+
+Status ChatTemplate::LoadSpecialTokens(Env* env, const std::string& model_dir,
+                                       const nlohmann::json& config) {
+  // A token is its text, or an object with its `content`.
+  const auto add = [this](const std::string& name, const nlohmann::json& token) {
+    const auto* text =
+        token.is_object() ? TextAt(token, "content") : token.get_ptr<const std::string*>();
+    if (text != nullptr && !text->empty()) special_tokens_[name] = *text;
+  };
+  // Any name of this form counts ("image_token"), as those in an object of further ones do.
+  const auto take = [&](const nlohmann::json& tokens) {
+    for (const auto& [key, value] : tokens.items()) {
+      if (key.ends_with("_token")) add(key, value);
+      if (key != "extra_special_tokens" || !value.is_object()) continue;
+      for (const auto& [name, token] : value.items()) add(name, token);
+    }
+  };
+  take(config);
+  if (config.contains("added_tokens_decoder")) return OkStatus();
+  const Result<nlohmann::json> map = ReadIfThere(env, model_dir + "/special_tokens_map.json");
+  if (!map.ok()) return map.status();
+  take(*map);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(Env* env, const std::string& model_dir) {
+  std::unique_ptr<ChatTemplate> result(new ChatTemplate());
+  const std::string config_path = model_dir + "/tokenizer_config.json";
+  const Result<nlohmann::json> config = ReadIfThere(env, config_path);
+  if (!config.ok()) return config.status();
+  Status status = result->LoadFiles(env, model_dir);
+  if (status.ok() && result->templates_.empty()) {
+    status = result->LoadFromConfig(*config, config_path);
+  }
+  if (status.ok() && result->templates_.empty()) {
+    // The file that Transformers' processors wrote before chat_template.jinja.
+    const std::string path = model_dir + "/chat_template.json";
+    const Result<nlohmann::json> legacy = ReadIfThere(env, path);
+    status = legacy.ok() ? result->LoadFromConfig(*legacy, path) : legacy.status();
+  }
+  if (status.ok()) status = result->LoadSpecialTokens(env, model_dir, *config);
+  if (!status.ok()) return status;
+  if (result->templates_.empty()) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("{} has no chat template (chat_template.jinja, or chat_template in "
+                              "tokenizer_config.json); give the prompt as plain text",
+                              model_dir));
+  }
+  return result;
+}
+
+// --- rendering ---
 
 Result<const jinja::Template*> ChatTemplate::Choose(const nlohmann::ordered_json& context) const {
   const auto tools = context.find("tools");
@@ -121,9 +219,7 @@ Result<const jinja::Template*> ChatTemplate::Choose(const nlohmann::ordered_json
 
 Result<std::string> ChatTemplate::Render(const nlohmann::ordered_json& context,
                                          const RenderOptions& options) const {
-  if (!context.is_object()) {
-    return Status(StatusCode::kInvalidArgument, "the context of a chat template is no object");
-  }
+  if (!context.is_object()) return Invalid("the context of a chat template is no object");
   const Result<const jinja::Template*> chosen = Choose(context);
   if (!chosen.ok()) return chosen.status();
   const jinja::Limits limits{.steps = options.max_steps, .output = options.max_output_bytes};
@@ -139,7 +235,7 @@ Result<std::string> ChatTemplate::Render(const nlohmann::ordered_json& context,
   variables.SetText("documents", jinja::Value::None());
   variables.SetText("add_generation_prompt", jinja::Value::Bool(false));
   for (const auto& [name, item] : value.entries().entries()) variables.SetText(name.text(), item);
-  std::string output = jinja::Interpreter(rt, parsed, variables).Run();
+  std::string output = jinja::RunTemplate(rt, parsed, variables);
   if (rt.failed()) return rt.status();
   return output;
 }

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/env.h"
 #include "headway/status.h"
@@ -59,8 +58,6 @@ class ChatTemplate {
 
   // "bos_token" -> "<s>" and so on.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
-  // Names of the templates; "default" alone for most models.
-  std::vector<std::string> names() const;
 
  private:
   ChatTemplate();
@@ -68,7 +65,6 @@ class ChatTemplate {
   Status Add(const std::string& name, std::string_view source, const std::string& where);
   Status LoadFiles(Env* env, const std::string& model_dir);
   Status LoadFromConfig(const nlohmann::json& config, const std::string& path);
-  Status LoadLegacy(Env* env, const std::string& path);
   Status LoadSpecialTokens(Env* env, const std::string& model_dir, const nlohmann::json& config);
   Result<const jinja::Template*> Choose(const nlohmann::ordered_json& context) const;
 

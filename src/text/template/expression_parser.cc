@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "text/template/runtime.h"
-
 namespace headway::jinja {
 // --- tokens ---
 
@@ -15,29 +13,21 @@ const Token& TokenReader::Advance() {
   return token;
 }
 
-bool TokenReader::SkipName(std::string_view name) {
-  if (failed() || !IsName(name)) return false;
-  Advance();
-  return true;
-}
-
-bool TokenReader::SkipOperator(std::string_view op) {
-  if (failed() || !IsOperator(op)) return false;
+bool TokenReader::SkipIf(bool here) {
+  if (failed() || !here) return false;
   Advance();
   return true;
 }
 
 bool TokenReader::ExpectOperator(std::string_view op) {
-  if (SkipOperator(op)) return true;
-  Fail(fmt::format("expected '{}', got {}", op, DescribeToken(Current())));
-  return false;
+  return SkipOperator(op) || FailExpected(fmt::format("'{}'", op));
 }
 
 bool TokenReader::Expect(TokenKind kind, std::string_view what) {
-  if (!failed() && Current().kind == kind) {
-    Advance();
-    return true;
-  }
+  return SkipIf(Current().kind == kind) || FailExpected(what);
+}
+
+bool TokenReader::FailExpected(std::string_view what) {
   Fail(fmt::format("expected {}, got {}", what, DescribeToken(Current())));
   return false;
 }
@@ -59,10 +49,9 @@ std::nullptr_t TokenReader::Refuse(std::string_view what) {
 
 // --- nodes ---
 
-ExprPtr ExpressionParser::NewExpr(ExprKind kind, int line) {
-  auto expr = std::make_unique<Expr>();
-  expr->kind = kind;
-  expr->line = line;
+ExprPtr ExpressionParser::Constant(int line, Value value) {
+  ExprPtr expr = std::make_unique<Expr>(ExprKind::kConstant, line);
+  expr->value = std::move(value);
   return expr;
 }
 
@@ -81,13 +70,6 @@ ExprPtr ExpressionParser::Finish(ExprPtr expr) {
   return expr;
 }
 
-ExprPtr ExpressionParser::Binary(ExprKind kind, ExprPtr left, ExprPtr right, int line) {
-  ExprPtr expr = NewExpr(kind, line);
-  expr->operands.push_back(std::move(left));
-  expr->operands.push_back(std::move(right));
-  return Finish(std::move(expr));
-}
-
 // --- operators, loosest first ---
 
 ExprPtr ExpressionParser::ParseExpression(Conditions conditions) {
@@ -96,11 +78,10 @@ ExprPtr ExpressionParser::ParseExpression(Conditions conditions) {
   const size_t unknown = unknown_.size();
   ExprPtr expr = ParseBinary(Level::kOr);
   while (conditions == Conditions::kYes && SkipName("if")) {
-    ExprPtr condition = NewExpr(ExprKind::kIf, Current().line);
-    condition->operands.push_back(ParseBinary(Level::kOr));
-    condition->operands.push_back(std::move(expr));
-    condition->operands.push_back(SkipName("else") ? ParseExpression() : nullptr);
-    expr = Finish(std::move(condition));
+    const int line = Current().line;
+    ExprPtr condition = ParseBinary(Level::kOr);
+    ExprPtr otherwise = SkipName("else") ? ParseExpression() : nullptr;
+    expr = Node(ExprKind::kIf, line, std::move(condition), std::move(expr), std::move(otherwise));
     unknown_.resize(unknown);
   }
   return failed() ? nullptr : std::move(expr);
@@ -130,7 +111,7 @@ ExprPtr ExpressionParser::ParseBinary(Level level) {
     });
     if (found == std::end(kOps)) break;
     const int line = Advance().line;
-    left = Binary(found->kind, std::move(left), ParseOperand(level), line);
+    left = Node(found->kind, line, std::move(left), ParseOperand(level));
     if (left != nullptr) left->op = found->op;
   }
   return left;
@@ -138,29 +119,16 @@ ExprPtr ExpressionParser::ParseBinary(Level level) {
 
 // What the operators of a level stand between.
 ExprPtr ExpressionParser::ParseOperand(Level level) {
-  switch (level) {
-    case Level::kOr:
-      return ParseBinary(Level::kAnd);
-    case Level::kAnd:
-      return ParseNot();
-    case Level::kSum:
-      return ParseBinary(Level::kConcat);
-    case Level::kConcat:
-      return ParseBinary(Level::kProduct);
-    case Level::kProduct:
-      return ParseUnary(true);
-  }
-  return nullptr;
+  if (level == Level::kAnd) return ParseNot();
+  if (level == Level::kProduct) return ParseFilterExpr(ParseUnary());
+  return ParseBinary(static_cast<Level>(static_cast<int>(level) + 1));
 }
 
 ExprPtr ExpressionParser::ParseNot() {
   const Nesting nesting(this);
   if (!nesting.ok()) return nullptr;
   const int line = Current().line;
-  if (!SkipName("not")) return ParseCompare();
-  ExprPtr expr = NewExpr(ExprKind::kNot, line);
-  expr->operands.push_back(ParseNot());
-  return Finish(std::move(expr));
+  return SkipName("not") ? Node(ExprKind::kNot, line, ParseNot()) : ParseCompare();
 }
 
 bool ExpressionParser::ParseCompareOp(CompareOp* op) {
@@ -184,7 +152,7 @@ ExprPtr ExpressionParser::ParseCompare() {
   ExprPtr first = ParseBinary(Level::kSum);
   CompareOp op = CompareOp::kEq;
   if (!ParseCompareOp(&op)) return first;
-  ExprPtr expr = NewExpr(ExprKind::kCompare, line);
+  ExprPtr expr = std::make_unique<Expr>(ExprKind::kCompare, line);
   expr->operands.push_back(std::move(first));
   do {
     expr->compares.push_back(op);
@@ -193,21 +161,13 @@ ExprPtr ExpressionParser::ParseCompare() {
   return Finish(std::move(expr));
 }
 
-ExprPtr ExpressionParser::ParseUnary(bool with_filter) {
+ExprPtr ExpressionParser::ParseUnary() {
   const Nesting nesting(this);
   if (!nesting.ok()) return nullptr;
   const int line = Current().line;
-  ExprPtr expr;
   if (IsOperator("+")) return Refuse("the sign '+'");
-  if (SkipOperator("-")) {
-    expr = NewExpr(ExprKind::kNegate, line);
-    expr->operands.push_back(ParseUnary(false));
-    expr = Finish(std::move(expr));
-  } else {
-    expr = ParsePrimary();
-  }
-  expr = ParsePostfix(std::move(expr));
-  return with_filter ? ParseFilterExpr(std::move(expr)) : std::move(expr);
+  return ParsePostfix(SkipOperator("-") ? Node(ExprKind::kNegate, line, ParseUnary())
+                                        : ParsePrimary());
 }
 
 ExprPtr ExpressionParser::ParsePostfix(ExprPtr expr) {
@@ -249,36 +209,27 @@ ExprPtr ExpressionParser::ParsePrimary() {
   if (IsOperator("(")) return ParseParentheses();
   if (IsOperator("[")) return ParseItems(ExprKind::kList, "]");
   if (IsOperator("{")) return ParseItems(ExprKind::kDict, "}");
-  ExprPtr constant = NewExpr(ExprKind::kConstant, token.line);
   if (token.kind == TokenKind::kString) {
     std::string text;
     while (Current().kind == TokenKind::kString) text += Advance().text;
-    constant->value = Value::Constant(std::move(text));
-  } else if (token.kind == TokenKind::kInteger) {
-    constant->value = Value::Int(Advance().integer);
-  } else if (token.kind == TokenKind::kFloat) {
-    constant->value = Value::Float(Advance().real);
-  } else {
-    return Fail(fmt::format("unexpected {}", DescribeToken(token)));
+    return Constant(token.line, Value::Constant(std::move(text)));
   }
-  return constant;
+  if (token.kind == TokenKind::kInteger) return Constant(token.line, Value::Int(Advance().integer));
+  if (token.kind == TokenKind::kFloat) return Constant(token.line, Value::Float(Advance().real));
+  return Fail(fmt::format("unexpected {}", DescribeToken(token)));
 }
 
 ExprPtr ExpressionParser::ParseName() {
   const Token& token = Advance();
   const std::string& name = token.text;
-  ExprPtr expr = NewExpr(ExprKind::kConstant, token.line);
-  if (name == "true" || name == "True" || name == "false" || name == "False") {
-    expr->value = Value::Bool(name == "true" || name == "True");
-  } else if (name == "none" || name == "None") {
-    expr->value = Value::None();
-  } else {
-    expr->kind = ExprKind::kName;
-    expr->name = name;
-    if (macro_ != nullptr && name == "caller") macro_->uses_caller = true;
-    if (macro_ != nullptr && (name == "varargs" || name == "kwargs")) {
-      return Refuse(fmt::format("'{}' in macros", name));
-    }
+  const bool yes = name == "true" || name == "True";
+  if (yes || name == "false" || name == "False") return Constant(token.line, Value::Bool(yes));
+  if (name == "none" || name == "None") return Constant(token.line, Value::None());
+  ExprPtr expr = std::make_unique<Expr>(ExprKind::kName, token.line);
+  expr->name = name;
+  if (macro_ != nullptr && name == "caller") macro_->uses_caller = true;
+  if (macro_ != nullptr && (name == "varargs" || name == "kwargs")) {
+    return Refuse(fmt::format("'{}' in macros", name));
   }
   return expr;
 }
@@ -297,7 +248,7 @@ ExprPtr ExpressionParser::ParseOneTarget() {
     ExprPtr target = ParseTarget();
     return ExpectOperator(")") ? std::move(target) : nullptr;
   }
-  ExprPtr target = NewExpr(ExprKind::kName, line);
+  ExprPtr target = std::make_unique<Expr>(ExprKind::kName, line);
   target->name = ParseNewName();
   if (SkipOperator(".")) {
     target->kind = ExprKind::kNamespace;
@@ -311,7 +262,7 @@ ExprPtr ExpressionParser::ParseTarget() {
   if (!nesting.ok()) return nullptr;
   ExprPtr first = ParseOneTarget();
   if (failed() || !IsOperator(",")) return first;
-  ExprPtr tuple = NewExpr(ExprKind::kTuple, first->line);
+  ExprPtr tuple = std::make_unique<Expr>(ExprKind::kTuple, first->line);
   tuple->operands.push_back(std::move(first));
   while (SkipOperator(",")) tuple->operands.push_back(ParseOneTarget());
   return Finish(std::move(tuple));
@@ -320,7 +271,7 @@ ExprPtr ExpressionParser::ParseTarget() {
 ExprPtr ExpressionParser::ParseTuple(Conditions conditions) {
   ExprPtr first = ParseExpression(conditions);
   if (failed() || !IsOperator(",")) return first;
-  ExprPtr tuple = NewExpr(ExprKind::kTuple, first->line);
+  ExprPtr tuple = std::make_unique<Expr>(ExprKind::kTuple, first->line);
   tuple->operands.push_back(std::move(first));
   while (SkipOperator(",")) {
     const TokenKind kind = Current().kind;
@@ -333,14 +284,14 @@ ExprPtr ExpressionParser::ParseTuple(Conditions conditions) {
 
 ExprPtr ExpressionParser::ParseParentheses() {
   const int line = Advance().line;
-  if (SkipOperator(")")) return NewExpr(ExprKind::kTuple, line);
+  if (SkipOperator(")")) return std::make_unique<Expr>(ExprKind::kTuple, line);
   ExprPtr expr = ParseTuple();
   return ExpectOperator(")") ? std::move(expr) : nullptr;
 }
 
 // What stands in [...] or {...}; for a dict each key with its value.
 ExprPtr ExpressionParser::ParseItems(ExprKind kind, std::string_view end) {
-  ExprPtr items = NewExpr(kind, Advance().line);
+  ExprPtr items = std::make_unique<Expr>(kind, Advance().line);
   while (!failed() && !IsOperator(end)) {
     items->operands.push_back(ParseExpression());
     if (kind == ExprKind::kDict && ExpectOperator(":")) {
@@ -356,17 +307,15 @@ ExprPtr ExpressionParser::ParseItems(ExprKind kind, std::string_view end) {
 ExprPtr ExpressionParser::ParseAttribute(ExprPtr object) {
   const Token& attribute = Advance();
   if (attribute.kind == TokenKind::kName) {
-    ExprPtr expr = NewExpr(ExprKind::kGetAttr, attribute.line);
-    expr->name = attribute.text;
-    expr->operands.push_back(std::move(object));
-    return Finish(std::move(expr));
+    ExprPtr expr = Node(ExprKind::kGetAttr, attribute.line, std::move(object));
+    if (expr != nullptr) expr->name = attribute.text;
+    return expr;
   }
   if (attribute.kind != TokenKind::kInteger) {
     return FailAt(attribute.line, "expected name or number");
   }
-  ExprPtr index = NewExpr(ExprKind::kConstant, attribute.line);
-  index->value = Value::Int(attribute.integer);
-  return Binary(ExprKind::kGetItem, std::move(object), std::move(index), attribute.line);
+  return Node(ExprKind::kGetItem, attribute.line, std::move(object),
+              Constant(attribute.line, Value::Int(attribute.integer)));
 }
 
 ExprPtr ExpressionParser::ParseSubscript(ExprPtr object) {
@@ -376,20 +325,20 @@ ExprPtr ExpressionParser::ParseSubscript(ExprPtr object) {
   if (IsOperator(":")) return ParseSlice(std::move(object), std::move(key));
   if (IsOperator(",")) return Refuse("tuples as subscripts");
   if (!ExpectOperator("]")) return nullptr;
-  return Binary(ExprKind::kGetItem, std::move(object), std::move(key), line);
+  return Node(ExprKind::kGetItem, line, std::move(object), std::move(key));
 }
 
 // From the first ':' on.
 ExprPtr ExpressionParser::ParseSlice(ExprPtr object, ExprPtr start) {
-  ExprPtr slice = NewExpr(ExprKind::kSlice, Advance().line);
-  slice->operands.push_back(std::move(object));
-  slice->operands.push_back(std::move(start));
+  const int line = Advance().line;
   const auto part = [&]() -> ExprPtr {
     return IsOperator(":") || IsOperator("]") ? nullptr : ParseExpression();
   };
-  slice->operands.push_back(part());
-  slice->operands.push_back(SkipOperator(":") ? part() : nullptr);
-  return ExpectOperator("]") ? Finish(std::move(slice)) : nullptr;
+  ExprPtr stop = part();
+  ExprPtr step = SkipOperator(":") ? part() : nullptr;
+  if (!ExpectOperator("]")) return nullptr;
+  return Node(ExprKind::kSlice, line, std::move(object), std::move(start), std::move(stop),
+              std::move(step));
 }
 
 std::unique_ptr<CallArguments> ExpressionParser::ParseArguments() {
@@ -423,16 +372,10 @@ void ExpressionParser::ParseArgument(CallArguments* arguments) {
 }
 
 ExprPtr ExpressionParser::ParseCall(ExprPtr function) {
-  ExprPtr call = NewExpr(ExprKind::kCall, Current().line);
+  ExprPtr call = std::make_unique<Expr>(ExprKind::kCall, Current().line);
   call->operands.push_back(std::move(function));
   call->call = ParseArguments();
   return Finish(std::move(call));
-}
-
-void ExpressionParser::NoteUnknown(const Expr& expr) {
-  if (expr.function != nullptr || conditions_ > 0 || failed()) return;
-  const char* what = expr.kind == ExprKind::kFilter ? "filter" : "test";
-  unknown_.emplace_back(expr.line, fmt::format("unknown {} '{}'", what, expr.name));
 }
 
 void ExpressionParser::FailUnknown() {
@@ -445,27 +388,32 @@ ExprPtr ExpressionParser::ParseFilters(ExprPtr value) {
   return failed() ? nullptr : std::move(value);
 }
 
+// A filter or a test up to its name.
+ExprPtr ExpressionParser::ParseNamed(ExprKind kind, int line, ExprPtr value) {
+  ExprPtr expr = std::make_unique<Expr>(kind, line);
+  expr->name = ExpectName();
+  while (SkipOperator(".")) expr->name += "." + ExpectName();
+  const bool filter = kind == ExprKind::kFilter;
+  expr->function = filter ? FindFilter(expr->name) : FindTest(expr->name);
+  if (expr->function == nullptr && conditions_ == 0 && !failed()) {
+    unknown_.emplace_back(line,
+                          fmt::format("unknown {} '{}'", filter ? "filter" : "test", expr->name));
+  }
+  expr->operands.push_back(std::move(value));
+  return failed() ? nullptr : std::move(expr);
+}
+
 ExprPtr ExpressionParser::ParseFilter(ExprPtr value) {
-  ExprPtr filter = NewExpr(ExprKind::kFilter, Current().line);
-  filter->name = ExpectName();
-  while (SkipOperator(".")) filter->name += "." + ExpectName();
-  filter->function = FindFilter(filter->name);
-  NoteUnknown(*filter);
-  filter->operands.push_back(std::move(value));
-  filter->call =
-      !failed() && IsOperator("(") ? ParseArguments() : std::make_unique<CallArguments>();
+  ExprPtr filter = ParseNamed(ExprKind::kFilter, Current().line, std::move(value));
+  if (failed()) return nullptr;
+  filter->call = IsOperator("(") ? ParseArguments() : std::make_unique<CallArguments>();
   return Finish(std::move(filter));
 }
 
 ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
   const int line = Advance().line;  // "is"
   const bool negated = SkipName("not");
-  ExprPtr test = NewExpr(ExprKind::kTest, line);
-  test->name = ExpectName();
-  while (SkipOperator(".")) test->name += "." + ExpectName();
-  test->function = FindTest(test->name);
-  NoteUnknown(*test);
-  test->operands.push_back(std::move(value));
+  ExprPtr test = ParseNamed(ExprKind::kTest, line, std::move(value));
   if (failed()) return nullptr;
   const Token& token = Current();
   const bool argument =
@@ -482,10 +430,7 @@ ExprPtr ExpressionParser::ParseTest(ExprPtr value) {
     }
   }
   test = Finish(std::move(test));
-  if (!negated || failed()) return test;
-  ExprPtr negation = NewExpr(ExprKind::kNot, line);
-  negation->operands.push_back(std::move(test));
-  return Finish(std::move(negation));
+  return negated ? Node(ExprKind::kNot, line, std::move(test)) : std::move(test);
 }
 
 }  // namespace headway::jinja

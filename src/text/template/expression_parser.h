@@ -34,8 +34,8 @@ class TokenReader {
   static bool Is(const Token& token, TokenKind kind, std::string_view text) {
     return token.kind == kind && token.text == text;
   }
-  bool SkipName(std::string_view name);
-  bool SkipOperator(std::string_view op);
+  bool SkipName(std::string_view name) { return SkipIf(IsName(name)); }
+  bool SkipOperator(std::string_view op) { return SkipIf(IsOperator(op)); }
   bool ExpectOperator(std::string_view op);
   bool Expect(TokenKind kind, std::string_view what);
   // The name that must come now.
@@ -51,6 +51,9 @@ class TokenReader {
   std::nullptr_t Refuse(std::string_view what);
 
  private:
+  bool SkipIf(bool here);
+  bool FailExpected(std::string_view what);
+
   const std::vector<Token>& tokens_;
   const std::string& name_;
   size_t position_ = 0;
@@ -82,9 +85,15 @@ class ExpressionParser : protected TokenReader {
   // Fails for the first filter or test that Headway lacks, the last of all errors.
   void FailUnknown();
 
-  static ExprPtr NewExpr(ExprKind kind, int line);
+  static ExprPtr Constant(int line, Value value);
   // Sets the depth of a finished expression; null (and failed) when it is too deep.
   ExprPtr Finish(ExprPtr expr);
+  template <typename... Operands>
+  ExprPtr Node(ExprKind kind, int line, Operands... operands) {
+    ExprPtr expr = std::make_unique<Expr>(kind, line);
+    (expr->operands.push_back(std::move(operands)), ...);
+    return Finish(std::move(expr));
+  }
 
   // Counts how deep the parser's functions call each other.
   class Nesting {
@@ -114,7 +123,7 @@ class ExpressionParser : protected TokenReader {
   ExprPtr ParseNot();
   ExprPtr ParseCompare();
   bool ParseCompareOp(CompareOp* op);
-  ExprPtr ParseUnary(bool with_filter);
+  ExprPtr ParseUnary();
   ExprPtr ParsePostfix(ExprPtr expr);
   ExprPtr ParseFilterExpr(ExprPtr expr);
   ExprPtr ParsePrimary();
@@ -129,8 +138,7 @@ class ExpressionParser : protected TokenReader {
   ExprPtr ParseTest(ExprPtr value);
   std::unique_ptr<CallArguments> ParseArguments();
   void ParseArgument(CallArguments* arguments);
-  ExprPtr Binary(ExprKind kind, ExprPtr left, ExprPtr right, int line);
-  void NoteUnknown(const Expr& expr);
+  ExprPtr ParseNamed(ExprKind kind, int line, ExprPtr value);
 
   int nesting_ = 0;
   std::vector<std::pair<int, std::string>> unknown_;  // line and message

@@ -1,36 +1,27 @@
 // The functions that every template finds: range, dict, namespace, and Transformers'
 // raise_exception and strftime_now.
-#include <fmt/format.h>
-
 #include <ctime>
 #include <string>
 
 #include "text/template/call.h"
 #include "text/template/objects.h"
-#include "text/template/operators.h"
-#include "text/template/runtime.h"
 
 namespace headway::jinja {
 namespace {
 
 Value RangeGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
-  int64_t start = 0;
-  int64_t stop = 0;
-  int64_t step = 1;
-  if (!AsIndex(rt, args[args.has(1) ? 1 : 0], &stop)) return {};
-  if (args.has(1) && !AsIndex(rt, args[0], &start)) return {};
-  if (args.has(2) && !AsIndex(rt, args[2], &step)) return {};
+  const int64_t stop = AsInt(rt, args[args.has(1) ? 1 : 0]);
+  const int64_t start = args.has(1) ? AsInt(rt, args[0]) : 0;
+  const int64_t step = args.Int(rt, 2, 1);
   if (step == 0) return rt.Fail("range() needs a step that is not zero");
   std::vector<Value> items;
   // In 128 bits, where no sum of two int64 overflows.
   for (__int128 i = start; step > 0 ? i < stop : i > stop; i += step) {
-    if (items.size() == static_cast<size_t>(kMaxRange)) {
-      return rt.Fail(fmt::format("range() of more than {} elements", kMaxRange));
-    }
+    if (items.size() == kMaxRange) return rt.Fail("range() of more than {} elements", kMaxRange);
     if (!rt.Charge(1)) return {};
     items.push_back(Value::Int(static_cast<int64_t>(i)));
   }
-  return rt.Made(std::make_shared<Items>(ItemsKind::kRange, std::move(items)));
+  return MakeItems(rt, ItemsKind::kRange, std::move(items));
 }
 
 // The items of dict(mapping, **named), in order.
@@ -39,7 +30,7 @@ std::shared_ptr<Dict> MakeDict(Runtime& rt, const Args& args) {
   for (const Value& mapping : args.positional) {
     if (mapping.undefined()) rt.FailUndefined(mapping);
     if (!mapping.dict() || args.positional.size() > 1) {
-      rt.Fail(StatusCode::kUnsupported, "Headway makes dicts and namespaces of one dict and names");
+      rt.Refuse("Headway makes dicts and namespaces of one dict and names");
     }
     if (rt.failed()) return dict;
     for (const auto& [key, value] : mapping.entries().entries()) dict->Set(rt, key, value);
@@ -54,7 +45,7 @@ Value DictGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
 
 Value NamespaceGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) {
   auto result = std::make_shared<Namespace>();
-  const std::shared_ptr<Dict> attributes = MakeDict(rt, args.all());
+  const auto attributes = MakeDict(rt, args.all());
   for (const auto& [key, value] : attributes->entries()) result->Set(rt, key, value);
   return rt.Tracked(std::move(result));
 }
@@ -98,11 +89,10 @@ constexpr NamedFunction kGlobals[] = {
 
 }  // namespace
 
-bool FindGlobal(std::string_view name, Value* value) {
+Value FindGlobal(std::string_view name) {
   const NamedFunction* global = FindNamed(kGlobals, name);
-  if (global == nullptr) return false;
-  *value = Value::Of(std::make_shared<BoundFunction>(Value::None(), *global));
-  return true;
+  if (global == nullptr) return Value::Missing();
+  return Value::Of(std::make_shared<BoundFunction>(Value::None(), *global));
 }
 
 }  // namespace headway::jinja

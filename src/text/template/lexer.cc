@@ -21,18 +21,15 @@ std::string NormalizeSource(std::string_view source) {
   std::string text;
   text.reserve(source.size());
   for (size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\r') {
-      text += '\n';
-      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
-    } else {
+    if (source[i] != '\r') {
       text += source[i];
+    } else if (!source.substr(i + 1).starts_with('\n')) {
+      text += '\n';
     }
   }
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }
-
-bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
 class Lexer {
  public:
@@ -49,8 +46,7 @@ class Lexer {
  private:
   void Fail(std::string_view message) { Fail(StatusCode::kInvalidArgument, message); }
   void Fail(StatusCode code, std::string_view message) {
-    if (!status_.ok()) return;
-    status_ = TemplateError(code, name_, line_, message);
+    if (status_.ok()) status_ = TemplateError(code, name_, line_, message);
   }
 
   Token* Push(TokenKind kind) {
@@ -76,51 +72,48 @@ class Lexer {
     return position;
   }
 
+  // The sign at a position, '-' or '+'; 0 when there is none.
+  char SignAt(size_t position) const {
+    return At("-", position) || At("+", position) ? text_[position] : '\0';
+  }
+
   // --- text and tags ---
 
   // Text up to the next tag, and what that tag opens.
   void Root() {
-    size_t tag = position_;
-    while (true) {
-      tag = text_.find('{', tag);
-      if (tag == kNone || At("{%", tag) || At("{{", tag) || At("{#", tag)) break;
-      ++tag;
+    size_t tag = text_.find('{', position_);
+    while (tag != kNone && !At("{%", tag) && !At("{{", tag) && !At("{#", tag)) {
+      tag = text_.find('{', tag + 1);
     }
-    if (tag == kNone) {
-      EmitText(text_.size(), 0, false);
-      return;
-    }
-    size_t after = tag + 2;
-    char sign = 0;
-    if (after < text_.size() && (text_[after] == '-' || text_[after] == '+')) sign = text_[after];
-    const bool variable = text_[tag + 1] == '{';
-    EmitText(tag, sign, !variable);
-    if (sign != 0) ++after;
-    const size_t raw = text_[tag + 1] == '%' ? RawBegin(after) : kNone;
+    if (tag == kNone) return EmitText(text_.size(), '+');
+    const char mark = text_[tag + 1];
+    const char sign = SignAt(tag + 2);
+    const size_t after = tag + 2 + (sign != 0 ? 1 : 0);
+    EmitText(tag, mark == '{' && sign == 0 ? '+' : sign);
+    const size_t raw = mark == '%' ? RawBegin(after) : kNone;
     if (raw != kNone) {
       FinishTag(raw);
       Raw();
-    } else if (text_[tag + 1] == '#') {
+    } else if (mark == '#') {
       MoveTo(after);
       Comment();
     } else {
-      Push(variable ? TokenKind::kVariableBegin : TokenKind::kBlockBegin);
+      Push(mark == '{' ? TokenKind::kVariableBegin : TokenKind::kBlockBegin);
       MoveTo(after);
-      Code(variable);
+      Code(mark == '{' ? "}}" : "%}");
     }
   }
 
-  // Emits the text from here to `end`, where a tag with that sign begins (or the template ends),
-  // and moves there. `block`: the tag is one that lstrip_blocks applies to.
-  void EmitText(size_t end, char sign, bool block) {
+  // Emits the text from here to `end` and moves there. White space before a tag with the sign '-'
+  // is left out, and without a sign that of the tag's own line, as lstrip_blocks has it.
+  void EmitText(size_t end, char sign) {
     std::string_view text = std::string_view(text_).substr(position_, end - position_);
     if (sign == '-') {
       text = unicode::StripRight(text);
-    } else if (sign != '+' && block) {
+    } else if (sign == 0) {
       const size_t last_line = text.rfind('\n') + 1;  // 0 when there is no line end
-      if (last_line > 0 || line_starting_) {
-        if (unicode::Strip(text.substr(last_line)).empty()) text = text.substr(0, last_line);
-      }
+      const bool blank = unicode::Strip(text.substr(last_line)).empty();
+      if (blank && (last_line > 0 || line_starting_)) text = text.substr(0, last_line);
     }
     if (!text.empty()) Push(TokenKind::kData)->text = text;
     MoveTo(end);
@@ -135,17 +128,15 @@ class Lexer {
     return At("%}", position) ? position + 2 : kNone;
   }
 
-  // The end of a tag's closing mark ("%}", "#}") at `position`, with what it takes of the text
-  // after it; kNone when there is none.
+  // The end of a tag's closing mark ("}}", "%}", "#}") at `position`, with what it takes of the
+  // text after it; kNone when there is none.
   size_t TagEnd(size_t position, std::string_view mark) const {
-    if (position < text_.size() && text_[position] == '-' && At(mark, position + 1)) {
-      return SkipSpace(position + 1 + mark.size());
-    }
-    const bool plus = position < text_.size() && text_[position] == '+';
-    if (plus && At(mark, position + 1)) return position + 1 + mark.size();
+    const bool variable = mark == "}}";
+    const char sign = SignAt(position);
+    if (sign == '-' && At(mark, position + 1)) return SkipSpace(position + 3);
+    if (sign == '+' && At(mark, position + 1) && !variable) return position + 3;
     if (!At(mark, position)) return kNone;
-    position += mark.size();
-    return At("\n", position) ? position + 1 : position;
+    return position + (At("\n", position + 2) && !variable ? 3 : 2);
   }
 
   void FinishTag(size_t end) {
@@ -156,17 +147,12 @@ class Lexer {
   void Raw() {
     if (position_ >= text_.size()) return;
     for (size_t tag = text_.find("{%", position_); tag != kNone; tag = text_.find("{%", tag + 1)) {
-      size_t after = tag + 2;
-      char sign = 0;
-      if (after < text_.size() && (text_[after] == '-' || text_[after] == '+'))
-        sign = text_[after++];
-      after = SkipSpace(after);
-      if (!At("endraw", after)) continue;
-      const size_t end = TagEnd(SkipSpace(after + 6), "%}");
+      const char sign = SignAt(tag + 2);
+      const size_t after = SkipSpace(tag + 2 + (sign != 0 ? 1 : 0));
+      const size_t end = At("endraw", after) ? TagEnd(SkipSpace(after + 6), "%}") : kNone;
       if (end == kNone) continue;
-      EmitText(tag, sign, true);
-      FinishTag(end);
-      return;
+      EmitText(tag, sign);
+      return FinishTag(end);
     }
     Fail("missing end of raw directive");
   }
@@ -174,45 +160,34 @@ class Lexer {
   void Comment() {
     if (position_ >= text_.size()) return;
     size_t end = text_.find("#}", position_);
-    if (end == kNone) {
-      Fail("missing end of comment tag");
-      return;
-    }
-    if (end > position_ && (text_[end - 1] == '-' || text_[end - 1] == '+')) --end;
+    if (end == kNone) return Fail("missing end of comment tag");
+    if (end > position_ && SignAt(end - 1) != 0) --end;
     FinishTag(TagEnd(end, "#}"));
   }
 
   // --- code ---
 
-  // Tokens up to the end of a tag.
-  void Code(bool variable) {
+  // Tokens up to the closing mark of a tag.
+  void Code(std::string_view mark) {
     brackets_.clear();
     while (status_.ok() && position_ < text_.size()) {
-      if (brackets_.empty()) {
-        const size_t end = variable ? VariableEnd() : TagEnd(position_, "%}");
-        if (end != kNone) {
-          Push(variable ? TokenKind::kVariableEnd : TokenKind::kBlockEnd);
-          FinishTag(end);
-          return;
-        }
+      const size_t end = brackets_.empty() ? TagEnd(position_, mark) : kNone;
+      if (end != kNone) {
+        Push(mark == "}}" ? TokenKind::kVariableEnd : TokenKind::kBlockEnd);
+        return FinishTag(end);
       }
       const size_t space = SkipSpace(position_);
       if (space > position_) {
         MoveTo(space);
-        continue;
+      } else {
+        OneToken();
       }
-      OneToken();
     }
-  }
-
-  size_t VariableEnd() const {
-    if (At("-}}", position_)) return SkipSpace(position_ + 3);
-    return At("}}", position_) ? position_ + 2 : kNone;
   }
 
   void OneToken() {
     const char c = text_[position_];
-    if (IsAsciiDigit(c)) {
+    if (c >= '0' && c <= '9') {
       Number();
     } else if (c == '\'' || c == '"') {
       String();
@@ -240,8 +215,7 @@ class Lexer {
   }
 
   size_t DigitsEnd(size_t position) const {
-    while (position < text_.size() && IsAsciiDigit(text_[position])) ++position;
-    return position;
+    return std::min(text_.find_first_not_of("0123456789", position), text_.size());
   }
 
   // digits, digits.digits or either with an exponent; after a dot an integer alone, so that "a.1.2"
@@ -256,8 +230,8 @@ class Lexer {
       if (DigitsEnd(end + 1 + sign) > end + 1 + sign) end = DigitsEnd(end + 1 + sign);
     }
     if (NameEnd(end) > end) {
-      Fail(StatusCode::kUnsupported, "Headway has numbers in decimal alone, without underscores");
-      return;
+      return Fail(StatusCode::kUnsupported,
+                  "Headway has numbers in decimal alone, without underscores");
     }
     const char* begin = text_.data() + position_;
     if (end > whole) {
@@ -280,27 +254,18 @@ class Lexer {
     if (size == 0 && kOne.find(text_[position_]) != kNone) size = 1;
     if (size == 0) {
       const std::string shown = text_.substr(position_, CharBytes(text_, position_));
-      Fail(fmt::format("unexpected character '{}'", shown));
-      return;
+      return Fail(fmt::format("unexpected character '{}'", shown));
     }
     const std::string op = text_.substr(position_, size);
-    if (!Balance(op)) return;
-    Push(TokenKind::kOperator)->text = op;
-    MoveTo(position_ + size);
-  }
-
-  // Keeps track of open brackets; false for one that closes none.
-  bool Balance(const std::string& op) {
     if (op == "(") brackets_ += ')';
     if (op == "[") brackets_ += ']';
     if (op == "{") brackets_ += '}';
-    if (op != ")" && op != "]" && op != "}") return true;
-    if (brackets_.empty() || brackets_.back() != op[0]) {
-      Fail(fmt::format("unexpected '{}'", op));
-      return false;
+    if (op == ")" || op == "]" || op == "}") {
+      if (!brackets_.ends_with(op)) return Fail(fmt::format("unexpected '{}'", op));
+      brackets_.pop_back();
     }
-    brackets_.pop_back();
-    return true;
+    Push(TokenKind::kOperator)->text = op;
+    MoveTo(position_ + size);
   }
 
   // --- strings ---
@@ -310,8 +275,7 @@ class Lexer {
     size_t end = position_ + 1;
     while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
     if (end >= text_.size()) {
-      Fail(fmt::format("unexpected character '{}': a string does not end", quote));
-      return;
+      return Fail(fmt::format("unexpected character '{}': a string does not end", quote));
     }
     const std::string_view body =
         std::string_view(text_).substr(position_ + 1, end - position_ - 1);
@@ -336,17 +300,10 @@ class Lexer {
       *out += kValues[at];
       return i + 1;
     }
+    const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (digits > 0) return NumericEscape(body, i + 1, i + 1 + digits, out);
     if ((c >= '0' && c <= '7') || c == 'N') {
       Fail(StatusCode::kUnsupported, fmt::format("Headway does not have '\\{}' in strings", c));
-      return body.size();
-    }
-    const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (digits > 0) {
-      if (i + digits >= body.size()) {
-        Fail("truncated escape in a string");
-        return body.size();
-      }
-      return NumericEscape(body, i + 1, i + 1 + digits, out);
     }
     if (static_cast<uint8_t>(c) >= 0x80) {
       Fail(StatusCode::kUnsupported, "Headway does not have a backslash before such a character");
@@ -358,8 +315,9 @@ class Lexer {
   // Hexadecimal digits in [begin, end).
   size_t NumericEscape(std::string_view body, size_t begin, size_t end, std::string* out) {
     uint32_t code = 0;
-    const auto result = std::from_chars(body.data() + begin, body.data() + end, code, 16);
-    if (result.ec != std::errc() || result.ptr != body.data() + end) {
+    const std::string_view digits = body.substr(begin, end - begin);
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (begin + digits.size() < end || result.ptr != body.data() + end) {
       Fail("truncated escape in a string");
     } else if (code > 0x10FFFF) {
       Fail("an escape in a string is no character");

@@ -1,21 +1,11 @@
 #include "text/template/objects.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "text/template/operators.h"
 #include "text/template/runtime.h"
 
 namespace headway::jinja {
-namespace {
-
-// What jinja2 has of a loop and Headway does not.
-constexpr std::string_view kOtherAttributes[] = {"changed", "cycle", "depth", "depth0",
-                                                 "revindex0"};
-
-}  // namespace
-
 Items::Items(ItemsKind kind, std::vector<Value> items) : kind_(kind), items_(std::move(items)) {
   for (const Value& item : items_) depth = std::max(depth, item.depth() + 1);
 }
@@ -27,7 +17,7 @@ const char* Items::type_name() const {
 
 void Items::Repr(Runtime& rt, std::string* out) const {
   if (generator() || range()) return Object::Repr(rt, out);
-  *out += fmt::format("{}(", type_name());
+  *out += std::string(type_name()) + "(";
   AppendRepr(rt, rt.List(items_), out);
   *out += ')';
 }
@@ -46,15 +36,19 @@ bool Items::ReadOne(Value* item) {
   return true;
 }
 
-Value MakeView(Runtime& rt, const Value& dict, ItemsKind part) {
+Value MakeItems(Runtime& rt, ItemsKind kind, std::vector<Value> items) {
+  return rt.Made(std::make_shared<Items>(kind, std::move(items)));
+}
+
+std::vector<Value> PartsOf(Runtime& rt, const Dict& dict, ItemsKind part) {
   std::vector<Value> items;
-  for (const auto& [key, value] : dict.entries().entries()) {
-    if (!rt.Charge(1)) return {};
+  for (const auto& [key, value] : dict.entries()) {
+    if (!rt.Charge(1)) break;
     items.push_back(part == ItemsKind::kKeys     ? key
                     : part == ItemsKind::kValues ? value
                                                  : rt.Tuple({key, value}));
   }
-  return rt.Made(std::make_shared<Items>(part, std::move(items)));
+  return items;
 }
 
 void Namespace::Repr(Runtime& rt, std::string* out) const {
@@ -63,19 +57,17 @@ void Namespace::Repr(Runtime& rt, std::string* out) const {
   *out += '>';
 }
 
-bool Namespace::GetAttr(Runtime& /*rt*/, const Value& /*self*/, std::string_view name, Value* out) {
+Value Namespace::GetAttr(Runtime& /*rt*/, std::string_view name) {
   const Value* value = attributes_.FindText(name);
-  if (value != nullptr) *out = *value;
-  return value != nullptr;
+  return value != nullptr ? *value : Value::Missing();
 }
 
 void Namespace::Set(Runtime& rt, const Value& name, Value value) {
   if (name.string() && name.text().starts_with('_')) {
-    rt.Fail(
-        fmt::format("a namespace cannot hold '{}': rename it without the underscore", name.text()));
-    return;
+    rt.Fail("a namespace cannot hold '{}': rename it without the underscore", name.text());
+  } else {
+    attributes_.Set(rt, name, std::move(value));
   }
-  attributes_.Set(rt, name, std::move(value));
 }
 
 void Loop::Clear() {
@@ -116,29 +108,21 @@ int64_t Loop::Length(Runtime& rt) {
   return index0_ + 1 + (after_.missing() ? 0 : 1) + unread;
 }
 
-bool Loop::GetAttr(Runtime& rt, const Value& /*self*/, std::string_view name, Value* out) {
-  if (name == "index") {
-    *out = Value::Int(index0_ + 1);
-  } else if (name == "index0") {
-    *out = Value::Int(index0_);
-  } else if (name == "length") {
-    *out = Value::Int(Length(rt));
-  } else if (name == "revindex") {
-    *out = Value::Int(Length(rt) - index0_);
-  } else if (name == "first") {
-    *out = Value::Bool(index0_ == 0);
-  } else if (name == "last") {
-    *out = Value::Bool(!Peek(rt));
-  } else if (name == "previtem") {
-    *out = before_.missing() ? Value::Undefined("there is no previous item") : before_;
-  } else if (name == "nextitem") {
-    *out = Peek(rt) ? after_ : Value::Undefined("there is no next item");
-  } else if (std::count(std::begin(kOtherAttributes), std::end(kOtherAttributes), name) > 0) {
-    *out = rt.Fail(StatusCode::kUnsupported, fmt::format("Headway does not have 'loop.{}'", name));
-  } else {
-    return false;
+Value Loop::GetAttr(Runtime& rt, std::string_view name) {
+  // What jinja2 has of a loop and Headway does not.
+  constexpr std::string_view kOthers[] = {"changed", "cycle", "depth", "depth0", "revindex0"};
+  if (name == "index") return Value::Int(index0_ + 1);
+  if (name == "index0") return Value::Int(index0_);
+  if (name == "length") return Value::Int(Length(rt));
+  if (name == "revindex") return Value::Int(Length(rt) - index0_);
+  if (name == "first") return Value::Bool(index0_ == 0);
+  if (name == "last") return Value::Bool(!Peek(rt));
+  if (name == "previtem") {
+    return before_.missing() ? Value::Undefined("there is no previous item") : before_;
   }
-  return true;
+  if (name == "nextitem") return Peek(rt) ? after_ : Value::Undefined("there is no next item");
+  if (std::ranges::count(kOthers, name) == 0) return Value::Missing();
+  return rt.Refuse("Headway does not have 'loop.{}'", name);
 }
 
 }  // namespace headway::jinja

@@ -36,15 +36,16 @@ class Items : public Object {
   size_t next_ = 0;  // generator: the items before it were read
 };
 
+Value MakeItems(Runtime& rt, ItemsKind kind, std::vector<Value> items);
 // The keys, values or pairs of a dict.
-Value MakeView(Runtime& rt, const Value& dict, ItemsKind part);
+std::vector<Value> PartsOf(Runtime& rt, const Dict& dict, ItemsKind part);
 
 // The one thing that a template can change.
 class Namespace : public Object {
  public:
   const char* type_name() const override { return "Namespace"; }
   void Repr(Runtime& rt, std::string* out) const override;
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
+  Value GetAttr(Runtime& rt, std::string_view name) override;
   void Clear() override { attributes_ = Dict(); }
 
   // Fails for a name that begins with an underscore, as Transformers' namespaces do.
@@ -62,7 +63,7 @@ class Loop : public Object {
   using Test = std::function<bool(const Value& item)>;
   Loop(std::vector<Value> items, Test test) : items_(std::move(items)), test_(std::move(test)) {}
   const char* type_name() const override { return "LoopContext"; }
-  bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out) override;
+  Value GetAttr(Runtime& rt, std::string_view name) override;
   void Clear() override;
 
   // The next item becomes the current one; false at the end.

@@ -1,61 +1,38 @@
 #include "text/template/operators.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <limits>
+#include <numeric>
 
 #include "text/template/objects.h"
-#include "text/template/runtime.h"
 #include "text/template/text_operations.h"
 
 namespace headway::jinja {
 namespace {
 
-Value FailOverflow(Runtime& rt) {
-  return rt.Fail(StatusCode::kUnsupported, "an integer does not fit in 64 bits");
-}
-
 Value FailOperands(Runtime& rt, std::string_view op, const Value& left, const Value& right) {
   if (left.undefined()) return rt.FailUndefined(left);
   if (right.undefined()) return rt.FailUndefined(right);
-  return rt.Fail(fmt::format("unsupported operand types for {}: '{}' and '{}'", op, TypeName(left),
-                             TypeName(right)));
+  return rt.Fail("unsupported operand types for {}: '{}' and '{}'", op, TypeName(left),
+                 TypeName(right));
 }
 
-// a // b or a % b. Python rounds the quotient down; the remainder has the sign of the divisor.
-Value IntDivide(Runtime& rt, BinaryOp op, int64_t a, int64_t b) {
-  if (b == 0) return rt.Fail("division by zero");
-  // In 128 bits, where INT64_MIN / -1 does not trap.
-  const __int128 remainder = (__int128{a} % b + b) % b;
-  if (op == BinaryOp::kMod) return Value::Int(static_cast<int64_t>(remainder));
-  const __int128 quotient = (a - remainder) / b;
-  const bool overflows = quotient > std::numeric_limits<int64_t>::max();
-  return overflows ? FailOverflow(rt) : Value::Int(static_cast<int64_t>(quotient));
-}
-
-Value IntBinary(Runtime& rt, BinaryOp op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  bool overflows = false;
-  switch (op) {
-    case BinaryOp::kAdd:
-      overflows = __builtin_add_overflow(a, b, &result);
-      break;
-    case BinaryOp::kSub:
-      overflows = __builtin_sub_overflow(a, b, &result);
-      break;
-    case BinaryOp::kMul:
-      overflows = __builtin_mul_overflow(a, b, &result);
-      break;
-    case BinaryOp::kDiv:
-      if (b == 0) return rt.Fail("division by zero");
-      return Value::Float(
-          static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
-    case BinaryOp::kFloorDiv:
-    case BinaryOp::kMod:
-      return IntDivide(rt, op, a, b);
+// In 128 bits, where nothing overflows. Python rounds the quotient of // down; the remainder has
+// the sign of the divisor.
+Value IntBinary(Runtime& rt, BinaryOp op, int64_t left, int64_t right) {
+  const __int128 a = left;
+  const __int128 b = right;
+  if (b == 0 && op >= BinaryOp::kDiv) return rt.Fail("division by zero");
+  if (op == BinaryOp::kDiv) {
+    return Value::Float(
+        static_cast<double>(static_cast<long double>(left) / static_cast<long double>(right)));
   }
-  return overflows ? FailOverflow(rt) : Value::Int(result);
+  __int128 result = a + b;
+  if (op == BinaryOp::kSub) result = a - b;
+  if (op == BinaryOp::kMul) result = a * b;
+  if (op == BinaryOp::kMod) result = (a % b + b) % b;
+  if (op == BinaryOp::kFloorDiv) result = (a - (a % b + b) % b) / b;
+  const auto narrow = static_cast<int64_t>(result);
+  return narrow == result ? Value::Int(narrow) : rt.FailTooLarge();
 }
 
 Value FloatBinary(Runtime& rt, BinaryOp op, double a, double b) {
@@ -64,12 +41,11 @@ Value FloatBinary(Runtime& rt, BinaryOp op, double a, double b) {
   if (op == BinaryOp::kMul) return Value::Float(a * b);
   if (b == 0.0) return rt.Fail("division by zero");
   if (op == BinaryOp::kDiv) return Value::Float(a / b);
-  return rt.Fail(StatusCode::kUnsupported, "Headway does not have '//' and '%' of floats");
+  return rt.Refuse("Headway does not have '//' and '%' of floats");
 }
 
 Value AddTexts(Runtime& rt, const Value& left, const Value& right) {
-  const auto size = static_cast<int64_t>(left.text().size() + right.text().size());
-  if (!rt.CheckSize(size)) return {};
+  if (!rt.CheckSize(left.text().size() + right.text().size())) return {};
   if (!left.markup() && !right.markup()) return rt.Str(left.text() + right.text());
   const Value safe_left = Escape(rt, left);
   const Value safe_right = Escape(rt, right);
@@ -78,11 +54,10 @@ Value AddTexts(Runtime& rt, const Value& left, const Value& right) {
 }
 
 Value AddSequences(Runtime& rt, const Value& left, const Value& right) {
-  const auto size = static_cast<int64_t>(left.items().size() + right.items().size());
-  if (!rt.Charge(size)) return {};
+  if (!rt.Charge(left.items().size() + right.items().size())) return {};
   std::vector<Value> items = left.items();
   items.insert(items.end(), right.items().begin(), right.items().end());
-  return left.list() ? rt.List(std::move(items)) : rt.Tuple(std::move(items));
+  return rt.MakeSequence(left.kind(), std::move(items));
 }
 
 Value Repeat(Runtime& rt, const Value& value, int64_t count) {
@@ -91,17 +66,17 @@ Value Repeat(Runtime& rt, const Value& value, int64_t count) {
     std::string text;
     for (int64_t i = 0; i < count && !once.empty(); ++i) {
       text += once;
-      if (!rt.CheckSize(static_cast<int64_t>(text.size()))) return {};
+      if (!rt.CheckSize(text.size())) return {};
     }
     return rt.Str(std::move(text), value.markup());
   }
   const std::vector<Value>& once = value.items();
   std::vector<Value> items;
   for (int64_t i = 0; i < count && !once.empty(); ++i) {
-    if (!rt.Charge(static_cast<int64_t>(once.size()))) return {};
+    if (!rt.Charge(once.size())) return {};
     items.insert(items.end(), once.begin(), once.end());
   }
-  return value.list() ? rt.List(std::move(items)) : rt.Tuple(std::move(items));
+  return rt.MakeSequence(value.kind(), std::move(items));
 }
 
 // --- comparison ---
@@ -113,8 +88,8 @@ long double Exact(const Value& value) {
 }
 
 bool EqualItems(Runtime& rt, const std::vector<Value>& left, const std::vector<Value>& right) {
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [&](const Value& a, const Value& b) { return Equal(rt, a, b); });
+  return std::ranges::equal(left, right,
+                            [&](const Value& a, const Value& b) { return Equal(rt, a, b); });
 }
 
 bool EqualDicts(Runtime& rt, const Dict& left, const Dict& right) {
@@ -135,40 +110,17 @@ bool LessItems(Runtime& rt, const std::vector<Value>& left, const std::vector<Va
   return left.size() < right.size();
 }
 
-bool ContainsText(Runtime& rt, const std::string& text, const Value& item) {
-  if (!item.string()) {
-    rt.Fail(fmt::format("'in <string>' needs a string, not '{}'", TypeName(item)));
-    return false;
-  }
-  rt.Charge(static_cast<int64_t>(text.size()) / kCopyBytesPerStep);
-  return text.find(item.text()) != std::string::npos;
-}
-
 }  // namespace
 
 bool Truthy(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return false;
-    case Kind::kBool:
-    case Kind::kInt:
-      return value.integer() != 0;
-    case Kind::kFloat:
-      return value.real() != 0.0;
-    case Kind::kString:
-      return !value.text().empty();
-    case Kind::kList:
-    case Kind::kTuple:
-      return !value.items().empty();
-    case Kind::kDict:
-      return value.entries().size() != 0;
-    case Kind::kObject:
-      return value.As<Items>() == nullptr || value.As<Items>()->generator() ||
-             !value.As<Items>()->items().empty();
-  }
-  return false;
+  if (value.integral()) return value.integer() != 0;
+  if (value.is(Kind::kFloat)) return value.real() != 0.0;
+  if (value.string()) return !value.text().empty();
+  if (value.sequence()) return !value.items().empty();
+  if (value.dict()) return value.entries().size() != 0;
+  const auto* items = value.As<Items>();
+  if (items != nullptr) return items->generator() || !items->items().empty();
+  return value.is(Kind::kObject);
 }
 
 Value Binary(Runtime& rt, BinaryOp op, const Value& left, const Value& right) {
@@ -204,55 +156,38 @@ Value Negate(Runtime& rt, const Value& value) {
 
 bool Equal(Runtime& rt, const Value& left, const Value& right) {
   const Nested nested(rt);
-  if (!nested.ok() || !rt.Charge(1)) return false;
+  if (!nested.ok()) return false;
   if (left.number() && right.number()) return Exact(left) == Exact(right);
   if (left.kind() != right.kind()) return false;
-  switch (left.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return true;
-    case Kind::kString:
-      return left.text() == right.text();
-    case Kind::kList:
-    case Kind::kTuple:
-      return EqualItems(rt, left.items(), right.items());
-    case Kind::kDict:
-      return EqualDicts(rt, left.entries(), right.entries());
-    case Kind::kObject: {
-      const auto* a = left.As<Items>();
-      const auto* b = right.As<Items>();
-      const bool ranges = a != nullptr && b != nullptr && a->range() && b->range();
-      return ranges ? EqualItems(rt, a->items(), b->items()) : left.object() == right.object();
-    }
-    case Kind::kBool:
-    case Kind::kInt:
-    case Kind::kFloat:
-      break;  // numbers were compared above
-  }
-  return false;
+  if (left.string()) return left.text() == right.text();
+  if (left.sequence()) return EqualItems(rt, left.items(), right.items());
+  if (left.dict()) return EqualDicts(rt, left.entries(), right.entries());
+  const auto* a = left.As<Items>();
+  const auto* b = right.As<Items>();
+  const bool ranges = a != nullptr && b != nullptr && a->range() && b->range();
+  if (ranges) return EqualItems(rt, a->items(), b->items());
+  return !left.is(Kind::kObject) || left.object() == right.object();  // none is none
 }
 
 bool Less(Runtime& rt, const Value& left, const Value& right) {
   const Nested nested(rt);
-  if (!nested.ok() || !rt.Charge(1)) return false;
+  if (!nested.ok()) return false;
   if (left.number() && right.number()) return Exact(left) < Exact(right);
   if (left.string() && right.string()) return left.text() < right.text();
   if (left.sequence() && left.kind() == right.kind()) {
     return LessItems(rt, left.items(), right.items());
   }
-  if (left.undefined()) {
-    rt.FailUndefined(left);
-  } else if (right.undefined()) {
-    rt.FailUndefined(right);
-  } else {
-    rt.Fail(fmt::format("'{}' and '{}' have no order", TypeName(left), TypeName(right)));
-  }
-  return false;
+  if (left.undefined()) return rt.FailUndefined(left);
+  if (right.undefined()) return rt.FailUndefined(right);
+  return rt.Fail("'{}' and '{}' have no order", TypeName(left), TypeName(right));
 }
 
 bool Contains(Runtime& rt, const Value& container, const Value& item) {
-  if (container.string()) return ContainsText(rt, container.text(), item);
+  if (container.string()) {
+    if (!item.string()) return rt.Fail("'in <string>' needs a string, not '{}'", TypeName(item));
+    rt.Charge(container.text().size() / kCopyBytesPerStep);
+    return container.text().find(item.text()) != std::string::npos;
+  }
   if (container.dict()) return CheckKey(rt, item) && container.entries().Find(rt, item) != nullptr;
   auto* source = container.As<Items>();
   if (source != nullptr && source->generator()) {  // which is read as far as the item
@@ -262,9 +197,8 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
     }
     return false;
   }
-  const std::vector<Value> items = Drain(rt, container);
-  return std::any_of(items.begin(), items.end(),
-                     [&](const Value& candidate) { return Equal(rt, candidate, item); });
+  return std::ranges::any_of(Drain(rt, container),
+                             [&](const Value& other) { return Equal(rt, other, item); });
 }
 
 bool Compare(Runtime& rt, CompareOp op, const Value& left, const Value& right) {
@@ -290,21 +224,33 @@ bool Compare(Runtime& rt, CompareOp op, const Value& left, const Value& right) {
   return false;
 }
 
+std::vector<Value> SortByKeys(Runtime& rt, std::vector<Value> items, const std::vector<Value>& keys,
+                              SortOrder order) {
+  std::vector<size_t> places(items.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  // Once the Runtime has failed no two keys have an order: a valid one for the sort.
+  const auto less = [&](size_t a, size_t b) {
+    return !rt.failed() && Less(rt, keys[a], keys[b]) && !rt.failed();
+  };
+  std::ranges::stable_sort(places, [&](size_t a, size_t b) {
+    return order == SortOrder::kAscending ? less(a, b) : less(b, a);
+  });
+  std::vector<Value> sorted;
+  for (const size_t i : places) sorted.push_back(std::move(items[i]));
+  return sorted;
+}
+
 Value Escape(Runtime& rt, const Value& value) {
   if (value.markup()) return value;
   const Value text = ToStr(rt, value);
   if (rt.failed()) return {};
-  rt.Charge(static_cast<int64_t>(text.text().size()) / kScanBytesPerStep);
+  rt.ChargeScan(text.text());
   constexpr std::string_view kSpecial = "&<>'\"";
   constexpr std::string_view kNames[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
   std::string escaped;
-  for (const char c : text.text()) {
+  for (const char& c : text.text()) {
     const size_t at = kSpecial.find(c);
-    if (at == kSpecial.npos) {
-      escaped += c;
-    } else {
-      escaped += kNames[at];
-    }
+    escaped += at == kSpecial.npos ? std::string_view(&c, 1) : kNames[at];
   }
   return rt.Str(std::move(escaped), true);
 }

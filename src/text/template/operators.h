@@ -4,10 +4,11 @@
 #define HEADWAY_TEXT_TEMPLATE_OPERATORS_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "text/template/print.h"
 #include "text/template/value.h"
 
 namespace headway::jinja {
@@ -27,24 +28,55 @@ bool Less(Runtime& rt, const Value& left, const Value& right);  // fails for typ
 bool Contains(Runtime& rt, const Value& container, const Value& item);
 bool Compare(Runtime& rt, CompareOp op, const Value& left, const Value& right);
 
+// Sorts by keys, stably; `keys` and `items` are of one length.
+enum class SortOrder { kAscending, kDescending };
+std::vector<Value> SortByKeys(Runtime& rt, std::vector<Value> items, const std::vector<Value>& keys,
+                              SortOrder order);
+
 // object.name and object[key] as the sandboxed environment resolves them: undefined when there is
 // nothing of that name.
 Value GetAttribute(Runtime& rt, const Value& object, std::string_view name);
 Value GetItem(Runtime& rt, const Value& object, const Value& key);
-// object[start:stop:step]; none or missing for what is left out.
-Value GetSlice(Runtime& rt, const Value& object, const Value& start, const Value& stop,
-               const Value& step);
+// object[start:stop:step]
+struct SliceBounds {  // none or missing for what is left out
+  Value start = Value::Missing();
+  Value stop = Value::Missing();
+  Value step = Value::Missing();
+};
+Value GetSlice(Runtime& rt, const Value& object, const SliceBounds& bounds);
 
 bool Iterable(const Value& value);
-// len(); false when there is none.
-bool Length(Runtime& rt, const Value& value, int64_t* length);
+// len(); -1 when there is none.
+int64_t Length(Runtime& rt, const Value& value);
 bool Callable(const Value& value);
 Value Call(Runtime& rt, const Value& function, const Args& args);
 // list(): every value that reading gives; fails when the value is not iterable.
 std::vector<Value> Drain(Runtime& rt, const Value& value);
 
-// Fails unless the value is an int that fits.
-bool AsIndex(Runtime& rt, const Value& value, int64_t* index);
+// Fails unless the value is an int.
+int64_t AsInt(Runtime& rt, const Value& value);
+
+// --- values as text: print.cc ---
+
+std::string TypeName(const Value& value);  // "str", "NoneType" ...
+
+// str(): nothing for an undefined value, text as it is, repr() of the rest.
+Value ToStr(Runtime& rt, const Value& value);
+// The same, appended; for output, where no value is needed.
+void AppendStr(Runtime& rt, const Value& value, std::string* out);
+void AppendRepr(Runtime& rt, const Value& value, std::string* out);
+// {key: value, ...}
+void AppendRepr(Runtime& rt, const Dict& dict, std::string* out);
+
+// The arguments of json.dumps().
+struct JsonStyle {
+  bool ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent = std::nullopt;  // of one level; without one, all on one line
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+void AppendJson(Runtime& rt, const Value& value, const JsonStyle& style, std::string* out);
 
 }  // namespace headway::jinja
 

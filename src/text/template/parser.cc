@@ -24,45 +24,31 @@ class Parser : public ExpressionParser {
  private:
   using Names = std::initializer_list<std::string_view>;
 
-  static StmtPtr NewStmt(StmtKind kind, int line) {
-    auto stmt = std::make_unique<Stmt>();
-    stmt->kind = kind;
-    stmt->line = line;
-    return stmt;
-  }
-
   // Statements up to a tag with one of the names, whose name is then the current token; without
   // names up to the end.
   Body ParseBody(Names ends) {
     Body body;
-    StmtPtr output;
-    const auto flush = [&] {
-      if (output != nullptr) body.push_back(std::move(output));
-      output = nullptr;
-    };
     const auto write = [&](ExprPtr expr) {
       if (expr == nullptr) return;
-      if (output == nullptr) output = NewStmt(StmtKind::kOutput, expr->line);
-      output->expressions.push_back(std::move(expr));
+      if (body.empty() || body.back()->kind != StmtKind::kOutput) {
+        body.push_back(std::make_unique<Stmt>(StmtKind::kOutput, expr->line));
+      }
+      body.back()->expressions.push_back(std::move(expr));
     };
     const Nesting nesting(this);
     while (!failed() && Current().kind != TokenKind::kEnd) {
       const Token& token = Advance();
       if (token.kind == TokenKind::kData) {
-        ExprPtr text = NewExpr(ExprKind::kConstant, token.line);
-        text->value = Value::Constant(token.text);
-        write(std::move(text));
+        write(Constant(token.line, Value::Constant(token.text)));
       } else if (token.kind == TokenKind::kVariableBegin) {
         write(ParseTuple());
         Expect(TokenKind::kVariableEnd, "'}}'");
       } else {
-        flush();
         if (AtAny(ends)) break;
         if (StmtPtr stmt = ParseStatement()) body.push_back(std::move(stmt));
         Expect(TokenKind::kBlockEnd, "'%}'");
       }
     }
-    flush();
     if (!failed() && ends.size() > 0 && !AtAny(ends)) {
       Fail(fmt::format("unexpected end of template, looking for '{}'", *ends.begin()));
     }
@@ -70,7 +56,7 @@ class Parser : public ExpressionParser {
   }
 
   bool AtAny(Names names) const {
-    return std::any_of(names.begin(), names.end(), [&](std::string_view n) { return IsName(n); });
+    return std::ranges::any_of(names, [&](std::string_view name) { return IsName(name); });
   }
 
   // The body of a tag: from the end of the tag to a tag with one of the names.
@@ -104,7 +90,7 @@ class Parser : public ExpressionParser {
   }
 
   StmtPtr ParseFor(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kFor, line);
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kFor, line);
     stmt->target = ParseTarget();
     if (!SkipName("in")) return Fail("expected 'in'");
     if (stmt->target->name == "loop" || stmt->target->kind == ExprKind::kNamespace) {
@@ -124,7 +110,7 @@ class Parser : public ExpressionParser {
   }
 
   StmtPtr ParseIf(int line) {
-    StmtPtr first = NewStmt(StmtKind::kIf, line);
+    StmtPtr first = std::make_unique<Stmt>(StmtKind::kIf, line);
     Stmt* stmt = first.get();
     ++conditions_;
     while (!failed()) {
@@ -133,7 +119,7 @@ class Parser : public ExpressionParser {
       if (failed()) break;
       const Token& token = Advance();
       if (token.text == "elif") {
-        first->elifs.push_back(NewStmt(StmtKind::kIf, token.line));
+        first->elifs.push_back(std::make_unique<Stmt>(StmtKind::kIf, token.line));
         stmt = first->elifs.back().get();
         continue;
       }
@@ -145,7 +131,7 @@ class Parser : public ExpressionParser {
   }
 
   StmtPtr ParseSet(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kSet, line);
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kSet, line);
     stmt->target = ParseTarget();
     if (failed()) return nullptr;
     if (stmt->target->name == "loop" && loops_ > 0) {
@@ -157,19 +143,19 @@ class Parser : public ExpressionParser {
     }
     stmt->kind = StmtKind::kSetBlock;
     stmt->value = ParseFilters(BlockText(line));
-    stmt->body = ParseFrame("endset");
+    stmt->body = ParseFrame("endset", loops_);
     return stmt;
   }
 
   StmtPtr ParseFilterBlock(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kFilterBlock, line);
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kFilterBlock, line);
     stmt->value = ParseFilters(ParseFilter(BlockText(line)));
-    stmt->body = ParseFrame("endfilter");
+    stmt->body = ParseFrame("endfilter", loops_);
     return stmt;
   }
 
   static ExprPtr BlockText(int line) {
-    ExprPtr text = NewExpr(ExprKind::kName, line);
+    ExprPtr text = std::make_unique<Expr>(ExprKind::kName, line);
     text->name = kBlockText;
     return text;
   }
@@ -193,31 +179,26 @@ class Parser : public ExpressionParser {
     return ExpectOperator(")");
   }
 
-  // A body that conditions around it do not make conditional.
-  Body ParseFrame(std::string_view end) {
-    const int conditions = std::exchange(conditions_, 0);
+  // A body that conditions around it do not make conditional, with the number of loops around it
+  // that it can leave.
+  Body ParseFrame(std::string_view end, int loops) {
+    const int outer_conditions = std::exchange(conditions_, 0);
+    const int outer_loops = std::exchange(loops_, loops);
     Body body = ParseWholeBody(end);
-    conditions_ = conditions;
-    return body;
-  }
-
-  // A frame where a loop around it cannot be left.
-  Body ParseOwnBody(std::string_view end) {
-    const int loops = std::exchange(loops_, 0);
-    Body body = ParseFrame(end);
-    loops_ = loops;
+    conditions_ = outer_conditions;
+    loops_ = outer_loops;
     return body;
   }
 
   void ParseMacroBody(std::string_view end, MacroCode* macro) {
     MacroCode* outer = std::exchange(macro_, macro);
-    macro->body = ParseOwnBody(end);
+    macro->body = ParseFrame(end, 0);
     macro_ = outer;
     if (outer != nullptr && macro->uses_caller) outer->uses_caller = true;
   }
 
   StmtPtr ParseMacro(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kMacro, line);
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kMacro, line);
     stmt->macro = std::make_unique<MacroCode>();
     stmt->macro->name = ParseNewName();
     if (!ParseSignature(stmt->macro.get())) return nullptr;
@@ -226,7 +207,7 @@ class Parser : public ExpressionParser {
   }
 
   StmtPtr ParseCallBlock(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kCallBlock, line);
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kCallBlock, line);
     stmt->macro = std::make_unique<MacroCode>();
     if (IsOperator("(") && !ParseSignature(stmt->macro.get())) return nullptr;
     stmt->value = ParseExpression();
@@ -238,14 +219,15 @@ class Parser : public ExpressionParser {
 
   // Transformers marks what the model wrote with {% generation %}; the text is the same.
   StmtPtr ParseGeneration(int line) {
-    StmtPtr stmt = NewStmt(StmtKind::kGeneration, line);
-    stmt->body = ParseOwnBody("endgeneration");
+    StmtPtr stmt = std::make_unique<Stmt>(StmtKind::kGeneration, line);
+    stmt->body = ParseFrame("endgeneration", 0);
     return stmt;
   }
 
   StmtPtr ParseLoopControl(const Token& token) {
     if (loops_ == 0) return FailAt(token.line, fmt::format("'{}' outside a loop", token.text));
-    return NewStmt(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.line);
+    return std::make_unique<Stmt>(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue,
+                                  token.line);
   }
 
   int loops_ = 0;  // around the current statement, within its macro

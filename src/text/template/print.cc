@@ -1,12 +1,9 @@
-#include "text/template/print.h"
-
-#include <fmt/format.h>
-
+// Values as text: str() and repr() of Python, and json.dumps().
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
-#include "text/template/filters.h"
+#include "text/template/operators.h"
 #include "text/template/runtime.h"
 #include "text/unicode/unicode.h"
 
@@ -23,12 +20,8 @@ std::string TextRepr(std::string_view text) {
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out += '\\';
       out += static_cast<char>(c);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
     } else if (unicode::IsPrintable(c)) {
       out += text.substr(i, CharBytes(text, i));
     } else if (code < 0x100) {
@@ -56,63 +49,48 @@ std::string JsonFloat(double value) {
   return FloatRepr(value);
 }
 
-// Writes nested values, in Python's notation or, with a style, in JSON.
+enum class Notation { kPython, kJson };
+
+// Writes nested values.
 class Writer {
  public:
-  Writer(Runtime& rt, const JsonStyle* json, std::string* out) : rt_(rt), json_(json), out_(*out) {
-    if (json == nullptr) return;
-    item_separator_ = json->item_separator;
-    key_separator_ = json->key_separator;
-  }
+  Writer(Runtime& rt, Notation notation, const JsonStyle& style, std::string* out)
+      : rt_(rt), json_(notation == Notation::kJson), style_(style), out_(*out) {}
 
   void Write(const Value& value, int level) {
     const Nested nested(rt_);
-    if (!nested.ok() || !rt_.Charge(1)) return;
-    if (!rt_.CheckSize(static_cast<int64_t>(out_.size()))) return;
-    switch (value.kind()) {
-      case Kind::kNone:
-        out_ += json_ != nullptr ? "null" : "None";
-        return;
-      case Kind::kBool:
-        if (json_ != nullptr) out_ += value.boolean() ? "true" : "false";
-        if (json_ == nullptr) out_ += value.boolean() ? "True" : "False";
-        return;
-      case Kind::kInt:
-        out_ += std::to_string(value.integer());
-        return;
-      case Kind::kFloat:
-        out_ += json_ != nullptr ? JsonFloat(value.real()) : FloatRepr(value.real());
-        return;
-      case Kind::kString:
-        WriteText(value);
-        return;
-      case Kind::kList:
-        WriteItems(value.items(), level, "[", "]");
-        return;
-      case Kind::kTuple:
-        if (json_ != nullptr) return WriteItems(value.items(), level, "[", "]");
-        return WriteItems(value.items(), level, "(", value.items().size() == 1 ? ",)" : ")");
-      case Kind::kDict:
-        WriteDict(value.entries(), level);
-        return;
-      case Kind::kMissing:
-      case Kind::kUndefined:
-      case Kind::kObject:
-        WriteOther(value);
-        return;
+    if (!nested.ok() || !rt_.CheckSize(out_.size())) return;
+    if (value.none()) {
+      out_ += json_ ? "null" : "None";
+    } else if (value.is(Kind::kBool)) {
+      out_ += value.boolean() ? (json_ ? "true" : "True") : (json_ ? "false" : "False");
+    } else if (value.is(Kind::kInt)) {
+      out_ += std::to_string(value.integer());
+    } else if (value.is(Kind::kFloat)) {
+      out_ += json_ ? JsonFloat(value.real()) : FloatRepr(value.real());
+    } else if (value.string()) {
+      WriteText(value);
+    } else if (value.tuple() && !json_) {
+      WriteItems(value.items(), level, "(", value.items().size() == 1 ? ",)" : ")");
+    } else if (value.sequence()) {
+      WriteItems(value.items(), level, "[", "]");
+    } else if (value.dict()) {
+      WriteDict(value.entries(), level);
+    } else {
+      WriteOther(value);
     }
   }
 
   void WriteDict(const Dict& dict, int level) {
     std::vector<Value> keys;
     for (const auto& entry : dict.entries()) keys.push_back(entry.first);
-    if (json_ != nullptr && json_->sort_keys) keys = SortByKeys(rt_, keys, keys, false);
+    if (style_.sort_keys) keys = SortByKeys(rt_, keys, keys, SortOrder::kAscending);
     out_ += '{';
     for (size_t i = 0; i < keys.size() && !rt_.failed(); ++i) {
-      if (i > 0) out_ += item_separator_;
+      if (i > 0) out_ += style_.item_separator;
       NewLine(level + 1);
       WriteKey(keys[i]);
-      out_ += key_separator_;
+      out_ += style_.key_separator;
       if (const Value* value = dict.Find(rt_, keys[i])) Write(*value, level + 1);
     }
     if (!keys.empty()) NewLine(level);
@@ -122,9 +100,9 @@ class Writer {
  private:
   void WriteText(const Value& value) {
     const std::string& text = value.text();
-    if (!rt_.Charge(static_cast<int64_t>(text.size()) / kScanBytesPerStep)) return;
-    if (json_ != nullptr) {
-      out_ += nlohmann::json(text).dump(-1, ' ', json_->ascii);
+    if (!rt_.ChargeScan(text)) return;
+    if (json_) {
+      out_ += nlohmann::json(text).dump(-1, ' ', style_.ascii);
     } else if (value.markup()) {
       out_ += fmt::format("Markup({})", TextRepr(text));
     } else {
@@ -136,7 +114,7 @@ class Writer {
                   std::string_view close) {
     out_ += open;
     for (size_t i = 0; i < items.size() && !rt_.failed(); ++i) {
-      if (i > 0) out_ += item_separator_;
+      if (i > 0) out_ += style_.item_separator;
       NewLine(level + 1);
       Write(items[i], level + 1);
     }
@@ -145,9 +123,9 @@ class Writer {
   }
 
   void WriteKey(const Value& key) {
-    if (json_ == nullptr || key.string()) return Write(key, 0);
+    if (!json_ || key.string()) return Write(key, 0);
     if (!key.none() && !key.number()) {
-      rt_.Fail(fmt::format("keys must be str, int, float, bool or None, not {}", TypeName(key)));
+      rt_.Fail("keys must be str, int, float, bool or None, not {}", TypeName(key));
     }
     out_ += '"';
     Write(key, 0);
@@ -155,8 +133,8 @@ class Writer {
   }
 
   void WriteOther(const Value& value) {
-    if (json_ != nullptr) {
-      rt_.Fail(fmt::format("object of type {} is not JSON serializable", TypeName(value)));
+    if (json_) {
+      rt_.Fail("object of type {} is not JSON serializable", TypeName(value));
     } else if (value.is(Kind::kObject)) {
       value.object()->Repr(rt_, &out_);
     } else {
@@ -165,18 +143,17 @@ class Writer {
   }
 
   void NewLine(int level) {
-    if (json_ == nullptr || !json_->indent.has_value()) return;
+    if (!style_.indent.has_value()) return;
     out_ += '\n';
-    for (int i = 0; i < level && rt_.CheckSize(static_cast<int64_t>(out_.size())); ++i) {
-      out_ += *json_->indent;
+    for (int i = 0; i < level && rt_.CheckSize(out_.size()); ++i) {
+      out_ += *style_.indent;
     }
   }
 
   Runtime& rt_;
-  const JsonStyle* const json_;  // null for Python's notation
+  const bool json_;  // Python's notation otherwise
+  const JsonStyle& style_;
   std::string& out_;
-  std::string_view item_separator_ = ", ";
-  std::string_view key_separator_ = ": ";
 };
 
 }  // namespace
@@ -189,26 +166,26 @@ std::string TypeName(const Value& value) {
 }
 
 void AppendRepr(Runtime& rt, const Dict& dict, std::string* out) {
-  Writer(rt, nullptr, out).WriteDict(dict, 0);
+  Writer(rt, Notation::kPython, {}, out).WriteDict(dict, 0);
 }
 
 void AppendRepr(Runtime& rt, const Value& value, std::string* out) {
-  Writer(rt, nullptr, out).Write(value, 0);
+  Writer(rt, Notation::kPython, {}, out).Write(value, 0);
 }
 
 void AppendJson(Runtime& rt, const Value& value, const JsonStyle& style, std::string* out) {
-  Writer(rt, &style, out).Write(value, 0);
+  Writer(rt, Notation::kJson, style, out).Write(value, 0);
 }
 
 void AppendStr(Runtime& rt, const Value& value, std::string* out) {
   if (value.undefined() || value.missing()) return;
   if (value.string()) {
     *out += value.text();
-    rt.Charge(1 + static_cast<int64_t>(value.text().size()) / kCopyBytesPerStep);
+    rt.Charge(1 + value.text().size() / kCopyBytesPerStep);
   } else {
     AppendRepr(rt, value, out);
   }
-  rt.CheckSize(static_cast<int64_t>(out->size()));
+  rt.CheckSize(out->size());
 }
 
 Value ToStr(Runtime& rt, const Value& value) {

@@ -1,7 +1,5 @@
 #include "text/template/runtime.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -23,59 +21,51 @@ Runtime::~Runtime() {
   for (const auto& object : tracked_) object->Clear();
 }
 
-Value Runtime::Fail(StatusCode code, std::string_view message) {
-  if (status_.ok()) {
-    status_ = TemplateError(code, name_, line_, message);
-  }
+Failure Runtime::Keep(StatusCode code, std::string_view message) {
+  if (status_.ok()) status_ = TemplateError(code, name_, line_, message);
   return {};
 }
 
-Value Runtime::Raise(std::string message) {
+Failure Runtime::Raise(std::string message) {
   if (status_.ok()) status_ = Status(StatusCode::kInvalidArgument, std::move(message));
   return {};
 }
 
-void Runtime::Extend(int64_t bytes) {
+void Runtime::Extend(size_t bytes) {
   constexpr int64_t kStepsPerByte = 8;
   constexpr int64_t kOutputPerByte = 4;
-  limits_.steps += kStepsPerByte * bytes;
-  limits_.output += kOutputPerByte * bytes;
+  limits_.steps += kStepsPerByte * static_cast<int64_t>(bytes);
+  limits_.output += kOutputPerByte * static_cast<int64_t>(bytes);
 }
 
-bool Runtime::Charge(int64_t steps) {
-  if (steps > limits_.steps) {
+bool Runtime::Charge(size_t steps) {
+  limits_.steps -= static_cast<int64_t>(steps);
+  if (limits_.steps < 0) {
     limits_.steps = 0;
     Fail("takes too many steps; a template that ends is needed");
-    return false;
   }
-  limits_.steps -= steps;
   return !failed();
 }
 
-bool Runtime::CheckSize(int64_t bytes) {
-  if (bytes > limits_.output) {
-    Fail(fmt::format("makes a text of more than {} bytes", limits_.output));
-    return false;
+bool Runtime::CheckSize(size_t bytes) {
+  if (static_cast<int64_t>(bytes) > limits_.output) {
+    Fail("makes a text of more than {} bytes", limits_.output);
   }
   return !failed();
 }
 
 Value Runtime::Str(std::string text, bool markup) {
-  const auto size = static_cast<int64_t>(text.size());
-  if (!CheckSize(size) || !Charge(1 + size / kCopyBytesPerStep)) return {};
+  if (!CheckSize(text.size()) || !Charge(1 + text.size() / kCopyBytesPerStep)) return {};
   return Value(Kind::kString, std::make_shared<Text>(std::move(text), markup));
 }
 
 bool Runtime::CheckDepth(int depth) {
-  if (depth > kMaxDataDepth) {
-    Fail(fmt::format("nests lists and dicts more than {} deep", kMaxDataDepth));
-    return false;
-  }
-  return true;
+  if (depth <= kMaxDataDepth) return true;
+  return Fail("nests lists and dicts more than {} deep", kMaxDataDepth);
 }
 
 Value Runtime::MakeSequence(Kind kind, std::vector<Value> items) {
-  if (!Charge(1 + static_cast<int64_t>(items.size()))) return {};
+  if (!Charge(1 + items.size())) return {};
   auto sequence = std::make_shared<Sequence>();
   for (const Value& item : items) sequence->depth = std::max(sequence->depth, item.depth() + 1);
   if (!CheckDepth(sequence->depth)) return {};
@@ -84,7 +74,7 @@ Value Runtime::MakeSequence(Kind kind, std::vector<Value> items) {
 }
 
 Value Runtime::MakeDict(std::shared_ptr<Dict> dict) {
-  if (!Charge(1 + 2 * static_cast<int64_t>(dict->size()))) return {};
+  if (!Charge(1 + 2 * dict->size())) return {};
   for (const auto& [key, value] : dict->entries()) {
     dict->depth = std::max({dict->depth, key.depth() + 1, value.depth() + 1});
   }

@@ -4,6 +4,8 @@
 #ifndef HEADWAY_TEXT_TEMPLATE_RUNTIME_H_
 #define HEADWAY_TEXT_TEMPLATE_RUNTIME_H_
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,8 +24,8 @@ inline constexpr int kMaxCallDepth = 1000;
 inline constexpr int64_t kMaxRange = 100000;
 
 // Bytes of text that cost one step when they are copied, and when they are looked at one by one.
-inline constexpr int64_t kCopyBytesPerStep = 16;
-inline constexpr int64_t kScanBytesPerStep = 4;
+inline constexpr size_t kCopyBytesPerStep = 16;
+inline constexpr size_t kScanBytesPerStep = 4;
 
 struct Limits {
   int64_t steps = 0;   // expressions evaluated, elements visited, and text as above
@@ -34,6 +36,12 @@ struct Limits {
 // `message` may quote the template or its data: what would break the line is replaced, and what is
 // too long is cut.
 Status TemplateError(StatusCode code, std::string_view name, int line, std::string_view message);
+
+// What a function returns after an error: undefined, or false.
+struct Failure {
+  operator Value() const { return {}; }
+  operator bool() const { return false; }
+};
 
 class Runtime {
  public:
@@ -49,25 +57,36 @@ class Runtime {
   const Status& status() const { return status_; }
   int64_t now_s() const { return now_s_; }
 
-  // Keeps the first error, with the template's name and line in front; returns undefined.
-  Value Fail(std::string_view message) { return Fail(StatusCode::kInvalidArgument, message); }
-  Value Fail(StatusCode code, std::string_view message);
+  // Keeps the first error, with the template's name and line in front.
+  template <typename... T>
+  Failure Fail(fmt::format_string<T...> format, T&&... values) {
+    return Keep(StatusCode::kInvalidArgument, fmt::format(format, std::forward<T>(values)...));
+  }
+  // The same for what only Headway lacks.
+  template <typename... T>
+  Failure Refuse(fmt::format_string<T...> format, T&&... values) {
+    return Keep(StatusCode::kUnsupported, fmt::format(format, std::forward<T>(values)...));
+  }
   // What raise_exception says, as it is.
-  Value Raise(std::string message);
+  Failure Raise(std::string message);
+  Failure FailTooLarge() { return Refuse("an integer does not fit in 64 bits"); }
   // Fails because `value` is undefined.
-  Value FailUndefined(const Value& value) { return Fail(value.why_undefined()); }
+  Failure FailUndefined(const Value& value) { return Fail("{}", value.why_undefined()); }
 
   // Adds to the limits what a context of that many bytes (and values) brings: a long document may
   // be copied many times on its way, and what the template adds is bounded.
-  void Extend(int64_t bytes);
+  void Extend(size_t bytes);
   // Takes steps from what is left; false (and failed) when they are used up.
-  bool Charge(int64_t steps);
+  bool Charge(size_t steps);
+  // The same for looking at every byte of a text.
+  bool ChargeScan(std::string_view text) { return Charge(text.size() / kScanBytesPerStep); }
   // False (and failed) when a string of that many bytes would be over the limit.
-  bool CheckSize(int64_t bytes);
+  bool CheckSize(size_t bytes);
 
   Value Str(std::string text, bool markup = false);
   Value List(std::vector<Value> items) { return MakeSequence(Kind::kList, std::move(items)); }
   Value Tuple(std::vector<Value> items) { return MakeSequence(Kind::kTuple, std::move(items)); }
+  Value MakeSequence(Kind kind, std::vector<Value> items);
   Value MakeDict(std::shared_ptr<Dict> dict);
   // An object that nothing else refers to yet, its nesting checked.
   Value Made(std::shared_ptr<Object> object);
@@ -86,7 +105,7 @@ class Runtime {
 
  private:
   friend class Nested;
-  Value MakeSequence(Kind kind, std::vector<Value> items);
+  Failure Keep(StatusCode code, std::string_view message);
   bool CheckDepth(int depth);
 
   const std::string name_;
@@ -98,11 +117,13 @@ class Runtime {
   std::vector<std::shared_ptr<Object>> tracked_;
 };
 
-// Held around anything that recurses; ok() is false (and the Runtime failed) when it is too deep.
+// Held around anything that recurses, which takes a step; ok() is false (and the Runtime failed)
+// when it is too deep.
 class Nested {
  public:
   explicit Nested(Runtime& rt) : rt_(rt) {
     if (++rt_.call_depth_ > kMaxCallDepth) rt_.Fail("nested too deeply");
+    rt_.Charge(1);
   }
   ~Nested() { --rt_.call_depth_; }
   Nested(const Nested&) = delete;

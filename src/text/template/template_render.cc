@@ -16,11 +16,8 @@ constexpr int64_t kNow = 1720069567;
 nlohmann::ordered_json RenderCase(const nlohmann::ordered_json& item,
                                   const headway::RenderOptions& options) {
   const auto parsed = headway::ChatTemplate::Parse(item["template"].get<std::string>(), "case");
-  if (!parsed.ok()) {
-    return {{"error", parsed.status().message()},
-            {"code", headway::StatusCodeName(parsed.status().code())}};
-  }
-  const headway::Result<std::string> output = (*parsed)->Render(item["context"], options);
+  const headway::Result<std::string> output =
+      parsed.ok() ? (*parsed)->Render(item["context"], options) : parsed.status();
   if (output.ok()) return {{"output", *output}};
   return {{"error", output.status().message()},
           {"code", headway::StatusCodeName(output.status().code())}};

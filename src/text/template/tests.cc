@@ -1,8 +1,6 @@
 // The tests of `x is test`.
 #include "text/template/call.h"
 #include "text/template/objects.h"
-#include "text/template/operators.h"
-#include "text/template/runtime.h"
 
 namespace headway::jinja {
 namespace {
@@ -13,21 +11,19 @@ Value Plain(Runtime& /*rt*/, const Value& self, const Arguments& /*args*/) {
   return Value::Bool(kPredicate(self));
 }
 
-bool IsDefined(const Value& v) { return !v.undefined(); }
 bool IsUndefined(const Value& v) { return v.undefined(); }
-bool IsNone(const Value& v) { return v.none(); }
-bool IsBoolean(const Value& v) { return v.is(Kind::kBool); }
+bool IsDefined(const Value& v) { return !v.undefined(); }
 bool IsTrue(const Value& v) { return v.is(Kind::kBool) && v.boolean(); }
 bool IsFalse(const Value& v) { return v.is(Kind::kBool) && !v.boolean(); }
-bool IsInteger(const Value& v) { return v.is(Kind::kInt); }
-bool IsFloat(const Value& v) { return v.is(Kind::kFloat); }
 bool IsNumber(const Value& v) { return v.number(); }
-bool IsString(const Value& v) { return v.string(); }
-bool IsMapping(const Value& v) { return v.dict(); }
 bool IsSequence(const Value& v) {
   const auto* items = v.As<Items>();
-  return v.undefined() || v.string() || v.sequence() || v.dict() ||
-         (items != nullptr && items->range());
+  return Iterable(v) && (items == nullptr || items->range());
+}
+
+template <Kind kKind>
+Value OfKind(Runtime& /*rt*/, const Value& self, const Arguments& /*args*/) {
+  return Value::Bool(self.is(kKind));
 }
 
 template <CompareOp kOp>
@@ -35,22 +31,11 @@ Value Comparison(Runtime& rt, const Value& self, const Arguments& args) {
   return Value::Bool(Compare(rt, kOp, self, args[0]));
 }
 
-// value % divisor == remainder
-Value HasRemainder(Runtime& rt, const Value& value, const Value& divisor, int64_t remainder) {
-  const Value found = Binary(rt, BinaryOp::kMod, value, divisor);
-  return Value::Bool(Equal(rt, found, Value::Int(remainder)));
-}
-
-Value IsOdd(Runtime& rt, const Value& self, const Arguments& /*args*/) {
-  return HasRemainder(rt, self, Value::Int(2), 1);
-}
-
-Value IsEven(Runtime& rt, const Value& self, const Arguments& /*args*/) {
-  return HasRemainder(rt, self, Value::Int(2), 0);
-}
-
-Value IsDivisibleBy(Runtime& rt, const Value& self, const Arguments& args) {
-  return HasRemainder(rt, self, args[0], 0);
+// value % divisor == kRemainder; without an argument the divisor is 2.
+template <int64_t kRemainder>
+Value HasRemainder(Runtime& rt, const Value& self, const Arguments& args) {
+  const Value remainder = Binary(rt, BinaryOp::kMod, self, args.Or(0, Value::Int(2)));
+  return Value::Bool(Equal(rt, remainder, Value::Int(kRemainder)));
 }
 
 constexpr NamedFunction kTests[] = {
@@ -60,31 +45,31 @@ constexpr NamedFunction kTests[] = {
     {"==", Comparison<CompareOp::kEq>, 1, {"other"}},
     {">", Comparison<CompareOp::kGt>, 1, {"other"}},
     {">=", Comparison<CompareOp::kGe>, 1, {"other"}},
-    {"boolean", Plain<IsBoolean>},
+    {"boolean", OfKind<Kind::kBool>},
     {"callable", Plain<Callable>},
     {"defined", Plain<IsDefined>},
-    {"divisibleby", IsDivisibleBy, 1, {"num"}},
+    {"divisibleby", HasRemainder<0>, 1, {"num"}},
     {"eq", Comparison<CompareOp::kEq>, 1, {"other"}},
     {"equalto", Comparison<CompareOp::kEq>, 1, {"other"}},
-    {"even", IsEven},
+    {"even", HasRemainder<0>},
     {"false", Plain<IsFalse>},
-    {"float", Plain<IsFloat>},
+    {"float", OfKind<Kind::kFloat>},
     {"ge", Comparison<CompareOp::kGe>, 1, {"other"}},
     {"greaterthan", Comparison<CompareOp::kGt>, 1, {"other"}},
     {"gt", Comparison<CompareOp::kGt>, 1, {"other"}},
     {"in", Comparison<CompareOp::kIn>, 1, {"seq"}},
-    {"integer", Plain<IsInteger>},
+    {"integer", OfKind<Kind::kInt>},
     {"iterable", Plain<Iterable>},
     {"le", Comparison<CompareOp::kLe>, 1, {"other"}},
     {"lessthan", Comparison<CompareOp::kLt>, 1, {"other"}},
     {"lt", Comparison<CompareOp::kLt>, 1, {"other"}},
-    {"mapping", Plain<IsMapping>},
+    {"mapping", OfKind<Kind::kDict>},
     {"ne", Comparison<CompareOp::kNe>, 1, {"other"}},
-    {"none", Plain<IsNone>},
+    {"none", OfKind<Kind::kNone>},
     {"number", Plain<IsNumber>},
-    {"odd", IsOdd},
+    {"odd", HasRemainder<1>},
     {"sequence", Plain<IsSequence>},
-    {"string", Plain<IsString>},
+    {"string", OfKind<Kind::kString>},
     {"true", Plain<IsTrue>},
     {"undefined", Plain<IsUndefined>},
 };

@@ -1,14 +1,12 @@
 #include "text/template/text_operations.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 
 #include "base/utf8.h"
-#include "text/template/print.h"
+#include "text/template/operators.h"
 #include "text/unicode/unicode.h"
 
 namespace headway::jinja {
@@ -34,10 +32,8 @@ size_t FindSpace(std::string_view text) {
   return end < text.size() ? end : kNone;
 }
 
-// A refusal, as false.
 bool Refuse(Runtime& rt, std::string_view what) {
-  rt.Fail(StatusCode::kUnsupported, fmt::format("Headway does not have {} in formats", what));
-  return false;
+  return rt.Refuse("Headway does not have {} in formats", what);
 }
 
 // A value in a format, as the conversion `type` of both formatting languages writes it.
@@ -52,10 +48,10 @@ bool AppendConverted(Runtime& rt, const Value& value, char type, std::string* ou
   } else if (value.integral() || whole) {
     *out += std::to_string(whole ? static_cast<int64_t>(value.real()) : value.integer());
   } else {
-    rt.Fail(value.undefined() ? value.why_undefined()
-                              : fmt::format("a format wants an int, not '{}'", TypeName(value)));
+    if (value.undefined()) rt.FailUndefined(value);
+    rt.Fail("a format wants an int, not '{}'", TypeName(value));
   }
-  return rt.CheckSize(static_cast<int64_t>(out->size()));
+  return rt.CheckSize(out->size());
 }
 
 // How the fields of a format with braces found their arguments so far.
@@ -82,8 +78,7 @@ const Value* FindField(Runtime& rt, std::string_view name, const Args& args, Fie
   if (fields->numbered && fields->next > 0) {
     rt.Fail("a format has fields with and without numbers");
   } else if (index >= args.positional.size()) {
-    rt.Fail(
-        fmt::format("format() has no argument '{}'", name.empty() ? fmt::to_string(index) : name));
+    rt.Fail("format() has no argument '{}'", name.empty() ? fmt::to_string(index) : name);
   }
   return rt.failed() ? nullptr : &args.positional[index];
 }
@@ -104,7 +99,7 @@ bool AppendField(Runtime& rt, std::string_view field, const Args& args, Fields* 
 // Pays for reading the format. Text that is marked as safe would escape what is put into it.
 bool CheckFormat(Runtime& rt, const Value& text) {
   if (text.markup()) return Refuse(rt, "safe text");
-  return rt.Charge(static_cast<int64_t>(text.text().size()) / kScanBytesPerStep);
+  return rt.ChargeScan(text.text());
 }
 
 }  // namespace
@@ -119,21 +114,20 @@ size_t FindText(std::string_view text, std::string_view needle, size_t from) {
 }
 
 size_t FindLastText(Runtime& rt, std::string_view text, std::string_view needle) {
-  constexpr int64_t kComparedPerStep = 1024;
+  constexpr size_t kComparedPerStep = 1024;
   if (needle.size() > text.size()) return kNone;
   const size_t found = text.rfind(needle);
-  const auto looked_at = static_cast<int64_t>(text.size() - (found == kNone ? 0 : found));
-  const bool paid = rt.Charge(looked_at * static_cast<int64_t>(needle.size()) / kComparedPerStep);
-  return paid ? found : kNone;
+  const size_t looked_at = text.size() - (found == kNone ? 0 : found);
+  return rt.Charge(looked_at * needle.size() / kComparedPerStep) ? found : kNone;
 }
 
 Value ReplaceText(Runtime& rt, const Value& self, std::string_view old,
                   std::string_view replacement, int64_t count) {
   const std::string_view text = self.text();
-  rt.Charge(static_cast<int64_t>(text.size()) / kScanBytesPerStep);
+  rt.ChargeScan(text);
   std::string result;
   size_t position = 0;
-  while (count-- != 0 && rt.CheckSize(static_cast<int64_t>(result.size()))) {
+  while (count-- != 0 && rt.CheckSize(result.size())) {
     const size_t found = FindText(text, old, position);
     if (found == kNone) break;
     result += text.substr(position, found - position);
@@ -194,7 +188,7 @@ Value StripChars(Runtime& rt, const Value& self, const Value& chars, Sides sides
   if (!chars.string()) return rt.Fail("strip() needs none or a string");
   const std::string& set = chars.text();
   // Every character is compared with the whole set.
-  const int64_t cost = 1 + static_cast<int64_t>(set.size()) / kScanBytesPerStep;
+  const size_t cost = 1 + set.size() / kScanBytesPerStep;
   while (left && !text.empty() && rt.Charge(cost)) {
     const size_t bytes = CharBytes(text, 0);
     if (!InSet(set, text.substr(0, bytes))) break;

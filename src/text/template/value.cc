@@ -1,7 +1,5 @@
 #include "text/template/value.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "text/template/operators.h"
@@ -21,16 +19,13 @@ bool Hashable(const Value& value) {
 }  // namespace
 
 void Object::Repr(Runtime& rt, std::string* /*out*/) const {
-  rt.Fail(StatusCode::kUnsupported, fmt::format("Headway does not print a '{}'", type_name()));
+  rt.Refuse("Headway does not print a '{}'", type_name());
 }
 
-bool Object::GetAttr(Runtime& /*rt*/, const Value& /*self*/, std::string_view /*name*/,
-                     Value* /*out*/) {
-  return false;
-}
+Value Object::GetAttr(Runtime& /*rt*/, std::string_view /*name*/) { return Value::Missing(); }
 
 Value Object::Call(Runtime& rt, const Args& /*args*/) {
-  return rt.Fail(fmt::format("'{}' object is not callable", type_name()));
+  return rt.Fail("'{}' object is not callable", type_name());
 }
 
 Value Value::Constant(std::string text) {
@@ -42,8 +37,7 @@ Value Value::Undefined(std::string message) {
 }
 
 Value Value::Of(std::shared_ptr<Object> object) {
-  if (object == nullptr) return {};
-  return Value(Kind::kObject, std::move(object));
+  return object == nullptr ? Value() : Value(Kind::kObject, std::move(object));
 }
 
 const std::string& Value::text() const { return static_cast<const Text&>(*object_).text; }
@@ -64,66 +58,55 @@ const std::string& Value::why_undefined() const {
 }
 
 bool CheckKey(Runtime& rt, const Value& key) {
-  if (!Hashable(key)) rt.Fail(fmt::format("unhashable type: '{}'", TypeName(key)));
+  if (!Hashable(key)) rt.Fail("unhashable type: '{}'", TypeName(key));
   return !rt.failed();
 }
 
-int64_t Dict::TextPosition(std::string_view key) const {
+size_t Dict::TextPosition(std::string_view key) const {
   if (entries_.size() >= kIndexFrom) {
     const auto it = index_.find(key);
-    return it == index_.end() ? -1 : static_cast<int64_t>(it->second);
+    return it == index_.end() ? entries_.size() : it->second;
   }
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Value& name = entries_[i].first;
-    if (name.string() && name.text() == key) return static_cast<int64_t>(i);
-  }
-  return -1;
+  const auto matches = [&](const auto& entry) {
+    return entry.first.string() && entry.first.text() == key;
+  };
+  return static_cast<size_t>(std::ranges::find_if(entries_, matches) - entries_.begin());
 }
 
-int64_t Dict::Position(Runtime& rt, const Value& key) const {
+size_t Dict::Position(Runtime& rt, const Value& key) const {
   if (key.string()) return TextPosition(key.text());
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (Equal(rt, entries_[i].first, key)) return static_cast<int64_t>(i);
-  }
-  return -1;
+  const auto matches = [&](const auto& entry) { return Equal(rt, entry.first, key); };
+  return static_cast<size_t>(std::ranges::find_if(entries_, matches) - entries_.begin());
 }
 
-void Dict::Append(const Value& key, Value value) {
+const Value* Dict::At(size_t position) const {
+  return position < entries_.size() ? &entries_[position].second : nullptr;
+}
+
+const Value* Dict::Find(Runtime& rt, const Value& key) const {
+  return Hashable(key) ? At(Position(rt, key)) : nullptr;
+}
+
+const Value* Dict::FindText(std::string_view key) const { return At(TextPosition(key)); }
+
+void Dict::Put(size_t position, const Value& key, Value value) {
+  if (position < entries_.size()) {
+    entries_[position].second = std::move(value);
+    return;
+  }
   entries_.emplace_back(key, std::move(value));
-  if (entries_.size() < kIndexFrom) return;
-  for (size_t i = entries_.size() == kIndexFrom ? 0 : entries_.size() - 1; i < entries_.size();
-       ++i) {
+  if (position + 1 < kIndexFrom) return;
+  for (size_t i = position + 1 == kIndexFrom ? 0 : position; i <= position; ++i) {
     if (entries_[i].first.string()) index_.emplace(entries_[i].first.text(), i);
   }
 }
 
-const Value* Dict::Find(Runtime& rt, const Value& key) const {
-  const int64_t position = Hashable(key) ? Position(rt, key) : -1;
-  return position < 0 ? nullptr : &entries_[static_cast<size_t>(position)].second;
-}
-
-const Value* Dict::FindText(std::string_view key) const {
-  const int64_t position = TextPosition(key);
-  return position < 0 ? nullptr : &entries_[static_cast<size_t>(position)].second;
-}
-
 void Dict::Set(Runtime& rt, const Value& key, Value value) {
-  if (!CheckKey(rt, key) || !rt.Charge(1)) return;
-  const int64_t position = Position(rt, key);
-  if (position >= 0) {
-    entries_[static_cast<size_t>(position)].second = std::move(value);
-  } else {
-    Append(key, std::move(value));
-  }
+  if (CheckKey(rt, key) && rt.Charge(1)) Put(Position(rt, key), key, std::move(value));
 }
 
 void Dict::SetText(std::string_view key, Value value) {
-  const int64_t position = TextPosition(key);
-  if (position >= 0) {
-    entries_[static_cast<size_t>(position)].second = std::move(value);
-  } else {
-    Append(Value::Constant(std::string(key)), std::move(value));
-  }
+  Put(TextPosition(key), Value::Constant(std::string(key)), std::move(value));
 }
 
 }  // namespace headway::jinja

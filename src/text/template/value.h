@@ -41,8 +41,8 @@ class Object {
 
   virtual const char* type_name() const { return "object"; }  // as Python's type(x).__name__
   virtual void Repr(Runtime& rt, std::string* out) const;
-  // False when there is no such attribute. `self` is the value that holds this object.
-  virtual bool GetAttr(Runtime& rt, const Value& self, std::string_view name, Value* out);
+  // Missing when there is no such attribute.
+  virtual Value GetAttr(Runtime& rt, std::string_view name);
   virtual bool callable() const { return false; }
   virtual Value Call(Runtime& rt, const Args& args);
   // Drops every reference, at the end of a rendering; see Runtime::Tracked.
@@ -58,16 +58,8 @@ class Value {
 
   static Value Missing() { return Value(Kind::kMissing); }
   static Value None() { return Value(Kind::kNone); }
-  static Value Bool(bool value) {
-    Value result(Kind::kBool);
-    result.integer_ = value ? 1 : 0;
-    return result;
-  }
-  static Value Int(int64_t value) {
-    Value result(Kind::kInt);
-    result.integer_ = value;
-    return result;
-  }
+  static Value Bool(bool value) { return Value(Kind::kBool, value ? 1 : 0); }
+  static Value Int(int64_t value) { return Value(Kind::kInt, value); }
   static Value Float(double value) {
     Value result(Kind::kFloat);
     result.real_ = value;
@@ -115,7 +107,7 @@ class Value {
 
  private:
   friend class Runtime;
-  explicit Value(Kind kind) : kind_(kind) {}
+  explicit Value(Kind kind, int64_t integer = 0) : kind_(kind), integer_(integer) {}
   Value(Kind kind, std::shared_ptr<Object> object) : kind_(kind), object_(std::move(object)) {}
 
   Kind kind_ = Kind::kUndefined;
@@ -156,17 +148,17 @@ class Dict : public Object {
   void SetText(std::string_view key, Value value);
 
  private:
-  // Position of the key in entries_, or -1.
-  int64_t Position(Runtime& rt, const Value& key) const;
-  int64_t TextPosition(std::string_view key) const;
-  void Append(const Value& key, Value value);
+  // A position in entries_; where there is no such key, their number.
+  size_t Position(Runtime& rt, const Value& key) const;
+  size_t TextPosition(std::string_view key) const;
+  const Value* At(size_t position) const;
+  void Put(size_t position, const Value& key, Value value);
 
   std::vector<std::pair<Value, Value>> entries_;
   // Text key -> its position, from some entries on; the views are into the keys.
   std::unordered_map<std::string_view, size_t> index_;
 };
 
-// Arguments of one call.
 struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;

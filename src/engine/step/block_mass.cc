@@ -1,0 +1,142 @@
+#include "engine/step/block_mass.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+// The sum of the `count` greatest.
+double SumOfBest(std::vector<double> values, int64_t count) {
+  const auto end = values.begin() + std::min<ptrdiff_t>(count, std::ssize(values));
+  std::partial_sort(values.begin(), end, values.end(), std::greater<>());
+  double sum = 0.0;
+  for (auto value = values.begin(); value != end; ++value) sum += *value;
+  return sum;
+}
+
+}  // namespace
+
+void AddRecall(LayerMasses& masses, const SelectionBudget& budget, int group,
+               std::span<const std::span<const int32_t>> lists,
+               std::span<SelectionRecall::Head> heads) {
+  const auto is_far = [&](int64_t block) {
+    return block >= budget.far_begin && block < budget.far_end;
+  };
+  struct Ranked {
+    double mass;
+    int head;
+  };
+  std::vector<Ranked> of_layer;
+  for (int head = 0; head < masses.heads; ++head) {
+    SelectionRecall::Head& sums = heads[static_cast<size_t>(head)];
+    std::vector<double> far;
+    for (int64_t block = budget.far_begin; block < budget.far_end; ++block) {
+      far.push_back(masses.at(head, block) / group);
+      sums.far += far.back();
+      of_layer.push_back({far.back(), head});
+    }
+    sums.best_of_head += SumOfBest(far, budget.far_blocks);
+    for (const int32_t block : lists[static_cast<size_t>(head)]) {
+      if (!is_far(block)) continue;
+      sums.listed += masses.at(head, block) / group;
+      sums.listed_blocks += 1;
+    }
+    sums.far_blocks += budget.far_end - budget.far_begin;
+  }
+  const auto count = std::min<ptrdiff_t>(budget.far_blocks * masses.heads, std::ssize(of_layer));
+  std::partial_sort(of_layer.begin(), of_layer.begin() + count, of_layer.end(),
+                    [](const Ranked& a, const Ranked& b) { return a.mass > b.mass; });
+  for (ptrdiff_t i = 0; i < count; ++i) {
+    heads[static_cast<size_t>(of_layer[static_cast<size_t>(i)].head)].best_of_layer +=
+        of_layer[static_cast<size_t>(i)].mass;
+  }
+}
+
+BlockMass::BlockMass(StepContext& context, const Batch& batch, Board& board,
+                     SelectionRecall* recall)
+    : context_(context), batch_(batch), board_(board), recall_(recall) {
+  HEADWAY_CHECK(recall->heads.size() ==
+                static_cast<size_t>(context.shape.layers * context.shape.kv_heads));
+}
+
+void BlockMass::OnLists(int /*entry*/, const SelectItem& item,
+                        std::span<const kv::BlockSpan> spans) {
+  const int64_t slots = context_.limits.selection.summary.block_slots;
+  int64_t blocks = 0;
+  for (const kv::BlockSpan& span : spans) {
+    gaps_ = gaps_ || span.position != blocks * slots;
+    blocks += span.blocks;
+  }
+  item_ = item;
+  listed_ = true;
+  lse_.assign(static_cast<size_t>(item.keys.blocks * context_.shape.query_heads),
+              -std::numeric_limits<float>::infinity());
+}
+
+// Each block of the range has a state of its own, of which the lse is kept.
+void BlockMass::OnRange(int /*entry*/, std::span<const kv::HeadRun> heads, const KeyRun& keys) {
+  const int64_t slots = context_.limits.selection.summary.block_slots;
+  const int64_t first = keys.position / slots;
+  if (!listed_ || gaps_ || first >= item_.keys.blocks) return;
+  const int64_t query_heads = context_.shape.query_heads, width = context_.QWidth();
+  const int64_t count = std::min(keys.pages.count, (item_.keys.blocks - first) * slots);
+  unused_.resize(static_cast<size_t>(CeilDiv(count, slots) * width));
+  board_.Flush();  // so that the items below are alone
+  for (const kv::HeadRun& run : heads) {
+    const int64_t head = int64_t{run.head} * context_.shape.group();
+    AttentionItem item;
+    item.q = context_.QueryAt(0, head);
+    item.q_stride = context_.act.qkv_stride;
+    item.tokens = 1;
+    item.q_position = batch_[0].position;
+    item.heads = run.heads;
+    item.keys = KeysOf(context_.format, keys, 0, 0, count);
+    item.keys.pages = PagesOf(item.keys.pages, run);
+    item.split = slots;
+    item.o = unused_.data() + head * context_.shape.head_dim;
+    item.o_part_stride = width;
+    item.lse = lse_.data() + first * query_heads + head;
+    item.lse_part_stride = query_heads;
+    board_.Add(item);
+  }
+  board_.Flush();  // the outputs are there for this range alone
+}
+
+Status BlockMass::OnLayer(int layer) {
+  if (!listed_) return OkStatus();
+  listed_ = false;
+  if (gaps_) {
+    return Status(StatusCode::kInvalidArgument,
+                  "recall is measured where all closed pages are in memory");
+  }
+  if (Status s = context_.compute.Synchronize(); !s.ok()) return s;
+  const int group = context_.shape.group();
+  LayerMasses masses;
+  masses.heads = context_.shape.kv_heads;
+  masses.blocks = item_.keys.blocks;
+  masses.masses.resize(static_cast<size_t>(masses.heads * masses.blocks));
+  for (int64_t block = 0; block < masses.blocks; ++block) {
+    for (int head = 0; head < context_.shape.query_heads; ++head) {
+      const float lse = lse_[static_cast<size_t>(block * context_.shape.query_heads + head)];
+      masses.at(head / group, block) += std::exp(double{lse} - double{board_.lse()[head]});
+    }
+  }
+  std::vector<std::span<const int32_t>> lists;
+  for (int head = 0; head < masses.heads; ++head) {
+    lists.emplace_back(item_.blocks + head * item_.capacity,
+                       static_cast<size_t>(item_.counts[head]));
+  }
+  const auto heads =
+      std::span(recall_->heads)
+          .subspan(static_cast<size_t>(layer * masses.heads), static_cast<size_t>(masses.heads));
+  AddRecall(masses, item_.budget, group, lists, heads);
+  return OkStatus();
+}
+
+}  // namespace headway

@@ -1,0 +1,59 @@
+// BlockMass: reads from a decode step how much of each head's attention falls on far blocks, on
+// those of them that the path of selection lists, and on the best ones: how near a selector comes
+// to an oracle.
+#ifndef HEADWAY_ENGINE_STEP_BLOCK_MASS_H_
+#define HEADWAY_ENGINE_STEP_BLOCK_MASS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step/batch.h"
+#include "engine/step/board.h"
+#include "engine/step/step_context.h"
+#include "headway/context.h"
+
+namespace headway {
+
+// Of the blocks of one layer: masses [KV heads, blocks], the sum over the query heads of a group of
+// the share of their attention that falls on the block.
+struct LayerMasses {
+  int heads = 0;
+  int64_t blocks = 0;
+  std::vector<double> masses;
+
+  double& at(int head, int64_t block) { return masses[static_cast<size_t>(head * blocks + block)]; }
+};
+// Adds a layer's step to the sums of its heads: `lists` [KV heads] are the blocks listed, `group`
+// the query heads of a KV head.
+void AddRecall(LayerMasses& masses, const SelectionBudget& budget, int group,
+               std::span<const std::span<const int32_t>> lists,
+               std::span<SelectionRecall::Head> heads);
+
+class BlockMass : public AttentionObserver {
+ public:
+  // Of a batch of one token. The step is added to `recall`, which has the model's heads. Kernels
+  // write into memory of the host.
+  BlockMass(StepContext& context, const Batch& batch, Board& board, SelectionRecall* recall);
+
+  bool WantsLists() const override { return true; }
+  void OnLists(int entry, const SelectItem& item, std::span<const kv::BlockSpan> spans) override;
+  void OnRange(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys) override;
+  Status OnLayer(int layer) override;
+
+ private:
+  StepContext& context_;
+  const Batch& batch_;
+  Board& board_;
+  SelectionRecall* const recall_;
+  // Of the layer at hand:
+  bool listed_ = false;
+  bool gaps_ = false;  // some blocks before the last are not among those to choose from
+  SelectItem item_;
+  std::vector<float> lse_;     // [blocks, query_heads]
+  std::vector<float> unused_;  // outputs of a range's blocks [blocks, query_heads, head_dim]
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_BLOCK_MASS_H_
