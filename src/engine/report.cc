@@ -18,13 +18,15 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   if (!policy.selects()) return std::nullopt;
   SelectionReport report;
   report.selector = SelectorName(policy);
-  report.keys = policy.keys;
+  const double keys = policy.MeanKeys(blueprint.request.shape.layers);
+  report.keys = static_cast<int64_t>(keys);
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;
+  report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.candidates > 0 ? 2 : 1;
   report.candidates = policy.candidates;
-  const auto read = static_cast<double>(policy.keys + policy.sink + policy.recent);
+  const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.share = std::min(1.0, read / static_cast<double>(blueprint.layout.executor.length));
   return report;
 }
