@@ -273,9 +273,11 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   }
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
     const auto always = static_cast<double>(policy.sink + policy.recent);
-    request.selection = {always + policy.MeanKeys(config.shape.layers),
-                         policy.ScoredBytes({config.shape.dtype, basis.page_slots,
-                                             config.shape.head_dim, basis.encoding})};
+    const double scored = policy.ScoredBytes(
+        {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding});
+    request.selection.keys = always + policy.MeanKeys(config.shape.layers);
+    (policy.summary.kept() ? request.selection.summary_bytes : request.selection.key_bytes) =
+        scored;
     if (policy.candidates > 0) {
       const int64_t blocks = CeilDiv(policy.candidates + policy.sink + policy.recent,
                                      int64_t{policy.summary.block_slots});
