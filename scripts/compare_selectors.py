@@ -41,6 +41,8 @@ def ask(options, arguments):
 def measure(options, selector, share):
     budget = ["--sparse-keys", str(keys_of(options, share)), "--sparse-sink", str(options.sink),
               "--sparse-recent", str(options.recent)]
+    if selector == "infinitehip":
+        budget += ["--hip-outer-keys", "0"]  # all layers read as many
     text = ["--file", options.file, "--context", str(options.context),
             "--tokens", str(options.tokens), "--windows", str(options.windows)]
     result = headway(options, "divergence", [*text, *budget, "--selector", selector])

@@ -109,6 +109,12 @@ TEST_F(Cli, DivergenceIsThatOfDecodeStepsFromExactOnes) {
   EXPECT_LT(half["kl_divergence"], few["kl_divergence"]);
   EXPECT_LT(few["kl_divergence"], heads["kl_divergence"]);
   EXPECT_LT(few["kl_divergence"], select("32", "quest")["kl_divergence"]);
+  EXPECT_LT(select("32", "oracle")["kl_divergence"], few["kl_divergence"]);
+  for (const char* other : {"infinitehip", "infllm", "oracle-heads"}) {
+    const Json result = select("32", other);
+    EXPECT_GT(result["kl_divergence"], 0.0) << other;
+    EXPECT_LT(result["kl_divergence"], heads["kl_divergence"]) << other;
+  }
   EXPECT_EQ(few["approximations"][0]["selector"], "pages");
   EXPECT_EQ(select("400", "pages")["kl_max"], 0.0);
 }

@@ -21,7 +21,9 @@ kv::SelectionPolicy PolicyOf(int64_t keys, SummaryKind kind = SummaryKind::kMome
   policy.keys = keys;
   policy.sink = 6;
   policy.recent = 20;
-  policy.share = kind == SummaryKind::kMoments ? BudgetShare::kLayer : BudgetShare::kHead;
+  const bool layer = kind == SummaryKind::kMoments || kind == SummaryKind::kMasses;
+  policy.share = layer ? BudgetShare::kLayer : BudgetShare::kHead;
+  if (kind == SummaryKind::kStages) policy.stages = {{{64, 128}, {16, 64}}};
   return policy;
 }
 
@@ -127,7 +129,8 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
   for (const kv::SelectionPolicy& policy :
-       {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), TwoLooks(40)}) {
+       {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
+        PolicyOf(40, SummaryKind::kStages), TwoLooks(40)}) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);

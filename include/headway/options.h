@@ -75,14 +75,22 @@ struct EngineOptions {
   // Selection, an approximation: a decode step reads the keys that matter to its queries and leaves
   // out the rest, which stays in the cache. Blocks of the cache are scored by summaries of their
   // keys: "pages" by mean and variance, with a budget that the heads of a layer share; "quest" by
-  // least and greatest keys, with a budget for each head (Tang et al., 2024). A context of fewer
-  // keys is read whole. Prompts are read exactly. Not together with a session or streaming heads.
-  std::string selector = "none";  // none, pages, quest
+  // least and greatest keys, with a budget for each head (Tang et al., 2024); "infllm" by two keys
+  // that stand for the others, with a budget for each head (Xiao et al., 2024). Others read keys to
+  // choose: "infinitehip" some, in stages (Lee et al., 2025), "oracle" all, which shows what the
+  // best choice is worth; "oracle-heads" has a budget for each head. A context of fewer keys is
+  // read whole. Prompts are read exactly. Not together with a session or streaming heads.
+  std::string selector = "none";  // none, pages, quest, infllm, infinitehip, oracle, oracle-heads
   int64_t sparse_keys = 2048;     // that a KV head chooses behind the sink and before recent keys
   int64_t sparse_sink = 256;      // first keys that are always read
   int64_t sparse_recent = 1024;   // last keys that are always read
   double sparse_share = 0.0;      // of a context's keys that it chooses, where these are more
-  int sparse_block = 16;          // keys of a block, that divide a page
+  int sparse_block = 0;  // keys of a block, that divide a page; 0: 16; infinitehip 8, infllm 64
+  // infinitehip's stages before the last, which chooses sparse_keys in blocks: chunks of keys, and
+  // the keys of those that survive. The first four layers and the last one choose hip_outer_keys
+  // instead, unless these are 0.
+  std::string hip_stages = "256:32768,32:8192";
+  int64_t hip_outer_keys = 4096;
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;

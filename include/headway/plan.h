@@ -54,6 +54,7 @@ struct SelectionReport {
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;
+  double scored_bytes = 0.0;  // that the choice reads of each key and KV head, on average
   int looks = 1;
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.

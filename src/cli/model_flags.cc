@@ -142,9 +142,12 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
          "each new token reads the keys that matter to it, chosen by summaries of the cache, and "
          "leaves out the rest; prompts are read exactly")
       ->group("Memory");
-  AddChoice(app, sparse, "--selector", &engine.selector, {"none", "pages", "quest"},
-            "how keys are chosen: pages, by mean and variance of blocks, or quest, by their least "
-            "and greatest keys, for comparison; --sparse is pages");
+  AddChoice(app, sparse, "--selector", &engine.selector,
+            {"none", "pages", "quest", "infllm", "infinitehip", "oracle", "oracle-heads"},
+            "how keys are chosen: pages, by mean and variance of blocks; for comparison quest, by "
+            "their least and greatest keys, infllm, by two of their keys, infinitehip, by keys "
+            "that stand for chunks, and oracle "
+            "and oracle-heads, by all keys; --sparse is pages");
   AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
             "keys that a KV head chooses for each token, on average");
   AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
@@ -154,8 +157,16 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "first keys that are always read");
   AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},
             "last keys that are always read");
-  AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {1, 4096},
-            "keys that are chosen together");
+  AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {0, 4096},
+            "keys that are chosen together; 0: 16, with infinitehip 8, with infllm 64");
+  AddText(app, sparse, "--hip-stages", &engine.hip_stages,
+          "infinitehip's stages before the last: chunks of keys, and the keys of those that "
+          "survive")
+      ->type_name("CHUNK:KEYS,...");
+  AddNumber(
+      app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
+      "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
+      "as many as others");
   AddNumber(
       app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "

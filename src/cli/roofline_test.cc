@@ -57,6 +57,7 @@ TEST(Roofline, CountsADecodeThatSelects) {
   selection.sink = 1;
   selection.recent = 2;
   selection.block = 4;
+  selection.scored_bytes = (2 * 3 + 8) / 4.0;
   const Work work = DecodeWork(info, lengths, 2, selection);
   // Summaries of 101 and of 102 keys, 2 x 2 x (2 x 3 + 8) bytes for 4 of them; 8 keys a step.
   EXPECT_EQ(work.bytes, 2 * 360 + 203 * 56 / 4 + 16 * 16);

@@ -273,17 +273,17 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   }
   if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
     const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
-    const int64_t read = policy.sink + policy.KeysAt(longest) + policy.recent;
-    const auto block = static_cast<double>(policy.summary.block_slots);
-    const int head_dim = config.shape.head_dim;
-    request.selection = {
-        static_cast<double>(read),
-        static_cast<double>(policy.summary.code_bytes(head_dim) + SummaryFormat::scale_bytes()) /
-            block};
+    const auto always = static_cast<double>(policy.sink + policy.recent);
+    const double scored = policy.ScoredBytes(
+        {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding});
+    request.selection.keys = always + policy.MeanKeys(config.shape.layers, longest);
+    (policy.summary.kept() ? request.selection.summary_bytes : request.selection.key_bytes) =
+        scored;
     if (policy.looks_twice()) {
       const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
                                      int64_t{policy.summary.block_slots});
-      request.selection.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(head_dim));
+      request.selection.sketch_bytes =
+          static_cast<double>(blocks * policy.summary.bytes(config.shape.head_dim));
     }
     if (settings.placement == kv::PlacementKind::kRecent) {
       request.selection.sink = static_cast<double>(policy.sink);

@@ -17,15 +17,17 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
   if (!policy.selects()) return std::nullopt;
   SelectionReport report;
-  report.selector = SelectorName(policy.summary.kind);
+  report.selector = SelectorName(policy);
   const int64_t length = blueprint.layout.executor.length;
-  report.keys = policy.KeysAt(length);
+  const double keys = policy.MeanKeys(blueprint.request.shape.layers, length);
+  report.keys = static_cast<int64_t>(keys);
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;
+  report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.looks_twice() ? 2 : 1;
   report.candidates = policy.CandidatesAt(length);
-  const auto read = static_cast<double>(report.keys + policy.sink + policy.recent);
+  const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.share = std::min(1.0, read / static_cast<double>(length));
   return report;
 }

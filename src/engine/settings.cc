@@ -1,6 +1,10 @@
 #include "engine/settings.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "headway/plan.h"
@@ -110,18 +114,75 @@ Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
   return OkStatus();
 }
 
+struct Selector {
+  const char* name;
+  SummaryKind kind;
+  BudgetShare share;
+  int block;  // unless the user says otherwise
+};
+constexpr Selector kSelectors[] = {
+    {"pages", SummaryKind::kMoments, BudgetShare::kLayer, 16},
+    {"quest", SummaryKind::kBoxes, BudgetShare::kHead, 16},
+    {"oracle", SummaryKind::kMasses, BudgetShare::kLayer, 16},
+    {"oracle-heads", SummaryKind::kMasses, BudgetShare::kHead, 16},
+    {"infllm", SummaryKind::kPairs, BudgetShare::kHead, 64},
+    {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
+};
+
+// "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
+bool ParseStages(std::string_view text, kv::SelectionPolicy& policy) {
+  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
+    if (text.empty()) return true;
+    const char* end = text.data() + text.size();
+    const auto chunk = std::from_chars(text.data(), end, stage.chunk);
+    if (chunk.ec != std::errc() || chunk.ptr == end || *chunk.ptr != ':') return false;
+    const auto keys = std::from_chars(chunk.ptr + 1, end, stage.keys);
+    if (keys.ec != std::errc()) return false;
+    if (keys.ptr != end && (*keys.ptr != ',' || keys.ptr + 1 == end)) return false;
+    text.remove_prefix(static_cast<size_t>(keys.ptr - text.data()) + (keys.ptr != end ? 1 : 0));
+  }
+  return text.empty();
+}
+
+// Chunks of a stage are cut into those of the next, and of the last one into blocks.
+Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  const Status wrong =
+      Wrong({Option::kSelector, " infinitehip: stages '" + options.hip_stages +
+                                    "' are not up to two pairs of a chunk and the keys that "
+                                    "survive, with chunks that the next ones, and blocks of " +
+                                    std::to_string(policy->summary.block_slots) + ", divide"});
+  if (!ParseStages(options.hip_stages, *policy)) return wrong;
+  int64_t next = policy->summary.block_slots;
+  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
+    if (stage->chunk == 0 && stage->keys == 0) continue;
+    if (stage->chunk <= next || stage->chunk % next != 0 || stage->chunk > kMaxLength ||
+        stage->keys < 1 || stage->keys > kMaxLength) {
+      return wrong;
+    }
+    next = stage->chunk;
+  }
+  if (options.hip_outer_keys < 0 || options.hip_outer_keys > kMaxLength) {
+    return Wrong({Option::kSelector,
+                  " infinitehip: the outer layers read 0 keys, which is as many as others, or "
+                  "more, but not more than a sequence may have"});
+  }
+  policy->outer_keys = options.hip_outer_keys;
+  return OkStatus();
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (options.selector == "none") return OkStatus();
   kv::SelectionPolicy& policy = settings->selection;
-  if (options.selector == SelectorName(SummaryKind::kMoments)) {
-    policy.summary.kind = SummaryKind::kMoments;
-    policy.share = BudgetShare::kLayer;
-  } else if (options.selector == SelectorName(SummaryKind::kBoxes)) {
-    policy.summary.kind = SummaryKind::kBoxes;
-    policy.share = BudgetShare::kHead;
-  } else {
-    return Wrong({"selector " + options.selector + ": none, pages and quest are known"});
+  const auto selector =
+      std::find_if(std::begin(kSelectors), std::end(kSelectors),
+                   [&](const Selector& each) { return options.selector == each.name; });
+  if (selector == std::end(kSelectors)) {
+    std::string known = "none";
+    for (const Selector& each : kSelectors) known += std::string(", ") + each.name;
+    return Wrong({"selector " + options.selector + ": there are " + known});
   }
+  policy.summary.kind = selector->kind;
+  policy.share = selector->share;
   if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
       options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
       options.sparse_recent > kMaxLength) {
@@ -129,7 +190,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                   " reads at least 1 chosen key and 1 recent one, and not more "
                   "of any than a sequence may have"});
   }
-  const int block = options.sparse_block;
+  const int block = options.sparse_block == 0 ? selector->block : options.sparse_block;
   if (block < 1 || options.page_slots % block != 0) {
     return Wrong({Option::kSelector, ": a page of " + std::to_string(options.page_slots) +
                                          " tokens cannot be cut into blocks of " +
@@ -158,6 +219,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.growth = options.sparse_share;
   policy.sink = options.sparse_sink;
   policy.recent = options.sparse_recent;
+  if (policy.summary.kind == SummaryKind::kStages) {
+    if (Status s = ReadStages(options, &policy); !s.ok()) return s;
+  }
   // What every step reads lies on the device, unless the user has another place for it.
   if (settings->policy == Policy::kAuto && options.placement == kAutoPlacement) {
     settings->placement = kv::PlacementKind::kRecent;
@@ -173,8 +237,11 @@ std::string DiskDirectory(const std::string& path) {
 
 }  // namespace
 
-const char* SelectorName(SummaryKind kind) {
-  return kind == SummaryKind::kMoments ? "pages" : "quest";
+const char* SelectorName(const kv::SelectionPolicy& policy) {
+  for (const Selector& each : kSelectors) {
+    if (each.kind == policy.summary.kind && each.share == policy.share) return each.name;
+  }
+  return "?";
 }
 
 const char* PolicyName(Policy policy) {

@@ -20,8 +20,8 @@ namespace headway {
 
 // How the cache is cut and moved: as the planner says, or as a published method has it.
 enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
-const char* SelectorName(SummaryKind kind);  // "pages", "quest"
-const char* PolicyName(Policy policy);       // "auto", "headinfer", ...
+const char* SelectorName(const kv::SelectionPolicy& policy);  // "pages", "quest", ...
+const char* PolicyName(Policy policy);                        // "auto", "headinfer", ...
 
 // Bytes that each tier may take.
 struct MemorySettings {

@@ -62,6 +62,33 @@ TEST(Settings, SelectionIsReadAndChecked) {
   policy = ReadSettings(options)->selection;
   EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
   EXPECT_EQ(policy.share, BudgetShare::kHead);
+  for (const char* name : {"pages", "quest", "oracle", "oracle-heads", "infllm", "infinitehip"}) {
+    options.selector = name;
+    policy = ReadSettings(options)->selection;
+    EXPECT_STREQ(SelectorName(policy), name);
+    const int block = options.selector == "infinitehip" ? 8
+                      : options.selector == "infllm"    ? 64
+                                                        : 16;
+    EXPECT_EQ(policy.summary.block_slots, block);
+    EXPECT_EQ(policy.outer_keys, options.selector == "infinitehip" ? 4096 : 0);
+  }
+  EXPECT_EQ(policy.stages[0].chunk, 256);
+  EXPECT_EQ(policy.stages[0].keys, 32768);
+  EXPECT_EQ(policy.stages[1].chunk, 32);
+  EXPECT_EQ(policy.stages[1].keys, 8192);
+  options.hip_stages = "64:9";
+  options.sparse_block = 16;
+  policy = ReadSettings(options)->selection;
+  EXPECT_EQ(policy.summary.block_slots, 16);
+  EXPECT_EQ(policy.stages[0].keys, 9);
+  EXPECT_EQ(policy.stages[1].chunk, 0);
+  options.hip_stages = "";
+  EXPECT_TRUE(ReadSettings(options).ok());
+  for (const char* stages : {"64", "64:", "64:0", "8:9", "24:9", "64:9,", "64:9,64:9", "64:9,48:9",
+                             "x", "256:9,64:9,32:9", "64:9;", ",64:9"}) {
+    options.hip_stages = stages;
+    EXPECT_FALSE(ReadSettings(options).ok()) << stages;
+  }
 
   const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
     return Wrong([&](EngineOptions& changed) {
@@ -69,8 +96,9 @@ TEST(Settings, SelectionIsReadAndChecked) {
       change(changed);
     });
   };
-  EXPECT_EQ(Wrong([](EngineOptions& o) { o.selector = "best"; }),
-            "selector best: none, pages and quest are known");
+  EXPECT_EQ(
+      Wrong([](EngineOptions& o) { o.selector = "best"; }),
+      "selector best: there are none, pages, quest, oracle, oracle-heads, infllm, infinitehip");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = 0; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = kNoLimit; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_sink = -1; }), "");

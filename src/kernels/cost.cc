@@ -1,6 +1,7 @@
 #include "kernels/cost.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
@@ -32,6 +33,25 @@ int64_t KeyBytes(const PageFormat& format, const PageRun& run) {
   if (run.params == nullptr) return 2 * numbers * static_cast<int64_t>(DTypeBytes(format.dtype));
   return 2 * EncodedBytes(format.encoding, format.dtype, numbers) +
          run.count * ParamBytes(format) / format.page_slots;
+}
+
+// Keys that are read to choose without summaries: all, or two for each halving of a chunk.
+int64_t ScoredKeys(const SummaryFormat& summary, const SelectItem& item) {
+  const int64_t slots = summary.block_slots;
+  if (summary.kind == SummaryKind::kMasses) return item.keys.heads * item.keys.blocks * slots;
+  int64_t keys = 0;
+  int64_t survivors = item.budget.far_end - item.budget.far_begin;  // blocks
+  const auto add = [&](int64_t chunk, int64_t kept) {
+    const int64_t chunks = CeilDiv(survivors, chunk);
+    const auto halvings = std::bit_width(static_cast<uint64_t>(chunk * slots)) - 1;
+    keys += chunks * std::max<int64_t>(1, 2 * halvings);
+    survivors = std::min(survivors, kept * chunk);
+  };
+  for (const ChunkStage& stage : item.budget.stages) {
+    if (stage.blocks > 0) add(stage.blocks, stage.kept);
+  }
+  add(1, item.budget.far_blocks);
+  return item.keys.heads * keys;
 }
 
 }  // namespace
@@ -140,11 +160,17 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
     const int64_t blocks = item.keys.heads * item.keys.blocks;
     const int64_t left_out =
         item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
-    cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes()) +
-                  item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
+    cost.bytes += item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
                   item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
-    cost.flops += item.row_blocks() * PoolsOf(item.rows) * blocks * group *
-                  (4 * int64_t{format.head_dim} + 40);
+    if (summary.kept()) {
+      cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
+      cost.flops += item.row_blocks() * PoolsOf(item.rows) * blocks * group *
+                    (4 * int64_t{format.head_dim} + 40);
+    } else {
+      const int64_t keys = ScoredKeys(summary, item);
+      cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
+      cost.flops += keys * group * 2 * format.head_dim;
+    }
     if (!item.looks_twice()) continue;
     // Means, scales and sketches of the candidates.
     const SelectionBudget first = item.budget.OfCandidates();

@@ -7,6 +7,7 @@
 #ifndef HEADWAY_KERNELS_SELECTION_H_
 #define HEADWAY_KERNELS_SELECTION_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -20,11 +21,23 @@
 
 namespace headway {
 
-// What a summary says of the keys of a block, channel by channel.
+// How blocks are scored: by what a summary says of their keys, channel by channel, or without one
+// by the keys themselves, which are read where they lie. All but the first two in decode alone.
 enum class SummaryKind : uint8_t {
   kMoments,  // mean and variance: a score is q·mean + ½ Σ q²·variance
   kBoxes,    // least and greatest: a score is Σ max(q·least, q·greatest), an upper bound (Quest)
+  kPairs,    // two keys that stand for the others: a score is the mean of q·key (InfLLM)
+  kMasses,   // no summary: a score is log Σ exp(q·k) over all keys, which is the truth
+  kStages,   // no summary: keys that stand for chunks, in stages (InfiniteHiP; see ChunkStage)
 };
+constexpr bool HasSummaries(SummaryKind kind) {
+  return kind != SummaryKind::kMasses && kind != SummaryKind::kStages;
+}
+
+// Whether several rows may choose at once, and be turned before they are scored.
+constexpr bool TakesRows(SummaryKind kind) {
+  return kind == SummaryKind::kMoments || kind == SummaryKind::kBoxes;
+}
 
 // What a summary keeps beside that of each key, for a second look at the blocks that score best.
 enum class SketchKind : uint8_t {
@@ -40,10 +53,12 @@ enum class SketchKind : uint8_t {
 // head_dim], scales [blocks, 2], sketches [blocks, sketch_bytes].
 struct SummaryFormat {
   SummaryKind kind = SummaryKind::kMoments;
-  int block_slots = 0;  // 0: there are no summaries
+  int block_slots = 0;  // 0: nothing is selected
   SketchKind sketch = SketchKind::kNone;
 
-  bool kept() const { return block_slots > 0; }
+  constexpr bool selects() const { return block_slots > 0; }
+  // Whether there are summaries.
+  constexpr bool kept() const { return selects() && HasSummaries(kind); }
   bool sketched() const { return kept() && sketch != SketchKind::kNone; }
   int64_t code_bytes(int head_dim) const { return int64_t{2} * head_dim; }  // of a block
   static constexpr int64_t scale_bytes() { return 2 * sizeof(float); }      // of a block
@@ -63,7 +78,7 @@ constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summ
   constexpr int kWidest = 256;
   constexpr int kMaxGroup = 64;
   return format.head_dim > 0 && format.head_dim <= kWidest && group > 0 && group <= kMaxGroup &&
-         summary.kept() && format.page_slots % summary.block_slots == 0 &&
+         summary.selects() && format.page_slots % summary.block_slots == 0 &&
          (!summary.sketched() || (summary.kind == SummaryKind::kMoments &&
                                   summary.block_slots % 8 == 0 && summary.block_slots <= 64)) &&
          (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
@@ -128,6 +143,16 @@ enum class BudgetShare : uint8_t {
   kLayer,  // the heads together list heads × far_blocks, the best of all of them
 };
 
+// A stage of SummaryKind::kStages. The far blocks are cut into chunks from the first on, the last
+// one perhaps shorter; a key stands for a chunk (selection::KeyRange), and its largest product with
+// a query of the group is the chunk's score. The best chunks survive, of equals the first; those of
+// the next stage, which are smaller, lie in them.
+struct ChunkStage {
+  int64_t blocks = 0;  // of a chunk, a multiple of the next stage's; 0: there is no such stage
+  int64_t kept = 0;    // chunks, which hold far_blocks
+};
+inline constexpr int kChunkStages = 2;
+
 // What of the blocks is listed: all of [0, far_begin) and of [far_end, blocks), and the best of
 // those between.
 struct SelectionBudget {
@@ -138,6 +163,9 @@ struct SelectionBudget {
   // Far blocks of a head, on average, that the first look lists for a second one, which chooses
   // among them by their sketches. There is one look where these are not more than far_blocks.
   int64_t candidates = 0;
+  // Those before the last stage, whose chunks are single blocks: the best of them are listed, and
+  // where fewer survive, the first others, too. With BudgetShare::kHead.
+  std::array<ChunkStage, kChunkStages> stages = {};
 
   bool looks_twice() const {
     return far_blocks > 0 && far_blocks < far_end - far_begin && candidates > far_blocks;
@@ -260,13 +288,19 @@ constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64
          (all < most ? all : most) + SecondLookBytes(heads, group, candidates);
 }
 
+// What SummaryKind::kStages takes behind that: two lists of chunks, each of two blocks at least.
+constexpr int64_t StageScratchBytes(int heads, int64_t blocks) {
+  constexpr int64_t kLine = 256;
+  return 2 * RoundUp(heads * CeilDiv(blocks, 2) * int64_t{sizeof(int32_t)}, kLine);
+}
+
 class SelectionKernels {
  public:
   virtual ~SelectionKernels() = default;
   virtual void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                          std::span<const SummarizeItem> items) = 0;
-  // Scores blocks by their summaries and lists the best ones, in one look or two
-  // (selection_math.h). `scale` is AttentionParams::scale.
+  // Scores blocks by their summaries, in one look or two, or by their keys, and lists the best ones
+  // (selection_math.h, selection_key_math.h). `scale` is AttentionParams::scale.
   virtual void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                             int group, float scale, std::span<const SelectItem> items) = 0;
   // Attention without softcap and window: every listed key is seen.

@@ -79,6 +79,11 @@ constexpr float MomentScore(const QueryFactors& factors, float scale0, int32_t f
 constexpr float BoxScore(const QueryFactors& factors, float scale0, int32_t sum) {
   return factors.first * (scale0 * static_cast<float>(sum));
 }
+// `sum` is that of q's products with both keys; both rows have scale0. A half is exact wherever it
+// is multiplied.
+constexpr float PairScore(const QueryFactors& factors, float scale0, int32_t sum) {
+  return 0.5f * BoxScore(factors, scale0, sum);
+}
 
 // --- Sketches: of each key and channel one of four numbers, the block's mean and a distance from
 // it, which is near or far, on either side. Distances are codes of a byte for each channel, made of

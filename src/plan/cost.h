@@ -52,6 +52,7 @@ struct KeySelection {
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
   // device before others do.
   double sink = 0.0, recent = 0.0;
+  double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies
 };
 
 // What the model is, as far as time depends on it.

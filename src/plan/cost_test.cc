@@ -81,6 +81,13 @@ TEST(Cost, ADecodeThatSelectsReadsSummariesAndWhatItChooses) {
   const StepTime away = PredictDecode(Simple(), subject, run, {&length, 1});
   EXPECT_NEAR(away.seconds, kProducts + kHead + 10e6 / 1e12 + 400e3 / 1e10, 1e-9);
   EXPECT_NEAR(away.busy[static_cast<int>(CostLane::kHostToDevice)], 400e3 / 1e10, 1e-12);
+  // Keys that are scored themselves are read where they lie.
+  subject.selection.summary_bytes = 0.0;
+  subject.selection.key_bytes = 200.0;
+  EXPECT_NEAR(PredictDecode(Simple(), subject, {}, {&length, 1}).seconds,
+              kProducts + kHead + 200e6 / 1e12 + 400e3 / 1e12, 1e-9);
+  EXPECT_NEAR(PredictDecode(Simple(), subject, run, {&length, 1}).seconds,
+              kProducts + kHead + 200e6 / 1e10 + 400e3 / 1e10, 1e-9);
   // What a budget holds is read whole, and prefill always is.
   const int64_t few = 900;
   EXPECT_EQ(PredictDecode(Simple(), subject, run, {&few, 1}).seconds,

@@ -319,9 +319,16 @@ class Simulation {
   // once.
   void Select(double keys, double chosen) {
     const double sketches = static_cast<double>(entries_.size()) * subject_.selection.sketch_bytes;
-    const double bytes = shape_.kv_heads * (keys * subject_.selection.summary_bytes + sketches);
+    const double scored = keys * subject_.selection.key_bytes;
+    const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
+    const double bytes = shape_.kv_heads * (keys * subject_.selection.summary_bytes + sketches +
+                                            scored - scored_away);
     const double launches = sketches > 0.0 ? 10.0 : 5.0;
-    Device(&time_.attention, bytes / machine_.device_read + launches * machine_.launch_seconds);
+    const double scored_bus =
+        shape_.kv_heads * scored_away / std::max(machine_.host_to_device.Peak(), 1.0);
+    Busy(CostLane::kHostToDevice) += scored_bus;
+    Device(&time_.attention,
+           std::max(scored_bus, bytes / machine_.device_read) + launches * machine_.launch_seconds);
     const double away = ChosenAway(keys, chosen);
     const double bus = away * shape_.kv_heads * HeadBytes(subject_) /
                        std::max(machine_.host_to_device.Peak(), 1.0);

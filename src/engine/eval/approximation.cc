@@ -32,14 +32,23 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     all.push_back(heads);
   }
   if (options.selector != defaults.selector) {
-    all.push_back({"selection",
-                   {{"selector", options.selector},
-                    {"keys", options.sparse_keys},
-                    {"sink", options.sparse_sink},
-                    {"recent", options.sparse_recent},
-                    {"block", int64_t{options.sparse_block}},
-                    {"looks", int64_t{options.sparse_looks}},
-                    {"share", options.sparse_share}}});
+    Approximation selection{"selection",
+                            {{"selector", options.selector},
+                             {"keys", options.sparse_keys},
+                             {"sink", options.sparse_sink},
+                             {"recent", options.sparse_recent}}};
+    if (options.sparse_block > 0) {
+      selection.parameters.push_back({"block", int64_t{options.sparse_block}});
+    }
+    if (options.selector == "infinitehip") {
+      selection.parameters.push_back({"stages", options.hip_stages});
+      selection.parameters.push_back({"outer_keys", options.hip_outer_keys});
+    }
+    if (options.selector == "pages") {
+      selection.parameters.push_back({"looks", int64_t{options.sparse_looks}});
+    }
+    if (options.sparse_share > 0) selection.parameters.push_back({"share", options.sparse_share});
+    all.push_back(selection);
   }
   return all;
 }

@@ -22,6 +22,9 @@ struct EntryMemory {
     counts = RoundUp(shape.kv_heads * int64_t{sizeof(int32_t)}, kLine);
     scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
                                  bounds.candidates);
+    if (limits.selection.summary.kind == SummaryKind::kStages) {
+      scratch += StageScratchBytes(shape.kv_heads, bounds.blocks);
+    }
   }
   int64_t bytes() const { return lists + counts + scratch; }
 };
@@ -131,7 +134,8 @@ bool SelectionPath::FindSegments(int layer, int entry, std::span<const SlabRange
   for (const SlabRange& range : ranges) {
     if (range.slab.entry != entry || range.x) continue;
     const kv::SlabPlace place = context_.store.reads().PlaceOf(range.slab);
-    if (place.tier == Tier::kDisk || !place.summarised) continue;
+    const bool scored = place.summarised || !policy_.summary.kept();
+    if (place.tier == Tier::kDisk || !scored) continue;
     if (range.slab.group == 0) {
       segments_.push_back({range.slab.segment, 1, place.pages});
       continue;
@@ -157,7 +161,8 @@ bool SelectionPath::Choose(int layer, int entry) {
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
     choice.blocks += blocks;
   }
-  choice.budget = BudgetOf(policy_, SpansOf(choice), parts_.batch[entry].position);
+  choice.budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers), SpansOf(choice),
+                           parts_.batch[entry].position);
   const int64_t far = choice.budget.far_end - choice.budget.far_begin;
   if (choice.budget.far_blocks >= far) {
     spans_.resize(choice.first_span);

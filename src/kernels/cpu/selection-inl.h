@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/selection_key_math.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -25,6 +26,9 @@ using DI = hn::ScalableTag<int32_t>;
 using DU = hn::ScalableTag<uint32_t>;
 using V = hn::Vec<D>;
 
+using D4 = hn::Full128<int32_t>;
+using F4 = hn::Full128<float>;
+
 constexpr int kLanes = HWY_MAX_BYTES / sizeof(float);
 constexpr int kHeadDimMax = 256;  // of SelectionFits
 
@@ -34,6 +38,38 @@ HWY_INLINE V LoadKeys(const std::byte* row, int64_t index, int64_t dim) {
   const D d;
   return index + kLanes <= dim ? LoadF32<kDType>(d, row, index)
                                : LoadF32Tail<kDType>(d, row, index, dim - index);
+}
+
+static_assert(selection::kDotLanes % kLanes == 0);
+
+// As selection::SumOfLanes, over vectors that have kDotLanes lanes together.
+HWY_INLINE float SumOf(const V (&lanes)[selection::kDotLanes / kLanes]) {
+  const hn::Full256<float> d8;
+  const F4 d4;
+#if HWY_TARGET == HWY_AVX3
+  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
+#else
+  const auto eight = hn::Add(lanes[0], lanes[1]);
+#endif
+  alignas(16) float four[4];
+  hn::Store(hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight)), d4, four);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// The product of a query and a key, both padded with zeros to whole kDotLanes; the key is aligned.
+HWY_INLINE float Dot(const float* q, const float* key, int64_t padded_dim) {
+  const D d;
+  constexpr int kVectors = selection::kDotLanes / kLanes;
+  V lanes[kVectors];
+  for (V& sum : lanes) sum = hn::Zero(d);
+  for (int64_t i = 0; i < padded_dim; i += selection::kDotLanes) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t at = i + v * kLanes;
+      lanes[v] = hn::Add(lanes[v], hn::Mul(hn::LoadU(d, q + at), hn::Load(d, key + at)));
+    }
+  }
+  return SumOf(lanes);
 }
 
 using D16 = hn::ScalableTag<int16_t>;
@@ -50,9 +86,6 @@ HWY_INLINE V16 LoadCodes16(const std::byte* row, int64_t index, int64_t dim) {
   std::memcpy(padded, at, static_cast<size_t>(dim - index));
   return hn::PromoteTo(d, hn::Load(codes, padded));
 }
-
-using D4 = hn::Full128<int32_t>;
-using F4 = hn::Full128<float>;
 
 // The sums of the lanes of four vectors.
 HWY_INLINE hn::Vec<D4> SumsOf(const hn::Vec<DI> (&v)[4]) {

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/selection_choice.h"
+#include "kernels/cpu/selection_keys.h"
 #include "kernels/cpu/selection_ops.h"
 #include "kernels/cpu/selection_queries.h"
 #include "kernels/cpu/selection_sketch.h"
@@ -52,6 +53,7 @@ class Selection {
         keys_(item.keys),
         row_block_(row_block),
         rows_(std::min(kSelectRows, item.rows - row_block * kSelectRows)),
+        key_scores_(isa, call.format, call.summary.block_slots, item.keys),
         heads_(keys_.heads),
         pools_(PoolsOf(rows_)),
         queries_of_head_(group_ * pools_),
@@ -88,29 +90,17 @@ class Selection {
   }
 
   void Run() {
-    factors_.resize(static_cast<size_t>(all_queries_));
-    Over(pool_, all_queries_, parallel_, [&](int64_t row) {
-      factors_[static_cast<size_t>(row)] = CodeQuery(summary_.kind, RowsOf(row), format_.head_dim,
-                                                     scale_, queries_ + row * QueryCodes());
-    });
-    largest_.assign(static_cast<size_t>(all_queries_ * chunks_),
-                    -std::numeric_limits<float>::infinity());
-    Over(pool_, heads_ * chunks_, parallel_,
-         [&](int64_t i) { ScoreChunk(i / chunks_, i % chunks_); });
-    for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
-      std::transform(LargestOf(chunk), LargestOf(chunk) + all_queries_, LargestOf(0), LargestOf(0),
-                     [](float a, float b) { return std::max(a, b); });
+    summary_.kept() ? CodeQueries() : PadQueries();
+    if (summary_.kind == SummaryKind::kStages) {
+      Over(pool_, heads_, parallel_, [&](int64_t head) {
+        uint16_t* codes = codes_ + head * keys_.blocks;
+        key_scores_.Stages(head, item_.budget, codes);
+        item_.counts[head] = ListEntries(AllBlocks(), codes, {.least = 1, .equal = keys_.blocks},
+                                         item_.blocks + head * item_.capacity);
+      });
+      return;
     }
-    piece_sums_.assign(static_cast<size_t>(all_queries_ * pieces_), 0);
-    Over(pool_, all_queries_ * pieces_, parallel_,
-         [&](int64_t i) { WeighPiece(i / pieces_, i % pieces_); });
-    sums_.assign(static_cast<size_t>(all_queries_), 0.0f);
-    for (int64_t row = 0; row < all_queries_; ++row) {
-      const auto first = piece_sums_.begin() + row * pieces_;
-      sums_[static_cast<size_t>(row)] =
-          static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
-    }
-    Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
+    ScoreAndCode();
     if (!item_.looks_twice()) {
       const int64_t list = row_block_ * heads_;
       ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
@@ -153,8 +143,55 @@ class Selection {
   // [all queries]
   float* LargestOf(int64_t chunk) { return largest_.data() + chunk * all_queries_; }
 
+  void CodeQueries() {
+    factors_.resize(static_cast<size_t>(all_queries_));
+    Over(pool_, all_queries_, parallel_, [&](int64_t row) {
+      factors_[static_cast<size_t>(row)] = CodeQuery(summary_.kind, RowsOf(row), format_.head_dim,
+                                                     scale_, queries_ + row * QueryCodes());
+    });
+  }
+
+  // Keys are multiplied with queries as they are; a row takes as much as its codes.
+  void PadQueries() {
+    auto* queries = reinterpret_cast<float*>(queries_);
+    const int64_t padded = QueryRow(format_.head_dim);
+    for (int64_t row = 0; row < all_queries_; ++row) {
+      float* end = std::copy_n(RowsOf(row).q, format_.head_dim, queries + row * padded);
+      std::fill(end, queries + (row + 1) * padded, 0.0f);
+    }
+    key_scores_.SetQueries(queries, group_, scale_);
+  }
+
+  // Scores of all blocks, their shares, and the codes of what they are worth.
+  void ScoreAndCode() {
+    largest_.assign(static_cast<size_t>(all_queries_ * chunks_),
+                    -std::numeric_limits<float>::infinity());
+    Over(pool_, heads_ * chunks_, parallel_,
+         [&](int64_t i) { ScoreChunk(i / chunks_, i % chunks_); });
+    for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
+      std::transform(LargestOf(chunk), LargestOf(chunk) + all_queries_, LargestOf(0), LargestOf(0),
+                     [](float a, float b) { return std::max(a, b); });
+    }
+    piece_sums_.assign(static_cast<size_t>(all_queries_ * pieces_), 0);
+    Over(pool_, all_queries_ * pieces_, parallel_,
+         [&](int64_t i) { WeighPiece(i / pieces_, i % pieces_); });
+    sums_.assign(static_cast<size_t>(all_queries_), 0.0f);
+    for (int64_t row = 0; row < all_queries_; ++row) {
+      const auto first = piece_sums_.begin() + row * pieces_;
+      sums_[static_cast<size_t>(row)] =
+          static_cast<float>(std::accumulate(first, first + pieces_, uint64_t{0}));
+    }
+    Over(pool_, heads_, parallel_, [&](int64_t head) { CodeHead(head); });
+  }
+
   void ScoreChunk(int64_t head, int64_t chunk) {
     const int64_t end = std::min(keys_.blocks, (chunk + 1) * kChunk);
+    if (!summary_.kept()) {
+      const int64_t begin = chunk * kChunk;
+      key_scores_.Masses(head, begin, end, ScoresOf(head * group_) + begin, keys_.blocks,
+                         LargestOf(chunk) + head * group_);
+      return;
+    }
     for (int64_t block = chunk * kChunk; block < end;) {
       const std::byte* summary = SegmentOf(keys_, head, block).summary;
       const int64_t in_segment = block % keys_.segment_blocks;
@@ -216,6 +253,7 @@ class Selection {
   const BlockedKeys& keys_;
   const int64_t row_block_;
   const int64_t rows_;
+  KeyScores key_scores_;
   const int64_t heads_;
   const int64_t pools_;
   const int64_t queries_of_head_;  // [group, pools]
@@ -245,7 +283,7 @@ class Selection {
 
 void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  HEADWAY_CHECK(SelectionFits(format, summary, 1) && summary.kept());
   const SelectionOps& ops = SelectionOpsFor(isa);
   const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const SummarizeItem& item : items) {
@@ -288,6 +326,7 @@ void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
                   std::span<const SelectItem> items) {
   HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
   for (const SelectItem& item : items) {
+    HEADWAY_CHECK(TakesRows(call.summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       Selection(pool, isa, call, item, block).Run();
     }

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <type_traits>
+#include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
 
@@ -91,6 +94,50 @@ void Boxes(const std::byte* keys, int64_t row_bytes, int64_t dim, int slots, Row
   rows.first_size = rows.second_size = hn::GetLane(hn::MaxOfLanes(du, size));
 }
 
+template <DType kDType>
+void Pair(const std::byte* keys, int64_t row_bytes, int64_t dim, int slots, Rows& rows) {
+  const D d;
+  const DU du;
+  const V share = hn::Set(d, 1.0f / static_cast<float>(slots));
+  alignas(HWY_MAX_BYTES) float mean[kHeadDimMax] = {};
+  alignas(HWY_MAX_BYTES) float key[kHeadDimMax] = {};
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    V sum = hn::Zero(d);
+    for (int64_t slot = 0; slot < slots; ++slot) {
+      sum = hn::Add(sum, LoadKeys<kDType>(keys + slot * row_bytes, i, dim));
+    }
+    hn::Store(hn::Mul(sum, share), d, mean + i);
+  }
+  const auto load = [&](int64_t slot, float* row) HWY_ATTR {
+    for (int64_t i = 0; i < dim; i += kLanes) {
+      hn::Store(LoadKeys<kDType>(keys + slot * row_bytes, i, dim), d, row + i);
+    }
+  };
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float logits[2] = {kNone, kNone};  // of those that stand for the others so far
+  int64_t slots_of[2] = {0, 0};
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    load(slot, key);
+    const float dot = Dot(mean, key, RoundUp(dim, int64_t{selection::kDotLanes}));
+    const float logit = selection::LogitOf(dot, 1.0f);
+    if (logit > logits[0]) {
+      logits[1] = std::exchange(logits[0], logit);
+      slots_of[1] = std::exchange(slots_of[0], slot);
+    } else if (logit > logits[1]) {
+      logits[1] = logit;
+      slots_of[1] = slot;
+    }
+  }
+  load(slots_of[0], rows.first);
+  load(slots_of[1], rows.second);
+  auto size = hn::Zero(du);
+  for (int64_t i = 0; i < dim; i += kLanes) {
+    size = hn::Max(size, Sizes(hn::Load(d, rows.first + i)));
+    size = hn::Max(size, Sizes(hn::Load(d, rows.second + i)));
+  }
+  rows.first_size = rows.second_size = hn::GetLane(hn::MaxOfLanes(du, size));
+}
+
 // Returns the row's scale.
 template <class Code>
 float StoreCodes(const float* row, uint32_t size, float levels, int64_t dim, std::byte* to) {
@@ -121,14 +168,14 @@ void SummarizeAs(const PageFormat& format, SummaryKind kind, const std::byte* ke
   const int64_t dim = format.head_dim;
   const auto row_bytes = dim * static_cast<int64_t>(DTypeBytes(kDType));
   Rows rows;
-  if (kind == SummaryKind::kBoxes) {
-    Boxes<kDType>(keys, row_bytes, dim, slots, rows);
-    scales[1] = StoreCodes<int8_t>(rows.second, rows.second_size, selection::kSignedLevels, dim,
-                                   codes + dim);
-  } else {
+  if (kind == SummaryKind::kMoments) {
     Moments<kDType>(keys, row_bytes, dim, slots, rows);
     scales[1] = StoreCodes<uint8_t>(rows.second, rows.second_size, selection::kVarianceLevels, dim,
                                     codes + dim);
+  } else {
+    (kind == SummaryKind::kBoxes ? Boxes<kDType> : Pair<kDType>)(keys, row_bytes, dim, slots, rows);
+    scales[1] = StoreCodes<int8_t>(rows.second, rows.second_size, selection::kSignedLevels, dim,
+                                   codes + dim);
   }
   scales[0] = StoreCodes<int8_t>(rows.first, rows.first_size, selection::kSignedLevels, dim, codes);
 }
@@ -242,7 +289,7 @@ void ScoreAs(const ScoreTask& task) {
 }
 
 void Score(const ScoreTask& task) {
-  task.kind == SummaryKind::kBoxes ? ScoreAs<int8_t>(task) : ScoreAs<uint8_t>(task);
+  task.kind == SummaryKind::kMoments ? ScoreAs<uint8_t>(task) : ScoreAs<int8_t>(task);
 }
 
 // --- Shares and worth

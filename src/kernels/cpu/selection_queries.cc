@@ -68,6 +68,10 @@ selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int 
   }
   const float q_scale = CodeRow(
       head_dim, mean.data(), [&](int i, int32_t code) { codes[i] = static_cast<int16_t>(code); });
+  if (kind == SummaryKind::kPairs) {
+    std::copy_n(codes, head_dim, second);
+    return selection::MomentFactors(q_scale, 0.0f, 0.5f * scale);
+  }
   const float square_scale = CodeRow(head_dim, squares.data(), [&](int i, int32_t code) {
     second[i] = static_cast<int16_t>(code);
   });

@@ -20,7 +20,7 @@ struct PooledRows {
 };
 
 // Codes of a pooled query [2, QueryRow]: of moments those of q and of its squares, of boxes those
-// of q below zero and of q above.
+// of q below zero and of q above, of pairs those of q twice.
 selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int head_dim,
                                   float scale, int16_t* codes);
 

@@ -23,6 +23,14 @@ TEST_P(SelectionTest, AgreesWithTheDefinition) {
   }
 }
 
+TEST_P(SelectionTest, AgreesWithTheDefinitionOnOtherScores) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    const SelectionCase c = RandomOtherCase(random);
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
 TEST_P(SelectionTest, AgreesWithTheDefinitionWhenTurnedAndMoved) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);
@@ -43,7 +51,7 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRows) {
 TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     Random random(seed);
-    SelectionCase c = RandomSelectionCase(random);
+    SelectionCase c = seed % 2 == 0 ? RandomSelectionCase(random) : RandomOtherCase(random);
     c.format.head_dim = 2 * static_cast<int>(1 + random.Below(128));
     c.summary.block_slots = 1 << random.Below(4);
     c.group = 1 + static_cast<int>(random.Below(40));
@@ -52,6 +60,7 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
     c.budget.far_begin = random.Below(2);
     c.budget.far_end = std::max(c.budget.far_begin, c.budget.far_end);
     c.budget.far_blocks = random.Below(c.budget.far_end - c.budget.far_begin + 1);
+    for (ChunkStage& stage : c.budget.stages) stage.kept = c.budget.far_blocks;
     c.MayLookTwice(random);
     c.split = c.summary.block_slots * (1 + random.Below(9));
     ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();

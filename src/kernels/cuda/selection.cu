@@ -14,6 +14,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_by_keys.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_prefill.h"
 #include "kernels/cuda/selection_rows.h"
@@ -223,9 +224,12 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
   const int head_dim = shape.format.head_dim;
-  if (!TakesKeys(shape, keys) || !SummariesAligned(keys, head_dim, 8) || budget.far_begin < 0 ||
+  const bool aligned =
+      shape.summary.kept() ? SummariesAligned(keys, head_dim, 8) : PagesAligned(shape, keys);
+  if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
       budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
       !RowTurn::Takes(item.turn, head_dim) ||
+      (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
   }
@@ -251,6 +255,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   if (list.far_blocks == 0) {
     return ListAlike(stream, list, item, list.far_begin, list.far_end);
   }
+  if (!shape.summary.kept()) return SelectByKeys(stream, shape, item, list);
   if (item.rows != 1) return SelectRows(stream, shape, item);
 
   ScoreWork score = {};

@@ -146,7 +146,7 @@ struct ScoreWork {
   BlockTable table;
 };
 // Scores of all blocks, and the largest of each tile; `tiles` says how many there are. Clears what
-// the steps behind add to. Codes are read 16 bytes at a time where `wide` says so.
+// the steps behind add to (ClearSums). Codes are read 16 bytes at a time where `wide` says so.
 enum class CodeLoads : uint8_t { kBytes8, kBytes16 };
 cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles);

@@ -15,6 +15,18 @@ namespace headway::cuda {
 
 inline constexpr int kProductQueries = 8;
 
+__device__ inline float LoadQ(const QueryWork& work, int64_t index) {
+  switch (static_cast<DType>(work.q_dtype)) {
+    case DType::kBF16:
+      return AsFloat(static_cast<const __nv_bfloat16*>(work.q)[index]);
+    case DType::kF16:
+      return AsFloat(static_cast<const __half*>(work.q)[index]);
+    case DType::kF32:
+      break;
+  }
+  return static_cast<const float*>(work.q)[index];
+}
+
 // Codes of the queries of a KV head, cut into bytes.
 template <int kDim>
 struct QueryCodes {
@@ -60,6 +72,9 @@ struct QueryCodes {
         Set(1, query, channel,
             square_scale.scale == 0.0f ? 0
                                        : selection::Nearest(q[i] * q[i] * square_scale.inverse));
+      } else if constexpr (kKind == SummaryKind::kPairs) {
+        Set(0, query, channel, code);
+        Set(1, query, channel, code);
       } else {
         // max(q·least, q·greatest) is q·least of a negative q, and q·greatest of any other.
         Set(0, query, channel, min(code, 0));
@@ -69,19 +84,6 @@ struct QueryCodes {
     if (lane == 0) {
       factors[query] = selection::MomentFactors(scale.scale, square_scale.scale, work.scale);
     }
-  }
-
- private:
-  __device__ static float LoadQ(const QueryWork& work, int64_t index) {
-    switch (static_cast<DType>(work.q_dtype)) {
-      case DType::kBF16:
-        return AsFloat(static_cast<const __nv_bfloat16*>(work.q)[index]);
-      case DType::kF16:
-        return AsFloat(static_cast<const __half*>(work.q)[index]);
-      case DType::kF32:
-        break;
-    }
-    return static_cast<const float*>(work.q)[index];
   }
 };
 

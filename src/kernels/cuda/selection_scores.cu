@@ -153,6 +153,8 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
       float score;
       if constexpr (kKind == SummaryKind::kMoments) {
         score = selection::MomentScore(factors[i % 2], scale.x, first[i], scale.y, second[i]);
+      } else if constexpr (kKind == SummaryKind::kPairs) {
+        score = selection::PairScore(factors[i % 2], scale.x, first[i] + second[i]);
       } else {
         score = selection::BoxScore(factors[i % 2], scale.x, first[i] + second[i]);
       }
@@ -193,13 +195,20 @@ cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles) {
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(work.heads),
                   static_cast<unsigned>(CeilDiv(work.group, kProductQueries)));
-  if (kind == SummaryKind::kMoments) {
-    return loads == CodeLoads::kBytes16
-               ? LaunchScores<SummaryKind::kMoments, 16>(stream, work, grid)
-               : LaunchScores<SummaryKind::kMoments, 8>(stream, work, grid);
+  const bool wide = loads == CodeLoads::kBytes16;
+  switch (kind) {
+    case SummaryKind::kMoments:
+      return wide ? LaunchScores<SummaryKind::kMoments, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kMoments, 8>(stream, work, grid);
+    case SummaryKind::kBoxes:
+      return wide ? LaunchScores<SummaryKind::kBoxes, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kBoxes, 8>(stream, work, grid);
+    case SummaryKind::kPairs:
+      return wide ? LaunchScores<SummaryKind::kPairs, 16>(stream, work, grid)
+                  : LaunchScores<SummaryKind::kPairs, 8>(stream, work, grid);
+    default:
+      return cudaErrorInvalidValue;
   }
-  return loads == CodeLoads::kBytes16 ? LaunchScores<SummaryKind::kBoxes, 16>(stream, work, grid)
-                                      : LaunchScores<SummaryKind::kBoxes, 8>(stream, work, grid);
 }
 
 }  // namespace headway::cuda

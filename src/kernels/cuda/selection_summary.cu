@@ -14,6 +14,7 @@
 #include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/selection_key_math.h"
 #include "kernels/selection_math.h"
 
 // Compiled without contraction of products and sums, as the definition is.
@@ -96,6 +97,65 @@ struct ChannelSketch {
   }
 };
 
+// The sum over a warp's pairs of channels, in every lane, as selection::SumOfLanes has it.
+template <int kPairs>
+__device__ float SumOfProducts(const float2 (&products)[kPairs]) {
+  constexpr int kRun = selection::kDotLanes / 2;  // lanes of as many neighbouring channels
+  const int in_run = static_cast<int>(threadIdx.x) % kRun;
+  float low = 0.0f;
+  float high = 0.0f;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+    for (int run = 0; run < kWarp; run += kRun) {
+      low += __shfl_sync(kAllLanes, products[pair].x, run + in_run);
+      high += __shfl_sync(kAllLanes, products[pair].y, run + in_run);
+    }
+  }
+#pragma unroll
+  for (int apart = kRun / 2; apart > 0; apart /= 2) {
+    low += __shfl_xor_sync(kAllLanes, low, apart);
+    high += __shfl_xor_sync(kAllLanes, high, apart);
+  }
+  return low + high;
+}
+
+// The two keys that stand for a block's, whose mean is in the first row.
+template <typename Element, int kPairs>
+__device__ void TakePair(const SummaryWork& work, const KeyRows<Element>& keys,
+                         float2 (&rows)[2][kPairs]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto load = [&](int slot, int pair) {
+    const int channel = (lane + pair * kWarp) * 2;
+    return channel < work.head_dim ? keys.Load(work, slot, channel) : make_float2(0.0f, 0.0f);
+  };
+  float logits[2] = {-INFINITY, -INFINITY};
+  int slots[2] = {0, 0};
+  for (int slot = 0; slot < work.block_slots; ++slot) {
+    float2 products[kPairs];
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float2 key = load(slot, pair);
+      products[pair] = make_float2(rows[0][pair].x * key.x, rows[0][pair].y * key.y);
+    }
+    const float logit = selection::LogitOf(SumOfProducts(products), 1.0f);
+    if (logit > logits[0]) {
+      logits[1] = logits[0];
+      slots[1] = slots[0];
+      logits[0] = logit;
+      slots[0] = slot;
+    } else if (logit > logits[1]) {
+      logits[1] = logit;
+      slots[1] = slot;
+    }
+  }
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    rows[0][pair] = load(slots[0], pair);
+    rows[1][pair] = load(slots[1], pair);
+  }
+}
+
 template <SummaryKind kKind, DType kDType, int kPairs>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
     Summaries(const __grid_constant__ SummaryWork work) {
@@ -121,8 +181,8 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 
   float2 rows[2][kPairs] = {};
   uint32_t largest[2] = {};
-  if constexpr (kKind == SummaryKind::kMoments) {
-    const float part = 1.0f / static_cast<float>(work.block_slots);
+  const float part = 1.0f / static_cast<float>(work.block_slots);
+  if constexpr (kKind != SummaryKind::kBoxes) {
     each([&](int pair, float2 x) {
       rows[0][pair].x += x.x;
       rows[0][pair].y += x.y;
@@ -132,6 +192,8 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
       rows[0][pair].x *= part;
       rows[0][pair].y *= part;
     }
+  }
+  if constexpr (kKind == SummaryKind::kMoments) {
     each([&](int pair, float2 x) {
       const float2 off = {x.x - rows[0][pair].x, x.y - rows[0][pair].y};
       rows[1][pair].x += off.x * off.x;
@@ -144,6 +206,13 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
       largest[0] = Larger(largest[0], rows[0][pair]);
       largest[1] = Larger(largest[1], rows[1][pair]);
     }
+  } else if constexpr (kKind == SummaryKind::kPairs) {
+    TakePair(work, keys, rows);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      largest[0] = Larger(Larger(largest[0], rows[0][pair]), rows[1][pair]);
+    }
+    largest[1] = largest[0];
   } else {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
 #pragma unroll
@@ -270,9 +339,16 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
   const dim3 grid(static_cast<unsigned>(CeilDiv(blocks, kSummaryWarps)),
                   static_cast<unsigned>(item.heads));
   const cudaError_t error = WithDType(format.dtype, [&](auto dtype) {
-    return summary.kind == SummaryKind::kMoments
-               ? Launch<SummaryKind::kMoments, dtype.kValue>(stream, work, grid)
-               : Launch<SummaryKind::kBoxes, dtype.kValue>(stream, work, grid);
+    switch (summary.kind) {
+      case SummaryKind::kMoments:
+        return Launch<SummaryKind::kMoments, dtype.kValue>(stream, work, grid);
+      case SummaryKind::kBoxes:
+        return Launch<SummaryKind::kBoxes, dtype.kValue>(stream, work, grid);
+      case SummaryKind::kPairs:
+        return Launch<SummaryKind::kPairs, dtype.kValue>(stream, work, grid);
+      default:
+        return cudaErrorInvalidValue;
+    }
   });
   if (error != cudaSuccess || !summary.sketched()) return error;
   return WithDType(format.dtype, [&](auto dtype) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -145,6 +146,16 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinition) {
   }
 }
 
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) {
+  for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomOtherCase(random);
+    c.activation = c.format.dtype;
+    if (seed % 3 == 0) c.group = 16 - static_cast<int>(random.Below(12));
+    Check(c, seed);
+  }
+}
+
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionForAllGroupsAndHeadSizes) {
   uint64_t seed = 200;
   for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16}) {
@@ -259,12 +270,52 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
   }
 }
 
+// More chunks than a block of threads has threads, and segments than a launch has places for; some
+// keys are 0, so that scores are equal.
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyKeys) {
+  struct Choice {
+    SummaryKind kind;
+    BudgetShare share;
+    std::array<ChunkStage, kChunkStages> stages;
+  };
+  for (const Choice& choice :
+       {Choice{SummaryKind::kMasses, BudgetShare::kLayer, {}},
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {}},
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{4, 1500}}}},
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{28, 90}, {4, 400}}}}}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
+    c.summary = {.kind = choice.kind, .block_slots = 8};
+    c.heads = 3;
+    c.group_heads = 2;
+    c.group = 2;
+    c.segment_pages = 2;
+    c.pages = 1003;  // 8,024 blocks, 1,004 segments
+    c.budget = {.far_begin = 3,
+                .far_end = c.blocks() - 5,
+                .far_blocks = 1400,
+                .share = choice.share,
+                .stages = choice.stages};
+    c.split = 128;
+    c.scale = 0.25f;
+    c.activation = DType::kBF16;
+    Check(c, 450);
+  }
+}
+
 // Equal codes are taken by head, then by block: all keys are 0.
 TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
-  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+  struct Choice {
+    SummaryKind kind;
+    BudgetShare share;
+  };
+  for (const auto& [kind, share] : {Choice{SummaryKind::kMoments, BudgetShare::kHead},
+                                    Choice{SummaryKind::kMoments, BudgetShare::kLayer},
+                                    Choice{SummaryKind::kMasses, BudgetShare::kLayer},
+                                    Choice{SummaryKind::kStages, BudgetShare::kHead}}) {
     SelectionCase c;
     c.format = {.dtype = DType::kF16, .page_slots = 64, .head_dim = 64};
-    c.summary.block_slots = 16;
+    c.summary = {.kind = kind, .block_slots = 16};
     c.heads = 4;
     c.group_heads = 3;
     c.group = 4;

@@ -9,7 +9,9 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/ref/ref_selection_keys.h"
 #include "kernels/ref/ref_selection_parts.h"
+#include "kernels/selection_key_math.h"
 #include "kernels/selection_math.h"
 
 namespace headway::ref {
@@ -37,14 +39,20 @@ struct Summary {
   CodedRow second;
 };
 
-Summary MomentsOf(const std::vector<std::vector<float>>& keys) {
-  const size_t dim = keys.front().size();
-  const float share = 1.0f / static_cast<float>(keys.size());
-  std::vector<float> mean(dim, 0.0f);
-  std::vector<float> variance(dim, 0.0f);
-  for (size_t i = 0; i < dim; ++i) {
+std::vector<float> MeanOf(const std::vector<std::vector<float>>& keys) {
+  std::vector<float> mean(keys.front().size(), 0.0f);
+  for (size_t i = 0; i < mean.size(); ++i) {
     for (const std::vector<float>& key : keys) mean[i] += key[i];
-    mean[i] *= share;
+    mean[i] *= 1.0f / static_cast<float>(keys.size());
+  }
+  return mean;
+}
+
+Summary MomentsOf(const std::vector<std::vector<float>>& keys) {
+  const float share = 1.0f / static_cast<float>(keys.size());
+  const std::vector<float> mean = MeanOf(keys);
+  std::vector<float> variance(mean.size(), 0.0f);
+  for (size_t i = 0; i < mean.size(); ++i) {
     for (const std::vector<float>& key : keys) {
       const float off = key[i] - mean[i];
       variance[i] += off * off;
@@ -69,6 +77,27 @@ Summary BoxOf(const std::vector<std::vector<float>>& keys) {
   }
   return {Coded(least, largest, math::kSignedLevels),
           Coded(greatest, largest, math::kSignedLevels)};
+}
+
+Summary PairOf(const std::vector<std::vector<float>>& keys) {
+  const std::vector<float> mean = MeanOf(keys);
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return math::LogitOf(Dot(mean.data(), keys[a]), 1.0f) >
+           math::LogitOf(Dot(mean.data(), keys[b]), 1.0f);
+  });
+  const std::vector<float>& first = keys[order[0]];
+  const std::vector<float>& second = keys[order[keys.size() > 1 ? 1 : 0]];
+  const float largest = std::bit_cast<float>(
+      std::max(math::SizeBits(LargestOf(first)), math::SizeBits(LargestOf(second))));
+  return {Coded(first, largest, math::kSignedLevels), Coded(second, largest, math::kSignedLevels)};
+}
+
+Summary SummaryOf(SummaryKind kind, const std::vector<std::vector<float>>& keys) {
+  return kind == SummaryKind::kBoxes   ? BoxOf(keys)
+         : kind == SummaryKind::kPairs ? PairOf(keys)
+                                       : MomentsOf(keys);
 }
 
 // Which way the angles of a table turn a row.
@@ -176,15 +205,22 @@ float ScoreOf(const SummaryFormat& summary, const BlockedKeys& keys, const Coded
     const int32_t q = query.q.codes[static_cast<size_t>(i)];
     if (summary.kind == SummaryKind::kBoxes) {
       first += std::max(q * row0[i], q * row0[dim + i]);
+    } else if (summary.kind == SummaryKind::kPairs) {
+      first += q * row0[i] + q * row0[dim + i];
     } else {
       first += q * row0[i];
       second += query.squares.codes[static_cast<size_t>(i)] *
                 reinterpret_cast<const uint8_t*>(codes)[dim + i];
     }
   }
-  return summary.kind == SummaryKind::kBoxes
-             ? math::BoxScore(query.factors, scales[0], first)
-             : math::MomentScore(query.factors, scales[0], first, scales[1], second);
+  switch (summary.kind) {
+    case SummaryKind::kBoxes:
+      return math::BoxScore(query.factors, scales[0], first);
+    case SummaryKind::kPairs:
+      return math::PairScore(query.factors, scales[0], first);
+    default:
+      return math::MomentScore(query.factors, scales[0], first, scales[1], second);
+  }
 }
 
 // Raises each block's share for a query head to that for one of its pooled queries.
@@ -222,7 +258,7 @@ void Choose(std::vector<Candidate>& candidates, int64_t count, Lists& lists) {
 }
 
 // Of each head's blocks those that are near, and the best of the far ones.
-Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Worths& worths) {
+Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Codes& codes) {
   Lists lists(blocks.size());
   std::vector<Candidate> candidates;
   for (size_t head = 0; head < blocks.size(); ++head) {
@@ -231,7 +267,7 @@ Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Worths&
       if (block < budget.far_begin || block >= budget.far_end) {
         lists[head].push_back(block);
       } else {
-        candidates.push_back({math::WorthCode(worths[head][i]), head, block});
+        candidates.push_back({codes[head][i], head, block});
       }
     }
     if (budget.share == BudgetShare::kHead) {
@@ -244,6 +280,10 @@ Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Worths&
   return lists;
 }
 
+KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
+  return {call.format, call.summary.block_slots, call.group, call.scale, item};
+}
+
 // The worth of all blocks of a KV head to block `row_block` of the rows.
 std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
                            int64_t head) {
@@ -253,7 +293,8 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
   for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
     std::vector<float> shares(worth.size(), 0.0f);
-    for (int64_t row = begin; row < end; row += kPoolRows) {
+    if (!call.summary.kept()) RaiseShares(MassScores(OfKeys(call, item), q_head), shares);
+    for (int64_t row = begin; call.summary.kept() && row < end; row += kPoolRows) {
       const Pool pool = {row, std::min(end, row + kPoolRows)};
       const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
       std::vector<float> scores;
@@ -267,21 +308,30 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
   return worth;
 }
 
+std::vector<uint32_t> CodesOf(const std::vector<float>& worths) {
+  std::vector<uint32_t> codes;
+  for (const float worth : worths) codes.push_back(math::WorthCode(worth));
+  return codes;
+}
+
 void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
   std::vector<int32_t> all(static_cast<size_t>(keys.blocks));
   std::iota(all.begin(), all.end(), 0);
   Lists lists(static_cast<size_t>(keys.heads), all);
-  Worths worths;
+  Codes codes;
   for (int64_t head = 0; head < keys.heads; ++head) {
-    worths.push_back(WorthOf(call, item, row_block, head));
+    codes.push_back(call.summary.kind == SummaryKind::kStages
+                        ? StageCodes(OfKeys(call, item), head)
+                        : CodesOf(WorthOf(call, item, row_block, head)));
   }
   if (item.looks_twice()) {
     HEADWAY_CHECK(call.summary.sketched());
-    lists = ListBest(item.budget.OfCandidates(), lists, worths);
-    worths = SecondLook(call, item, lists);
+    lists = ListBest(item.budget.OfCandidates(), lists, codes);
+    const Worths worths = SecondLook(call, item, lists);
+    std::transform(worths.begin(), worths.end(), codes.begin(), CodesOf);
   }
-  lists = ListBest(item.budget, lists, worths);
+  lists = ListBest(item.budget, lists, codes);
   for (int64_t head = 0; head < keys.heads; ++head) {
     const std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
     const int64_t at = row_block * keys.heads + head;
@@ -294,7 +344,7 @@ void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block)
 
 void Summarize(const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
-  HEADWAY_CHECK(SelectionFits(format, summary, 1));
+  HEADWAY_CHECK(SelectionFits(format, summary, 1) && summary.kept());
   for (const SummarizeItem& item : items) {
     HEADWAY_CHECK(item.keys.params == nullptr);
     HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&
@@ -305,8 +355,7 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
         std::byte* codes = item.codes + head * item.codes_head_stride +
                            block * summary.code_bytes(format.head_dim);
         float* scales = item.scales + head * item.scales_head_stride + 2 * block;
-        StoreSummary(summary.kind == SummaryKind::kBoxes ? BoxOf(keys) : MomentsOf(keys), codes,
-                     scales);
+        StoreSummary(SummaryOf(summary.kind, keys), codes, scales);
         if (!summary.sketched()) continue;
         MakeSketch(summary, keys, codes, scales,
                    item.sketch + head * item.sketch_head_stride +
@@ -321,6 +370,7 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
   HEADWAY_CHECK(SelectionFits(format, summary, group));
   for (const SelectItem& item : items) {
     const SelectionBudget& budget = item.budget;
+    HEADWAY_CHECK(TakesRows(summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
     HEADWAY_CHECK(item.capacity >= budget.Capacity(item.keys.blocks, item.keys.heads));

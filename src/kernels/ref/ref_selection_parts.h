@@ -46,8 +46,9 @@ struct SelectCall {
   float scale;
 };
 
-// A number for each block that a head lists.
+// A number for each block that a head lists, and its code: a larger one is chosen first.
 using Worths = std::vector<std::vector<float>>;
+using Codes = std::vector<std::vector<uint32_t>>;
 using Lists = std::vector<std::vector<int32_t>>;
 
 // The sketch of a block whose codes and scales are given: `keys` are those of its slots.

@@ -51,7 +51,7 @@ const std::vector<std::byte>& SelectionProblem::Expected() {
   expected_ = working;
   const SelectionMemory memory = {pages.data(), expected_.data()};
   const std::vector<SegmentPlace> segments = Segments(memory);
-  ref::Summarize(plain_format_, spec.summary, SummarizeItems(memory));
+  if (spec.summary.kept()) ref::Summarize(plain_format_, spec.summary, SummarizeItems(memory));
   const SelectItem select = Select(memory, segments, DType::kF32);
   ref::SelectBlocks(spec.format, spec.summary, spec.group, spec.scale, {&select, 1});
   const AttendBlocksItem attend = Attend(memory, segments, DType::kF32);
@@ -236,7 +236,9 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
   plain.encoding = Encoding::kNone;
   const SelectionMemory memory = {host.Put(problem.pages), host.Put(problem.working)};
   const std::vector<SegmentPlace> segments = problem.Segments(memory);
-  kernels.Summarize(stream, plain, c.summary, problem.SummarizeItems(memory));
+  if (c.summary.kept()) {
+    kernels.Summarize(stream, plain, c.summary, problem.SummarizeItems(memory));
+  }
   const DType activation = kernels.ActivationDType(c.activation);
   const SelectItem select = problem.Select(memory, segments, activation);
   kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&select, 1});

@@ -41,90 +41,6 @@ class SelectionProblem::Arena {
   int64_t end_ = 0;
 };
 
-std::string SelectionCase::Name() const {
-  std::string name = std::string(DTypeName(format.dtype)) + " " + EncodingName(format.encoding) +
-                     (summary.kind == SummaryKind::kBoxes ? " boxes" : " moments") +
-                     (summary.sketched() ? " sketched" : "") +
-                     (budget.share == BudgetShare::kHead ? " by head" : " by layer");
-  const auto add = [&](const char* what, auto value) {
-    name += std::string(" ") + what + " " + std::to_string(value);
-  };
-  add("dim", format.head_dim);
-  add("page", format.page_slots);
-  add("block", summary.block_slots);
-  add("heads", heads);
-  add("of groups", group_heads);
-  add("group", group);
-  add("segment", segment_pages);
-  add("pages", pages);
-  add("far from", budget.far_begin);
-  add("to", budget.far_end);
-  if (budget.looks_twice()) add("candidates", budget.candidates);
-  add("choose", budget.far_blocks);
-  add("split", split);
-  add("scale", scale);
-  name += " keys " + std::to_string(std::log2(key_size));
-  add("rows", rows);
-  add("turn", turn_dim);
-  add("move", move_dim);
-  if (merge) name += " merge";
-  if (bad_numbers) name += " bad numbers";
-  return name;
-}
-
-void SelectionCase::MayLookTwice(Random& random) {
-  summary.sketch = Pick(random, {SketchKind::kNone, SketchKind::kTwoBits});
-  if (!SelectionFits(format, summary, group)) summary.sketch = SketchKind::kNone;
-  budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
-  if (!summary.sketched()) budget.candidates = 0;
-}
-
-SelectionCase RandomSelectionCase(Random& random) {
-  SelectionCase c;
-  c.format.dtype = Pick(random, {DType::kF32, DType::kF16, DType::kBF16});
-  c.format.page_slots = Pick(random, {16, 32, 64, 64});
-  c.format.head_dim = Pick(random, {8, 16, 24, 32, 64, 64, 80, 96, 128, 128, 192, 256});
-  c.format.encoding = Pick(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
-                                    Encoding::kFp8E4M3, Encoding::kInt4});
-  c.summary.kind = Pick(random, {SummaryKind::kMoments, SummaryKind::kBoxes});
-  c.summary.block_slots = Pick(random, {8, 16, 16, 16});
-  if (random.Below(8) == 0) c.summary.block_slots = c.format.page_slots;
-  c.heads = 1 + static_cast<int>(random.Below(5));
-  c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
-  c.group = 1 + static_cast<int>(random.Below(8));
-  c.segment_pages = 1 + static_cast<int>(random.Below(5));
-  c.pages = random.Below(random.Below(3) == 0 ? 40 : 12);
-  const int64_t blocks = c.blocks();
-  c.budget.far_begin = random.Below(std::min<int64_t>(blocks, 4) + 1);
-  c.budget.far_end = std::max(c.budget.far_begin, blocks - random.Below(6));
-  const int64_t far = c.budget.far_end - c.budget.far_begin;
-  c.budget.far_blocks = Pick<int64_t>(random, {0, far, far / 2, far / 4, random.Below(far + 1)});
-  c.budget.share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer});
-  c.MayLookTwice(random);
-  c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
-  c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
-  c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
-  c.bad_numbers = random.Below(4) == 0;
-  return c;
-}
-
-SelectionCase RandomMovedCase(Random& random) {
-  SelectionCase c = RandomSelectionCase(random);
-  const auto dim = [&] { return 2 * (1 + static_cast<int>(random.Below(c.format.head_dim / 2))); };
-  const auto all = [&] { return Pick(random, {c.format.head_dim, c.format.head_dim, dim()}); };
-  if (random.Below(4) != 0) c.turn_dim = all();
-  if (random.Below(4) != 0) c.move_dim = all();
-  return c;
-}
-
-SelectionCase RandomPrefillCase(Random& random) {
-  SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
-  c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
-  c.split = 0;
-  c.merge = random.Below(2) == 0;
-  return c;
-}
-
 SelectionProblem::SelectionProblem(const SelectionCase& c, Random& random, Random& places)
     : spec(c), plain_format_(c.format) {
   HEADWAY_CHECK(SelectionFits(c.format, c.summary, c.group));
@@ -217,6 +133,9 @@ void SelectionProblem::LayOut(Random& places) {
                                  : 0;
   scratch_bytes_ = SelectScratchBytes(spec.heads, spec.group, spec.blocks(),
                                       static_cast<int64_t>(segments), spec.rows, candidates);
+  if (spec.summary.kind == SummaryKind::kStages) {
+    scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
+  }
   scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
   working = in_working.Poisoned();
 }
@@ -399,7 +318,8 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
 std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memory) const {
   std::vector<SegmentPlace> segments;
   for (size_t i = 0; i < summaries_.size(); ++i) {
-    segments.push_back({memory.pages + slabs()[i], memory.working + summaries_[i],
+    segments.push_back({memory.pages + slabs()[i],
+                        spec.summary.kept() ? memory.working + summaries_[i] : nullptr,
                         positions_[i % static_cast<size_t>(group_segments())]});
   }
   return segments;

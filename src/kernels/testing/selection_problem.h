@@ -49,6 +49,8 @@ struct SelectionCase {
 SelectionCase RandomSelectionCase(Random& random);
 // The same with summaries and queries that are turned, and blocks that are moved.
 SelectionCase RandomMovedCase(Random& random);
+// Scores that are there for comparison, in decode alone: pairs of keys, or all keys, or stages.
+SelectionCase RandomOtherCase(Random& random);
 // Queries of a prefill, turned and moved or not.
 SelectionCase RandomPrefillCase(Random& random);
 

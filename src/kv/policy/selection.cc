@@ -1,6 +1,7 @@
 #include "kv/policy/selection.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 
@@ -8,6 +9,31 @@ namespace headway::kv {
 
 int64_t SelectionPolicy::KeysAt(int64_t length) const {
   return std::max(keys, static_cast<int64_t>(growth * static_cast<double>(length)));
+}
+
+SelectionPolicy SelectionPolicy::InLayer(int layer, int layers) const {
+  SelectionPolicy policy = *this;
+  policy.outer_keys = 0;
+  if (outer_keys > 0 && (layer < kOuterLayers || layer + 1 == layers)) policy.keys = outer_keys;
+  return policy;
+}
+
+double SelectionPolicy::MeanKeys(int layers, int64_t length) const {
+  int64_t sum = 0;
+  for (int layer = 0; layer < layers; ++layer) sum += InLayer(layer, layers).KeysAt(length);
+  return static_cast<double>(sum) / layers;
+}
+
+double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
+  if (summary.kept()) {
+    return static_cast<double>(summary.code_bytes(page.head_dim) + SummaryFormat::scale_bytes()) /
+           summary.block_slots;
+  }
+  const double key = static_cast<double>(page.closed_bytes()) / page.page_slots;
+  if (summary.kind == SummaryKind::kMasses) return key;
+  // Two keys for each halving of a chunk of the first stage; the others look at few.
+  const int64_t chunk = stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots;
+  return key * 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
 }
 
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
@@ -28,6 +54,12 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
       std::min(CeilDiv(policy.KeysAt(length), slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
   budget.candidates = CeilDiv(policy.CandidatesAt(length), slots);
+  for (size_t i = 0; i < policy.stages.size(); ++i) {
+    const SelectionPolicy::Stage& stage = policy.stages[i];
+    if (stage.chunk == 0) continue;
+    budget.stages[i] = {stage.chunk / slots,
+                        CeilDiv(std::max(stage.keys, policy.keys), stage.chunk)};
+  }
   return budget;
 }
 
@@ -41,7 +73,7 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   const auto with = [&](int64_t keys) {
     return std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
   };
-  bounds.capacity = with(policy.KeysAt(length));
+  bounds.capacity = with(std::max(policy.KeysAt(length), policy.outer_keys));
   if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
   return bounds;
 }

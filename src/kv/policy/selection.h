@@ -3,6 +3,7 @@
 #ifndef HEADWAY_KV_POLICY_SELECTION_H_
 #define HEADWAY_KV_POLICY_SELECTION_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -20,14 +21,29 @@ struct SelectionPolicy {
   double growth = 0.0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
+  // Of SummaryKind::kStages: the stages before the last, and `keys` of the outer layers, which are
+  // the first kOuterLayers and the last one; 0: all layers read as many.
+  struct Stage {
+    int64_t chunk = 0;  // keys
+    int64_t keys = 0;   // of the chunks that survive
+  };
+  std::array<Stage, kChunkStages> stages = {};
+  int64_t outer_keys = 0;
 
-  bool selects() const { return summary.kept(); }
+  bool selects() const { return summary.selects(); }
   bool looks_twice() const { return breadth > 1; }
+  // What holds in a layer of so many.
+  static constexpr int kOuterLayers = 4;
+  SelectionPolicy InLayer(int layer, int layers) const;
   // Of a sequence of `length` tokens.
   int64_t KeysAt(int64_t length) const;
   int64_t CandidatesAt(int64_t length) const {
     return looks_twice() ? breadth * KeysAt(length) : 0;
   }
+  // KeysAt, on average over the layers.
+  double MeanKeys(int layers, int64_t length) const;
+  // What scoring reads of a key and head on average: its block's summary, or keys themselves.
+  double ScoredBytes(const PageFormat& page) const;
 };
 
 // Neighbouring blocks of a sequence.

@@ -71,6 +71,29 @@ TEST(SelectionPolicyTest, GapsKeepPositions) {
   EXPECT_EQ(budget.far_end, 16 + (1031 - 256 - 512) / 16);
 }
 
+TEST(SelectionPolicyTest, OuterLayersAndStagesHaveTheirOwnKeys) {
+  SelectionPolicy policy = PolicyOf(2048, 0, 1);
+  EXPECT_EQ(policy.MeanKeys(6, 1 << 20), 2048.0);
+  policy.summary = {SummaryKind::kStages, 8};
+  policy.outer_keys = 4096;
+  policy.stages = {{{256, 32768}, {32, 3000}}};
+  for (const int layer : {0, 3, 5}) EXPECT_EQ(policy.InLayer(layer, 6).keys, 4096);
+  EXPECT_EQ(policy.InLayer(4, 6).keys, 2048);
+  EXPECT_EQ(policy.MeanKeys(6, 1 << 20), (5 * 4096 + 2048) / 6.0);
+  const std::vector<BlockSpan> all = {{0, 100000}};
+  const SelectionBudget inner = BudgetOf(policy.InLayer(4, 6), all, 800000);
+  EXPECT_EQ(inner.far_blocks, 256);
+  EXPECT_EQ(inner.stages[0].blocks, 32);
+  EXPECT_EQ(inner.stages[0].kept, 128);
+  EXPECT_EQ(inner.stages[1].blocks, 4);
+  EXPECT_EQ(inner.stages[1].kept, 94);  // 3,000 keys and a part of a chunk
+  // What survives holds what is chosen.
+  const SelectionBudget outer = BudgetOf(policy.InLayer(0, 6), all, 800000);
+  EXPECT_EQ(outer.far_blocks, 512);
+  EXPECT_EQ(outer.stages[1].kept, 128);
+  EXPECT_LE(outer.Capacity(100000, 4), BoundsOf(policy, 800001, 4).capacity);
+}
+
 TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
   for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
     for (const int64_t length : {1, 15, 64, 1000, 4096, 100000}) {

@@ -1,0 +1,78 @@
+// Scores of blocks by the keys themselves, for CPUs. Whatever the instruction set, the results are
+// those of kernels/ref, bit for bit. Internal to the selection files.
+#ifndef HEADWAY_KERNELS_CPU_SELECTION_KEYS_H_
+#define HEADWAY_KERNELS_CPU_SELECTION_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/selection.h"
+#include "kernels/cpu/selection_ops.h"
+#include "kernels/selection.h"
+#include "kernels/selection_key_math.h"
+
+namespace headway::cpu {
+
+// Neighbouring slots of a page, to be multiplied with the queries of a group.
+struct LogitTask {
+  const PageFormat& format;
+  const std::byte* page = nullptr;
+  const std::byte* params = nullptr;  // of an encoded page
+  int64_t first_slot = 0;
+  int64_t slots = 0;
+  int group = 1;
+  const float* queries = nullptr;  // [group, QueryRow], zeros behind the head's dimension
+  float scale = 1.0f;
+  float* logits = nullptr;  // [group, slots], written
+};
+
+// The keys of one sequence and layer, and the queries of all heads.
+class KeyScores {
+ public:
+  KeyScores(Isa isa, const PageFormat& format, int block_slots, const BlockedKeys& keys);
+
+  // `queries` [heads, group, QueryRow] are read later.
+  void SetQueries(const float* queries, int group, float scale) {
+    queries_ = queries;
+    group_ = group;
+    scale_ = scale;
+  }
+
+  // Of blocks [begin, end) of a head: scores [group, end - begin], rows apart by `stride`;
+  // `largest` [group] is raised to the largest of them.
+  void Masses(int64_t head, int64_t begin, int64_t end, float* scores, int64_t stride,
+              float* largest) const;
+
+  // The best blocks of a head, by stages: codes [blocks] become 1 for what is chosen of the far
+  // ones and 0 for the others.
+  void Stages(int64_t head, const SelectionBudget& budget, uint16_t* codes) const;
+
+ private:
+  // Blocks [begin, end), and OrderOf their score.
+  struct Chunk {
+    int64_t begin = 0;
+    int64_t end = 0;
+    uint32_t order = 0;
+  };
+  // Keys of a head from `key` on, counted from its first block; they are neighbours in a page.
+  LogitTask TaskOf(int64_t head, int64_t key, int64_t count, float* logits) const;
+  float KeyScore(int64_t head, int64_t key) const;
+  float ChunkScore(int64_t head, selection::KeyRange keys) const;
+  std::vector<Chunk> CutChunks(int64_t head, int64_t blocks,
+                               const std::vector<Chunk>& survivors) const;
+
+  void (*const logits_)(const LogitTask& task);
+  const SelectionOps& ops_;
+  const PageFormat& format_;
+  const int64_t block_slots_;
+  const BlockedKeys& keys_;
+  const float* queries_ = nullptr;
+  int group_ = 1;
+  float scale_ = 1.0f;
+};
+
+}  // namespace headway::cpu
+
+#endif  // HEADWAY_KERNELS_CPU_SELECTION_KEYS_H_

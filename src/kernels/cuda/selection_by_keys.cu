@@ -1,0 +1,291 @@
+// The calls of a choice by keys, and which chunks survive a stage.
+#include "kernels/cuda/selection_by_keys.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "base/bytes.h"
+#include "kernels/cuda/launch.h"
+
+namespace headway::cuda {
+namespace {
+
+constexpr int kKeepThreads = 1024;
+constexpr int kKeepWarps = kKeepThreads / kWarp;
+static_assert(kKeepWarps == kWarp);
+
+struct KeepWork {
+  Chunks chunks;
+  const uint32_t* orders;  // [heads, order_stride]
+  int64_t order_stride;
+  int32_t kept;        // at least 1, at most chunks.count
+  int32_t* survivors;  // [heads, stride] of those that are kept, or null: they are listed
+  int32_t survivor_stride;
+  int32_t blocks;
+  int32_t* listed;
+  int64_t capacity;
+  int32_t* counts;
+};
+
+// The least order that is kept, and how many of it.
+struct Least {
+  uint32_t order;
+  uint32_t quota;
+};
+
+// Byte by byte from the highest: how often each is there among those that begin like the least one.
+__device__ Least FindLeast(const uint32_t* orders, int count, int kept) {
+  constexpr int kBytes = 256;
+  constexpr int kOfLane = kBytes / kWarp;
+  __shared__ uint32_t histogram[kBytes];
+  __shared__ Least found;
+  const int thread = static_cast<int>(threadIdx.x);
+  Least least = {0, static_cast<uint32_t>(kept)};
+  uint32_t known = 0;  // bits of it
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    if (thread < kBytes) histogram[thread] = 0;
+    __syncthreads();
+    for (int i = thread; i < count; i += kKeepThreads) {
+      const uint32_t order = orders[i];
+      if ((order & known) == least.order) atomicAdd(&histogram[order >> shift & 0xFF], 1u);
+    }
+    __syncthreads();
+    if (thread < kWarp) {
+      // Lane 0 has the greatest bytes.
+      const int top = kBytes - 1 - thread * kOfLane;
+      uint32_t own = 0;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) own += histogram[top - i];
+      uint32_t before = own;
+#pragma unroll
+      for (int apart = 1; apart < kWarp; apart *= 2) {
+        const uint32_t others = __shfl_up_sync(kAllLanes, before, apart);
+        if (thread >= apart) before += others;
+      }
+      before -= own;
+      for (int i = 0; i < kOfLane; ++i) {
+        const uint32_t here = histogram[top - i];
+        if (before < least.quota && least.quota <= before + here) {
+          found = {least.order | static_cast<uint32_t>(top - i) << shift, least.quota - before};
+        }
+        before += here;
+      }
+    }
+    __syncthreads();
+    least = found;
+    known |= 0xFFu << shift;
+    __syncthreads();
+  }
+  return least;
+}
+
+// Numbers of threads before this one with a greater order than the least one, and with that order;
+// and of all. Has barriers.
+struct Ranks {
+  int greater;
+  int equal;
+  int all_greater;
+  int all_equal;
+};
+__device__ Ranks RankOf(bool greater, bool equal) {
+  __shared__ int of_warps[kKeepWarps];  // of both, 16 bits each
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const unsigned are_greater = __ballot_sync(kAllLanes, greater);
+  const unsigned are_equal = __ballot_sync(kAllLanes, equal);
+  if (lane == 0) of_warps[warp] = __popc(are_greater) | __popc(are_equal) << 16;
+  __syncthreads();
+  const int own = of_warps[lane];
+  int sum = own;
+#pragma unroll
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, sum, apart);
+    if (lane >= apart) sum += before;
+  }
+  const int all = __shfl_sync(kAllLanes, sum, kWarp - 1);
+  const int before = __shfl_sync(kAllLanes, sum - own, warp);
+  __syncthreads();
+  const unsigned lower = (1u << lane) - 1u;
+  return {(before & 0xFFFF) + __popc(are_greater & lower),
+          (before >> 16) + __popc(are_equal & lower), all & 0xFFFF, all >> 16};
+}
+
+// Adds the first `missing` far blocks that are not among the `there` ones of a list, one thread.
+__device__ void Fill(int32_t* list, int there, int missing, int far_begin) {
+  int chosen = 0;  // of those that are passed
+  int block = far_begin;
+  for (int left = missing; left > 0; ++block) {
+    if (chosen < there && list[chosen] == block) {
+      ++chosen;
+    } else {
+      --left;
+    }
+  }
+  for (int i = there - 1; i >= chosen; --i) list[i + missing] = list[i];
+  for (int i = 0; i < block - far_begin; ++i) list[i] = far_begin + i;
+}
+
+// A block of threads takes a head.
+__global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ KeepWork work) {
+  FollowPrevious();
+  const int head = static_cast<int>(blockIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  const Chunks& chunks = work.chunks;
+  const uint32_t* orders = work.orders + head * work.order_stride;
+  const Least least = FindLeast(orders, chunks.count, work.kept);
+  const bool listing = work.survivors == nullptr;
+  int32_t* list = work.listed + head * work.capacity;
+  int32_t* to =
+      listing ? list + chunks.far_begin : work.survivors + int64_t{head} * work.survivor_stride;
+  int greater = 0;
+  int equal = 0;
+  for (int begin = 0; begin < chunks.count; begin += kKeepThreads) {
+    const int i = begin + thread;
+    const uint32_t order = i < chunks.count ? orders[i] : 0;
+    const bool is_greater = i < chunks.count && order > least.order;
+    const bool is_equal = i < chunks.count && order == least.order;
+    const Ranks ranks = RankOf(is_greater, is_equal);
+    const auto quota = static_cast<int>(least.quota);
+    const int ties = equal + ranks.equal;
+    if (is_greater || (is_equal && ties < quota)) {
+      const int at = greater + ranks.greater + min(ties, quota);
+      // Those that are not there are the last ones.
+      if (order != 0) {
+        to[at] = chunks.Begin(head, i);
+      } else if (!listing) {
+        to[at] = -1;
+      }
+    }
+    greater += ranks.all_greater;
+    equal += ranks.all_equal;
+  }
+  if (!listing) return;
+  const int there = least.order == 0 ? greater : work.kept;
+  __syncthreads();
+  if (thread == 0 && there < work.kept) Fill(to, there, work.kept - there, chunks.far_begin);
+  for (int i = thread; i < chunks.far_begin; i += kKeepThreads) list[i] = i;
+  for (int i = chunks.far_end + thread; i < work.blocks; i += kKeepThreads) {
+    to[work.kept + i - chunks.far_end] = i;
+  }
+  if (thread == 0) {
+    work.counts[head] = chunks.far_begin + work.kept + work.blocks - chunks.far_end;
+  }
+}
+
+Rows RowsOf(const PageFormat& format) {
+  switch (format.encoding) {
+    case Encoding::kInt8:
+      return Rows::kInt8;
+    case Encoding::kFp8E4M3:
+      return Rows::kFp8E4M3;
+    case Encoding::kInt4:
+      return Rows::kInt4;
+    case Encoding::kNone:
+      break;
+  }
+  return format.dtype == DType::kBF16  ? Rows::kBF16
+         : format.dtype == DType::kF16 ? Rows::kF16
+                                       : Rows::kF32;
+}
+
+// Stage after stage, each in two launches.
+cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
+                         const SelectionBudget& budget, const ListWork& list,
+                         int32_t* const (&survivors)[2]) {
+  const auto far = static_cast<int64_t>(list.far_end - list.far_begin);
+  StageWork stage = {};
+  stage.keys = keys;
+  stage.chunks.survivor_stride = static_cast<int32_t>(CeilDiv(list.blocks, 2));
+  stage.chunks.far_begin = list.far_begin;
+  stage.chunks.far_end = list.far_end;
+  KeepWork keep = {};
+  keep.orders = OrdersOf(keys.scratch, 0, 0, 0);
+  keep.order_stride = int64_t{keys.group} * list.blocks;
+  keep.survivor_stride = stage.chunks.survivor_stride;
+  keep.blocks = list.blocks;
+  keep.listed = list.listed;
+  keep.capacity = list.capacity;
+  keep.counts = list.counts;
+  int64_t before = 0;  // survivors
+  int turn = 0;
+  const auto run = [&](int64_t blocks, int64_t kept, int32_t* to) {
+    Chunks& chunks = stage.chunks;
+    const int64_t all = CeilDiv(far, blocks);
+    chunks.blocks = static_cast<int32_t>(blocks);
+    chunks.count = static_cast<int32_t>(
+        chunks.survivors == nullptr ? all : std::min(all, before * (chunks.parent / blocks)));
+    keep.chunks = chunks;
+    keep.kept = static_cast<int32_t>(std::min<int64_t>(kept, chunks.count));
+    keep.survivors = to;
+    const cudaError_t error = ScoreChunks(stream, rows, stage);
+    if (error != cudaSuccess) return error;
+    before = keep.kept;
+    chunks.parent = chunks.blocks;
+    chunks.survivors = to;
+    return LaunchKernel(Keep, dim3(static_cast<unsigned>(keys.heads)), kKeepThreads, 0, stream,
+                        keep);
+  };
+  for (const ChunkStage& each : budget.stages) {
+    if (each.blocks == 0) continue;
+    const cudaError_t error = run(each.blocks, each.kept, survivors[turn++]);
+    if (error != cudaSuccess) return error;
+  }
+  return run(1, list.far_blocks, nullptr);
+}
+
+// Each stage's chunks are cut into those of the next, and what is kept holds what is listed.
+bool TakesStages(const SelectionBudget& budget) {
+  if (budget.share != BudgetShare::kHead) return false;
+  int64_t before = 0;
+  for (const ChunkStage& stage : budget.stages) {
+    if (stage.blocks == 0) continue;
+    if (stage.blocks < 2 || before % stage.blocks != 0 || before == stage.blocks ||
+        stage.kept < CeilDiv(budget.far_blocks, stage.blocks)) {
+      return false;
+    }
+    before = stage.blocks;
+  }
+  return true;
+}
+
+}  // namespace
+
+cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                         const ListWork& list) {
+  const BlockedKeys& keys = item.keys;
+  KeyWork work = {};
+  work.queries = {
+      item.q, {}, static_cast<int32_t>(shape.activation), shape.format.head_dim, shape.scale};
+  work.scratch = list.scratch;
+  work.page_stride = keys.page_stride;
+  work.head_stride = keys.head_stride;
+  work.params_offset = keys.params_offset;
+  work.params_page_stride = keys.params_page_stride;
+  work.params_head_stride = keys.params_head_stride;
+  work.heads = keys.heads;
+  work.group = shape.group;
+  work.block_slots = shape.summary.block_slots;
+  work.page_slots = shape.format.page_slots;
+  const cudaError_t error =
+      MakeTable(stream, keys, &SegmentPlace::slab, list.scratch.places, work.table);
+  if (error != cudaSuccess) return error;
+  const Rows rows = RowsOf(shape.format);
+  if (shape.summary.kind == SummaryKind::kMasses) {
+    ListWork best = list;
+    best.score_tiles = static_cast<int32_t>(
+        std::min<int64_t>(SelectionScratch::kTilesMax, CeilDiv(keys.blocks, 16)));
+    const cudaError_t scored = ScoreMasses(stream, rows, work, best.score_tiles);
+    return scored == cudaSuccess ? ListBest(stream, best) : scored;
+  }
+  if (!TakesStages(item.budget)) return cudaErrorInvalidValue;
+  std::byte* lists = item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,
+                                                       std::ssize(keys.segments));
+  const int64_t list_bytes = StageScratchBytes(keys.heads, keys.blocks) / 2;
+  return ListByStages(
+      stream, rows, work, item.budget, list,
+      {reinterpret_cast<int32_t*>(lists), reinterpret_cast<int32_t*>(lists + list_bytes)});
+}
+
+}  // namespace headway::cuda

@@ -1,0 +1,151 @@
+// Scores of blocks and chunks by the keys themselves.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_by_keys.h"
+#include "kernels/cuda/selection_weight.h"
+
+// Compiled without contraction of products and sums, as the definition is.
+namespace headway::cuda {
+namespace {
+
+constexpr int kKeyWarps = 4;
+
+static_assert(sizeof(StageWork) <= 4096);
+
+// A warp takes a block at a time: two slots at once, then a lane a query head.
+template <Rows kRows, int kGroup>
+__global__ void __launch_bounds__(kKeyWarps* kWarp) Masses(const __grid_constant__ KeyWork work) {
+  __shared__ KeyQueries<kGroup> queries;
+  __shared__ float logits[kKeyWarps][kSelectSlotsMax][kGroup];
+  __shared__ float maxima[kKeyWarps][kGroup];
+  FollowPrevious();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarp;
+  const int lane = thread % kWarp;
+  const int head = static_cast<int>(blockIdx.y);
+  ClearSums(work.scratch, work.heads, work.group);
+  queries.Load(work, head);
+  __syncthreads();
+  const int blocks = work.table.blocks;
+  const int64_t first_query = int64_t{head} * work.group;
+  float best = -INFINITY;
+  for (int block = static_cast<int>(blockIdx.x) * kKeyWarps + warp; block < blocks;
+       block += static_cast<int>(gridDim.x) * kKeyWarps) {
+    for (int slot = lane / kKeyLanes; slot < work.block_slots; slot += 2) {
+      const auto key = KeyRow<kRows>::Of(work, head, int64_t{block} * work.block_slots + slot);
+      EachLogit(work, queries, key, [&](int member, float logit) {
+        if (lane % kKeyLanes == member) logits[warp][slot][member] = logit;
+      });
+    }
+    __syncwarp();
+    if (lane < work.group) {
+      float top = selection::kLeastLogit;
+      for (int slot = 0; slot < work.block_slots; ++slot) {
+        top = fmaxf(top, logits[warp][slot][lane]);
+      }
+      uint64_t sum = 0;
+      for (int slot = 0; slot < work.block_slots; ++slot) {
+        sum += ShareWeightOf(top, logits[warp][slot][lane]);
+      }
+      const float score = selection::MassScore(top, sum);
+      work.scratch.scores[(first_query + lane) * blocks + block] = score;
+      best = fmaxf(best, score);
+    }
+    __syncwarp();
+  }
+  if (lane < work.group) maxima[warp][lane] = best;
+  __syncthreads();
+  if (thread >= work.group) return;
+  float top = maxima[0][thread];
+  for (int i = 1; i < kKeyWarps; ++i) top = fmaxf(top, maxima[i][thread]);
+  work.scratch.maxima[(first_query + thread) * SelectionScratch::kTilesMax + blockIdx.x] = top;
+}
+
+// A warp takes a chunk at a time, half of it a key.
+template <Rows kRows, int kGroup>
+__global__ void __launch_bounds__(kKeyWarps* kWarp)
+    ChunkScores(const __grid_constant__ StageWork work) {
+  __shared__ KeyQueries<kGroup> queries;
+  FollowPrevious();
+  const KeyWork& keys = work.keys;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int head = static_cast<int>(blockIdx.y);
+  queries.Load(keys, head);
+  __syncthreads();
+  uint32_t* orders = OrdersOf(keys.scratch, head, keys.group, keys.table.blocks);
+  for (int i = static_cast<int>(blockIdx.x) * kKeyWarps + warp; i < work.chunks.count;
+       i += static_cast<int>(gridDim.x) * kKeyWarps) {
+    const int begin = work.chunks.Begin(head, i);
+    const int end = min(work.chunks.far_end, begin + work.chunks.blocks);
+    // Blocks have several slots, and a chunk several keys, or none.
+    selection::KeyRange range = {int64_t{begin} * keys.block_slots,
+                                 int64_t{end} * keys.block_slots};
+    uint32_t order = 0;
+    while (range.count() > 1) {
+      const bool is_first = lane < kKeyLanes;
+      const int64_t key = is_first ? range.First().Middle() : range.Second().Middle();
+      float mine = selection::kLeastLogit;
+      EachLogit(keys, queries, KeyRow<kRows>::Of(keys, head, key),
+                [&](int, float logit) { mine = fmaxf(mine, logit); });
+      const float other = __shfl_xor_sync(kAllLanes, mine, kKeyLanes);
+      const float first = is_first ? mine : other;
+      const float second = is_first ? other : mine;
+      range = second > first ? range.Second() : range.First();
+      order = selection::OrderOf(fmaxf(first, second));
+    }
+    if (lane == 0) orders[i] = order;
+  }
+}
+
+template <template <Rows, int> class Kernel, typename Work>
+cudaError_t Launch(cudaStream_t stream, Rows rows, int group, const Work& work, dim3 grid) {
+  const auto launch = [&](auto kernel) {
+    return LaunchKernel(kernel, grid, kKeyWarps * kWarp, 0, stream, work);
+  };
+  const bool few = group <= 4;
+  switch (rows) {
+    case Rows::kBF16:
+      return launch(few ? Kernel<Rows::kBF16, 4>::kAt : Kernel<Rows::kBF16, 16>::kAt);
+    case Rows::kF16:
+      return launch(few ? Kernel<Rows::kF16, 4>::kAt : Kernel<Rows::kF16, 16>::kAt);
+    case Rows::kF32:
+      return launch(few ? Kernel<Rows::kF32, 4>::kAt : Kernel<Rows::kF32, 16>::kAt);
+    case Rows::kInt8:
+      return launch(few ? Kernel<Rows::kInt8, 4>::kAt : Kernel<Rows::kInt8, 16>::kAt);
+    case Rows::kFp8E4M3:
+      return launch(few ? Kernel<Rows::kFp8E4M3, 4>::kAt : Kernel<Rows::kFp8E4M3, 16>::kAt);
+    case Rows::kInt4:
+      return launch(few ? Kernel<Rows::kInt4, 4>::kAt : Kernel<Rows::kInt4, 16>::kAt);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <Rows kRows, int kGroup>
+struct OfMasses {
+  static constexpr auto kAt = &Masses<kRows, kGroup>;
+};
+template <Rows kRows, int kGroup>
+struct OfChunks {
+  static constexpr auto kAt = &ChunkScores<kRows, kGroup>;
+};
+
+}  // namespace
+
+cudaError_t ScoreMasses(cudaStream_t stream, Rows rows, const KeyWork& work, int tiles) {
+  return Launch<OfMasses>(stream, rows, work.group, work,
+                          dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(work.heads)));
+}
+
+cudaError_t ScoreChunks(cudaStream_t stream, Rows rows, const StageWork& work) {
+  // Descents wait for memory: several blocks of threads a multiprocessor.
+  const int64_t most = std::max<int64_t>(1, int64_t{8} * Multiprocessors() / work.keys.heads);
+  const int64_t tiles = std::min(most, CeilDiv(work.chunks.count, kKeyWarps));
+  return Launch<OfChunks>(
+      stream, rows, work.keys.group, work,
+      dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(work.keys.heads)));
+}
+
+}  // namespace headway::cuda

@@ -1,0 +1,147 @@
+#include "kernels/ref/ref_selection_keys.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/half.h"
+#include "kernels/page_codec.h"
+#include "kernels/ref/ref_selection.h"
+#include "kernels/selection_key_math.h"
+
+namespace headway::ref {
+namespace {
+
+namespace math = selection;
+
+// Key `key` of a head, counted from its first block.
+std::vector<float> LoadKey(const KeyScoring& scoring, int64_t head, int64_t key) {
+  const PageFormat& format = scoring.format;
+  const BlockedKeys& keys = scoring.item.keys;
+  const BlockPlace place = PlaceOf(keys, head, key / scoring.block_slots);
+  const int64_t slot = place.block * scoring.block_slots + key % scoring.block_slots;
+  const int64_t page = slot / format.page_slots;
+  const int64_t in_page = slot % format.page_slots;
+  const std::byte* k =
+      place.segment->slab + place.head * keys.head_stride + page * keys.page_stride;
+  std::vector<float> row;
+  if (format.encoding != Encoding::kNone) {
+    const std::byte* params = place.segment->slab + keys.params_offset +
+                              place.head * keys.params_head_stride + page * keys.params_page_stride;
+    std::vector<double> exact(static_cast<size_t>(format.head_dim));
+    DecodeKeyRow(format, k, params, in_page, exact.data());
+    for (const double value : exact) row.push_back(static_cast<float>(value));
+    return row;
+  }
+  for (int64_t i = 0; i < format.head_dim; ++i) {
+    row.push_back(LoadAsFloat(k, in_page * format.head_dim + i, format.dtype));
+  }
+  return row;
+}
+
+float LogitOf(const KeyScoring& scoring, int64_t q_head, const std::vector<float>& key) {
+  const float* q =
+      static_cast<const float*>(scoring.item.q) + q_head * int64_t{scoring.format.head_dim};
+  return math::LogitOf(Dot(q, key), scoring.scale);
+}
+
+// --- Stages
+
+// The largest logit of a key for the queries of a KV head.
+float KeyScore(const KeyScoring& scoring, int64_t head, int64_t key) {
+  const std::vector<float> row = LoadKey(scoring, head, key);
+  float best = math::kLeastLogit;
+  for (int64_t member = 0; member < scoring.group; ++member) {
+    best = std::max(best, LogitOf(scoring, head * scoring.group + member, row));
+  }
+  return best;
+}
+
+float ChunkScore(const KeyScoring& scoring, int64_t head, math::KeyRange keys) {
+  if (keys.count() == 1) return KeyScore(scoring, head, keys.begin);
+  float best = math::kLeastLogit;
+  while (keys.count() > 1) {
+    const float first = KeyScore(scoring, head, keys.First().Middle());
+    const float second = KeyScore(scoring, head, keys.Second().Middle());
+    keys = second > first ? keys.Second() : keys.First();
+    best = std::max(first, second);
+  }
+  return best;
+}
+
+// Blocks [begin, end).
+struct Chunk {
+  int64_t begin = 0;
+  int64_t end = 0;
+  uint32_t order = 0;  // OrderOf its score
+};
+
+// The chunks of up to `blocks` blocks in those that survived, with their scores.
+std::vector<Chunk> CutChunks(const KeyScoring& scoring, int64_t head, int64_t blocks,
+                             const std::vector<Chunk>& survivors) {
+  const int64_t slots = scoring.block_slots;
+  std::vector<Chunk> chunks;
+  for (const Chunk& survivor : survivors) {
+    for (int64_t begin = survivor.begin; begin < survivor.end; begin += blocks) {
+      const int64_t end = std::min(survivor.end, begin + blocks);
+      const float score = ChunkScore(scoring, head, {begin * slots, end * slots});
+      chunks.push_back({begin, end, math::OrderOf(score)});
+    }
+  }
+  return chunks;
+}
+
+// The best ones, in their order.
+void Keep(int64_t kept, std::vector<Chunk>& chunks) {
+  std::stable_sort(chunks.begin(), chunks.end(),
+                   [](const Chunk& a, const Chunk& b) { return a.order > b.order; });
+  chunks.resize(static_cast<size_t>(std::min<int64_t>(kept, std::ssize(chunks))));
+  std::sort(chunks.begin(), chunks.end(),
+            [](const Chunk& a, const Chunk& b) { return a.begin < b.begin; });
+}
+
+}  // namespace
+
+float Dot(const float* row, const std::vector<float>& key) {
+  float lanes[math::kDotLanes] = {};
+  for (size_t i = 0; i < key.size(); ++i) lanes[i % math::kDotLanes] += row[i] * key[i];
+  return math::SumOfLanes(lanes);
+}
+
+std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head) {
+  const int64_t slots = scoring.block_slots;
+  std::vector<float> scores;
+  for (int64_t block = 0; block < scoring.item.keys.blocks; ++block) {
+    std::vector<float> logits;
+    for (int64_t key = block * slots; key < (block + 1) * slots; ++key) {
+      logits.push_back(LogitOf(scoring, q_head, LoadKey(scoring, q_head / scoring.group, key)));
+    }
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    uint64_t sum = 0;
+    for (const float logit : logits) sum += math::ShareWeight(largest, logit);
+    scores.push_back(math::MassScore(largest, sum));
+  }
+  return scores;
+}
+
+std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head) {
+  const SelectionBudget& budget = scoring.item.budget;
+  HEADWAY_CHECK(budget.share == BudgetShare::kHead);
+  std::vector<Chunk> chunks = {{budget.far_begin, budget.far_end}};
+  int64_t before = 0;
+  for (const ChunkStage& stage : budget.stages) {
+    if (stage.blocks == 0) continue;
+    HEADWAY_CHECK(stage.blocks > 1 && before % stage.blocks == 0 && before != stage.blocks);
+    HEADWAY_CHECK(stage.kept * stage.blocks >= budget.far_blocks);
+    before = stage.blocks;
+    chunks = CutChunks(scoring, head, stage.blocks, chunks);
+    Keep(stage.kept, chunks);
+  }
+  std::vector<uint32_t> codes(static_cast<size_t>(scoring.item.keys.blocks), 0);
+  for (const Chunk& chunk : CutChunks(scoring, head, 1, chunks)) {
+    codes[static_cast<size_t>(chunk.begin)] = chunk.order;
+  }
+  return codes;
+}
+
+}  // namespace headway::ref

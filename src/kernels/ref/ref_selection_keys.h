@@ -1,0 +1,33 @@
+// Scores of blocks by the keys themselves, by the definition: see selection_key_math.h.
+#ifndef HEADWAY_KERNELS_REF_REF_SELECTION_KEYS_H_
+#define HEADWAY_KERNELS_REF_REF_SELECTION_KEYS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/selection.h"
+
+namespace headway::ref {
+
+// The product of a row of numbers and a key, summed in lanes.
+float Dot(const float* row, const std::vector<float>& key);
+
+// A decode query and the keys it is multiplied with.
+struct KeyScoring {
+  const PageFormat& format;
+  int block_slots;
+  int group;
+  float scale;
+  const SelectItem& item;
+};
+
+// The scores of all blocks for query head `q_head`, of SummaryKind::kMasses.
+std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head);
+
+// Of SummaryKind::kStages, for all blocks of KV head `head`: a code that is larger for a better
+// block, and 0 for those that no stage scored.
+std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head);
+
+}  // namespace headway::ref
+
+#endif  // HEADWAY_KERNELS_REF_REF_SELECTION_KEYS_H_

@@ -1,0 +1,147 @@
+// Blocks that are scored by their keys: the arithmetic, and examples worked by hand.
+#include "kernels/selection_key_math.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/ref/ref_selection.h"
+
+namespace headway {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(SelectionKeyMathTest, LogarithmsOfSumsAreNear) {
+  Random random(1);
+  for (int i = 0; i < 20000; ++i) {
+    const int bits = static_cast<int>(random.Below(17));
+    const uint64_t sum =
+        (uint64_t{1} << 31 << bits) + (random.Next() & ((uint64_t{1} << 31 << bits) - 1));
+    const double expected = std::log(std::ldexp(static_cast<double>(sum), -31));
+    ASSERT_NEAR(selection::LogOfShares(sum), expected, 3e-7 * (1 + expected)) << sum;
+  }
+  EXPECT_EQ(selection::LogOfShares(uint64_t{1} << 31), 0.0f);
+}
+
+TEST(SelectionKeyMathTest, LanesAreAddedByHalves) {
+  float lanes[selection::kDotLanes];
+  for (int i = 0; i < selection::kDotLanes; ++i) lanes[i] = static_cast<float>(1 << i);
+  EXPECT_EQ(selection::SumOfLanes(lanes), 65535.0f);
+  // 2^24 + 1 is no float: what is added to it first counts.
+  const float ends[selection::kDotLanes] = {0x1p24f, 1, 0, 0, 0, 0, 0, 0, -0x1p24f};
+  EXPECT_EQ(selection::SumOfLanes(ends), 1.0f);
+}
+
+TEST(SelectionKeyMathTest, WhatIsNoNumberHasNoLogitToSpeakOf) {
+  EXPECT_EQ(selection::LogitOf(3.0f, 0.5f), 1.5f);
+  for (const float dot : {kNan, kInfinity, -kInfinity, 0x1p101f}) {
+    EXPECT_EQ(selection::LogitOf(dot, 1.0f), selection::kLeastLogit);
+  }
+}
+
+TEST(SelectionKeyMathTest, OrderGrowsWithScores) {
+  const std::vector<float> scores = {
+      selection::kLeastLogit, -2.0f, -1.0f, -0x1p-149f, 0.0f, 0x1p-149f, 1.0f, 2.0f, 0x1p99f};
+  for (size_t i = 1; i < scores.size(); ++i) {
+    EXPECT_LT(selection::OrderOf(scores[i - 1]), selection::OrderOf(scores[i]));
+  }
+  EXPECT_EQ(selection::OrderOf(-0.0f), selection::OrderOf(0.0f));
+  EXPECT_GT(selection::OrderOf(selection::kLeastLogit), 0u);
+}
+
+// One head of one channel: blocks of two slots in pages of four.
+std::vector<int32_t> List(SummaryKind kind, const std::vector<float>& keys,
+                          const SelectionBudget& budget, std::vector<float> q = {1.0f}) {
+  const int group = static_cast<int>(q.size());
+  const int64_t blocks = std::ssize(keys) / 2;
+  const SegmentPlace place = {.slab = reinterpret_cast<const std::byte*>(keys.data())};
+  std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
+  int32_t count = -1;
+  const SelectItem item = {.q = q.data(),
+                           .keys = {.segments = {&place, 1},
+                                    .heads = 1,
+                                    .blocks = blocks,
+                                    .segment_blocks = blocks,
+                                    .page_stride = 4 * sizeof(float)},
+                           .budget = budget,
+                           .blocks = list.data(),
+                           .capacity = blocks,
+                           .counts = &count};
+  ref::SelectBlocks({.dtype = DType::kF32, .page_slots = 4, .head_dim = 1},
+                    {.kind = kind, .block_slots = 2}, group, 1.0f, {&item, 1});
+  list.resize(static_cast<size_t>(count));
+  return list;
+}
+
+TEST(SelectionKeysTest, MassesAreThoseOfAllKeys) {
+  const std::vector<float> keys = {1, 1, 3, 3, 3.5f, -9, 3.6f, kNan};
+  const auto list = [&](int64_t count) {
+    return List(SummaryKind::kMasses, keys, {.far_begin = 0, .far_end = 4, .far_blocks = count});
+  };
+  EXPECT_THAT(list(1), ElementsAre(1));  // 2 e^3 > e^3.6 > e^3.5
+  EXPECT_THAT(list(2), ElementsAre(1, 3));
+  EXPECT_THAT(list(3), ElementsAre(1, 2, 3));
+  EXPECT_THAT(List(SummaryKind::kMasses, keys, {.far_begin = 1, .far_end = 3, .far_blocks = 1}),
+              ElementsAre(0, 1, 3));
+}
+
+TEST(SelectionKeysTest, APairAreTheKeysAlongTheMean) {
+  // The mean is (2, 0): along it are the third key and the second one, 3 and 4.
+  const std::vector<float> keys = {-1, 0, 3, 1, 4, -1, 2, 0};
+  std::vector<std::byte> codes(4);
+  float scales[2] = {};
+  SummarizeItem item;
+  item.keys.k = reinterpret_cast<std::byte*>(const_cast<float*>(keys.data()));
+  item.keys.count = 4;
+  item.codes = codes.data();
+  item.scales = scales;
+  ref::Summarize({.dtype = DType::kF32, .page_slots = 4, .head_dim = 2},
+                 {.kind = SummaryKind::kPairs, .block_slots = 4}, {&item, 1});
+  std::vector<int> numbers;
+  for (const std::byte code : codes) numbers.push_back(static_cast<int8_t>(code));
+  EXPECT_THAT(numbers, ElementsAre(127, -32, 95, 32));
+  EXPECT_EQ(scales[0], 4.0f / 127.0f);
+  EXPECT_EQ(scales[1], 4.0f / 127.0f);
+}
+
+SelectionBudget Staged(int64_t blocks, int64_t kept, int64_t count) {
+  return {.far_begin = 0,
+          .far_end = 8,
+          .far_blocks = count,
+          .share = BudgetShare::kHead,
+          .stages = {{{blocks, kept}}}};
+}
+
+TEST(SelectionKeysTest, AChunkIsDescendedByTheMiddlesOfItsHalves) {
+  // The first of two chunks of eight keys compares keys 2 and 6, then 1 and 3, then 2 and 3.
+  std::vector<float> keys = {0, 0, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+  const auto list = [&](int64_t blocks, int64_t kept, int64_t count) {
+    return List(SummaryKind::kStages, keys, Staged(blocks, kept, count));
+  };
+  // The second one finds equals up to its first key, and never sees the last.
+  EXPECT_THAT(list(4, 1, 1), ElementsAre(1));
+  EXPECT_THAT(list(4, 2, 1), ElementsAre(7));  // both survive
+  EXPECT_THAT(list(0, 0, 1), ElementsAre(7));
+  keys[14] = 2;
+  EXPECT_THAT(list(4, 1, 1), ElementsAre(7));
+  // A chunk that is shorter than others: blocks 6 and 7.
+  EXPECT_THAT(list(3, 1, 2), ElementsAre(6, 7));
+  EXPECT_THAT(list(3, 1, 3), ElementsAre(0, 6, 7));  // fewer survive: the first other one
+}
+
+TEST(SelectionKeysTest, AnyQueryOfTheGroupMayWantAChunk) {
+  const std::vector<float> keys = {0, 0, 1, 1, 0, 0, -3, -3, 0, 0, 0, 0, 0, 0, 2, 2};
+  EXPECT_THAT(List(SummaryKind::kStages, keys, Staged(0, 0, 2), {1, -1}), ElementsAre(3, 7));
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,132 @@
+// Random cases of selection.
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "kernels/testing/selection_problem.h"
+
+namespace headway {
+namespace {
+
+const char* KindName(SummaryKind kind) {
+  switch (kind) {
+    case SummaryKind::kMoments:
+      return " moments";
+    case SummaryKind::kBoxes:
+      return " boxes";
+    case SummaryKind::kPairs:
+      return " pairs";
+    case SummaryKind::kMasses:
+      return " masses";
+    case SummaryKind::kStages:
+      return " stages";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string SelectionCase::Name() const {
+  std::string name = std::string(DTypeName(format.dtype)) + " " + EncodingName(format.encoding) +
+                     KindName(summary.kind) + (summary.sketched() ? " sketched" : "") +
+                     (budget.share == BudgetShare::kHead ? " by head" : " by layer");
+  const auto add = [&](const char* what, auto value) {
+    name += std::string(" ") + what + " " + std::to_string(value);
+  };
+  add("dim", format.head_dim);
+  add("page", format.page_slots);
+  add("block", summary.block_slots);
+  add("heads", heads);
+  add("of groups", group_heads);
+  add("group", group);
+  add("segment", segment_pages);
+  add("pages", pages);
+  add("far from", budget.far_begin);
+  add("to", budget.far_end);
+  if (budget.looks_twice()) add("candidates", budget.candidates);
+  add("choose", budget.far_blocks);
+  add("split", split);
+  add("scale", scale);
+  name += " keys " + std::to_string(std::log2(key_size));
+  add("rows", rows);
+  add("turn", turn_dim);
+  add("move", move_dim);
+  if (merge) name += " merge";
+  for (const ChunkStage& stage : budget.stages) {
+    if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
+  }
+  if (bad_numbers) name += " bad numbers";
+  return name;
+}
+
+void SelectionCase::MayLookTwice(Random& random) {
+  summary.sketch = Pick(random, {SketchKind::kNone, SketchKind::kTwoBits});
+  if (!SelectionFits(format, summary, group)) summary.sketch = SketchKind::kNone;
+  budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
+  if (!summary.sketched()) budget.candidates = 0;
+}
+
+SelectionCase RandomSelectionCase(Random& random) {
+  SelectionCase c;
+  c.format.dtype = Pick(random, {DType::kF32, DType::kF16, DType::kBF16});
+  c.format.page_slots = Pick(random, {16, 32, 64, 64});
+  c.format.head_dim = Pick(random, {8, 16, 24, 32, 64, 64, 80, 96, 128, 128, 192, 256});
+  c.format.encoding = Pick(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
+                                    Encoding::kFp8E4M3, Encoding::kInt4});
+  c.summary.kind = Pick(random, {SummaryKind::kMoments, SummaryKind::kBoxes});
+  c.summary.block_slots = Pick(random, {8, 16, 16, 16});
+  if (random.Below(8) == 0) c.summary.block_slots = c.format.page_slots;
+  c.heads = 1 + static_cast<int>(random.Below(5));
+  c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
+  c.group = 1 + static_cast<int>(random.Below(8));
+  c.segment_pages = 1 + static_cast<int>(random.Below(5));
+  c.pages = random.Below(random.Below(3) == 0 ? 40 : 12);
+  const int64_t blocks = c.blocks();
+  c.budget.far_begin = random.Below(std::min<int64_t>(blocks, 4) + 1);
+  c.budget.far_end = std::max(c.budget.far_begin, blocks - random.Below(6));
+  const int64_t far = c.budget.far_end - c.budget.far_begin;
+  c.budget.far_blocks = Pick<int64_t>(random, {0, far, far / 2, far / 4, random.Below(far + 1)});
+  c.budget.share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer});
+  c.MayLookTwice(random);
+  c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
+  c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
+  c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
+  c.bad_numbers = random.Below(4) == 0;
+  return c;
+}
+
+SelectionCase RandomMovedCase(Random& random) {
+  SelectionCase c = RandomSelectionCase(random);
+  const auto dim = [&] { return 2 * (1 + static_cast<int>(random.Below(c.format.head_dim / 2))); };
+  const auto all = [&] { return Pick(random, {c.format.head_dim, c.format.head_dim, dim()}); };
+  if (random.Below(4) != 0) c.turn_dim = all();
+  if (random.Below(4) != 0) c.move_dim = all();
+  return c;
+}
+
+SelectionCase RandomOtherCase(Random& random) {
+  SelectionCase c = RandomSelectionCase(random);
+  c.summary = {
+      .kind = Pick(random, {SummaryKind::kPairs, SummaryKind::kMasses, SummaryKind::kStages}),
+      .block_slots = c.summary.block_slots};
+  c.budget.candidates = 0;
+  if (c.summary.kind != SummaryKind::kStages) return c;
+  c.budget.share = BudgetShare::kHead;
+  int64_t blocks = 1;
+  for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
+    if (random.Below(4) == 0) continue;
+    blocks *= 2 + random.Below(4);
+    *stage = {blocks, CeilDiv(c.budget.far_blocks, blocks) + random.Below(3)};
+  }
+  return c;
+}
+
+SelectionCase RandomPrefillCase(Random& random) {
+  SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
+  c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
+  c.split = 0;
+  c.merge = random.Below(2) == 0;
+  return c;
+}
+
+}  // namespace headway
