@@ -47,13 +47,16 @@ struct Phase {
   int64_t decode_steps = 0;
 };
 
-// What decode reads where a policy selects (EngineOptions::selector).
+// What steps read where a policy selects (EngineOptions::selector).
 struct SelectionReport {
   std::string selector;
   int64_t keys = 0;  // that a KV head chooses, on average
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;
+  bool prompts = false;  // are read so, too
+  bool reach = false;    // beyond the trained window
+  int64_t from = 0;      // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
   double share = 1.0;
 };

@@ -65,6 +65,12 @@ TEST(Settings, SelectionIsReadAndChecked) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
+  EXPECT_EQ(Wrong([](EngineOptions& o) { o.reach = "far"; }),
+            "reach far: auto, on and off are known");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.reach = "on"; }).find("need selector"),
+            std::string::npos);
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_prefill = true; }).find("need selector"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.session = "s"; }).find("session"), std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
             std::string::npos);

@@ -10,6 +10,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sink_tokens = defaults.sink_tokens;
   options.recent_tokens = defaults.recent_tokens;
   options.selector = defaults.selector;
+  options.sparse_prefill = defaults.sparse_prefill;
+  options.reach = defaults.reach;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;
@@ -37,7 +39,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
                     {"keys", options.sparse_keys},
                     {"sink", options.sparse_sink},
                     {"recent", options.sparse_recent},
-                    {"block", int64_t{options.sparse_block}}}});
+                    {"block", int64_t{options.sparse_block}},
+                    {"prompts", options.sparse_prefill ? "selected" : "exact"},
+                    {"reach", options.reach}}});
   }
   return all;
 }

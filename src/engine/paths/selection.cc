@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/step/selected_states.h"
+#include "engine/step/turns.h"
 
 namespace headway {
 namespace {
@@ -65,6 +66,7 @@ class SelectionPath : public AttentionPath {
     size_t first = 0;  // in reads_: [head groups, segments]
     size_t reads = 0;
     int64_t blocks = 0;
+    int64_t end = 0;  // the position behind them
     SelectionBudget budget;
   };
   std::span<const Choice> ChoicesOf(int layer) const {
@@ -146,10 +148,14 @@ bool SelectionPath::Choose(int layer, int entry) {
     const int64_t blocks = segment.pages * format.page_blocks();
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
     choice.blocks += blocks;
+    choice.end = spans_.back().position + blocks * format.summary.block_slots;
   }
   choice.budget = BudgetOf(policy_, spans_, parts_.batch[entry].position);
   const int64_t far = choice.budget.far_end - choice.budget.far_begin;
-  if (choice.budget.far_blocks >= far) return false;
+  if (!policy_.reaches() &&
+      (choice.budget.far_blocks >= far || parts_.batch[entry].position < policy_.from)) {
+    return false;
+  }
   for (int group = 0; group < format.head_groups(layer); ++group) {
     for (const Segment& segment : segments_) {
       reads_.push_back({entry, layer, group, segment.segment, 0});
@@ -180,13 +186,18 @@ void SelectionPath::BeginLayer(int layer) {
   // Those of a layer's choices follow one another.
   const std::span<const kv::SlabRead> reads = ReadsOf(layer);
   places_.clear();
-  for (const kv::SlabRead& read : reads) places_.push_back(context_.store.reads().InPlace(read));
+  const int64_t segment_tokens = context_.store.format().segment_tokens();
+  for (const kv::SlabRead& read : reads) {
+    places_.push_back(context_.store.reads().InPlace(read));
+    places_.back().position = read.segment * segment_tokens;
+  }
   selects_.clear();
   attends_.clear();
   std::byte* at = parts_.memory;
   for (const Choice& choice : choices) {
     SelectItem select;
     select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
+    select.turn = context_.turns->OfRows(choice.entry);
     select.keys = keys_;
     select.keys.segments =
         std::span(places_).subspan(choice.first - choices[0].first, choice.reads);
@@ -200,6 +211,7 @@ void SelectionPath::BeginLayer(int layer) {
     const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
     selects_.push_back(select);
     attends_.push_back({.q = select.q,
+                        .move = context_.turns->MoveTo(choice.entry, choice.end),
                         .keys = select.keys,
                         .blocks = select.blocks,
                         .capacity = select.capacity,

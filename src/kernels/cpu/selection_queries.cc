@@ -66,9 +66,8 @@ selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int 
     });
     return selection::MomentFactors(q_scale, 0.0f, scale);
   }
-  const float q_scale = CodeRow(head_dim, mean.data(), [&](int i, int32_t code) {
-    codes[i] = static_cast<int16_t>(code);
-  });
+  const float q_scale = CodeRow(
+      head_dim, mean.data(), [&](int i, int32_t code) { codes[i] = static_cast<int16_t>(code); });
   const float square_scale = CodeRow(head_dim, squares.data(), [&](int i, int32_t code) {
     second[i] = static_cast<int16_t>(code);
   });

@@ -1,5 +1,5 @@
-// SelectionPolicy: which closed keys a decode step reads, as a function of positions and of how
-// well blocks score (kernels/selection.h).
+// SelectionPolicy: which closed keys a step reads, as a function of positions and of how well
+// blocks score (kernels/selection.h).
 #ifndef HEADWAY_KV_POLICY_SELECTION_H_
 #define HEADWAY_KV_POLICY_SELECTION_H_
 
@@ -16,8 +16,18 @@ struct SelectionPolicy {
   int64_t sink = 0;       // the first keys of a sequence are always read
   int64_t recent = 0;     // so are the last ones, the query's own among them
   BudgetShare share = BudgetShare::kLayer;
+  // Chunks of prompts attend to what is listed of the pages before them, too.
+  enum class Prompts : uint8_t { kExact, kSelected };
+  Prompts prompts = Prompts::kExact;
+  // Beyond the window that a model was trained for: summaries are of keys without their rotation,
+  // queries are scored as if every key were so far behind them, and what is listed is moved
+  // together (BlockMove). 0: keys are scored, and attended to, where they are.
+  int64_t distance = 0;
+  // Sequences of up to so many tokens are read whole, where distance is 0.
+  int64_t from = 0;
 
   bool selects() const { return summary.kept(); }
+  bool reaches() const { return distance > 0; }
 };
 
 // Neighbouring blocks of a sequence.

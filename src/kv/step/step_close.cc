@@ -79,6 +79,9 @@ void Step::SummarizeClosedPages(const Entry& entry) {
                    .page_stride = format.page_stride(),
                    .head_stride = RowStride(entry, kKind),
                    .count = (last - first) * cache_.math.slots()};
+      const int64_t angles = page * cache_.math.slots() * (entry.rotated.rotary_dim / 2);
+      item.rotated = {entry.rotated.cos + angles, entry.rotated.sin + angles,
+                      entry.rotated.rotary_dim};
       item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
       item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
                                              block * SummaryFormat::scale_bytes());
