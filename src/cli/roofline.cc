@@ -54,7 +54,7 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
     double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
     if (selection.has_value()) {
       const int64_t read = selection->keys + selection->sink + selection->recent;
-      if (read < length) {
+      if (read < length && length >= selection->from) {
         work.bytes += keys * SummaryBytes(info) / selection->block;
         keys = s * static_cast<double>(read);
       }
