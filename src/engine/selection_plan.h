@@ -1,5 +1,5 @@
-// What a selection is for a context: whether it reaches beyond the model's window and chooses keys in
-// prompts, what a plan must know of it, and what is refused.
+// What a selection is for a context: whether it reaches beyond the model's window and chooses keys
+// in prompts, what a plan must know of it, and what is refused.
 #ifndef HEADWAY_ENGINE_SELECTION_PLAN_H_
 #define HEADWAY_ENGINE_SELECTION_PLAN_H_
 
@@ -26,8 +26,8 @@ Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan);
 int64_t ChunkFor(const kv::SelectionPolicy& policy, const ModelConfig& config);
 plan::KeySelection KeysChosen(const kv::SelectionPolicy& policy, const ModelShape& shape,
                               kv::PlacementKind placement);
-// Sequences of up to so many tokens are read whole under this plan: with all keys in a GPU's memory,
-// a step that reads them is faster than one that chooses.
+// Sequences of up to so many tokens are read whole under this plan: with all keys in a GPU's
+// memory, a step that reads them is faster than one that chooses.
 int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan);
 
 }  // namespace headway

@@ -11,7 +11,7 @@ namespace {
 // The device memory of the lists of a step's rows, and of choosing for one entry at a time.
 struct PrefillMemory {
   kv::SelectionBounds bounds;
-  int64_t row_blocks = 0;                       // of all entries
+  int64_t row_blocks = 0;                      // of all entries
   int64_t lists = 0, counts = 0, scratch = 0;  // bytes
 
   PrefillMemory(const ModelShape& shape, const ExecutorLimits& limits)
@@ -123,8 +123,7 @@ void SelectedPrefillPath::BeginLayer(int layer) {
 // With lists behind those of the `row_block` blocks of rows before.
 void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
   const BatchEntry& rows = parts_.batch[choice.entry];
-  const std::span<const kv::SlabRead> reads =
-      std::span(reads_).subspan(choice.first, choice.reads);
+  const std::span<const kv::SlabRead> reads = std::span(reads_).subspan(choice.first, choice.reads);
   kv::StepReads& store = context_.store.reads();
   places_.clear();
   for (const kv::SlabRead& read : reads) {

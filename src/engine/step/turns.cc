@@ -45,8 +45,7 @@ int64_t Turns::ClosingRow(int entry) const {
 }
 
 // Keys keep the factor that yarn gives them: these angles have none.
-void Turns::Fill(int entry, std::span<const int32_t> positions, const Angles& angles,
-                 int64_t row) {
+void Turns::Fill(int entry, std::span<const int32_t> positions, const Angles& angles, int64_t row) {
   const RopeFrequencies& rope = *batch_[entry].rope;
   context_.kernels.RopeAngles(context_.compute, {.positions = positions,
                                                  .inv_freq = rope.inv_freq.data(),

@@ -48,9 +48,9 @@ class Turns {
   StepContext& context_;
   const Batch& batch_;
   const int64_t half_;
-  Angles rows_;   // [step_tokens, half]
-  Angles slots_;  // [step_tokens + entries * page_slots, half]
-  float* inv_freq_ = nullptr;  // [entries, half]
+  Angles rows_;                                // [step_tokens, half]
+  Angles slots_;                               // [step_tokens + entries * page_slots, half]
+  float* inv_freq_ = nullptr;                  // [entries, half]
   std::vector<std::vector<float>> on_device_;  // what inv_freq_ holds
   std::vector<int32_t> positions_;
 };
