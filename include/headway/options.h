@@ -10,6 +10,7 @@ namespace headway {
 
 inline constexpr double kHostShareAuto = -1.0;
 inline constexpr double kRecomputeAuto = -1.0;
+inline constexpr int64_t kSparseFromAuto = -1;
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -79,7 +80,8 @@ struct EngineOptions {
   // that stand for the others, with a budget for each head (Xiao et al., 2024). Others read keys to
   // choose: "infinitehip" some, in stages (Lee et al., 2025), "oracle" all, which shows what the
   // best choice is worth; "oracle-heads" has a budget for each head. A context of fewer keys is
-  // read whole. Prompts are read exactly. Not together with a session or streaming heads.
+  // read whole. Prompts are read exactly unless sparse_prefill or reach says otherwise. Not
+  // together with streaming heads; a session that holds tokens read so says so.
   std::string selector = "none";  // none, pages, quest, infllm, infinitehip, oracle, oracle-heads
   int64_t sparse_keys = 2048;     // that a KV head chooses behind the sink and before recent keys
   int64_t sparse_sink = 256;      // first keys that are always read
@@ -94,6 +96,16 @@ struct EngineOptions {
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;
+  // Sequences of up to so many tokens are read whole; kSparseFromAuto: as long as that is faster,
+  // by what the device is.
+  int64_t sparse_from = kSparseFromAuto;
+  // Prompts are read so, too: a chunk attends to itself exactly, and blocks of its rows choose keys
+  // of what lies before it.
+  bool sparse_prefill = false;
+  // Beyond the window that the model was trained for ("auto": where a context is longer than that;
+  // "on", "off"): chosen keys are attended to as if they lay next to each other, in prompts as
+  // well, so that no distance is longer than what is read (InfiniteHiP, appendix D).
+  std::string reach = "auto";
 
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile

@@ -47,7 +47,7 @@ struct Phase {
   int64_t decode_steps = 0;
 };
 
-// What decode reads where a policy selects (EngineOptions::selector).
+// What steps read where a policy selects (EngineOptions::selector).
 struct SelectionReport {
   std::string selector;
   int64_t keys = 0;  // that a KV head chooses, on average, of the longest sequence
@@ -57,6 +57,9 @@ struct SelectionReport {
   double scored_bytes = 0.0;  // that the choice reads of each key and KV head, on average
   int looks = 1;
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
+  bool prompts = false;    // are read so, too
+  bool reach = false;      // beyond the trained window
+  int64_t from = 0;        // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
   double share = 1.0;
 };

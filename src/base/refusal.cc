@@ -44,6 +44,8 @@ const char* OptionName(Option option) {
       return "head_pattern";
     case Option::kSelector:
       return "selector";
+    case Option::kReach:
+      return "reach";
     case Option::kMachine:
       return "machine";
     case Option::kSession:

@@ -130,7 +130,8 @@ Result<Answers> RunAll(const AskFlags& flags, const Asked& asked, Engine& engine
                        Console& console) {
   const Result<std::vector<Prompted>> prompts = Prompts(flags, asked, engine);
   if (!prompts.ok()) return prompts.status();
-  if (std::string warning = LongContextWarning(engine.info(), RoomFor(*prompts) - flags.max_tokens);
+  if (std::string warning = LongContextWarning(engine.info(), RoomFor(*prompts) - flags.max_tokens,
+                                               flags.model.engine);
       !warning.empty()) {
     console.Warn(warning);
   }

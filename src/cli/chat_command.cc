@@ -329,7 +329,8 @@ int ChatCommand(const Args& args, Console& console) {
   }
   Result<int64_t> length = ChatLength(flags, **engine);
   if (!length.ok()) return console.Fail(length.status());
-  if (std::string warning = LongContextWarning((*engine)->info(), *length); !warning.empty()) {
+  if (std::string warning = LongContextWarning((*engine)->info(), *length, flags.model.engine);
+      !warning.empty()) {
     console.Warn(warning);
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});

@@ -82,7 +82,8 @@ Result<Compared> Compare(const DivergenceFlags& flags, const std::string& text, 
   if (!windows.ok()) return windows.status().Within({"--file " + flags.text.file + ": "});
   if (Status s = CheckKept(windows->shape(), info.vocab); !s.ok()) return s;
   if (Status s = (*asked)->Plan(workload).status(); !s.ok()) return s;
-  if (std::string warning = LongContextWarning(info, flags.text.context); !warning.empty()) {
+  if (std::string warning = LongContextWarning(info, flags.text.context, flags.model.engine);
+      !warning.empty()) {
     console.Warn(warning);
   }
   eval::StepComparison comparison(*windows, hooks);

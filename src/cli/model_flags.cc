@@ -140,7 +140,8 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
            if (engine.selector == EngineOptions{}.selector) engine.selector = "pages";
          },
          "each new token reads the keys that matter to it, chosen by summaries of the cache, and "
-         "leaves out the rest; prompts are read exactly")
+         "leaves out the rest; prompts are read exactly unless --sparse-prefill or --reach says "
+         "otherwise")
       ->group("Memory");
   AddChoice(app, sparse, "--selector", &engine.selector,
             {"none", "pages", "quest", "infllm", "infinitehip", "oracle", "oracle-heads"},
@@ -171,6 +172,15 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
       app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
       "which take a sixteenth of a 16-bit cache on the device; with pages only");
+  AddNumber(app, sparse, "--sparse-from", &engine.sparse_from, {0, kMaxCount},
+            "read sequences of up to N tokens whole; without it, those of up to 32768 where a GPU "
+            "holds all keys, which is faster there");
+  app.add_flag("--sparse-prefill", engine.sparse_prefill,
+               "prompts are read so, too: blocks of their tokens choose keys")
+      ->group(sparse);
+  AddChoice(app, sparse, "--reach", &engine.reach, {"auto", "on", "off"},
+            "beyond the window that the model was trained for: attend to chosen keys as if they "
+            "lay next to each other, in prompts, too; auto: where the context is longer");
 }
 
 // The cache between runs.

@@ -112,10 +112,11 @@ int PerplexityCommand(const Args& args, Console& console) {
   if (flags.compare && eval::ApproximationsOf(flags.model.engine).empty()) {
     return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
   }
-  if (flags.model.engine.selector != EngineOptions{}.selector) {
+  if (flags.model.engine.selector != EngineOptions{}.selector &&
+      !flags.model.engine.sparse_prefill) {
     return WrongUsage(*app,
-                      "a text is scored as prompts are, which --sparse reads exactly; headway eval "
-                      "divergence compares token by token",
+                      "a text is scored as prompts are, which --sparse reads exactly without "
+                      "--sparse-prefill; headway eval divergence compares token by token",
                       console);
   }
   Result<std::string> text = ReadText(flags.text.file, console);
@@ -130,7 +131,8 @@ int PerplexityCommand(const Args& args, Console& console) {
   for (const auto& window : windows) {
     longest = std::max(longest, static_cast<int64_t>(window.size()));
   }
-  if (std::string warning = LongContextWarning((*engine)->info(), longest); !warning.empty()) {
+  if (std::string warning = LongContextWarning((*engine)->info(), longest, flags.model.engine);
+      !warning.empty()) {
     console.Warn(warning);
   }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{longest}});

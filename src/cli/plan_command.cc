@@ -192,7 +192,7 @@ int PlanCommand(const Args& args, Console& console) {
                                      flags.explain ? Explain::kYes : Explain::kNo);
   if (!made.ok()) return console.Fail(made.status());
   for (int64_t length : made->lengths) {
-    std::string warning = LongContextWarning(made->info, length);
+    std::string warning = LongContextWarning(made->info, length, flags.model.engine);
     if (warning.empty()) continue;
     console.Warn(warning);
     break;

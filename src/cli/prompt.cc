@@ -145,8 +145,15 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText
   return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
 }
 
-std::string LongContextWarning(const ModelInfo& info, int64_t tokens) {
+std::string LongContextWarning(const ModelInfo& info, int64_t tokens,
+                               const EngineOptions& options) {
   if (info.max_position <= 0 || tokens <= info.max_position) return "";
+  if (options.selector != EngineOptions{}.selector && options.reach != "off") {
+    return fmt::format(
+        "a context of {} tokens is longer than the {} that this model was trained for; prompts and "
+        "answers read chosen keys, moved together",
+        tokens, info.max_position);
+  }
   return fmt::format(
       "a context of {0} tokens is longer than the {1} that this model was trained for; expect "
       "worse answers beyond token {1}",

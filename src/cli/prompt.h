@@ -55,7 +55,7 @@ Result<PromptText> ReadPrompt(const PromptFlags& flags, Console& console);
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText& prompt);
 
 // What to expect of a context longer than the model was trained on; empty when it is not.
-std::string LongContextWarning(const ModelInfo& info, int64_t tokens);
+std::string LongContextWarning(const ModelInfo& info, int64_t tokens, const EngineOptions& options);
 
 }  // namespace headway::cli
 

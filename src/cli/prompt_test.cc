@@ -90,10 +90,15 @@ TEST(Prompt, SaysWhatIsWrongWithTheText) {
 
 TEST(LongContext, IsWarnedOf) {
   ModelInfo info;
-  EXPECT_EQ(LongContextWarning(info, 1 << 20), "") << "nothing is known of the model";
+  EXPECT_EQ(LongContextWarning(info, 1 << 20, {}), "") << "nothing is known of the model";
   info.max_position = 16384;
-  EXPECT_EQ(LongContextWarning(info, 16384), "");
-  EXPECT_THAT(LongContextWarning(info, 16385), HasSubstr("beyond token 16384"));
+  EXPECT_EQ(LongContextWarning(info, 16384, {}), "");
+  EXPECT_THAT(LongContextWarning(info, 16385, {}), HasSubstr("beyond token 16384"));
+  EngineOptions sparse;
+  sparse.selector = "pages";
+  EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("chosen keys"));
+  sparse.reach = "off";
+  EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("beyond token 16384"));
 }
 
 }  // namespace

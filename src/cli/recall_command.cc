@@ -68,7 +68,7 @@ Result<std::vector<Found>> Measure(const RecallFlags& flags, const std::string& 
     const Result<eval::SpreadWindows> windows = eval::SpreadWindows::Over(
         encoded->tokens, encoded->bos, {flags.text.context, flags.windows, flags.tokens});
     if (!windows.ok()) return windows.status().Within({"--file " + flags.text.file + ": "});
-    if (std::string warning = LongContextWarning((*engine)->info(), flags.text.context);
+    if (std::string warning = LongContextWarning((*engine)->info(), flags.text.context, options);
         all.empty() && !warning.empty()) {
       console.Warn(warning);
     }

@@ -59,7 +59,7 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
     double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
     if (selection.has_value()) {
       const int64_t read = selection->keys + selection->sink + selection->recent;
-      if (read < length) {
+      if (read < length && length >= selection->from) {
         work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes;
         // A second look reads half of that, and 2 bits a channel of each key, of its candidates.
         const auto candidates = static_cast<double>(selection->candidates);

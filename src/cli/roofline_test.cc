@@ -70,6 +70,9 @@ TEST(Roofline, CountsADecodeThatSelects) {
   const std::vector<int64_t> few = {7};
   EXPECT_EQ(DecodeWork(info, few, 2, selection).bytes,
             DecodeWork(info, few, 2, std::nullopt).bytes);
+  selection.from = 101;
+  EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
+            DecodeWork(info, lengths, 2, std::nullopt).bytes);
 }
 
 TEST(Roofline, TakesTheLongest) {

@@ -261,7 +261,8 @@ int RunCommand(const Args& args, Console& console) {
   if (!prompt.ok()) return console.Fail(prompt.status());
   Result<int64_t> length = ContextLength(flags, **engine, prompt->size());
   if (!length.ok()) return console.Fail(length.status());
-  if (std::string warning = LongContextWarning((*engine)->info(), *length); !warning.empty()) {
+  if (std::string warning = LongContextWarning((*engine)->info(), *length, flags.model.engine);
+      !warning.empty()) {
     console.Warn(warning);
   }
   const Request request = RequestOf(flags, std::move(*prompt));

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/selection_plan.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
 #include "kv/session/session_sizes.h"
@@ -160,20 +161,6 @@ Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
   return OkStatus();
 }
 
-Status CheckSelection(const LayoutBasis& basis) {
-  if (!basis.selection.selects()) return OkStatus();
-  const ModelShape& shape = basis.config.shape;
-  const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
-  if (basis.kernels->SupportsSelection(page, basis.selection.summary, shape.group())) {
-    return OkStatus();
-  }
-  return Unsupported(
-      {Option::kSelector, ": this device does not choose blocks of " +
-                              std::to_string(basis.selection.summary.block_slots) +
-                              " keys with heads of " + std::to_string(shape.head_dim) +
-                              " elements and groups of " + std::to_string(shape.group())});
-}
-
 Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
   const ModelConfig& config = *inputs.config;
   const SessionSettings& session = *inputs.settings->session;
@@ -256,6 +243,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.lengths = workload.lengths;
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
+  request.chunk = std::min(request.chunk, ChunkFor(basis.selection, config));
   request.segment = inputs.backend.segment;
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;
@@ -271,25 +259,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.group_heads = inputs.session->format.group_heads;
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
-  if (const kv::SelectionPolicy& policy = basis.selection; policy.selects()) {
-    const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
-    const auto always = static_cast<double>(policy.sink + policy.recent);
-    const double scored = policy.ScoredBytes(
-        {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding});
-    request.selection.keys = always + policy.MeanKeys(config.shape.layers, longest);
-    (policy.summary.kept() ? request.selection.summary_bytes : request.selection.key_bytes) =
-        scored;
-    if (policy.looks_twice()) {
-      const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
-                                     int64_t{policy.summary.block_slots});
-      request.selection.sketch_bytes =
-          static_cast<double>(blocks * policy.summary.bytes(config.shape.head_dim));
-    }
-    if (settings.placement == kv::PlacementKind::kRecent) {
-      request.selection.sink = static_cast<double>(policy.sink);
-      request.selection.recent = static_cast<double>(policy.recent);
-    }
-  }
+  request.selection = KeysChosen(basis, settings.placement);
   request.costs = CostsOf(basis);
   return request;
 }
@@ -352,8 +322,11 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (!encoding.ok()) return encoding.status();
   if (Status s = CheckAttention(inputs, *encoding); !s.ok()) return s;
   if (Status s = CheckWorkload(config, workload); !s.ok()) return s;
-  const LayoutBasis basis = {config,          inputs.settings->cut.page_slots, *encoding,
-                             *inputs.pattern, inputs.settings->selection,      workload.lengths,
+  const Result<kv::SelectionPolicy> selection = SelectionFor(inputs, workload);
+  if (!selection.ok()) return selection.status();
+  const LayoutBasis basis = {config,        inputs.settings->cut.page_slots,
+                             *encoding,     *inputs.pattern,
+                             *selection,    workload.lengths,
                              inputs.kernels};
   if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
@@ -361,10 +334,20 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   Result<plan::Plan> plan =
       inputs.plan == nullptr ? PlanSession(inputs, &*request) : Result<plan::Plan>(*inputs.plan);
   if (!plan.ok()) return plan.status();
+  if (inputs.plan == nullptr) {
+    if (Status s = CheckReach(*selection, *plan); !s.ok()) return s;
+  }
+  if (selection->selects() && !selection->reaches()) {
+    request->selection.from = ReadWhole(inputs, *plan);
+    if (request->machine != nullptr && request->selection.from > 0) {
+      plan::Predict(*request, &*plan);
+    }
+  }
   Blueprint blueprint;
   blueprint.request = std::move(*request);
   blueprint.own_memory = inputs.backend.own_memory;
   blueprint.layout = LayOutPlan(inputs, basis, *plan);
+  blueprint.layout.executor.selection.from = blueprint.request.selection.from;
   blueprint.plan = std::move(*plan);
   return blueprint;
 }

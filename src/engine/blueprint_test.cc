@@ -101,5 +101,58 @@ TEST(Blueprint, AlignmentsThatTheCacheLacksAreRefused) {
                     "leave it out");
 }
 
+// A selecting subject whose model was trained for `window` tokens; contexts have 1,000.
+Subject Selecting(int64_t window) {
+  Subject subject(64);
+  subject.config.max_position = window;
+  subject.config.rope.type = RopeType::kDefault;
+  subject.settings.selection.summary = {SummaryKind::kMoments, 16};
+  subject.settings.selection.keys = 64;
+  subject.settings.selection.sink = 16;
+  subject.settings.selection.recent = 32;
+  return subject;
+}
+
+TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
+  const auto of = [](const Result<Blueprint>& blueprint) {
+    return blueprint->layout.executor.selection;
+  };
+  EXPECT_FALSE(of(Selecting(1000).OnCpu()).reaches());
+  EXPECT_EQ(of(Selecting(1000).OnCpu()).prompts, kv::SelectionPolicy::Prompts::kExact);
+  const Result<Blueprint> reaching = Selecting(800).OnCpu();
+  EXPECT_EQ(of(reaching).distance, 200);
+  EXPECT_EQ(of(reaching).prompts, kv::SelectionPolicy::Prompts::kSelected);
+  // No distance is longer than the window.
+  EXPECT_LE(reaching->plan.cache.chunk, 800 - 64 - 16 - 32);
+  Subject off = Selecting(800);
+  off.settings.reach = Settings::Reach::kOff;
+  EXPECT_FALSE(of(off.OnCpu()).reaches());
+  Subject on = Selecting(1000);
+  on.settings.reach = Settings::Reach::kOn;
+  EXPECT_TRUE(of(on.OnCpu()).reaches());
+  on.config.rope.type = RopeType::kNone;
+  ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
+}
+
+TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {
+  EXPECT_EQ(Selecting(150).OnCpu().status().code(), StatusCode::kInvalidArgument);
+  Subject chunk = Selecting(800);
+  chunk.settings.cut.chunk = 700;
+  EXPECT_EQ(chunk.OnCpu().status().code(), StatusCode::kInvalidArgument);
+}
+
+// A GPU that holds all keys reads short sequences whole.
+TEST(Blueprint, WhereAllKeysAreResidentShortSequencesAreReadWhole) {
+  const auto from = [](const Result<Blueprint>& blueprint) {
+    return blueprint->layout.executor.selection.from;
+  };
+  EXPECT_EQ(from(Selecting(2000).OnGpu()), 32768);
+  EXPECT_EQ(from(Selecting(2000).OnCpu()), 0);
+  Subject asked = Selecting(2000);
+  asked.settings.sparse_from = 500;
+  EXPECT_EQ(from(asked.OnGpu()), 500);
+  EXPECT_EQ(from(asked.OnCpu()), 500);
+}
+
 }  // namespace
 }  // namespace headway

@@ -38,7 +38,8 @@ int64_t ActivationBlock(const ModelShape& shape, const ExecutorLimits& limits) {
 int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
                         const KernelSizes& kernels) {
   return PathMemory(shape, limits).bytes + ActivationBlock(shape, limits) +
-         Board::Bytes(shape, limits, kernels) + Logits::Bytes(shape, limits);
+         Board::Bytes(shape, limits, kernels) + Logits::Bytes(shape, limits) +
+         Turns::Bytes(shape, limits);
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(const ExecutorParts& parts,
@@ -75,6 +76,8 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   board_ = std::make_unique<Board>(context_, batch_, reads_, &behind_paths);
   logits_ = std::make_unique<Logits>(context_, batch_, &behind_paths,
                                      host_memory_ == nullptr ? nullptr : host_memory_->data());
+  turns_ = std::make_unique<Turns>(context_, batch_, &behind_paths);
+  context_.turns = turns_.get();
   for (size_t i = 0; i < path_memory.offsets.size(); ++i) {
     std::unique_ptr<AttentionPath> path = RegisteredPaths()[i].make(
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
@@ -96,6 +99,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
                        context_.act);
   BeginLayer(0);
   batch_.RopeAngles();
+  turns_->Begin();
   if (Status s = BeginStep(inputs); !s.ok()) return s;
   reads_.Begin();
   for (int layer = 0; !choose_by_query_ && layer < context_.shape.layers; ++layer) {
@@ -117,7 +121,9 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
 Status Executor::BeginStep(std::span<const StepInput> inputs) {
   std::vector<kv::StepEntry> entries;
   for (const StepInput& input : inputs) {
-    entries.push_back({input.sequence, static_cast<int64_t>(input.tokens.size())});
+    const auto entry = static_cast<int>(entries.size());
+    entries.push_back(
+        {input.sequence, static_cast<int64_t>(input.tokens.size()), turns_->OfClosing(entry)});
   }
   return context_.store.step().Begin(entries);
 }

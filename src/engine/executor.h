@@ -26,6 +26,7 @@
 #include "engine/step/logits.h"
 #include "engine/step/reads.h"
 #include "engine/step/step_context.h"
+#include "engine/step/turns.h"
 #include "engine/step/weight_stream.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
@@ -104,6 +105,7 @@ class Executor {
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads the device's
   std::unique_ptr<Board> board_;
   std::unique_ptr<Logits> logits_;
+  std::unique_ptr<Turns> turns_;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X

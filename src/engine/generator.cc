@@ -67,6 +67,16 @@ Status Generator::EmptySlot(int index) {
   return OkStatus();
 }
 
+RopeFrequencies Generator::RopeOf(int64_t prompt) const {
+  const ModelConfig& config = model_.config();
+  const bool reaches = executor_.limits().selection.reaches();
+  // What reaches beyond the trained window sees no distance that is longer.
+  const int64_t length = reaches ? std::min(prompt, config.max_position) : prompt;
+  RopeFrequencies rope = ComputeRope(config.rope, model_.shape().head_dim, length);
+  if (reaches) rope.product = RopeProduct::kExact;
+  return rope;
+}
+
 void Generator::Reset() {
   for (Slot& slot : slots_) {
     if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
@@ -84,7 +94,7 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
   Slot& filled = slots_[static_cast<size_t>(slot)];
   // Token 0 stands for what was never computed: a prompt of zeros continues it.
   filled.tokens.assign(static_cast<size_t>(tokens), 0);
-  filled.rope_hash = ComputeRope(model_.config().rope, model_.shape().head_dim, tokens + 1).Hash();
+  filled.rope_hash = RopeOf(tokens + 1).Hash();
   return executor_.AppendSynthetic(*filled.sequence, tokens, seed);
 }
 
@@ -140,8 +150,7 @@ Status Generator::FillSlots(std::vector<Run>& runs, size_t* waiting) {
 Status Generator::Start(int slot, Run* run) {
   const Request& request = *run->request;
   run->slot = slot;
-  run->rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
-                          static_cast<int64_t>(request.prompt.size()));
+  run->rope = RopeOf(static_cast<int64_t>(request.prompt.size()));
   run->out.prompt_tokens = static_cast<int64_t>(request.prompt.size());
   run->sampler.emplace(request.sampling);
   run->sampler->AcceptPrompt(request.prompt);
@@ -371,8 +380,7 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   if (begin == 0) {
     if (Status s = EmptySlot(0); !s.ok()) return s;
   }
-  const RopeFrequencies rope = ComputeRope(model_.config().rope, model_.shape().head_dim,
-                                           static_cast<int64_t>(tokens.size()));
+  const RopeFrequencies rope = RopeOf(static_cast<int64_t>(tokens.size()));
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();

@@ -90,6 +90,8 @@ class Generator {
   Status Start(int slot, Run* run);
   // Empties the slot or keeps as much of its cache as fits the prompt.
   Status ReuseCache(Run* run);
+  // The frequencies of a prompt of so many tokens.
+  RopeFrequencies RopeOf(int64_t prompt) const;
   Status EmptySlot(int index);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
   Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);

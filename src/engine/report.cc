@@ -28,7 +28,10 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.looks = policy.looks_twice() ? 2 : 1;
   report.candidates = policy.CandidatesAt(length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
-  report.share = std::min(1.0, read / static_cast<double>(length));
+  report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
+  report.reach = policy.reaches();
+  report.from = policy.from;
+  report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
 }
 
@@ -67,8 +70,19 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(fmt::format(
         "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
-        "by {}; prompts are read exactly",
-        100.0 * report.selection->share, report.selection->selector));
+        "by {}; prompts are read {}",
+        100.0 * report.selection->share, report.selection->selector,
+        report.selection->prompts ? "so, too" : "exactly"));
+  }
+  if (report.selection.has_value() && report.selection->reach) {
+    report.reasons.push_back(
+        "beyond the window that the model was trained for: chosen keys are attended to as if they "
+        "lay next to each other");
+  }
+  if (report.selection.has_value() && report.selection->from > 0) {
+    report.reasons.push_back(
+        fmt::format("sequences of up to {} tokens are read whole, which is faster here",
+                    report.selection->from));
   }
   report.cut_notice = plan.cut_notice;
   report.smallest_gpu_memory = smallest.device;

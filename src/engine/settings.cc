@@ -170,8 +170,24 @@ Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
   return OkStatus();
 }
 
+Result<Settings::Reach> ReadReach(const std::string& name) {
+  if (name == "auto") return Settings::Reach::kAuto;
+  if (name == "on") return Settings::Reach::kOn;
+  if (name == "off") return Settings::Reach::kOff;
+  return Wrong({Option::kReach, " " + name + ": auto, on and off are known"});
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
-  if (options.selector == "none") return OkStatus();
+  Result<Settings::Reach> reach = ReadReach(options.reach);
+  if (!reach.ok()) return reach.status();
+  settings->reach = *reach;
+  if (options.selector == "none") {
+    if (options.sparse_prefill || *reach == Settings::Reach::kOn) {
+      return Wrong(
+          {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
+    }
+    return OkStatus();
+  }
   kv::SelectionPolicy& policy = settings->selection;
   const auto selector =
       std::find_if(std::begin(kSelectors), std::end(kSelectors),
@@ -214,6 +230,8 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
   }
+  if (options.sparse_prefill) policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;
   policy.growth = options.sparse_share;

@@ -72,6 +72,9 @@ struct Settings {
   Plans plans = Plans::kCorrected;  // whether the host's share follows the lanes
   std::optional<StreamingHeadsSettings> streaming_heads;
   kv::SelectionPolicy selection;
+  enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
+  Reach reach = Reach::kAuto;
+  std::optional<int64_t> sparse_from;  // absent: as the device is
   std::optional<std::string> machine;  // name or file of a profile
   std::optional<SessionSettings> session;
   std::optional<std::string> trace;

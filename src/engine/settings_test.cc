@@ -112,6 +112,12 @@ TEST(Settings, SelectionIsReadAndChecked) {
   const auto looks_twice = [](EngineOptions& o) { o.sparse_looks = 2; };
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.sparse_block = 4; }), "");
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.selector = "quest"; }), "");
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.reach = "far"; }),
+            "reach far: auto, on and off are known");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.reach = "on"; }).find("need selector"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_prefill = true; }).find("need selector"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.session = "s"; }).find("session"), std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
             std::string::npos);

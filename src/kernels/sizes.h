@@ -51,6 +51,8 @@ class KernelSizes {
     (void)format, (void)summary, (void)group;
     return false;
   }
+  // Whether they take rows of prompts, turned summaries and queries, and blocks that are moved.
+  virtual bool SelectsInPrompts() const { return false; }
 };
 
 }  // namespace headway

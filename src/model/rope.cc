@@ -137,7 +137,8 @@ uint64_t RopeFrequencies::Hash() const {
   };
   for (const float frequency : inv_freq) add(frequency);
   add(scale);
-  return hash;
+  // Files of before hold hashes of rounded products.
+  return product == RopeProduct::kRounded ? hash : Fnv1a("exact", hash);
 }
 
 }  // namespace headway

@@ -17,6 +17,7 @@ namespace headway {
 struct RopeFrequencies {
   std::vector<float> inv_freq;  // [head_dim / 2]; empty: nothing rotates
   float scale = 1.0f;           // of cos and sin: yarn's attention factor
+  RopeProduct product = RopeProduct::kRounded;
 
   int rotary_dim() const { return 2 * static_cast<int>(inv_freq.size()); }
   uint64_t Hash() const;
@@ -31,6 +32,7 @@ inline RopeAnglesItem AnglesOf(const RopeFrequencies& rope, std::span<const int3
           .inv_freq = rope.inv_freq.data(),
           .rotary_dim = rope.rotary_dim(),
           .scale = rope.scale,
+          .product = rope.product,
           .cos = cos,
           .sin = sin};
 }

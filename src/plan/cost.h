@@ -44,7 +44,7 @@ struct Execution {
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
 };
 
-// A decode that reads, where there are more, some keys and a summary of all: of a KV head.
+// Steps that read, where there are more, some keys and a summary of all: of a KV head.
 struct KeySelection {
   double keys = 0.0;           // of closed pages; 0: all are read
   double summary_bytes = 0.0;  // of a key
@@ -53,6 +53,9 @@ struct KeySelection {
   // device before others do.
   double sink = 0.0, recent = 0.0;
   double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies
+  enum class Prompts { kExact, kSelected };
+  Prompts prompts = Prompts::kExact;
+  int64_t from = 0;  // sequences of up to so many tokens read all
 };
 
 // What the model is, as far as time depends on it.

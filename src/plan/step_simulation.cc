@@ -209,7 +209,7 @@ class Simulation {
     Recompute(recomputed, x_ready);
     if (chosen > 0.0) {
       Select(keys, chosen);
-      Tail(1.0, shape_.kv_heads, 1.0, keys);
+      Tail(Queries(), shape_.kv_heads, 1.0, keys);
     } else {
       Attention(keys, longest);
     }
@@ -292,7 +292,12 @@ class Simulation {
   double ChosenKeys(int layer, double keys) const {
     const double of_each = subject_.selection.keys;
     const bool window = !subject_.window.empty() && subject_.window[static_cast<size_t>(layer)] > 0;
-    if (of_each <= 0.0 || prefill_ || window) return 0.0;
+    const bool exact = prefill_ && subject_.selection.prompts == KeySelection::Prompts::kExact;
+    const bool whole =
+        std::all_of(entries_.begin(), entries_.end(), [&](const SequenceStep& entry) {
+          return entry.prefix + entry.tokens <= subject_.selection.from;
+        });
+    if (of_each <= 0.0 || exact || whole || window) return 0.0;
     const double chosen = of_each * static_cast<double>(entries_.size());
     return chosen < keys ? chosen : 0.0;
   }
@@ -330,11 +335,28 @@ class Simulation {
     Device(&time_.attention,
            std::max(scored_bus, bytes / machine_.device_read) + launches * machine_.launch_seconds);
     const double away = ChosenAway(keys, chosen);
+    if (prefill_) return SelectInPrefill(keys, chosen, away);
     const double bus = away * shape_.kv_heads * HeadBytes(subject_) /
                        std::max(machine_.host_to_device.Peak(), 1.0);
     Busy(CostLane::kHostToDevice) += bus;
     Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
                                                             chosen - away, 1.0, 1.0)));
+  }
+
+  // Eight pooled queries of every 64 score the summaries of blocks of 16, twice a channel; the rows
+  // of a block read what it lists.
+  void SelectInPrefill(double keys, double chosen, double away) {
+    constexpr double kRows = 64.0, kPools = 8.0, kSlots = 16.0;
+    const double queries = Queries();
+    const double scores = queries / kRows * kPools * keys / kSlots * shape_.kv_heads;
+    const double rate = machine_.attention.Rate(queries * shape_.query_heads);
+    Device(&time_.attention, 4.0 * scores * shape_.group() * shape_.head_dim / rate);
+    const double bus = std::ceil(queries / kRows) * away * shape_.kv_heads * HeadBytes(subject_) /
+                       std::max(machine_.host_to_device.Peak(), 1.0);
+    Busy(CostLane::kHostToDevice) += bus;
+    Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
+                                                            chosen, queries, queries)));
+    Device(&time_.attention, MergeSeconds(machine_, shape_, shape_.kv_heads, queries));
   }
 
   void Attention(double keys, double longest) {

@@ -29,6 +29,7 @@ class ForwardingKernels : public Kernels {
                          int group) const override {
     return inner_->SupportsSelection(format, summary, group);
   }
+  bool SelectsInPrompts() const override { return inner_->SelectsInPrompts(); }
   Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
     return inner_->Prepare(limits, device, budget);
   }

@@ -187,6 +187,8 @@ Result<Blueprint> StepHarness::Draw(const Model& model, const BackendInfo& backe
   settings.cut.page_slots = config_.page_slots;
   settings.encoding = config_.encoding;
   settings.selection = config_.selection;
+  settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
+  settings.sparse_from = config_.selection.from;
   const plan::Plan plan = PlanFor(model.config(), workload);
   BlueprintInputs inputs;
   inputs.settings = &settings;

@@ -10,6 +10,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sink_tokens = defaults.sink_tokens;
   options.recent_tokens = defaults.recent_tokens;
   options.selector = defaults.selector;
+  options.sparse_prefill = defaults.sparse_prefill;
+  options.reach = defaults.reach;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;
@@ -48,6 +50,8 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
       selection.parameters.push_back({"looks", int64_t{options.sparse_looks}});
     }
     if (options.sparse_share > 0) selection.parameters.push_back({"share", options.sparse_share});
+    selection.parameters.push_back({"prompts", options.sparse_prefill ? "selected" : "exact"});
+    selection.parameters.push_back({"reach", options.reach});
     all.push_back(selection);
   }
   return all;

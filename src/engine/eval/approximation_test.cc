@@ -31,6 +31,9 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.sparsity = 0.5;
   options.sink_tokens = 4;
   options.recent_tokens = 32;
+  options.selector = "pages";
+  options.sparse_prefill = true;
+  options.reach = "on";
   options.session = "s";
   options.session_recut = true;
   options.trace = "t";
@@ -40,6 +43,8 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_LT(exact.sparsity, 0.0);
   EXPECT_LT(exact.sink_tokens, 0);
   EXPECT_EQ(exact.recent_tokens, 0);
+  EXPECT_FALSE(exact.sparse_prefill);
+  EXPECT_EQ(exact.reach, "auto");
   EXPECT_EQ(exact.session + exact.trace, "");
   EXPECT_FALSE(exact.session_recut);
   EXPECT_EQ(exact.device, "cuda:1");

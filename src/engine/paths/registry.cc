@@ -5,6 +5,7 @@
 
 #include "engine/paths/host.h"
 #include "engine/paths/recompute.h"
+#include "engine/paths/selected_prefill.h"
 #include "engine/paths/selection.h"
 #include "engine/paths/slabs.h"
 #include "engine/paths/streaming_heads.h"
@@ -14,8 +15,9 @@ namespace headway {
 namespace {
 
 std::vector<PathKind>& Kinds() {
-  static std::vector<PathKind> kinds = {kRecomputePath, kSelectionPath,      kHostPath,
-                                        kSlabsPath,     kStreamingHeadsPath, kTailPath};
+  static std::vector<PathKind> kinds = {kRecomputePath, kSelectionPath, kSelectedPrefillPath,
+                                        kHostPath,      kSlabsPath,     kStreamingHeadsPath,
+                                        kTailPath};
   return kinds;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/step/selected_states.h"
+#include "engine/step/turns.h"
 
 namespace headway {
 namespace {
@@ -73,6 +74,7 @@ class SelectionPath : public AttentionPath {
     size_t first = 0;  // in reads_: [head groups, segments]
     size_t reads = 0;
     int64_t blocks = 0;
+    int64_t end = 0;  // the position behind them
     SelectionBudget budget;
   };
   std::span<const Choice> ChoicesOf(int layer) const {
@@ -160,11 +162,13 @@ bool SelectionPath::Choose(int layer, int entry) {
     const int64_t blocks = segment.pages * format.page_blocks();
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
     choice.blocks += blocks;
+    choice.end = spans_.back().position + blocks * format.summary.block_slots;
   }
   choice.budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers), SpansOf(choice),
                            parts_.batch[entry].position);
   const int64_t far = choice.budget.far_end - choice.budget.far_begin;
-  if (choice.budget.far_blocks >= far) {
+  if (!policy_.reaches() &&
+      (choice.budget.far_blocks >= far || parts_.batch[entry].position < policy_.from)) {
     spans_.resize(choice.first_span);
     return false;
   }
@@ -201,13 +205,18 @@ void SelectionPath::BeginLayer(int layer) {
   // Those of a layer's choices follow one another.
   const std::span<const kv::SlabRead> reads = ReadsOf(layer);
   places_.clear();
-  for (const kv::SlabRead& read : reads) places_.push_back(context_.store.reads().InPlace(read));
+  const int64_t segment_tokens = context_.store.format().segment_tokens();
+  for (const kv::SlabRead& read : reads) {
+    places_.push_back(context_.store.reads().InPlace(read));
+    places_.back().position = read.segment * segment_tokens;
+  }
   selects_.clear();
   attends_.clear();
   std::byte* at = parts_.memory;
   for (const Choice& choice : choices) {
     SelectItem select;
     select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
+    select.turn = context_.turns->OfRows(choice.entry);
     select.keys = keys_;
     select.keys.segments =
         std::span(places_).subspan(choice.first - choices[0].first, choice.reads);
@@ -222,6 +231,7 @@ void SelectionPath::BeginLayer(int layer) {
     if (observer != nullptr) continue;  // others attend
     const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
     attends_.push_back({.q = select.q,
+                        .move = context_.turns->MoveTo(choice.entry, choice.end),
                         .keys = select.keys,
                         .blocks = select.blocks,
                         .capacity = select.capacity,

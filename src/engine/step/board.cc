@@ -144,6 +144,18 @@ Board::States Board::TakeStates(int entry, int parts) {
           context_.shape.query_heads};
 }
 
+Board::RowStates Board::TakeRowStates(int entry) {
+  for (int head = 0; head < context_.shape.kv_heads; ++head) {
+    HeadStates& states = StatesOf(entry, head);
+    HEADWAY_CHECK(!batch_[entry].decode && !states.started);
+    states.started = true;
+  }
+  const int64_t width = context_.QWidth();
+  const int64_t row = batch_[entry].row;
+  return {o_ + row * width, width, lse_ + row * context_.shape.query_heads,
+          context_.shape.query_heads};
+}
+
 void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
                          const float* lse) {
   for (const kv::HeadRun& run : heads) {

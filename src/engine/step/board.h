@@ -68,6 +68,15 @@ class Board {
     int64_t lse_part_stride = 0;
   };
   States TakeStates(int entry, int parts);
+  // The states of all rows of a prefill entry, to which nothing was added in the layer, for a path
+  // that writes them by itself before anything else of the entry is enqueued.
+  struct RowStates {
+    float* o = nullptr;  // [tokens, query_heads, head_dim]
+    int64_t o_stride = 0;
+    float* lse = nullptr;  // [tokens, query_heads]
+    int64_t lse_stride = 0;
+  };
+  RowStates TakeRowStates(int entry);
   // Adds items of others to those of the next Flush.
   void Add(const AttentionItem& item) { items_.push_back(item); }
   // One more state of an entry's heads, behind all others: [query_heads, head_dim] and

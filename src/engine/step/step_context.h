@@ -18,6 +18,8 @@
 
 namespace headway {
 
+class Turns;
+
 struct StepContext {
   StepContext(const Model& step_model, Kernels& step_kernels, Stream& compute_stream,
               kv::Store& step_store, const ExecutorLimits& step_limits)
@@ -68,6 +70,7 @@ struct StepContext {
   // [layers][head groups, the streaming heads last]
   std::vector<std::vector<std::vector<kv::HeadRun>>> runs;
   Activations act;
+  const Turns* turns = nullptr;
   const std::byte* block = nullptr;  // of the layer at hand: its weights, where they stream
   // Kernels wait for work of other lanes whose errors neither the store's reads nor the compute
   // stream tell.

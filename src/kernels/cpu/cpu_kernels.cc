@@ -230,6 +230,7 @@ class CpuKernels : public Kernels {
                          int group) const override {
     return SelectionFits(format, summary, group);
   }
+  bool SelectsInPrompts() const override { return true; }
 
   void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {

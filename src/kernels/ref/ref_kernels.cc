@@ -142,6 +142,7 @@ class RefKernels : public Kernels {
                          int group) const override {
     return SelectionFits(format, summary, group);
   }
+  bool SelectsInPrompts() const override { return true; }
   void Summarize(Stream&, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {
     ref::Summarize(format, summary, items);

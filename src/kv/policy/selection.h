@@ -1,5 +1,5 @@
-// SelectionPolicy: which closed keys a decode step reads, as a function of positions and of how
-// well blocks score (kernels/selection.h).
+// SelectionPolicy: which closed keys a step reads, as a function of positions and of how well
+// blocks score (kernels/selection.h).
 #ifndef HEADWAY_KV_POLICY_SELECTION_H_
 #define HEADWAY_KV_POLICY_SELECTION_H_
 
@@ -30,8 +30,19 @@ struct SelectionPolicy {
   std::array<Stage, kChunkStages> stages = {};
   int64_t outer_keys = 0;
 
+  // Chunks of prompts attend to what is listed of the pages before them, too.
+  enum class Prompts : uint8_t { kExact, kSelected };
+  Prompts prompts = Prompts::kExact;
+  // Beyond the window that a model was trained for: summaries are of keys without their rotation,
+  // queries are scored as if every key were so far behind them, and what is listed is moved
+  // together (BlockMove). 0: keys are scored, and attended to, where they are.
+  int64_t distance = 0;
+  // Sequences of up to so many tokens are read whole, where distance is 0.
+  int64_t from = 0;
+
   bool selects() const { return summary.selects(); }
   bool looks_twice() const { return breadth > 1; }
+  bool reaches() const { return distance > 0; }
   // What holds in a layer of so many.
   static constexpr int kOuterLayers = 4;
   SelectionPolicy InLayer(int layer, int layers) const;

@@ -46,6 +46,7 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
     }
     tokens += want.tokens;
     entry.tokens = want.tokens;
+    entry.rotated = want.rotated;
     entry.before = sequence->length;
     entry.appends = want.tokens > 1;
     entry.pages = CeilDiv(entry.before % cache_.math.slots() + entry.tokens, cache_.math.slots());

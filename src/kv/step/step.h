@@ -78,6 +78,7 @@ class Step {
     int64_t closing = 0;      // of these, those that are full then
     // The first page that closes, of every head, in the buffer of encoded pages.
     int64_t encoded_page = 0;
+    RopeTable rotated = {};  // as StepEntry's
   };
 
   Status PlanStep(std::span<const StepEntry> wanted);

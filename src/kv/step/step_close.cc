@@ -77,7 +77,10 @@ void Step::SummarizeClosedPages(const Entry& entry) {
                          .page_stride = format.page_stride(),
                          .head_stride = RowStride(entry, kKind),
                          .count = (last - first) * cache_.math.slots()};
-      items.push_back(SummaryOf(format, slab, keys, first));
+      SummarizeItem& item = items.emplace_back(SummaryOf(format, slab, keys, first));
+      const int64_t angles = page * cache_.math.slots() * (entry.rotated.rotary_dim / 2);
+      item.rotated = {entry.rotated.cos + angles, entry.rotated.sin + angles,
+                      entry.rotated.rotary_dim};
     });
   }
   if (items.empty()) return;

@@ -15,6 +15,9 @@ using SequenceId = int64_t;
 struct StepEntry {
   SequenceId sequence = 0;
   int64_t tokens = 0;  // that the step appends, >= 1
+  // The rotation that summaries are made without, of the slots of the pages that the step closes;
+  // with a rotary_dim of 0 they are made of keys as they are.
+  RopeTable rotated = {};
 };
 
 // Pages of one segment of one head group, readable by kernels: of the heads of the group in order.

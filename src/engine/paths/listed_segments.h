@@ -1,0 +1,55 @@
+// ListedSegments: the segments of an entry and layer whose blocks may be listed, and how their
+// blocks lie. Shared by the paths that select.
+#ifndef HEADWAY_ENGINE_PATHS_LISTED_SEGMENTS_H_
+#define HEADWAY_ENGINE_PATHS_LISTED_SEGMENTS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step/reads.h"
+#include "engine/step/step_context.h"
+#include "kernels/selection.h"
+#include "kv/policy/selection.h"
+
+namespace headway {
+
+// How the blocks of any sequence and layer lie; which ones there are is not set.
+BlockedKeys BlockedKeysIn(const kv::CacheFormat& format);
+
+class ListedSegments {
+ public:
+  explicit ListedSegments(const StepContext& context) : context_(context) {}
+
+  // Finds those that lie in memory with their summaries, in all head groups.
+  void Find(int layer, int entry, std::span<const SlabRange> ranges);
+
+  bool empty() const { return segments_.empty(); }
+  bool Has(int segment) const;
+  // Their blocks, in the order of positions.
+  std::span<const kv::BlockSpan> spans() const { return spans_; }
+  int64_t blocks() const { return blocks_; }
+  int64_t end() const { return end_; }  // the position behind the last one
+  // Their slabs, by head group, then segment, appended to *reads.
+  void AddReads(std::vector<kv::SlabRead>* reads) const;
+
+ private:
+  struct Segment {
+    int segment = 0;
+    int groups = 0;  // in which it was found
+    int pages = 0;
+  };
+  std::vector<Segment>::iterator At(int segment);
+
+  const StepContext& context_;
+  int layer_ = 0;
+  int entry_ = 0;
+  std::vector<Segment> segments_;  // in their order
+  std::vector<kv::BlockSpan> spans_;
+  int64_t blocks_ = 0;
+  int64_t end_ = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_PATHS_LISTED_SEGMENTS_H_

@@ -1,0 +1,138 @@
+#include "engine/selection_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "headway/refusal.h"
+#include "headway/types.h"
+
+namespace headway {
+namespace {
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+Status Unsupported(Message message) {
+  return Status(StatusCode::kUnsupported, Refusal{std::move(message)});
+}
+
+// A chunk attends to itself exactly, which costs more the longer it is.
+constexpr int64_t kSelectedChunk = 2048;
+
+// Tokens of a chunk that reaches beyond the window together with what it chooses, so that no
+// distance is longer than the window.
+int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& config) {
+  const int64_t room = config.max_position - policy.sink - policy.keys - policy.recent;
+  return std::min(kSelectedChunk, room);
+}
+
+}  // namespace
+
+Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Workload& workload) {
+  const Settings& settings = *inputs.settings;
+  const ModelConfig& config = *inputs.config;
+  // At which queries score what lies far behind them; of 1,024 to 4,096 the first found most.
+  constexpr int64_t kDistance = 1024;
+  kv::SelectionPolicy policy = settings.selection;
+  if (!policy.selects() || settings.reach == Settings::Reach::kOff) return policy;
+  const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  const bool rotates = config.rope.type != RopeType::kNone && config.max_position > 0;
+  if (settings.reach == Settings::Reach::kOn && !rotates) {
+    return Unsupported({Option::kReach, " on: this model does not rotate its keys"});
+  }
+  const bool told =
+      policy.summary.kind == SummaryKind::kMoments || policy.summary.kind == SummaryKind::kBoxes;
+  if (settings.reach == Settings::Reach::kOn && !told) {
+    return Unsupported({Option::kReach, " on: only pages and quest choose keys in prompts"});
+  }
+  const bool longer = longest > config.max_position && told;
+  const bool wanted = longer && inputs.kernels->SelectsInPrompts();
+  if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
+  const int64_t chunk = ReachingChunk(policy, config);
+  if (chunk < settings.cut.page_slots || settings.cut.chunk.value_or(0) > chunk) {
+    return Wrong(
+        {"this model was trained for " + std::to_string(config.max_position) +
+             " tokens, which a chunk has to fit into with the keys that it chooses: choose "
+             "fewer keys, or give at most ",
+         Option::kChunk, " " + std::to_string(std::max<int64_t>(chunk, 0)) + ", or ",
+         Option::kReach, " off"});
+  }
+  policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  policy.share = BudgetShare::kHead;  // a head that took others' shares would see longer distances
+  policy.distance = std::min(kDistance, config.max_position / 4);
+  return policy;
+}
+
+int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan) {
+  constexpr int64_t kOnGpu = 32 * 1024;
+  if (inputs.settings->sparse_from.has_value()) return *inputs.settings->sparse_from;
+  const bool resident = plan.slabs[1] == 0 && plan.slabs[2] == 0;
+  return inputs.backend.own_memory && resident ? kOnGpu : 0;
+}
+
+Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan) {
+  if (!policy.reaches() || plan.slabs[2] == 0) return OkStatus();
+  return Unsupported(
+      {"beyond the window that a model was trained for the cache stays in memory: "
+       "give more ",
+       Option::kHostMemory, ", or ", Option::kReach, " off"});
+}
+
+int64_t ChunkFor(const kv::SelectionPolicy& policy, const ModelConfig& config) {
+  const bool selected =
+      policy.selects() && policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
+  if (!selected) return kMaxLength;
+  return policy.reaches() ? ReachingChunk(policy, config) : kSelectedChunk;
+}
+
+plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement) {
+  const kv::SelectionPolicy& policy = basis.selection;
+  plan::KeySelection chosen;
+  if (!policy.selects()) return chosen;
+  const ModelShape& shape = basis.config.shape;
+  const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
+  const auto always = static_cast<double>(policy.sink + policy.recent);
+  const double scored =
+      policy.ScoredBytes({shape.dtype, basis.page_slots, shape.head_dim, basis.encoding});
+  chosen.keys = always + policy.MeanKeys(shape.layers, longest);
+  (policy.summary.kept() ? chosen.summary_bytes : chosen.key_bytes) = scored;
+  if (policy.looks_twice()) {
+    const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
+                                   int64_t{policy.summary.block_slots});
+    chosen.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
+  }
+  if (placement == kv::PlacementKind::kRecent) {
+    chosen.sink = static_cast<double>(policy.sink);
+    chosen.recent = static_cast<double>(policy.recent);
+  }
+  if (policy.prompts == kv::SelectionPolicy::Prompts::kSelected) {
+    chosen.prompts = plan::KeySelection::Prompts::kSelected;
+  }
+  return chosen;
+}
+
+Status CheckSelection(const LayoutBasis& basis) {
+  if (!basis.selection.selects()) return OkStatus();
+  const ModelShape& shape = basis.config.shape;
+  const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
+  const bool prompts = basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
+  if (prompts && !basis.kernels->SelectsInPrompts()) {
+    return Unsupported(
+        {"this device does not choose keys in prompts, nor beyond the trained "
+         "window; use ",
+         Option::kDevice, " cpu"});
+  }
+  if (basis.kernels->SupportsSelection(page, basis.selection.summary, shape.group())) {
+    return OkStatus();
+  }
+  return Unsupported(
+      {Option::kSelector, ": this device does not choose blocks of " +
+                              std::to_string(basis.selection.summary.block_slots) +
+                              " keys with heads of " + std::to_string(shape.head_dim) +
+                              " elements and groups of " + std::to_string(shape.group())});
+}
+
+}  // namespace headway

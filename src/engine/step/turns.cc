@@ -1,0 +1,96 @@
+#include "engine/step/turns.h"
+
+namespace headway {
+namespace {
+
+struct Sizes {
+  int64_t rows = 0, slots = 0, inv_freq = 0;
+
+  Sizes(const ModelShape& shape, const ExecutorLimits& limits) {
+    if (!limits.selection.reaches()) return;
+    const int64_t half = shape.head_dim / 2;
+    rows = FloatBytes(limits.step_tokens * half);
+    slots = FloatBytes((limits.step_tokens + limits.entries * limits.page_slots) * half);
+    inv_freq = FloatBytes(limits.entries * half);
+  }
+};
+
+}  // namespace
+
+int64_t Turns::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
+  const Sizes sizes(shape, limits);
+  return 2 * sizes.rows + 2 * sizes.slots + sizes.inv_freq;
+}
+
+Turns::Turns(StepContext& context, const Batch& batch, Memory* memory)
+    : context_(context), batch_(batch), half_(context.shape.head_dim / 2) {
+  const Sizes sizes(context.shape, context.limits);
+  rows_ = {memory->Floats(sizes.rows), memory->Floats(sizes.rows)};
+  slots_ = {memory->Floats(sizes.slots), memory->Floats(sizes.slots)};
+  inv_freq_ = memory->Floats(sizes.inv_freq);
+  on_device_.resize(static_cast<size_t>(context.limits.entries));
+}
+
+bool Turns::Turn(int entry) const {
+  return context_.limits.selection.reaches() && batch_[entry].rope != nullptr &&
+         !batch_[entry].rope->inv_freq.empty();
+}
+
+RopeTable Turns::At(const Angles& angles, int64_t row) const {
+  return {angles.cos + row * half_, angles.sin + row * half_, static_cast<int>(2 * half_)};
+}
+
+int64_t Turns::ClosingRow(int entry) const {
+  return batch_[entry].row + entry * int64_t{context_.limits.page_slots};
+}
+
+// Keys keep the factor that yarn gives them: these angles have none.
+void Turns::Fill(int entry, std::span<const int32_t> positions, const Angles& angles, int64_t row) {
+  const RopeFrequencies& rope = *batch_[entry].rope;
+  context_.kernels.RopeAngles(context_.compute, {.positions = positions,
+                                                 .inv_freq = rope.inv_freq.data(),
+                                                 .rotary_dim = rope.rotary_dim(),
+                                                 .product = RopeProduct::kExact,
+                                                 .cos = angles.cos + row * half_,
+                                                 .sin = angles.sin + row * half_});
+}
+
+void Turns::Begin() {
+  const int64_t slots = context_.limits.page_slots;
+  for (int entry = 0; entry < batch_.size(); ++entry) {
+    if (!Turn(entry)) continue;
+    const auto& [row, tokens, position, rope, split, decode] = batch_[entry];
+    positions_.clear();
+    for (int64_t at = position; at < position + tokens; ++at) {
+      positions_.push_back(static_cast<int32_t>(context_.limits.selection.distance - at));
+    }
+    Fill(entry, positions_, rows_, row);
+    positions_.clear();
+    const int64_t open = position / slots * slots;
+    for (int64_t at = open; at < (position + tokens) / slots * slots; ++at) {
+      positions_.push_back(static_cast<int32_t>(at));
+    }
+    if (!positions_.empty()) Fill(entry, positions_, slots_, ClosingRow(entry));
+    std::vector<float>& there = on_device_[static_cast<size_t>(entry)];
+    if (there == rope->inv_freq) continue;
+    there = rope->inv_freq;
+    context_.compute.Copy(reinterpret_cast<std::byte*>(inv_freq_ + entry * half_),
+                          reinterpret_cast<const std::byte*>(there.data()),
+                          there.size() * sizeof(float));
+  }
+}
+
+RopeTable Turns::OfRows(int entry) const {
+  return Turn(entry) ? At(rows_, batch_[entry].row) : RopeTable{};
+}
+
+RopeTable Turns::OfClosing(int entry) const {
+  return Turn(entry) ? At(slots_, ClosingRow(entry)) : RopeTable{};
+}
+
+BlockMove Turns::MoveTo(int entry, int64_t end) const {
+  if (!Turn(entry)) return {};
+  return {inv_freq_ + entry * half_, static_cast<int>(2 * half_), end};
+}
+
+}  // namespace headway
