@@ -1,0 +1,185 @@
+// Chosen blocks in prompts, and beyond the trained window: what is all listed is attended to
+// exactly, where pages lie changes no bit, and blocks that are moved together are what a model
+// computes that never saw the rest.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/forwarding_kernels.h"
+#include "support/grid.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+using ListedBlock = std::function<bool(int64_t block, int64_t blocks)>;
+using Prompts = kv::SelectionPolicy::Prompts;
+
+// Lists the same blocks for all rows and heads, whatever they score.
+class ListsFixed : public ForwardingKernels {
+ public:
+  ListsFixed(std::unique_ptr<Kernels> inner, ListedBlock listed, int64_t* rows)
+      : ForwardingKernels(std::move(inner)), listed_(std::move(listed)), rows_(rows) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat&, const SummaryFormat&, int, float,
+                    std::span<const SelectItem> items) override {
+    for (const SelectItem& item : items) {
+      std::vector<int32_t> list;
+      for (int64_t block = 0; block < item.keys.blocks; ++block) {
+        if (listed_(block, item.keys.blocks)) list.push_back(static_cast<int32_t>(block));
+      }
+      const auto count = static_cast<int32_t>(list.size());
+      ASSERT_LE(count, item.capacity);
+      list.resize(static_cast<size_t>(item.capacity), -1);
+      std::vector<int32_t>& lists = kept_.emplace_back();
+      for (int64_t i = 0; i < item.row_blocks() * item.keys.heads; ++i) {
+        lists.insert(lists.end(), list.begin(), list.end());
+      }
+      std::vector<int32_t>& counts =
+          kept_.emplace_back(static_cast<size_t>(item.row_blocks() * item.keys.heads), count);
+      const auto copy = [&](int32_t* to, const std::vector<int32_t>& from) {
+        stream.Copy(reinterpret_cast<std::byte*>(to),
+                    reinterpret_cast<const std::byte*>(from.data()), from.size() * sizeof(int32_t));
+      };
+      copy(item.blocks, lists);
+      copy(item.counts, counts);
+      *rows_ += item.rows;
+    }
+  }
+
+ private:
+  const ListedBlock listed_;
+  int64_t* const rows_;
+  std::list<std::vector<int32_t>> kept_;  // until the stream has passed the copies
+};
+
+bool All(int64_t, int64_t) { return true; }
+
+HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection.summary = {SummaryKind::kMoments, 8};
+  config.selection.keys = keys;
+  config.selection.sink = 6;
+  config.selection.recent = 20;
+  config.selection.prompts = Prompts::kSelected;
+  config.selection.distance = distance;
+  return config;
+}
+
+HarnessConfig Listing(HarnessConfig config, const ListedBlock& listed, int64_t* rows) {
+  config.wrap_kernels = [listed, rows](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<ListsFixed>(std::move(kernels), listed, rows);
+  };
+  return config;
+}
+
+class SelectedPrefill : public ::testing::TestWithParam<DType> {};
+
+TEST_P(SelectedPrefill, KeysThatAreAllListedAreAttendedToExactly) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(333, 96, 7);
+  constexpr int64_t kDecode = 5;
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    HarnessConfig exact = HarnessConfig::Default();
+    exact.encoding = encoding;
+    const LogitRows expected = RunTokens(*model, exact, tokens, kDecode);
+    for (const int64_t distance : {0, 40}) {
+      for (const int64_t chunk : {64, 150}) {
+        int64_t rows = 0;
+        HarnessConfig config = Listing(Selecting(160, distance), All, &rows);
+        config.encoding = encoding;
+        config.group_heads = 2;
+        config.device_slabs = 5;
+        config.chunk = chunk;
+        ExpectNear(*model, expected, RunTokens(*model, config, tokens, kDecode),
+                   "distance " + std::to_string(distance) + ", chunks of " + std::to_string(chunk));
+        EXPECT_GT(rows, kDecode * model->shape().layers) << "prompts choose, too";
+      }
+    }
+  }
+}
+
+TEST_P(SelectedPrefill, WherePagesLieNeverChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 9);
+  for (const int64_t distance : {0, 40}) {
+    const HarnessConfig config = Selecting(40, distance);
+    const LogitRows expected = RunTokens(*model, config, tokens, 10);
+    for (const kv::PlacementKind placement :
+         {kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly, kv::PlacementKind::kRecent}) {
+      for (const int group_heads : {0, 1, 2}) {
+        HarnessConfig other = config;
+        other.placement = placement;
+        other.group_heads = group_heads;
+        other.device_slabs = placement == kv::PlacementKind::kHostOnly ? 0 : 7;
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 10),
+                       "placement " + std::to_string(static_cast<int>(placement)) + ", groups of " +
+                           std::to_string(group_heads));
+      }
+    }
+  }
+}
+
+TEST_P(SelectedPrefill, BatchesLiveAsExactOnes) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  int64_t rows = 0;
+  const HarnessConfig selecting = Listing(Selecting(44), All, &rows);
+  const HarnessConfig reaching = Listing(Selecting(44, 30), All, &rows);
+  ExpectBatchesNear(*model, {HarnessConfig::Default(), selecting, reaching});
+  EXPECT_GT(rows, 0);
+}
+
+// With little to leave out nothing is chosen, and short sequences are read whole if asked.
+TEST_P(SelectedPrefill, LeavesOutWhatTheBudgetDoesNotHold) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 10);
+  const LogitRows exact = RunTokens(*model, HarnessConfig::Default(), tokens, 10);
+  const LogitRows chosen = RunTokens(*model, Selecting(8), tokens, 10);
+  EXPECT_NE(exact[300], chosen[300]);
+  ExpectSameBits(exact, RunTokens(*model, Selecting(4096), tokens, 10), "a budget for all");
+  HarnessConfig from = Selecting(8);
+  from.selection.from = 330;
+  ExpectSameBits(exact, RunTokens(*model, from, tokens, 10), "a sequence that is read whole");
+}
+
+// Keys and values of a model of one layer depend on their tokens alone. So attention to blocks that
+// are moved together is that of the same model to a text of these blocks.
+TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
+  ModelConfig tiny = TinyConfig(GetParam());
+  tiny.shape.layers = 1;
+  tiny.windows.assign(1, 0);
+  const std::unique_ptr<Model> model = Tiny(tiny);
+  const std::vector<TokenId> tokens = RandomTokens(328, 96, 12);  // 40 blocks, and a last chunk
+  const auto listed = [](int64_t block, int64_t blocks) {
+    return block % 5 == 0 || block == 17 || block + 3 >= blocks;
+  };
+  std::vector<TokenId> shorter;
+  for (int64_t block = 0; block < 40; ++block) {
+    if (!listed(block, 40)) continue;
+    shorter.insert(shorter.end(), tokens.begin() + 8 * block, tokens.begin() + 8 * (block + 1));
+  }
+  shorter.insert(shorter.end(), tokens.begin() + 320, tokens.end());
+  for (const int64_t decode : {0, 8}) {
+    int64_t rows = 0;
+    const HarnessConfig config = Listing(Selecting(64, 30), listed, &rows);
+    HarnessConfig whole = HarnessConfig::Default();
+    whole.chunk = 1024;
+    const LogitRows moved = RunTokens(*model, config, tokens, decode);
+    const LogitRows expected = RunTokens(*model, whole, shorter, decode);
+    ExpectNear(*model, LogitRows(expected.end() - 8, expected.end()),
+               LogitRows(moved.end() - 8, moved.end()), std::to_string(decode) + " decoded");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SelectedPrefill, ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& instance) {
+                           return std::string(DTypeName(instance.param));
+                         });
+
+}  // namespace
+}  // namespace headway::testing
