@@ -320,6 +320,9 @@ TEST(EngineApi, BadRequestsAreRefusedInOneLine) {
     }
     EXPECT_FALSE((*context)->Score(tokens, {}).ok());
   }
+  const Status recall = (*context)->RecallOfSelection(Tokens(5, 8000, 1), 3, {}).status();
+  EXPECT_NE(recall.message().find("of a selector"), std::string::npos) << recall.message();
+  EXPECT_FALSE((*context)->RecallOfSelection(Tokens(5, 8000, 1), 5, {}).ok());
 
   for (int64_t EngineOptions::*tokens : {&EngineOptions::chunk, &EngineOptions::segment}) {
     EngineOptions options;

@@ -44,6 +44,15 @@ Result<std::vector<Prompted>> Prompts(const AskFlags& flags, const Asked& asked,
   return prompts;
 }
 
+int64_t LongestOf(const std::vector<Prompted>& prompts) {
+  int64_t longest = 0;
+  for (const Prompted& prompt : prompts) {
+    longest = std::max(longest, static_cast<int64_t>(std::ssize(prompt.tokens)));
+  }
+  return longest;
+}
+
+// Of a context that holds each prompt and its answer.
 int64_t RoomFor(const std::vector<Prompted>& prompts) {
   int64_t room = 0;
   for (const Prompted& prompt : prompts) {
@@ -130,8 +139,8 @@ Result<Answers> RunAll(const AskFlags& flags, const Asked& asked, Engine& engine
                        Console& console) {
   const Result<std::vector<Prompted>> prompts = Prompts(flags, asked, engine);
   if (!prompts.ok()) return prompts.status();
-  if (std::string warning = LongContextWarning(engine.info(), RoomFor(*prompts) - flags.max_tokens,
-                                               flags.model.engine);
+  if (std::string warning =
+          LongContextWarning(engine.info(), LongestOf(*prompts), flags.model.engine);
       !warning.empty()) {
     console.Warn(warning);
   }

@@ -57,8 +57,8 @@ void AddRetrievalFlags(CLI::App& app, RetrievalFlags* flags) {
       ->type_name("LIST")
       ->default_str(flags->tasks);
   AddRead(app, More(group), "--depths",
-          "with --generate: where passkey and niah-single hide their fact, in percent of the "
-          "document, taken in turn; without it, anywhere",
+          "with --generate: where passkey, niah-single and niah-multikey-full hide their fact, in "
+          "percent of the document, taken in turn; without it, anywhere",
           [flags](const std::string& text) { return ReadPercents(text, &flags->depths); })
       ->type_name("LIST");
   AddText(app, More(group), "--haystack", &flags->haystack,
@@ -85,7 +85,7 @@ std::string CheckRetrievalFlags(const CLI::App& app, const RetrievalFlags& flags
   const auto tasks = eval::ParseRetrievalTasks(flags.tasks);
   if (!tasks.ok()) return "--tasks: " + tasks.status().message();
   if (!flags.depths.empty() && std::ranges::none_of(*tasks, eval::HasDepth)) {
-    return "--depths needs one of the tasks passkey and niah-single";
+    return "--depths needs one of the tasks passkey, niah-single and niah-multikey-full";
   }
   const bool asks = std::ranges::count(*tasks, eval::RetrievalTask::kQuestions) > 0;
   if (asks != !flags.questions.empty()) {

@@ -43,12 +43,11 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   if (settings.reach == Settings::Reach::kOn && !rotates) {
     return Unsupported({Option::kReach, " on: this model does not rotate its keys"});
   }
-  const bool told =
-      policy.summary.kind == SummaryKind::kMoments || policy.summary.kind == SummaryKind::kBoxes;
-  if (settings.reach == Settings::Reach::kOn && !told) {
-    return Unsupported({Option::kReach, " on: only pages and quest choose keys in prompts"});
+  if (settings.reach == Settings::Reach::kOn && settings.session.has_value()) {
+    return Unsupported({Option::kReach, " on and ", Option::kSession, " do not go together"});
   }
-  const bool longer = longest > config.max_position && told;
+  const bool longer = longest > config.max_position && TakesRows(policy.summary.kind) &&
+                      !settings.session.has_value();
   const bool wanted = longer && inputs.kernels->SelectsInPrompts();
   if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
   const int64_t chunk = ReachingChunk(policy, config);
@@ -119,6 +118,11 @@ Status CheckSelection(const LayoutBasis& basis) {
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const bool prompts = basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
+  if (prompts && !TakesRows(basis.selection.summary.kind)) {
+    return Unsupported({Option::kSelector,
+                        ": only pages and quest choose keys in prompts, and "
+                        "beyond the trained window"});
+  }
   if (prompts && !basis.kernels->SelectsInPrompts()) {
     return Unsupported(
         {"this device does not choose keys in prompts, nor beyond the trained "

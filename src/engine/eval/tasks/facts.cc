@@ -39,9 +39,13 @@ std::string NumberFact(const std::string& key, const std::string& number) {
   return fmt::format(" One of the special magic numbers for {} is: {}.", key, number);
 }
 
-// One of `keys` is asked for, each with a number of its own.
-Draft DraftKeys(Random& random, int64_t keys_count) {
-  const Words keys = DrawKeys(random, keys_count);
+// There are some four million.
+std::string DrawLongKey(Random& random) {
+  return Pick(random, Adjectives()) + "-" + Pick(random, Nouns()) + "-" + Digits(random, 3);
+}
+
+// The first of `keys` is asked for, each with a number of its own.
+Draft DraftKeys(Random& random, const Words& keys) {
   Draft draft;
   Words texts;
   for (const std::string& key : keys) {
@@ -139,7 +143,7 @@ Draft DraftPassage(Random& random) {
 Draft MakeDraft(RetrievalTask task, Random& random) {
   switch (task) {
     case RetrievalTask::kNeedle:
-      return DraftKeys(random, 1 + random.Below(4));
+      return DraftKeys(random, DrawKeys(random, 1 + random.Below(4)));
     case RetrievalTask::kPasskey:
       return DraftPasskey(random);
     case RetrievalTask::kPlace:
@@ -149,9 +153,11 @@ Draft MakeDraft(RetrievalTask task, Random& random) {
     case RetrievalTask::kPassage:
       return DraftPassage(random);
     case RetrievalTask::kSingle:
-      return DraftKeys(random, 1);
+      return DraftKeys(random, DrawKeys(random, 1));
     case RetrievalTask::kMultiKey:
-      return DraftKeys(random, kRulerNeedles);
+      return DraftKeys(random, DrawKeys(random, kRulerNeedles));
+    case RetrievalTask::kMultiKeyFull:
+      return DraftKeys(random, {DrawLongKey(random)});
     case RetrievalTask::kMultiValue:
       return DraftMultiValue(random);
     case RetrievalTask::kMultiQuery:
@@ -168,6 +174,16 @@ Draft MakeDraft(RetrievalTask task, Random& random) {
 }
 
 }  // namespace
+
+std::vector<std::string> OtherFacts(const Draft& draft, int64_t count, Random& random) {
+  const Words keys = DrawDifferent(count, [&] { return DrawLongKey(random); });
+  std::vector<std::string> facts;
+  for (const std::string& key : keys) {
+    if (draft.question.find(" " + key + " ") != std::string::npos) continue;
+    facts.push_back(NumberFact(key, Digits(random, 7)));
+  }
+  return facts;
+}
 
 Draft DraftFacts(RetrievalTask task, std::optional<double> depth, Random& random) {
   Draft draft = MakeDraft(task, random);

@@ -31,6 +31,9 @@ struct Draft {
 // `depth` is the place of the fact of a task that has one (HasDepth), 0 to 1; random without it.
 Draft DraftFacts(RetrievalTask task, std::optional<double> depth, Random& random);
 
+// Facts of the kind that kMultiKeyFull hides one of, `count` different ones; none has its key.
+std::vector<std::string> OtherFacts(const Draft& draft, int64_t count, Random& random);
+
 }  // namespace headway::eval
 
 #endif  // HEADWAY_ENGINE_EVAL_TASKS_FACTS_H_

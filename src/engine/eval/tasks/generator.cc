@@ -57,7 +57,12 @@ class Generator {
   Result<RetrievalLine> MakeFacts(RetrievalTask task, std::optional<double> depth, Random& random);
   Result<RetrievalLine> MakeWords(RetrievalTask task, Random& random);
   Result<RetrievalLine> MakeQuestion(Random& random);
-  Status TakeHaystack(Random& random);
+  Result<RetrievalLine> MakeFull(RetrievalTask task, std::optional<double> depth, Random& random);
+  Result<RetrievalLine> Hide(const Draft& draft, size_t start);
+  Status TakeProse(Random& random);
+  Status MeasureHaystack(int64_t enough);
+  // Of made-up pieces: few tokens join over their ends, so that twice the length is enough.
+  int64_t EnoughTokens() const { return 2 * length_; }
   size_t DrawStart(Random& random) const;
 
   const RetrievalRequest& request_;
@@ -65,19 +70,26 @@ class Generator {
   const TextMeasure& measure_;
   Random root_;
   Haystack haystack_;
+  bool given_ = false;  // it is the request's
   std::vector<int64_t> piece_tokens_;
   std::vector<int64_t> paragraph_tokens_;
 };
 
-// The given text once, or new prose for each line, as much of it as the line can need.
-Status Generator::TakeHaystack(Random& random) {
-  const bool given = !request_.haystack.empty();
-  if (given && !piece_tokens_.empty()) return OkStatus();
+// The given text once, or new prose for each line.
+Status Generator::TakeProse(Random& random) {
+  if (!request_.haystack.empty()) {
+    if (given_) return OkStatus();
+    given_ = true;
+    haystack_ = Haystack::FromText(request_.haystack);
+    return MeasureHaystack(kMaxLength);
+  }
   // English has some 4 to 5 bytes a token; 8 is enough for any tokenizer that deserves the name.
-  haystack_ = given ? Haystack::FromText(request_.haystack)
-                    : Haystack::Generate(length_ * 8, random.Next());
-  // Tokens that join over the ends of pieces are few: twice the length is more than enough.
-  const int64_t enough = given ? kMaxLength : 2 * length_;
+  haystack_ = Haystack::Generate(length_ * 8, random.Next());
+  return MeasureHaystack(EnoughTokens());
+}
+
+// The tokens of its pieces, up to so many.
+Status Generator::MeasureHaystack(int64_t enough) {
   piece_tokens_.clear();
   int64_t sum = 0;
   for (const std::string& piece : haystack_.pieces()) {
@@ -100,9 +112,24 @@ size_t Generator::DrawStart(Random& random) const {
 
 Result<RetrievalLine> Generator::MakeFacts(RetrievalTask task, std::optional<double> depth,
                                            Random& random) {
-  if (Status s = TakeHaystack(random); !s.ok()) return s;
+  if (IsAmongFacts(task)) return MakeFull(task, depth, random);
+  if (Status s = TakeProse(random); !s.ok()) return s;
   const Draft draft = DraftFacts(task, depth, random);
-  const size_t start = request_.haystack.empty() ? 0 : DrawStart(random);
+  return Hide(draft, request_.haystack.empty() ? 0 : DrawStart(random));
+}
+
+Result<RetrievalLine> Generator::MakeFull(RetrievalTask task, std::optional<double> depth,
+                                          Random& random) {
+  const Draft draft = DraftFacts(task, depth, random);
+  constexpr int64_t kFactTokens = 8;  // at least, whatever the tokenizer
+  haystack_ = Haystack::FromPieces(OtherFacts(draft, length_ / kFactTokens, random));
+  given_ = false;
+  if (Status s = MeasureHaystack(EnoughTokens()); !s.ok()) return s;
+  return Hide(draft, 0);
+}
+
+// In the haystack's pieces from `start` on.
+Result<RetrievalLine> Generator::Hide(const Draft& draft, size_t start) {
   const auto pieces = std::span(haystack_.pieces()).subspan(start);
   Pieces of_line;
   of_line.tokens = std::span(piece_tokens_).subspan(start);

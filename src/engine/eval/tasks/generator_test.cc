@@ -161,7 +161,7 @@ TEST(RetrievalGenerator, RefusesWhatItCannotMake) {
 
 // All of RULER's tasks but questions, three lines each.
 std::vector<RetrievalLine> GenerateRuler(int64_t length, uint64_t seed) {
-  RetrievalRequest request = RequestOf(21, length, seed);
+  RetrievalRequest request = RequestOf(24, length, seed);
   request.tasks = *ParseRetrievalTasks("ruler");
   return Generate(request);
 }
@@ -183,30 +183,36 @@ TEST(RetrievalGenerator, MakesRulersTasksOfTheLengthAsked) {
 
 TEST(RetrievalGenerator, HidesAsManyNeedlesAsRulerDoes) {
   const auto lines = GenerateRuler(2048, 6);
-  ASSERT_EQ(lines.size(), 21u);
+  ASSERT_EQ(lines.size(), 24u);
   const std::string fact = " One of the special magic numbers for ";
   const auto key_of = [](const RetrievalLine& line) {
     return line.question.substr(37, line.question.find(" mentioned") - 37);
   };
-  for (size_t i = 0; i < lines.size(); i += 7) {
+  for (size_t i = 0; i < lines.size(); i += 8) {
     EXPECT_EQ(lines[i].id, "niah-single-" + std::to_string(i));
     EXPECT_EQ(Occurrences(lines[i].context, fact), 1u);
     EXPECT_EQ(Occurrences(lines[i + 1].context, fact), 4u);
     EXPECT_EQ(Occurrences(lines[i + 1].context, fact + key_of(lines[i + 1]) + " is: "), 1u);
+    // Nothing but needles, one of which has the key.
+    const RetrievalLine& full = lines[i + 2];
+    EXPECT_GT(Occurrences(full.context, fact), 40u);
+    EXPECT_EQ(Occurrences(full.context, fact + key_of(full) + " is: " + full.answer[0] + "."), 1u);
+    EXPECT_EQ(Occurrences(full.context, " " + key_of(full) + " "), 1u);
+    EXPECT_THAT(full.context, ::testing::StartsWith("One of the special"));
     // One key with four values, and four keys that are all asked for.
-    EXPECT_EQ(lines[i + 2].answer.size(), 4u);
-    for (const std::string& answer : lines[i + 2].answer) {
-      EXPECT_EQ(Occurrences(lines[i + 2].context, " is: " + answer + "."), 1u);
-    }
     EXPECT_EQ(lines[i + 3].answer.size(), 4u);
-    EXPECT_EQ(Occurrences(lines[i + 3].context, fact), 4u);
-    EXPECT_EQ(Occurrences(lines[i + 3].question, "-"), 4u) << lines[i + 3].question;
-    EXPECT_EQ(lines[i + 4].answer.size(), 5u);
-    EXPECT_EQ(Occurrences(lines[i + 4].context, " = VAR "), 4u);
-    EXPECT_EQ(lines[i + 5].answer.size(), 10u);
+    for (const std::string& answer : lines[i + 3].answer) {
+      EXPECT_EQ(Occurrences(lines[i + 3].context, " is: " + answer + "."), 1u);
+    }
+    EXPECT_EQ(lines[i + 4].answer.size(), 4u);
+    EXPECT_EQ(Occurrences(lines[i + 4].context, fact), 4u);
+    EXPECT_EQ(Occurrences(lines[i + 4].question, "-"), 4u) << lines[i + 4].question;
+    EXPECT_EQ(lines[i + 5].answer.size(), 5u);
+    EXPECT_EQ(Occurrences(lines[i + 5].context, " = VAR "), 4u);
     EXPECT_EQ(lines[i + 6].answer.size(), 3u);
-    EXPECT_EQ(lines[i + 2].metric, Metric::kContainsFolded);
-    EXPECT_GT(lines[i + 5].max_tokens, lines[i + 6].max_tokens);
+    EXPECT_EQ(lines[i + 7].answer.size(), 10u);
+    EXPECT_EQ(lines[i + 3].metric, Metric::kContainsFolded);
+    EXPECT_GT(lines[i + 7].max_tokens, lines[i + 6].max_tokens);
   }
 }
 
@@ -268,7 +274,7 @@ TEST(RetrievalTasks, AreParsed) {
   EXPECT_EQ(*tasks, (std::vector{RetrievalTask::kPasskey, RetrievalTask::kVariables}));
   const auto ruler = ParseRetrievalTasks("ruler,qa");
   ASSERT_TRUE(ruler.ok());
-  EXPECT_EQ(ruler->size(), 8u);
+  EXPECT_EQ(ruler->size(), 9u);
   for (const char* bad : {"", "passkey,", "needles", "passkey,,place"}) {
     EXPECT_FALSE(ParseRetrievalTasks(bad).ok()) << bad;
   }

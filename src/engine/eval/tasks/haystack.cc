@@ -1,5 +1,7 @@
 #include "engine/eval/tasks/haystack.h"
 
+#include <utility>
+
 #include "engine/eval/tasks/prose.h"
 
 namespace headway::eval {
@@ -39,6 +41,12 @@ Haystack Haystack::FromText(std::string_view text) {
     }
   }
   if (begin < text.size()) haystack.pieces_.emplace_back(text.substr(begin));
+  return haystack;
+}
+
+Haystack Haystack::FromPieces(std::vector<std::string> pieces) {
+  Haystack haystack;
+  haystack.pieces_ = std::move(pieces);
   return haystack;
 }
 

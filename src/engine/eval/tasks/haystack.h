@@ -14,6 +14,8 @@ class Haystack {
  public:
   // Of a text. Joined, the pieces are the text; none is longer than some 320 bytes.
   static Haystack FromText(std::string_view text);
+  // Of pieces that are there already, each with its white space ahead.
+  static Haystack FromPieces(std::vector<std::string> pieces);
   // Made up, at least `bytes` long.
   static Haystack Generate(int64_t bytes, uint64_t seed);
 

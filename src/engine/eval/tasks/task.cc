@@ -18,6 +18,7 @@ constexpr TaskTraits kTasks[] = {
     {RetrievalTask::kPassage, "passage", Metric::kContains, 0},
     {RetrievalTask::kSingle, "niah-single", Metric::kContainsFolded, 128},
     {RetrievalTask::kMultiKey, "niah-multikey", Metric::kContainsFolded, 128},
+    {RetrievalTask::kMultiKeyFull, "niah-multikey-full", Metric::kContainsFolded, 128},
     {RetrievalTask::kMultiValue, "niah-multivalue", Metric::kContainsFolded, 128},
     {RetrievalTask::kMultiQuery, "niah-multiquery", Metric::kContainsFolded, 128},
     // Two capitals are part of many words in lower case.
@@ -27,10 +28,10 @@ constexpr TaskTraits kTasks[] = {
     {RetrievalTask::kQuestions, "qa", Metric::kContainsAny, 48},
 };
 
-constexpr RetrievalTask kRuler[] = {RetrievalTask::kSingle,       RetrievalTask::kMultiKey,
-                                    RetrievalTask::kMultiValue,   RetrievalTask::kMultiQuery,
-                                    RetrievalTask::kTracking,     RetrievalTask::kCommonWords,
-                                    RetrievalTask::kFrequentWords};
+constexpr RetrievalTask kRuler[] = {RetrievalTask::kSingle,        RetrievalTask::kMultiKey,
+                                    RetrievalTask::kMultiKeyFull,  RetrievalTask::kMultiValue,
+                                    RetrievalTask::kMultiQuery,    RetrievalTask::kTracking,
+                                    RetrievalTask::kFrequentWords, RetrievalTask::kCommonWords};
 
 }  // namespace
 
@@ -77,7 +78,7 @@ std::vector<RetrievalTask> DemoTasks() {
 }
 
 bool HasDepth(RetrievalTask task) {
-  return task == RetrievalTask::kPasskey || task == RetrievalTask::kSingle;
+  return task == RetrievalTask::kPasskey || task == RetrievalTask::kSingle || IsAmongFacts(task);
 }
 
 }  // namespace headway::eval

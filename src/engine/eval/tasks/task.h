@@ -22,6 +22,7 @@ enum class RetrievalTask {
   // RULER's (Hsieh et al., 2024), in our words.
   kSingle,
   kMultiKey,
+  kMultiKeyFull,
   kMultiValue,
   kMultiQuery,
   kTracking,
@@ -45,6 +46,8 @@ std::vector<RetrievalTask> DemoTasks();  // those of the demo model's card
 
 // Whether the task hides one fact, whose place can be chosen.
 bool HasDepth(RetrievalTask task);
+// Whether it lies among facts of its kind and no prose.
+constexpr bool IsAmongFacts(RetrievalTask task) { return task == RetrievalTask::kMultiKeyFull; }
 
 }  // namespace headway::eval
 
