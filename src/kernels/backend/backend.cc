@@ -60,6 +60,7 @@ class GpuKernelSizes final : public KernelSizes {
                          int group) const override {
     return cuda::SupportsSelection(format, summary, group);
   }
+  bool SelectsInPrompts() const override { return true; }
 };
 
 #ifdef HEADWAY_CUDA

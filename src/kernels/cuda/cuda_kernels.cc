@@ -80,6 +80,7 @@ class CudaKernels final : public Kernels {
                          int group) const override {
     return cuda::SupportsSelection(format, summary, group);
   }
+  bool SelectsInPrompts() const override { return true; }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }
 
