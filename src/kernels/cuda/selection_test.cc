@@ -321,12 +321,11 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
     c.group = 4;
     c.segment_pages = 7;
     c.pages = 300;
-    c.summary.sketch = SketchKind::kTwoBits;
-    c.budget = {.far_begin = 2,
-                .far_end = c.blocks() - 3,
-                .far_blocks = 450,
-                .share = share,
-                .candidates = 700};
+    c.budget = {.far_begin = 2, .far_end = c.blocks() - 3, .far_blocks = 450, .share = share};
+    if (kind == SummaryKind::kMoments) {
+      c.summary.sketch = SketchKind::kTwoBits;
+      c.budget.candidates = 700;
+    }
     c.split = 256;
     c.scale = 0.125f;
     c.key_size = 0.0f;
