@@ -18,6 +18,8 @@ BlockedKeys BlockedKeysIn(const kv::CacheFormat& format) {
   keys.codes_head_stride = format.summary_head_stride();
   keys.scales_offset = format.summary_scales_offset();
   keys.scales_head_stride = 2 * format.segment_blocks();
+  keys.sketch_offset = format.sketch_offset();
+  keys.sketch_head_stride = format.sketch_head_stride();
   return keys;
 }
 
@@ -41,7 +43,8 @@ void ListedSegments::Find(int layer, int entry, std::span<const SlabRange> range
   for (const SlabRange& range : ranges) {
     if (range.slab.entry != entry || range.x) continue;
     const kv::SlabPlace place = context_.store.reads().PlaceOf(range.slab);
-    if (place.tier == Tier::kDisk || !place.summarised) continue;
+    const bool scored = place.summarised || !context_.limits.selection.summary.kept();
+    if (place.tier == Tier::kDisk || !scored) continue;
     if (range.slab.group == 0) {
       segments_.push_back({range.slab.segment, 1, place.pages});
       continue;

@@ -21,7 +21,8 @@ class ListedSegments {
  public:
   explicit ListedSegments(const StepContext& context) : context_(context) {}
 
-  // Finds those that lie in memory with their summaries, in all head groups.
+  // Finds those that lie in memory, with their summaries where blocks are scored by these, in all
+  // head groups.
   void Find(int layer, int entry, std::span<const SlabRange> ranges);
 
   bool empty() const { return segments_.empty(); }

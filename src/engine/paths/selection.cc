@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "engine/paths/listed_segments.h"
 #include "engine/step/selected_states.h"
 #include "engine/step/turns.h"
 
@@ -30,26 +30,6 @@ struct EntryMemory {
   int64_t bytes() const { return lists + counts + scratch; }
 };
 
-// How the blocks of any sequence and layer lie; which ones there are is not set.
-BlockedKeys KeysIn(const kv::CacheFormat& format) {
-  BlockedKeys keys;
-  keys.heads = format.kv_heads;
-  keys.group_heads = format.group_heads;
-  keys.segment_blocks = format.segment_blocks();
-  keys.page_stride = format.closed_stride();
-  keys.head_stride = format.head_stride();
-  keys.v_offset = format.VOffset(0, 0) - format.KOffset(0, 0);
-  keys.params_offset = format.ParamOffset(0);
-  keys.params_page_stride = format.param_stride();
-  keys.params_head_stride = format.param_bytes();
-  keys.codes_head_stride = format.summary_head_stride();
-  keys.scales_offset = format.summary_scales_offset();
-  keys.scales_head_stride = 2 * format.segment_blocks();
-  keys.sketch_offset = format.sketch_offset();
-  keys.sketch_head_stride = format.sketch_head_stride();
-  return keys;
-}
-
 class SelectionPath : public AttentionPath {
  public:
   explicit SelectionPath(const PathParts& parts)
@@ -58,7 +38,8 @@ class SelectionPath : public AttentionPath {
         policy_(context_.limits.selection),
         cut_(SelectedStates(context_.shape, context_.limits, context_.kernels)),
         memory_(context_.shape, context_.limits),
-        keys_(KeysIn(context_.store.format())) {}
+        keys_(BlockedKeysIn(context_.store.format())),
+        segments_(context_) {}
 
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
@@ -89,13 +70,6 @@ class SelectionPath : public AttentionPath {
   std::span<const kv::BlockSpan> SpansOf(const Choice& choice) const {
     return std::span(spans_).subspan(choice.first_span, choice.spans);
   }
-  struct Segment {
-    int segment = 0;
-    int groups = 0;  // of which it may be taken
-    int pages = 0;
-  };
-  std::vector<Segment>::iterator Find(int segment);
-  bool FindSegments(int layer, int entry, std::span<const SlabRange> ranges);
   bool Choose(int layer, int entry);
 
   const PathParts parts_;
@@ -103,14 +77,14 @@ class SelectionPath : public AttentionPath {
   const kv::SelectionPolicy& policy_;
   const StateCut cut_;
   const EntryMemory memory_;
-  const BlockedKeys keys_;  // but for their segments and number
+  const BlockedKeys keys_;   // but for their segments and number
+  ListedSegments segments_;  // of the entry and layer at hand
   // Of the step:
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
   std::vector<kv::SlabRead> reads_;
   std::vector<kv::BlockSpan> spans_;
-  // Of the entry and layer at hand:
-  std::vector<Segment> segments_;  // in their order
+  // Of the layer at hand:
   std::vector<SegmentPlace> places_;
   std::vector<SelectItem> selects_;
   std::vector<AttendBlocksItem> attends_;
@@ -123,62 +97,25 @@ void SelectionPath::BeginStep() {
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
 }
 
-std::vector<SelectionPath::Segment>::iterator SelectionPath::Find(int segment) {
-  const auto found =
-      std::lower_bound(segments_.begin(), segments_.end(), segment,
-                       [](const Segment& each, int number) { return each.segment < number; });
-  return found != segments_.end() && found->segment == segment ? found : segments_.end();
-}
-
-// The segments of an entry that lie in memory with their summaries, in all head groups.
-bool SelectionPath::FindSegments(int layer, int entry, std::span<const SlabRange> ranges) {
-  segments_.clear();
-  for (const SlabRange& range : ranges) {
-    if (range.slab.entry != entry || range.x) continue;
-    const kv::SlabPlace place = context_.store.reads().PlaceOf(range.slab);
-    const bool scored = place.summarised || !policy_.summary.kept();
-    if (place.tier == Tier::kDisk || !scored) continue;
-    if (range.slab.group == 0) {
-      segments_.push_back({range.slab.segment, 1, place.pages});
-      continue;
-    }
-    const auto found = Find(range.slab.segment);
-    if (found != segments_.end()) ++found->groups;
-  }
-  const int groups = context_.store.format().head_groups(layer);
-  std::erase_if(segments_, [&](const Segment& segment) { return segment.groups < groups; });
-  return !segments_.empty();
-}
-
-// Whether something of the segments is left out; then they are taken.
+// Whether the entry's segments are taken: something of them is left out, or they are moved.
 bool SelectionPath::Choose(int layer, int entry) {
-  const kv::CacheFormat& format = context_.store.format();
-  Choice choice;
-  choice.entry = entry;
-  choice.first_span = spans_.size();
-  choice.spans = segments_.size();
-  choice.first = reads_.size();
-  for (const Segment& segment : segments_) {
-    const int64_t blocks = segment.pages * format.page_blocks();
-    spans_.push_back({segment.segment * format.segment_tokens(), blocks});
-    choice.blocks += blocks;
-    choice.end = spans_.back().position + blocks * format.summary.block_slots;
-  }
-  choice.budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers), SpansOf(choice),
-                           parts_.batch[entry].position);
-  const int64_t far = choice.budget.far_end - choice.budget.far_begin;
-  if (!policy_.reaches() &&
-      (choice.budget.far_blocks >= far || parts_.batch[entry].position < policy_.from)) {
-    spans_.resize(choice.first_span);
-    return false;
-  }
-  for (int group = 0; group < format.head_groups(layer); ++group) {
-    for (const Segment& segment : segments_) {
-      reads_.push_back({entry, layer, group, segment.segment, 0});
-      parts_.reads.HoldInPlace(reads_.back());
-    }
-  }
+  if (segments_.empty()) return false;
+  const int64_t position = parts_.batch[entry].position;
+  Choice choice = {.entry = entry,
+                   .first_span = spans_.size(),
+                   .spans = segments_.spans().size(),
+                   .first = reads_.size(),
+                   .blocks = segments_.blocks(),
+                   .end = segments_.end(),
+                   .budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers),
+                                      segments_.spans(), position)};
+  const bool all = choice.budget.far_blocks >= choice.budget.far_end - choice.budget.far_begin ||
+                   position < policy_.from;
+  if (all && !policy_.reaches()) return false;
+  spans_.insert(spans_.end(), segments_.spans().begin(), segments_.spans().end());
+  segments_.AddReads(&reads_);
   choice.reads = reads_.size() - choice.first;
+  for (size_t i = choice.first; i < reads_.size(); ++i) parts_.reads.HoldInPlace(reads_[i]);
   choices_.push_back(choice);
   return true;
 }
@@ -189,9 +126,10 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   const bool all = context_.WindowOf(layer) > 0 || (watched && !observer->WantsLists());
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
     if (!parts_.batch[entry].decode) continue;
-    if (!FindSegments(layer, entry, *ranges) || !Choose(layer, entry) || watched) continue;
+    segments_.Find(layer, entry, *ranges);
+    if (!Choose(layer, entry) || watched) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {
-      return range.slab.entry == entry && Find(range.slab.segment) != segments_.end();
+      return range.slab.entry == entry && segments_.Has(range.slab.segment);
     });
   }
   first_[static_cast<size_t>(layer) + 1] = choices_.size();
