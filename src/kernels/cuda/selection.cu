@@ -63,22 +63,18 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
 }
 
 cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
-  switch (format.encoding) {
-    case Encoding::kInt8:
+  switch (RowsOf(format)) {
+    case Rows::kInt8:
       return LaunchAttend<Rows::kInt8>(stream, work);
-    case Encoding::kFp8E4M3:
+    case Rows::kFp8E4M3:
       return LaunchAttend<Rows::kFp8E4M3>(stream, work);
-    case Encoding::kInt4:
+    case Rows::kInt4:
       return LaunchAttend<Rows::kInt4>(stream, work);
-    case Encoding::kNone:
-      break;
-  }
-  switch (format.dtype) {
-    case DType::kBF16:
+    case Rows::kBF16:
       return LaunchAttend<Rows::kBF16>(stream, work);
-    case DType::kF16:
+    case Rows::kF16:
       return LaunchAttend<Rows::kF16>(stream, work);
-    case DType::kF32:
+    case Rows::kF32:
       return LaunchAttend<Rows::kF32>(stream, work);
   }
   return cudaErrorInvalidValue;

@@ -14,6 +14,21 @@ namespace headway::cuda {
 
 // What the rows of pages are.
 enum class Rows : uint8_t { kBF16, kF16, kF32, kInt8, kFp8E4M3, kInt4 };
+inline Rows RowsOf(const PageFormat& format) {
+  switch (format.encoding) {
+    case Encoding::kInt8:
+      return Rows::kInt8;
+    case Encoding::kFp8E4M3:
+      return Rows::kFp8E4M3;
+    case Encoding::kInt4:
+      return Rows::kInt4;
+    case Encoding::kNone:
+      break;
+  }
+  return format.dtype == DType::kBF16  ? Rows::kBF16
+         : format.dtype == DType::kF16 ? Rows::kF16
+                                       : Rows::kF32;
+}
 
 struct AttendWork {
   const void* q;

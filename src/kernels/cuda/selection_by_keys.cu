@@ -174,22 +174,6 @@ __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ Kee
   }
 }
 
-Rows RowsOf(const PageFormat& format) {
-  switch (format.encoding) {
-    case Encoding::kInt8:
-      return Rows::kInt8;
-    case Encoding::kFp8E4M3:
-      return Rows::kFp8E4M3;
-    case Encoding::kInt4:
-      return Rows::kInt4;
-    case Encoding::kNone:
-      break;
-  }
-  return format.dtype == DType::kBF16  ? Rows::kBF16
-         : format.dtype == DType::kF16 ? Rows::kF16
-                                       : Rows::kF32;
-}
-
 // Stage after stage, each in two launches.
 cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
                          const SelectionBudget& budget, const ListWork& list,

@@ -30,22 +30,6 @@ __global__ void __launch_bounds__(kSegmentsPerLaunch)
   if (i < work.count) work.to[i] = work.segments[i];
 }
 
-Rows RowsOf(const PageFormat& format) {
-  switch (format.encoding) {
-    case Encoding::kInt8:
-      return Rows::kInt8;
-    case Encoding::kFp8E4M3:
-      return Rows::kFp8E4M3;
-    case Encoding::kInt4:
-      return Rows::kInt4;
-    case Encoding::kNone:
-      break;
-  }
-  return format.dtype == DType::kBF16  ? Rows::kBF16
-         : format.dtype == DType::kF16 ? Rows::kF16
-                                       : Rows::kF32;
-}
-
 template <DType kType>
 constexpr Rows kPlainRows = kType == DType::kBF16 ? Rows::kBF16 : Rows::kF16;
 
