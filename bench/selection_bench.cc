@@ -6,15 +6,18 @@
 //   twice     the same in two looks; it must move the candidates' means and sketches, too
 //   attend    AttendBlocks of the lists; it must move the listed keys and values
 //   both      one behind the other, as a decode step has them
+//   cached    the same with pages on the host and a cache that holds nine tenths of what is listed
 //
 //   selection_bench [DEVICE [DEVICE_GB_S [HOST_GB_S]]]            by default cuda 3350 51
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -123,6 +126,7 @@ class Context {
     item.lse = item.o + parts_ * item.o_part_stride;
     item.lse_part_stride = rows;
     item.scratch = scratch_->data();
+    item.cache = cache_;
     kernels_.AttendBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
   }
   // Microseconds of work(layer), the best of some rounds over all layers.
@@ -153,11 +157,52 @@ class Context {
           Select(layer, budget_);
           Attend(layer);
         }));
+    if (place_ == Place::kHost) PrintCached(name, rates);
+  }
+  // A tenth of the segments have another version in each call: their blocks are not found.
+  void PrintCached(const char* name, const Rates& rates) {
+    MakeCache();
+    Random random(1);
+    const double us = Measure([&](int layer) {
+      for (int64_t i = 0; i < segments_; ++i) {
+        SegmentPlace& place = places_[static_cast<size_t>(layer * segments_ + i)];
+        if (place.version == 0 || random.Below(10) == 0) place.version = ++last_version_;
+      }
+      ++cache_.step;
+      Select(layer, budget_);
+      Attend(layer);
+    });
+    cache_.lines = nullptr;
+    const auto bytes = static_cast<double>(attend_bytes());
+    Row(name, "cached", select_bytes() + attend_bytes(),
+        (static_cast<double>(select_bytes()) + 0.9 * bytes) / rates.device +
+            0.1 * bytes / rates.host,
+        us);
+    std::array<uint64_t, BlockCache::kReads> reads = {};
+    compute_->Copy(reinterpret_cast<std::byte*>(reads.data()),
+                   reinterpret_cast<const std::byte*>(cache_.reads), sizeof(reads));
+    Require(compute_->Synchronize());
+    const uint64_t all = std::reduce(reads.begin(), reads.end());
+    std::printf("%-28s found %.3f, brought %.3f\n", name,
+                static_cast<double>(reads[BlockCache::kFound]) / static_cast<double>(all),
+                static_cast<double>(reads[BlockCache::kBrought]) / static_cast<double>(all));
   }
 
  private:
   static constexpr float kScale = 0.08838834764f;  // 1 / sqrt(kHeadDim)
 
+  // Of as many lines as sixteen calls of each layer list.
+  void MakeCache() {
+    const int64_t entries =
+        RoundUp(16 * layers_ * kHeads * (kFarKeys + kFirstKeys + kLastKeys) / kSummary.block_slots,
+                int64_t{BlockCache::kWays});
+    const int64_t lines = entries * CacheLineBytes(format_, kSummary.block_slots);
+    cache_memory_ = Zeros(lines + (entries + BlockCache::kWays) * 8);
+    cache_.lines = cache_memory_->data();
+    cache_.entries = reinterpret_cast<uint64_t*>(cache_.lines + RoundUp(lines, int64_t{128}));
+    cache_.reads = cache_.entries + entries;
+    cache_.sets = static_cast<uint32_t>(entries / BlockCache::kWays);
+  }
   bool encoded() const { return format_.encoding != Encoding::kNone; }
   static void Row(const char* name, const char* call, int64_t bytes, double floor, double us) {
     std::printf("%-28s %-7s %9.2f MB %8.1f us %8.1f us at least %5.0f %%\n", name, call,
@@ -232,6 +277,9 @@ class Context {
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, states_, scratch_;
+  std::unique_ptr<Buffer> cache_memory_;
+  BlockCache cache_;
+  uint32_t last_version_ = 0;
   std::vector<SegmentPlace> places_;
 };
 

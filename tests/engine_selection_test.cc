@@ -202,13 +202,57 @@ TEST_P(Selection, ABudgetMayGrowWithTheSequence) {
   ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all keys");
 }
 
-// The summaries of a sequence that was forked and cut back are those of one that never was.
-TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
+// Counts choices.
+class CountsChoices : public ForwardingKernels {
+ public:
+  CountsChoices(std::unique_ptr<Kernels> inner, int64_t* choices)
+      : ForwardingKernels(std::move(inner)), choices_(choices) {}
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    *choices_ += std::ssize(items);
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  int64_t* const choices_;
+};
+
+// One choice serves some steps, unless a page closes between them.
+TEST_P(Selection, AChoiceServesSomeSteps) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   HarnessConfig config = HarnessConfig::Default();
-  config.selection = TwoLooks(24);
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  int64_t choices = 0;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<CountsChoices>(std::move(kernels), &choices);
+  };
+  const auto run = [&](int64_t refresh, int64_t decode) {
+    config.selection = PolicyOf(24);
+    config.selection.refresh = refresh;
+    choices = 0;
+    return RunTokens(*model, config, tokens, decode);
+  };
+  const int64_t layers = model->shape().layers;
+  const LogitRows anew = run(1, 40);
+  EXPECT_EQ(choices, 40 * layers);
+  const LogitRows every_third = run(3, 40);
+  EXPECT_LE(choices, (14 + 40 / config.page_slots + 1) * layers);
+  EXPECT_GE(choices, 14 * layers);
+  EXPECT_NE(anew.back(), every_third.back());
+  // The first of them is chosen for.
+  ExpectSameBits(run(1, 1), run(1000, 1), "one step");
+  const int64_t until_a_page_closes = config.page_slots - 290 % config.page_slots;
+  run(1000, 40);
+  EXPECT_EQ(choices, (1 + CeilDiv(40 - until_a_page_closes, config.page_slots)) * layers);
+}
+
+// The summaries of a sequence that was forked and cut back are those of one that never was, and
+// what was chosen before serves neither.
+void ExpectForksAndCutsKeep(Model& model, const kv::SelectionPolicy& policy) {
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = policy;
   constexpr int64_t kLength = 320;
-  const RopeFrequencies rope = RopeOf(*model, kLength);
+  const RopeFrequencies rope = RopeOf(model, kLength);
   const std::vector<TokenId> first = RandomTokens(256, 96, 11);
   std::vector<TokenId> second(first.begin(), first.begin() + 144);  // cut within a segment
   for (const TokenId token : RandomTokens(64, 96, 12)) second.push_back(token);
@@ -228,14 +272,14 @@ TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   };
   LogitRows expected;
   {
-    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 3, kLength);
     ASSERT_TRUE(h.ok()) << h.status().message();
     const kv::SequenceId whole = *(*h)->NewSequence();
     append(**h, whole, std::span(second).first(144));
     append(**h, whole, std::span(second).subspan(144));
     expected = decode(**h, whole);
   }
-  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 3, kLength);
   ASSERT_TRUE(h.ok()) << h.status().message();
   const kv::SequenceId begun = *(*h)->NewSequence();
   append(**h, begun, std::span(first).first(144));
@@ -247,6 +291,15 @@ TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   ASSERT_EQ(*(*h)->store().Truncate(begun, 144), 144);
   append(**h, begun, std::span(second).subspan(144));
   ExpectSameBits(expected, decode(**h, begun), "cut back");
+}
+
+TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  for (const int64_t refresh : {1, 5}) {
+    kv::SelectionPolicy policy = TwoLooks(24);
+    policy.refresh = refresh;
+    ExpectForksAndCutsKeep(*model, policy);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Selection, ::testing::Values(DType::kF32, DType::kBF16),

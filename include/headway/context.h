@@ -62,13 +62,24 @@ struct Generation {
   std::vector<std::string> notices;  // such as why a saved cache could not be used
 };
 
+// Reads of chosen blocks of keys that lie in host memory, where a GPU keeps copies of such blocks
+// (EngineOptions::sparse_cache).
+struct PageCacheReads {
+  int64_t found = 0;    // there was a copy
+  int64_t brought = 0;  // one was made: the block crossed the bus
+  int64_t passed = 0;   // there was no room for one: the block crossed the bus
+
+  int64_t all() const { return found + brought + passed; }
+};
+
 // Times of the last Generate or Score.
 struct Timings {
   int64_t prefill_tokens = 0;
   double prefill_seconds = 0.0;
   int64_t decode_tokens = 0;  // of all requests, computed by decode steps
   double decode_seconds = 0.0;
-  double host_share = 0.0;  // EngineOptions::host_share as it is now
+  double host_share = 0.0;         // EngineOptions::host_share as it is now
+  PageCacheReads page_cache = {};  // since the Context was made
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

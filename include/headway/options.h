@@ -11,6 +11,7 @@ namespace headway {
 inline constexpr double kHostShareAuto = -1.0;
 inline constexpr double kRecomputeAuto = -1.0;
 inline constexpr int64_t kSparseFromAuto = -1;
+inline constexpr int64_t kSparseCacheAuto = -1;
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -96,9 +97,16 @@ struct EngineOptions {
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;
+  // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
+  // unless a page of the cache is filled between.
+  int64_t sparse_refresh = 1;
   // Sequences of up to so many tokens are read whole; kSparseFromAuto: as long as that is faster,
   // by what the device is.
   int64_t sparse_from = kSparseFromAuto;
+  // Bytes of a GPU's memory for copies of what was chosen of keys in host memory, so that it need
+  // not cross the bus again. Of every size the answers are the same. kSparseCacheAuto: what some
+  // steps choose.
+  int64_t sparse_cache = kSparseCacheAuto;
   // Prompts are read so, too: a chunk attends to itself exactly, and blocks of its rows choose keys
   // of what lies before it.
   bool sparse_prefill = false;

@@ -57,6 +57,7 @@ struct SelectionReport {
   double scored_bytes = 0.0;  // that the choice reads of each key and KV head, on average
   int looks = 1;
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
+  int64_t refresh = 1;     // tokens that one choice is for
   bool prompts = false;    // are read so, too
   bool reach = false;      // beyond the trained window
   int64_t from = 0;        // sequences of up to so many tokens are read whole

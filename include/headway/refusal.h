@@ -37,6 +37,7 @@ enum class Option {
   kHeadPattern,
   kSelector,
   kReach,
+  kPageCache,
   kMachine,
   kSession,
   kSessionRecut,

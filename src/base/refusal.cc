@@ -44,6 +44,8 @@ const char* OptionName(Option option) {
       return "head_pattern";
     case Option::kSelector:
       return "selector";
+    case Option::kPageCache:
+      return "sparse_cache";
     case Option::kReach:
       return "reach";
     case Option::kMachine:

@@ -49,6 +49,7 @@ struct Measured {
   TierUse tiers;
   double host_share = 0.0;  // in the end
   double recompute_share = 0.0;
+  PageCacheReads page_cache;
 
   double median() const {
     std::vector<double> sorted = seconds;
@@ -200,7 +201,9 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
-  measured.host_share = (*context)->timings().host_share;
+  const Timings timings = (*context)->timings();
+  measured.host_share = timings.host_share;
+  measured.page_cache = timings.page_cache;
   measured.recompute_share = (*context)->plan().recompute_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
@@ -253,6 +256,10 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
   }
   if (measured.recompute_share > 0.0) {
     text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
+  }
+  if (measured.page_cache.all() > 0) {
+    text +=
+        fmt::format(", found in the page cache {:.1f}%", 100.0 * FoundShare(measured.page_cache));
   }
   return text;
 }
@@ -345,6 +352,7 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"recompute_share", measured.recompute_share},
          {"predicted_seconds", measured.predicted_seconds},
          {"prediction_error", PredictionError(measured)},
+         {"page_cache", PageCacheJson(measured.page_cache)},
          {"kv_bytes", TiersJson(measured.tiers)},
          {"lanes", LanesJson(measured.lanes)}});
   }

@@ -42,6 +42,8 @@ std::string FlagOf(Option option) {
       return "--head-pattern";
     case Option::kSelector:
       return "--sparse";
+    case Option::kPageCache:
+      return "--sparse-cache";
     case Option::kReach:
       return "--reach";
     case Option::kMachine:

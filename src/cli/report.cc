@@ -60,6 +60,10 @@ double TokensPerSecond(int64_t tokens, double seconds) {
   return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
+double FoundShare(const PageCacheReads& reads) {
+  return static_cast<double>(reads.found) / static_cast<double>(std::max<int64_t>(reads.all(), 1));
+}
+
 TierUse TiersOf(const Context& context) {
   TierUse use;
   for (int tier = 0; tier < 3; ++tier) use.bytes[tier] = context.TierBytes(tier);
@@ -79,6 +83,11 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   if (timings.host_share > 0.0) {
     lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
                                 100.0 * timings.host_share));
+  }
+  if (timings.page_cache.all() > 0) {
+    lines.push_back(
+        fmt::format("          {:.1f} % of the chosen keys in host memory were found on the GPU",
+                    100.0 * FoundShare(timings.page_cache)));
   }
   int64_t total = 0;
   for (int64_t bytes : tiers.bytes) total += bytes;
@@ -125,7 +134,12 @@ Json TimingsJson(const Timings& timings) {
       {"decode_seconds", timings.decode_seconds},
       {"decode_tokens_per_second", TokensPerSecond(timings.decode_tokens, timings.decode_seconds)},
       {"host_share", timings.host_share},
+      {"page_cache", PageCacheJson(timings.page_cache)},
   };
+}
+
+Json PageCacheJson(const PageCacheReads& reads) {
+  return {{"found", reads.found}, {"brought", reads.brought}, {"passed", reads.passed}};
 }
 
 Json TiersJson(const TierUse& tiers) {
@@ -155,12 +169,12 @@ Json PlanJson(const PlanReport& plan) {
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
   if (plan.selection.has_value()) {
-    json["selection"] = {
-        {"selector", plan.selection->selector}, {"keys", plan.selection->keys},
-        {"sink", plan.selection->sink},         {"recent", plan.selection->recent},
-        {"block", plan.selection->block},       {"looks", plan.selection->looks},
-        {"share", plan.selection->share},       {"prompts", plan.selection->prompts},
-        {"reach", plan.selection->reach},       {"from", plan.selection->from}};
+    json["selection"] = {{"selector", plan.selection->selector}, {"keys", plan.selection->keys},
+                         {"sink", plan.selection->sink},         {"recent", plan.selection->recent},
+                         {"block", plan.selection->block},       {"looks", plan.selection->looks},
+                         {"refresh", plan.selection->refresh},   {"share", plan.selection->share},
+                         {"prompts", plan.selection->prompts},   {"reach", plan.selection->reach},
+                         {"from", plan.selection->from}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);

@@ -44,11 +44,15 @@ struct TierUse {
 };
 TierUse TiersOf(const Context& context);
 
+// Of all reads.
+double FoundShare(const PageCacheReads& reads);
+
 // Lines: prefill, decode, tiers.
 std::vector<std::string> RunSummary(const Generation& generation, const Timings& timings,
                                     const TierUse& tiers, const EngineOptions& limits);
 
 Json TimingsJson(const Timings& timings);
+Json PageCacheJson(const PageCacheReads& reads);
 Json TiersJson(const TierUse& tiers);
 Json PlanJson(const PlanReport& plan);
 Json PredictionJson(const Prediction& prediction);

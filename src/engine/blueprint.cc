@@ -260,6 +260,9 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
   request.selection = KeysChosen(basis, settings.placement);
+  const Result<plan::PageCacheRequest> page_cache = PageCacheFor(inputs, basis);
+  if (!page_cache.ok()) return page_cache.status();
+  request.page_cache = *page_cache;
   request.costs = CostsOf(basis);
   return request;
 }
@@ -291,6 +294,7 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   Layout layout = LayOut(basis, plan.cache, plan.gather_tokens);
   kv::StoreOptions& store = layout.store;
   store.placement = inputs.settings->placement;
+  store.page_cache_bytes = plan.page_cache;
   store.sink_tokens = basis.selection.sink;
   store.recent_tokens = basis.selection.recent;
   if (inputs.settings->alias_host_memory.has_value()) {

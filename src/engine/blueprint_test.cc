@@ -154,5 +154,39 @@ TEST(Blueprint, WhereAllKeysAreResidentShortSequencesAreReadWhole) {
   EXPECT_EQ(from(asked.OnCpu()), 500);
 }
 
+// Copies of what is chosen are for keys that lie behind a bus.
+TEST(Blueprint, APageCacheIsThereWhereKeysLieInHostMemory) {
+  const auto cache = [](const Result<Blueprint>& blueprint) {
+    EXPECT_EQ(blueprint->layout.store.page_cache_bytes, blueprint->plan.page_cache);
+    return blueprint->plan.page_cache;
+  };
+  Subject subject = Selecting(2000);
+  EXPECT_EQ(cache(subject.OnGpu()), 0);  // all keys are on the GPU
+  EXPECT_EQ(cache(subject.OnCpu()), 0);
+  subject.settings.cut.segment = 64;
+  subject.settings.cut.chunk = 64;
+  subject.settings.cut.staging_slabs = 1;
+  const Result<Blueprint> resident = subject.OnGpu();
+  // Most of the slabs have no room there.
+  int64_t kv = -(resident->plan.slabs[0] - 8) * resident->plan.slab_bytes;
+  for (const plan::MemoryRow& row : resident->plan.memory) {
+    if (row.tier == Tier::kDevice && row.tag.starts_with("KV:")) kv += row.bytes;
+  }
+  subject.settings.memory.kv = kv;
+  const Result<Blueprint> some = subject.OnGpu();
+  ASSERT_TRUE(some.ok()) << some.status().message();
+  EXPECT_GT(cache(some), 0);
+  subject.settings.page_cache = 0;
+  const Result<Blueprint> without = subject.OnGpu();
+  EXPECT_EQ(cache(without), 0);
+  subject.settings.page_cache = 100000;
+  EXPECT_EQ(cache(subject.OnGpu()), 100000);
+  EXPECT_LT(subject.OnGpu()->plan.slabs[0], without->plan.slabs[0]);
+  subject.settings.page_cache = int64_t{1} << 40;
+  EXPECT_EQ(subject.OnGpu().status().code(), StatusCode::kOutOfBudget);
+  ExpectUnsupported(subject.OnCpu(),
+                    "sparse_cache: this device reads host memory where it lies; leave it out");
+}
+
 }  // namespace
 }  // namespace headway

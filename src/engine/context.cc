@@ -1,6 +1,7 @@
 #include "engine/context.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -316,6 +317,9 @@ const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const {
   Timings timings = impl_->generator->timings();
   timings.host_share = impl_->host_share.share();
+  const std::array<int64_t, BlockCache::kReads> reads = impl_->store->PageCacheReads();
+  timings.page_cache = {reads[BlockCache::kFound], reads[BlockCache::kBrought],
+                        reads[BlockCache::kPassed]};
   return timings;
 }
 

@@ -113,6 +113,33 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   return chosen;
 }
 
+Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
+                                            const LayoutBasis& basis) {
+  // Steps whose chosen keys it holds (docs/decisions/selection.md).
+  constexpr int64_t kSteps = 8;
+  const kv::SelectionPolicy& policy = basis.selection;
+  const std::optional<int64_t>& bytes = inputs.settings->page_cache;
+  if (!policy.selects()) return plan::PageCacheRequest{};
+  if (!inputs.backend.own_memory) {
+    if (bytes.value_or(0) == 0) return plan::PageCacheRequest{};
+    return Unsupported({Option::kPageCache,
+                        ": this device reads host memory where it lies; leave "
+                        "it out"});
+  }
+  if (bytes.has_value()) return plan::PageCacheRequest{*bytes, true};
+  const ModelShape& shape = basis.config.shape;
+  const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
+  const int block = policy.summary.block_slots;
+  int64_t blocks = 0;
+  for (const int64_t length : basis.lengths) {
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      const int64_t keys = policy.InLayer(layer, shape.layers).KeysAt(length);
+      blocks += CeilDiv(std::min(keys, length), int64_t{block}) * shape.kv_heads;
+    }
+  }
+  return plan::PageCacheRequest{kSteps * blocks * CacheLineBytes(page, block), false};
+}
+
 Status CheckSelection(const LayoutBasis& basis) {
   if (!basis.selection.selects()) return OkStatus();
   const ModelShape& shape = basis.config.shape;

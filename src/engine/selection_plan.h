@@ -25,6 +25,10 @@ Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan);
 // The longest chunk of prompts.
 int64_t ChunkFor(const kv::SelectionPolicy& policy, const ModelConfig& config);
 plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement);
+// What a page cache on a device that reads host memory over a bus is wanted to have; kUnsupported
+// for one that has none.
+Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
+                                            const LayoutBasis& basis);
 // Sequences of up to so many tokens are read whole under this plan: with all keys in a GPU's
 // memory, a step that reads them is faster than one that chooses.
 int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan);

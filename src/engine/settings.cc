@@ -215,6 +215,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
     return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
   }
+  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength) {
+    return Wrong({Option::kSelector, " chooses once for one token or more"});
+  }
   if (options.sparse_looks < 1 || options.sparse_looks > 2) {
     return Wrong({Option::kSelector, " looks at blocks once or twice"});
   }
@@ -232,8 +235,10 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   if (options.sparse_prefill) policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
+  settings->page_cache = MoreThan(options.sparse_cache, kSparseCacheAuto);
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;
+  policy.refresh = options.sparse_refresh;
   policy.growth = options.sparse_share;
   policy.sink = options.sparse_sink;
   policy.recent = options.sparse_recent;

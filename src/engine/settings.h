@@ -75,6 +75,7 @@ struct Settings {
   enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
   Reach reach = Reach::kAuto;
   std::optional<int64_t> sparse_from;  // absent: as the device is
+  std::optional<int64_t> page_cache;   // bytes; absent: the planner's choice
   std::optional<std::string> machine;  // name or file of a profile
   std::optional<SessionSettings> session;
   std::optional<std::string> trace;

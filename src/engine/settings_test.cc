@@ -107,6 +107,8 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_refresh = 0; }).find("one token or more"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_share = 1.5; }).find("between 0 and 1"),

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "device/device.h"
 #include "kernels/attention.h"
+#include "kernels/block_cache.h"
 #include "kernels/elementwise.h"
 #include "kernels/pages.h"
 
@@ -107,6 +108,9 @@ struct SegmentPlace {
   const std::byte* slab = nullptr;
   const std::byte* summary = nullptr;
   int64_t position = 0;  // of its first key; read where listed blocks are moved (BlockMove)
+  // Of the slab's pages, where a BlockCache may keep them: others have another version. 0: they are
+  // read where they lie.
+  uint32_t version = 0;
 };
 
 // The blocks of one sequence and layer that may be chosen, the same number of every head, counted
@@ -247,6 +251,7 @@ struct AttendBlocksItem {
   int64_t lse_part_stride = 0;
   bool merge = false;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
+  BlockCache cache = {};         // of one row; implementations without a bus between ignore it
 };
 
 // Pooled queries of a block of rows, of an item's `rows`.

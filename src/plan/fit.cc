@@ -151,6 +151,13 @@ int64_t HostBounce(const PlanRequest& request, int64_t bounce) {
   return request.budgets.host == 0 ? 0 : bounce;
 }
 
+// What the page cache takes of the device where `room` bytes are left for slabs, and some of these
+// lie in host memory.
+int64_t PageCacheIn(const PlanRequest& request, int64_t room) {
+  const PageCacheRequest& cache = request.page_cache;
+  return cache.fixed ? cache.bytes : std::clamp<int64_t>(room / 2, 0, cache.bytes);
+}
+
 Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) {
   Fit fit;
   fit.weight_layers = places.weight_layers;
@@ -180,6 +187,11 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
     }
     fit.page_tables = PageTables(request, beside + on_host_most * bytes.slab);
     limit = KvLimit(request, sizes, fit.weight_layers, fit.page_tables);
+    // Weights do not leave the device so that keys, and no cache, fit.
+    if (on_host_most > 0 || (streams && request.page_cache.fixed)) {
+      fit.page_cache = PageCacheIn(request, limit - fixed);
+    }
+    limit -= fit.page_cache;
     if (fixed > limit) return fit;
   }
   if (request.keep_on_device) {

@@ -37,6 +37,7 @@ struct Fit {
   int64_t slabs[kTierCount] = {};
   int64_t x_slabs = 0;
   int64_t bounce = 0;       // in host memory, between disk and device
+  int64_t page_cache = 0;   // on the device
   int64_t page_tables = 0;  // on the device, for host memory
   // Slabs are on disk that host memory has room for, and the device not for its page tables.
   bool few_on_host = false;

@@ -45,6 +45,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   plan->x_slabs = fit.x_slabs;
+  plan->page_cache = fit.page_cache;
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
@@ -58,6 +59,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: staging", bytes.staging);
   add(Tier::kDevice, "KV: summaries", bytes.summaries);
   add(Tier::kDevice, "KV: keys in 2 bits", bytes.sketches);
+  add(Tier::kDevice, "KV: page cache", fit.page_cache);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);

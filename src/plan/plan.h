@@ -85,6 +85,12 @@ struct FixedCut {
   double recompute = 0.0;
 };
 
+// Device memory for copies of what decode chooses of slabs in host memory, where there are some.
+struct PageCacheRequest {
+  int64_t bytes = 0;
+  bool fixed = false;  // all of it, or no plan; else at most half of what slabs could have
+};
+
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
@@ -130,6 +136,7 @@ struct PlanRequest {
   bool recompute = false;
   // What decode reads, where a policy selects.
   KeySelection selection;
+  PageCacheRequest page_cache;
 };
 
 struct MemoryRow {
@@ -146,6 +153,7 @@ struct Plan {
   int64_t x_slabs = 0;          // on the host, of X, beside them
   std::vector<int> x_segments;  // [sequences]: the first segments, which keep X
   int64_t gather_tokens = 0;    // whose X is staged and recomputed at once: GatherTokens
+  int64_t page_cache = 0;       // bytes
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device

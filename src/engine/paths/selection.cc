@@ -9,13 +9,18 @@
 namespace headway {
 namespace {
 
-// The device memory that the choice of one entry takes; one layer's at a time.
-struct EntryMemory {
+// The device memory that choices take: lists of each entry, of one layer at a time or, where later
+// steps read them again, of each; and scratch of each entry.
+struct ChoiceMemory {
   kv::SelectionBounds bounds;
-  int64_t lists = 0, counts = 0, scratch = 0;  // bytes
+  int64_t layers = 0;  // that have lists of their own
+  int64_t entries = 0;
+  int64_t lists = 0, counts = 0, scratch = 0;  // bytes of one
 
-  EntryMemory(const ModelShape& shape, const ExecutorLimits& limits)
-      : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)) {
+  ChoiceMemory(const ModelShape& shape, const ExecutorLimits& limits)
+      : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)),
+        layers(limits.selection.refresh > 1 ? shape.layers : 1),
+        entries(limits.entries) {
     constexpr int64_t kLine = 256;
     // At most one head group a head.
     const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
@@ -27,7 +32,14 @@ struct EntryMemory {
       scratch += StageScratchBytes(shape.kv_heads, bounds.blocks);
     }
   }
-  int64_t bytes() const { return lists + counts + scratch; }
+  int64_t bytes() const { return entries * (layers * (lists + counts) + scratch); }
+  // Offsets of an entry's.
+  int64_t ListsAt(int layer, int entry) const {
+    return (layer % layers * entries + entry) * (lists + counts);
+  }
+  int64_t ScratchAt(int entry) const {
+    return entries * layers * (lists + counts) + entry * scratch;
+  }
 };
 
 class SelectionPath : public AttentionPath {
@@ -39,7 +51,8 @@ class SelectionPath : public AttentionPath {
         cut_(SelectedStates(context_.shape, context_.limits, context_.kernels)),
         memory_(context_.shape, context_.limits),
         keys_(BlockedKeysIn(context_.store.format())),
-        segments_(context_) {}
+        segments_(context_),
+        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {}
 
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
@@ -57,12 +70,20 @@ class SelectionPath : public AttentionPath {
     int64_t blocks = 0;
     int64_t end = 0;  // the position behind them
     SelectionBudget budget;
+    bool made = true;  // by this step; else by an earlier one
   };
-  std::span<const Choice> ChoicesOf(int layer) const {
+  // What an entry's lists in a layer were made for.
+  struct Kept {
+    kv::SequenceId sequence = 0;
+    int64_t made = -1;  // the position of the query that chose
+    int64_t read = -1;  // of the last one that read the lists
+    std::vector<kv::BlockSpan> spans;
+  };
+  std::span<Choice> ChoicesOf(int layer) {
     const size_t first = first_[static_cast<size_t>(layer)];
     return std::span(choices_).subspan(first, first_[static_cast<size_t>(layer) + 1] - first);
   }
-  std::span<const kv::SlabRead> ReadsOf(int layer) const {
+  std::span<const kv::SlabRead> ReadsOf(int layer) {
     const std::span<const Choice> choices = ChoicesOf(layer);
     const Choice& last = choices.back();
     return std::span(reads_).subspan(choices[0].first, last.first + last.reads - choices[0].first);
@@ -71,14 +92,21 @@ class SelectionPath : public AttentionPath {
     return std::span(spans_).subspan(choice.first_span, choice.spans);
   }
   bool Choose(int layer, int entry);
+  Kept& KeptOf(int layer, int entry) {
+    return kept_[static_cast<size_t>(layer * context_.limits.entries + entry)];
+  }
+  // Whether the lists that are there serve a choice, too.
+  bool Serves(const Kept& kept, const Choice& choice) const;
+  void Keep(const Choice& choice, Kept* kept) const;
 
   const PathParts parts_;
   StepContext& context_;
   const kv::SelectionPolicy& policy_;
   const StateCut cut_;
-  const EntryMemory memory_;
+  const ChoiceMemory memory_;
   const BlockedKeys keys_;   // but for their segments and number
   ListedSegments segments_;  // of the entry and layer at hand
+  std::vector<Kept> kept_;   // [layers, entries]
   // Of the step:
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
@@ -120,6 +148,24 @@ bool SelectionPath::Choose(int layer, int entry) {
   return true;
 }
 
+bool SelectionPath::Serves(const Kept& kept, const Choice& choice) const {
+  const BatchEntry& entry = parts_.batch[choice.entry];
+  const std::span<const kv::BlockSpan> spans = SpansOf(choice);
+  return parts_.board.observer() == nullptr && entry.sequence == kept.sequence &&
+         entry.position == kept.read + 1 && entry.position < kept.made + policy_.refresh &&
+         std::equal(spans.begin(), spans.end(), kept.spans.begin(), kept.spans.end());
+}
+
+void SelectionPath::Keep(const Choice& choice, Kept* kept) const {
+  const BatchEntry& entry = parts_.batch[choice.entry];
+  kept->read = entry.position;
+  if (!choice.made) return;
+  const std::span<const kv::BlockSpan> spans = SpansOf(choice);
+  kept->sequence = entry.sequence;
+  kept->made = entry.position;
+  kept->spans.assign(spans.begin(), spans.end());
+}
+
 void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   const AttentionObserver* observer = parts_.board.observer();
   const bool watched = observer != nullptr;
@@ -137,7 +183,7 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
 
 // Chooses and attends for all heads of the layer at once: their states come first.
 void SelectionPath::BeginLayer(int layer) {
-  const std::span<const Choice> choices = ChoicesOf(layer);
+  const std::span<Choice> choices = ChoicesOf(layer);
   if (choices.empty()) return;
   AttentionObserver* const observer = parts_.board.observer();
   // Those of a layer's choices follow one another.
@@ -150,8 +196,11 @@ void SelectionPath::BeginLayer(int layer) {
   }
   selects_.clear();
   attends_.clear();
-  std::byte* at = parts_.memory;
-  for (const Choice& choice : choices) {
+  for (Choice& choice : choices) {
+    Kept& kept = KeptOf(layer, choice.entry);
+    choice.made = !Serves(kept, choice);
+    if (policy_.refresh > 1) Keep(choice, &kept);
+    std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
     SelectItem select;
     select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
     select.turn = context_.turns->OfRows(choice.entry);
@@ -160,12 +209,11 @@ void SelectionPath::BeginLayer(int layer) {
         std::span(places_).subspan(choice.first - choices[0].first, choice.reads);
     select.keys.blocks = choice.blocks;
     select.budget = choice.budget;
-    select.blocks = reinterpret_cast<int32_t*>(at);
+    select.blocks = reinterpret_cast<int32_t*>(lists);
     select.capacity = memory_.bounds.capacity;
-    select.counts = reinterpret_cast<int32_t*>(at + memory_.lists);
-    select.scratch = at + memory_.lists + memory_.counts;
-    at += memory_.bytes();
-    selects_.push_back(select);
+    select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
+    select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
+    if (choice.made) selects_.push_back(select);
     if (observer != nullptr) continue;  // others attend
     const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
     attends_.push_back({.q = select.q,
@@ -180,13 +228,16 @@ void SelectionPath::BeginLayer(int layer) {
                         .o_part_stride = states.o_part_stride,
                         .lse = states.lse,
                         .lse_part_stride = states.lse_part_stride,
-                        .scratch = select.scratch});
+                        .scratch = select.scratch,
+                        .cache = context_.store.reads().block_cache()});
   }
   Kernels& kernels = context_.kernels;
   const float scale = parts_.board.Params(0).scale;
   context_.store.reads().AwaitInPlace(reads);
-  kernels.SelectBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
-                       scale, selects_);
+  if (!selects_.empty()) {
+    kernels.SelectBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
+                         scale, selects_);
+  }
   if (observer == nullptr) {
     kernels.AttendBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                          scale, attends_);
@@ -199,7 +250,7 @@ void SelectionPath::BeginLayer(int layer) {
 
 int64_t PathBytes(const ModelShape& shape, const ExecutorLimits& limits) {
   if (!limits.selection.selects()) return 0;
-  return limits.entries * EntryMemory(shape, limits).bytes();
+  return ChoiceMemory(shape, limits).bytes();
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
   wants_logits_ = false;
   for (const StepInput& input : inputs) {
     BatchEntry entry;
+    entry.sequence = input.sequence;
     entry.row = tokens();
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = context_.store.Length(input.sequence);

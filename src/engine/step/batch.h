@@ -14,6 +14,7 @@
 namespace headway {
 
 struct BatchEntry {
+  kv::SequenceId sequence = 0;
   int64_t row = 0;  // of its first token
   int64_t tokens = 0;
   int64_t position = 0;  // of its first token

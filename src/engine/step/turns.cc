@@ -59,21 +59,22 @@ void Turns::Begin() {
   const int64_t slots = context_.limits.page_slots;
   for (int entry = 0; entry < batch_.size(); ++entry) {
     if (!Turn(entry)) continue;
-    const auto& [row, tokens, position, rope, split, decode] = batch_[entry];
+    const BatchEntry& rows = batch_[entry];
+    const int64_t end = rows.position + rows.tokens;
     positions_.clear();
-    for (int64_t at = position; at < position + tokens; ++at) {
+    for (int64_t at = rows.position; at < end; ++at) {
       positions_.push_back(static_cast<int32_t>(context_.limits.selection.distance - at));
     }
-    Fill(entry, positions_, rows_, row);
+    Fill(entry, positions_, rows_, rows.row);
     positions_.clear();
-    const int64_t open = position / slots * slots;
-    for (int64_t at = open; at < (position + tokens) / slots * slots; ++at) {
+    const int64_t open = rows.position / slots * slots;
+    for (int64_t at = open; at < end / slots * slots; ++at) {
       positions_.push_back(static_cast<int32_t>(at));
     }
     if (!positions_.empty()) Fill(entry, positions_, slots_, ClosingRow(entry));
     std::vector<float>& there = on_device_[static_cast<size_t>(entry)];
-    if (there == rope->inv_freq) continue;
-    there = rope->inv_freq;
+    if (there == rows.rope->inv_freq) continue;
+    there = rows.rope->inv_freq;
     context_.compute.Copy(reinterpret_cast<std::byte*>(inv_freq_ + entry * half_),
                           reinterpret_cast<const std::byte*>(there.data()),
                           there.size() * sizeof(float));

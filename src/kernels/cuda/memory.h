@@ -30,6 +30,15 @@ __device__ inline uint4 LoadStreaming(const void* from) {
   return value;
 }
 
+// The same of bytes that the kernel itself may have written.
+__device__ inline uint4 LoadOnce(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
 // One of the four words of such a load.
 __device__ inline uint32_t Word(const uint4& value, int index) {
   return index == 0 ? value.x : index == 1 ? value.y : index == 2 ? value.z : value.w;

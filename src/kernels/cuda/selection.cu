@@ -28,11 +28,13 @@ constexpr int kHeadsMax = kGridMax / kSelectGroupMax;
 constexpr int64_t kBlocksMax = int64_t{1} << 24;
 
 // Places that one launch brings into the table.
-constexpr int kPlacesPerLaunch = 496;
+constexpr int kPlacesPerLaunch = 320;
 struct PlacesWork {
   const std::byte** to;
+  uint32_t* to_versions;
   int32_t count;
   const std::byte* places[kPlacesPerLaunch];
+  uint32_t versions[kPlacesPerLaunch];
 };
 static_assert(sizeof(PlacesWork) <= 4096);
 static_assert(sizeof(ScoreWork) <= 4096 && sizeof(SketchWork) <= 4096);
@@ -42,7 +44,9 @@ __global__ void __launch_bounds__(kPlacesPerLaunch)
     WritePlaces(const __grid_constant__ PlacesWork work) {
   FollowPrevious();
   const int i = static_cast<int>(threadIdx.x);
-  if (i < work.count) work.to[i] = work.places[i];
+  if (i >= work.count) return;
+  work.to[i] = work.places[i];
+  work.to_versions[i] = work.versions[i];
 }
 
 bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
@@ -60,6 +64,20 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
          keys.page_stride % 16 == 0 && keys.head_stride % 16 == 0 && keys.v_offset % 16 == 0 &&
          (!encoded || (keys.params_offset % 4 == 0 && keys.params_page_stride % 4 == 0 &&
                        keys.params_head_stride % 4 == 0));
+}
+
+// Whether blocks of host memory go through a cache: pages are copied by 16 bytes, names have room,
+// and one block of threads reads a block for all query heads of a group.
+bool CachesBlocks(const SelectionShape& shape, const AttendBlocksItem& item) {
+  const BlockedKeys& keys = item.keys;
+  const int block_slots = shape.summary.block_slots;
+  return item.cache.lines != nullptr && item.cache.sets > 0 &&
+         shape.group <= AttendGroupMax(RowsOf(shape.format), shape.format.head_dim) &&
+         item.split / block_slots <= kPartLinesMax &&
+         keys.segment_blocks * keys.group_heads <= int64_t{1} << block_cache::kNumberBits &&
+         BlockBytes(shape.format, block_slots) % 16 == 0 &&
+         (shape.format.encoding == Encoding::kNone ||
+          (ParamsAligned(keys) && shape.format.head_dim % 4 == 0));
 }
 
 cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
@@ -115,16 +133,25 @@ cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember 
   table.segment_blocks = static_cast<int32_t>(std::min(keys.segment_blocks, kBlocksMax));
   table.table = nullptr;
   if (segments <= size_t{kInlinePlaces}) {
-    for (size_t i = 0; i < segments; ++i) table.places[i] = keys.segments[i].*member;
+    for (size_t i = 0; i < segments; ++i) {
+      table.places[i] = keys.segments[i].*member;
+      table.versions[i] = keys.segments[i].version;
+    }
     return cudaSuccess;
   }
+  auto* const versions = reinterpret_cast<uint32_t*>(places + segments);
   table.table = places;
+  table.version_table = versions;
   for (size_t at = 0; at < segments; at += kPlacesPerLaunch) {
     PlacesWork work = {};
     const size_t count = std::min(segments - at, size_t{kPlacesPerLaunch});
     work.to = places + at;
+    work.to_versions = versions + at;
     work.count = static_cast<int32_t>(count);
-    for (size_t i = 0; i < count; ++i) work.places[i] = keys.segments[at + i].*member;
+    for (size_t i = 0; i < count; ++i) {
+      work.places[i] = keys.segments[at + i].*member;
+      work.versions[i] = keys.segments[at + i].version;
+    }
     const cudaError_t error = LaunchKernel(WritePlaces, 1, kPlacesPerLaunch, 0, stream, work);
     if (error != cudaSuccess) return error;
   }
@@ -314,9 +341,15 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
                            static_cast<int64_t>(keys.segments.size()));
   cudaError_t error = MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
   if (error != cudaSuccess) return error;
+  if (CachesBlocks(shape, item)) {
+    work.cache = item.cache;
+    work.block_bytes = BlockBytes(shape.format, block_slots);
+    work.line_bytes = CacheLineBytes(shape.format, block_slots);
+  }
   if (move.inv_freq != nullptr) {
+    // Behind places and versions, on 16 bytes.
     auto* const segments = reinterpret_cast<PlacedSegment*>(
-        scratch.places + 2 * CeilDiv(std::ssize(keys.segments), 2));
+        scratch.places + 2 * CeilDiv(3 * std::ssize(keys.segments), 4));
     work.inv_freq = move.inv_freq;
     work.rotary_dim = move.rotary_dim;
     work.end = move.end;

@@ -60,8 +60,20 @@ struct AttendWork {
   int32_t rotary_dim;
   int64_t end;
   const PlacedSegment* segments;  // [head groups, segments of a group]
+  // Without lines: blocks are read where they lie.
+  BlockCache cache;
+  int64_t line_bytes;
+  int64_t block_bytes;  // of K, and of V
   BlockTable table;
 };
+
+// Listed blocks of a part that may go through a cache.
+inline constexpr int kPartLinesMax = 128;
+
+// Query heads that a block of threads attends for, at most.
+constexpr int AttendGroupMax(Rows rows, int head_dim) {
+  return head_dim <= 128 && rows != Rows::kF32 ? 8 : 4;
+}
 
 // On a grid that is the device's size, whatever the lists' lengths are.
 template <Rows kRows>

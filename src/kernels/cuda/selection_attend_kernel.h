@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_attend_lines.h"
 #include "kernels/cuda/selection_attend_move.h"
 #include "kernels/cuda/selection_attend_parts.h"
 #include "kernels/cuda/selection_attend_rows.h"
@@ -107,7 +108,7 @@ struct Round {
     for (int step = 0; step < Shape::kSteps; ++step) {
       const int row = step * Shape::kAtOnce + key;
       if (there) {
-        v[i][step].Load(strip.k + work.v_offset + row * row_bytes + sub * BytesOfEight(kRows));
+        v[i][step].Load(strip.V() + row * row_bytes + sub * BytesOfEight(kRows));
       } else {
         v[i][step].Clear();
       }
@@ -330,6 +331,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   __shared__ PartStates<kDim, Shape::kWarps, kGroup> states;
   __shared__ alignas(16) float logits[Shape::kWarps][Shape::kLogits];
   __shared__ alignas(16) float factors[Shape::kWarps][kGroup];
+  __shared__ PartLines lines;
   LetNextStart();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -347,6 +349,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
     const int strips = part_blocks * (work.block_slots / 8);
     const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
     const int64_t query_head = int64_t{part.head} * work.group + first_query;
+    const bool cached = work.cache.lines != nullptr;
+    if (cached) lines.Bring<kRows, Shape::kWarps>(work, part, part_blocks);
 
     // Round r of the warp is round r * kWarps + warp of the part.
     Strip found;
@@ -354,7 +358,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
     const auto find = [&](int round) {
       const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
       const int index = of_part * Shape::kStrips + lane % Shape::kStrips;
-      found = FindStrip<kRows>(work, part, index);
+      found = FindStrip<kRows>(work, part, index, cached ? lines.of : nullptr);
       if constexpr (kListed == Listed::kMove) found_shift = ShiftOf(work, part, index);
     };
     Round<kRows, kDim, kGroup> now;
@@ -441,7 +445,7 @@ template <Rows kRows, int kDim>
 cudaError_t LaunchAttendDim(cudaStream_t stream, const AttendWork& work) {
   if (work.group == 1) return LaunchAttendKernel<kRows, kDim, 1>(stream, work);
   // Registers hold no more.
-  if constexpr (kDim <= 128 && kRows != Rows::kF32) {
+  if constexpr (AttendGroupMax(kRows, kDim) == 8) {
     if (work.group > 4) return LaunchAttendKernel<kRows, kDim, 8>(stream, work);
   }
   return LaunchAttendKernel<kRows, kDim, 4>(stream, work);

@@ -61,34 +61,59 @@ struct Strip {
   const std::byte* k;
   const std::byte* params;  // of the page
   int slot;                 // of its page
+  int32_t v_lines;          // 16 bytes from K to V
 
+  __device__ const std::byte* V() const { return k + int64_t{v_lines} * 16; }
   __device__ Strip From(int lane) const {
     const auto of = [lane](const std::byte* pointer) {
       return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(__shfl_sync(
           kAllLanes, static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(pointer)), lane)));
     };
-    return {of(k), of(params), __shfl_sync(kAllLanes, slot, lane)};
+    return {of(k), of(params), __shfl_sync(kAllLanes, slot, lane),
+            __shfl_sync(kAllLanes, v_lines, lane)};
   }
 };
 
-// Strip `index` of a part.
+// Where a block of a head lies in its slab: K, and the parameters of its page.
+struct BlockAt {
+  const std::byte* k;
+  const std::byte* params;
+  int slot;  // its first, of its page
+};
 template <Rows kRows>
-__device__ Strip FindStrip(const AttendWork& work, const PartOf& part, int index) {
+__device__ BlockAt AtBlock(const AttendWork& work, int head, const std::byte* slab, int block) {
+  const int of_page = work.page_slots / work.block_slots;
+  const int page = block / of_page;
+  const int slot = (block - page * of_page) * work.block_slots;
+  const int in_group = head % work.table.group_heads;
+  return {slab + page * work.page_stride + in_group * work.head_stride +
+              int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows),
+          slab + work.params_offset + page * work.params_page_stride +
+              in_group * work.params_head_stride,
+          slot};
+}
+
+// Strip `index` of a part. `lines` says which lines of a cache have its blocks, null for none; it
+// is null without a cache.
+template <Rows kRows>
+__device__ Strip FindStrip(const AttendWork& work, const PartOf& part, int index,
+                           const std::byte* const* lines) {
   const int of_block = work.block_slots / 8;
   const int at = index / of_block;
   const int listed = part.part * work.split_blocks + at;
-  if (at >= work.split_blocks || listed >= part.blocks) return {nullptr, nullptr, 0};
+  if (at >= work.split_blocks || listed >= part.blocks) return {nullptr, nullptr, 0, 0};
   int block = __ldcg(work.listed + part.head * work.capacity + listed);
   const std::byte* slab = work.table.Find(part.head, block);
-  const int of_page = work.page_slots / work.block_slots;
-  const int page = block / of_page;
-  const int slot = (block - page * of_page) * work.block_slots + (index - at * of_block) * 8;
-  const int head = part.head % work.table.group_heads;
-  const std::byte* k = slab + page * work.page_stride + head * work.head_stride +
-                       int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
-  const std::byte* params =
-      slab + work.params_offset + page * work.params_page_stride + head * work.params_head_stride;
-  return {k, params, slot};
+  const BlockAt there = AtBlock<kRows>(work, part.head, slab, block);
+  const int slot = (index - at * of_block) * 8;
+  const int64_t in_block = int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
+  const std::byte* line = lines == nullptr ? nullptr : lines[at];
+  if (line == nullptr) {
+    return {there.k + in_block, there.params, there.slot + slot,
+            static_cast<int32_t>(work.v_offset / 16)};
+  }
+  return {line + in_block, line + 2 * work.block_bytes, there.slot + slot,
+          static_cast<int32_t>(work.block_bytes / 16)};
 }
 
 }  // namespace headway::cuda

@@ -29,7 +29,7 @@ struct Eight {
     if constexpr (kWords >= 4) {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) {
-        const uint4 some = LoadStreaming(at + i * 4);
+        const uint4 some = LoadOnce(at + i * 4);
         words[i] = some.x;
         words[i + 1] = some.y;
         words[i + 2] = some.z;

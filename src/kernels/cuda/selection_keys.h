@@ -17,7 +17,7 @@ namespace headway::cuda {
 
 // Segments whose places travel in the parameters of a launch; more lie in a table in scratch
 // memory, which costs launches that write it.
-inline constexpr int kInlinePlaces = 472;
+inline constexpr int kInlinePlaces = 312;
 
 // BlockedKeys as kernels have them: where the segments' slabs lie, or their summaries.
 struct BlockTable {
@@ -26,14 +26,23 @@ struct BlockTable {
   int32_t group_heads;
   int32_t blocks;
   int32_t segment_blocks;
+  const uint32_t* version_table;  // beside `table`
   const std::byte* places[kInlinePlaces];
+  uint32_t versions[kInlinePlaces];  // of slabs: SegmentPlace::version
 
   // The segment of a head's block. The block's number within its segment is left in `block`.
-  __device__ const std::byte* Find(int head, int& block) const {
+  __device__ const std::byte* Find(int head, int& block) const { return Place(Index(head, block)); }
+  // In two steps: its number.
+  __device__ int Index(int head, int& block) const {
     const int segment = block / segment_blocks;
     block -= segment * segment_blocks;
-    const int index = head / group_heads * group_segments + segment;
+    return head / group_heads * group_segments + segment;
+  }
+  __device__ const std::byte* Place(int index) const {
     return table == nullptr ? places[index] : table[index];
+  }
+  __device__ uint32_t Version(int index) const {
+    return table == nullptr ? versions[index] : version_table[index];
   }
 };
 
@@ -95,8 +104,8 @@ static_assert(selection::kWorthCodes == 2048);
 // Multiprocessors of the current device.
 int Multiprocessors();
 
-// The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`
-// where the table has no room for them.
+// The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`,
+// and versions behind them, where the table has no room for them.
 using PlaceMember = const std::byte* SegmentPlace::*;
 cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
                       const std::byte** places, BlockTable& table);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,44 @@ class GpuMemory : public SelectionHost {
   std::vector<void*> device_, pinned_;
 };
 
+// Memory of a BlockCache, whose lines hold NaN.
+struct CachedLines {
+  CachedLines(const SelectionCase& c, uint32_t sets) {
+    const auto entries = static_cast<size_t>(sets) * BlockCache::kWays;
+    const auto bytes =
+        static_cast<size_t>(CacheLineBytes(c.format, c.summary.block_slots)) * entries;
+    cache.sets = sets;
+    cache.lines = static_cast<std::byte*>(Allocate(bytes, 0xFF));
+    cache.entries = static_cast<uint64_t*>(Allocate(entries * sizeof(uint64_t), 0));
+    cache.reads = static_cast<uint64_t*>(Allocate(BlockCache::kReads * sizeof(uint64_t), 0));
+  }
+  ~CachedLines() {
+    for (void* memory : {static_cast<void*>(cache.lines), static_cast<void*>(cache.entries),
+                         static_cast<void*>(cache.reads)}) {
+      EXPECT_EQ(cudaFree(memory), cudaSuccess);
+    }
+  }
+  CachedLines(const CachedLines&) = delete;
+  CachedLines& operator=(const CachedLines&) = delete;
+
+  std::array<uint64_t, BlockCache::kReads> Reads() const {
+    std::array<uint64_t, BlockCache::kReads> reads = {};
+    EXPECT_EQ(cudaMemcpy(reads.data(), cache.reads, sizeof(reads), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return reads;
+  }
+
+  BlockCache cache;
+
+ private:
+  static void* Allocate(size_t bytes, int fill) {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
+    EXPECT_EQ(cudaMemset(memory, fill, bytes), cudaSuccess);
+    return memory;
+  }
+};
+
 // The exponential and the product with log2(e) take some units more than a sum in f32 does. Factors
 // of codes are multiplied in f32. Tensor cores take weights, decoded numbers and keys that were
 // moved rounded to the activations' dtype.
@@ -109,13 +148,36 @@ class CudaSelectionTest : public testing::Test {
     return *kernels_.front().second;
   }
 
-  SelectionOutputs Run(SelectionProblem& problem, GpuMemory::Pages pages) {
+  SelectionOutputs Run(SelectionProblem& problem, GpuMemory::Pages pages, BlockCache cache = {}) {
     GpuMemory memory(pages);
     const std::vector<std::byte> working =
-        RunSelection(problem, Of(problem.spec.activation), *stream_, memory);
+        RunSelection(problem, Of(problem.spec.activation), *stream_, memory, cache);
     EXPECT_EQ("", problem.Disagreement(Precision(problem.spec), working));
     return problem.Outputs(working);
   }
+
+  // The same through caches of several sizes, which must change no bit: lines for all blocks that
+  // are listed, and for few of them.
+  void CheckCached(const SelectionCase& c, uint64_t seed, const SelectionOutputs& outputs) {
+    const int64_t listed = std::reduce(outputs.counts.begin(), outputs.counts.end(), int64_t{0});
+    for (const uint32_t sets : {1u, 3u, static_cast<uint32_t>(listed)}) {
+      Random same(seed), others(seed + 1000);
+      SelectionProblem problem(c, same, others);
+      CachedLines lines(c, sets);
+      lines.cache.step = 4094;  // entries have 12 bits of it
+      EXPECT_TRUE(outputs == Run(problem, GpuMemory::Pages::kPinned, lines.cache))
+          << "other bits with a cache of " << sets << " sets";
+      const std::array<uint64_t, BlockCache::kReads> reads = lines.Reads();
+      const uint64_t all = std::reduce(reads.begin(), reads.end());
+      if (all == 0) continue;  // for shapes that are read where they lie
+      ++cached_;
+      EXPECT_EQ(all, static_cast<uint64_t>(kCachedSteps * listed));
+      if (sets < 8) continue;
+      EXPECT_EQ(reads[BlockCache::kBrought], static_cast<uint64_t>(listed));
+      EXPECT_EQ(reads[BlockCache::kPassed], 0u);
+    }
+  }
+  int cached() const { return cached_; }
 
   // Compares with the definition; elsewhere and in pinned memory the bits must be the same.
   void Check(const SelectionCase& c, uint64_t seed) {
@@ -128,9 +190,11 @@ class CudaSelectionTest : public testing::Test {
     SelectionProblem elsewhere(c, same, others);
     EXPECT_TRUE(outputs == Run(elsewhere, GpuMemory::Pages::kPinned))
         << "other bits where pages lie elsewhere";
+    if (c.rows == 1) CheckCached(c, seed, outputs);
   }
 
  private:
+  int cached_ = 0;  // runs in which blocks were kept
   std::unique_ptr<Device> device_;
   Budget budget_{"test", int64_t{2} << 30};
   std::unique_ptr<Stream> stream_;
@@ -144,6 +208,7 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinition) {
     c.activation = c.format.dtype;
     Check(c, seed);
   }
+  EXPECT_GT(cached(), 200);  // of 450
 }
 
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) {

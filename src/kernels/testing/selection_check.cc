@@ -230,20 +230,28 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
 }
 
 std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& kernels,
-                                    Stream& stream, SelectionHost& host) {
+                                    Stream& stream, SelectionHost& host, BlockCache cache) {
   const SelectionCase& c = problem.spec;
   PageFormat plain = c.format;
   plain.encoding = Encoding::kNone;
   const SelectionMemory memory = {host.Put(problem.pages), host.Put(problem.working)};
-  const std::vector<SegmentPlace> segments = problem.Segments(memory);
+  std::vector<SegmentPlace> segments = problem.Segments(memory);
+  if (cache.lines != nullptr) {
+    uint32_t version = 0;
+    for (SegmentPlace& segment : segments) segment.version = ++version;
+  }
   if (c.summary.kept()) {
     kernels.Summarize(stream, plain, c.summary, problem.SummarizeItems(memory));
   }
   const DType activation = kernels.ActivationDType(c.activation);
   const SelectItem select = problem.Select(memory, segments, activation);
   kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&select, 1});
-  const AttendBlocksItem attend = problem.Attend(memory, segments, activation);
-  kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
+  AttendBlocksItem attend = problem.Attend(memory, segments, activation);
+  for (int step = 0; step < (cache.lines == nullptr ? 1 : kCachedSteps); ++step) {
+    attend.cache = cache;
+    attend.cache.step = cache.step + static_cast<uint32_t>(step);
+    kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
+  }
   HEADWAY_CHECK(stream.Synchronize().ok());
   return host.Get(memory.working, problem.working.size());
 }

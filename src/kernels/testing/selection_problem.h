@@ -177,8 +177,10 @@ class SelectionHost {
 std::unique_ptr<SelectionHost> NewSelectionHost();
 
 // Runs the three calls on copies of the problem's memory; returns the working memory afterwards.
+// With a cache, attention runs in kCachedSteps steps, whose pages may be kept.
+inline constexpr int kCachedSteps = 3;
 std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& kernels,
-                                    Stream& stream, SelectionHost& host);
+                                    Stream& stream, SelectionHost& host, BlockCache cache = {});
 
 }  // namespace headway
 

@@ -30,6 +30,10 @@ struct SelectionPolicy {
   std::array<Stage, kChunkStages> stages = {};
   int64_t outer_keys = 0;
 
+  // Decode steps of a sequence, one after the other, that read the same choice, unless a page
+  // closes between them.
+  int64_t refresh = 1;
+
   // Chunks of prompts attend to what is listed of the pages before them, too.
   enum class Prompts : uint8_t { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
@@ -61,6 +65,8 @@ struct SelectionPolicy {
 struct BlockSpan {
   int64_t position = 0;  // of the first key
   int64_t blocks = 0;
+
+  bool operator==(const BlockSpan&) const = default;
 };
 
 // The budget of a query at `q_position` over these blocks, counted through: blocks that hold keys

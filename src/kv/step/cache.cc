@@ -127,6 +127,12 @@ Status Cache::Allocate(Device* device) {
     status = summaries->Preallocate(options.summary_frames);
     if (!status.ok()) return status;
   }
+  if (options.page_cache_bytes > 0) {
+    Result<std::unique_ptr<PageCache>> cache =
+        PageCache::Create(format, options.page_cache_bytes, device, options.device_budget);
+    if (!cache.ok()) return cache.status();
+    page_cache = std::move(*cache);
+  }
   mover.emplace(
       &lanes, &disk,
       Slices(bounce.get(), bounce == nullptr ? 0 : options.bounce_slabs, format.slab_bytes()));

@@ -21,6 +21,7 @@
 #include "kv/tiers/disk_tier.h"
 #include "kv/tiers/frame_pool.h"
 #include "kv/tiers/mover.h"
+#include "kv/tiers/page_cache.h"
 #include "kv/tiers/poison.h"
 #include "kv/tiers/slabs.h"
 #include "kv/tiers/summaries.h"
@@ -54,7 +55,8 @@ struct Cache {
   std::unique_ptr<Buffer> bounce;   // null without a disk tier
   // By kind and tier; null where slabs of the kind never lie there.
   PerSlabKind<std::array<std::unique_ptr<FramePool>, 2>> pools;
-  std::unique_ptr<Summaries> summaries;  // null where the format has none
+  std::unique_ptr<Summaries> summaries;   // null where the format has none
+  std::unique_ptr<PageCache> page_cache;  // null where there is none
   std::optional<Mover> mover;
   std::optional<Slabs> slabs;
 

@@ -26,7 +26,10 @@ StepReads::StepReads(Cache* cache, const Sequences* sequences)
 
 StepReads::~StepReads() = default;
 
-void StepReads::Begin(std::vector<int> places) { places_ = std::move(places); }
+void StepReads::Begin(std::vector<int> places) {
+  places_ = std::move(places);
+  if (cache_.page_cache != nullptr) cache_.page_cache->BeginStep();
+}
 
 Status StepReads::End() {
   promoted_.clear();
@@ -110,7 +113,13 @@ SegmentPlace StepReads::InPlace(const SlabRead& read) const {
   HEADWAY_CHECK(found.ok());
   const Slab& slab = (*cache_.slabs)[found->slab];
   HEADWAY_CHECK(slab.held);
-  return {slab.data, slab.summary};
+  SegmentPlace place = {slab.data, slab.summary};
+  if (slab.tier == Tier::kHost) place.version = slab.version;
+  return place;
+}
+
+BlockCache StepReads::block_cache() const {
+  return cache_.page_cache == nullptr ? BlockCache{} : cache_.page_cache->view();
 }
 
 void StepReads::AwaitInPlace(std::span<const SlabRead> reads) {

@@ -41,6 +41,9 @@ class StepReads {
   Status HoldInPlace(std::span<const SlabRead> reads);
   // Where a slab that is held, and its summaries lie.
   SegmentPlace InPlace(const SlabRead& read) const;
+  // What kernels that read them may keep blocks of host slabs in; without lines where there is
+  // none.
+  BlockCache block_cache() const;
   // Later work of the compute stream finds their pages written.
   void AwaitInPlace(std::span<const SlabRead> reads);
   // The kernels that read them are enqueued on the compute stream.

@@ -113,6 +113,10 @@ Status CheckStoreOptions(const StoreOptions& options) {
                                                 std::to_string(format.summary.block_slots) +
                                                 " slots");
   }
+  if (options.page_cache_bytes < 0 || (options.page_cache_bytes > 0 && !format.summary.selects())) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: a page cache keeps blocks that are chosen, and nothing is");
+  }
   if (format.keeps_x()) {
     if (Status s = CheckX(options); !s.ok()) return s;
   }

@@ -30,6 +30,8 @@ struct StoreOptions {
   int64_t gather_tokens = 0;
   int gathers = 2;
   int64_t summary_frames = 0;  // slabs with summaries for which Create takes memory at once
+  // Device memory for copies of blocks of host slabs that are read in place; 0: for none.
+  int64_t page_cache_bytes = 0;
   PlacementKind placement = PlacementKind::kFirstFit;
   // Of each sequence, the keys at its begin and at its end that every step reads, which kRecent
   // keeps on the device before others.

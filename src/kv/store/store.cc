@@ -86,6 +86,12 @@ TierUsage Store::Usage(Tier tier) const {
   return usage;
 }
 
+std::array<int64_t, BlockCache::kReads> Store::PageCacheReads() const {
+  const Cache& cache = *impl_->cache;
+  if (cache.page_cache == nullptr) return {};
+  return cache.page_cache->Reads(*cache.compute);
+}
+
 // --- Sequences
 
 Result<SequenceId> Store::CreateSequence(int x_segments) {

@@ -12,6 +12,7 @@
 #ifndef HEADWAY_KV_STORE_STORE_H_
 #define HEADWAY_KV_STORE_STORE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -78,6 +79,9 @@ class Store {
   void Drain();
 
   TierUsage Usage(Tier tier) const;
+  // Blocks of host slabs that steps have read in place so far, by BlockCache::Read, where there is
+  // a page cache; waits for the compute lane.
+  std::array<int64_t, BlockCache::kReads> PageCacheReads() const;
   const CacheFormat& format() const;
 
  private:

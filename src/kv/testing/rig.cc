@@ -64,6 +64,7 @@ void Rig::Close() {
   lanes_.reset();
   compute_.reset();
   model_.clear();
+  named_.clear();
   EXPECT_EQ(device_budget_.used(), 0);
   EXPECT_EQ(host_budget_.used(), 0);
   EXPECT_EQ(disk_budget_.used(), 0);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
@@ -108,6 +109,7 @@ class Rig {
   // Compares the run with the tokens of entry `index`, on the compute stream.
   void Compare(const KeyRun& keys, int index, int layer, int group);
   void CheckSegments(std::span<const StepEntry> entries, int index, int layer);
+  void CheckVersions();
   void CheckStreaming(const StepEntry& entry, int index, int layer);
 
   RigOptions options_;
@@ -126,6 +128,8 @@ class Rig {
   std::vector<std::vector<uint64_t>> save_attempts_;
   int last_saved_ = -1;
   std::vector<std::vector<uint64_t>> step_tokens_;  // with the new ones, by entry
+  // The tags of a page, layer and group that a slab's version and a page of it have stood for.
+  std::map<std::pair<uint32_t, int>, std::vector<uint64_t>> named_;
   std::vector<SlabRead> order_;
   size_t next_read_ = 0;
   bool announces_by_layer_ = false;  // in the step at hand: else all reads were announced ahead

@@ -82,6 +82,8 @@ Status Rig::Step(std::span<const StepEntry> entries) {
       }
     }
   }
+  // What is held does not move up.
+  if (random_.Below(4) == 0) CheckVersions();
   announces_by_layer_ = random_.Below(2) == 0;
   if (!announces_by_layer_) status = store_->reads().Announce(order_);
   for (int layer = 0; status.ok() && layer < format.layers; ++layer) {
@@ -150,6 +152,28 @@ Status Rig::RunLayer(std::span<const StepEntry> entries, int layer) {
   }
   store_->step().CloseLayer(layer);
   return OkStatus();
+}
+
+// What a version of a slab on the host has named once, it names for ever.
+void Rig::CheckVersions() {
+  const CacheFormat& format = store_->format();
+  const auto slots = static_cast<size_t>(format.page.page_slots);
+  for (const SlabRead& read : order_) {
+    if (!store_->reads().HoldInPlace({&read, 1}).ok()) continue;  // on disk, or of X
+    const uint32_t version = store_->reads().InPlace(read).version;
+    EXPECT_EQ(version != 0, store_->reads().PlaceOf(read).tier == Tier::kHost);
+    if (version == 0) continue;
+    const std::vector<uint64_t>& tags = step_tokens_[static_cast<size_t>(read.entry)];
+    const int pages = store_->reads().PlaceOf(read).pages;
+    for (int page = 0; page < pages; ++page) {
+      const auto first = tags.begin() + read.segment * format.segment_tokens() +
+                         static_cast<int64_t>(static_cast<size_t>(page) * slots);
+      std::vector<uint64_t> named(first, first + static_cast<int64_t>(slots));
+      named.push_back(static_cast<uint64_t>(read.layer * 1000 + read.group));
+      const auto known = named_.try_emplace({version, page}, named).first;
+      EXPECT_EQ(known->second, named) << "version " << version << ", page " << page;
+    }
+  }
 }
 
 // In two parts, of which the second may be empty.

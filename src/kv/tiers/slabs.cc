@@ -80,6 +80,7 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group, int segment)
   slab.layer = layer;
   slab.group = group;
   slab.segment = segment;
+  Renew(slab);
   if (summaries_ != nullptr && kind == SlabKind::kKeysValues) {
     slab.summary = summaries_->Take(layer);
   }
@@ -191,6 +192,7 @@ void Slabs::Cut(SlabId id, int pages) {
   if (slab.pages <= pages) return;
   HEADWAY_CHECK(slab.refs == 1);
   slab.pages = pages;
+  Renew(slab);
   slab.summarised = std::min(slab.summarised, pages);
   if (slab.disk == nullptr) return;
   slab.disk->pages = std::min(slab.disk->pages, pages);

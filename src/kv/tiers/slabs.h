@@ -32,14 +32,17 @@ struct Slab {
   Tier tier = Tier::kDevice;
   std::byte* data = nullptr;       // its frame on the device or the host
   std::shared_ptr<DiskCopy> disk;  // its home on disk, or a copy there that a save left
-  int pages = 0;                   // closed pages that it holds
-  bool growing = false;            // the step in progress appends to it
-  bool promoting = false;          // on its way up from disk
-  bool held = false;               // it is read where it lies in the step in progress
-  std::byte* summary = nullptr;    // frame of its blocks' summaries, or null
-  int summarised = 0;              // its first pages that have theirs
-  Fence written;                   // its pages are in place
-  Fence used;                      // its home may be written to
+  // Of its closed pages, wherever they lie, as a page cache knows them: pages that close where
+  // others were cut have another one. Not 0.
+  uint32_t version = 0;
+  int pages = 0;                 // closed pages that it holds
+  bool growing = false;          // the step in progress appends to it
+  bool promoting = false;        // on its way up from disk
+  bool held = false;             // it is read where it lies in the step in progress
+  std::byte* summary = nullptr;  // frame of its blocks' summaries, or null
+  int summarised = 0;            // its first pages that have theirs
+  Fence written;                 // its pages are in place
+  Fence used;                    // its home may be written to
 
   // Nothing on its way reads or writes it any longer.
   Fence behind() const {
@@ -122,6 +125,8 @@ class Slabs {
   FramePool* PoolOf(SlabKind kind, Tier tier) const {
     return tier == Tier::kDevice ? HomesOf(kind).device : HomesOf(kind).host;
   }
+  // Pages that close from now on may differ from what closed in the slab before.
+  void Renew(Slab& slab) { slab.version = ++last_version_; }
   int64_t RoomOn(SlabKind kind, Tier tier) const;
   Room Rooms(SlabKind kind) const;
   const Budget* BudgetOf(SlabKind kind, Tier tier) const;
@@ -141,6 +146,7 @@ class Slabs {
   Mover* const mover_;
   std::vector<Slab> slabs_;
   std::vector<SlabId> free_ids_;
+  uint32_t last_version_ = 0;
   std::vector<SlabId> movable_;  // reused by Demote
 };
 

@@ -1,0 +1,166 @@
+// Lines of a BlockCache for the blocks of a part: those that are there are found, others are
+// brought, before the part is attended to.
+#ifndef HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_LINES_H_
+#define HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_LINES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/block_cache.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_attend_parts.h"
+#include "kernels/cuda/warp.h"
+#include "kernels/page_codec.h"
+
+namespace headway::cuda {
+
+// A line for a block, taken by one thread. No other thread of the kernel asks for the same block:
+// lists name it once, and one block of threads reads it.
+struct LineTaken {
+  int64_t line = -1;  // none: all of the set's were read in this step
+  bool brought = false;
+};
+__device__ inline LineTaken TakeLine(const BlockCache& cache, uint64_t name) {
+  constexpr int kWays = BlockCache::kWays;
+  const int64_t first = int64_t{block_cache::SetOf(name, cache.sets)} * kWays;
+  uint64_t* const entries = cache.entries + first;
+  uint64_t seen[kWays];
+#pragma unroll
+  for (int way = 0; way < kWays; way += 2) {
+    const ulonglong2 two = __ldcg(reinterpret_cast<const ulonglong2*>(entries + way));
+    seen[way] = two.x;
+    seen[way + 1] = two.y;
+  }
+  const uint64_t mine = block_cache::Entry(name, cache.step);
+  const auto swap = [&](int way, uint64_t old) {
+    return static_cast<uint64_t>(
+        atomicCAS(reinterpret_cast<unsigned long long*>(entries + way), old, mine));
+  };
+  int found = -1;
+  uint64_t old = 0;
+#pragma unroll
+  for (int way = 0; way < kWays; ++way) {
+    if (block_cache::NameOf(seen[way]) == name) {
+      found = way;
+      old = seen[way];
+    }
+  }
+  // Another thread may take the line away before this one says that it is read.
+  if (found >= 0 && swap(found, old) == old) return {first + found, false};
+  for (int tries = 0; tries < kWays; ++tries) {
+    int oldest = -1;
+    uint32_t most = 0;
+#pragma unroll
+    for (int way = 0; way < kWays; ++way) {
+      const uint32_t age =
+          seen[way] == 0 ? ~0u : block_cache::AgeOf(seen[way], cache.step);
+      if (way != found && age > most) {
+        oldest = way;
+        old = seen[way];
+        most = age;
+      }
+    }
+    if (oldest < 0) break;
+    const uint64_t now = swap(oldest, old);
+    if (now == old) return {first + oldest, true};
+#pragma unroll
+    for (int way = 0; way < kWays; ++way) {
+      if (way == oldest) seen[way] = now;
+    }
+  }
+  return {};
+}
+
+// The lines of a part's blocks, in shared memory.
+struct PartLines {
+  const std::byte* of[kPartLinesMax];  // null: the block is read where it lies
+  int missing[kPartLinesMax];          // blocks of the part that are to be brought
+  int counts[BlockCache::kReads];
+
+  // Has barriers: all threads of the block call it. Lines that are read until the kernel ends are
+  // no other block's before the next step.
+  template <Rows kRows, int kWarps>
+  __device__ __noinline__ void Bring(const AttendWork& work, const PartOf& part, int blocks) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < BlockCache::kReads) counts[thread] = 0;
+    __syncthreads();
+    for (int i = thread; i < blocks; i += kWarps * kWarp) Find(work, part, i);
+    __syncthreads();
+    const int brought = counts[BlockCache::kBrought];
+    // K and V of a block are two warps' work.
+    for (int i = thread / kWarp; i < 2 * brought; i += kWarps) {
+      Copy<kRows>(work, part, missing[i / 2], i % 2);
+    }
+    if (thread < BlockCache::kReads && counts[thread] > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(work.cache.reads + thread),
+                static_cast<unsigned long long>(counts[thread]));
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ static int Listed(const AttendWork& work, const PartOf& part, int i) {
+    return __ldcg(work.listed + part.head * work.capacity + part.part * work.split_blocks + i);
+  }
+  __device__ void Find(const AttendWork& work, const PartOf& part, int i) {
+    of[i] = nullptr;
+    int block = Listed(work, part, i);
+    const uint32_t version = work.table.Version(work.table.Index(part.head, block));
+    if (version == 0) return;
+    const auto number = static_cast<uint32_t>(
+        part.head % work.table.group_heads * work.table.segment_blocks + block);
+    const LineTaken taken = TakeLine(work.cache, block_cache::Name(version, number));
+    if (taken.line >= 0) of[i] = work.cache.lines + taken.line * work.line_bytes;
+    const BlockCache::Read read = taken.line < 0  ? BlockCache::kPassed
+                                  : taken.brought ? BlockCache::kBrought
+                                                  : BlockCache::kFound;
+    const int at = atomicAdd(&counts[read], 1);
+    if (taken.brought) missing[at] = i;
+  }
+
+  // K, with the parameters that the block has a use for, or V.
+  template <Rows kRows>
+  __device__ void Copy(const AttendWork& work, const PartOf& part, int i, int values) const {
+    int block = Listed(work, part, i);
+    const std::byte* slab = work.table.Find(part.head, block);
+    const BlockAt from = AtBlock<kRows>(work, part.head, slab, block);
+    auto* const line = const_cast<std::byte*>(of[i]);
+    CopyBytes(line + values * work.block_bytes, from.k + values * work.v_offset, work.block_bytes);
+    if constexpr (IsEncoded(kRows)) {
+      if (values != 0) return;
+      std::byte* const params = line + 2 * work.block_bytes;
+      const int key_params = 4 * work.head_dim;
+      CopyBytes(params, from.params, key_params);
+      const int rows = 2 * ((work.head_dim + static_cast<int>(kValueGroup) - 1) /
+                            static_cast<int>(kValueGroup));  // scales, then zeros, a group each
+      const int chunks = work.block_slots / 8;               // of a row, 16 bytes each
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      for (int j = lane; j < rows * chunks; j += kWarp) {
+        const int at = key_params + (j / chunks * work.page_slots + from.slot) * 2 + j % chunks * 16;
+        *reinterpret_cast<uint4*>(params + at) = LoadStreaming(from.params + at);
+      }
+    }
+  }
+  // By a warp; a multiple of 16 bytes. Reads of host memory are many at a time.
+  __device__ static void CopyBytes(std::byte* to, const std::byte* from, int64_t bytes) {
+    constexpr int kAhead = 8;
+    constexpr int kStep = kWarp * 16;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int64_t at = lane * 16; at < bytes; at += kAhead * kStep) {
+      uint4 some[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (at + j * kStep < bytes) some[j] = LoadStreaming(from + at + j * kStep);
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (at + j * kStep < bytes) *reinterpret_cast<uint4*>(to + at + j * kStep) = some[j];
+      }
+    }
+  }
+};
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_LINES_H_

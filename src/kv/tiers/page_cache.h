@@ -1,0 +1,40 @@
+// PageCache: device memory for copies of blocks of slabs in host memory (kernels/block_cache.h), which
+// kernels fill and read. Slabs give the versions that keep its names apart.
+#ifndef HEADWAY_KV_TIERS_PAGE_CACHE_H_
+#define HEADWAY_KV_TIERS_PAGE_CACHE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "device/budget.h"
+#include "device/device.h"
+#include "headway/status.h"
+#include "kernels/block_cache.h"
+#include "kv/pages/format.h"
+
+namespace headway::kv {
+
+class PageCache {
+ public:
+  // Of at most `bytes`; null where these hold no set of lines. All outlive the cache.
+  static Result<std::unique_ptr<PageCache>> Create(const CacheFormat& format, int64_t bytes,
+                                                   Device* device, Budget* budget);
+
+  // A step begins: lines that it reads stay until the next one.
+  void BeginStep() { ++view_.step; }
+  const BlockCache& view() const { return view_; }
+  // Blocks read so far, by BlockCache::Read; `compute` is waited for.
+  std::array<int64_t, BlockCache::kReads> Reads(Stream& compute) const;
+
+ private:
+  explicit PageCache(std::unique_ptr<Buffer> memory) : memory_(std::move(memory)) {}
+
+  const std::unique_ptr<Buffer> memory_;  // entries, lines, counts
+  BlockCache view_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_TIERS_PAGE_CACHE_H_
