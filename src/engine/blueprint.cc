@@ -243,7 +243,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.lengths = workload.lengths;
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
-  request.chunk = std::min(request.chunk, ChunkFor(basis.selection, config));
+  request.chunk = std::min(request.chunk, ChunkFor(basis));
   request.segment = inputs.backend.segment;
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;

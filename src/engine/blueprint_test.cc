@@ -123,7 +123,7 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   EXPECT_EQ(of(reaching).distance, 200);
   EXPECT_EQ(of(reaching).prompts, kv::SelectionPolicy::Prompts::kSelected);
   // No distance is longer than the window.
-  EXPECT_LE(reaching->plan.cache.chunk, 800 - 64 - 16 - 32);
+  EXPECT_LE(reaching->plan.cache.chunk, 800 - 64 - 16 - 32 - 15);
   Subject off = Selecting(800);
   off.settings.reach = Settings::Reach::kOff;
   EXPECT_FALSE(of(off.OnCpu()).reaches());
@@ -132,6 +132,23 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   EXPECT_TRUE(of(on.OnCpu()).reaches());
   on.config.rope.type = RopeType::kNone;
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
+}
+
+// Of 1,000 tokens a share of a half is 500 keys, which are listed as 32 blocks.
+TEST(Blueprint, AShareOfASequenceLeavesAsMuchLessOfTheWindowToAChunk) {
+  constexpr int64_t kChunk = 800 - 512 - 16 - 32 - 15;
+  Subject subject = Selecting(800);
+  subject.settings.selection.growth = 0.5;
+  const Result<Blueprint> reaching = subject.OnCpu();
+  ASSERT_TRUE(reaching.ok());
+  EXPECT_LE(reaching->plan.cache.chunk, kChunk);
+  subject.settings.cut.chunk = kChunk;
+  EXPECT_EQ(subject.OnCpu()->plan.cache.chunk, kChunk);
+  subject.settings.cut.chunk = kChunk + 1;
+  EXPECT_EQ(subject.OnCpu().status().code(), StatusCode::kInvalidArgument);
+  subject.settings.cut.chunk.reset();
+  subject.settings.selection.growth = 0.75;
+  EXPECT_EQ(subject.OnCpu().status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {

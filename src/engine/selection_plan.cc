@@ -22,11 +22,19 @@ Status Unsupported(Message message) {
 // A chunk attends to itself exactly, which costs more the longer it is.
 constexpr int64_t kSelectedChunk = 2048;
 
-// Tokens of a chunk that reaches beyond the window together with what it chooses, so that no
-// distance is longer than the window.
-int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& config) {
-  const int64_t room = config.max_position - policy.sink - policy.keys - policy.recent;
-  return std::min(kSelectedChunk, room);
+int64_t Longest(const std::vector<int64_t>& lengths) {
+  return *std::max_element(lengths.begin(), lengths.end());
+}
+
+// Tokens of a chunk that reaches beyond the window together with what it chooses of a sequence of
+// `length` tokens, so that no distance is longer than the window. What is read are whole blocks.
+int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& config,
+                      int64_t length) {
+  const int64_t block = policy.summary.block_slots;
+  const int64_t recent = policy.recent + block - 1;  // these begin anywhere in a block
+  const int64_t listed =
+      RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block) + recent;
+  return std::min(kSelectedChunk, config.max_position - listed);
 }
 
 }  // namespace
@@ -38,7 +46,7 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   constexpr int64_t kDistance = 1024;
   kv::SelectionPolicy policy = settings.selection;
   if (!policy.selects() || settings.reach == Settings::Reach::kOff) return policy;
-  const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  const int64_t longest = Longest(workload.lengths);
   const bool rotates = config.rope.type != RopeType::kNone && config.max_position > 0;
   if (settings.reach == Settings::Reach::kOn && !rotates) {
     return Unsupported({Option::kReach, " on: this model does not rotate its keys"});
@@ -50,7 +58,7 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
                       !settings.session.has_value();
   const bool wanted = longer && inputs.kernels->SelectsInPrompts();
   if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
-  const int64_t chunk = ReachingChunk(policy, config);
+  const int64_t chunk = ReachingChunk(policy, config, longest);
   if (chunk < settings.cut.page_slots || settings.cut.chunk.value_or(0) > chunk) {
     return Wrong(
         {"this model was trained for " + std::to_string(config.max_position) +
@@ -80,11 +88,13 @@ Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan) {
        Option::kHostMemory, ", or ", Option::kReach, " off"});
 }
 
-int64_t ChunkFor(const kv::SelectionPolicy& policy, const ModelConfig& config) {
+int64_t ChunkFor(const LayoutBasis& basis) {
+  const kv::SelectionPolicy& policy = basis.selection;
   const bool selected =
       policy.selects() && policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
   if (!selected) return kMaxLength;
-  return policy.reaches() ? ReachingChunk(policy, config) : kSelectedChunk;
+  return policy.reaches() ? ReachingChunk(policy, basis.config, Longest(basis.lengths))
+                          : kSelectedChunk;
 }
 
 plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement) {
@@ -92,7 +102,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   plan::KeySelection chosen;
   if (!policy.selects()) return chosen;
   const ModelShape& shape = basis.config.shape;
-  const int64_t longest = *std::max_element(basis.lengths.begin(), basis.lengths.end());
+  const int64_t longest = Longest(basis.lengths);
   const auto always = static_cast<double>(policy.sink + policy.recent);
   const double scored =
       policy.ScoredBytes({shape.dtype, basis.page_slots, shape.head_dim, basis.encoding});

@@ -23,7 +23,7 @@ Status CheckSelection(const LayoutBasis& basis);
 Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan);
 
 // The longest chunk of prompts.
-int64_t ChunkFor(const kv::SelectionPolicy& policy, const ModelConfig& config);
+int64_t ChunkFor(const LayoutBasis& basis);
 plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement);
 // What a page cache on a device that reads host memory over a bus is wanted to have; kUnsupported
 // for one that has none.
