@@ -209,18 +209,18 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
-  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes)
-                            : DecodeWork(engine.info(), measured.lengths, flags.steps,
-                                         (*context)->plan().selection);
+  const PlanReport& plan = (*context)->plan();
+  Work work = flags.prefill
+                  ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)
+                  : DecodeWork(engine.info(), measured.lengths, flags.steps, plan.selection);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
   // What a selection brings over the bus depends on what it chooses.
-  if (!flags.prefill && !(*context)->plan().selection.has_value()) {
+  if (!flags.prefill && !plan.selection.has_value()) {
     work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
     work.bus_bytes = static_cast<double>(flags.steps) *
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
   }
   // A prefill may be as little as one step.
-  const PlanReport& plan = (*context)->plan();
   const auto weight_steps = static_cast<double>(flags.prefill ? 1 : flags.steps);
   work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
   work.bus_bytes += work.weight_bytes;

@@ -1,6 +1,7 @@
 #include "cli/roofline.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace headway::cli {
 namespace {
@@ -32,10 +33,32 @@ double SketchBytes(const ModelInfo& info) {
   return static_cast<double>(info.layers) * info.kv_heads * info.head_dim / 4.0;
 }
 
+// Keys of closed pages that a query reads, as far as there are so many.
+int64_t KeysRead(const SelectionReport& selection) {
+  return selection.keys + selection.sink + selection.recent;
+}
+
+// Of a chunk of `tokens` tokens behind `before`: what it chooses of these, and how.
+void AddChoice(const ModelInfo& info, const SelectionReport& selection, int64_t before,
+               int64_t tokens, Work* work) {
+  const auto n = static_cast<double>(tokens);
+  const auto keys = static_cast<double>(before);
+  const bool chooses = KeysRead(selection) < before && before + tokens > selection.from;
+  if (!chooses) {
+    work->attention_flops += FlopsPerKey(info) * n * keys;
+    return;
+  }
+  work->attention_flops += FlopsPerKey(info) * n * static_cast<double>(KeysRead(selection));
+  // Two products of a pooled query and a block, as attention has of a query and a key.
+  const double scores = std::ceil(n / selection.pool) * keys / selection.block;
+  work->attention_flops += FlopsPerKey(info) * scores;
+  work->bytes += keys * info.layers * info.kv_heads * selection.scored_bytes;
+}
+
 }  // namespace
 
 Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
-                 std::span<const int64_t> prefixes) {
+                 std::span<const int64_t> prefixes, const PlanReport& plan) {
   Work work;
   work.bytes = static_cast<double>(info.step_weight_bytes);
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -43,8 +66,17 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
     const double n = static_cast<double>(lengths[i]) - prefix;
     work.bytes += n * static_cast<double>(info.kv_bytes_per_token);
     work.flops += n * 2.0 * BodyWeights(info) + HeadFlops(info);
-    // Token i sees the prefix and i + 1 keys.
-    work.attention_flops += FlopsPerKey(info) * n * (prefix + (n + 1.0) / 2.0);
+    if (!plan.selection.has_value() || !plan.selection->prompts) {
+      // Token i sees the prefix and i + 1 keys.
+      work.attention_flops += FlopsPerKey(info) * n * (prefix + (n + 1.0) / 2.0);
+      continue;
+    }
+    for (int64_t at = prefixes[i]; at < lengths[i]; at += plan.chunk) {
+      const int64_t tokens = std::min(plan.chunk, lengths[i] - at);
+      const auto own = static_cast<double>(tokens);
+      work.attention_flops += FlopsPerKey(info) * own * (own + 1.0) / 2.0;
+      AddChoice(info, *plan.selection, at, tokens, &work);
+    }
   }
   return work;
 }
@@ -58,7 +90,7 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
     // Step i sees length + i + 1 keys.
     double keys = s * (static_cast<double>(length) + (s + 1.0) / 2.0);
     if (selection.has_value()) {
-      const int64_t read = selection->keys + selection->sink + selection->recent;
+      const int64_t read = KeysRead(*selection);
       if (read < length && length >= selection->from) {
         work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes;
         // A second look reads half of that, and 2 bits a channel of each key, of its candidates.

@@ -22,9 +22,11 @@ struct Work {
 };
 
 // Prompts of these lengths, all at once, of which `prefixes` tokens were read before: weights are
-// read once, keys and values written once. The head is computed for the last token of each.
+// read once, keys and values written once. The head is computed for the last token of each. Where
+// `plan` chooses keys in prompts, each of its chunks sees all of itself, and what it chooses of the
+// keys before it, whose summaries it reads and scores.
 Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
-                 std::span<const int64_t> prefixes);
+                 std::span<const int64_t> prefixes, const PlanReport& plan);
 
 // `steps` decode steps of sequences that have these lengths at first: each step reads the weights
 // once and every sequence's keys and values, or, with a selection, those that it reads and the

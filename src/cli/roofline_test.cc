@@ -23,7 +23,7 @@ ModelInfo SmallModel() {
 TEST(Roofline, CountsAPrefill) {
   const std::vector<int64_t> lengths = {1, 3};
   const std::vector<int64_t> none = {0, 0};
-  const Work work = PrefillWork(SmallModel(), lengths, none);
+  const Work work = PrefillWork(SmallModel(), lengths, none, {});
   EXPECT_EQ(work.bytes, 360 + 4 * 16);
   // 4 tokens through 100 weights, 2 through the head, 1 + (1 + 2 + 3) keys of 2 layers, 4 heads.
   EXPECT_EQ(work.flops, 4 * 200 + 2 * 160);
@@ -33,10 +33,43 @@ TEST(Roofline, CountsAPrefill) {
 TEST(Roofline, CountsWhatFollowsAPrefix) {
   const std::vector<int64_t> lengths = {5};
   const std::vector<int64_t> prefixes = {3};
-  const Work work = PrefillWork(SmallModel(), lengths, prefixes);
+  const Work work = PrefillWork(SmallModel(), lengths, prefixes, {});
   EXPECT_EQ(work.bytes, 360 + 2 * 16);
   EXPECT_EQ(work.flops, 2 * 200 + 160);
   EXPECT_EQ(work.attention_flops, (4 + 5) * (2 * 4 * 3 * 4));
+}
+
+// 100 tokens behind 100, in chunks of 64: each token sees its chunk up to itself and 24 keys of the
+// pages before the chunk.
+TEST(Roofline, CountsAPrefillThatSelects) {
+  ModelInfo info = SmallModel();
+  info.kv_heads = 2;
+  PlanReport plan;
+  plan.chunk = 64;
+  SelectionReport selection;
+  selection.keys = 16;
+  selection.sink = selection.recent = 4;
+  selection.block = 4;
+  selection.scored_bytes = 3.5;
+  selection.pool = 8;
+  plan.selection = selection;
+  const std::vector<int64_t> lengths = {200};
+  const std::vector<int64_t> prefixes = {100};
+  // Prompts are exact unless the plan says otherwise.
+  const Work exact = PrefillWork(info, lengths, prefixes, {});
+  EXPECT_EQ(PrefillWork(info, lengths, prefixes, plan).attention_flops, exact.attention_flops);
+  plan.selection->prompts = true;
+  const Work work = PrefillWork(info, lengths, prefixes, plan);
+  const double own = 64 * 65 / 2 + 36 * 37 / 2;
+  // 8 and 5 pooled queries score the 25 and 41 blocks before their chunks.
+  const double scores = 8 * 25 + 5 * 41;
+  EXPECT_EQ(work.attention_flops, (own + 100 * 24 + scores) * (2 * 4 * 3 * 4));
+  EXPECT_EQ(work.bytes, exact.bytes + (100 + 164) * 2 * 2 * 3.5);
+  EXPECT_EQ(work.flops, exact.flops);
+  // What is read whole costs what it does in an exact prefill.
+  plan.selection->from = 200;
+  EXPECT_EQ(PrefillWork(info, lengths, prefixes, plan).attention_flops, exact.attention_flops);
+  EXPECT_EQ(PrefillWork(info, lengths, prefixes, plan).bytes, exact.bytes);
 }
 
 TEST(Roofline, CountsADecode) {
