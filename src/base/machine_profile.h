@@ -45,14 +45,22 @@ struct MachineProfile {
   Curve attention;         // FLOP/s of prefill attention, by query rows (tokens × query heads)
   Curve decode_attention;  // bytes of keys and values a second, by the bytes of one launch, its
                            // merge among it
-  double launch_seconds = 0.0;  // from the end of one small kernel to the end of the next
-  double sync_seconds = 0.0;    // from the end of a kernel until the host knows
-  double step_seconds = 0.0;    // of a step beside all else: what the host does between two
+  // Choosing keys, and attending to what is listed; nothing: not measured.
+  Curve selection;    // bytes of summaries a second that a decode scores and lists, by the bytes
+                      // of one choice
+  Curve second_look;  // bytes of summaries and sketches of candidates, likewise
+  double prompt_scores = 0.0;     // of a block for a pooled query, a second, with the lists
+  double listed_attention = 0.0;  // FLOP/s of a prompt's attention to listed blocks
+  double moved_attention = 0.0;   // the same where these are rotated as they are attended to
+  double launch_seconds = 0.0;    // from the end of one small kernel to the end of the next
+  double sync_seconds = 0.0;      // from the end of a kernel until the host knows
+  double step_seconds = 0.0;      // of a step beside all else: what the host does between two
 
   // The bus; where the device's memory is the host's, copies within it. By the bytes of one copy.
   Curve host_to_device;
   Curve device_to_host;
   double both_directions = 0.0;  // bytes a second each way, when both are busy
+  double read_in_place = 0.0;    // by kernels of the device, of the host's memory; 0: not measured
 
   // The host, by threads.
   Curve host_read;                      // bytes a second

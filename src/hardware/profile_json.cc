@@ -14,7 +14,14 @@ constexpr int kVersion = 1;
 // Parsed JSON takes some seventy times its text; a profile has some KiB.
 constexpr size_t kMaxText = size_t{1} << 20;
 
-enum class Unit { kBytes, kBytesPerSecond, kFlopsPerSecond, kSeconds, kShare };
+enum class Unit {
+  kBytes,
+  kBytesPerSecond,
+  kFlopsPerSecond,
+  kScoresPerSecond,
+  kSeconds,
+  kShare,
+};
 enum class Size { kNone, kBytes, kRows, kThreads };
 
 // Every figure of a profile, so that reading, writing, checking and printing agree.
@@ -29,6 +36,7 @@ struct Field {
   bool optional = false;
 };
 
+constexpr const char* kNotMeasured = "not measured";
 constexpr double kSlowest = 1e6, kFastest = 1e14;
 
 const Field kFields[] = {
@@ -46,6 +54,17 @@ const Field kFields[] = {
      nullptr, &MachineProfile::attention, Size::kRows},
     {"decode_attention_bytes_per_second", "attention in decode", Unit::kBytesPerSecond, kSlowest,
      kFastest, nullptr, &MachineProfile::decode_attention, Size::kBytes},
+    {"selection_bytes_per_second", "choosing keys in decode", Unit::kBytesPerSecond, kSlowest,
+     kFastest, nullptr, &MachineProfile::selection, Size::kBytes, /*optional=*/true},
+    {"second_look_bytes_per_second", "a second look at them", Unit::kBytesPerSecond, kSlowest,
+     kFastest, nullptr, &MachineProfile::second_look, Size::kBytes, /*optional=*/true},
+    {"prompt_scores_per_second", "choosing keys in prefill", Unit::kScoresPerSecond, 1e5, 1e15,
+     &MachineProfile::prompt_scores, nullptr, Size::kNone, /*optional=*/true},
+    {"listed_attention_flops_per_second", "attention to chosen keys in prefill",
+     Unit::kFlopsPerSecond, 1e8, 1e18, &MachineProfile::listed_attention, nullptr, Size::kNone,
+     /*optional=*/true},
+    {"moved_attention_flops_per_second", "the same where keys are rotated", Unit::kFlopsPerSecond,
+     1e8, 1e18, &MachineProfile::moved_attention, nullptr, Size::kNone, /*optional=*/true},
     {"launch_seconds", "a small kernel", Unit::kSeconds, 0.0, 1.0, &MachineProfile::launch_seconds},
     {"sync_seconds", "kernel's end to host", Unit::kSeconds, 0.0, 1.0,
      &MachineProfile::sync_seconds},
@@ -57,6 +76,8 @@ const Field kFields[] = {
      nullptr, &MachineProfile::device_to_host, Size::kBytes},
     {"both_directions_bytes_per_second", "each direction of both", Unit::kBytesPerSecond, kSlowest,
      kFastest, &MachineProfile::both_directions},
+    {"read_in_place_bytes_per_second", "host memory read by kernels", Unit::kBytesPerSecond,
+     kSlowest, kFastest, &MachineProfile::read_in_place, nullptr, Size::kNone, /*optional=*/true},
     {"host_read_bytes_per_second", "host memory read", Unit::kBytesPerSecond, kSlowest, kFastest,
      nullptr, &MachineProfile::host_read, Size::kThreads},
     {"host_read_while_copying_bytes_per_second", "the same while copies run", Unit::kBytesPerSecond,
@@ -161,7 +182,9 @@ class Reader {
 };
 
 std::string FormatRate(double rate, Unit unit) {
-  const char* of = unit == Unit::kFlopsPerSecond ? "FLOP/s" : "B/s";
+  const char* of = unit == Unit::kFlopsPerSecond    ? "FLOP/s"
+                   : unit == Unit::kScoresPerSecond ? "scores/s"
+                                                    : "B/s";
   if (rate >= 1e12) return fmt::format("{:.3g} T{}", rate * 1e-12, of);
   return fmt::format("{:.3g} G{}", rate * 1e-9, of);
 }
@@ -183,9 +206,10 @@ std::string FormatScalar(double value, Unit unit) {
       return fmt::format("{:.0f} %", value * 100.0);
     case Unit::kBytesPerSecond:
     case Unit::kFlopsPerSecond:
+    case Unit::kScoresPerSecond:
       break;
   }
-  return value > 0.0 ? FormatRate(value, unit) : "not measured";
+  return value > 0.0 ? FormatRate(value, unit) : kNotMeasured;
 }
 
 }  // namespace
@@ -243,7 +267,9 @@ std::string WriteProfile(const MachineProfile& machine) {
   if (!machine.program.empty()) json["program"] = machine.program;
   json["own_memory"] = machine.own_memory;
   for (const Field& field : kFields) {
-    if (field.value != nullptr && field.optional && machine.*field.value == 0.0) continue;
+    const bool measured =
+        field.value != nullptr ? machine.*field.value != 0.0 : !(machine.*field.curve).empty();
+    if (field.optional && !measured) continue;
     Json& figure = json[field.name];
     if (field.value != nullptr) {
       figure["value"] = machine.*field.value;
@@ -264,6 +290,7 @@ std::vector<ProfileFigure> DescribeProfile(const MachineProfile& machine) {
       figure.value = FormatScalar(machine.*field.value, field.unit);
     } else {
       const auto& points = (machine.*field.curve).points;
+      if (points.empty()) figure.value = kNotMeasured;
       for (size_t i = 0; i < points.size(); ++i) {
         figure.value +=
             fmt::format("{}{} ({})", i == 0 ? "" : ", ", FormatRate(points[i].second, field.unit),

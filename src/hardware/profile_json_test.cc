@@ -30,6 +30,10 @@ TEST(ProfileJson, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
     EXPECT_LE(machine->both_directions, machine->host_to_device.Peak());
     EXPECT_LE(machine->host_read_copying.Peak(), machine->host_read.Peak());
     EXPECT_LE(machine->decode_attention.Peak(), machine->device_read);
+    EXPECT_LE(machine->selection.Peak(), machine->device_read);
+    EXPECT_LE(machine->read_in_place, machine->host_to_device.Peak());
+    EXPECT_LE(machine->moved_attention, machine->listed_attention);
+    EXPECT_LE(machine->listed_attention, machine->attention.Peak());
   }
 }
 
@@ -39,11 +43,25 @@ TEST(ProfileJson, WritesWhatItReads) {
     MachineProfile machine = RandomMachine(random);
     machine.hardware = "a GPU and \"a\" CPU";
     machine.sources["disk_read_bytes_per_second"] = "measured";
+    if (i % 2 == 0) {  // what need not be measured
+      machine.selection = {{{65536.0, 5e9}, {1e8, 2e12}}};
+      machine.second_look = {{{7e6, 1.5e11}}};
+      machine.prompt_scores = 1e9;
+      machine.read_in_place = 5e10;
+      machine.listed_attention = 2e14;
+      machine.moved_attention = 1e14;
+    }
     const std::string text = WriteProfile(machine);
     const Result<MachineProfile> again = ParseProfile(text, "text");
     ASSERT_TRUE(again.ok()) << again.status().message();
     EXPECT_EQ(WriteProfile(*again), text);
     EXPECT_EQ(again->gemm.points, machine.gemm.points);
+    EXPECT_EQ(again->selection.points, machine.selection.points);
+    EXPECT_EQ(again->second_look.points, machine.second_look.points);
+    EXPECT_EQ(again->read_in_place, machine.read_in_place);
+    EXPECT_EQ(again->prompt_scores, machine.prompt_scores);
+    EXPECT_EQ(again->listed_attention, machine.listed_attention);
+    EXPECT_EQ(again->moved_attention, machine.moved_attention);
     EXPECT_EQ(again->hardware, machine.hardware);
   }
 }

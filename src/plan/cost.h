@@ -53,9 +53,15 @@ struct KeySelection {
   // device before others do.
   double sink = 0.0, recent = 0.0;
   double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies
+  // Of a sequence, the keys behind its last closed page, on average: a launch of their own.
+  double open_keys = 0.0;
   enum class Prompts { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
-  int64_t from = 0;  // sequences of up to so many tokens read all
+  // Of a prompt's tokens: how many are scored as one query, and how many have one list. A score is
+  // of so many keys.
+  double pool_tokens = 1.0, list_tokens = 1.0, block_keys = 1.0;
+  bool moved = false;  // listed keys are rotated as they are attended to
+  int64_t from = 0;    // sequences of up to so many tokens read all
 };
 
 // What the model is, as far as time depends on it.
@@ -68,6 +74,9 @@ struct Subject {
   double closed_bytes = 0.0;
   KeySelection selection = {};  // in layers without a window
 };
+
+// Whether a layer's queries choose their keys: those of layers with a window do not.
+bool ChoosesIn(const Subject& subject, int layer);
 
 // Bytes and FLOPs of one path for `keys` keys of `heads` KV heads of a layer against `queries`
 // tokens that all see them.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "plan/plan.h"
+#include "plan/selection_cost.h"
 
 namespace headway::plan {
 namespace {
@@ -29,6 +31,28 @@ std::string Gain(const char* phase, double tokens, double before, double after) 
   };
   return fmt::format("{} {} instead of {} tokens a second (+{:.0f} %)", phase, rate(after),
                      rate(before), 100.0 * (before / after - 1.0));
+}
+
+// What choosing keys is worth: the same plan, predicted with all keys.
+std::string SaySelection(const PlanRequest& request, const Plan& plan) {
+  PlanRequest all = request;
+  all.selection = {};
+  Plan exact = plan;
+  Predict(all, &exact);
+  double tokens = 0.0;
+  for (int64_t length : request.lengths) tokens += static_cast<double>(length);
+  const auto sequences = static_cast<double>(request.lengths.size());
+  const auto bytes = [&](const PlanRequest& of) {
+    const double read = CacheBytesRead(SubjectOf(of, plan.cache), request.lengths);
+    return FormatBytes(std::llround(read / sequences));
+  };
+  std::string gains = Gain("decode", sequences, exact.decode.seconds, plan.decode.seconds);
+  if (gains.empty()) gains = "decode no faster";
+  const std::string prefill = Gain("prefill", tokens, exact.prefill.seconds, plan.prefill.seconds);
+  if (!prefill.empty()) gains += "; " + prefill;
+  return "choosing keys, beside this plan with all of them: " + gains +
+         "; a token of a decode reads " + bytes(request) + " instead of " + bytes(all) +
+         " of the cache";
 }
 
 // Plans again with one thing changed, and says what that gives.
@@ -106,6 +130,7 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
       m.host_to_device = Faster(m.host_to_device, 2.0);
       m.device_to_host = Faster(m.device_to_host, 2.0);
       m.both_directions *= 2.0;
+      m.read_in_place *= 2.0;
       m.host_to_device_reading *= 2.0;
     });
   }
@@ -124,12 +149,21 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
   asker.WithMachine("device memory twice as fast", [](MachineProfile& m) {
     m.device_read *= 2.0;
     m.decode_attention = Faster(m.decode_attention, 2.0);
+    m.selection = Faster(m.selection, 2.0);
   });
   asker.WithMachine("arithmetic twice as fast", [](MachineProfile& m) {
     m.gemm = Faster(m.gemm, 2.0);
     m.attention = Faster(m.attention, 2.0);
+    m.second_look = Faster(m.second_look, 2.0);
+    m.prompt_scores *= 2.0;
+    m.listed_attention *= 2.0;
+    m.moved_attention *= 2.0;
   });
-  return std::move(asker).sentences();
+  std::vector<std::string> sentences = std::move(asker).sentences();
+  if (request.selection.keys > 0.0) {
+    sentences.insert(sentences.begin(), SaySelection(request, plan));
+  }
+  return sentences;
 }
 
 }  // namespace headway::plan

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "plan/cost.h"
+#include "plan/selection_cost.h"
 
 namespace headway::plan {
 namespace {
@@ -209,7 +210,7 @@ class Simulation {
     Recompute(recomputed, x_ready);
     if (chosen > 0.0) {
       Select(keys, chosen);
-      Tail(Queries(), shape_.kv_heads, 1.0, keys);
+      if (prefill_) Tail(Queries(), shape_.kv_heads, 1.0, keys);
     } else {
       Attention(keys, longest);
     }
@@ -291,13 +292,12 @@ class Simulation {
   // The keys that the queries of a layer choose of `keys`, of all sequences; 0: they read all.
   double ChosenKeys(int layer, double keys) const {
     const double of_each = subject_.selection.keys;
-    const bool window = !subject_.window.empty() && subject_.window[static_cast<size_t>(layer)] > 0;
     const bool exact = prefill_ && subject_.selection.prompts == KeySelection::Prompts::kExact;
     const bool whole =
         std::all_of(entries_.begin(), entries_.end(), [&](const SequenceStep& entry) {
           return entry.prefix + entry.tokens <= subject_.selection.from;
         });
-    if (of_each <= 0.0 || exact || whole || window) return 0.0;
+    if (!ChoosesIn(subject_, layer) || exact || whole) return 0.0;
     const double chosen = of_each * static_cast<double>(entries_.size());
     return chosen < keys ? chosen : 0.0;
   }
@@ -319,43 +319,40 @@ class Simulation {
     return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
   }
 
-  // Summaries are scored and listed, which takes about as long as five launches beside their bytes,
-  // and so does a second look; what is listed is read in place, from the device and over the bus at
-  // once.
+  // Blocks are scored and listed; what is listed is read in place, from the device and over the bus
+  // at once.
   void Select(double keys, double chosen) {
-    const double sketches = static_cast<double>(entries_.size()) * subject_.selection.sketch_bytes;
-    const double scored = keys * subject_.selection.key_bytes;
+    const double bus = InPlaceRate(machine_);
+    const double away = ChosenAway(keys, chosen) * shape_.kv_heads * HeadBytes(subject_);
+    if (prefill_) return SelectInPrefill(keys, chosen, away / bus);
+    const auto sequences = static_cast<double>(entries_.size());
+    const KeySelection& selection = subject_.selection;
+    const double scored = keys * selection.key_bytes * shape_.kv_heads;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
-    const double bytes = shape_.kv_heads * (keys * subject_.selection.summary_bytes + sketches +
-                                            scored - scored_away);
-    const double launches = sketches > 0.0 ? 10.0 : 5.0;
-    const double scored_bus =
-        shape_.kv_heads * scored_away / std::max(machine_.host_to_device.Peak(), 1.0);
-    Busy(CostLane::kHostToDevice) += scored_bus;
+    Busy(CostLane::kHostToDevice) += (scored_away + away) / bus;
+    if (scored > 0.0) {
+      Device(&time_.attention,
+             std::max(scored_away / bus, (scored - scored_away) / machine_.device_read) +
+                 ChoiceLaunchSeconds(machine_));
+    } else {
+      Device(&time_.attention, sequences * ChoiceSeconds(machine_, subject_, keys / sequences));
+    }
+    const double here = chosen - ChosenAway(keys, chosen);
     Device(&time_.attention,
-           std::max(scored_bus, bytes / machine_.device_read) + launches * machine_.launch_seconds);
-    const double away = ChosenAway(keys, chosen);
-    if (prefill_) return SelectInPrefill(keys, chosen, away);
-    const double bus = away * shape_.kv_heads * HeadBytes(subject_) /
-                       std::max(machine_.host_to_device.Peak(), 1.0);
-    Busy(CostLane::kHostToDevice) += bus;
-    Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
-                                                            chosen - away, 1.0, 1.0)));
+           std::max(away / bus,
+                    AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0)));
+    Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
+                                              sequences * selection.open_keys, 1.0, 1.0));
   }
 
-  // Eight pooled queries of every 64 score the summaries of blocks of 16, twice a channel; the rows
-  // of a block read what it lists.
-  void SelectInPrefill(double keys, double chosen, double away) {
-    constexpr double kRows = 64.0, kPools = 8.0, kSlots = 16.0;
+  // Each list of a prompt's tokens crosses the bus for itself, where it lies in host memory.
+  void SelectInPrefill(double keys, double chosen, double bus_seconds) {
     const double queries = Queries();
-    const double scores = queries / kRows * kPools * keys / kSlots * shape_.kv_heads;
-    const double rate = machine_.attention.Rate(queries * shape_.query_heads);
-    Device(&time_.attention, 4.0 * scores * shape_.group() * shape_.head_dim / rate);
-    const double bus = std::ceil(queries / kRows) * away * shape_.kv_heads * HeadBytes(subject_) /
-                       std::max(machine_.host_to_device.Peak(), 1.0);
+    const double bus = std::ceil(queries / subject_.selection.list_tokens) * bus_seconds;
     Busy(CostLane::kHostToDevice) += bus;
-    Device(&time_.attention, std::max(bus, AttentionSeconds(machine_, subject_, shape_.kv_heads,
-                                                            chosen, queries, queries)));
+    Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, keys, queries));
+    Device(&time_.attention,
+           std::max(bus, ListedAttentionSeconds(machine_, subject_, chosen, queries)));
     Device(&time_.attention, MergeSeconds(machine_, shape_, shape_.kv_heads, queries));
   }
 

@@ -5,6 +5,11 @@
 
 namespace headway::plan {
 
+bool ChoosesIn(const Subject& subject, int layer) {
+  const bool window = !subject.window.empty() && subject.window[static_cast<size_t>(layer)] > 0;
+  return subject.selection.keys > 0.0 && !window;
+}
+
 double HeadBytes(const Subject& subject) {
   return subject.closed_bytes > 0.0
              ? subject.closed_bytes

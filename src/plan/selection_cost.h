@@ -1,0 +1,38 @@
+// How long choosing keys takes, and attending to what a prompt's tokens list: kernels that run at
+// rates of their own. Where a machine's profile does not have these, at the rates that bound them.
+#ifndef HEADWAY_PLAN_SELECTION_COST_H_
+#define HEADWAY_PLAN_SELECTION_COST_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/machine_profile.h"
+#include "plan/cost.h"
+
+namespace headway::plan {
+
+// In a layer of one sequence, by one query of each query head: scoring the summaries of `keys` keys
+// of each KV head, listing the best, and looking at these again where there are two looks.
+double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys);
+
+// What the launches of a choice take beside its bytes, where that was not measured.
+double ChoiceLaunchSeconds(const MachineProfile& machine);
+
+// Bytes a second that kernels read of the host's memory.
+double InPlaceRate(const MachineProfile& machine);
+
+// In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
+double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
+                           double tokens);
+
+// In a layer, of `tokens` tokens that each see `listed` keys of each KV head.
+double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,
+                              double tokens);
+
+// Bytes of keys, values and summaries that the queries of a decode step read: of all layers and of
+// sequences of these lengths.
+double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_SELECTION_COST_H_

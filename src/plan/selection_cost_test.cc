@@ -1,0 +1,186 @@
+#include "plan/selection_cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "plan/plan_testing.h"
+#include "support/test_machines.h"
+
+namespace headway::plan {
+namespace {
+
+// One layer, one KV head of 100 elements and two query heads, two bytes an element: 400 bytes of K
+// and V a token.
+Subject Choosing() {
+  Subject subject{{1, 1000, 2, 1, 100, 2000, 5000, DType::kBF16}, {}, 1.0};
+  subject.selection = {.keys = 1000.0, .summary_bytes = 10.0};
+  subject.selection.pool_tokens = 8.0;
+  subject.selection.list_tokens = 64.0;
+  subject.selection.block_keys = 16.0;
+  return subject;
+}
+
+TEST(SelectionCost, AChoiceReadsSummariesAtItsOwnRate) {
+  Subject subject = Choosing();
+  MachineProfile machine = Simple();
+  machine.launch_seconds = 1e-6;
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e12 + 5e-6, 1e-12);
+  machine.selection = {{{1.0, 1e11}}};
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11, 1e-12);
+  // A second look reads the candidates' part of a cache of any length.
+  subject.selection.sketch_bytes = 2e6;
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 + 2e6 / 1e12 + 5e-6, 1e-12);
+  machine.second_look = {{{1.0, 1e10}}};
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 + 2e6 / 1e10, 1e-12);
+}
+
+TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
+  Subject subject = Choosing();
+  MachineProfile machine = Simple();
+  machine.launch_seconds = 1e-6;
+  // 128 tokens are 16 pooled queries of each of two heads, a million keys are 62,500 blocks.
+  const double scores = 16.0 * 2.0 * 62500.0;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0),
+              scores * 400.0 / 1e14 + 10e6 / 1e12 + 5e-6, 1e-12);
+  machine.prompt_scores = 1e9;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 1e9, 1e-12);
+  // Half of the blocks.
+  subject.selection.block_keys = 32.0;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 2e9, 1e-12);
+}
+
+TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
+  Subject subject = Choosing();
+  MachineProfile machine = Simple();
+  const double flops = 4.0 * 1000.0 * 128.0 * 2.0 * 100.0;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e14, 1e-12);
+  machine.listed_attention = 1e11;
+  machine.moved_attention = 1e10;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e11, 1e-12);
+  subject.selection.moved = true;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e10, 1e-12);
+  // A few queries take as long as their keys take to be read.
+  machine.decode_attention = {{{1.0, 1e9}}};
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 1.0), 400e3 / 1e9, 1e-12);
+}
+
+TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
+  const Subject subject = Choosing();
+  MachineProfile machine = Simple();
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  const int64_t length = 1'000'000;
+  const auto bus = [&] {
+    const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
+    return time.busy[static_cast<int>(CostLane::kHostToDevice)];
+  };
+  EXPECT_NEAR(bus(), 400e3 / 1e10, 1e-12);
+  machine.read_in_place = 5e9;
+  EXPECT_NEAR(bus(), 400e3 / 5e9, 1e-12);
+}
+
+TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {
+  Subject subject = Choosing();
+  const std::vector<int64_t> lengths = {1'000'000, 900};
+  // The short one has no more keys than are read.
+  EXPECT_EQ(CacheBytesRead(subject, lengths), 10e6 + 400e3 + 900.0 * 400.0);
+  subject.selection.sketch_bytes = 5.0;
+  EXPECT_EQ(CacheBytesRead(subject, lengths), 10e6 + 400e3 + 5.0 + 900.0 * 400.0);
+  subject.selection.from = 1'000'001;
+  EXPECT_EQ(CacheBytesRead(subject, lengths), 1'000'900.0 * 400.0);
+  subject.selection = {};
+  EXPECT_EQ(CacheBytesRead(subject, lengths), 1'000'900.0 * 400.0);
+  // A window is read whole, of which no query chooses.
+  subject = Choosing();
+  subject.window = {5000};
+  EXPECT_EQ(CacheBytesRead(subject, lengths), 5900.0 * 400.0);
+}
+
+// Two layers of a step that chooses, beside one of its exact part alone.
+TEST(SelectionCost, ASelectingChunkChoosesAttendsAndReadsItself) {
+  Subject subject = Choosing();
+  subject.selection.prompts = KeySelection::Prompts::kSelected;
+  subject.selection.sketch_bytes = 1e9;  // prompts look once
+  MachineProfile machine = Simple();
+  machine.prompt_scores = 1e9;
+  machine.listed_attention = 1e11;
+  const SequenceStep chunk{1'000'000, 128};
+  const StepTime time = PredictStep(machine, subject, {}, {&chunk, 1}, LogitsWanted::kNo);
+  const double own = 4.0 * 129.0 / 2.0 * 128.0 * 2.0 * 100.0 / 1e14;
+  const double merge = 128.0 * 2.0 * 100.0 * 16.0 / 1e12;
+  EXPECT_NEAR(time.attention,
+              16.0 * 2.0 * 62500.0 / 1e9 + 4.0 * 1000.0 * 128.0 * 200.0 / 1e11 + merge + own, 1e-9);
+}
+
+TEST(SelectionCost, SequencesOfADecodeChooseOneAfterTheOther) {
+  Subject subject = Choosing();
+  MachineProfile machine = Simple();
+  machine.selection = {{{1e6, 1e11}, {1e8, 1e12}}};
+  const std::vector<int64_t> lengths = {1'000'000, 1'000'000};
+  const Execution run;
+  const double one = PredictDecode(machine, subject, run, {lengths.data(), 1}).attention;
+  EXPECT_NEAR(one, machine.selection.Seconds(10e6) + 400e3 / 1e12, 1e-12);
+  EXPECT_NEAR(PredictDecode(machine, subject, run, lengths).attention, 2.0 * one, 1e-12);
+  // Keys that no page holds yet are a launch more.
+  subject.selection.open_keys = 32.0;
+  EXPECT_NEAR(PredictDecode(machine, subject, run, {lengths.data(), 1}).attention,
+              one + 32.0 * 400.0 / 1e12, 1e-12);
+}
+
+TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {
+  MachineProfile machine = Shipped("h200");
+  PlanRequest request = Demo(16'384);
+  request.machine = &machine;
+  const auto said = [&] {
+    const Result<Plan> plan = MakePlan(request);
+    EXPECT_TRUE(plan.ok());
+    return ExplainSpeed(request, *plan).front();
+  };
+  EXPECT_THAT(said(), testing::Not(testing::HasSubstr("choosing keys")));
+  // 8 layers of 4 heads read 1,024 keys of 256 bytes, and 16,384 summaries of 8.5; all keys are 16
+  // times as many bytes as the former.
+  request.selection = {.keys = 1024.0, .summary_bytes = 8.5};
+  EXPECT_THAT(said(), testing::StartsWith("choosing keys, beside this plan with all of them: decode"));
+  EXPECT_THAT(said(), testing::EndsWith("a token of a decode reads 12.2 MiB instead of 128.0 MiB of "
+                                        "the cache"));
+  EXPECT_THAT(said(), testing::Not(testing::HasSubstr("prefill")));
+  // Where it takes longer, it is said to be no faster.
+  machine.selection = {{{1.0, 1e6}}};
+  EXPECT_THAT(said(), testing::HasSubstr("decode no faster; a token"));
+  // Sequences as short as these are read whole.
+  request.selection.from = 20'000;
+  EXPECT_THAT(said(), testing::EndsWith("128.0 MiB instead of 128.0 MiB of the cache"));
+}
+
+// docs/BENCHMARKS.md, Selection: Llama-3-8B, 128K, all resident; tokens a second.
+TEST(SelectionCost, IsNearWhatAnH200Takes) {
+  const MachineProfile machine = Shipped("h200");
+  Subject subject{kLlama8B, {}, 1.0};
+  subject.selection = {.keys = 2048.0 + 256.0 + 1024.0, .summary_bytes = 264.0 / 16.0};
+  subject.selection.open_keys = 32.0;
+  Execution run;
+  run.chunk = 2048;
+  run.group_heads = 8;
+  run.segment_tokens = 131072;
+  const int64_t length = 131072;
+  const auto decode = [&] { return 1.0 / PredictDecode(machine, subject, run, {&length, 1}).seconds; };
+  EXPECT_NEAR(decode(), 181.5, 0.1 * 181.5);
+  // 1,104 candidates of 16 keys, whose sketches have 2 bits a channel.
+  subject.selection.sketch_bytes = 1104.0 * (264.0 + 512.0);
+  EXPECT_NEAR(decode(), 143.8, 0.1 * 143.8);
+  subject.selection.prompts = KeySelection::Prompts::kSelected;
+  subject.selection.pool_tokens = 8.0;
+  subject.selection.list_tokens = 64.0;
+  subject.selection.block_keys = 16.0;
+  const auto prefill = [&] { return 8192.0 / PredictPrefill(machine, subject, run, 122880, 8192).seconds; };
+  EXPECT_NEAR(prefill(), 18515.0, 0.22 * 18515.0);
+  subject.selection = {};
+  EXPECT_NEAR(decode(), 114.8, 0.05 * 114.8);
+  EXPECT_NEAR(prefill(), 7227.0, 0.1 * 7227.0);
+
+}
+
+}  // namespace
+}  // namespace headway::plan
