@@ -54,6 +54,13 @@ int64_t ScoredKeys(const SummaryFormat& summary, const SelectItem& item) {
   return item.keys.heads * keys;
 }
 
+// Pooled queries of all blocks of rows; the last of these may have fewer.
+int64_t PooledQueries(const SelectItem& item) {
+  const int64_t full = item.rows / kSelectRows;
+  const int64_t rest = item.rows % kSelectRows;
+  return full * PoolsOf(kSelectRows) + (rest > 0 ? PoolsOf(rest) : 0);
+}
+
 }  // namespace
 
 WorkCost LinearCost(int64_t rows, std::span<const LinearOp> ops, int64_t activation_bytes) {
@@ -164,20 +171,18 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
                   item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
     if (summary.kept()) {
       cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
-      cost.flops += item.row_blocks() * PoolsOf(item.rows) * blocks * group *
-                    (4 * int64_t{format.head_dim} + 40);
+      cost.flops += PooledQueries(item) * blocks * group * (4 * int64_t{format.head_dim} + 40);
     } else {
       const int64_t keys = ScoredKeys(summary, item);
       cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
       cost.flops += keys * group * 2 * format.head_dim;
     }
     if (!item.looks_twice()) continue;
-    // Means, scales and sketches of the candidates.
+    // Summaries and sketches of the candidates.
     const SelectionBudget first = item.budget.OfCandidates();
     const int64_t candidates =
         item.keys.heads * (item.keys.blocks - (first.far_end - first.far_begin) + first.far_blocks);
-    cost.bytes += candidates * (format.head_dim + SummaryFormat::scale_bytes() +
-                                summary.sketch_bytes(format.head_dim));
+    cost.bytes += candidates * summary.bytes(format.head_dim);
     cost.flops += candidates * group * (summary.block_slots + 1) * 2 * int64_t{format.head_dim};
   }
   return cost;
@@ -187,7 +192,7 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
                           std::span<const AttendBlocksItem> items, int64_t listed,
                           int64_t activation_bytes) {
   int64_t blocks = 0;  // that there are
-  int64_t rows = 1;    // that attend to a list
+  int64_t rows = 0, row_blocks = 0;
   WorkCost cost{.name = "attend blocks"};
   for (const AttendBlocksItem& item : items) {
     const int64_t states = item.rows == 1 ? item.parts : item.rows;
@@ -195,7 +200,8 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
         item.keys.heads * int64_t{group} *
         (item.rows * format.head_dim * activation_bytes + states * (format.head_dim + 1) * kFloat);
     blocks += item.keys.heads * item.keys.blocks;
-    rows = std::max(rows, std::min(item.rows, kSelectRows));
+    rows += item.rows;
+    row_blocks += CeilDiv(item.rows, kSelectRows);
   }
   // Blocks of rows that list the same block need it once.
   PageRun run;
@@ -203,7 +209,11 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
   std::byte closed{};
   if (format.encoding != Encoding::kNone) run.params = &closed;
   cost.bytes += KeyBytes(format, run);
-  cost.flops = 4 * rows * listed * summary.block_slots * group * format.head_dim;
+  // Every row of a block attends to its list; lists are taken to be as long as one another.
+  if (row_blocks > 0) {
+    cost.flops =
+        4 * rows * listed / row_blocks * summary.block_slots * group * int64_t{format.head_dim};
+  }
   return cost;
 }
 

@@ -35,8 +35,9 @@ WorkCost ScoreCost(std::span<const ScoreItem> items);
 // Keys once, and their summaries.
 WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
                        std::span<const SummarizeItem> items);
-// Summaries once for all queries of a group, and the lists; two products for each query, and about
-// 40 operations that make shares of a score.
+// Summaries once for all queries of a group, those of a second look's candidates again with their
+// sketches, and the lists; two products for each query or pooled query, and about 40 operations
+// that make shares of a score.
 WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
                     std::span<const SelectItem> items, int64_t activation_bytes);
 // K and V of `listed` blocks, those of all heads and items added up, once; queries and states.

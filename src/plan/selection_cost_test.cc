@@ -142,9 +142,11 @@ TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {
   // 8 layers of 4 heads read 1,024 keys of 256 bytes, and 16,384 summaries of 8.5; all keys are 16
   // times as many bytes as the former.
   request.selection = {.keys = 1024.0, .summary_bytes = 8.5};
-  EXPECT_THAT(said(), testing::StartsWith("choosing keys, beside this plan with all of them: decode"));
-  EXPECT_THAT(said(), testing::EndsWith("a token of a decode reads 12.2 MiB instead of 128.0 MiB of "
-                                        "the cache"));
+  EXPECT_THAT(said(),
+              testing::StartsWith("choosing keys, beside this plan with all of them: decode"));
+  EXPECT_THAT(said(),
+              testing::EndsWith("a token of a decode reads 12.2 MiB instead of 128.0 MiB of "
+                                "the cache"));
   EXPECT_THAT(said(), testing::Not(testing::HasSubstr("prefill")));
   // Where it takes longer, it is said to be no faster.
   machine.selection = {{{1.0, 1e6}}};
@@ -165,7 +167,9 @@ TEST(SelectionCost, IsNearWhatAnH200Takes) {
   run.group_heads = 8;
   run.segment_tokens = 131072;
   const int64_t length = 131072;
-  const auto decode = [&] { return 1.0 / PredictDecode(machine, subject, run, {&length, 1}).seconds; };
+  const auto decode = [&] {
+    return 1.0 / PredictDecode(machine, subject, run, {&length, 1}).seconds;
+  };
   EXPECT_NEAR(decode(), 181.5, 0.1 * 181.5);
   // 1,104 candidates of 16 keys, whose sketches have 2 bits a channel.
   subject.selection.sketch_bytes = 1104.0 * (264.0 + 512.0);
@@ -174,12 +178,13 @@ TEST(SelectionCost, IsNearWhatAnH200Takes) {
   subject.selection.pool_tokens = 8.0;
   subject.selection.list_tokens = 64.0;
   subject.selection.block_keys = 16.0;
-  const auto prefill = [&] { return 8192.0 / PredictPrefill(machine, subject, run, 122880, 8192).seconds; };
+  const auto prefill = [&] {
+    return 8192.0 / PredictPrefill(machine, subject, run, 122880, 8192).seconds;
+  };
   EXPECT_NEAR(prefill(), 18515.0, 0.22 * 18515.0);
   subject.selection = {};
   EXPECT_NEAR(decode(), 114.8, 0.05 * 114.8);
   EXPECT_NEAR(prefill(), 7227.0, 0.1 * 7227.0);
-
 }
 
 }  // namespace

@@ -1,0 +1,72 @@
+#include "kernels/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace headway {
+namespace {
+
+constexpr PageFormat kFormat = {DType::kBF16, 64, 32};
+constexpr SummaryFormat kSummary = {.kind = SummaryKind::kMoments, .block_slots = 16};
+constexpr int kGroup = 4;
+
+// 100 blocks of two KV heads, of which 30 are listed: 10 far ones among 80.
+SelectItem Choice(int64_t rows) {
+  SelectItem item;
+  item.rows = rows;
+  item.keys.heads = 2;
+  item.keys.blocks = 100;
+  item.budget = {.far_begin = 10, .far_end = 90, .far_blocks = 10};
+  return item;
+}
+
+TEST(Cost, AChoiceReadsSummariesOnceAndScoresThemForEachQuery) {
+  const SelectItem item = Choice(1);
+  const WorkCost cost = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  // Queries, lists, and two rows of codes with their scales.
+  EXPECT_EQ(cost.bytes, 2 * 4 * 32 * 2 + 2 * 30 * 4 + 2 * 100 * (2 * 32 + 8));
+  EXPECT_EQ(cost.flops, 2 * 100 * kGroup * (4 * 32 + 40));
+}
+
+TEST(Cost, APromptScoresPooledQueriesAndWritesAListForEachBlockOfRows) {
+  // Two blocks of rows have 8 pooled queries each, the third has 3 of its 20 rows.
+  const SelectItem item = Choice(148);
+  const WorkCost cost = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  EXPECT_EQ(cost.bytes, 148 * 2 * 4 * 32 * 2 + 3 * 2 * 30 * 4 + 2 * 100 * (2 * 32 + 8));
+  EXPECT_EQ(cost.flops, (8 + 8 + 3) * 2 * 100 * kGroup * (4 * 32 + 40));
+}
+
+TEST(Cost, ASecondLookReadsSummariesAndSketchesOfItsCandidates) {
+  SummaryFormat sketched = kSummary;
+  sketched.sketch = SketchKind::kTwoBits;
+  SelectItem item = Choice(1);
+  const WorkCost one = SelectCost(kFormat, sketched, kGroup, {&item, 1}, 2);
+  item.budget.candidates = 40;
+  const WorkCost two = SelectCost(kFormat, sketched, kGroup, {&item, 1}, 2);
+  // 40 far blocks and the 20 that are always listed, with 2 bits of 16 keys' channels.
+  const int64_t candidates = 2 * 60;
+  EXPECT_EQ(two.bytes - one.bytes, candidates * (2 * 32 + 8 + 16 * 32 / 4));
+  EXPECT_EQ(two.flops - one.flops, candidates * kGroup * 17 * 2 * 32);
+}
+
+TEST(Cost, EveryRowAttendsToTheListOfItsBlock) {
+  std::array<AttendBlocksItem, 2> items;
+  items[0].rows = 148;
+  items[1].rows = 64;
+  for (AttendBlocksItem& item : items) {
+    item.keys.heads = 2;
+    item.keys.blocks = 100;
+  }
+  // Four blocks of rows list 30 blocks of each head.
+  const int64_t listed = 4 * 2 * 30;
+  const WorkCost cost = AttendBlocksCost(kFormat, kSummary, kGroup, items, listed, 2);
+  const int64_t pairs = (148 + 64) * 2 * 30 * 16 * kGroup;
+  EXPECT_EQ(cost.flops, 4 * pairs * 32);
+  // Queries and states of 212 rows; keys and values of all listed blocks that can be different.
+  EXPECT_EQ(cost.bytes, 2 * kGroup * 212 * (32 * 2 + 33 * 4) + listed * 16 * 2 * 32 * 2);
+  EXPECT_EQ(AttendBlocksCost(kFormat, kSummary, kGroup, {}, 0, 2).flops, 0);
+}
+
+}  // namespace
+}  // namespace headway
