@@ -36,8 +36,7 @@ constexpr MeterSizes kOfCpu = {.rows = 512,
 
 }  // namespace
 
-template <typename Work>
-Result<double> Meter::Seconds(Stream& stream, int count, const Work& work) {
+Result<double> Meter::Seconds(Stream& stream, int count, const std::function<void(int)>& work) {
   // A CPU needs no queue to be busy.
   if (!info().own_memory) count = 1;
   const auto run_for = [&](double seconds) -> Result<double> {

@@ -56,6 +56,20 @@ class Meter {
   Result<double> AttentionSeconds(int64_t tokens, int heads);
   // Of one token's attention over so many keys of all heads, and the merge of its parts.
   Result<double> DecodeSeconds(int64_t keys);
+
+  // Of choosing among so many keys of each head by the rows of so many tokens, in one look or two,
+  // and of attending to what one look lists: where it lies, on the device or in the host's memory,
+  // or moved together. Work that products read is written over.
+  enum class Looks { kOne, kTwo };
+  enum class ListedPages { kDevice, kMoved, kHost };
+  Result<double> ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks);
+  Result<double> ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages);
+  // Of the summaries that a choice by one token reads; of those of its second look's candidates,
+  // with their sketches; and the keys that a head lists.
+  double ChoiceBytes(int64_t keys) const;
+  double CandidateBytes(int64_t keys) const;
+  double ListedKeys(int64_t keys) const;
+
   // Of the smallest kernel behind another, and from such a kernel's start until the host knows.
   Result<double> LaunchSeconds();
   Result<double> SyncSeconds();
@@ -96,8 +110,10 @@ class Meter {
   Result<HostRate> RateOf(const std::function<Status()>& work, int64_t bytes, Beside beside);
   // Seconds of one of `count` calls that follow one another for a while: of a burst they would be
   // fewer, before a GPU comes to the power that it may draw and its clock falls.
-  template <typename Work>
-  Result<double> Seconds(Stream& stream, int count, const Work& work);
+  Result<double> Seconds(Stream& stream, int count, const std::function<void(int)>& work);
+  struct Selection;
+  Selection SelectionOf(int64_t rows, int64_t keys, Looks looks);
+  void Choose(Selection* selection);
 
   Env& env_;
   const double seconds_;

@@ -74,6 +74,36 @@ class Measuring {
     }
   }
 
+  // Choosing writes over what products read, and so comes last.
+  void Selection() {
+    using Looks = Meter::Looks;
+    using Pages = Meter::ListedPages;
+    const int64_t most = 8 * sizes_.most_keys;
+    double once = 0.0;
+    for (int64_t keys : quick_ ? std::vector<int64_t>{sizes_.most_keys}
+                               : std::vector<int64_t>{most / 64, sizes_.most_keys, most}) {
+      const double seconds = Take(meter_.ChoiceSeconds(1, keys, Looks::kOne));
+      if (keys == sizes_.most_keys) once = seconds;
+      Add(&machine_.selection, meter_.ChoiceBytes(keys), seconds);
+    }
+    // What two looks take beyond one.
+    const double twice = Take(meter_.ChoiceSeconds(1, sizes_.most_keys, Looks::kTwo));
+    Add(&machine_.second_look, meter_.CandidateBytes(sizes_.most_keys),
+        std::max(twice - once, kLeastShare * once));
+    const int64_t tokens = std::min<int64_t>(sizes_.rows, 2048);
+    const int64_t keys = sizes_.most_keys / 2;
+    const double query_heads = sizes_.heads * sizes_.group;
+    const double scores = static_cast<double>(CeilDiv(tokens, kPoolRows) * keys / 16) * query_heads;
+    machine_.prompt_scores = scores / Take(meter_.ChoiceSeconds(tokens, keys, Looks::kOne));
+    const double flops =
+        4.0 * meter_.ListedKeys(keys) * static_cast<double>(tokens) * query_heads * sizes_.head_dim;
+    machine_.listed_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kDevice));
+    machine_.moved_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kMoved));
+    if (!machine_.own_memory) return;
+    const double bytes = meter_.ListedKeys(keys) * 4.0 * sizes_.heads * sizes_.head_dim;
+    machine_.read_in_place = bytes / Take(meter_.ListedSeconds(1, keys, Pages::kHost));
+  }
+
   void Copies() {
     std::vector<int64_t> sizes = {4 * kKiB, 256 * kKiB, kMiB, 4 * kMiB, sizes_.copy_bytes / 4};
     if (quick_) sizes = {kMiB, sizes_.copy_bytes / 4};
@@ -178,6 +208,7 @@ Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
   measuring.Attention();
   measuring.Copies();
   measuring.Host(pool.threads());
+  measuring.Selection();
   if (!measuring.status().ok()) return measuring.status();
   if (!quick) {
     const Result<DiskRates> rates =

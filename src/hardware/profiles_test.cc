@@ -124,6 +124,12 @@ TEST_F(Profiles, AQuickProbeIsAProfile) {
   EXPECT_FALSE(read->own_memory);
   EXPECT_GT(read->gemm.Peak(), 1e9);
   EXPECT_GT(read->host_read.Peak(), 1e8);
+  EXPECT_GT(read->selection.Peak(), 1e7);
+  EXPECT_GT(read->second_look.Peak(), 1e6);
+  EXPECT_GT(read->prompt_scores, 1e5);
+  EXPECT_GT(read->listed_attention, 1e8);
+  EXPECT_GT(read->moved_attention, 1e8);
+  EXPECT_EQ(read->read_in_place, 0.0);  // without a bus
 }
 
 }  // namespace
