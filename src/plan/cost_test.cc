@@ -116,6 +116,10 @@ TEST(Cost, ADecodeThatSelectsReadsRecentKeysOnTheDeviceWhereTheyLieThere) {
   EXPECT_NEAR(away(0.0), 1000.0, 1e-6);
   EXPECT_NEAR(away(0.001), 900.0 - 500.0 * 900.0 / (1e6 - 500.0), 1e-6);
   EXPECT_NEAR(away(0.0013), 900.0 - 276.0 - 500.0 * (1300.0 - 376.0) / (1e6 - 500.0), 1e-6);
+  // One slab has all keys.
+  run.segment_tokens = length;
+  EXPECT_NEAR(away(1.0), 0.0, 1e-6);
+  EXPECT_NEAR(away(0.5), 400.0 + 500.0 * (1.0 - (500e3 - 100.0) / (1e6 - 500.0)), 1e-6);
 }
 
 TEST(Cost, OneStagingBufferTakesTurnsWithAttention) {

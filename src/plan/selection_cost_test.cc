@@ -118,15 +118,17 @@ TEST(SelectionCost, SequencesOfADecodeChooseOneAfterTheOther) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();
   machine.selection = {{{1e6, 1e11}, {1e8, 1e12}}};
+  machine.decode_attention = {{{1e3, 1e10}, {1e8, 1e12}}};
   const std::vector<int64_t> lengths = {1'000'000, 1'000'000};
   const Execution run;
   const double one = PredictDecode(machine, subject, run, {lengths.data(), 1}).attention;
-  EXPECT_NEAR(one, machine.selection.Seconds(10e6) + 400e3 / 1e12, 1e-12);
+  EXPECT_NEAR(one, machine.selection.Seconds(10e6) + machine.decode_attention.Seconds(400e3),
+              1e-12);
   EXPECT_NEAR(PredictDecode(machine, subject, run, lengths).attention, 2.0 * one, 1e-12);
   // Keys that no page holds yet are a launch more.
   subject.selection.open_keys = 32.0;
   EXPECT_NEAR(PredictDecode(machine, subject, run, {lengths.data(), 1}).attention,
-              one + 32.0 * 400.0 / 1e12, 1e-12);
+              one + machine.decode_attention.Seconds(32.0 * 400.0), 1e-12);
 }
 
 TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {

@@ -310,10 +310,14 @@ class Simulation {
     const double sink = sequences * subject_.selection.sink;
     const double recent = sequences * subject_.selection.recent;
     // The sink's slabs stay on the device whole, and go before those of recent keys.
-    const double sink_slabs = sequences * segment * std::ceil(subject_.selection.sink / segment);
+    const double sink_slabs =
+        std::min(keys, sequences * segment * std::ceil(subject_.selection.sink / segment));
     const double here = keys * run_.split.resident;
-    const double always_here =
-        std::min(sink, here) + std::min(recent, std::max(here - sink_slabs, 0.0));
+    // In a short sequence they may have recent keys, too, at their end.
+    const double together = std::max(recent - (keys - sink_slabs), 0.0);
+    const double always_here = std::min(sink, here) +
+                               std::clamp(here - (sink_slabs - together), 0.0, together) +
+                               std::min(recent - together, std::max(here - sink_slabs, 0.0));
     const double far_here = (here - always_here) / (keys - sink - recent);
     const double always_away = sink + recent - always_here;
     return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
@@ -337,10 +341,10 @@ class Simulation {
     } else {
       Device(&time_.attention, sequences * ChoiceSeconds(machine_, subject_, keys / sequences));
     }
-    const double here = chosen - ChosenAway(keys, chosen);
-    Device(&time_.attention,
-           std::max(away / bus,
-                    AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0)));
+    // A launch of each sequence for what is listed, and one for the open pages of all.
+    const double here = (chosen - ChosenAway(keys, chosen)) / sequences;
+    const double attending = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
+    Device(&time_.attention, std::max(away / bus, sequences * attending));
     Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
                                               sequences * selection.open_keys, 1.0, 1.0));
   }
