@@ -177,6 +177,27 @@ Result<Settings::Reach> ReadReach(const std::string& name) {
   return Wrong({Option::kReach, " " + name + ": auto, on and off are known"});
 }
 
+// The numbers of a selection that stand for themselves.
+Status CheckSelectionNumbers(const EngineOptions& options) {
+  if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
+      options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
+      options.sparse_recent > kMaxLength) {
+    return Wrong({Option::kSelector,
+                  " reads at least 1 chosen key and 1 recent one, and not more "
+                  "of any than a sequence may have"});
+  }
+  if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
+    return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
+  }
+  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength) {
+    return Wrong({Option::kSelector, " chooses once for one token or more"});
+  }
+  if (options.sparse_looks < 1 || options.sparse_looks > 2) {
+    return Wrong({Option::kSelector, " looks at blocks once or twice"});
+  }
+  return OkStatus();
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);
   if (!reach.ok()) return reach.status();
@@ -199,27 +220,12 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   policy.summary.kind = selector->kind;
   policy.share = selector->share;
-  if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
-      options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
-      options.sparse_recent > kMaxLength) {
-    return Wrong({Option::kSelector,
-                  " reads at least 1 chosen key and 1 recent one, and not more "
-                  "of any than a sequence may have"});
-  }
+  if (Status s = CheckSelectionNumbers(options); !s.ok()) return s;
   const int block = options.sparse_block == 0 ? selector->block : options.sparse_block;
   if (block < 1 || options.page_slots % block != 0) {
     return Wrong({Option::kSelector, ": a page of " + std::to_string(options.page_slots) +
                                          " tokens cannot be cut into blocks of " +
                                          std::to_string(block)});
-  }
-  if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
-    return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
-  }
-  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength) {
-    return Wrong({Option::kSelector, " chooses once for one token or more"});
-  }
-  if (options.sparse_looks < 1 || options.sparse_looks > 2) {
-    return Wrong({Option::kSelector, " looks at blocks once or twice"});
   }
   if (options.sparse_looks == 2) {
     if (policy.summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {

@@ -53,8 +53,7 @@ __device__ inline LineTaken TakeLine(const BlockCache& cache, uint64_t name) {
     uint32_t most = 0;
 #pragma unroll
     for (int way = 0; way < kWays; ++way) {
-      const uint32_t age =
-          seen[way] == 0 ? ~0u : block_cache::AgeOf(seen[way], cache.step);
+      const uint32_t age = seen[way] == 0 ? ~0u : block_cache::AgeOf(seen[way], cache.step);
       if (way != found && age > most) {
         oldest = way;
         old = seen[way];
@@ -137,7 +136,8 @@ struct PartLines {
       const int chunks = work.block_slots / 8;               // of a row, 16 bytes each
       const int lane = static_cast<int>(threadIdx.x) % kWarp;
       for (int j = lane; j < rows * chunks; j += kWarp) {
-        const int at = key_params + (j / chunks * work.page_slots + from.slot) * 2 + j % chunks * 16;
+        const int at =
+            key_params + (j / chunks * work.page_slots + from.slot) * 2 + j % chunks * 16;
         *reinterpret_cast<uint4*>(params + at) = LoadStreaming(from.params + at);
       }
     }

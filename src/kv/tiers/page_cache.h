@@ -1,5 +1,5 @@
-// PageCache: device memory for copies of blocks of slabs in host memory (kernels/block_cache.h), which
-// kernels fill and read. Slabs give the versions that keep its names apart.
+// PageCache: device memory for copies of blocks of slabs in host memory (kernels/block_cache.h),
+// which kernels fill and read. Slabs give the versions that keep its names apart.
 #ifndef HEADWAY_KV_TIERS_PAGE_CACHE_H_
 #define HEADWAY_KV_TIERS_PAGE_CACHE_H_
 
