@@ -37,11 +37,10 @@ class PlainAttention : public ForwardingKernels {
     ASSERT_EQ(items.size(), 1u);
     const AttentionItem& item = items[0];
     ASSERT_EQ(item.heads, kKvHeads);
-    const int layer = static_cast<int>(far.size());
     far.emplace_back();
     for (int head = 0; head < item.heads * group; ++head) {
       for (int64_t t = 0; t < item.tokens; ++t) {
-        const double mass = Query(format, params, item, layer, head / group, head, t);
+        const double mass = Query(format, params, item, head / group, head, t);
         if (t + 1 == item.tokens) far.back().push_back(mass);
       }
     }
@@ -49,7 +48,8 @@ class PlainAttention : public ForwardingKernels {
 
  private:
   double Query(const PageFormat& format, const AttentionParams& params, const AttentionItem& item,
-               int layer, int kv_head, int head, int64_t t) const {
+               int kv_head, int head, int64_t t) const {
+    const int layer = static_cast<int>(far.size()) - 1;
     const int dim = format.head_dim;
     const auto element = [&](const std::byte* plane, int64_t key, int i) {
       const PageRun& pages = item.keys.pages;

@@ -3,7 +3,6 @@
 #ifndef HEADWAY_CLI_ASK_DOCUMENTS_H_
 #define HEADWAY_CLI_ASK_DOCUMENTS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <set>
 #include <string>

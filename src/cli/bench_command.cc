@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/App.hpp>
 #include <algorithm>
 
 #include "base/bytes.h"

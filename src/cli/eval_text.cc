@@ -1,5 +1,6 @@
 #include "cli/eval_text.h"
 
+#include <CLI/App.hpp>
 #include <utility>
 
 #include "cli/flags.h"

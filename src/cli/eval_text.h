@@ -2,12 +2,12 @@
 #ifndef HEADWAY_CLI_EVAL_TEXT_H_
 #define HEADWAY_CLI_EVAL_TEXT_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
 #include "headway/engine.h"
 
 namespace headway::cli {

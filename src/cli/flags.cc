@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -209,10 +210,12 @@ CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string&
       ->default_str(*bytes == 0 ? "0" : FormatLimit(*bytes));
 }
 
-std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
-                                 const std::string& examples) {
-  auto app = std::make_unique<CLI::App>(description, "headway " + name);
-  app->formatter(std::make_shared<HelpFormatter>());
+void DeleteApp::operator()(CLI::App* app) const { delete app; }
+
+AppPointer NewApp(const std::string& name, const std::string& description,
+                  const std::string& examples) {
+  AppPointer app(new CLI::App(description, "headway " + name));
+  app->formatter(NewHelpFormatter());
   app->set_help_flag("-h,--help", "print this")->group(kHelpGroup);
   app->set_help_all_flag("--help-all", "print all flags")->group(kHelpGroup);
   if (!examples.empty()) app->footer("Examples:\n" + examples);

@@ -4,7 +4,6 @@
 #ifndef HEADWAY_CLI_FLAGS_H_
 #define HEADWAY_CLI_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,14 +16,25 @@
 #include "cli/progress.h"
 #include "headway/engine.h"
 
+// CLI11 takes seconds to compile: sources that call it include <CLI/App.hpp> themselves.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
 namespace headway::cli {
 
 // The arguments behind the command's name.
 using Args = std::vector<std::string>;
 
+struct DeleteApp {
+  void operator()(CLI::App* app) const;
+};
+using AppPointer = std::unique_ptr<CLI::App, DeleteApp>;
+
 // An empty command line of "headway run" or the like, with --help.
-std::unique_ptr<CLI::App> NewApp(const std::string& name, const std::string& description,
-                                 const std::string& examples);
+AppPointer NewApp(const std::string& name, const std::string& description,
+                  const std::string& examples);
 
 // Reads `args` and the environment into what the app's options are bound to. The exit status when
 // there is nothing left to do: help was printed, or the usage was wrong and that was said.

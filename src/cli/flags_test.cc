@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <CLI/App.hpp>
 #include <algorithm>
 #include <sstream>
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/App.hpp>
 #include <algorithm>
 
 #include "cli/flags.h"
@@ -77,6 +78,12 @@ std::string Usage(const CLI::App& app, const std::string& name) {
   return usage + (options ? " [OPTIONS]" : "") + "\n";
 }
 
+class HelpFormatter : public CLI::FormatterBase {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
+};
+
 }  // namespace
 
 std::string Wrap(std::string_view text, size_t width, size_t indent) {
@@ -141,5 +148,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
   }
   return help;
 }
+
+std::shared_ptr<CLI::FormatterBase> NewHelpFormatter() { return std::make_shared<HelpFormatter>(); }
 
 }  // namespace headway::cli

@@ -4,9 +4,13 @@
 #ifndef HEADWAY_CLI_HELP_FORMATTER_H_
 #define HEADWAY_CLI_HELP_FORMATTER_H_
 
-#include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <string_view>
+
+namespace CLI {
+class FormatterBase;
+}  // namespace CLI
 
 namespace headway::cli {
 
@@ -21,11 +25,7 @@ inline constexpr const char* kHelpGroup = "Help";
 // among the others.
 std::string More(const std::string& group);
 
-class HelpFormatter : public CLI::FormatterBase {
- public:
-  std::string make_help(const CLI::App* app, std::string name,
-                        CLI::AppFormatMode mode) const override;
-};
+std::shared_ptr<CLI::FormatterBase> NewHelpFormatter();
 
 }  // namespace headway::cli
 

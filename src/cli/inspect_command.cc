@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <CLI/App.hpp>
+
 #include "cli/commands.h"
 #include "cli/report.h"
 

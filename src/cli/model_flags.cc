@@ -1,3 +1,5 @@
+#include <CLI/App.hpp>
+
 #include "base/bytes.h"
 #include "cli/flags.h"
 #include "cli/help_formatter.h"

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/App.hpp>
+
 #include <map>
 #include <string>
 

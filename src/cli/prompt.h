@@ -3,7 +3,6 @@
 #ifndef HEADWAY_CLI_PROMPT_H_
 #define HEADWAY_CLI_PROMPT_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "cli/flags.h"
 #include "headway/engine.h"
 
 namespace headway::cli {

@@ -1,5 +1,6 @@
 #include "engine/chat_variables.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace headway {

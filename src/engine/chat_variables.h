@@ -2,7 +2,7 @@
 #ifndef HEADWAY_ENGINE_CHAT_VARIABLES_H_
 #define HEADWAY_ENGINE_CHAT_VARIABLES_H_
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "headway/engine.h"
 #include "headway/status.h"

@@ -39,7 +39,13 @@ Context::Impl::Impl(const ContextParts& p)
       host_budget(Option::kHostMemory, Behind(p.settings->memory.host, p.host_weights)),
       disk_budget(Option::kDiskMemory, Behind(p.settings->DiskLimit(), p.disk_weights)),
       memory_budget("memory", kNoLimit),
-      pool(p.settings->target.pool_threads()) {}
+      pool(p.settings->target.pool_threads()) {
+  assembly.env = p.env;
+  assembly.model = p.model;
+  assembly.device_budget = p.device_budget == nullptr ? &memory_budget : p.device_budget;
+  assembly.host_budget = &host_budget;
+  assembly.memory_budget = &memory_budget;
+}
 
 Context::Impl::~Impl() {
   if (!parts.settings->trace.has_value() || generator == nullptr) return;
@@ -90,14 +96,15 @@ Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenSession(
   return kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
 }
 
-Result<double> Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
+Status Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
   const Settings& settings = *parts.settings;
   const bool planned = PlansHostShare(settings, parts.backend->info());
   // Where no machine is known the first steps tell what is best.
   const double share =
       planned && blueprint.request.machine == nullptr ? 0.5 : blueprint.plan.host_share;
   const bool nothing = planned && blueprint.plan.slabs[static_cast<size_t>(Tier::kHost)] == 0;
-  if (share == 0.0 || nothing) return 0.0;
+  plan.host_share = 0.0;
+  if (share == 0.0 || nothing) return OkStatus();
   const CoresBeside beside =
       blueprint.own_memory ? CoresBeside::kAccelerator : CoresBeside::kKernels;
   // The threads are wanted again within a layer's time.
@@ -108,14 +115,20 @@ Result<double> Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
   if (!host_kernels.ok()) return host_kernels.status();
   Result<std::unique_ptr<HostAttention>> made =
       HostAttention::Create(blueprint.layout.host(parts.model->shape()), std::move(*host_kernels),
-                            *device, memory_budget);
+                            *assembly.device, memory_budget);
   if (planned && made.status().code() == StatusCode::kUnsupported) {  // nobody asked for it
     Log(LogLevel::kWarning, made.status().words());
-    return 0.0;
+    return OkStatus();
   }
   if (!made.ok()) return made.status();
-  host_attention = std::move(*made);
-  return share;
+  assembly.host_attention = std::move(*made);
+  plan.host_share = share;
+  const bool corrected = planned && settings.plans == Settings::Plans::kCorrected;
+  // Of all, the bus would never be measured.
+  assembly.host_share =
+      HostShareControl(corrected ? std::min(share, HostShareControl::kMost) : share);
+  assembly.host_trace = corrected ? &trace : nullptr;
+  return OkStatus();
 }
 
 Status Context::Impl::OpenDevice() {
@@ -131,13 +144,10 @@ Status Context::Impl::OpenDevice() {
   Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
       parts.env, &trace, time_all ? KernelTimes::kAll : KernelTimes::kWhereFree);
   if (!new_device.ok()) return new_device.status();
-  device = std::move(*new_device);
+  assembly.device = std::move(*new_device);
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
   if (!made.ok()) return made.status();
-  kernels = std::move(*made);
-  Result<std::unique_ptr<Stream>> compute_stream = device->NewStream(Lane::kCompute);
-  if (!compute_stream.ok()) return compute_stream.status();
-  compute = std::move(*compute_stream);
+  assembly.kernels = std::move(*made);
   return OkStatus();
 }
 
@@ -145,74 +155,36 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   if (Status s = OpenDevice(); !s.ok()) return s;
   const kv::Manifest manifest = claim == nullptr ? kv::Manifest{} : claim->manifest();
   if (Status s = CheckSession(manifest); !s.ok()) return s;
-  kv::StoreOptions options = blueprint.layout.store;
-  options.kernels = kernels.get();
-  options.device_budget = &kv_budget;
-  options.host_budget = &host_budget;
+  Layout layout = blueprint.layout;
+  layout.store.device_budget = &kv_budget;
+  layout.store.host_budget = &host_budget;
   // No host tier, but a disk tier's buffers.
-  if (parts.settings->memory.host == 0) options.bounce_budget = &memory_budget;
-  options.disk_budget = &disk_budget;
-  Result<std::unique_ptr<kv::SlabFile>> session = OpenSession(std::move(claim), options.format);
+  if (parts.settings->memory.host == 0) layout.store.bounce_budget = &memory_budget;
+  layout.store.disk_budget = &disk_budget;
+  Result<std::unique_ptr<kv::SlabFile>> session =
+      OpenSession(std::move(claim), layout.store.format);
   if (!session.ok()) return session.status();
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
-  Budget& fast_budget = parts.device_budget == nullptr ? memory_budget : *parts.device_budget;
-  if (Status s = kernels->Prepare(blueprint.layout.kernels, *device, fast_budget); !s.ok()) {
-    return s;
-  }
-  Result<double> share = MakeHostAttention(blueprint);
-  if (!share.ok()) return share.status();
-  plan.host_share = *share;
-  Result<std::unique_ptr<headway::Lanes>> new_lanes =
-      headway::Lanes::Create(device.get(), compute.get());
-  if (!new_lanes.ok()) return new_lanes.status();
-  lanes = std::move(*new_lanes);
-  Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(options, parts.env, device.get(), lanes.get(), std::move(*session));
-  if (!new_store.ok()) return new_store.status();
-  store = std::move(*new_store);
-  if (blueprint.plan.streamed_weight_bytes > 0) {
-    Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
-        *parts.model, *device, *lanes, fast_budget, host_budget, plan::kWeightBuffers);
-    if (!stream.ok()) return stream.status();
-    weights = std::move(*stream);
-  }
-  if (Status s = MakeExecutor(blueprint, fast_budget); !s.ok()) return s;
+  if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
+  if (Status s = assembly.Build(layout, std::move(*session)); !s.ok()) return s;
   generator = std::make_unique<Generator>(
-      GeneratorParts{*parts.model, parts.tokenizer, *executor, *store, *parts.env},
+      GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store,
+                     *parts.env},
       blueprint.request.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();
 }
 
-Status Context::Impl::MakeExecutor(const Blueprint& blueprint, Budget& fast_budget) {
-  ExecutorLimits limits = blueprint.layout.executor;
-  limits.host_reads_device = device->host_reads_memory();
-  const bool corrected = host_attention != nullptr &&
-                         parts.settings->plans == Settings::Plans::kCorrected &&
-                         PlansHostShare(*parts.settings, parts.backend->info());
-  // Of all, the bus would never be measured.
-  host_share = HostShareControl(corrected ? std::min(plan.host_share, HostShareControl::kMost)
-                                          : plan.host_share);
-  const HostOptions host{host_attention.get(), &host_share, corrected ? &trace : nullptr};
-  Result<std::unique_ptr<Executor>> made =
-      Executor::Create({*parts.model, *kernels, *device, *compute, *store, fast_budget,
-                        memory_budget, host, weights.get()},
-                       limits);
-  if (!made.ok()) return made.status();
-  executor = std::move(*made);
-  return OkStatus();
-}
-
 Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   if (manifest.tokens.empty()) return OkStatus();
-  if (static_cast<int64_t>(manifest.tokens.size()) > executor->limits().length) {
+  if (static_cast<int64_t>(manifest.tokens.size()) > assembly.executor->limits().length) {
     return Status(StatusCode::kInvalidArgument,
                   Refusal{{"session " + parts.settings->session->path + " holds " +
                                std::to_string(manifest.tokens.size()) + " tokens and the context " +
-                               std::to_string(executor->limits().length) + "; raise ",
+                               std::to_string(assembly.executor->limits().length) + "; raise ",
                            Option::kLength}});
   }
-  Result<kv::SequenceId> sequence = store->Restore();
+  Result<kv::SequenceId> sequence = assembly.store->Restore();
   if (!sequence.ok()) return sequence.status();
   Slot& slot = generator->slots()[0];
   slot.sequence = *sequence;
@@ -306,8 +278,8 @@ void Context::Reset() {
 Status Context::SaveSession(std::string_view note) try {
   if (!impl_->broken.ok()) return impl_->broken;
   const Slot& slot = impl_->generator->slots()[0];
-  if (!impl_->store->has_session() || !slot.sequence.has_value()) return OkStatus();
-  return impl_->store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
+  if (!impl_->assembly.store->has_session() || !slot.sequence.has_value()) return OkStatus();
+  return impl_->assembly.store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
 } catch (...) {
   return impl_->Break();
 }
@@ -316,15 +288,15 @@ int64_t Context::SessionTokens() const { return impl_->session_tokens; }
 const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const {
   Timings timings = impl_->generator->timings();
-  timings.host_share = impl_->host_share.share();
-  const std::array<int64_t, BlockCache::kReads> reads = impl_->store->PageCacheReads();
+  timings.host_share = impl_->assembly.host_share.share();
+  const std::array<int64_t, BlockCache::kReads> reads = impl_->assembly.store->PageCacheReads();
   timings.page_cache = {reads[BlockCache::kFound], reads[BlockCache::kBrought],
                         reads[BlockCache::kPassed]};
   return timings;
 }
 
 int64_t Context::TierBytes(int tier) const {
-  const kv::Store& store = *impl_->store;
+  const kv::Store& store = *impl_->assembly.store;
   int64_t bytes = store.Usage(static_cast<Tier>(tier)).tokens_bytes;
   if (static_cast<Tier>(tier) != Tier::kDevice) return bytes;
   for (const Slot& slot : impl_->generator->slots()) {

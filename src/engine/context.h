@@ -8,16 +8,12 @@
 #include "base/exceptions.h"
 #include "base/thread_pool.h"
 #include "device/budget.h"
-#include "device/device.h"
-#include "device/lanes.h"
 #include "device/trace.h"
+#include "engine/assembly.h"
 #include "engine/blueprint.h"
-#include "engine/executor.h"
 #include "engine/generator.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
-#include "kernels/kernels.h"
-#include "kv/store/store.h"
 
 namespace headway {
 
@@ -50,10 +46,8 @@ struct Context::Impl {
   // The session's file: null without a claim.
   Result<std::unique_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
                                                     const kv::CacheFormat& format);
-  // The path `host`, if the settings want it: the share that it begins with.
-  Result<double> MakeHostAttention(const Blueprint& blueprint);
-  // What the step needs of the parts that are there.
-  Status MakeExecutor(const Blueprint& blueprint, Budget& fast_budget);
+  // The path `host` and its share, of which the plan is told, if the settings want it.
+  Status MakeHostAttention(const Blueprint& blueprint);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 
@@ -65,16 +59,8 @@ struct Context::Impl {
   Budget kv_budget, host_budget, disk_budget;
   Budget memory_budget;  // RAM that no other budget counts
   ThreadPool pool;
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Kernels> kernels;
-  std::unique_ptr<Stream> compute;
-  std::unique_ptr<ThreadPool> host_pool;          // of the path `host`; null without it
-  std::unique_ptr<HostAttention> host_attention;  // the same
-  HostShareControl host_share{0.0};               // what it is given of the pages in host memory
-  std::unique_ptr<headway::Lanes> lanes;
-  std::unique_ptr<kv::Store> store;
-  std::unique_ptr<WeightStream> weights;  // null where all are resident
-  std::unique_ptr<Executor> executor;
+  std::unique_ptr<ThreadPool> host_pool;  // of the path `host`; null without it
+  Assembly assembly;
   std::unique_ptr<Generator> generator;
   PlanReport plan;
   int64_t session_tokens = 0;

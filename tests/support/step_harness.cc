@@ -54,9 +54,13 @@ HarnessConfig HarnessConfig::Default() {
 Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const HarnessConfig& config,
                                                          int sequences, int64_t max_length,
                                                          Env* env) {
-  const ModelShape& shape = model.shape();
   std::unique_ptr<StepHarness> h(new StepHarness());
   h->config_ = config;
+  Assembly& assembly = h->assembly_;
+  assembly.env = env;
+  assembly.model = &model;
+  assembly.device_budget = assembly.host_budget = assembly.memory_budget = &h->memory_budget_;
+  assembly.wait_filter = config.wait_filter;
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
   const std::string disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
@@ -66,51 +70,20 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<std::unique_ptr<Device>> device =
       (*backend)->NewDevice(env, &h->trace_, KernelTimes::kWhereFree);
   if (!device.ok()) return device.status();
-  h->device_ = std::move(*device);
+  assembly.device = std::move(*device);
   if (Status status = h->PlaceWeights(model, **backend, disk_directory); !status.ok()) {
     return status;
   }
-  if (Status status = h->MakeKernels(**backend, env); !status.ok()) return status;
+  if (Status status = h->MakeKernels(**backend); !status.ok()) return status;
   const Workload workload{{std::vector<int64_t>(static_cast<size_t>(sequences), max_length)}};
-  Result<Blueprint> blueprint = h->Draw(model, (*backend)->info(), workload, disk_directory);
+  Result<Blueprint> blueprint = h->Draw((*backend)->info(), workload, disk_directory);
   if (!blueprint.ok()) return blueprint.status();
   h->x_segments_ = blueprint->plan.x_segments.front();
-  const Layout& layout = blueprint->layout;
-  kv::StoreOptions options = layout.store;
-  h->MakeBudgets(&options);
-  if (Status s = h->kernels_->Prepare(layout.kernels, *h->device_, *h->memory_budget_); !s.ok()) {
-    return s;
-  }
-  options.kernels = h->kernels_.get();
-  h->compute_ = *h->device_->NewStream(Lane::kCompute);
+  h->MakeBudgets(&blueprint->layout.store);
   if (config.host || config.host_share > 0.0) {
-    if (Status s = h->MakeHost(model, layout); !s.ok()) return s;
+    if (Status s = h->MakeHost(blueprint->layout); !s.ok()) return s;
   }
-  Result<std::unique_ptr<Lanes>> lanes =
-      Lanes::Create(h->device_.get(), h->compute_.get(), config.wait_filter);
-  if (!lanes.ok()) return lanes.status();
-  h->lanes_ = std::move(*lanes);
-  Result<std::unique_ptr<kv::Store>> store =
-      kv::Store::Create(options, env, h->device_.get(), h->lanes_.get(), nullptr);
-  if (!store.ok()) return store.status();
-  h->store_ = std::move(*store);
-  if (model.Streams(shape.layers - 1)) {
-    Result<std::unique_ptr<WeightStream>> weights =
-        WeightStream::Create(model, *h->device_, *h->lanes_, *h->memory_budget_, *h->memory_budget_,
-                             plan::kWeightBuffers);
-    if (!weights.ok()) return weights.status();
-    h->weights_ = std::move(*weights);
-  }
-  ExecutorLimits executor_limits = layout.executor;
-  executor_limits.host_reads_device = h->device_->host_reads_memory();
-  h->host_share_ = HostShareControl(blueprint->plan.host_share);
-  const HostOptions host{h->host_.get(), &h->host_share_, config.adapt ? &h->trace_ : nullptr};
-  Result<std::unique_ptr<Executor>> executor =
-      Executor::Create({model, *h->kernels_, *h->device_, *h->compute_, *h->store_,
-                        *h->memory_budget_, *h->memory_budget_, host, h->weights_.get()},
-                       executor_limits);
-  if (!executor.ok()) return executor.status();
-  h->executor_ = std::move(*executor);
+  if (Status s = assembly.Build(blueprint->layout, nullptr); !s.ok()) return s;
   return h;
 }
 
@@ -120,37 +93,34 @@ Status StepHarness::PlaceWeights(Model& model, const Backend& backend,
   const bool streams = config_.weight_layers >= 0 && config_.weight_layers < shape.layers &&
                        !config_.use_ref_kernels;
   const bool moves = backend.info().own_memory && !model.on_device();
-  if (moves || (streams && !model.Streams(shape.layers - 1))) {
-    // They outlive every model of the test.
-    static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited),
-        disk_weights("disk weights", kUnlimited);
-    const std::vector<int> streamed =
-        StreamedLayers(shape.layers, streams ? config_.weight_layers : shape.layers);
-    if (Status s = model.MoveTo(*device_, {.device_budget = moves ? &weights : nullptr,
-                                           .host_budget = &host_weights,
-                                           .streamed = streamed,
-                                           .on_disk = DiskLayers(streamed, config_.disk_layers),
-                                           .disk_budget = &disk_weights,
-                                           .directory = disk_directory});
-        !s.ok()) {
-      return s;
-    }
-  }
-  return OkStatus();
+  if (!moves && !(streams && !model.Streams(shape.layers - 1))) return OkStatus();
+  // They outlive every model of the test.
+  static Budget weights("weights", kUnlimited), host_weights("host weights", kUnlimited),
+      disk_weights("disk weights", kUnlimited);
+  const std::vector<int> streamed =
+      StreamedLayers(shape.layers, streams ? config_.weight_layers : shape.layers);
+  return model.MoveTo(*assembly_.device, {.device_budget = moves ? &weights : nullptr,
+                                          .host_budget = &host_weights,
+                                          .streamed = streamed,
+                                          .on_disk = DiskLayers(streamed, config_.disk_layers),
+                                          .disk_budget = &disk_weights,
+                                          .directory = disk_directory});
 }
 
-Status StepHarness::MakeKernels(Backend& backend, Env* env) {
+Status StepHarness::MakeKernels(Backend& backend) {
   if (config_.use_ref_kernels) {
-    kernels_ = NewRefKernels();
+    assembly_.kernels = NewRefKernels();
   } else {
     Result<std::unique_ptr<Kernels>> made = backend.NewKernels(pool_.get(), nullptr);
     if (!made.ok()) return made.status();
-    kernels_ = std::move(*made);
+    assembly_.kernels = std::move(*made);
   }
-  if (config_.wrap_kernels) kernels_ = config_.wrap_kernels(std::move(kernels_));
+  if (config_.wrap_kernels) assembly_.kernels = config_.wrap_kernels(std::move(assembly_.kernels));
   if (config_.delays != nullptr) {
-    kernels_ = NewDelayingKernels(std::move(kernels_), *device_, config_.delays);
-    device_ = NewDelayingDevice(std::move(device_), env, config_.delays);
+    assembly_.kernels =
+        NewDelayingKernels(std::move(assembly_.kernels), *assembly_.device, config_.delays);
+    assembly_.device =
+        NewDelayingDevice(std::move(assembly_.device), assembly_.env, config_.delays);
   }
   return OkStatus();
 }
@@ -177,8 +147,7 @@ plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& worklo
   return plan;
 }
 
-Result<Blueprint> StepHarness::Draw(const Model& model, const BackendInfo& backend,
-                                    const Workload& workload,
+Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& workload,
                                     const std::string& disk_directory) const {
   Settings settings;
   settings.memory.disk = kNoLimit;
@@ -189,6 +158,7 @@ Result<Blueprint> StepHarness::Draw(const Model& model, const BackendInfo& backe
   settings.selection = config_.selection;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
   settings.sparse_from = config_.selection.from;
+  const Model& model = *assembly_.model;
   const plan::Plan plan = PlanFor(model.config(), workload);
   BlueprintInputs inputs;
   inputs.settings = &settings;
@@ -196,7 +166,7 @@ Result<Blueprint> StepHarness::Draw(const Model& model, const BackendInfo& backe
   inputs.weights = model.weight_bytes();
   inputs.pattern = &config_.pattern;
   inputs.backend = backend;
-  inputs.kernels = kernels_.get();
+  inputs.kernels = assembly_.kernels.get();
   inputs.plan = &plan;
   return MakeBlueprint(inputs, workload);
 }
@@ -210,14 +180,12 @@ void StepHarness::MakeBudgets(kv::StoreOptions* options) {
   host_budget_ =
       std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
                                            config_.host_slabs * options->format.x_slab_bytes());
-  disk_budget_ = std::make_unique<Budget>("disk", kUnlimited);
-  memory_budget_ = std::make_unique<Budget>("memory", kUnlimited);
   options->device_budget = device_budget_.get();
   options->host_budget = host_budget_.get();
-  options->disk_budget = disk_budget_.get();
+  options->disk_budget = &disk_budget_;
 }
 
-Status StepHarness::MakeHost(const Model& model, const Layout& layout) {
+Status StepHarness::MakeHost(const Layout& layout) {
   host_pool_ = std::make_unique<ThreadPool>(config_.threads);
   std::unique_ptr<Kernels> kernels = NewRefKernels();
   if (!config_.use_ref_kernels) {
@@ -226,9 +194,11 @@ Status StepHarness::MakeHost(const Model& model, const Layout& layout) {
     kernels = std::move(*made);
   }
   Result<std::unique_ptr<HostAttention>> made = HostAttention::Create(
-      layout.host(model.shape()), std::move(kernels), *device_, *memory_budget_);
+      layout.host(assembly_.model->shape()), std::move(kernels), *assembly_.device, memory_budget_);
   if (!made.ok()) return made.status();
-  host_ = std::move(*made);
+  assembly_.host_attention = std::move(*made);
+  assembly_.host_share = HostShareControl(config_.host_share);
+  assembly_.host_trace = config_.adapt ? &trace_ : nullptr;
   return OkStatus();
 }
 
@@ -250,7 +220,7 @@ Result<LogitRows> StepHarness::Append(kv::SequenceId sequence, std::span<const T
 
 Result<std::vector<LogitRows>> StepHarness::Step(std::span<const StepInput> inputs) {
   std::vector<LogitRows> rows(inputs.size());
-  const Status status = executor_->Step(
+  const Status status = executor().Step(
       inputs,
       [&](int entry, int64_t, std::span<float> logits) {
         rows[static_cast<size_t>(entry)].emplace_back(logits.begin(), logits.end());

@@ -15,19 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
 #include "base/thread_pool.h"
 #include "device/budget.h"
-#include "device/device.h"
-#include "device/lanes.h"
 #include "device/trace.h"
+#include "engine/assembly.h"
 #include "engine/blueprint.h"
-#include "engine/executor.h"
 #include "headway/status.h"
 #include "kernels/backend/backend.h"
-#include "kernels/kernels.h"
-#include "kv/store/store.h"
-#include "model/model.h"
 #include "support/delaying_device.h"
 
 namespace headway::testing {
@@ -81,12 +75,12 @@ class StepHarness {
                                                      int sequences, int64_t max_length,
                                                      Env* env = Env::Default());
 
-  kv::Store& store() { return *store_; }
-  Executor& executor() { return *executor_; }
+  kv::Store& store() { return *assembly_.store; }
+  Executor& executor() { return *assembly_.executor; }
   // Of what lies in host memory, what the host attends to now.
-  double host_share() const { return host_share_.share(); }
+  double host_share() const { return assembly_.host_share.share(); }
 
-  Result<kv::SequenceId> NewSequence() { return store_->CreateSequence(x_segments_); }
+  Result<kv::SequenceId> NewSequence() { return store().CreateSequence(x_segments_); }
   // Appends tokens in chunks of at most `chunk`; returns the logits behind each.
   Result<LogitRows> Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
                            const RopeFrequencies& rope);
@@ -98,32 +92,24 @@ class StepHarness {
  private:
   StepHarness() = default;
   // The blueprint that a context would be built by, of a plan that the configuration makes.
-  Result<Blueprint> Draw(const Model& model, const BackendInfo& backend, const Workload& workload,
+  Result<Blueprint> Draw(const BackendInfo& backend, const Workload& workload,
                          const std::string& disk_directory) const;
   plan::Plan PlanFor(const ModelConfig& model, const Workload& workload) const;
   // Moves what the configuration wants elsewhere, unless an earlier harness has.
   Status PlaceWeights(Model& model, const Backend& backend, const std::string& disk_directory);
   // The kernels, and around them and the device what the configuration asks for.
-  Status MakeKernels(Backend& backend, Env* env);
+  Status MakeKernels(Backend& backend);
   // Sets those of the options, too.
   void MakeBudgets(kv::StoreOptions* options);
-  Status MakeHost(const Model& model, const Layout& layout);
+  Status MakeHost(const Layout& layout);
 
   HarnessConfig config_;
   int x_segments_ = 0;  // of each sequence
   Trace trace_;
-  std::unique_ptr<Budget> device_budget_, host_budget_, disk_budget_, memory_budget_;
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Kernels> kernels_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<ThreadPool> host_pool_;
-  std::unique_ptr<HostAttention> host_;
-  HostShareControl host_share_{0.0};
-  std::unique_ptr<Lanes> lanes_;
-  std::unique_ptr<kv::Store> store_;
-  std::unique_ptr<WeightStream> weights_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Budget> device_budget_, host_budget_;
+  Budget disk_budget_{"disk", kUnlimited}, memory_budget_{"memory", kUnlimited};
+  std::unique_ptr<ThreadPool> pool_, host_pool_;
+  Assembly assembly_;
 };
 
 }  // namespace headway::testing

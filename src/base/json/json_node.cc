@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace headway {
 namespace {
@@ -17,6 +18,8 @@ const nlohmann::json& NullJson() {
 Status AtPath(const std::string& path, const Status& status) {
   return Status(status.code(), path + ": " + status.message());
 }
+
+bool JsonNode::IsNull() const { return value_->is_null(); }
 
 Status JsonNode::Corrupt(std::string_view what) const {
   return Status(StatusCode::kCorrupt, fmt::format("{}: {}", path_, what));

@@ -3,7 +3,7 @@
 #define HEADWAY_BASE_JSON_JSON_NODE_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -19,7 +19,7 @@ class JsonNode {
 
   const std::string& path() const { return path_; }
   const nlohmann::json& value() const { return *value_; }
-  bool IsNull() const { return value_->is_null(); }
+  bool IsNull() const;
 
   // "PATH: WHAT", kCorrupt.
   Status Corrupt(std::string_view what) const;

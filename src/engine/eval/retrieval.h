@@ -4,7 +4,7 @@
 #define HEADWAY_ENGINE_EVAL_RETRIEVAL_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <string_view>

@@ -166,21 +166,28 @@ void StartStrip(const Scratch& scratch, const Strip& strip) {
   std::fill_n(strip.sum, kStrip, 0.0f);
 }
 
-// The logits of the strip against keys [first, first + count), the block's. False when no row sees
-// any. Otherwise those of keys [begin, end) of the block are in scratch.s.
-bool ScoreBlock(const Scratch& scratch, const Strip& strip, float softcap, int64_t first,
-                int64_t count, int64_t* begin, int64_t* end, V (&max)[kVecs]) {
+// Keys [begin, end) of a block whose first key is the item's key `first`.
+struct SeenKeys {
+  SeenKeys(const Strip& strip, int64_t first, int64_t count)
+      : first(first),
+        begin(std::max(strip.keys().begin - first, int64_t{0}) / kTile * kTile),
+        end(std::min(strip.keys().end - first, count)) {}
+
+  int64_t first;
+  int64_t begin, end;  // from the begin of a tile on, those that a row of the strip sees
+};
+
+// The logits of the strip against these keys, of which there are some, are in scratch.s then.
+void ScoreBlock(const Scratch& scratch, const Strip& strip, float softcap, const SeenKeys& block,
+                V (&max)[kVecs]) {
   const StripKeys keys = strip.keys();
-  *begin = std::max(keys.begin - first, int64_t{0}) / kTile * kTile;
-  *end = std::min(keys.end - first, count);
-  if (*begin >= *end) return false;
-  ScoreKeys(scratch, strip.q, *begin, *end, max);
-  const bool all_see_all = keys.common_begin <= first + *begin && first + *end <= keys.common_end &&
-                           (*end - *begin) % kTile == 0;
+  const auto [first, begin, end] = block;
+  ScoreKeys(scratch, strip.q, begin, end, max);
+  const bool all_see_all = keys.common_begin <= first + begin && first + end <= keys.common_end &&
+                           (end - begin) % kTile == 0;
   if (softcap != 0 || !all_see_all) {
-    FinishLogits<kVecs>(scratch.s, strip.begin, strip.end, softcap, first, *begin, *end, max);
+    FinishLogits<kVecs>(scratch.s, strip.begin, strip.end, softcap, first, begin, end, max);
   }
-  return true;
 }
 
 void StoreStrip(const AttentionTask& task, int64_t first_row, int64_t rows, const Scratch& scratch,
@@ -211,13 +218,13 @@ void AttendBlock(const AttentionTask& task, const Scratch& scratch, int64_t stri
                  int64_t count) {
   for (int64_t i = 0; i < strips; ++i) {
     const Strip strip = scratch.At(i);
-    int64_t from = 0;
-    int64_t to = 0;
+    const SeenKeys keys(strip, first, count);
+    if (keys.begin >= keys.end) continue;
     V max[kVecs];
     V alpha[kVecs];
-    if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) continue;
-    Exponentiate(scratch, strip, from, to, max, alpha);
-    AddValues(scratch, strip, alpha, from, to);
+    ScoreBlock(scratch, strip, task.params->softcap, keys, max);
+    Exponentiate(scratch, strip, keys.begin, keys.end, max, alpha);
+    AddValues(scratch, strip, alpha, keys.begin, keys.end);
   }
 }
 
@@ -282,11 +289,11 @@ void AddKeyMass(const AttentionTask& task, int64_t block, std::byte* data) {
     const int64_t rows = std::min<int64_t>(kStrip, task.rows - row);
     FillRows(task, row, rows, scratch, strip);
     StartMass(task, row, rows, strip);
-    int64_t from = 0;
-    int64_t to = 0;
+    const SeenKeys keys(strip, first, count);
+    if (keys.begin >= keys.end) continue;
     V max[kVecs];
-    if (!ScoreBlock(scratch, strip, task.params->softcap, first, count, &from, &to, max)) continue;
-    for (int64_t key = from; key < to; ++key) {
+    ScoreBlock(scratch, strip, task.params->softcap, keys, max);
+    for (int64_t key = keys.begin; key < keys.end; ++key) {
       V sum = hn::Zero(d);
       for (int j = 0; j < kVecs; ++j) {
         const V s = hn::Load(d, scratch.s + key * kStrip + j * kLanes);

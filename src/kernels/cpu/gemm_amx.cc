@@ -110,10 +110,17 @@ struct Sums {
 
 enum class Start { kZero, kBias, kSums };
 
-// `steps` of 32 inputs; x and w are pairs of tiles a step.
+// Pairs of tiles of tokens and of weights, one of each for a step of 32 inputs.
+struct Operands {
+  const std::byte* x = nullptr;
+  const std::byte* w = nullptr;
+  int64_t steps = 0;
+};
+
 template <class Tiles>
-void Multiply(Tiles& tiles, const std::byte* x, const std::byte* w, int64_t steps, Start start,
-              const float* bias, const Sums& sums) {
+void Multiply(Tiles& tiles, const Operands& operands, Start start, const float* bias,
+              const Sums& sums) {
+  auto [x, w, steps] = operands;
   if (start == Start::kSums) {
     tiles.template Load<0>(sums.At(0, 0), sums.stride);
     tiles.template Load<1>(sums.At(0, 1), sums.stride);
@@ -146,29 +153,41 @@ void Multiply(Tiles& tiles, const std::byte* x, const std::byte* w, int64_t step
   tiles.template Store<3>(sums.At(1, 1), sums.stride);
 }
 
-// A panel at the edge of y, or with biases and old values of y to add: `rows` × `outs` of it, by
-// way of a buffer [32, 32].
+// What lies of y where a panel of tokens and a block of outputs meet.
+struct Target {
+  float* y = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t outs = 0;
+
+  bool whole() const { return rows == kTilePanelRows && outs == kTileBlockOuts; }
+  Sums sums() const {
+    return {reinterpret_cast<std::byte*>(y), stride * static_cast<int64_t>(sizeof(float))};
+  }
+};
+
+// For a target that is not whole, or with biases and old values of y to add: by way of a buffer
+// [32, 32].
 template <class Tiles>
-void MultiplyAtEdge(Tiles& tiles, const std::byte* x, const std::byte* w, int64_t steps, bool add,
-                    const float* bias, float* y, int64_t y_stride, int64_t rows, int64_t outs,
-                    float* buffer) {
+void MultiplyAtEdge(Tiles& tiles, const Operands& operands, bool add, const float* bias,
+                    const Target& target, float* buffer) {
   const D d;
   for (int64_t row = 0; row < kTilePanelRows; ++row) {
     for (int64_t o = 0; o < kTileBlockOuts; o += 16) {
-      const auto there = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(outs - o, 0, 16)));
+      const auto there =
+          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(target.outs - o, 0, 16)));
       V value = bias != nullptr ? hn::LoadU(d, bias + o) : hn::Zero(d);
-      if (add && row < rows) {
-        value = hn::Add(value, hn::MaskedLoad(there, d, y + row * y_stride + o));
+      if (add && row < target.rows) {
+        value = hn::Add(value, hn::MaskedLoad(there, d, target.y + row * target.stride + o));
       }
       hn::Store(value, d, buffer + row * kTileBlockOuts + o);
     }
   }
-  const Sums sums = {reinterpret_cast<std::byte*>(buffer),
-                     kTileBlockOuts * static_cast<int64_t>(sizeof(float))};
-  Multiply(tiles, x, w, steps, Start::kSums, nullptr, sums);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(y + row * y_stride, buffer + row * kTileBlockOuts,
-                static_cast<size_t>(outs) * sizeof(float));
+  const Sums sums = Target{.y = buffer, .stride = kTileBlockOuts}.sums();
+  Multiply(tiles, operands, Start::kSums, nullptr, sums);
+  for (int64_t row = 0; row < target.rows; ++row) {
+    std::memcpy(target.y + row * target.stride, buffer + row * kTileBlockOuts,
+                static_cast<size_t>(target.outs) * sizeof(float));
   }
 }
 
@@ -190,18 +209,18 @@ void Block(const LinearOp& op, const std::byte* packed, int64_t rows, int64_t be
     const float* bias = op.bias != nullptr && k == 0 ? biases : nullptr;
     const Start start = add ? Start::kSums : bias != nullptr ? Start::kBias : Start::kZero;
     for (int64_t row = 0; row < rows; row += kTilePanelRows) {
-      const std::byte* x =
-          packed + row / kTilePanelRows * panel_bytes + k / kTileInputs * kPairBytes;
-      float* y = FloatRow(op, row) + begin;
-      const int64_t there = std::min(kTilePanelRows, rows - row);
-      const bool whole = there == kTilePanelRows && end - begin == kTileBlockOuts;
-      if (whole && !(add && bias != nullptr)) {
-        const Sums sums = {reinterpret_cast<std::byte*>(y),
-                           op.y_stride * static_cast<int64_t>(sizeof(float))};
-        Multiply(tiles, x, scratch, steps, start, bias, sums);
+      const Operands operands = {
+          .x = packed + row / kTilePanelRows * panel_bytes + k / kTileInputs * kPairBytes,
+          .w = scratch,
+          .steps = steps};
+      const Target target = {.y = FloatRow(op, row) + begin,
+                             .stride = op.y_stride,
+                             .rows = std::min(kTilePanelRows, rows - row),
+                             .outs = end - begin};
+      if (target.whole() && !(add && bias != nullptr)) {
+        Multiply(tiles, operands, start, bias, target.sums());
       } else {
-        MultiplyAtEdge(tiles, x, scratch, steps, add, bias, y, op.y_stride, there, end - begin,
-                       buffer);
+        MultiplyAtEdge(tiles, operands, add, bias, target, buffer);
       }
     }
   }

@@ -143,6 +143,13 @@ void ConvertWeights(const WeightView& weight, int64_t begin, int64_t end, int64_
   }
 }
 
+// The scratch of a thread: converted weights [outs][kWeightStride], and sums [outs][kPanel] of
+// each panel.
+struct BlockScratch {
+  float* w = nullptr;
+  float* sums = nullptr;
+};
+
 // The sums of a tile while it is computed.
 template <int kV>
 using Tile = V[kOuts][kV];
@@ -199,13 +206,14 @@ HWY_INLINE void MultiplyAdd(const float* HWY_RESTRICT x, const float* HWY_RESTRI
   }
 }
 
-// One pass over `depth` inputs of a block of outputs for one panel, from converted weights.
+// One pass over `depth` inputs of a block of outputs for one panel, from converted weights. The
+// sums go on from those that are there where `init` is null.
 template <int kV>
 void PanelPass(const float* x, const float* w, int64_t depth, int64_t outs, const float* init,
-               bool first, float* sums) {
+               float* sums) {
   for (int64_t out = 0; out < outs; out += kOuts) {
     Tile<kV> tile;
-    if (first) {
+    if (init != nullptr) {
       BeginTile<kV>(init + out, tile);
     } else {
       LoadTile<kV>(sums + out * kPanel, tile);
@@ -219,7 +227,8 @@ void PanelPass(const float* x, const float* w, int64_t depth, int64_t outs, cons
 // converted 256 inputs at a time into the same few lines of the level-1 cache.
 template <int kV>
 void OnlyPanel(const LinearOp& op, const float* x, int64_t begin, int64_t end, const float* init,
-               float* w, float* sums) {
+               const BlockScratch& scratch) {
+  const auto [w, sums] = scratch;
   constexpr int64_t kOnlyDepth = 256;
   for (int64_t out = begin; out < end; out += kOuts) {
     Tile<kV> tile;
@@ -249,8 +258,7 @@ HWY_INLINE void WithVectors(int64_t rows, const Run& run) {
 void Block(const LinearOp& op, const float* packed, int64_t rows, int64_t begin, int64_t end,
            float* scratch) {
   const int64_t in = op.weight.in;
-  float* const w = scratch;
-  float* const sums = scratch + kGemmBlockOuts * kWeightStride;
+  const BlockScratch parts = {.w = scratch, .sums = scratch + kGemmBlockOuts * kWeightStride};
   float init[kGemmBlockOuts] = {};
   if (op.bias != nullptr) std::copy(op.bias + begin, op.bias + end, init);
   Output to = {.y = FloatRow(op, 0) + begin,
@@ -259,22 +267,22 @@ void Block(const LinearOp& op, const float* packed, int64_t rows, int64_t begin,
                .outs = end - begin,
                .add = Adds(op)};
   if (rows <= kPanel) {
-    WithVectors(rows, [&](auto vecs) { OnlyPanel<vecs()>(op, packed, begin, end, init, w, sums); });
-    return StorePanel(sums, to);
+    WithVectors(rows, [&](auto vecs) { OnlyPanel<vecs()>(op, packed, begin, end, init, parts); });
+    return StorePanel(parts.sums, to);
   }
   for (int64_t k = 0; k < in; k += kDepth) {
     const int64_t depth = std::min(kDepth, in - k);
-    ConvertWeights(op.weight, begin, end, k, depth, w);
+    ConvertWeights(op.weight, begin, end, k, depth, parts.w);
     for (int64_t row = 0; row < rows; row += kPanel) {
       const float* x = packed + row * in + k * kPanel;
-      float* panel_sums = sums + row * kGemmBlockOuts;
+      float* sums = parts.sums + row * kGemmBlockOuts;
       to.rows = std::min<int64_t>(kPanel, rows - row);
       WithVectors(to.rows, [&](auto vecs) {
-        PanelPass<vecs()>(x, w, depth, end - begin, init, k == 0, panel_sums);
+        PanelPass<vecs()>(x, parts.w, depth, end - begin, k == 0 ? init : nullptr, sums);
       });
       if (k + depth < in) continue;
       to.y = FloatRow(op, row) + begin;
-      StorePanel(panel_sums, to);
+      StorePanel(sums, to);
     }
   }
 }

@@ -119,9 +119,16 @@ int64_t F32BlockOuts(std::span<const LinearOp> ops, int threads) {
                     kTileOuts, kGemmBlockOuts);
 }
 
-// Rows [first, first + rows), at most one chunk, of x and of every y.
-void F32Chunk(ThreadPool& pool, Isa isa, const float* x, int64_t first, int64_t rows,
-              std::span<const LinearOp> ops, float* scratch) {
+// Rows [first, first + count), at most one chunk, of x and of every y.
+struct Chunk {
+  const float* x = nullptr;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+void F32Chunk(ThreadPool& pool, Isa isa, const Chunk& chunk, std::span<const LinearOp> ops,
+              float* scratch) {
+  const auto [x, first, rows] = chunk;
   const int64_t in = ops.front().weight.in;
   const int64_t panel = GemmPanelRows(isa);
   const int64_t panels = CeilDiv(rows, panel);
@@ -165,8 +172,9 @@ int64_t TileRowParts(int64_t blocks, int64_t panels, int threads) {
                              std::max<int64_t>(1, panels / kPartPanels));
 }
 
-void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const float* x, int64_t first, int64_t rows,
+void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const Chunk& chunk,
                 std::span<const LinearOp> ops, std::byte* scratch) {
+  const auto& [x, first, rows] = chunk;
   const int64_t in = ops.front().weight.in;
   const int64_t panels = CeilDiv(rows, kTilePanelRows);
   const int64_t panel_bytes = TilePanelBytes(in);
@@ -228,11 +236,11 @@ void Linear(ThreadPool& pool, const LinearCode& code, const float* x, int64_t ro
   }
   const int64_t chunk = F32ChunkRows(code.isa);
   for (int64_t row = 0; row < rows && !in_f32.empty(); row += chunk) {
-    F32Chunk(pool, code.isa, x, row, std::min(chunk, rows - row), in_f32,
+    F32Chunk(pool, code.isa, {x, row, std::min(chunk, rows - row)}, in_f32,
              reinterpret_cast<float*>(scratch.data()));
   }
   for (int64_t row = 0; row < rows && !on_tiles.empty(); row += kTileChunkRows) {
-    TilesChunk(pool, *code.tiles, x, row, std::min(kTileChunkRows, rows - row), on_tiles,
+    TilesChunk(pool, *code.tiles, {x, row, std::min(kTileChunkRows, rows - row)}, on_tiles,
                scratch.data());
   }
 }

@@ -83,11 +83,10 @@ bool ParamsAligned(const PageRun& pages, int64_t bytes) {
          pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
 }
 
-// Those of the items that are in the encoding, or in none.
-cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation,
-                        Encoding encoding, int group, const AttentionParams& params,
-                        std::span<const AttentionItem> items) {
-  const bool encoded = encoding != Encoding::kNone;
+// Those of the items that are in the format's encoding, or in none where it has none.
+cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation, int group,
+                        const AttentionParams& params, std::span<const AttentionItem> items) {
+  const bool encoded = format.encoding != Encoding::kNone;
   const auto takes = [&](const AttentionItem& item) {
     return (item.keys.pages.params != nullptr) == encoded;
   };
@@ -99,7 +98,7 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
     queries = std::max(queries, item.tokens * group);
     if (encoded && !ParamsAligned(item.keys.pages, 16)) batch.aligned = 0;
   }
-  const int block_queries = BlockQueries(format.dtype, encoding, format.head_dim, queries);
+  const int block_queries = BlockQueries(format.dtype, format.encoding, format.head_dim, queries);
 
   batch.head_dim = format.head_dim;
   batch.group = Divisor::Of(group);
@@ -113,7 +112,7 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
   int64_t blocks = 0;
   auto flush = [&] {
     const cudaError_t error = blocks == 0 ? cudaSuccess
-                                          : Launch(stream, format.dtype, encoding, batch,
+                                          : Launch(stream, format.dtype, format.encoding, batch,
                                                    block_queries, static_cast<int>(blocks));
     batch.items_count = 0;
     blocks = 0;
@@ -159,11 +158,12 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
     if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
   }
   if (format.encoding != Encoding::kNone) {
-    const cudaError_t error =
-        AttendAlike(stream, format, activation, format.encoding, group, params, items);
+    const cudaError_t error = AttendAlike(stream, format, activation, group, params, items);
     if (error != cudaSuccess) return error;
   }
-  return AttendAlike(stream, format, activation, Encoding::kNone, group, params, items);
+  PageFormat plain = format;
+  plain.encoding = Encoding::kNone;
+  return AttendAlike(stream, plain, activation, group, params, items);
 }
 
 }  // namespace headway::cuda

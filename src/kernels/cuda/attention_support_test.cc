@@ -9,23 +9,12 @@
 
 #include "base/env.h"
 #include "device/cuda/cuda_device.h"
-#include "kernels/cuda/attention_on_gpu_testing.h"
+#include "kernels/cuda/attention_decode_testing.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/testing/attention_problem.h"
 
 namespace headway::cuda {
 namespace {
-
-// Weights in 16 bits are kept as two numbers; so are the factors of codes, which are off by 2^-22.
-// The exponential and the product with log2(e) take some units more.
-AttentionPrecision DecodePrecision(const AttentionCase& c) {
-  const double unit = UnitOf(c.format.dtype);
-  return {.dim_units = c.format.encoding == Encoding::kNone ? 1.0 : 4.0,
-          .more_units = 40,
-          .slack = 2,
-          .weight = c.format.dtype == DType::kF32 ? 0 : unit * unit,
-          .values = 8};
-}
 
 class AttentionSupportTest : public testing::TestWithParam<DType> {};
 

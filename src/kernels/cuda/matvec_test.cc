@@ -45,20 +45,22 @@ struct HostOp {
 
 class MatVecTest : public ElementwiseTest {
  protected:
+  // What an op reads and writes, on the host and on the device.
+  struct Sides {
+    std::vector<float> weight;
+    std::vector<float> bias;
+    std::vector<float> before;
+    std::unique_ptr<Memory> weight_memory;
+    std::unique_ptr<Memory> bias_memory;
+    std::unique_ptr<Memory> y;
+  };
+
   void Run(DType activation, int64_t rows, int64_t in, std::span<const HostOp> host_ops,
            size_t x_offset = 0) {
     SCOPED_TRACE(testing::Message()
                  << "activation " << DTypeName(activation) << " rows " << rows << " in " << in);
     const std::vector<float> x = Numbers(rows * in, activation);
     Memory x_memory(activation, x, x_offset);
-    struct Sides {
-      std::vector<float> weight;
-      std::vector<float> bias;
-      std::vector<float> before;
-      std::unique_ptr<Memory> weight_memory;
-      std::unique_ptr<Memory> bias_memory;
-      std::unique_ptr<Memory> y;
-    };
     std::vector<Sides> sides;
     std::vector<LinearOp> ops;
     for (const HostOp& host : host_ops) {
@@ -86,18 +88,17 @@ class MatVecTest : public ElementwiseTest {
       const HostOp& host = host_ops[i];
       SCOPED_TRACE(testing::Message() << "op " << i << " " << DTypeName(host.dtype) << " out "
                                       << host.out << " offset " << host.offset);
-      Compare(activation, rows, in, host, x, sides[i].weight, sides[i].bias, sides[i].before,
-              sides[i].y.get());
+      Compare(activation, rows, in, host, x, sides[i]);
       if (HasFailure()) return;
     }
   }
 
   static void Compare(DType activation, int64_t rows, int64_t in, const HostOp& host,
-                      std::span<const float> x, std::span<const float> weight,
-                      std::span<const float> bias, std::span<const float> before, Memory* y) {
+                      std::span<const float> x, const Sides& side) {
+    const std::vector<float>& before = side.before;
     const int64_t stride = host.out + 3;
     const DType y_dtype = host.result == LinearResult::kActivation ? activation : DType::kF32;
-    const std::vector<float> got = y->Values(y_dtype);
+    const std::vector<float> got = side.y->Values(y_dtype);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t out = 0; out < stride; ++out) {
         const size_t at = Count(row * stride + out);
@@ -106,8 +107,8 @@ class MatVecTest : public ElementwiseTest {
           continue;
         }
         const Dot dot = DotOf(x.subspan(Count(row * in), Count(in)),
-                              weight.subspan(Count(out * in), Count(in)));
-        const double value = dot.value + (host.has_bias ? bias[Count(out)] : 0.0) +
+                              std::span(side.weight).subspan(Count(out * in), Count(in)));
+        const double value = dot.value + (host.has_bias ? side.bias[Count(out)] : 0.0) +
                              (before.empty() ? 0.0 : before[at]);
         const double rounding =
             Rounding(y_dtype, value) + 2 * kFloatEpsilon * (std::abs(dot.value) + 8);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,7 +16,8 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/types.h"
-#include "kernels/cuda/attention_testing.h"
+#include "kernels/cuda/attention_on_gpu_testing.h"
+#include "kernels/testing/attention_problem.h"
 
 namespace headway::cuda {
 namespace {
@@ -36,6 +38,30 @@ class PinnedFloats {
   void* data_ = nullptr;
 };
 
+// The logarithm of the sum of a query that has seen no key.
+constexpr double kEmptyLse = -std::numeric_limits<double>::infinity();
+
+// A state of one query in f64.
+struct State {
+  std::vector<double> o;
+  double lse = kEmptyLse;
+};
+
+void MergeInto(State& state, const State& other) {
+  if (other.lse == kEmptyLse) return;
+  if (state.lse == kEmptyLse) {
+    state = other;
+    return;
+  }
+  const double max = std::max(state.lse, other.lse);
+  const double mine = std::exp(state.lse - max);
+  const double theirs = std::exp(other.lse - max);
+  for (size_t i = 0; i < state.o.size(); ++i) {
+    state.o[i] = (mine * state.o[i] + theirs * other.o[i]) / (mine + theirs);
+  }
+  state.lse = max + std::log(mine + theirs);
+}
+
 class MergeTest : public testing::TestWithParam<DType> {};
 
 void ExpectState(const State& expected, const float* lse, const std::byte* o, DType dtype,
@@ -49,7 +75,7 @@ void ExpectState(const State& expected, const float* lse, const std::byte* o, DT
   }
   for (size_t i = 0; i < expected.o.size(); ++i) {
     ASSERT_NEAR(LoadAsFloat(o, static_cast<int64_t>(i), dtype), expected.o[i],
-                8 * error + Unit(dtype) * std::abs(expected.o[i]) + 0x1p-24);
+                8 * error + UnitOf(dtype) * std::abs(expected.o[i]) + 0x1p-24);
   }
 }
 
@@ -61,7 +87,8 @@ TEST_P(MergeTest, MergesParts) {
       int parts;
       int64_t rows, o_part_stride, lse_part_stride;
       std::vector<float> o, lse;
-      std::unique_ptr<DeviceBytes> part_o, part_lse, result, result_lse;
+      std::unique_ptr<DeviceArray<float>> part_o, part_lse, result_lse;
+      std::unique_ptr<DeviceArray<std::byte>> result;
       std::unique_ptr<PinnedFloats> extra_o, extra_lse;  // the last part, or null
     };
     std::vector<Memory> all;
@@ -85,20 +112,20 @@ TEST_P(MergeTest, MergesParts) {
           }
         }
       }
-      m.part_o = std::make_unique<DeviceBytes>(m.o);
-      m.part_lse = std::make_unique<DeviceBytes>(m.lse);
+      m.part_o = std::make_unique<DeviceArray<float>>(m.o);
+      m.part_lse = std::make_unique<DeviceArray<float>>(m.lse);
       const auto rows = static_cast<size_t>(m.rows);
-      m.result = std::make_unique<DeviceBytes>(
-          Encode(std::vector<float>(rows * static_cast<size_t>(head_dim), kPoison), dtype));
-      m.result_lse = std::make_unique<DeviceBytes>(std::vector<float>(rows, kPoison));
-      items.push_back({.part_o = m.part_o->as<float>(),
+      m.result = std::make_unique<DeviceArray<std::byte>>(
+          EncodedAs(dtype, std::vector<float>(rows * static_cast<size_t>(head_dim), kPoison)));
+      m.result_lse = std::make_unique<DeviceArray<float>>(std::vector<float>(rows, kPoison));
+      items.push_back({.part_o = m.part_o->at(),
                        .o_part_stride = m.o_part_stride,
-                       .part_lse = m.part_lse->as<float>(),
+                       .part_lse = m.part_lse->at(),
                        .lse_part_stride = m.lse_part_stride,
                        .parts = m.parts,
                        .rows = m.rows,
-                       .o = m.result->as<void>(),
-                       .lse = i % 3 == 1 ? nullptr : m.result_lse->as<float>()});
+                       .o = m.result->at(),
+                       .lse = i % 3 == 1 ? nullptr : m.result_lse->at()});
       if (i % 2 == 1 && m.rows > 0) {
         const auto last = static_cast<size_t>(m.parts - 1);
         m.extra_o = std::make_unique<PinnedFloats>(
@@ -117,8 +144,10 @@ TEST_P(MergeTest, MergesParts) {
       const Memory& m = all[i];
       SCOPED_TRACE("dim " + std::to_string(head_dim) + " item " + std::to_string(i) + " parts " +
                    std::to_string(m.parts));
-      const std::vector<std::byte> o = m.result->Read<std::byte>();
-      const std::vector<float> lse = m.result_lse->Read<float>();
+      const auto rows = static_cast<size_t>(m.rows);
+      const std::vector<std::byte> o =
+          m.result->Read(rows * static_cast<size_t>(head_dim) * DTypeBytes(dtype));
+      const std::vector<float> lse = m.result_lse->Read(rows);
       for (int64_t row = 0; row < m.rows; ++row) {
         State state{std::vector<double>(static_cast<size_t>(head_dim)), kEmptyLse};
         for (int64_t part = 0; part < m.parts; ++part) {
@@ -145,23 +174,24 @@ TEST_P(MergeTest, PassesOnNan) {
     for (float others : {0.0f, static_cast<float>(kEmptyLse)}) {
       std::vector<float> lse(static_cast<size_t>(parts), others);
       lse.back() = kPoison;
-      const DeviceBytes part_lse(lse);
-      const DeviceBytes part_o(std::vector<float>(static_cast<size_t>(parts) * 8, 1.0f));
-      const DeviceBytes o(Encode(std::vector<float>(8), GetParam()));
-      const DeviceBytes result(std::vector<float>(1));
-      const MergeItem item = {.part_o = part_o.as<float>(),
+      const DeviceArray<float> part_lse(lse);
+      const DeviceArray<float> part_o(std::vector<float>(static_cast<size_t>(parts) * 8, 1.0f));
+      const DeviceArray<std::byte> o(8 * DTypeBytes(GetParam()));
+      const DeviceArray<float> result(1);
+      const MergeItem item = {.part_o = part_o.at(),
                               .o_part_stride = 8,
-                              .part_lse = part_lse.as<float>(),
+                              .part_lse = part_lse.at(),
                               .lse_part_stride = 1,
                               .parts = parts,
                               .rows = 1,
-                              .o = o.as<void>(),
-                              .lse = result.as<float>()};
+                              .o = o.at(),
+                              .lse = result.at()};
       ASSERT_EQ(Merge(nullptr, GetParam(), 8, {&item, 1}), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-      EXPECT_TRUE(std::isnan(result.Read<float>()[0]));
+      EXPECT_TRUE(std::isnan(result.Read(1)[0]));
       for (int i = 0; i < 8; ++i) {
-        EXPECT_TRUE(std::isnan(LoadAsFloat(o.Read<std::byte>().data(), i, GetParam())));
+        const std::vector<std::byte> got = o.Read(8 * DTypeBytes(GetParam()));
+        EXPECT_TRUE(std::isnan(LoadAsFloat(got.data(), i, GetParam())));
       }
     }
   }
@@ -219,19 +249,19 @@ TEST_P(MergeTest, MergesAState) {
         if (!none && !merge.first) o[o_at + i] = random.Normal();
       }
     });
-    const std::vector<std::byte> encoded = Encode(part_o, dtype);
-    const DeviceBytes d_o(o);
-    const DeviceBytes d_lse(lse);
-    const DeviceBytes d_part_o(encoded);
-    const DeviceBytes d_part_lse(part_lse);
-    merge.o = d_o.as<float>();
-    merge.lse = d_lse.as<float>();
-    merge.part_o = d_part_o.as<void>();
-    merge.part_lse = d_part_lse.as<float>();
+    const std::vector<std::byte> encoded = EncodedAs(dtype, part_o);
+    const DeviceArray<float> d_o(o);
+    const DeviceArray<float> d_lse(lse);
+    const DeviceArray<std::byte> d_part_o(encoded);
+    const DeviceArray<float> d_part_lse(part_lse);
+    merge.o = d_o.at();
+    merge.lse = d_lse.at();
+    merge.part_o = d_part_o.at();
+    merge.part_lse = d_part_lse.at();
     ASSERT_EQ(MergeState(nullptr, dtype, head_dim, merge), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-    const std::vector<float> new_o = d_o.Read<float>();
-    const std::vector<float> new_lse = d_lse.Read<float>();
+    const std::vector<float> new_o = d_o.Read(o.size());
+    const std::vector<float> new_lse = d_lse.Read(lse.size());
     each_row([&](size_t o_at, size_t lse_at, size_t part_o_at, size_t part_lse_at) {
       State state{std::vector<double>(static_cast<size_t>(head_dim)), kEmptyLse};
       if (!merge.first) {

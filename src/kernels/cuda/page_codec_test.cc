@@ -7,12 +7,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/cuda/attention_on_gpu_testing.h"
 #include "kernels/cuda/page_codec_testing.h"
 #include "kernels/page_codec.h"
 
@@ -20,6 +23,77 @@ namespace headway::cuda {
 namespace {
 
 constexpr double kMaxValue = 8;  // no random value is larger
+
+using Bytes = DeviceArray<std::byte>;
+
+// Pages of K, V and parameters of `heads` heads, strides as drawn; bits that nothing writes are
+// set.
+struct CodecPages {
+  CodecPages(const PageFormat& format, int heads, int64_t pages, bool closed, Random& random) {
+    const auto page = static_cast<int64_t>(closed ? format.closed_bytes() : format.bytes());
+    run.page_stride = RoundUp(page, 16) + 16 * random.Below(3);
+    run.head_stride = pages * run.page_stride + 16 * random.Below(3);
+    run.params_page_stride = RoundUp(heads * ParamBytes(format), 4) + 4 * random.Below(3);
+    run.params_head_stride = ParamBytes(format);
+    run.count = pages * format.page_slots;
+    k.assign(static_cast<size_t>(heads * run.head_stride), std::byte{0xFF});
+    v = k;
+    if (closed) {
+      params.assign(static_cast<size_t>(pages * run.params_page_stride), std::byte{0xFF});
+    }
+  }
+  // The run, in these vectors or in copies of them.
+  PageRun In(std::byte* in_k, std::byte* in_v, std::byte* in_params) const {
+    PageRun at = run;
+    at.k = in_k;
+    at.v = in_v;
+    at.params = in_params;
+    return at;
+  }
+  PageRun Here() { return In(k.data(), v.data(), params.empty() ? nullptr : params.data()); }
+
+  PageRun run;
+  std::vector<std::byte> k, v, params;
+};
+
+// Numbers of all kinds, a kind a channel of K or a token of V: normal ones, outliers, constants,
+// zeros of both signs, tiny ones, and ones that are not finite.
+float Draw(int64_t kind, Random& random) {
+  switch (kind) {
+    case 0:
+      return 100.0f + 1000.0f * random.Normal();
+    case 1:
+      return 3.0f;
+    case 2:
+      return random.Below(2) == 0 ? 0.0f : -0.0f;
+    case 3:
+      return 1e-6f * random.Normal();
+    case 4:
+      return random.Below(40) == 0 ? kPoison : random.Normal();
+    case 5:
+      return random.Below(40) == 0 ? -std::numeric_limits<float>::infinity() : random.Normal();
+    default:
+      return random.Normal();
+  }
+}
+
+void Fill(const PageFormat& format, int heads, int64_t pages, bool wild, CodecPages* plain,
+          Random& random) {
+  const int64_t dim = format.head_dim;
+  for (int64_t i = 0; i < heads * pages; ++i) {
+    const int64_t at = i / pages * plain->run.head_stride + i % pages * plain->run.page_stride;
+    std::vector<int64_t> kinds;
+    for (int64_t n = 0; n < dim + format.page_slots; ++n) {
+      kinds.push_back(wild ? random.Below(12) : 100);
+    }
+    for (int64_t e = 0; e < format.page_slots * dim; ++e) {
+      const auto channel = static_cast<size_t>(e % dim);
+      const auto slot = static_cast<size_t>(dim + e / dim);
+      StoreFloat(plain->k.data() + at, e, format.dtype, Draw(kinds[channel], random));
+      StoreFloat(plain->v.data() + at, e, format.dtype, Draw(kinds[slot], random));
+    }
+  }
+}
 
 TEST_P(PageCodecTest, WritesTheHostsCodes) {
   Random random(51);
@@ -31,9 +105,9 @@ TEST_P(PageCodecTest, WritesTheHostsCodes) {
       CodecPages plain(format, heads, pages, false, random);
       Fill(format, heads, pages, true, &plain, random);
       CodecPages host(format, heads, pages, true, random);
-      const OnDevice k(plain.k), v(plain.v), to_k(host.k), to_v(host.v), to_params(host.params);
-      const EncodePagesItem there = {plain.In(k.data(), v.data(), nullptr),
-                                     host.In(to_k.data(), to_v.data(), to_params.data()), heads};
+      const Bytes k(plain.k), v(plain.v), to_k(host.k), to_v(host.v), to_params(host.params);
+      const EncodePagesItem there = {plain.In(k.at(), v.at(), nullptr),
+                                     host.In(to_k.at(), to_v.at(), to_params.at()), heads};
       const EncodePagesItem here = {plain.Here(), host.Here(), heads};
       for (int64_t i = 0; i < heads * pages; ++i) EncodePageOf(format, here, i / pages, i % pages);
       // More items than a launch takes; all write the same.
@@ -41,9 +115,9 @@ TEST_P(PageCodecTest, WritesTheHostsCodes) {
       ASSERT_EQ(EncodePages(nullptr, format, items), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       SCOPED_TRACE("dim " + std::to_string(head_dim) + " slots " + std::to_string(slots));
-      ASSERT_TRUE(to_k.Read() == host.k);
-      ASSERT_TRUE(to_v.Read() == host.v);
-      ASSERT_TRUE(to_params.Read() == host.params);
+      ASSERT_TRUE(to_k.Read(host.k.size()) == host.k);
+      ASSERT_TRUE(to_v.Read(host.v.size()) == host.v);
+      ASSERT_TRUE(to_params.Read(host.params.size()) == host.params);
     }
   }
 }
@@ -61,20 +135,21 @@ TEST_P(PageCodecTest, DecodesRows) {
       CodecPages closed(format, heads, pages, true, random);
       const EncodePagesItem item = {plain.Here(), closed.Here(), heads};
       for (int64_t i = 0; i < heads * pages; ++i) EncodePageOf(format, item, i / pages, i % pages);
-      const OnDevice k(closed.k), v(closed.v), params(closed.params);
-      PageRun run = closed.In(k.data(), v.data(), params.data());
+      const Bytes k(closed.k), v(closed.v), params(closed.params);
+      PageRun run = closed.In(k.at(), v.at(), params.at());
       run.first_slot = random.Below(slots);
       run.count -= run.first_slot;
       const int64_t begin = random.Below(run.count);
       const int64_t count = run.count - begin;
       const size_t size = static_cast<size_t>(heads * count * head_dim);
       const std::vector<std::byte> nothing =
-          Encode(std::vector<float>(size + 8, kPoison), format.dtype);
-      const OnDevice to_k(nothing), to_v(nothing);
-      ASSERT_EQ(DecodePages(nullptr, format, {run, heads, begin, count, to_k.data(), to_v.data()}),
+          EncodedAs(format.dtype, std::vector<float>(size + 8, kPoison));
+      const Bytes to_k(nothing), to_v(nothing);
+      ASSERT_EQ(DecodePages(nullptr, format, {run, heads, begin, count, to_k.at(), to_v.at()}),
                 cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-      const std::vector<std::byte> got_k = to_k.Read(), got_v = to_v.Read();
+      const std::vector<std::byte> got_k = to_k.Read(nothing.size()),
+                                   got_v = to_v.Read(nothing.size());
       std::vector<double> row(static_cast<size_t>(head_dim));
       for (int64_t i = 0; i < heads * count; ++i) {
         const int64_t head = i / count, slot = run.first_slot + begin + i % count;
@@ -90,7 +165,7 @@ TEST_P(PageCodecTest, DecodesRows) {
             const double got =
                 LoadAsFloat((of_k ? got_k : got_v).data(), i * head_dim + e, format.dtype);
             // Rounded products and sums of numbers that are no larger than twice the range.
-            ASSERT_NEAR(got, want, Unit(format.dtype) * std::abs(want) + 8 * kUnit * kMaxValue);
+            ASSERT_NEAR(got, want, UnitOf(format.dtype) * std::abs(want) + 8 * kUnit * kMaxValue);
           }
         }
       }

@@ -38,7 +38,9 @@ __global__ void __launch_bounds__(kThreads)
 // Rotates elements at to at + kN with those half further on, in place; angles are the token's.
 template <DType kType, int kN>
 __device__ inline void Rotate(const RopeTable& table, int64_t token, int column, void* x,
-                              int64_t at, float (&low)[kN], float (&high)[kN]) {
+                              int64_t at, float (&halves)[2][kN]) {
+  float(&low)[kN] = halves[0];
+  float(&high)[kN] = halves[1];
   const int half = table.rotary_dim / 2;
   float c[kN];
   float s[kN];
@@ -68,10 +70,9 @@ __global__ void __launch_bounds__(kRopeThreads)
   const int head = unit / groups;
   const int column = (unit - head * groups) * kN;
   const int64_t token = blockIdx.x;
-  float low[kN];
-  float high[kN];
-  Rotate<kType>(table, token, column, x, token * x_stride + int64_t{head} * head_dim + column, low,
-                high);
+  float halves[2][kN];
+  Rotate<kType>(table, token, column, x, token * x_stride + int64_t{head} * head_dim + column,
+                halves);
 }
 
 // The byte, from a first page, where the row of `slot` of head `head` starts.
@@ -146,13 +147,12 @@ __global__ void __launch_bounds__(kRopeThreads)
   const int pairs = table.rotary_dim / 2 / kN;
   const int plain = head_dim / kN - 2 * pairs;
   int unit = static_cast<int>(blockIdx.y * kRopeThreads + threadIdx.x);
-  float low[kN];
-  float high[kN];
+  float halves[2][kN];
   if (unit < q_heads * pairs) {
     const int head = unit / pairs;
     const int column = (unit - head * pairs) * kN;
     Rotate<kType>(table, token, column, whole.q,
-                  token * whole.q_stride + int64_t{head} * head_dim + column, low, high);
+                  token * whole.q_stride + int64_t{head} * head_dim + column, halves);
     return;
   }
   unit -= q_heads * pairs;
@@ -161,10 +161,10 @@ __global__ void __launch_bounds__(kRopeThreads)
     const int head = unit / pairs;
     const int column = (unit - head * pairs) * kN;
     Rotate<kType>(table, token, column, const_cast<void*>(item.k),
-                  start + int64_t{head} * head_dim + column, low, high);
+                  start + int64_t{head} * head_dim + column, halves);
     std::byte* row = item.to.k + RowOffset<kPage>(format, item.to, token, head);
-    StorePage<kType, kPage>(row, column, low);
-    StorePage<kType, kPage>(row, column + pairs * kN, high);
+    StorePage<kType, kPage>(row, column, halves[0]);
+    StorePage<kType, kPage>(row, column + pairs * kN, halves[1]);
     return;
   }
   unit -= item.heads * pairs;
@@ -174,9 +174,9 @@ __global__ void __launch_bounds__(kRopeThreads)
   if (groups == 0 || unit >= item.heads * groups) return;
   const int head = unit / groups;
   const int column = (unit - head * groups) * kN + (is_v ? 0 : table.rotary_dim);
-  Load<kType>(is_v ? item.v : item.k, start + int64_t{head} * head_dim + column, low);
+  Load<kType>(is_v ? item.v : item.k, start + int64_t{head} * head_dim + column, halves[0]);
   std::byte* row = (is_v ? item.to.v : item.to.k) + RowOffset<kPage>(format, item.to, token, head);
-  Store<kPage>(row, column, low);
+  Store<kPage>(row, column, halves[0]);
 }
 
 bool RopeAligned(const RopeTable& table, const HeadRows& rows, DType dtype) {

@@ -141,15 +141,19 @@ Status Validate(const SdpaShape& shape) {
   return OkStatus();
 }
 
-fe::graph::Tensor_attributes Tensor(const char* name, Uid uid, int64_t heads, int64_t rows,
-                                    int64_t width, int64_t head_stride, int64_t row_stride) {
+// Rows of `width` elements of some heads.
+struct StridedRows {
+  int64_t heads, rows, width, head_stride, row_stride;
+};
+
+fe::graph::Tensor_attributes Tensor(const char* name, Uid uid, const StridedRows& of) {
   // With one sequence the outermost stride steps nowhere.
-  const int64_t batch_stride = std::max(heads * head_stride, rows * row_stride);
+  const int64_t batch_stride = std::max(of.heads * of.head_stride, of.rows * of.row_stride);
   return fe::graph::Tensor_attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({1, heads, rows, width})
-      .set_stride({batch_stride, head_stride, row_stride, 1});
+      .set_dim({1, of.heads, of.rows, of.width})
+      .set_stride({batch_stride, of.head_stride, of.row_stride, 1});
 }
 
 fe::graph::Tensor_attributes LengthTensor(const char* name, Uid uid) {
@@ -168,12 +172,13 @@ void FillGraph(const PlanKey& key, fe::graph::Graph& graph) {
                                                     : fe::DataType_t::HALF)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const auto q = graph.tensor(Tensor("q", kQ, shape.query_heads, shape.tokens, shape.head_dim,
-                                     shape.q_head_stride, shape.q_token_stride));
-  const auto k = graph.tensor(Tensor("k", kK, shape.kv_heads, shape.keys, shape.head_dim,
-                                     shape.kv_head_stride, shape.kv_token_stride));
-  const auto v = graph.tensor(Tensor("v", kV, shape.kv_heads, shape.keys, shape.head_dim,
-                                     shape.kv_head_stride, shape.kv_token_stride));
+  const StridedRows queries = {shape.query_heads, shape.tokens, shape.head_dim, shape.q_head_stride,
+                               shape.q_token_stride};
+  const StridedRows keys = {shape.kv_heads, shape.keys, shape.head_dim, shape.kv_head_stride,
+                            shape.kv_token_stride};
+  const auto q = graph.tensor(Tensor("q", kQ, queries));
+  const auto k = graph.tensor(Tensor("k", kK, keys));
+  const auto v = graph.tensor(Tensor("v", kV, keys));
   auto attributes =
       fe::graph::SDPA_attributes().set_name("sdpa").set_generate_stats(true).set_attn_scale(
           shape.scale);

@@ -84,10 +84,11 @@ void MergeInto(State& state, const float* o, double lse) {
   state.lse = max + std::log(weight + other);
 }
 
-// One query row against the item's keys, both already as rows of f64.
-State AttendRow(const AttentionParams& params, const AttentionItem& item, const float* q,
+// One query row against the item's keys and values, which are already rows of f64.
+State AttendRow(const AttentionParams& params, const AttentionItem& item, std::span<const float> q,
                 int64_t q_position, const std::vector<std::vector<double>>& k,
-                const std::vector<std::vector<double>>& v, size_t head_dim) {
+                const std::vector<std::vector<double>>& v) {
+  const size_t head_dim = q.size();
   std::vector<double> logits(k.size(), kNoKeys);
   double max = kNoKeys;
   for (size_t key = 0; key < k.size(); ++key) {
@@ -134,9 +135,8 @@ void AttendItem(const PageFormat& format, int group, const AttentionParams& para
   for (int64_t token = 0; token < item.tokens; ++token) {
     for (int64_t head = 0; head < group; ++head) {
       const int64_t column = head * format.head_dim;
-      State state = AttendRow(params, item,
-                              static_cast<const float*>(item.q) + token * item.q_stride + column,
-                              item.q_position + token, k, v, head_dim);
+      const float* q = static_cast<const float*>(item.q) + token * item.q_stride + column;
+      State state = AttendRow(params, item, {q, head_dim}, item.q_position + token, k, v);
       float* o = item.o + token * item.o_stride + column;
       float* lse = item.lse + token * item.lse_stride + head;
       if (item.merge) MergeInto(state, o, *lse);

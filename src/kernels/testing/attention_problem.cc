@@ -19,7 +19,8 @@ PagedKv::Shape ShapeOf(const AttentionCase& c) {
           .first_slot = c.first_slot,
           .count = c.count,
           .layout = c.layout,
-          .key_size = c.key_size};
+          .key_size = c.key_size,
+          .uneven_keys = c.uneven_keys};
 }
 
 float Rounded(float value, DType dtype) {
@@ -64,6 +65,7 @@ std::string AttentionCase::Name() const {
   add("cap", params.softcap);
   add("split", split);
   add("key size", key_size);
+  if (uneven_keys) name += " uneven keys";
   if (positions) name += " positions";
   if (rotary_dim > 0) add("rotary", rotary_dim);
   if (rotate_to) name += " rotate to";
@@ -367,6 +369,8 @@ AttentionCase RandomAttentionCase(Random& random) {
   c.layout.params_gap = 2 * random.Below(20);
   c.layout.descending = random.Below(2) == 0;
   c.layout.values_first = random.Below(2) == 0;
+  c.layout.params_by_page = random.Below(2) == 0;
+  c.uneven_keys = random.Below(4) == 0;
   return c;
 }
 

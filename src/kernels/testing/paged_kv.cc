@@ -27,12 +27,13 @@ PagedKv::Planes::Planes(const Shape& shape, int64_t pages, bool closed) {
   if (layout.values_first) std::swap(k, v);
   int64_t size = slack + 2 * plane;
   if (closed) {
-    const int64_t params_stride =
-        RoundUp(ParamBytes(shape.format) + layout.params_gap, layout.params_alignment);
+    const int64_t of_head = ParamBytes(shape.format);
+    const int64_t of_page = layout.params_by_page ? shape.heads * of_head : of_head;
+    const int64_t params_stride = RoundUp(of_page + layout.params_gap, layout.params_alignment);
     run.params_page_stride = layout.descending ? -params_stride : params_stride;
-    run.params_head_stride = pages * params_stride;
+    run.params_head_stride = layout.params_by_page ? of_head : pages * params_stride;
     params = size + (layout.descending ? (pages - 1) * params_stride : 0);
-    size += shape.heads * run.params_head_stride + slack;
+    size += (layout.params_by_page ? 1 : shape.heads) * pages * params_stride + slack;
   }
   bytes.assign(static_cast<size_t>(size), std::byte{0xFF});
 }
@@ -51,14 +52,17 @@ PagedKv::PagedKv(const Shape& shape, Random& random)
       closed_(shape.format.encoding != Encoding::kNone),
       plain_(shape, pages_, false) {
   for (int head = 0; head < shape.heads; ++head) {
-    for (int64_t key = 0; key < shape.count; ++key) {
-      for (int64_t i = 0; i < shape.format.head_dim; ++i) {
-        SetK(head, key, i, shape.key_size * random.Normal());
-        SetV(head, key, i, random.Normal());
-      }
-    }
+    for (int64_t key = 0; key < shape.count; ++key) DrawRow(head, key, random);
   }
   if (closed_) Encode(random);
+}
+
+void PagedKv::DrawRow(int head, int64_t key, Random& random) {
+  for (int64_t i = 0; i < shape_.format.head_dim; ++i) {
+    const float uneven = shape_.uneven_keys && i == 3 ? 16.0f : 1.0f;
+    SetK(head, key, i, uneven * shape_.key_size * random.Normal());
+    SetV(head, key, i, random.Normal());
+  }
 }
 
 void PagedKv::Encode(Random& random) {
@@ -66,11 +70,7 @@ void PagedKv::Encode(Random& random) {
   for (int head = 0; head < shape_.heads; ++head) {
     for (int64_t slot = 0; slot < pages_ * format.page_slots; ++slot) {
       const int64_t key = slot - shape_.first_slot;
-      if (key >= 0 && key < shape_.count) continue;
-      for (int64_t i = 0; i < format.head_dim; ++i) {
-        SetK(head, key, i, shape_.key_size * random.Normal());
-        SetV(head, key, i, random.Normal());
-      }
+      if (key < 0 || key >= shape_.count) DrawRow(head, key, random);
     }
   }
   coded_ = Planes(shape_, pages_, true);

@@ -22,7 +22,8 @@ struct PageLayout {
   int64_t head_gap = 0;
   int64_t params_gap = 0;
   int64_t params_alignment = 2;
-  bool descending = false;  // every page lies in front of the one before it
+  bool params_by_page = false;  // those of a page's heads lie together, as in slabs
+  bool descending = false;      // every page lies in front of the one before it
   bool values_first = false;
 };
 
@@ -42,7 +43,8 @@ class PagedKv {
     int64_t first_slot = 0;
     int64_t count = 0;
     PageLayout layout = {};
-    float key_size = 1.0f;  // of the keys' numbers
+    float key_size = 1.0f;     // of the keys' numbers
+    bool uneven_keys = false;  // channel 3 of the keys is sixteen times as large
   };
 
   PagedKv(const Shape& shape, Random& random);
@@ -88,6 +90,7 @@ class PagedKv {
 
   void Set(int64_t plane, int head, int64_t key, int64_t i, float value);
   float Get(int64_t plane, int head, int64_t key, int64_t i) const;
+  void DrawRow(int head, int64_t key, Random& random);
   void Encode(Random& random);
   std::vector<double> Row(int head, int64_t key, bool of_keys) const;
   std::vector<double> Reach(int head, int64_t key, bool of_keys) const;

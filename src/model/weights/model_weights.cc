@@ -119,7 +119,7 @@ Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
   }
   Result<std::byte*> memory = Own(part->bytes(), part->layer);
   if (!memory.ok()) return memory.status();
-  ReadSlice(*source_, tensor, part->file_columns, slice, *memory);
+  if (Status s = source_->Read(tensor, slice, *memory); !s.ok()) return s;
   part->on_host = *memory;
   return OkStatus();
 }

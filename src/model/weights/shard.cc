@@ -1,7 +1,8 @@
 #include "model/weights/shard.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
+#include <vector>
 
 #include "base/check.h"
 
@@ -42,12 +43,6 @@ ModelShape ShardShape(const ModelShape& whole, const Shard& shard) {
   return shape;
 }
 
-int64_t Slice::row_count() const {
-  int64_t count = 0;
-  for (const Interval& interval : rows) count += interval.size();
-  return count;
-}
-
 std::optional<Slice> SliceOf(const arch::TensorSpec& spec, const ModelShape& whole,
                              const Shard& shard) {
   Check(whole, shard);
@@ -71,28 +66,6 @@ std::optional<Slice> SliceOf(const arch::TensorSpec& spec, const ModelShape& who
       break;
   }
   return Slice{{all}, {}};
-}
-
-void ReadSlice(const WeightSource& source, const SourceTensor& tensor, int64_t columns,
-               const Slice& slice, std::byte* to) {
-  const auto take = [&](int64_t begin, int64_t count) {
-    const std::span<const std::byte> bytes = source.Bytes(tensor, begin, count);
-    std::memcpy(to, bytes.data(), bytes.size());
-    to += bytes.size();
-  };
-  const int64_t row_bytes = RowBytes(tensor.type, columns);
-  for (const Interval& rows : slice.rows) {
-    if (slice.columns.empty()) {
-      take(rows.begin * row_bytes, rows.size() * row_bytes);
-      continue;
-    }
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      for (const Interval& part : slice.columns) {
-        take(row * row_bytes + RowBytes(tensor.type, part.begin),
-             RowBytes(tensor.type, part.size()));
-      }
-    }
-  }
 }
 
 }  // namespace headway

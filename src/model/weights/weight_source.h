@@ -26,6 +26,22 @@ struct SourceTensor {
   int64_t bytes = 0;
 };
 
+struct Interval {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const Interval&) const = default;
+};
+
+// Rows and columns of a tensor, ascending and apart.
+struct Slice {
+  std::vector<Interval> rows;
+  std::vector<Interval> columns;  // empty: all, or a vector
+
+  int64_t row_count() const;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -47,6 +63,10 @@ class WeightSource {
   virtual const MappedFile& file(size_t file) const = 0;
   // kIo where one of the files is no longer what it was when it was mapped.
   virtual Status CheckUnchanged(Env& env) const = 0;
+
+  // Writes the slice of a matrix or a vector to `to`, row by row. Touches no other bytes of the
+  // source. kInvalidArgument, and nothing is written, where the tensor has no such rows or columns.
+  Status Read(const SourceTensor& tensor, const Slice& slice, std::byte* to) const;
 
   int64_t file_bytes() const;  // of all files
   std::span<const std::byte> AllBytes(const SourceTensor& tensor) const {

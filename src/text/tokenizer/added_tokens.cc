@@ -6,6 +6,7 @@
 #include <charconv>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/utf8.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "text/tokenizer/text.h"
 
 namespace headway::tok {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/eval/files/longbench.h"

@@ -4,7 +4,7 @@
 #define HEADWAY_ENGINE_EVAL_FILES_TASK_SCHEMA_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>

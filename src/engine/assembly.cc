@@ -1,0 +1,49 @@
+#include "engine/assembly.h"
+
+#include <utility>
+
+#include "plan/plan.h"
+
+namespace headway {
+
+Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> session) {
+  if (Status s = kernels->Prepare(layout.kernels, *device, *device_budget); !s.ok()) return s;
+  Result<std::unique_ptr<Stream>> new_stream = device->NewStream(Lane::kCompute);
+  if (!new_stream.ok()) return new_stream.status();
+  compute = std::move(*new_stream);
+  Result<std::unique_ptr<Lanes>> new_lanes =
+      Lanes::Create(device.get(), compute.get(), wait_filter);
+  if (!new_lanes.ok()) return new_lanes.status();
+  lanes = std::move(*new_lanes);
+  kv::StoreOptions options = layout.store;
+  options.kernels = kernels.get();
+  Result<std::unique_ptr<kv::Store>> new_store =
+      kv::Store::Create(options, env, device.get(), lanes.get(), std::move(session));
+  if (!new_store.ok()) return new_store.status();
+  store = std::move(*new_store);
+  // Where any layer streams, the last one does (StreamedLayers).
+  if (model->Streams(model->shape().layers - 1)) {
+    Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
+        *model, *device, *lanes, *device_budget, *host_budget, plan::kWeightBuffers);
+    if (!stream.ok()) return stream.status();
+    weights = std::move(*stream);
+  }
+  ExecutorLimits limits = layout.executor;
+  limits.host_reads_device = device->host_reads_memory();
+  Result<std::unique_ptr<Executor>> made =
+      Executor::Create({*model,
+                        *kernels,
+                        *device,
+                        *compute,
+                        *store,
+                        *device_budget,
+                        *memory_budget,
+                        {host_attention.get(), &host_share, host_trace},
+                        weights.get()},
+                       limits);
+  if (!made.ok()) return made.status();
+  executor = std::move(*made);
+  return OkStatus();
+}
+
+}  // namespace headway

@@ -1,0 +1,45 @@
+// Assembly: the parts that run the steps of a blueprint. Its owner, a context or the harness of the
+// tests, gives those that differ between the two; Build makes the others.
+#ifndef HEADWAY_ENGINE_ASSEMBLY_H_
+#define HEADWAY_ENGINE_ASSEMBLY_H_
+
+#include <memory>
+
+#include "base/env.h"
+#include "device/device.h"
+#include "device/lanes.h"
+#include "engine/executor.h"
+#include "engine/layout.h"
+#include "kernels/kernels.h"
+#include "kv/store/store.h"
+#include "model/model.h"
+
+namespace headway {
+
+struct Assembly {
+  // `layout` is of the blueprint, its store with budgets; `session` may be null. Everything that is
+  // marked as given is there, and what it points to outlives the assembly.
+  Status Build(const Layout& layout, std::unique_ptr<kv::SlabFile> session);
+
+  // In the order in which they are built; destroyed in reverse.
+  Env* env = nullptr;                             // given
+  const Model* model = nullptr;                   // given, its weights where they will be used
+  Budget* device_budget = nullptr;                // given: of the device beside the store
+  Budget* host_budget = nullptr;                  // given: of weights on their way from disk
+  Budget* memory_budget = nullptr;                // given: of RAM that no other budget counts
+  std::unique_ptr<Device> device;                 // given
+  std::unique_ptr<Kernels> kernels;               // given, not prepared
+  std::unique_ptr<HostAttention> host_attention;  // given: of the path `host`; null without it
+  HostShareControl host_share{0.0};               // given: its share of pages in host memory
+  const Trace* host_trace = nullptr;              // given: HostOptions::trace
+  LaneWaitFilter wait_filter;                     // given: Lanes::Create
+  std::unique_ptr<Stream> compute;
+  std::unique_ptr<Lanes> lanes;
+  std::unique_ptr<kv::Store> store;
+  std::unique_ptr<WeightStream> weights;  // null where all are resident
+  std::unique_ptr<Executor> executor;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_ASSEMBLY_H_
