@@ -236,7 +236,16 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
   selecting.sparse_sink = 16;
   selecting.sparse_recent = 64;
   const Request request = RequestOf(Quoting(*Open(kDemo), 900, 5), 40);
-  const Generation uninterrupted = Fresh(kDemo, selecting, request);
+  const Request part = RequestOf({request.prompt.begin(), request.prompt.begin() + 700}, 1);
+  // Its prompt is cut at the same token.
+  const Generation uninterrupted = [&] {
+    const std::unique_ptr<Engine> engine = Open(kDemo, selecting);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    EXPECT_TRUE(GenerateOne(**context, part).ok());
+    return *GenerateOne(**context, request);
+  }();
+  EXPECT_EQ(uninterrupted.reused_tokens, 640);
   const Generation exact = Fresh(kDemo, {}, request);
   EXPECT_NE(uninterrupted.tokens, exact.tokens) << "the choice makes no difference";
   const auto run = [&](EngineOptions options, const Request& asked) {
@@ -249,7 +258,6 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
     EXPECT_TRUE((*context)->SaveSession().ok());
     return *made;
   };
-  const Request part = RequestOf({request.prompt.begin(), request.prompt.begin() + 700}, 1);
   EXPECT_EQ(run({}, part).reused_tokens, 0);
   const Generation continued = run(selecting, request);
   EXPECT_EQ(continued.reused_tokens, 640);

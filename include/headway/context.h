@@ -152,8 +152,9 @@ class Context {
   Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                             const Hooks& hooks);
 
-  // For measuring: fills slot `slot` with `tokens` of random keys and values.
-  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
+  // For measuring: fills slot `slot` with `tokens` of random keys and values. The sizes of the keys
+  // differ from one run of 16 tokens to the next, by `spread`, the deviation of their logarithms.
+  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread = 0.0);
 
   void Reset();  // empties every slot
   // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept

@@ -36,6 +36,7 @@ struct BenchFlags {
   int64_t warm_up = -1;  // 1 on a device that makes plans for new shapes, else 0
   int64_t steps = 32;
   bool synthetic = false;
+  double spread = 0.0;
   bool prefill = true;
 };
 
@@ -95,6 +96,12 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
                              "which alone is measured"
                            : "fill the cache with random keys and values instead of reading a "
                              "prompt");
+  AddNumber(
+      app, More(group), "--synthetic-spread", &flags->spread, {0.0, 4.0},
+      "with --synthetic-kv: by how much the sizes of keys differ from one run of 16 tokens to "
+      "the next (the deviation of their logarithms): then --sparse chooses some again and "
+      "again, as of a text; 0: all are alike")
+      ->type_name("X");
   AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
           "is computed is then meaningless");
@@ -144,7 +151,9 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
     const auto length = static_cast<size_t>(measured->lengths[i]);
     if (flags.synthetic) {
       const int64_t filled = measured->lengths[i] - MeasuredTokens(flags, context, i, *measured);
-      if (Status s = context.FillSynthetic(static_cast<int>(i), filled, random.Next()); !s.ok()) {
+      if (Status s =
+              context.FillSynthetic(static_cast<int>(i), filled, random.Next(), flags.spread);
+          !s.ok()) {
         return s;
       }
       // A prompt of zeros continues a cache that was filled so.

@@ -264,9 +264,9 @@ Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> toke
   return impl_->Break();
 }
 
-Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed) try {
+Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) try {
   if (!impl_->broken.ok()) return impl_->broken;
-  return impl_->generator->FillSynthetic(slot, tokens, seed);
+  return impl_->generator->FillSynthetic(slot, tokens, seed, spread);
 } catch (...) {
   return impl_->Break();
 }

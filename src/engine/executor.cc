@@ -255,12 +255,17 @@ Status Executor::StepWithRecall(const StepInput& input, SelectionRecall* recall)
   return status;
 }
 
-Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed) {
+Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed,
+                                 double spread) {
   const int64_t chunk = std::min(tokens, limits().step_tokens);
   if (Status s = DrawActivations(context_, chunk, seed); !s.ok()) return s;
   const std::vector<TokenId> ids(static_cast<size_t>(chunk), 0);
   for (int64_t at = 0; at < tokens; at += chunk) {
     const auto count = static_cast<size_t>(std::min(chunk, tokens - at));
+    if (spread > 0.0) {
+      const uint64_t of_chunk = seed + static_cast<uint64_t>(at);
+      if (Status s = DrawUnequalKeys(context_, chunk, of_chunk, spread); !s.ok()) return s;
+    }
     if (Status s = AppendRows(sequence, std::span(ids).first(count)); !s.ok()) return s;
   }
   context_.store.Drain();  // what is measured next starts with idle lanes

@@ -82,7 +82,7 @@ class Executor {
 
   // Appends `tokens` keys and values drawn from `seed` to a sequence: for measuring steps over long
   // contexts without computing them.
-  Status AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed);
+  Status AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed, double spread);
 
  private:
   Executor(const ExecutorParts& parts, const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,

@@ -84,7 +84,7 @@ void Generator::Reset() {
   }
 }
 
-Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
+Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) {
   if (slot < 0 || slot >= static_cast<int>(slots_.size()) || tokens < 0 ||
       tokens > lengths_[static_cast<size_t>(slot)]) {
     return Status(StatusCode::kInvalidArgument,
@@ -95,7 +95,7 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed) {
   // Token 0 stands for what was never computed: a prompt of zeros continues it.
   filled.tokens.assign(static_cast<size_t>(tokens), 0);
   filled.rope_hash = RopeOf(tokens + 1).Hash();
-  return executor_.AppendSynthetic(*filled.sequence, tokens, seed);
+  return executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
 }
 
 Status Generator::ReuseCache(Run* run) {

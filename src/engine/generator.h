@@ -58,7 +58,7 @@ class Generator {
                                             const Hooks& hooks);
 
   // Puts `tokens` random keys and values behind what slot `slot` holds.
-  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed);
+  Status FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread);
 
   void Reset();
   std::vector<Slot>& slots() { return slots_; }

@@ -107,6 +107,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   const double scored =
       policy.ScoredBytes({shape.dtype, basis.page_slots, shape.head_dim, basis.encoding});
   chosen.keys = always + policy.MeanKeys(shape.layers, longest);
+  chosen.refresh = static_cast<double>(policy.refresh);
   (policy.summary.kept() ? chosen.summary_bytes : chosen.key_bytes) = scored;
   if (policy.looks_twice()) {
     const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
@@ -142,7 +143,6 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
                         ": this device reads host memory where it lies; leave "
                         "it out"});
   }
-  if (bytes.has_value()) return plan::PageCacheRequest{*bytes, true};
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const int block = policy.summary.block_slots;
@@ -153,7 +153,8 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
       blocks += CeilDiv(std::min(keys, length), int64_t{block}) * shape.kv_heads;
     }
   }
-  return plan::PageCacheRequest{kSteps * blocks * CacheLineBytes(page, block), false};
+  const int64_t step = blocks * CacheLineBytes(page, block);
+  return plan::PageCacheRequest{bytes.value_or(kSteps * step), step, bytes.has_value()};
 }
 
 Status CheckSelection(const LayoutBasis& basis) {

@@ -253,6 +253,7 @@ ScoredCut Score(const PlanRequest& request, const CacheChoice& choice, const Fit
   const Subject subject = SubjectOf(request, choice);
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                SharesOf(request, fit), request.lengths);
+  run.page_cache_steps = PageCacheSteps(request, fit);
   ScoredCut scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;

@@ -39,6 +39,7 @@ struct Execution {
   int staging_slabs = 2;
   int64_t gather_tokens = 0;  // that one product recomputes; 0: all of a layer
   CacheSplit split;
+  double page_cache_steps = 0.0;  // whose chosen keys the page cache holds
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
@@ -52,6 +53,7 @@ struct KeySelection {
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
   // device before others do.
   double sink = 0.0, recent = 0.0;
+  double refresh = 1.0;    // decode steps that one choice serves
   double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies
   // Of a sequence, the keys behind its last closed page, on average: a launch of their own.
   double open_keys = 0.0;

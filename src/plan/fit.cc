@@ -276,4 +276,9 @@ Fit TryFit(const PlanRequest& request, const CacheChoice& choice) {
   return with_few;
 }
 
+double PageCacheSteps(const PlanRequest& request, const Fit& fit) {
+  const int64_t step = request.page_cache.step_bytes;
+  return step > 0 ? static_cast<double>(fit.page_cache) / static_cast<double>(step) : 0.0;
+}
+
 }  // namespace headway::plan

@@ -49,6 +49,9 @@ struct Fit {
 // disk.
 Fit TryFit(const PlanRequest& request, const CacheChoice& choice);
 
+// Steps whose chosen keys the page cache of a fit holds.
+double PageCacheSteps(const PlanRequest& request, const Fit& fit);
+
 }  // namespace headway::plan
 
 #endif  // HEADWAY_PLAN_FIT_H_

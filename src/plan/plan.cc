@@ -46,6 +46,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   plan->x_slabs = fit.x_slabs;
   plan->page_cache = fit.page_cache;
+  plan->page_cache_steps = PageCacheSteps(request, fit);
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
@@ -131,8 +132,10 @@ void Predict(const PlanRequest& request, Plan* plan) {
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  return ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
-                      {plan.weights_streamed, plan.weights_on_disk}, lengths);
+  Execution run = ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
+                               {plan.weights_streamed, plan.weights_on_disk}, lengths);
+  run.page_cache_steps = plan.page_cache_steps;
+  return run;
 }
 
 Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {

@@ -88,7 +88,8 @@ struct FixedCut {
 // Device memory for copies of what decode chooses of slabs in host memory, where there are some.
 struct PageCacheRequest {
   int64_t bytes = 0;
-  bool fixed = false;  // all of it, or no plan; else at most half of what slabs could have
+  int64_t step_bytes = 0;  // for what one step chooses
+  bool fixed = false;      // all of it, or no plan; else at most half of what slabs could have
 };
 
 struct PlanRequest {
@@ -154,6 +155,7 @@ struct Plan {
   std::vector<int> x_segments;  // [sequences]: the first segments, which keep X
   int64_t gather_tokens = 0;    // whose X is staged and recomputed at once: GatherTokens
   int64_t page_cache = 0;       // bytes
+  double page_cache_steps = 0;  // whose chosen keys it holds
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device

@@ -1,6 +1,8 @@
 #include "plan/selection_cost.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 
 namespace headway::plan {
 
@@ -24,6 +26,21 @@ double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, doub
 double InPlaceRate(const MachineProfile& machine) {
   if (machine.read_in_place > 0.0) return machine.read_in_place;
   return std::max(machine.host_to_device.Peak(), 1.0);  // nothing is far away without a bus
+}
+
+double FoundShare(double steps) {
+  struct Point {
+    double steps, found;
+  };
+  constexpr Point kMeasured[] = {{0, 0}, {1, 0.335}, {2, 0.592}, {4, 0.862}, {8, 0.988}};
+  for (size_t i = 1; i < std::size(kMeasured); ++i) {
+    const Point& low = kMeasured[i - 1];
+    const Point& high = kMeasured[i];
+    if (steps >= high.steps) continue;
+    const double at = std::max(steps - low.steps, 0.0) / (high.steps - low.steps);
+    return low.found + at * (high.found - low.found);
+  }
+  return std::end(kMeasured)[-1].found;
 }
 
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,

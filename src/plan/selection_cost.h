@@ -21,6 +21,10 @@ double ChoiceLaunchSeconds(const MachineProfile& machine);
 // Bytes a second that kernels read of the host's memory.
 double InPlaceRate(const MachineProfile& machine);
 
+// Of the chosen keys that lie in host memory, the share that a page cache for the keys that `steps`
+// steps choose has already: as measured on a text (docs/BENCHMARKS.md, "Selection").
+double FoundShare(double steps);
+
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens);

@@ -327,19 +327,23 @@ class Simulation {
   // at once.
   void Select(double keys, double chosen) {
     const double bus = InPlaceRate(machine_);
-    const double away = ChosenAway(keys, chosen) * shape_.kv_heads * HeadBytes(subject_);
-    if (prefill_) return SelectInPrefill(keys, chosen, away / bus);
+    const double far = ChosenAway(keys, chosen) * shape_.kv_heads * HeadBytes(subject_);
+    if (prefill_) return SelectInPrefill(keys, chosen, far / bus);
     const auto sequences = static_cast<double>(entries_.size());
     const KeySelection& selection = subject_.selection;
-    const double scored = keys * selection.key_bytes * shape_.kv_heads;
+    // What a step chooses anew is not in the page cache; what it reads again is.
+    const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
+    const double away = far * (1.0 - FoundShare(run_.page_cache_steps)) / kept;
+    const double scored = keys * selection.key_bytes * shape_.kv_heads / selection.refresh;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
     Busy(CostLane::kHostToDevice) += (scored_away + away) / bus;
     if (scored > 0.0) {
       Device(&time_.attention,
              std::max(scored_away / bus, (scored - scored_away) / machine_.device_read) +
-                 ChoiceLaunchSeconds(machine_));
+                 ChoiceLaunchSeconds(machine_) / selection.refresh);
     } else {
-      Device(&time_.attention, sequences * ChoiceSeconds(machine_, subject_, keys / sequences));
+      Device(&time_.attention,
+             sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
     }
     // A launch of each sequence for what is listed, and one for the open pages of all.
     const double here = (chosen - ChosenAway(keys, chosen)) / sequences;

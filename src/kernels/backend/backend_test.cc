@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/attention_testing.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ref/ref_kernels.h"
 #include "kernels/testing/attention_problem.h"
@@ -16,7 +17,8 @@ namespace headway {
 namespace {
 
 // What kernels say that they support they do as the definition does.
-void ExpectSupported(Backend& backend, ThreadPool& pool, const AttentionCase& c) {
+void ExpectSupported(Backend& backend, ThreadPool& pool, const NamedCode& code,
+                     const AttentionCase& c) {
   Result<std::unique_ptr<Device>> device =
       backend.NewDevice(Env::Default(), nullptr, KernelTimes::kWhereFree);
   ASSERT_TRUE(device.ok());
@@ -34,13 +36,12 @@ void ExpectSupported(Backend& backend, ThreadPool& pool, const AttentionCase& c)
   ASSERT_TRUE((*kernels)->Prepare(limits, **device, budget).ok());
   Random random(7);
   AttentionProblem problem(c, random);
-  const AttentionOutputs expected = problem.Expected();
+  const AttentionOutputs expected = problem.Expected(QueriesOf(code, c, problem.q));
   const AttentionItem item = problem.Item();
   std::unique_ptr<Stream> stream = *(*device)->NewStream(Lane::kCompute);
   (*kernels)->Attend(*stream, c.format, c.group, c.params, {&item, 1});
   ASSERT_TRUE(stream->Synchronize().ok());
-  // Tiles are not used for so few queries.
-  EXPECT_EQ("", problem.Disagreement({}, expected, problem.outputs));
+  EXPECT_EQ("", problem.Disagreement(PrecisionOf(TilesOf(code, c)), expected, problem.outputs));
 }
 
 TEST(Backend, CpuKernelsDoWhatTheySupport) {
@@ -50,9 +51,10 @@ TEST(Backend, CpuKernelsDoWhatTheySupport) {
     ASSERT_TRUE(backend.ok());
     Result<std::unique_ptr<Kernels>> kernels = (*backend)->NewKernels(&pool, nullptr);
     ASSERT_TRUE(kernels.ok());
+    const NamedCode code = {isa, {}, isa == "amx"};
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (const AttentionCase& c : FeatureCases(dtype, DType::kF32)) {
-        ASSERT_NO_FATAL_FAILURE(ExpectSupported(**backend, pool, c));
+        ASSERT_NO_FATAL_FAILURE(ExpectSupported(**backend, pool, code, c));
       }
     }
     // The codes of a row come in pairs.
