@@ -150,6 +150,31 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   }
 }
 
+// Where there is a bus; elsewhere kernels do not use it.
+TEST_P(Selection, NoPageCacheChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 17);
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    HarnessConfig config = HarnessConfig::Default();
+    config.encoding = encoding;
+    config.selection = PolicyOf(48);
+    const LogitRows expected = RunTokens(*model, config, tokens, 90);
+    for (const int64_t bytes : {20 << 10, 200 << 10, 8 << 20}) {
+      HarnessConfig other = config;
+      other.placement = kv::PlacementKind::kRecent;
+      other.device_slabs = 6;
+      other.group_heads = 1;
+      other.page_cache_bytes = bytes;
+      ExpectSameBits(expected, RunTokens(*model, other, tokens, 90),
+                     std::to_string(bytes) + " bytes");
+      other.placement = kv::PlacementKind::kHostOnly;
+      other.device_slabs = 0;
+      ExpectSameBits(expected, RunTokens(*model, other, tokens, 90),
+                     std::to_string(bytes) + " bytes, all slabs on the host");
+    }
+  }
+}
+
 // Few keys are not exact, or the path does nothing.
 TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
@@ -248,9 +273,7 @@ TEST_P(Selection, AChoiceServesSomeSteps) {
 
 // The summaries of a sequence that was forked and cut back are those of one that never was, and
 // what was chosen before serves neither.
-void ExpectForksAndCutsKeep(Model& model, const kv::SelectionPolicy& policy) {
-  HarnessConfig config = HarnessConfig::Default();
-  config.selection = policy;
+void ExpectForksAndCutsKeep(Model& model, const HarnessConfig& config) {
   constexpr int64_t kLength = 320;
   const RopeFrequencies rope = RopeOf(model, kLength);
   const std::vector<TokenId> first = RandomTokens(256, 96, 11);
@@ -296,9 +319,14 @@ void ExpectForksAndCutsKeep(Model& model, const kv::SelectionPolicy& policy) {
 TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   for (const int64_t refresh : {1, 5}) {
-    kv::SelectionPolicy policy = TwoLooks(24);
-    policy.refresh = refresh;
-    ExpectForksAndCutsKeep(*model, policy);
+    for (const int64_t page_cache : {0, 1 << 20}) {
+      HarnessConfig config = HarnessConfig::Default();
+      config.selection = TwoLooks(24);
+      config.selection.refresh = refresh;
+      if (page_cache > 0) config.placement = kv::PlacementKind::kHostOnly;
+      config.page_cache_bytes = page_cache;
+      ExpectForksAndCutsKeep(*model, config);
+    }
   }
 }
 

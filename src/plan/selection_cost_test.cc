@@ -81,6 +81,29 @@ TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
   EXPECT_NEAR(bus(), 400e3 / 5e9, 1e-12);
 }
 
+// A page cache keeps keys from the bus, and a choice for some steps keeps the rest of them from it.
+TEST(SelectionCost, WhatIsKeptDoesNotCrossTheBus) {
+  EXPECT_EQ(FoundShare(0.0), 0.0);
+  EXPECT_NEAR(FoundShare(3.0), (0.592 + 0.862) / 2, 1e-12);
+  EXPECT_EQ(FoundShare(100.0), 0.988);
+  Subject subject = Choosing();
+  const MachineProfile machine = Simple();
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  const int64_t length = 1'000'000;
+  const auto bus = [&] {
+    const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
+    return time.busy[static_cast<int>(CostLane::kHostToDevice)];
+  };
+  const double all = bus();
+  subject.selection.refresh = 4.0;
+  EXPECT_NEAR(bus(), all, 1e-15);  // the same keys, from the bus
+  run.page_cache_steps = 2.0;
+  EXPECT_NEAR(bus(), all * (1.0 - 0.592) / 4.0, 1e-12);
+  subject.selection.refresh = 1.0;
+  EXPECT_NEAR(bus(), all * (1.0 - 0.592), 1e-12);
+}
+
 TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {
   Subject subject = Choosing();
   const std::vector<int64_t> lengths = {1'000'000, 900};

@@ -172,11 +172,13 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
 }
 
 void StepHarness::MakeBudgets(kv::StoreOptions* options) {
+  options->page_cache_bytes = config_.page_cache_bytes;
   const kv::StoreFootprint fixed = kv::FootprintOf(*options);
   const int64_t slab = options->format.slab_bytes();
   device_budget_ = std::make_unique<Budget>(
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
-                    fixed.summaries + fixed.sketches + config_.device_slabs * slab);
+                    fixed.summaries + fixed.sketches + config_.page_cache_bytes +
+                    config_.device_slabs * slab);
   host_budget_ =
       std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
                                            config_.host_slabs * options->format.x_slab_bytes());
