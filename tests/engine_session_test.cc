@@ -225,8 +225,9 @@ TEST(EngineSession, ASessionInAnotherEncodingIsRefusedWithOneLine) {
   EXPECT_EQ((*context)->SessionTokens(), 256);
 }
 
-// Pages of a session are summarised as they come up from disk. Without encoding these are the
-// summaries that they had: the answer is that of a run that was never interrupted. A session that
+// Pages of a session come up from disk before the first step, and are summarised then. Without
+// encoding these are the summaries that they had: the answer is that of a run without a pause. A
+// session that
 // chosen keys were decoded into says so.
 TEST(EngineSession, ASessionGoesOnWithASelection) {
   const TestDir dir;
@@ -272,6 +273,87 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
   EXPECT_EQ(after.reused_tokens, 896);
   ASSERT_EQ(after.notices.size(), 1u);
   EXPECT_NE(after.notices[0].find("selection"), std::string::npos) << after.notices[0];
+}
+
+// A context that reaches beyond the window of 512 tokens that its model was trained for. There are
+// angles for three pages at a time, and four in a segment.
+struct Reaching {
+  Reaching() {
+    options.selector = "pages";
+    options.sparse_keys = 64;
+    options.sparse_sink = 16;
+    options.sparse_recent = 64;
+    options.chunk = 128;
+    options.segment = 256;
+  }
+  // Another process goes on: the context of before is gone.
+  Context& Make() {
+    context.reset();
+    engine = Open(kGolden + "llama2", options);
+    Result<std::unique_ptr<Context>> made = engine->NewContext({{1000}});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    context = std::move(*made);
+    EXPECT_EQ(context->plan().selection->reach, options.reach != "off");
+    return *context;
+  }
+  EngineOptions options;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Context> context;
+};
+
+TEST(EngineSession, ASessionGoesOnBeyondTheTrainedWindow) {
+  const TestDir dir;
+  const Request request = RequestOf(Tokens(900, 160, 3), 60);
+  const Request part = RequestOf({request.prompt.begin(), request.prompt.begin() + 700}, 5);
+  for (const int looks : {1, 2}) {
+    Reaching reaching;
+    reaching.options.sparse_looks = looks;
+    Context& whole = reaching.Make();
+    ASSERT_TRUE(GenerateOne(whole, part).ok());
+    const Generation uninterrupted = *GenerateOne(whole, request);
+    reaching.options.session = dir.File("s.session" + std::to_string(looks));
+    Context& first = reaching.Make();
+    ASSERT_TRUE(GenerateOne(first, part).ok());
+    ASSERT_TRUE(first.SaveSession().ok());
+    Context& second = reaching.Make();
+    EXPECT_EQ(second.SessionTokens(), 704);
+    const Result<Generation> continued = GenerateOne(second, request);
+    ASSERT_TRUE(continued.ok()) << continued.status().message();
+    EXPECT_EQ(continued->reused_tokens, uninterrupted.reused_tokens);
+    EXPECT_EQ(continued->tokens, uninterrupted.tokens);
+    EXPECT_TRUE(continued->notices.empty());
+    // Keys of a context that does not reach are rotated by other angles.
+    reaching.options.reach = "off";
+    const Generation within = *GenerateOne(reaching.Make(), request);
+    EXPECT_EQ(within.reused_tokens, 0);
+    ASSERT_EQ(within.notices.size(), 1u);
+    EXPECT_NE(within.notices[0].find("reached beyond the window"), std::string::npos)
+        << within.notices[0];
+  }
+}
+
+TEST(EngineSession, LogitsBeyondTheTrainedWindowAreThoseOfARunWithoutAPause) {
+  const TestDir dir;
+  const std::vector<TokenId> tokens = Tokens(950, 160, 4);
+  const auto logits_of = [&](Context& context) {
+    std::vector<float> all;
+    const Context::ScorePart rest = {
+        .begin = 704, .end = -1, .logits = [&](int64_t, std::span<const float> logits) {
+          all.insert(all.end(), logits.begin(), logits.end());
+        }};
+    const Result<Context::ScoreResult> scored = context.Score(tokens, rest, {});
+    EXPECT_TRUE(scored.ok()) << scored.status().message();
+    return all;
+  };
+  const Context::ScorePart first = {.begin = 0, .end = 704, .logits = {}};
+  Reaching reaching;
+  ASSERT_TRUE(reaching.Make().Score(tokens, first, {}).ok());
+  const std::vector<float> uninterrupted = logits_of(*reaching.context);
+  EXPECT_EQ(uninterrupted.size(), 245u * 160);
+  reaching.options.session = dir.File("s.session");
+  ASSERT_TRUE(reaching.Make().Score(tokens, first, {}).ok());
+  ASSERT_TRUE(reaching.context->SaveSession().ok());
+  EXPECT_EQ(logits_of(reaching.Make()), uninterrupted);
 }
 
 TEST(EngineSession, ADamagedSessionIsRefused) {

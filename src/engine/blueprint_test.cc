@@ -119,7 +119,8 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   };
   EXPECT_FALSE(of(Selecting(1000).OnCpu()).reaches());
   EXPECT_EQ(of(Selecting(1000).OnCpu()).prompts, kv::SelectionPolicy::Prompts::kExact);
-  const Result<Blueprint> reaching = Selecting(800).OnCpu();
+  Subject longer = Selecting(800);
+  const Result<Blueprint> reaching = longer.OnCpu();
   EXPECT_EQ(of(reaching).distance, 200);
   EXPECT_EQ(of(reaching).prompts, kv::SelectionPolicy::Prompts::kSelected);
   // No distance is longer than the window.
@@ -130,6 +131,10 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   Subject on = Selecting(1000);
   on.settings.reach = Settings::Reach::kOn;
   EXPECT_TRUE(of(on.OnCpu()).reaches());
+  for (Subject* each : {&on, &longer}) {
+    each->settings.session.emplace().path = "s.session";
+    EXPECT_TRUE(of(each->OnCpu()).reaches()) << "with a session, too";
+  }
   on.config.rope.type = RopeType::kNone;
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }

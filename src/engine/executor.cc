@@ -118,6 +118,16 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   return OkStatus();
 }
 
+Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope) {
+  const kv::SelectionPolicy& policy = limits().selection;
+  if (!policy.selects()) return OkStatus();
+  Status status =
+      context_.store.BringUp(sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{});
+  // What stays on disk is read whole, at its own distance.
+  if (!policy.reaches() && status.code() == StatusCode::kOutOfBudget) return OkStatus();
+  return status;
+}
+
 Status Executor::BeginStep(std::span<const StepInput> inputs) {
   std::vector<kv::StepEntry> entries;
   for (const StepInput& input : inputs) {

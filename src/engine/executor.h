@@ -67,6 +67,11 @@ class Executor {
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
+  // Where keys are chosen, what a session has on disk of a sequence, whose keys `rope` has rotated,
+  // comes up before the first step, so that it can be listed: all of it where the context reaches
+  // beyond the trained window, else as much as memory holds.
+  Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope);
+
   // A step of one token, of which it says how the attention of each query head spreads: far
   // [layers, query_heads] is the share that falls on keys that are not near. Not with streaming
   // heads; limits().step_tokens is at least 2.

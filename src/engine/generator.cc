@@ -98,6 +98,21 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
   return executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
 }
 
+// Why keys that frequencies of this hash have rotated do not fit others of `rope`.
+std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
+  const bool reaches = rope.product == RopeProduct::kExact;
+  rope.product = reaches ? RopeProduct::kRounded : RopeProduct::kExact;
+  if (hash == rope.Hash()) {
+    return std::string("the cached tokens were computed in a context that ") +
+           (reaches ? "kept within" : "reached beyond") +
+           " the window that the model was trained for, and this one " +
+           (reaches ? "reaches beyond it" : "does not");
+  }
+  return "the cached tokens were computed for a prompt of another length, and this model's RoPE "
+         "frequencies depend on it (rope type " +
+         std::string(RopeTypeName(model_.config().rope.type)) + ")";
+}
+
 Status Generator::ReuseCache(Run* run) {
   const Request& request = *run->request;
   Slot& slot = SlotOf(*run);
@@ -110,10 +125,7 @@ Status Generator::ReuseCache(Run* run) {
       slot.tokens.begin());
   if (slot.sequence.has_value() && common > 0) {
     if (slot.rope_hash != run->rope.Hash()) {
-      run->out.notices.push_back(
-          "the cached tokens were computed for a prompt of another length, and this model's RoPE "
-          "frequencies depend on it (rope type " +
-          std::string(RopeTypeName(model_.config().rope.type)) + "); prefilling again");
+      run->out.notices.push_back(WhyOthers(slot.rope_hash, run->rope) + "; prefilling again");
     } else {
       Result<int64_t> kept = store_.Truncate(*slot.sequence, static_cast<int64_t>(common));
       if (kept.ok()) {
@@ -124,7 +136,7 @@ Status Generator::ReuseCache(Run* run) {
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
         }
-        return OkStatus();
+        return executor_.BringUp(*slot.sequence, run->rope);
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
       run->out.notices.push_back(
@@ -377,10 +389,9 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
                   "the parts of a sequence are scored one behind the other");
   }
   timings_ = Timings{};
-  if (begin == 0) {
-    if (Status s = EmptySlot(0); !s.ok()) return s;
-  }
   const RopeFrequencies rope = RopeOf(static_cast<int64_t>(tokens.size()));
+  const Status ready = begin == 0 ? EmptySlot(0) : executor_.BringUp(*slots_[0].sequence, rope);
+  if (!ready.ok()) return ready;
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();

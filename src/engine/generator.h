@@ -90,6 +90,7 @@ class Generator {
   Status Start(int slot, Run* run);
   // Empties the slot or keeps as much of its cache as fits the prompt.
   Status ReuseCache(Run* run);
+  std::string WhyOthers(uint64_t hash, RopeFrequencies rope) const;
   // The frequencies of a prompt of so many tokens.
   RopeFrequencies RopeOf(int64_t prompt) const;
   Status EmptySlot(int index);

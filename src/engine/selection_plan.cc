@@ -51,11 +51,7 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   if (settings.reach == Settings::Reach::kOn && !rotates) {
     return Unsupported({Option::kReach, " on: this model does not rotate its keys"});
   }
-  if (settings.reach == Settings::Reach::kOn && settings.session.has_value()) {
-    return Unsupported({Option::kReach, " on and ", Option::kSession, " do not go together"});
-  }
-  const bool longer = longest > config.max_position && TakesRows(policy.summary.kind) &&
-                      !settings.session.has_value();
+  const bool longer = longest > config.max_position && TakesRows(policy.summary.kind);
   const bool wanted = longer && inputs.kernels->SelectsInPrompts();
   if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
   const int64_t chunk = ReachingChunk(policy, config, longest);

@@ -1,5 +1,7 @@
 #include "engine/step/turns.h"
 
+#include <numeric>
+
 namespace headway {
 namespace {
 
@@ -45,8 +47,8 @@ int64_t Turns::ClosingRow(int entry) const {
 }
 
 // Keys keep the factor that yarn gives them: these angles have none.
-void Turns::Fill(int entry, std::span<const int32_t> positions, const Angles& angles, int64_t row) {
-  const RopeFrequencies& rope = *batch_[entry].rope;
+void Turns::Fill(const RopeFrequencies& rope, std::span<const int32_t> positions,
+                 const Angles& angles, int64_t row) {
   context_.kernels.RopeAngles(context_.compute, {.positions = positions,
                                                  .inv_freq = rope.inv_freq.data(),
                                                  .rotary_dim = rope.rotary_dim(),
@@ -65,13 +67,13 @@ void Turns::Begin() {
     for (int64_t at = rows.position; at < end; ++at) {
       positions_.push_back(static_cast<int32_t>(context_.limits.selection.distance - at));
     }
-    Fill(entry, positions_, rows_, rows.row);
+    Fill(*rows.rope, positions_, rows_, rows.row);
     positions_.clear();
     const int64_t open = rows.position / slots * slots;
     for (int64_t at = open; at < end / slots * slots; ++at) {
       positions_.push_back(static_cast<int32_t>(at));
     }
-    if (!positions_.empty()) Fill(entry, positions_, slots_, ClosingRow(entry));
+    if (!positions_.empty()) Fill(*rows.rope, positions_, slots_, ClosingRow(entry));
     std::vector<float>& there = on_device_[static_cast<size_t>(entry)];
     if (there == rows.rope->inv_freq) continue;
     there = rows.rope->inv_freq;
@@ -87,6 +89,20 @@ RopeTable Turns::OfRows(int entry) const {
 
 RopeTable Turns::OfClosing(int entry) const {
   return Turn(entry) ? At(slots_, ClosingRow(entry)) : RopeTable{};
+}
+
+kv::SlotAngles Turns::OfSlots(const RopeFrequencies& rope) {
+  const ExecutorLimits& limits = context_.limits;
+  const int64_t rows = limits.step_tokens + limits.entries * limits.page_slots;
+  kv::SlotAngles angles;
+  angles.slots = rows / limits.page_slots * limits.page_slots;
+  angles.of = [this, &rope](int64_t position, int64_t count) {
+    positions_.resize(static_cast<size_t>(count));
+    std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(position));
+    Fill(rope, positions_, slots_, 0);
+    return At(slots_, 0);
+  };
+  return angles;
 }
 
 BlockMove Turns::MoveTo(int entry, int64_t end) const {

@@ -14,6 +14,8 @@
 #include "engine/step/step_context.h"
 #include "kernels/elementwise.h"
 #include "kernels/selection.h"
+#include "kv/step/step_types.h"
+#include "model/rope.h"
 
 namespace headway {
 
@@ -30,6 +32,8 @@ class Turns {
   // Of the step's entries; nothing turns where the context stays within the window.
   RopeTable OfRows(int entry) const;     // a row for each of its tokens
   RopeTable OfClosing(int entry) const;  // one for each slot of the pages that it closes
+  // Between steps, of any slots of a sequence whose keys were rotated by `rope`.
+  kv::SlotAngles OfSlots(const RopeFrequencies& rope);
   // Of blocks that are listed up to the position `end`.
   BlockMove MoveTo(int entry, int64_t end) const;
 
@@ -40,7 +44,8 @@ class Turns {
     float* sin = nullptr;
   };
   bool Turn(int entry) const;
-  void Fill(int entry, std::span<const int32_t> positions, const Angles& angles, int64_t row);
+  void Fill(const RopeFrequencies& rope, std::span<const int32_t> positions, const Angles& angles,
+            int64_t row);
   RopeTable At(const Angles& angles, int64_t row) const;
   // The first row of an entry's closing slots.
   int64_t ClosingRow(int entry) const;

@@ -14,6 +14,7 @@ Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* sla
       mover_(mover),
       slabs_(slabs),
       poison_(poison),
+      promotions_(lanes, mover, slabs),
       gather_pages_(buffers.gather_pages),
       gather_bytes_(buffers.gather_bytes) {
   for (std::byte* data : buffers.staging) staging_.push_back(Staging{data, false, Fence()});
@@ -66,7 +67,10 @@ bool Reader::IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight) {
   Place from = slab.place();
   Fence written = slab.written;
   if (vacancy.has_value()) {
-    Promote(item.slab, *vacancy, slab.pages, flight);
+    const Mover::Copied up = promotions_.Begin(item.slab, *vacancy);
+    flight->data = vacancy->place.data;
+    flight->ready = up.ready;
+    flight->read = up.read;
     if (to_device) return true;
     from = vacancy->place;
     written = flight->ready;
@@ -82,25 +86,6 @@ bool Reader::IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight) {
   flight->ready = copied.ready;
   if (copied.read != nullptr) flight->read = copied.read;
   return true;
-}
-
-void Reader::Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight) {
-  Slab& slab = (*slabs_)[id];
-  const Mover::Copied copied = mover_->Copy(slabs_->PagesOf(slab, 0, pages), slab.place(),
-                                            slab.written, vacancy.place, vacancy.free);
-  slab.used.Join(copied.source);
-  flight->data = vacancy.place.data;
-  flight->ready = copied.ready;
-  if (copied.read == nullptr) {
-    slabs_->Rehome(slab, vacancy.place);
-    slab.written.Join(copied.ready);
-    slab.used = vacancy.free;
-    return;
-  }
-  // Until the read turns out well, the slot on disk is all there is.
-  slab.promoting = true;
-  flight->read = copied.read;
-  promotions_.push_back(Promotion{id, vacancy.place, copied.ready, vacancy.free, copied.read});
 }
 
 void Reader::IssueAhead() {
@@ -186,22 +171,8 @@ Status Reader::End(std::vector<SlabId>* promoted) {
     lanes_->HostWait(flight.ready);
     if (flight.handed_out && first_error.ok()) first_error = flight.read->status;
   }
-  for (Promotion& promotion : promotions_) {
-    Slab& slab = (*slabs_)[promotion.slab];
-    slab.promoting = false;
-    lanes_->HostWait(promotion.ready);
-    if (promotion.read->status.ok()) {
-      slabs_->Rehome(slab, promotion.place);
-      slab.written.Join(promotion.ready);
-      slab.used.Join(promotion.used);
-      promoted->push_back(promotion.slab);
-    } else {
-      Fence used = slab.behind();
-      used.Join(promotion.ready);
-      slabs_->GiveBack(slab, promotion.place, used);
-    }
-  }
-  promotions_.clear();
+  // Errors of slabs that nobody asked for are found again by who does.
+  (void)promotions_.End(promoted).ok();
   EndGathers();
   order_.clear();
   flights_.clear();

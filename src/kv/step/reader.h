@@ -14,6 +14,7 @@
 #include "kv/step/step_types.h"
 #include "kv/tiers/frame_pool.h"
 #include "kv/tiers/mover.h"
+#include "kv/tiers/promotions.h"
 #include "kv/tiers/slabs.h"
 
 namespace headway::kv {
@@ -65,14 +66,6 @@ class Reader {
     int64_t gather_page = 0;  // its first page there
     bool ends_gather = false;
   };
-  // A slab whose pages come up from disk for good, once the read is known to be right.
-  struct Promotion {
-    SlabId slab = kNoSlab;
-    Place place;
-    Fence ready;
-    Fence used;  // when `place` is free again, should it not be
-    std::shared_ptr<DiskRead> read;
-  };
   struct Staging {
     std::byte* data = nullptr;
     bool busy = false;
@@ -88,7 +81,6 @@ class Reader {
   // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
   bool Issue(size_t index);
   bool IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight);
-  void Promote(SlabId id, const Slabs::Vacancy& vacancy, int pages, InFlight* flight);
   void IssueAhead();
   int FreeStaging() const;
   // Of gathers (gather.cc).
@@ -106,6 +98,7 @@ class Reader {
   Mover* const mover_;
   Slabs* const slabs_;
   Poison* const poison_;
+  Promotions promotions_;
   std::vector<Staging> staging_;
   std::vector<GatherBuffer> gather_buffers_;
   const int64_t gather_pages_, gather_bytes_;
@@ -116,7 +109,6 @@ class Reader {
   size_t issued_ = 0;
   size_t ahead_ = 0;  // prefetched, not handed out
   int gathers_ = 0;   // of the order
-  std::vector<Promotion> promotions_;
 };
 
 }  // namespace headway::kv

@@ -34,23 +34,12 @@ void StepReads::Begin(std::vector<int> places) {
 Status StepReads::End() {
   promoted_.clear();
   Status status = reader_->End(&promoted_);
-  for (const SlabId id : promoted_) Summarize((*cache_.slabs)[id]);
+  // Nothing of a step that reads from disk is rotated back (Store::BringUp).
+  for (const SlabId id : promoted_) SummarizeSegment(cache_, {&id, 1}, 0, {});
   for (const SlabId id : held_) (*cache_.slabs)[id].held = false;
   held_.clear();
   places_.clear();
   return status;
-}
-
-void StepReads::Summarize(Slab& slab) {
-  const int first = slab.summarised;
-  if (slab.summary == nullptr || first >= slab.pages || cache_.format.encoded()) return;
-  slab.summarised = slab.pages;
-  const PageRun keys = RunIn(cache_.format, slab.data, first, slab.pages - first);
-  const SummarizeItem item = SummaryOf(cache_.format, slab, keys, first);
-  cache_.lanes.Wait(Lane::kCompute, slab.written);
-  cache_.options.kernels->Summarize(*cache_.compute, cache_.format.page, cache_.format.summary,
-                                    {&item, 1});
-  slab.used.Add(Lane::kCompute, cache_.lanes.Soon(Lane::kCompute));
 }
 
 Result<StepReads::Found> StepReads::FindSlab(const SlabRead& read) const {

@@ -21,7 +21,6 @@ struct Cache;
 struct ReadItem;
 class Reader;
 class Sequences;
-struct Slab;
 
 class StepReads {
  public:
@@ -80,8 +79,6 @@ class StepReads {
     int64_t position = 0;  // of its first key
   };
   Result<Found> FindSlab(const SlabRead& read) const;
-  // The pages that have no summaries: those of a session, once they came up from disk.
-  void Summarize(Slab& slab);
   void Hold(SlabId id);
 
   Cache& cache_;

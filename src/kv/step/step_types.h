@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "base/types.h"
 #include "kernels/kernels.h"
@@ -18,6 +19,14 @@ struct StepEntry {
   // The rotation that summaries are made without, of the slots of the pages that the step closes;
   // with a rotary_dim of 0 they are made of keys as they are.
   RopeTable rotated = {};
+};
+
+// The rotation that summaries are made without, of any slots of a sequence.
+struct SlotAngles {
+  int64_t slots = 0;  // that one table has rows for; whole pages
+  // A row for each of `count` slots from a position on, until it is called again. Not given, or
+  // with a rotary_dim of 0, summaries are made of keys as they are.
+  std::function<RopeTable(int64_t position, int64_t count)> of;
 };
 
 // Pages of one segment of one head group, readable by kernels: of the heads of the group in order.

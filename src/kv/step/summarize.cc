@@ -1,6 +1,27 @@
 #include "kv/step/summarize.h"
 
+#include <algorithm>
+
 namespace headway::kv {
+namespace {
+
+// Those of pages [first, last) of a slab that do not have them, on the compute lane. The table
+// begins with the slots of page `first`.
+void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rotated) {
+  const CacheFormat& format = cache.format;
+  const int from = std::max(first, slab.summarised);
+  last = std::min(last, slab.pages);
+  if (slab.summary == nullptr || from >= last || format.encoded()) return;
+  slab.summarised = last;
+  SummarizeItem item = SummaryOf(format, slab, RunIn(format, slab.data, from, last - from), from);
+  const int64_t skipped = (from - first) * cache.math.slots() * (rotated.rotary_dim / 2);
+  item.rotated = {rotated.cos + skipped, rotated.sin + skipped, rotated.rotary_dim};
+  cache.lanes.Wait(Lane::kCompute, slab.written);
+  cache.options.kernels->Summarize(*cache.compute, format.page, format.summary, {&item, 1});
+  slab.used.Add(Lane::kCompute, cache.lanes.Soon(Lane::kCompute));
+}
+
+}  // namespace
 
 SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
                         int first) {
@@ -19,6 +40,26 @@ SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageR
   item.codes_head_stride = format.summary_head_stride();
   item.scales_head_stride = 2 * format.segment_blocks();
   return item;
+}
+
+void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t position,
+                      const SlotAngles& angles) {
+  // As many pages at a time as there are angles for.
+  const int at_once =
+      angles.of ? static_cast<int>(angles.slots / cache.math.slots()) : cache.format.segment_pages;
+  const auto some_lack = [&](int page) {
+    return std::any_of(slabs.begin(), slabs.end(),
+                       [&](SlabId id) { return (*cache.slabs)[id].pages > page; });
+  };
+  for (int first = 0; some_lack(first); first += at_once) {
+    const int last = std::min(first + at_once, cache.format.segment_pages);
+    RopeTable rotated;
+    if (angles.of) {
+      const int64_t slots = cache.math.slots();
+      rotated = angles.of(position + first * slots, (last - first) * slots);
+    }
+    for (const SlabId id : slabs) SummarizePages(cache, (*cache.slabs)[id], first, last, rotated);
+  }
 }
 
 }  // namespace headway::kv

@@ -2,8 +2,14 @@
 #ifndef HEADWAY_KV_STEP_SUMMARIZE_H_
 #define HEADWAY_KV_STEP_SUMMARIZE_H_
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/selection.h"
 #include "kv/pages/format.h"
+#include "kv/pages/page_table.h"
+#include "kv/step/cache.h"
+#include "kv/step/step_types.h"
 #include "kv/tiers/slabs.h"
 
 namespace headway::kv {
@@ -12,6 +18,11 @@ namespace headway::kv {
 // all heads of its group, of which the first one is page `first` of the slab.
 SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
                         int first);
+
+// Makes the summaries that pages of slabs in memory do not have yet: those of a session, once they
+// came up from disk. The slabs are of one segment, whose first slot has this position.
+void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t position,
+                      const SlotAngles& angles);
 
 }  // namespace headway::kv
 

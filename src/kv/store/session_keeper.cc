@@ -4,8 +4,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
+#include "kv/step/summarize.h"
+#include "kv/tiers/promotions.h"
 
 namespace headway::kv {
 
@@ -136,6 +139,44 @@ Result<SequenceId> SessionKeeper::Restore() {
   }
   restored_ = true;
   return made;
+}
+
+Status SessionKeeper::BringUpSegment(std::span<const SlabId> slabs, int64_t position,
+                                     const SlotAngles& angles) {
+  Promotions promotions(&cache_.lanes, &*cache_.mover, &*cache_.slabs);
+  Status status;
+  for (const SlabId id : slabs) {
+    const Result<Slabs::Vacancy> vacancy = cache_.slabs->VacancyInMemory((*cache_.slabs)[id]);
+    status = vacancy.status();
+    if (!status.ok()) break;
+    promotions.Begin(id, *vacancy);
+  }
+  std::vector<SlabId> up;
+  const Status read = promotions.End(&up);
+  SummarizeSegment(cache_, up, position, angles);
+  return status.ok() ? read : status;
+}
+
+Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles) {
+  const Sequence* sequence = sequences_.Find(id);
+  if (sequence == nullptr) {
+    return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
+  }
+  std::vector<std::vector<SlabId>> segments;
+  for (const PageTable& table : sequence->tables.all()) {
+    segments.resize(std::max(segments.size(), static_cast<size_t>(table.segments())));
+    table.ForEachSlab([&](int, int segment, SlabId slab) {
+      if ((*cache_.slabs)[slab].tier != Tier::kDisk) return;
+      segments[static_cast<size_t>(segment)].push_back(slab);
+    });
+  }
+  // The newest first: the device is for keys that every step reads.
+  Status status;
+  for (size_t i = segments.size(); status.ok() && i-- > 0;) {
+    status = BringUpSegment(segments[i], static_cast<int64_t>(i) * cache_.format.segment_tokens(),
+                            angles);
+  }
+  return status.ok() ? cache_.LaneStatus() : status;
 }
 
 }  // namespace headway::kv

@@ -2,6 +2,7 @@
 #ifndef HEADWAY_KV_STORE_SESSION_KEEPER_H_
 #define HEADWAY_KV_STORE_SESSION_KEEPER_H_
 
+#include <cstdint>
 #include <span>
 
 #include "headway/status.h"
@@ -19,6 +20,7 @@ class SessionKeeper {
   // As Store's functions of these names, between steps.
   Status Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
   Result<SequenceId> Restore();
+  Status BringUp(SequenceId id, const SlotAngles& angles);
 
  private:
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
@@ -26,6 +28,8 @@ class SessionKeeper {
   Status VisitSlabs(const Sequence& sequence, Visit&& visit);
   // Brings a copy of every slab to disk, and waits for it.
   Status WriteSlabs(const Sequence& sequence);
+  // Those of a segment, which lie on disk.
+  Status BringUpSegment(std::span<const SlabId> slabs, int64_t position, const SlotAngles& angles);
 
   Cache& cache_;
   Sequences& sequences_;

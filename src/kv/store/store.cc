@@ -140,6 +140,11 @@ Result<SequenceId> Store::Restore() {
   return impl_->session.Restore();
 }
 
+Status Store::BringUp(SequenceId sequence, const SlotAngles& angles) {
+  Status status = impl_->step.Refuse("slabs cannot be brought up");
+  return status.ok() ? impl_->session.BringUp(sequence, angles) : status;
+}
+
 bool Store::has_session() const { return impl_->cache->disk.holds_session(); }
 
 }  // namespace headway::kv

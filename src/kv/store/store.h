@@ -73,6 +73,10 @@ class Store {
   // The sequence that the session's file holds, its slabs on disk until they are read and there is
   // room above. Empty when the session is new.
   Result<SequenceId> Restore();
+  // Brings the sequence's slabs that lie on disk up into memory for good, and has their summaries
+  // made without the rotation of `angles`. kOutOfBudget where memory does not hold them; after any
+  // error, some may have come up.
+  Status BringUp(SequenceId sequence, const SlotAngles& angles);
   bool has_session() const;
 
   // Waits for all copies, reads and writes under way.

@@ -312,6 +312,51 @@ TEST(Store, RestoresWhatWasSavedAndGoesOn) {
   ASSERT_TRUE(rig.Step(again, 1).ok());
 }
 
+TEST(Store, BringsUpWhatASessionHasOnDisk) {
+  for (const PlacementKind placement :
+       {PlacementKind::kFirstFit, PlacementKind::kHostOnly, PlacementKind::kRecent}) {
+    RigOptions options = WithSlabs(OneColumn(), 2, 6, 100);
+    options.store.placement = placement;
+    options.session = true;
+    Rig rig(options);
+    ASSERT_TRUE(rig.Open().ok());
+    const SequenceId saved = *rig.NewSequence();
+    ASSERT_TRUE(rig.Step(saved, 70).ok());
+    ASSERT_TRUE(rig.Save(saved).ok());
+    ASSERT_TRUE(rig.Open().ok());
+    const SequenceId id = *rig.Restore();
+    ASSERT_TRUE(rig.store().BringUp(id, {}).ok());
+    EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 0);
+    EXPECT_EQ(rig.store().Usage(Tier::kDevice).slabs,
+              placement == PlacementKind::kHostOnly ? 0 : 2);
+    const int64_t read = rig.reads_from(Tier::kDisk);
+    ASSERT_TRUE(rig.Step(id, 2).ok());
+    ASSERT_TRUE(rig.store().BringUp(id, {}).ok());
+    ASSERT_TRUE(rig.Step(id, 1).ok());
+    EXPECT_EQ(rig.reads_from(Tier::kDisk), read);
+    ASSERT_TRUE(rig.Save(id).ok());
+  }
+}
+
+// What has come up stays there, and the sequence can be read as before.
+TEST(Store, SaysSoWhereMemoryDoesNotHoldASession) {
+  for (const bool disk_only : {false, true}) {
+    RigOptions options = SessionRig();
+    if (disk_only) options.store.placement = PlacementKind::kDiskOnly;
+    Rig rig(options);
+    ASSERT_TRUE(rig.Open().ok());
+    const SequenceId saved = *rig.NewSequence();
+    ASSERT_TRUE(rig.Step(saved, 70).ok());
+    ASSERT_TRUE(rig.Save(saved).ok());
+    ASSERT_TRUE(rig.Open().ok());
+    EXPECT_EQ(rig.store().BringUp(7, {}).code(), StatusCode::kNotFound);
+    const SequenceId id = *rig.Restore();
+    EXPECT_EQ(rig.store().BringUp(id, {}).code(), StatusCode::kOutOfBudget);
+    EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, disk_only ? 6 : 2);
+    ASSERT_TRUE(rig.Step(id, 5).ok());
+  }
+}
+
 TEST(Store, ASecondSaveWritesNewPagesOnly) {
   RigOptions options = SessionRig();
   Rig rig(options);

@@ -211,6 +211,14 @@ std::optional<Slabs::Vacancy> Slabs::VacancyAbove(const Slab& slab) {
   return std::move(*vacancy);
 }
 
+Result<Slabs::Vacancy> Slabs::VacancyInMemory(const Slab& slab) {
+  const std::optional<Tier> tier = HomesOf(slab.kind).placement->FastestWithRoom(Rooms(slab.kind));
+  if (tier.has_value() && *tier != Tier::kDisk) return Take(slab.kind, *tier);
+  return Status(StatusCode::kOutOfBudget, "KV store: a session's slabs of " +
+                                              FormatBytes(LayoutOf(slab).slab_bytes) +
+                                              " do not fit into memory");
+}
+
 void Slabs::Rehome(Slab& slab, const Place& place) {
   const Fence used = slab.behind();
   if (slab.tier != Tier::kDisk) {

@@ -101,6 +101,8 @@ class Slabs {
     Fence free;
   };
   std::optional<Vacancy> VacancyAbove(const Slab& slab);
+  // The fastest place in memory for a slab that lies on disk.
+  Result<Vacancy> VacancyInMemory(const Slab& slab);
   // The slab's pages are in `place` (or will be, at slab.written): its home from now on. Whoever
   // calls this says when that may be written to; the old home goes with the old fences.
   void Rehome(Slab& slab, const Place& place);
