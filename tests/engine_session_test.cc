@@ -356,6 +356,36 @@ TEST(EngineSession, LogitsBeyondTheTrainedWindowAreThoseOfARunWithoutAPause) {
   EXPECT_EQ(logits_of(reaching.Make()), uninterrupted);
 }
 
+// As many keys of encoded pages are read as without a pause. Which ones they are may differ: there
+// the keys were summarised before they were rounded.
+TEST(EngineSession, EncodedPagesOfASessionAreChosenFrom) {
+  const TestDir dir;
+  const std::vector<TokenId> prompt = Tokens(900, 160, 5);
+  const auto bytes_read = [&](Context& context) {
+    EXPECT_TRUE(GenerateOne(context, RequestOf(prompt, 1)).ok());
+    context.ResetLanes();
+    EXPECT_TRUE(GenerateOne(context, RequestOf(prompt, 40)).ok());
+    const std::vector<LaneReport> lanes = context.Lanes();
+    return std::find_if(lanes.begin(), lanes.end(),
+                        [](const LaneReport& lane) { return lane.lane == "compute"; })
+        ->bytes;
+  };
+  for (const std::string encoding : {"int8", "fp8", "int4"}) {
+    for (const std::string reach : {"auto", "off"}) {
+      Reaching reaching;
+      reaching.options.kv_encoding = encoding;
+      reaching.options.reach = reach;
+      const Request part = RequestOf({prompt.begin(), prompt.begin() + 700}, 5);
+      ASSERT_TRUE(GenerateOne(reaching.Make(), part).ok());
+      const int64_t uninterrupted = bytes_read(*reaching.context);
+      reaching.options.session = dir.File(encoding + reach);
+      ASSERT_TRUE(GenerateOne(reaching.Make(), part).ok());
+      ASSERT_TRUE(reaching.context->SaveSession().ok());
+      EXPECT_EQ(bytes_read(reaching.Make()), uninterrupted) << encoding << ", reach " << reach;
+    }
+  }
+}
+
 TEST(EngineSession, ADamagedSessionIsRefused) {
   const TestDir dir;
   EngineOptions options;

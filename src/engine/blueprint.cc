@@ -340,13 +340,6 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (!plan.ok()) return plan.status();
   if (inputs.plan == nullptr) {
     if (Status s = CheckReach(*selection, *plan); !s.ok()) return s;
-    if (selection->reaches() && inputs.settings->session.has_value() &&
-        *encoding != Encoding::kNone) {
-      return Unsupported({Option::kReach,
-                          ": pages of a session have no summaries in an encoding; "
-                          "leave out ",
-                          Option::kKvEncoding});
-    }
   }
   if (selection->selects() && !selection->reaches()) {
     request->selection.from = ReadWhole(inputs, *plan);

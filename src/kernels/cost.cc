@@ -152,8 +152,9 @@ WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
   for (const SummarizeItem& item : items) {
     const int64_t numbers = item.heads * item.keys.count * format.head_dim;
     const int64_t blocks = item.heads * item.keys.count / summary.block_slots;
-    cost.bytes += numbers * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                  blocks * summary.bytes(format.head_dim);
+    const Encoding encoding = item.keys.params == nullptr ? Encoding::kNone : format.encoding;
+    cost.bytes +=
+        EncodedBytes(encoding, format.dtype, numbers) + blocks * summary.bytes(format.head_dim);
     // The sum, then a difference, a product and a sum; or two comparisons.
     cost.flops += (summary.kind == SummaryKind::kMoments ? 4 : 2) * numbers;
   }

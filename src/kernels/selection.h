@@ -85,9 +85,9 @@ constexpr bool SelectionFits(const PageFormat& format, const SummaryFormat& summ
          (format.encoding == Encoding::kNone || format.head_dim % 2 == 0);
 }
 
-// Keys of closed pages, whole blocks of `heads` heads in the pages' dtype, whose summaries are to
-// be made; page_run.count is a multiple of block_slots, and the first slot begins a block. V is not
-// read.
+// Keys of pages, whole blocks of `heads` heads, whose summaries are to be made; keys.count is a
+// multiple of block_slots, and the first slot begins a block. V is not read. Keys in an encoding
+// are the numbers that selection_key_math.h says.
 struct SummarizeItem {
   PageRun keys;
   int heads = 1;

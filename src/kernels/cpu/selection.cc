@@ -279,6 +279,19 @@ class Selection {
   std::vector<float> sums_;                       // [all queries]
 };
 
+// `count` slots of a run's head from slot `slot` of the run on, which lie in one page.
+PageSlots SlotsOf(const PageFormat& format, const PageRun& run, int64_t head, int64_t slot,
+                  int count) {
+  const int64_t page = (run.first_slot + slot) / format.page_slots;
+  PageSlots slots = {.page = run.k + head * run.head_stride + page * run.page_stride,
+                     .first = (run.first_slot + slot) % format.page_slots,
+                     .count = count};
+  if (run.params != nullptr) {
+    slots.params = run.params + head * run.params_head_stride + page * run.params_page_stride;
+  }
+  return slots;
+}
+
 }  // namespace
 
 void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const SummaryFormat& summary,
@@ -287,7 +300,6 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
   const SelectionOps& ops = SelectionOpsFor(isa);
   const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const SummarizeItem& item : items) {
-    HEADWAY_CHECK(item.keys.params == nullptr);
     HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&
                   item.keys.count % summary.block_slots == 0);
     const int64_t blocks = item.keys.count / summary.block_slots;
@@ -297,15 +309,13 @@ void Summarize(ThreadPool& pool, Isa isa, const PageFormat& format, const Summar
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / blocks;
         const int64_t block = i % blocks;
-        const int64_t slot = item.keys.first_slot + block * summary.block_slots;
-        const std::byte* keys = item.keys.k + head * item.keys.head_stride +
-                                slot / format.page_slots * item.keys.page_stride +
-                                slot % format.page_slots * row_bytes;
+        const PageSlots slots =
+            SlotsOf(format, item.keys, head, block * summary.block_slots, summary.block_slots);
+        const std::byte* keys = slots.page + slots.first * row_bytes;
         PageFormat read = format;
-        if (item.rotated.rotary_dim > 0) {
+        if (slots.params != nullptr || item.rotated.rotary_dim > 0) {
           turned.resize(static_cast<size_t>(summary.block_slots * format.head_dim));
-          TurnKeysBack(format, keys, summary.block_slots, item.rotated, block * summary.block_slots,
-                       turned.data());
+          TurnKeysBack(format, slots, item.rotated, block * summary.block_slots, turned.data());
           keys = reinterpret_cast<const std::byte*>(turned.data());
           read.dtype = DType::kF32;
         }

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "kernels/cpu/selection_ops.h"
+#include "kernels/page_codec.h"
 
 namespace headway::cpu {
 namespace {
@@ -78,13 +79,20 @@ selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int 
   return selection::MomentFactors(q_scale, square_scale, scale);
 }
 
-void TurnKeysBack(const PageFormat& format, const std::byte* keys, int slots,
-                  const RopeTable& table, int64_t row, float* to) {
-  for (int64_t slot = 0; slot < slots; ++slot, to += format.head_dim) {
-    for (int64_t i = 0; i < format.head_dim; ++i) {
-      to[i] = LoadAsFloat(keys, slot * format.head_dim + i, format.dtype);
+void TurnKeysBack(const PageFormat& format, const PageSlots& slots, const RopeTable& table,
+                  int64_t row, float* to) {
+  for (int64_t i = 0; i < slots.count; ++i, to += format.head_dim) {
+    const int64_t slot = slots.first + i;
+    if (slots.params != nullptr) {
+      std::array<double, kHeadDimMax> exact;
+      DecodeKeyRow(format, slots.page, slots.params, slot, exact.data());
+      std::copy_n(exact.data(), format.head_dim, to);  // rounded here
+    } else {
+      for (int64_t channel = 0; channel < format.head_dim; ++channel) {
+        to[channel] = LoadAsFloat(slots.page, slot * format.head_dim + channel, format.dtype);
+      }
     }
-    Rotate(table, row + slot, Turn::kBack, to);
+    Rotate(table, row + i, Turn::kBack, to);
   }
 }
 

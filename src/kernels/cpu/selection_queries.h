@@ -24,10 +24,16 @@ struct PooledRows {
 selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int head_dim,
                                   float scale, int16_t* codes);
 
-// Keys of `slots` neighbouring slots as f32 [slots, head_dim], turned back by as many rows of the
-// table, from row `row` on.
-void TurnKeysBack(const PageFormat& format, const std::byte* keys, int slots,
-                  const RopeTable& table, int64_t row, float* to);
+// Neighbouring slots of a page.
+struct PageSlots {
+  const std::byte* page = nullptr;
+  const std::byte* params = nullptr;  // of a page in the format's encoding, else null
+  int64_t first = 0;
+  int count = 0;
+};
+// Their keys as f32 [count, head_dim], turned back by as many rows of the table, from row `row` on.
+void TurnKeysBack(const PageFormat& format, const PageSlots& slots, const RopeTable& table,
+                  int64_t row, float* to);
 
 }  // namespace headway::cpu
 

@@ -13,6 +13,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/selection_attend_rows.h"
+#include "kernels/cuda/selection_by_keys.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/selection_key_math.h"
 #include "kernels/selection_math.h"
@@ -25,9 +27,12 @@ constexpr int kSummaryWarps = 4;
 
 struct SummaryWork {
   const std::byte* k;
+  const std::byte* params;  // of pages in an encoding
   RowTurn turn;
   int64_t page_stride;
   int64_t head_stride;
+  int64_t params_page_stride;
+  int64_t params_head_stride;
   std::byte* codes;
   float* scales;
   std::byte* sketch;
@@ -39,14 +44,19 @@ struct SummaryWork {
   int32_t block_slots;
   int32_t page_slots;
   int32_t head_dim;
+  int32_t row_bytes;
 };
 
-__device__ inline float2 Pair(const float* at) { return *reinterpret_cast<const float2*>(at); }
-__device__ inline float2 Pair(const __half* at) {
-  return __half22float2(*reinterpret_cast<const __half2*>(at));
-}
-__device__ inline float2 Pair(const __nv_bfloat16* at) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
+// Two neighbouring numbers of a row that has no encoding.
+template <Rows kRows>
+__device__ inline float2 Pair(const std::byte* at) {
+  if constexpr (kRows == Rows::kBF16) {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
+  } else if constexpr (kRows == Rows::kF16) {
+    return __half22float2(*reinterpret_cast<const __half2*>(at));
+  } else {
+    return *reinterpret_cast<const float2*>(at);
+  }
 }
 
 __device__ uint32_t Larger(uint32_t bits, float2 x) {
@@ -54,29 +64,33 @@ __device__ uint32_t Larger(uint32_t bits, float2 x) {
 }
 
 // The rows of a block's keys.
-template <typename Element>
-struct KeyRows {
-  const Element* keys;
+template <Rows kRows>
+struct BlockRows {
+  const std::byte* keys;
+  const std::byte* params;
   int64_t first_row;  // of the table of angles
 
   // Two neighbouring channels of slot `slot`.
   __device__ float2 Load(const SummaryWork& work, int slot, int channel) const {
-    const Element* const key = keys + int64_t{slot} * work.head_dim;
-    if (work.turn.rotary_dim == 0) return Pair(key + channel);
-    const auto at = [&](int of) { return AsFloat(key[of]); };
+    const std::byte* const row = keys + int64_t{slot} * work.row_bytes;
+    if constexpr (!IsEncoded(kRows)) {
+      if (work.turn.rotary_dim == 0) return Pair<kRows>(row + channel * (BytesOfEight(kRows) / 8));
+    }
+    const KeyRow<kRows> key = {row, params, work.head_dim};
+    const auto at = [&](int of) { return key.At(of); };
     return make_float2(work.turn.At(first_row + slot, channel, at),
                        work.turn.At(first_row + slot, channel + 1, at));
   }
 };
 
-template <typename Element>
-__device__ KeyRows<Element> KeysOf(const SummaryWork& work, int64_t head, int block) {
+template <Rows kRows>
+__device__ BlockRows<kRows> KeysOf(const SummaryWork& work, int64_t head, int block) {
   const int64_t first_row = int64_t{block} * work.block_slots;
   const int64_t slot = work.first_slot + first_row;
-  const std::byte* const page =
-      work.k + head * work.head_stride + slot / work.page_slots * work.page_stride;
-  return {reinterpret_cast<const Element*>(page) + slot % work.page_slots * work.head_dim,
-          first_row};
+  const int64_t page = slot / work.page_slots;
+  return {work.k + head * work.head_stride + page * work.page_stride +
+              slot % work.page_slots * work.row_bytes,
+          work.params + head * work.params_head_stride + page * work.params_page_stride, first_row};
 }
 
 // A channel's sketch, slot by slot.
@@ -121,8 +135,8 @@ __device__ float SumOfProducts(const float2 (&products)[kPairs]) {
 }
 
 // The two keys that stand for a block's, whose mean is in the first row.
-template <typename Element, int kPairs>
-__device__ void TakePair(const SummaryWork& work, const KeyRows<Element>& keys,
+template <Rows kRows, int kPairs>
+__device__ void TakePair(const SummaryWork& work, const BlockRows<kRows>& keys,
                          float2 (&rows)[2][kPairs]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto load = [&](int slot, int pair) {
@@ -156,17 +170,16 @@ __device__ void TakePair(const SummaryWork& work, const KeyRows<Element>& keys,
   }
 }
 
-template <SummaryKind kKind, DType kDType, int kPairs>
+template <SummaryKind kKind, Rows kRows, int kPairs>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
     Summaries(const __grid_constant__ SummaryWork work) {
-  using Element = typename ElementOf<kDType>::Type;
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int block =
       static_cast<int>(blockIdx.x) * kSummaryWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (block >= work.blocks) return;
   const int64_t head = blockIdx.y;
-  const KeyRows<Element> keys = KeysOf<Element>(work, head, block);
+  const BlockRows<kRows> keys = KeysOf<kRows>(work, head, block);
   // Calls function(pair of the lane, its numbers) for all slots in order.
   const auto each = [&](const auto& function) {
 #pragma unroll 4
@@ -259,17 +272,16 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 }
 
 // The sketches of blocks whose codes and scales are there; a lane takes two channels at a time.
-template <DType kDType>
+template <Rows kRows>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
     Sketches(const __grid_constant__ SummaryWork work) {
-  using Element = typename ElementOf<kDType>::Type;
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int block =
       static_cast<int>(blockIdx.x) * kSummaryWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (block >= work.blocks) return;
   const int64_t head = blockIdx.y;
-  const KeyRows<Element> keys = KeysOf<Element>(work, head, block);
+  const BlockRows<kRows> keys = KeysOf<kRows>(work, head, block);
   const std::byte* const codes =
       work.codes + head * work.codes_head_stride + int64_t{block} * 2 * work.head_dim;
   const float2 scales = __ldcg(reinterpret_cast<const float2*>(
@@ -299,12 +311,30 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
   }
 }
 
-template <SummaryKind kKind, DType kDType>
+// Pages in an encoding are summarised where a session comes up: one kernel does for all heads.
+template <SummaryKind kKind, Rows kRows>
 cudaError_t Launch(cudaStream_t stream, const SummaryWork& work, dim3 grid) {
-  const auto kernel = work.head_dim <= 64    ? Summaries<kKind, kDType, 1>
-                      : work.head_dim <= 128 ? Summaries<kKind, kDType, 2>
-                                             : Summaries<kKind, kDType, 4>;
+  auto kernel = Summaries<kKind, kRows, 4>;
+  if constexpr (!IsEncoded(kRows)) {
+    if (work.head_dim <= 128) kernel = Summaries<kKind, kRows, 2>;
+    if (work.head_dim <= 64) kernel = Summaries<kKind, kRows, 1>;
+  }
   return LaunchKernel(kernel, grid, kSummaryWarps * kWarp, 0, stream, work);
+}
+
+template <Rows kRows>
+cudaError_t LaunchRows(cudaStream_t stream, const SummaryFormat& summary, const SummaryWork& work,
+                       dim3 grid) {
+  cudaError_t error = cudaErrorInvalidValue;
+  if (summary.kind == SummaryKind::kMoments) {
+    error = Launch<SummaryKind::kMoments, kRows>(stream, work, grid);
+  } else if (summary.kind == SummaryKind::kBoxes) {
+    error = Launch<SummaryKind::kBoxes, kRows>(stream, work, grid);
+  } else if (summary.kind == SummaryKind::kPairs) {
+    error = Launch<SummaryKind::kPairs, kRows>(stream, work, grid);
+  }
+  if (error != cudaSuccess || !summary.sketched()) return error;
+  return LaunchKernel(Sketches<kRows>, grid, kSummaryWarps * kWarp, 0, stream, work);
 }
 
 }  // namespace
@@ -319,11 +349,16 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
     return cudaErrorInvalidValue;
   }
   if (blocks == 0 || item.heads == 0) return cudaSuccess;
+  PageFormat read = format;
+  if (item.keys.params == nullptr) read.encoding = Encoding::kNone;
   const SummaryWork work = {
       .k = item.keys.k,
+      .params = item.keys.params,
       .turn = RowTurn::Back(item.rotated),
       .page_stride = item.keys.page_stride,
       .head_stride = item.keys.head_stride,
+      .params_page_stride = item.keys.params_page_stride,
+      .params_head_stride = item.keys.params_head_stride,
       .codes = item.codes,
       .scales = item.scales,
       .sketch = item.sketch,
@@ -335,25 +370,25 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
       .block_slots = summary.block_slots,
       .page_slots = format.page_slots,
       .head_dim = format.head_dim,
+      .row_bytes = static_cast<int32_t>(EncodedBytes(read.encoding, read.dtype, read.head_dim)),
   };
   const dim3 grid(static_cast<unsigned>(CeilDiv(blocks, kSummaryWarps)),
                   static_cast<unsigned>(item.heads));
-  const cudaError_t error = WithDType(format.dtype, [&](auto dtype) {
-    switch (summary.kind) {
-      case SummaryKind::kMoments:
-        return Launch<SummaryKind::kMoments, dtype.kValue>(stream, work, grid);
-      case SummaryKind::kBoxes:
-        return Launch<SummaryKind::kBoxes, dtype.kValue>(stream, work, grid);
-      case SummaryKind::kPairs:
-        return Launch<SummaryKind::kPairs, dtype.kValue>(stream, work, grid);
-      default:
-        return cudaErrorInvalidValue;
-    }
-  });
-  if (error != cudaSuccess || !summary.sketched()) return error;
-  return WithDType(format.dtype, [&](auto dtype) {
-    return LaunchKernel(Sketches<dtype.kValue>, grid, kSummaryWarps * kWarp, 0, stream, work);
-  });
+  switch (RowsOf(read)) {
+    case Rows::kBF16:
+      return LaunchRows<Rows::kBF16>(stream, summary, work, grid);
+    case Rows::kF16:
+      return LaunchRows<Rows::kF16>(stream, summary, work, grid);
+    case Rows::kF32:
+      return LaunchRows<Rows::kF32>(stream, summary, work, grid);
+    case Rows::kInt8:
+      return LaunchRows<Rows::kInt8>(stream, summary, work, grid);
+    case Rows::kFp8E4M3:
+      return LaunchRows<Rows::kFp8E4M3>(stream, summary, work, grid);
+    case Rows::kInt4:
+      return LaunchRows<Rows::kInt4>(stream, summary, work, grid);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace headway::cuda

@@ -123,13 +123,14 @@ std::vector<std::vector<float>> KeysOf(const PageFormat& format, int block_slots
   std::vector<std::vector<float>> keys;
   for (int64_t slot = 0; slot < block_slots; ++slot) {
     const int64_t at = item.keys.first_slot + block * block_slots + slot;
-    const std::byte* page =
-        item.keys.k + head * item.keys.head_stride + at / format.page_slots * item.keys.page_stride;
-    keys.emplace_back();
-    for (int64_t i = 0; i < format.head_dim; ++i) {
-      keys.back().push_back(
-          LoadAsFloat(page, at % format.page_slots * format.head_dim + i, format.dtype));
+    const int64_t page = at / format.page_slots;
+    KeyPlace place = {item.keys.k + head * item.keys.head_stride + page * item.keys.page_stride,
+                      nullptr, at % format.page_slots};
+    if (item.keys.params != nullptr) {
+      place.params = item.keys.params + head * item.keys.params_head_stride +
+                     page * item.keys.params_page_stride;
     }
+    keys.push_back(NumbersOf(format, place));
     Rotate(item.rotated, block * block_slots + slot, Turn::kBack, keys.back());
   }
   return keys;
@@ -346,7 +347,6 @@ void Summarize(const PageFormat& format, const SummaryFormat& summary,
                std::span<const SummarizeItem> items) {
   HEADWAY_CHECK(SelectionFits(format, summary, 1) && summary.kept());
   for (const SummarizeItem& item : items) {
-    HEADWAY_CHECK(item.keys.params == nullptr);
     HEADWAY_CHECK(item.keys.first_slot % summary.block_slots == 0 &&
                   item.keys.count % summary.block_slots == 0);
     for (int64_t head = 0; head < item.heads; ++head) {

@@ -10,6 +10,21 @@
 #include "kernels/selection_key_math.h"
 
 namespace headway::ref {
+
+std::vector<float> NumbersOf(const PageFormat& format, const KeyPlace& place) {
+  std::vector<float> row;
+  if (place.params != nullptr) {
+    std::vector<double> exact(static_cast<size_t>(format.head_dim));
+    DecodeKeyRow(format, place.page, place.params, place.slot, exact.data());
+    for (const double value : exact) row.push_back(static_cast<float>(value));
+    return row;
+  }
+  for (int64_t i = 0; i < format.head_dim; ++i) {
+    row.push_back(LoadAsFloat(place.page, place.slot * format.head_dim + i, format.dtype));
+  }
+  return row;
+}
+
 namespace {
 
 namespace math = selection;
@@ -21,22 +36,13 @@ std::vector<float> LoadKey(const KeyScoring& scoring, int64_t head, int64_t key)
   const BlockPlace place = PlaceOf(keys, head, key / scoring.block_slots);
   const int64_t slot = place.block * scoring.block_slots + key % scoring.block_slots;
   const int64_t page = slot / format.page_slots;
-  const int64_t in_page = slot % format.page_slots;
-  const std::byte* k =
-      place.segment->slab + place.head * keys.head_stride + page * keys.page_stride;
-  std::vector<float> row;
+  KeyPlace at = {place.segment->slab + place.head * keys.head_stride + page * keys.page_stride,
+                 nullptr, slot % format.page_slots};
   if (format.encoding != Encoding::kNone) {
-    const std::byte* params = place.segment->slab + keys.params_offset +
-                              place.head * keys.params_head_stride + page * keys.params_page_stride;
-    std::vector<double> exact(static_cast<size_t>(format.head_dim));
-    DecodeKeyRow(format, k, params, in_page, exact.data());
-    for (const double value : exact) row.push_back(static_cast<float>(value));
-    return row;
+    at.params = place.segment->slab + keys.params_offset + place.head * keys.params_head_stride +
+                page * keys.params_page_stride;
   }
-  for (int64_t i = 0; i < format.head_dim; ++i) {
-    row.push_back(LoadAsFloat(k, in_page * format.head_dim + i, format.dtype));
-  }
-  return row;
+  return NumbersOf(format, at);
 }
 
 float LogitOf(const KeyScoring& scoring, int64_t q_head, const std::vector<float>& key) {

@@ -2,12 +2,22 @@
 #ifndef HEADWAY_KERNELS_REF_REF_SELECTION_KEYS_H_
 #define HEADWAY_KERNELS_REF_REF_SELECTION_KEYS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "kernels/selection.h"
 
 namespace headway::ref {
+
+// A key in its page.
+struct KeyPlace {
+  const std::byte* page = nullptr;
+  const std::byte* params = nullptr;  // of a page in the format's encoding, else null
+  int64_t slot = 0;
+};
+// The numbers of the key.
+std::vector<float> NumbersOf(const PageFormat& format, const KeyPlace& place);
 
 // The product of a row of numbers and a key, summed in lanes.
 float Dot(const float* row, const std::vector<float>& key);

@@ -55,6 +55,7 @@ std::string SelectionCase::Name() const {
   for (const ChunkStage& stage : budget.stages) {
     if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
   }
+  if (of_codes) name += " of codes";
   if (bad_numbers) name += " bad numbers";
   return name;
 }
@@ -92,6 +93,7 @@ SelectionCase RandomSelectionCase(Random& random) {
   c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
   c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
   c.bad_numbers = random.Below(4) == 0;
+  c.of_codes = c.format.encoding != Encoding::kNone && random.Below(2) == 0;
   return c;
 }
 

@@ -51,7 +51,7 @@ const std::vector<std::byte>& SelectionProblem::Expected() {
   expected_ = working;
   const SelectionMemory memory = {pages.data(), expected_.data()};
   const std::vector<SegmentPlace> segments = Segments(memory);
-  if (spec.summary.kept()) ref::Summarize(plain_format_, spec.summary, SummarizeItems(memory));
+  if (spec.summary.kept()) ref::Summarize(spec.format, spec.summary, SummarizeItems(memory));
   const SelectItem select = Select(memory, segments, DType::kF32);
   ref::SelectBlocks(spec.format, spec.summary, spec.group, spec.scale, {&select, 1});
   const AttendBlocksItem attend = Attend(memory, segments, DType::kF32);
@@ -232,8 +232,6 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
 std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& kernels,
                                     Stream& stream, SelectionHost& host, BlockCache cache) {
   const SelectionCase& c = problem.spec;
-  PageFormat plain = c.format;
-  plain.encoding = Encoding::kNone;
   const SelectionMemory memory = {host.Put(problem.pages), host.Put(problem.working)};
   std::vector<SegmentPlace> segments = problem.Segments(memory);
   if (cache.lines != nullptr) {
@@ -241,7 +239,7 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
     for (SegmentPlace& segment : segments) segment.version = ++version;
   }
   if (c.summary.kept()) {
-    kernels.Summarize(stream, plain, c.summary, problem.SummarizeItems(memory));
+    kernels.Summarize(stream, c.format, c.summary, problem.SummarizeItems(memory));
   }
   const DType activation = kernels.ActivationDType(c.activation);
   const SelectItem select = problem.Select(memory, segments, activation);

@@ -250,44 +250,39 @@ void SelectionProblem::FillStates(Random& random) {
 }
 
 void SelectionProblem::Encode() {
-  const auto run = [&](const SlabLayout& layout, int64_t slab) {
-    PageRun pages_of;
-    pages_of.k = pages.data() + slab;
-    pages_of.v = pages_of.k + layout.v_offset;
-    pages_of.page_stride = layout.page_stride;
-    pages_of.head_stride = layout.head_stride;
-    pages_of.params = pages_of.k + layout.params_offset;
-    pages_of.params_page_stride = layout.params_page_stride;
-    pages_of.params_head_stride = layout.params_head_stride;
-    return pages_of;
-  };
   for (int64_t head = 0; head < spec.heads; ++head) {
     for (int64_t page = 0; page < spec.pages; ++page) {
       const auto segment = static_cast<size_t>(head / spec.group_heads * group_segments() +
                                                page / spec.segment_pages);
       EncodePagesItem item;
-      item.from = run(plain_, plain_slabs_[segment]);
-      item.from.params = nullptr;
-      item.to = run(closed_, closed_slabs_[segment]);
+      item.from = RunOf(plain_, pages.data() + plain_slabs_[segment], 0, 0);
+      item.to = RunOf(closed_, pages.data() + closed_slabs_[segment], 0, 0);
       EncodePageOf(spec.format, item, head % spec.group_heads, page % spec.segment_pages);
     }
   }
 }
 
-PageRun SelectionProblem::PlainRun(std::byte* memory, int64_t segment, int64_t slot,
-                                   int64_t count) const {
+PageRun SelectionProblem::RunOf(const SlabLayout& layout, std::byte* slab, int64_t slot,
+                                int64_t count) const {
+  const int64_t page = slot / spec.format.page_slots;
   PageRun run;
-  run.k = memory + plain_slabs_[static_cast<size_t>(segment)] +
-          slot / spec.format.page_slots * plain_.page_stride;
-  run.v = run.k + plain_.v_offset;
-  run.page_stride = plain_.page_stride;
-  run.head_stride = plain_.head_stride;
+  run.k = slab + page * layout.page_stride;
+  run.v = run.k + layout.v_offset;
+  run.page_stride = layout.page_stride;
+  run.head_stride = layout.head_stride;
   run.first_slot = slot % spec.format.page_slots;
   run.count = count;
+  if (layout.params_page_stride > 0) {
+    run.params = slab + layout.params_offset + page * layout.params_page_stride;
+    run.params_page_stride = layout.params_page_stride;
+    run.params_head_stride = layout.params_head_stride;
+  }
   return run;
 }
 
 std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemory& memory) const {
+  const SlabLayout& layout = spec.of_codes ? closed_ : plain_;
+  const std::vector<int64_t>& slabs = spec.of_codes ? closed_slabs_ : plain_slabs_;
   std::vector<SummarizeItem> items;
   for (int64_t i = 0; i < std::ssize(summaries_); ++i) {
     const int64_t group = i / group_segments();
@@ -298,18 +293,19 @@ std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemor
       const int64_t block = slot / spec.summary.block_slots;
       std::byte* summary = memory.working + summaries_[static_cast<size_t>(i)];
       const int64_t angles = (i % group_segments() * segment_slots() + slot) * spec.turn_dim / 2;
-      items.push_back({.keys = PlainRun(memory.pages, i, slot, count),
-                       .heads = static_cast<int>(std::min<int64_t>(
-                           spec.group_heads, spec.heads - group * spec.group_heads)),
-                       .rotated = {At<float>(memory.working, slot_cos_) + angles,
-                                   At<float>(memory.working, slot_sin_) + angles, spec.turn_dim},
-                       .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
-                       .scales = At<float>(summary, scales_offset_) + 2 * block,
-                       .sketch = summary + sketch_offset_ +
-                                 block * spec.summary.sketch_bytes(spec.format.head_dim),
-                       .codes_head_stride = codes_head_stride_,
-                       .scales_head_stride = scales_head_stride_,
-                       .sketch_head_stride = sketch_head_stride_});
+      items.push_back(
+          {.keys = RunOf(layout, memory.pages + slabs[static_cast<size_t>(i)], slot, count),
+           .heads = static_cast<int>(
+               std::min<int64_t>(spec.group_heads, spec.heads - group * spec.group_heads)),
+           .rotated = {At<float>(memory.working, slot_cos_) + angles,
+                       At<float>(memory.working, slot_sin_) + angles, spec.turn_dim},
+           .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
+           .scales = At<float>(summary, scales_offset_) + 2 * block,
+           .sketch =
+               summary + sketch_offset_ + block * spec.summary.sketch_bytes(spec.format.head_dim),
+           .codes_head_stride = codes_head_stride_,
+           .scales_head_stride = scales_head_stride_,
+           .sketch_head_stride = sketch_head_stride_});
     }
   }
   return items;

@@ -30,6 +30,7 @@ struct SelectionCase {
   int64_t split = 0;
   float scale = 1.0f;
   float key_size = 1.0f;
+  bool of_codes = false;           // summaries are made of pages in the encoding, which there is
   bool bad_numbers = false;        // NaN and infinity in some keys and queries
   int64_t rows = 1;                // of queries; with more than one, split is 0
   int turn_dim = 0;                // elements of a head that summaries turn back, and queries on
@@ -116,7 +117,8 @@ class SelectionProblem {
   void FillTurns(Random& random);
   void FillStates(Random& random);
   void Encode();
-  PageRun PlainRun(std::byte* memory, int64_t segment, int64_t slot, int64_t count) const;
+  // Of a slab, from slot `slot` of its pages on.
+  PageRun RunOf(const SlabLayout& layout, std::byte* slab, int64_t slot, int64_t count) const;
   int64_t PlainAt(int64_t head, int64_t slot) const;  // of K's row
   BlockedKeys Keys(std::span<const SegmentPlace> segments) const;
   // How large what is added up for each element of a row of K or V can be.

@@ -11,7 +11,7 @@ void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rot
   const CacheFormat& format = cache.format;
   const int from = std::max(first, slab.summarised);
   last = std::min(last, slab.pages);
-  if (slab.summary == nullptr || from >= last || format.encoded()) return;
+  if (slab.summary == nullptr || from >= last) return;
   slab.summarised = last;
   SummarizeItem item = SummaryOf(format, slab, RunIn(format, slab.data, from, last - from), from);
   const int64_t skipped = (from - first) * cache.math.slots() * (rotated.rotary_dim / 2);
