@@ -316,6 +316,42 @@ void ExpectForksAndCutsKeep(Model& model, const HarnessConfig& config) {
   ExpectSameBits(expected, decode(**h, begun), "cut back");
 }
 
+// What was chosen before a sequence was cut back serves no other text, also where that is as long.
+TEST_P(Selection, AChoiceServesNoOtherText) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(24);
+  config.selection.refresh = 1000;
+  constexpr int64_t kLength = 320;
+  const RopeFrequencies rope = RopeOf(*model, kLength);
+  const std::vector<TokenId> first = RandomTokens(300, 96, 18);
+  std::vector<TokenId> second(first.begin(), first.begin() + 144);
+  for (const TokenId token : RandomTokens(158, 96, 19)) second.push_back(token);
+  const auto decode = [&](StepHarness& h, kv::SequenceId sequence, TokenId token) {
+    Result<LogitRows> row = h.Append(sequence, {&token, 1}, rope);
+    EXPECT_TRUE(row.ok()) << row.status().message();
+    return *row;
+  };
+  const auto append = [&](StepHarness& h, kv::SequenceId sequence, std::span<const TokenId> some) {
+    ASSERT_TRUE(h.Append(sequence, some, rope).ok());
+  };
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId whole = *(*h)->NewSequence();
+  append(**h, whole, std::span(second).first(144));
+  append(**h, whole, std::span(second).subspan(144));
+  const LogitRows expected = decode(**h, whole, 5);
+  (*h)->store().Drop(whole);
+  const kv::SequenceId cut = *(*h)->NewSequence();
+  append(**h, cut, std::span(first).first(144));
+  append(**h, cut, std::span(first).subspan(144));
+  decode(**h, cut, 3);
+  decode(**h, cut, 4);  // at 301: the next position is that of the other text's first token
+  ASSERT_EQ(*(*h)->store().Truncate(cut, 144), 144);
+  append(**h, cut, std::span(second).subspan(144));
+  ExpectSameBits(expected, decode(**h, cut, 5), "another text of the same length");
+}
+
 TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   for (const int64_t refresh : {1, 5}) {

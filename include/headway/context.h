@@ -78,8 +78,9 @@ struct Timings {
   double prefill_seconds = 0.0;
   int64_t decode_tokens = 0;  // of all requests, computed by decode steps
   double decode_seconds = 0.0;
-  double host_share = 0.0;         // EngineOptions::host_share as it is now
-  PageCacheReads page_cache = {};  // since the Context was made
+  double host_share = 0.0;  // EngineOptions::host_share as it is now
+  // Since the Context was made. To count them, timings() waits for the GPU.
+  PageCacheReads page_cache = {};
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.
@@ -152,8 +153,9 @@ class Context {
   Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                             const Hooks& hooks);
 
-  // For measuring: fills slot `slot` with `tokens` of random keys and values. The sizes of the keys
-  // differ from one run of 16 tokens to the next, by `spread`, the deviation of their logarithms.
+  // For measuring: fills slot `slot` with `tokens` of random keys and values. With a `spread` above
+  // 0, the sizes of the keys differ from one run of 16 tokens to the next: it is the deviation of
+  // their logarithms.
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread = 0.0);
 
   void Reset();  // empties every slot

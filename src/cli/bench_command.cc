@@ -101,7 +101,8 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
       "with --synthetic-kv: by how much the sizes of keys differ from one run of 16 tokens to "
       "the next (the deviation of their logarithms): then --sparse chooses some again and "
       "again, as of a text; 0: all are alike")
-      ->type_name("X");
+      ->type_name("X")
+      ->needs(app.get_option("--synthetic-kv"));
   AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
           "is computed is then meaningless");

@@ -175,14 +175,15 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
       "which take a sixteenth of a 16-bit cache on the device; with pages only");
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
-            "tokens that one choice is for: those behind the first read the same keys");
+            "tokens that one choice is for, in decode and until a page is full: those behind the "
+            "first read the same keys, which is faster and less exact");
   AddNumber(app, sparse, "--sparse-from", &engine.sparse_from, {0, kMaxCount},
             "read sequences of up to N tokens whole; without it, those of up to 32768 where a GPU "
             "holds all keys, which is faster there");
-  AddSize(
-      app, sparse, "--sparse-cache", &engine.sparse_cache,
-      "GPU memory for copies of chosen keys that lie in host memory, so that they cross the bus "
-      "once; no answer depends on it; without it, what some steps choose; 0: none");
+  AddSize(app, sparse, "--sparse-cache", &engine.sparse_cache,
+          "GPU memory for copies of chosen keys, taken where keys lie in host memory, so that they "
+          "cross the bus once; no answer depends on it; without it, what some steps choose; 0: "
+          "none");
   app.add_flag("--sparse-prefill", engine.sparse_prefill,
                "prompts are read so, too: blocks of their tokens choose keys")
       ->group(sparse);

@@ -92,11 +92,12 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
     if (selection.has_value()) {
       const int64_t read = KeysRead(*selection);
       if (read < length && length >= selection->from) {
-        work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes;
+        const auto refresh = static_cast<double>(selection->refresh);
+        work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes / refresh;
         // A second look reads half of that, and 2 bits a channel of each key, of its candidates.
         const auto candidates = static_cast<double>(selection->candidates);
-        work.bytes +=
-            s * candidates * (SummaryBytes(info) / 2.0 / selection->block + SketchBytes(info));
+        work.bytes += s * candidates *
+                      (SummaryBytes(info) / 2.0 / selection->block + SketchBytes(info)) / refresh;
         keys = s * static_cast<double>(read);
       }
     }

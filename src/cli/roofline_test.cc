@@ -99,6 +99,10 @@ TEST(Roofline, CountsADecodeThatSelects) {
   selection.candidates = 20;
   EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
             work.bytes + 2 * (5 * 56 / 2 + 20 * 2 * 2 * 3 / 4));
+  // One choice for two steps.
+  selection.refresh = 2;
+  EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
+            2 * 360 + 16 * 16 + (203 * 56 / 4 + 2 * (5 * 56 / 2 + 20 * 2 * 2 * 3 / 4)) / 2.0);
   // Few keys are all read.
   const std::vector<int64_t> few = {7};
   EXPECT_EQ(DecodeWork(info, few, 2, selection).bytes,

@@ -124,8 +124,11 @@ Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope) {
   Status status =
       context_.store.BringUp(sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{});
   // What stays on disk is read whole, at its own distance.
-  if (!policy.reaches() && status.code() == StatusCode::kOutOfBudget) return OkStatus();
-  return status;
+  if (status.code() != StatusCode::kOutOfBudget) return status;
+  if (!policy.reaches()) return OkStatus();
+  return status.Within({}, {"; beyond the window that the model was trained for the cache stays in "
+                            "memory: give more ",
+                            Option::kHostMemory});
 }
 
 Status Executor::BeginStep(std::span<const StepInput> inputs) {

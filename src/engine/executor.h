@@ -67,9 +67,9 @@ class Executor {
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
-  // Where keys are chosen, what a session has on disk of a sequence, whose keys `rope` has rotated,
-  // comes up before the first step, so that it can be listed: all of it where the context reaches
-  // beyond the trained window, else as much as memory holds.
+  // Where keys are chosen, what lies on disk of a sequence, whose keys `rope` has rotated, such as
+  // all that a session holds, comes up before the first step, so that it can be listed: all of it
+  // where the context reaches beyond the trained window, else as much as memory holds.
   Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope);
 
   // A step of one token, of which it says how the attention of each query head spreads: far

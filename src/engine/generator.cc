@@ -90,6 +90,9 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
     return Status(StatusCode::kInvalidArgument,
                   "no slot " + std::to_string(slot) + " of " + std::to_string(tokens) + " tokens");
   }
+  if (!(spread >= 0.0 && spread <= 4.0)) {
+    return Status(StatusCode::kInvalidArgument, "synthetic keys have a spread from 0 to 4");
+  }
   if (Status s = EmptySlot(slot); !s.ok()) return s;
   Slot& filled = slots_[static_cast<size_t>(slot)];
   // Token 0 stands for what was never computed: a prompt of zeros continues it.

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "headway/refusal.h"
 #include "headway/types.h"
+#include "kv/tiers/page_cache.h"
 
 namespace headway {
 namespace {
@@ -133,24 +134,38 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
   const kv::SelectionPolicy& policy = basis.selection;
   const std::optional<int64_t>& bytes = inputs.settings->page_cache;
   if (!policy.selects()) return plan::PageCacheRequest{};
-  if (!inputs.backend.own_memory) {
-    if (bytes.value_or(0) == 0) return plan::PageCacheRequest{};
-    return Unsupported({Option::kPageCache,
-                        ": this device reads host memory where it lies; leave "
-                        "it out"});
-  }
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const int block = policy.summary.block_slots;
+  if (!inputs.backend.own_memory || !inputs.kernels->KeepsBlocks(page, shape.group())) {
+    if (bytes.value_or(0) == 0) return plan::PageCacheRequest{};
+    return Unsupported({Option::kPageCache,
+                        inputs.backend.own_memory
+                            ? ": this device keeps no copies for groups of " +
+                                  std::to_string(shape.group()) + " query heads"
+                            : ": this device reads host memory where it lies",
+                        "; leave it out"});
+  }
   int64_t blocks = 0;
   for (const int64_t length : basis.lengths) {
     for (int layer = 0; layer < shape.layers; ++layer) {
+      if (!basis.config.windows.empty() && basis.config.windows[static_cast<size_t>(layer)] > 0) {
+        continue;  // chooses nothing
+      }
       const int64_t keys = policy.InLayer(layer, shape.layers).KeysAt(length);
       blocks += CeilDiv(std::min(keys, length), int64_t{block}) * shape.kv_heads;
     }
   }
-  const int64_t step = blocks * CacheLineBytes(page, block);
-  return plan::PageCacheRequest{bytes.value_or(kSteps * step), step, bytes.has_value()};
+  const int64_t line = CacheLineBytes(page, block);
+  if (bytes.has_value() && *bytes > 0 && kv::PageCacheSets(line, *bytes) == 0) {
+    return Wrong({Option::kPageCache, " of " + FormatBytes(*bytes) +
+                                          " holds nothing; give 0 or at "
+                                          "least " +
+                                          FormatBytes(kv::PageCacheBytes(line, 1))});
+  }
+  const int64_t step = blocks * line;
+  return plan::PageCacheRequest{bytes.value_or(kSteps * step), step, kv::PageCacheBytes(line, 1),
+                                bytes.has_value()};
 }
 
 Status CheckSelection(const LayoutBasis& basis) {

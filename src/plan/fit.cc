@@ -155,7 +155,9 @@ int64_t HostBounce(const PlanRequest& request, int64_t bounce) {
 // lie in host memory.
 int64_t PageCacheIn(const PlanRequest& request, int64_t room) {
   const PageCacheRequest& cache = request.page_cache;
-  return cache.fixed ? cache.bytes : std::clamp<int64_t>(room / 2, 0, cache.bytes);
+  if (cache.fixed) return cache.bytes;
+  const int64_t bytes = std::min(room / 2, cache.bytes);
+  return bytes < cache.least ? 0 : bytes;
 }
 
 Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) {
@@ -187,7 +189,7 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
     }
     fit.page_tables = PageTables(request, beside + on_host_most * bytes.slab);
     limit = KvLimit(request, sizes, fit.weight_layers, fit.page_tables);
-    // Weights do not leave the device so that keys, and no cache, fit.
+    // What was asked for is no reason for weights to make room for all keys instead.
     if (on_host_most > 0 || (streams && request.page_cache.fixed)) {
       fit.page_cache = PageCacheIn(request, limit - fixed);
     }

@@ -89,7 +89,10 @@ struct FixedCut {
 struct PageCacheRequest {
   int64_t bytes = 0;
   int64_t step_bytes = 0;  // for what one step chooses
-  bool fixed = false;      // all of it, or no plan; else at most half of what slabs could have
+  int64_t least = 0;       // fewer hold nothing
+  // All of it where keys lie in host memory, or no plan; else at most half of what slabs could
+  // have.
+  bool fixed = false;
 };
 
 struct PlanRequest {

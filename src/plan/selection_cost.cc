@@ -77,8 +77,9 @@ double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths) 
       const double keys = static_cast<double>(seen) * subject.slab_share;
       const bool chooses = ChoosesIn(subject, layer) && length >= selection.from;
       if (chooses && selection.keys < keys) {
-        bytes += selection.keys * HeadBytes(subject) + selection.sketch_bytes +
-                 keys * (selection.summary_bytes + selection.key_bytes);
+        const double scored =
+            selection.sketch_bytes + keys * (selection.summary_bytes + selection.key_bytes);
+        bytes += selection.keys * HeadBytes(subject) + scored / selection.refresh;
       } else {
         bytes += keys * HeadBytes(subject);
       }

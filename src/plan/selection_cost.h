@@ -22,7 +22,7 @@ double ChoiceLaunchSeconds(const MachineProfile& machine);
 double InPlaceRate(const MachineProfile& machine);
 
 // Of the chosen keys that lie in host memory, the share that a page cache for the keys that `steps`
-// steps choose has already: as measured on a text (docs/BENCHMARKS.md, "Selection").
+// steps choose has already: as measured on a text (docs/decisions/selection.md).
 double FoundShare(double steps);
 
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.

@@ -74,9 +74,9 @@ class SelectionPath : public AttentionPath {
   };
   // What an entry's lists in a layer were made for.
   struct Kept {
-    kv::SequenceId sequence = 0;
-    int64_t made = -1;  // the position of the query that chose
-    int64_t read = -1;  // of the last one that read the lists
+    kv::SequenceId sequence = -1;
+    int64_t made = 0;  // the position of the query that chose
+    int64_t read = 0;  // of the last one that read the lists
     std::vector<kv::BlockSpan> spans;
   };
   std::span<Choice> ChoicesOf(int layer) {
@@ -123,6 +123,13 @@ void SelectionPath::BeginStep() {
   reads_.clear();
   spans_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
+  // A sequence that is read on from a prompt may have been cut back: it may be another text.
+  for (const BatchEntry& entry : parts_.batch.entries()) {
+    if (entry.decode || policy_.refresh == 1) continue;
+    for (Kept& kept : kept_) {
+      if (kept.sequence == entry.sequence) kept = Kept{};
+    }
+  }
 }
 
 // Whether the entry's segments are taken: something of them is left out, or they are moved.

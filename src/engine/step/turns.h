@@ -32,7 +32,7 @@ class Turns {
   // Of the step's entries; nothing turns where the context stays within the window.
   RopeTable OfRows(int entry) const;     // a row for each of its tokens
   RopeTable OfClosing(int entry) const;  // one for each slot of the pages that it closes
-  // Between steps, of any slots of a sequence whose keys were rotated by `rope`.
+  // Between steps, of any slots of a sequence whose keys were rotated by `rope`, which outlives it.
   kv::SlotAngles OfSlots(const RopeFrequencies& rope);
   // Of blocks that are listed up to the position `end`.
   BlockMove MoveTo(int entry, int64_t end) const;

@@ -80,6 +80,9 @@ class CudaKernels final : public Kernels {
                          int group) const override {
     return cuda::SupportsSelection(format, summary, group);
   }
+  bool KeepsBlocks(const PageFormat& format, int group) const override {
+    return cuda::KeepsBlocks(format, group);
+  }
   bool SelectsInPrompts() const override { return true; }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }

@@ -72,12 +72,10 @@ bool CachesBlocks(const SelectionShape& shape, const AttendBlocksItem& item) {
   const BlockedKeys& keys = item.keys;
   const int block_slots = shape.summary.block_slots;
   return item.cache.lines != nullptr && item.cache.sets > 0 &&
-         shape.group <= AttendGroupMax(RowsOf(shape.format), shape.format.head_dim) &&
-         item.split / block_slots <= kPartLinesMax &&
+         KeepsBlocks(shape.format, shape.group) && item.split / block_slots <= kPartLinesMax &&
          keys.segment_blocks * keys.group_heads <= int64_t{1} << block_cache::kNumberBits &&
          BlockBytes(shape.format, block_slots) % 16 == 0 &&
-         (shape.format.encoding == Encoding::kNone ||
-          (ParamsAligned(keys) && shape.format.head_dim % 4 == 0));
+         (shape.format.encoding == Encoding::kNone || ParamsAligned(keys));
 }
 
 cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {

@@ -70,11 +70,6 @@ struct AttendWork {
 // Listed blocks of a part that may go through a cache.
 inline constexpr int kPartLinesMax = 128;
 
-// Query heads that a block of threads attends for, at most.
-constexpr int AttendGroupMax(Rows rows, int head_dim) {
-  return head_dim <= 128 && rows != Rows::kF32 ? 8 : 4;
-}
-
 // On a grid that is the device's size, whatever the lists' lengths are.
 template <Rows kRows>
 cudaError_t LaunchAttend(cudaStream_t stream, const AttendWork& work);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/selection_attend_rows.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/page_codec.h"
 
 namespace headway::cuda {
@@ -445,7 +446,7 @@ template <Rows kRows, int kDim>
 cudaError_t LaunchAttendDim(cudaStream_t stream, const AttendWork& work) {
   if (work.group == 1) return LaunchAttendKernel<kRows, kDim, 1>(stream, work);
   // Registers hold no more.
-  if constexpr (AttendGroupMax(kRows, kDim) == 8) {
+  if constexpr (AttendGroupMax(kRows == Rows::kF32, kDim) == 8) {
     if (work.group > 4) return LaunchAttendKernel<kRows, kDim, 8>(stream, work);
   }
   return LaunchAttendKernel<kRows, kDim, 4>(stream, work);

@@ -25,6 +25,7 @@ struct Eight {
   static constexpr int kWords = BytesOfEight(kRows) / 4;
   uint32_t words[kWords];
 
+  // Of a page, or of a line of a cache that this kernel has written.
   __device__ void Load(const std::byte* at) {
     if constexpr (kWords >= 4) {
 #pragma unroll

@@ -34,7 +34,7 @@ void StepReads::Begin(std::vector<int> places) {
 Status StepReads::End() {
   promoted_.clear();
   Status status = reader_->End(&promoted_);
-  // Nothing of a step that reads from disk is rotated back (Store::BringUp).
+  // Contexts that undo rotations have no slabs on disk (Store::BringUp).
   for (const SlabId id : promoted_) SummarizeSegment(cache_, {&id, 1}, 0, {});
   for (const SlabId id : held_) (*cache_.slabs)[id].held = false;
   held_.clear();

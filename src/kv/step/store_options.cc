@@ -113,7 +113,10 @@ Status CheckStoreOptions(const StoreOptions& options) {
                                                 std::to_string(format.summary.block_slots) +
                                                 " slots");
   }
-  if (options.page_cache_bytes < 0 || (options.page_cache_bytes > 0 && !format.summary.selects())) {
+  if (options.page_cache_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument, "KV store: a page cache of fewer than 0 bytes");
+  }
+  if (options.page_cache_bytes > 0 && !format.summary.selects()) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: a page cache keeps blocks that are chosen, and nothing is");
   }

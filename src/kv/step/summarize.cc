@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace headway::kv {
 namespace {
 
@@ -47,12 +49,16 @@ void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t posit
   // As many pages at a time as there are angles for.
   const int at_once =
       angles.of ? static_cast<int>(angles.slots / cache.math.slots()) : cache.format.segment_pages;
-  const auto some_lack = [&](int page) {
-    return std::any_of(slabs.begin(), slabs.end(),
-                       [&](SlabId id) { return (*cache.slabs)[id].pages > page; });
-  };
-  for (int first = 0; some_lack(first); first += at_once) {
-    const int last = std::min(first + at_once, cache.format.segment_pages);
+  HEADWAY_CHECK(at_once > 0);
+  int first = cache.format.segment_pages, end = 0;  // of the pages that lack theirs
+  for (const SlabId id : slabs) {
+    const Slab& slab = (*cache.slabs)[id];
+    if (slab.summary == nullptr || slab.summarised >= slab.pages) continue;
+    first = std::min(first, slab.summarised);
+    end = std::max(end, slab.pages);
+  }
+  for (; first < end; first += at_once) {
+    const int last = std::min(first + at_once, end);
     RopeTable rotated;
     if (angles.of) {
       const int64_t slots = cache.math.slots();

@@ -1,7 +1,6 @@
 #include "kv/tiers/page_cache.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -12,25 +11,38 @@ namespace {
 
 constexpr int64_t kLine = 256;
 constexpr int64_t kCountBytes = int64_t{BlockCache::kReads} * sizeof(uint64_t);
+static_assert(kCountBytes <= kLine);
+
+int64_t SetBytes(int64_t line_bytes) {
+  return BlockCache::kWays * (line_bytes + int64_t{sizeof(uint64_t)});
+}
 
 }  // namespace
+
+int64_t PageCacheSets(int64_t line_bytes, int64_t bytes) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / BlockCache::kWays;
+  return std::clamp<int64_t>((bytes - 2 * kLine) / SetBytes(line_bytes), 0, kMost);
+}
+
+int64_t PageCacheBytes(int64_t line_bytes, int64_t sets) {
+  return sets * SetBytes(line_bytes) + 2 * kLine;
+}
 
 Result<std::unique_ptr<PageCache>> PageCache::Create(const CacheFormat& format, int64_t bytes,
                                                      Device* device, Budget* budget) {
   const int64_t line = CacheLineBytes(format.page, format.summary.block_slots);
-  const int64_t set = BlockCache::kWays * (line + int64_t{sizeof(uint64_t)});
-  const int64_t sets = std::min<int64_t>((bytes - 2 * kLine) / set,
-                                         std::numeric_limits<int32_t>::max() / BlockCache::kWays);
-  if (sets <= 0) return std::unique_ptr<PageCache>();
-  Result<std::unique_ptr<Buffer>> memory = device->Allocate(
-      *budget, static_cast<size_t>(RoundUp(sets * set, kLine) + kLine), "KV page cache");
+  const int64_t sets = PageCacheSets(line, bytes);
+  if (sets == 0) return std::unique_ptr<PageCache>();
+  Result<std::unique_ptr<Buffer>> memory =
+      device->Allocate(*budget, static_cast<size_t>(PageCacheBytes(line, sets)), "KV page cache");
   if (!memory.ok()) return memory.status();
   std::unique_ptr<PageCache> made(new PageCache(std::move(*memory)));
   BlockCache& view = made->view_;
   view.sets = static_cast<uint32_t>(sets);
   view.entries = reinterpret_cast<uint64_t*>(made->memory_->data());
   view.lines = made->memory_->data() + sets * BlockCache::kWays * int64_t{sizeof(uint64_t)};
-  view.reads = reinterpret_cast<uint64_t*>(made->memory_->data() + RoundUp(sets * set, kLine));
+  view.reads =
+      reinterpret_cast<uint64_t*>(made->memory_->data() + RoundUp(sets * SetBytes(line), kLine));
   return made;
 }
 

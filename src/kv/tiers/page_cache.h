@@ -16,6 +16,10 @@
 
 namespace headway::kv {
 
+// Sets of lines in a cache of so many bytes, and what a cache of so many sets takes.
+int64_t PageCacheSets(int64_t line_bytes, int64_t bytes);
+int64_t PageCacheBytes(int64_t line_bytes, int64_t sets);
+
 class PageCache {
  public:
   // Of at most `bytes`; null where these hold no set of lines. All outlive the cache.

@@ -214,9 +214,10 @@ std::optional<Slabs::Vacancy> Slabs::VacancyAbove(const Slab& slab) {
 Result<Slabs::Vacancy> Slabs::VacancyInMemory(const Slab& slab) {
   const std::optional<Tier> tier = HomesOf(slab.kind).placement->FastestWithRoom(Rooms(slab.kind));
   if (tier.has_value() && *tier != Tier::kDisk) return Take(slab.kind, *tier);
-  return Status(StatusCode::kOutOfBudget, "KV store: a session's slabs of " +
-                                              FormatBytes(LayoutOf(slab).slab_bytes) +
-                                              " do not fit into memory");
+  return Status(StatusCode::kOutOfBudget,
+                "KV store: the device and the host have no room for "
+                "another slab of " +
+                    FormatBytes(LayoutOf(slab).slab_bytes) + " that lies on disk");
 }
 
 void Slabs::Rehome(Slab& slab, const Place& place) {
