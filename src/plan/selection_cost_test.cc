@@ -66,16 +66,19 @@ TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
   EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 1.0), 400e3 / 1e9, 1e-12);
 }
 
+// Of a decode step at a million tokens.
+double BusSeconds(const MachineProfile& machine, const Subject& subject, const Execution& run) {
+  const int64_t length = 1'000'000;
+  const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
+  return time.busy[static_cast<int>(CostLane::kHostToDevice)];
+}
+
 TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
   const Subject subject = Choosing();
   MachineProfile machine = Simple();
   Execution run;
   run.split = {.resident = 0, .stream = 1};
-  const int64_t length = 1'000'000;
-  const auto bus = [&] {
-    const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
-    return time.busy[static_cast<int>(CostLane::kHostToDevice)];
-  };
+  const auto bus = [&] { return BusSeconds(machine, subject, run); };
   EXPECT_NEAR(bus(), 400e3 / 1e10, 1e-12);
   machine.read_in_place = 5e9;
   EXPECT_NEAR(bus(), 400e3 / 5e9, 1e-12);
@@ -90,11 +93,7 @@ TEST(SelectionCost, WhatIsKeptDoesNotCrossTheBus) {
   const MachineProfile machine = Simple();
   Execution run;
   run.split = {.resident = 0, .stream = 1};
-  const int64_t length = 1'000'000;
-  const auto bus = [&] {
-    const StepTime time = PredictDecode(machine, subject, run, {&length, 1});
-    return time.busy[static_cast<int>(CostLane::kHostToDevice)];
-  };
+  const auto bus = [&] { return BusSeconds(machine, subject, run); };
   const double all = bus();
   subject.selection.refresh = 4.0;
   EXPECT_NEAR(bus(), all, 1e-15);  // the same keys, from the bus

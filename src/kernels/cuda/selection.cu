@@ -78,24 +78,6 @@ bool CachesBlocks(const SelectionShape& shape, const AttendBlocksItem& item) {
          (shape.format.encoding == Encoding::kNone || ParamsAligned(keys));
 }
 
-cudaError_t Launch(cudaStream_t stream, const PageFormat& format, const AttendWork& work) {
-  switch (RowsOf(format)) {
-    case Rows::kInt8:
-      return LaunchAttend<Rows::kInt8>(stream, work);
-    case Rows::kFp8E4M3:
-      return LaunchAttend<Rows::kFp8E4M3>(stream, work);
-    case Rows::kInt4:
-      return LaunchAttend<Rows::kInt4>(stream, work);
-    case Rows::kBF16:
-      return LaunchAttend<Rows::kBF16>(stream, work);
-    case Rows::kF16:
-      return LaunchAttend<Rows::kF16>(stream, work);
-    case Rows::kF32:
-      return LaunchAttend<Rows::kF32>(stream, work);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
@@ -355,7 +337,8 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
     error = PlaceSegments(stream, keys, segments);
     if (error != cudaSuccess) return error;
   }
-  return Launch(stream, shape.format, work);
+  return ForRows(RowsOf(shape.format),
+                 [&](auto tag) { return LaunchAttend<decltype(tag)::kRows>(stream, work); });
 }
 
 }  // namespace headway::cuda

@@ -30,6 +30,30 @@ inline Rows RowsOf(const PageFormat& format) {
                                        : Rows::kF32;
 }
 
+// Calls `launch` with a value whose kRows are `rows`, known to the compiler.
+template <Rows kRowsOfTag>
+struct RowsTag {
+  static constexpr Rows kRows = kRowsOfTag;
+};
+template <typename Launch>
+cudaError_t ForRows(Rows rows, const Launch& launch) {
+  switch (rows) {
+    case Rows::kBF16:
+      return launch(RowsTag<Rows::kBF16>{});
+    case Rows::kF16:
+      return launch(RowsTag<Rows::kF16>{});
+    case Rows::kF32:
+      return launch(RowsTag<Rows::kF32>{});
+    case Rows::kInt8:
+      return launch(RowsTag<Rows::kInt8>{});
+    case Rows::kFp8E4M3:
+      return launch(RowsTag<Rows::kFp8E4M3>{});
+    case Rows::kInt4:
+      return launch(RowsTag<Rows::kInt4>{});
+  }
+  return cudaErrorInvalidValue;
+}
+
 struct AttendWork {
   const void* q;
   const int32_t* listed;

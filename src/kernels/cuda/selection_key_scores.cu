@@ -105,22 +105,10 @@ cudaError_t Launch(cudaStream_t stream, Rows rows, int group, const Work& work, 
   const auto launch = [&](auto kernel) {
     return LaunchKernel(kernel, grid, kKeyWarps * kWarp, 0, stream, work);
   };
-  const bool few = group <= 4;
-  switch (rows) {
-    case Rows::kBF16:
-      return launch(few ? Kernel<Rows::kBF16, 4>::kAt : Kernel<Rows::kBF16, 16>::kAt);
-    case Rows::kF16:
-      return launch(few ? Kernel<Rows::kF16, 4>::kAt : Kernel<Rows::kF16, 16>::kAt);
-    case Rows::kF32:
-      return launch(few ? Kernel<Rows::kF32, 4>::kAt : Kernel<Rows::kF32, 16>::kAt);
-    case Rows::kInt8:
-      return launch(few ? Kernel<Rows::kInt8, 4>::kAt : Kernel<Rows::kInt8, 16>::kAt);
-    case Rows::kFp8E4M3:
-      return launch(few ? Kernel<Rows::kFp8E4M3, 4>::kAt : Kernel<Rows::kFp8E4M3, 16>::kAt);
-    case Rows::kInt4:
-      return launch(few ? Kernel<Rows::kInt4, 4>::kAt : Kernel<Rows::kInt4, 16>::kAt);
-  }
-  return cudaErrorInvalidValue;
+  return ForRows(rows, [&](auto tag) {
+    constexpr Rows kRows = decltype(tag)::kRows;
+    return launch(group <= 4 ? Kernel<kRows, 4>::kAt : Kernel<kRows, 16>::kAt);
+  });
 }
 
 template <Rows kRows, int kGroup>

@@ -289,21 +289,7 @@ cudaError_t Launch(cudaStream_t stream, const ListedWork& work) {
 }  // namespace
 
 cudaError_t LaunchListedRows(cudaStream_t stream, Rows rows, const ListedWork& work) {
-  switch (rows) {
-    case Rows::kBF16:
-      return Launch<Rows::kBF16>(stream, work);
-    case Rows::kF16:
-      return Launch<Rows::kF16>(stream, work);
-    case Rows::kF32:
-      return Launch<Rows::kF32>(stream, work);
-    case Rows::kInt8:
-      return Launch<Rows::kInt8>(stream, work);
-    case Rows::kFp8E4M3:
-      return Launch<Rows::kFp8E4M3>(stream, work);
-    case Rows::kInt4:
-      return Launch<Rows::kInt4>(stream, work);
-  }
-  return cudaErrorInvalidValue;
+  return ForRows(rows, [&](auto tag) { return Launch<decltype(tag)::kRows>(stream, work); });
 }
 
 }  // namespace headway::cuda

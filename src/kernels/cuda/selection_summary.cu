@@ -374,21 +374,9 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
   };
   const dim3 grid(static_cast<unsigned>(CeilDiv(blocks, kSummaryWarps)),
                   static_cast<unsigned>(item.heads));
-  switch (RowsOf(read)) {
-    case Rows::kBF16:
-      return LaunchRows<Rows::kBF16>(stream, summary, work, grid);
-    case Rows::kF16:
-      return LaunchRows<Rows::kF16>(stream, summary, work, grid);
-    case Rows::kF32:
-      return LaunchRows<Rows::kF32>(stream, summary, work, grid);
-    case Rows::kInt8:
-      return LaunchRows<Rows::kInt8>(stream, summary, work, grid);
-    case Rows::kFp8E4M3:
-      return LaunchRows<Rows::kFp8E4M3>(stream, summary, work, grid);
-    case Rows::kInt4:
-      return LaunchRows<Rows::kInt4>(stream, summary, work, grid);
-  }
-  return cudaErrorInvalidValue;
+  return ForRows(RowsOf(read), [&](auto tag) {
+    return LaunchRows<decltype(tag)::kRows>(stream, summary, work, grid);
+  });
 }
 
 }  // namespace headway::cuda

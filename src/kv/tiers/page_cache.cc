@@ -48,7 +48,6 @@ Result<std::unique_ptr<PageCache>> PageCache::Create(const CacheFormat& format, 
 
 std::array<int64_t, BlockCache::kReads> PageCache::Reads(Stream& compute) const {
   std::array<int64_t, BlockCache::kReads> reads = {};
-  if (!compute.Synchronize().ok()) return reads;
   compute.Copy(reinterpret_cast<std::byte*>(reads.data()),
                reinterpret_cast<const std::byte*>(view_.reads), kCountBytes);
   return compute.Synchronize().ok() ? reads : std::array<int64_t, BlockCache::kReads>{};
