@@ -8,6 +8,7 @@
 #ifndef HEADWAY_PLAN_COST_H_
 #define HEADWAY_PLAN_COST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -75,6 +76,10 @@ struct Subject {
   // 0: as many as the model's dtype has.
   double closed_bytes = 0.0;
   KeySelection selection = {};  // in layers without a window
+
+  int64_t WindowOf(int layer) const {
+    return window.empty() ? 0 : window[static_cast<size_t>(layer)];
+  }
 };
 
 // Whether a layer's queries choose their keys: those of layers with a window do not.

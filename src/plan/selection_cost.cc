@@ -71,7 +71,7 @@ double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths) 
   const KeySelection& selection = subject.selection;
   double bytes = 0.0;
   for (int layer = 0; layer < subject.shape.layers; ++layer) {
-    const int64_t window = subject.window.empty() ? 0 : subject.window[static_cast<size_t>(layer)];
+    const int64_t window = subject.WindowOf(layer);
     for (int64_t length : lengths) {
       const int64_t seen = window > 0 ? std::min(length, window) : length;
       const double keys = static_cast<double>(seen) * subject.slab_share;

@@ -164,8 +164,7 @@ class Simulation {
     double all = 0.0, longest = 0.0;
   };
   const Keys& KeysOf(int layer) {
-    const int64_t window =
-        subject_.window.empty() ? 0 : subject_.window[static_cast<size_t>(layer)];
+    const int64_t window = subject_.WindowOf(layer);
     const auto [at, unknown] = keys_.try_emplace(window);
     Keys& keys = at->second;
     if (!unknown) return keys;

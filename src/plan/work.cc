@@ -6,7 +6,7 @@
 namespace headway::plan {
 
 bool ChoosesIn(const Subject& subject, int layer) {
-  const bool window = !subject.window.empty() && subject.window[static_cast<size_t>(layer)] > 0;
+  const bool window = subject.WindowOf(layer) > 0;
   return subject.selection.keys > 0.0 && !window;
 }
 
