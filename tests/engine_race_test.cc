@@ -36,9 +36,9 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
-  // Whether its lives can show that each of its waits is needed. Keys that are chosen are read by
-  // steps whose logits are waited for: nothing of the next step can come too early.
-  bool shows_waits = true;
+  // Whether its lives show that each of its waits is needed. Memory that is read in place is taken
+  // by another page so rarely that some waits matter in one life of a hundred.
+  bool shows_all_waits = true;
 };
 std::vector<NamedPlan> Plans() {
   HarnessConfig base;
@@ -73,9 +73,13 @@ std::vector<NamedPlan> Plans() {
   recompute.group_heads = 3;
   recompute.staging_slabs = 1;
   recompute.x_segments = 4;
+  // Host memory is read in place, and what is oldest goes down to it.
   HarnessConfig selection = first_fit;
+  selection.placement = kv::PlacementKind::kRecent;
   selection.page_slots = 8;
   selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
+  selection.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  selection.page_cache_bytes = 64 << 10;
   return {{"selection", selection, false},
           {"first-fit", first_fit},
           {"lru", lru},
@@ -265,6 +269,12 @@ int64_t FirstDifference(Model& model, const HarnessConfig& plan, uint64_t seed,
   return -1;
 }
 
+// Whether a wait came up in no plan that shows all of its waits.
+bool IsRare(const std::set<const NamedPlan*>& where) {
+  return std::none_of(where.begin(), where.end(),
+                      [](const NamedPlan* plan) { return plan->shows_all_waits; });
+}
+
 TEST(EngineRace, EveryWaitLeftOutIsSeen) {
 #ifdef HEADWAY_SANITIZED
   GTEST_SKIP() << "races on purpose";
@@ -278,8 +288,9 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
   // the right moment and another takes its memory.
   for (uint64_t seed = 1; seed == 1 || (seed <= kLives && !unseen.empty()); ++seed) {
     for (const NamedPlan& plan : plans) {
-      if (!plan.shows_waits) continue;
-      const auto wanted = [&](const auto& wait) { return wait.second.contains(&plan); };
+      const auto wanted = [&](const auto& wait) {
+        return wait.second.contains(&plan) && !IsRare(wait.second);
+      };
       if (seed > 1 && std::none_of(unseen.begin(), unseen.end(), wanted)) continue;
       const std::unique_ptr<Model> model = Tiny();
       const std::vector<uint64_t> expected = Undelayed(*model, plan.config, seed, kSteps);
@@ -301,6 +312,7 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
   }
   EXPECT_GE(seen.size(), 10u);
   for (const auto& [key, where] : unseen) {
+    if (IsRare(where)) continue;
     ADD_FAILURE() << std::get<0>(key) << ": " << std::get<1>(key) << " need not wait for "
                   << std::get<2>(key);
   }
