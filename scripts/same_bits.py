@@ -18,8 +18,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = str(ROOT / "models/demo")
 DOCUMENT = str(ROOT / "examples/document.txt")
-# Of results that are not those of a computation: what takes time, what was read of it and from where,
-# and plans, which say what a build takes.
+# Of results that are not those of a computation: what takes time, what was read of it and from
+# where, and plans, which say what a build takes.
 VOLATILE = ("second", "time", "tok_s", "per_s", "peak", "lanes", "busy", "rss", "ms", "predicted",
             "plan", "page_cache")
 

@@ -175,6 +175,34 @@ TEST_P(Selection, NoPageCacheChangesABit) {
   }
 }
 
+// A choice for all steps is brought in the first one, and found in the others.
+TEST_P(Selection, APageCacheServesTheStepsBehindTheFirst) {
+  if (TestDevice() == "cpu") GTEST_SKIP() << "there is no bus";
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(290, 96, 23);
+  const RopeFrequencies rope = RopeOf(*model, 400);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(48);
+  config.selection.refresh = 400;
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 8 << 20;
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId sequence = *(*h)->NewSequence();
+  ASSERT_TRUE((*h)->Append(sequence, tokens, rope).ok());
+  const auto reads = [&] { return (*h)->store().PageCacheReads(); };
+  EXPECT_EQ(reads()[BlockCache::kBrought], 0);  // the prompt is exact
+  constexpr int kSteps = 5;                     // no page closes between them
+  ASSERT_LT(290 % config.page_slots + kSteps, config.page_slots);
+  for (int i = 0; i < kSteps; ++i) {
+    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(1), rope).ok());
+    EXPECT_GT(reads()[BlockCache::kBrought], 0);
+    EXPECT_EQ(reads()[BlockCache::kFound], i * reads()[BlockCache::kBrought]);
+    EXPECT_EQ(reads()[BlockCache::kPassed], 0);
+  }
+}
+
 // Few keys are not exact, or the path does nothing.
 TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
