@@ -115,6 +115,11 @@ struct EngineOptions {
   // well, so that no distance is longer than what is read (InfiniteHiP, appendix D).
   std::string reach = "auto";
 
+  // Exact attention beyond that window, as far as the model bears it: its rotary angles are
+  // stretched as configurations of models may ask for, "linear:F", "dynamic:F" or "yarn:F", by a
+  // factor that the window grows by. Empty: as the model has them.
+  std::string rope_scaling;
+
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
   // shipped for its GPU.

@@ -37,6 +37,7 @@ enum class Option {
   kHeadPattern,
   kSelector,
   kReach,
+  kRopeScaling,
   kPageCache,
   kMachine,
   kSession,

@@ -48,6 +48,8 @@ const char* OptionName(Option option) {
       return "sparse_cache";
     case Option::kReach:
       return "reach";
+    case Option::kRopeScaling:
+      return "rope_scaling";
     case Option::kMachine:
       return "machine";
     case Option::kSession:

@@ -192,6 +192,14 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "lay next to each other, in prompts, too; auto: where the context is longer");
 }
 
+// Beyond the trained window by other angles.
+void AddRopeFlags(CLI::App& app, EngineOptions& engine) {
+  AddText(app, More("Model"), "--rope-scaling", &engine.rope_scaling,
+          "stretch the model's rotary angles for a window that is longer by a factor: linear:F, "
+          "dynamic:F (by the prompt's length) or yarn:F; without it, as the model has them")
+      ->type_name("TYPE:F");
+}
+
 // The cache between runs.
 void AddSessionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string memory = "Memory", more = More(memory);
@@ -238,6 +246,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddShareFlags(app, engine);
   AddStreamingHeadFlags(app, engine);
   AddSelectionFlags(app, engine);
+  AddRopeFlags(app, engine);
   AddSessionFlags(app, engine);
   AddComputeFlags(app, engine);
 }

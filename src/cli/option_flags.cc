@@ -46,6 +46,8 @@ std::string FlagOf(Option option) {
       return "--sparse-cache";
     case Option::kReach:
       return "--reach";
+    case Option::kRopeScaling:
+      return "--rope-scaling";
     case Option::kMachine:
       return "--machine";
     case Option::kSession:

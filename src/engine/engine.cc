@@ -25,6 +25,7 @@
 #include "kernels/backend/backend.h"
 #include "model/locate.h"
 #include "model/model.h"
+#include "model/weights/open_weights.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -33,11 +34,18 @@ namespace headway {
 namespace {
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
-                                         Settings::Weights weights, ThreadPool* pool) {
-  if (weights == Settings::Weights::kFromFiles) return Model::Load(env, folder);
-  Result<ModelConfig> config = ReadRandomConfig(*env, folder);
+                                         const Settings& settings, ThreadPool* pool) {
+  const bool random = settings.weights == Settings::Weights::kRandom;
+  Result<ModelConfig> config =
+      random ? ReadRandomConfig(*env, folder) : ReadModelConfig(*env, folder);
   if (!config.ok()) return config.status();
-  return Model::Random(env, *config, /*seed=*/1, pool);
+  if (settings.rope_scaling.has_value()) {
+    if (Status s = ScaleRope(*settings.rope_scaling, &*config); !s.ok()) return s;
+  }
+  if (random) return Model::Random(env, *config, /*seed=*/1, pool);
+  Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
+  if (!source.ok()) return source.status();
+  return Model::Load(env, *config, std::move(*source));
 }
 
 }  // namespace
@@ -292,8 +300,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
     if (!located.ok()) return located.status();
     folder = *located;
   }
-  Result<std::unique_ptr<Model>> loaded =
-      LoadModel(impl->env, folder, settings.weights, &impl->pool);
+  Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, settings, &impl->pool);
   if (!loaded.ok()) return loaded.status();
   impl->model = std::move(*loaded);
   impl->info = ModelInfoOf(impl->model->config(), impl->model->weight_bytes(), folder, settings);

@@ -50,7 +50,7 @@ Result<Described> DescribeAbsent(Env& env, const std::string& model) {
   return described;
 }
 
-Result<Described> Describe(Env& env, const std::string& model, const Settings& settings) {
+Result<Described> DescribeAsItIs(Env& env, const std::string& model, const Settings& settings) {
   if (settings.weights == Settings::Weights::kRandom) return DescribeConfig(env, model);
   if (IsConfigFile(env, model)) return DescribeAbsent(env, model);
   Result<std::string> located = LocateModel(env, model, ProcessEnvironment());
@@ -71,6 +71,13 @@ Result<Described> Describe(Env& env, const std::string& model, const Settings& s
   described.config.shape.dtype = *dtype;
   described.has_tokenizer = env.Exists(*located + "/tokenizer.json");
   return described;
+}
+
+Result<Described> Describe(Env& env, const std::string& model, const Settings& settings) {
+  Result<Described> described = DescribeAsItIs(env, model, settings);
+  if (!described.ok() || !settings.rope_scaling.has_value()) return described;
+  const Status scaled = ScaleRope(*settings.rope_scaling, &described->config);
+  return scaled.ok() ? std::move(described) : scaled;
 }
 
 // The backend to plan for: that of the options, or a GPU that need not be here.

@@ -258,6 +258,23 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   return OkStatus();
 }
 
+// "yarn:4".
+Result<std::optional<RopeScaling>> ReadRopeScaling(const std::string& text) {
+  if (text.empty()) return std::optional<RopeScaling>();
+  for (const RopeType type : {RopeType::kLinear, RopeType::kDynamic, RopeType::kYarn}) {
+    const std::string name = RopeTypeName(type) + std::string(":");
+    if (!text.starts_with(name)) continue;
+    double factor = 0.0;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data() + name.size(), end, factor);
+    if (read.ec != std::errc() || read.ptr != end || !(factor >= 1.0 && factor <= 1e4)) break;
+    return std::optional<RopeScaling>({type, factor});
+  }
+  return Wrong({Option::kRopeScaling, " " + text +
+                                          ": linear:F, dynamic:F and yarn:F are known, by factors "
+                                          "from 1 to 10000"});
+}
+
 std::string DiskDirectory(const std::string& path) {
   if (!path.empty()) return path;
   const char* directory = std::getenv("TMPDIR");
@@ -313,6 +330,9 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   if (options.freeze_plan) settings.plans = Settings::Plans::kFrozen;
   if (Status s = ReadStreamingHeads(options, &settings); !s.ok()) return s;
   if (Status s = ReadSelection(options, &settings); !s.ok()) return s;
+  Result<std::optional<RopeScaling>> scaling = ReadRopeScaling(options.rope_scaling);
+  if (!scaling.ok()) return scaling.status();
+  settings.rope_scaling = *scaling;
   settings.machine = Unless<std::string>(options.machine, "");
   if (!options.session.empty()) {
     settings.session =

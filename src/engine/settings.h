@@ -15,6 +15,7 @@
 #include "headway/status.h"
 #include "kv/policy/placement.h"
 #include "kv/policy/selection.h"
+#include "model/rope_config.h"
 
 namespace headway {
 
@@ -74,9 +75,10 @@ struct Settings {
   kv::SelectionPolicy selection;
   enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
   Reach reach = Reach::kAuto;
-  std::optional<int64_t> sparse_from;  // absent: as the device is
-  std::optional<int64_t> page_cache;   // bytes; absent: the planner's choice
-  std::optional<std::string> machine;  // name or file of a profile
+  std::optional<RopeScaling> rope_scaling;  // absent: as the model is
+  std::optional<int64_t> sparse_from;       // absent: as the device is
+  std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
+  std::optional<std::string> machine;       // name or file of a profile
   std::optional<SessionSettings> session;
   std::optional<std::string> trace;
   bool time_kernels = false;

@@ -159,6 +159,16 @@ TEST(Settings, WhatIsGivenIsThere) {
   EXPECT_EQ(ReadSettings(options)->DiskLimit(), 7);
 }
 
+TEST(Settings, RotaryAnglesAreStretchedAsTheUserSays) {
+  EngineOptions options;
+  EXPECT_FALSE(ReadSettings(options)->rope_scaling.has_value());
+  options.rope_scaling = "dynamic:2.5";
+  const std::optional<RopeScaling> scaling = ReadSettings(options)->rope_scaling;
+  ASSERT_TRUE(scaling.has_value());
+  EXPECT_EQ(scaling->type, RopeType::kDynamic);
+  EXPECT_EQ(scaling->factor, 2.5);
+}
+
 TEST(Settings, APolicyHasAPlacement) {
   EngineOptions options;
   options.policy = "layerwise";
@@ -204,6 +214,11 @@ TEST(Settings, WhatMakesNoSenseIsRefused) {
   EXPECT_NE(Wrong([](EngineOptions& o) { o.host_share = 1.5; }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.recompute_share = std::nan(""); }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.sparsity = 0.5; }), "");
+  for (const char* scaling : {"yarn", "yarn:", "yarn:0.5", "yarn:nan", "yarn:4x", "llama3:4"}) {
+    EXPECT_NE(Wrong([&](EngineOptions& o) { o.rope_scaling = scaling; }).find("by factors"),
+              std::string::npos)
+        << scaling;
+  }
   const std::string kvpr = Wrong([](EngineOptions& o) {
     o.policy = "kvpr";
     o.host_share = 0.5;

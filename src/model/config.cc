@@ -197,4 +197,18 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
   return ParseModelConfig(*config, generation_text, config_path);
 }
 
+Status ScaleRope(const RopeScaling& scaling, ModelConfig* config) {
+  if (config->rope.type != RopeType::kDefault || config->max_position <= 0) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has rotary angles of type {}; those of type default can be "
+                              "stretched",
+                              config->architecture, RopeTypeName(config->rope.type)));
+  }
+  config->rope.type = scaling.type;
+  config->rope.factor = scaling.factor;
+  config->max_position =
+      static_cast<int64_t>(static_cast<double>(config->max_position) * scaling.factor);
+  return OkStatus();
+}
+
 }  // namespace headway

@@ -67,6 +67,10 @@ Result<ModelConfig> ParseModelConfig(
 // The same from a model folder.
 Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder);
 
+// Stretches rotary angles and the window, as if the configuration said so. kUnsupported where
+// nothing rotates, or angles are stretched already.
+Status ScaleRope(const RopeScaling& scaling, ModelConfig* config);
+
 }  // namespace headway
 
 #endif  // HEADWAY_MODEL_CONFIG_H_

@@ -245,6 +245,22 @@ TEST(ConfigTest, ReadsRopeInBothSpellings) {
   EXPECT_FALSE(rope.attention_factor.has_value());
 }
 
+// What a user asks for is what a configuration may say.
+TEST(ConfigTest, StretchesRopeAsAConfigurationDoes) {
+  for (const RopeType type : {RopeType::kLinear, RopeType::kDynamic, RopeType::kYarn}) {
+    const json scaling = {{"rope_type", RopeTypeName(type)},
+                          {"factor", 4.0},
+                          {"original_max_position_embeddings", 2048}};
+    const ModelConfig expected = Good(With(Llama(), "rope_scaling", scaling));
+    ModelConfig config = Good(Llama());
+    ASSERT_EQ(config.max_position, 2048);
+    ASSERT_TRUE(ScaleRope({type, 4.0}, &config).ok());
+    EXPECT_EQ(config.rope, expected.rope) << RopeTypeName(type);
+    EXPECT_EQ(config.max_position, 8192);
+    EXPECT_EQ(ScaleRope({type, 4.0}, &config).code(), StatusCode::kUnsupported);
+  }
+}
+
 TEST(ConfigTest, RefusesRopeThatItDoesNotKnow) {
   for (const char* type : {"longrope", "mrope", "su", ""}) {
     ExpectError(With(Llama(), "rope_scaling", {{"rope_type", type}}), StatusCode::kUnsupported,

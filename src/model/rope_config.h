@@ -32,6 +32,12 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
+// What a user may ask of a model that was trained with kDefault: the window grows by `factor`.
+struct RopeScaling {
+  RopeType type = RopeType::kYarn;  // or kLinear, kDynamic
+  double factor = 1.0;
+};
+
 // Two spellings are known: `rope_theta` beside `rope_scaling` {type or rope_type, ...}, and since
 // Transformers 5 one `rope_parameters` that holds all. `max_position` is the trained length.
 RopeConfig ReadRope(ConfigReader& config, int64_t max_position);
