@@ -60,6 +60,36 @@ class ListsFixed : public ForwardingKernels {
 
 bool All(int64_t, int64_t) { return true; }
 
+// What attention of prompts to listed blocks was given to keep copies in.
+struct CacheSeen {
+  uint32_t step = 0;
+  bool lines = false;
+  int64_t named = 0;  // segments that a cache may keep blocks of
+  int64_t segments = 0;
+};
+class SeesCaches : public ForwardingKernels {
+ public:
+  SeesCaches(std::unique_ptr<Kernels> inner, std::vector<CacheSeen>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    for (const AttendBlocksItem& item : items) {
+      if (item.split > 0) continue;
+      CacheSeen seen;
+      seen.step = item.cache.step;
+      seen.lines = item.cache.lines != nullptr;
+      for (const SegmentPlace& place : item.keys.segments) seen.named += place.version != 0 ? 1 : 0;
+      seen.segments = std::ssize(item.keys.segments);
+      seen_.push_back(seen);
+    }
+    ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  std::vector<CacheSeen>& seen_;
+};
+
 HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
   HarnessConfig config = HarnessConfig::Default();
   config.selection.summary = {SummaryKind::kMoments, 8};
@@ -122,6 +152,49 @@ TEST_P(SelectedPrefill, WherePagesLieNeverChangesABit) {
                            std::to_string(group_heads));
       }
     }
+  }
+}
+
+// Where there is a bus; elsewhere kernels do not use it.
+TEST_P(SelectedPrefill, NoPageCacheChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 18);
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    for (const int64_t distance : {0, 40}) {
+      HarnessConfig config = Selecting(40, distance);
+      config.encoding = encoding;
+      const LogitRows expected = RunTokens(*model, config, tokens, 20);
+      for (const int64_t bytes : {20 << 10, 200 << 10, 8 << 20}) {
+        HarnessConfig other = config;
+        other.placement = kv::PlacementKind::kHostOnly;
+        other.device_slabs = 0;
+        other.page_cache_bytes = bytes;
+        ExpectSameBits(
+            expected, RunTokens(*model, other, tokens, 20),
+            "distance " + std::to_string(distance) + ", " + std::to_string(bytes) + " bytes");
+      }
+    }
+  }
+}
+
+// What a layer of a chunk reads may take the lines of all others.
+TEST_P(SelectedPrefill, EachLayerOfAChunkMayHaveAllLines) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  std::vector<CacheSeen> all;
+  HarnessConfig config = Selecting(40);
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 1 << 20;
+  config.wrap_kernels = [&all](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<SeesCaches>(std::move(kernels), &all);
+  };
+  RunTokens(*model, config, RandomTokens(330, 96, 19), 0);
+  ASSERT_GT(all.size(), static_cast<size_t>(model->shape().layers));
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(all[i].lines);
+    EXPECT_EQ(all[i].named, all[i].segments);
+    if (i == 0) continue;
+    EXPECT_GT(all[i].step, all[i - 1].step);
   }
 }
 
