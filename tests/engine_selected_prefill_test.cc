@@ -3,6 +3,7 @@
 // computes that never saw the rest.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <list>
 #include <memory>
@@ -175,6 +176,30 @@ TEST_P(SelectedPrefill, NoPageCacheChangesABit) {
       }
     }
   }
+}
+
+// With lines for all of them, a block crosses the bus once, whatever lists have it in whatever
+// chunk.
+TEST_P(SelectedPrefill, APageCacheServesAllListsAndChunks) {
+  if (TestDevice() == "cpu") GTEST_SKIP() << "there is no bus";
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = Selecting(40);
+  config.chunk = 192;
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 8 << 20;
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 800);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId sequence = *(*h)->NewSequence();
+  constexpr int64_t kTokens = 768;
+  const std::vector<TokenId> tokens = RandomTokens(kTokens, 96, 20);
+  ASSERT_TRUE((*h)->Append(sequence, tokens, RopeOf(*model, 800)).ok());
+  const std::array<int64_t, BlockCache::kReads> reads = (*h)->store().PageCacheReads();
+  const ModelShape& shape = model->shape();
+  EXPECT_GT(reads[BlockCache::kBrought], 0);
+  EXPECT_LE(reads[BlockCache::kBrought], kTokens / 8 * shape.kv_heads * shape.layers);
+  EXPECT_GT(reads[BlockCache::kFound], reads[BlockCache::kBrought]);
+  EXPECT_EQ(reads[BlockCache::kPassed], 0);
 }
 
 // What a layer of a chunk reads may take the lines of all others.
