@@ -5,6 +5,10 @@
 //   attend    AttendBlocks, written as states of rows: products of the pages' dtype
 //   moved     the same, with blocks that are rotated as they are attended to
 //   dense     Attend of the same rows to as many neighbouring keys, as exact prefill has it
+// With pages in host memory, as many lists have a block as happens to be:
+//   attend    AttendBlocks without a cache: each list reads its blocks there
+//   brought   the same with lines, all of which are empty, and GB/s of what comes to them
+//   found     the same with lines that have all
 // The last lines are of a whole prompt of 131,072 tokens and all layers, at the mean length.
 //
 //   selection_prefill_bench [DEVICE]            by default cuda
@@ -41,9 +45,11 @@ constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
 constexpr int64_t kListed = kFarKeys + kFirstKeys + kLastKeys;
 constexpr float kScale = 0.08838834764f;  // 1 / sqrt(kHeadDim)
 
+enum class Place { kDevice, kHost };
+
 class Prefix {
  public:
-  Prefix(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding)
+  Prefix(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
       : device_(device),
         kernels_(kernels),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding},
@@ -51,9 +57,9 @@ class Prefix {
         segments_(CeilDiv(tokens, kSegmentPages * kDefaultPageSlots)) {
     compute_ = Unwrap(device.NewStream(Lane::kCompute));
     LayOut();
-    slabs_ = Fill(segments_ * slab_bytes_);
-    summaries_ = Fill(segments_ * summary_bytes_);
-    q_ = Fill(kRows * kQueryHeads * kHeadDim * 4);
+    slabs_ = Fill(segments_ * slab_bytes_, place);
+    summaries_ = Fill(segments_ * summary_bytes_, Place::kDevice);
+    q_ = Fill(kRows * kQueryHeads * kHeadDim * 4, Place::kDevice);
     for (int64_t segment = 0; segment < segments_; ++segment) {
       places_.push_back({slabs_->data() + segment * slab_bytes_,
                          summaries_->data() + segment * summary_bytes_,
@@ -102,6 +108,8 @@ class Prefix {
     item.lse = item.o + kRows * item.o_stride;
     item.lse_stride = kQueryHeads;
     item.scratch = scratch_->data();
+    item.cache = cache_;
+    ++cache_.step;
     kernels_.AttendBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
   }
   // One segment after the other, to as many keys as are listed.
@@ -140,9 +148,8 @@ class Prefix {
 
   // Microseconds, the best of some rounds.
   double Measure(const std::function<void()>& work) {
-    constexpr int kCalls = 4;
     double best = 0.0;
-    for (int round = 0; round < 5; ++round) {
+    for (int round = 0; round < kMeasured / kCalls; ++round) {
       Require(compute_->Synchronize());
       const int64_t start = Env::Default()->NowNanos();
       for (int i = 0; i < kCalls; ++i) work();
@@ -172,8 +179,48 @@ class Prefix {
     std::fflush(stdout);
     return {select, attend, dense};
   }
+  void PrintHost(const char* name) {
+    const auto row = [&](const char* call, double us) {
+      std::printf("%-16s %-7s %9.1f us", name, call, us);
+    };
+    Select();
+    row("attend", Measure([this] { Attend(false); }));
+    std::printf("\n");
+    MakeCache();
+    const double brought = Measure([this] {
+      for (SegmentPlace& place : places_) place.version += static_cast<uint32_t>(segments_) + 1;
+      Attend(false);
+    });
+    uint64_t blocks = 0;
+    compute_->Copy(reinterpret_cast<std::byte*>(&blocks),
+                   reinterpret_cast<const std::byte*>(cache_.reads + BlockCache::kBrought), 8);
+    Require(compute_->Synchronize());
+    const auto bytes = static_cast<double>(blocks) / kMeasured *
+                       static_cast<double>(CacheLineBytes(format_, kSummary.block_slots));
+    row("brought", brought);
+    std::printf(" %8.1f GB/s\n", bytes / brought * 1e-3);
+    row("found", Measure([this] { Attend(false); }));
+    std::printf("\n");
+    std::fflush(stdout);
+  }
 
  private:
+  static constexpr int kCalls = 4;              // that are measured together
+  static constexpr int kMeasured = 5 * kCalls;  // of a call of Measure
+
+  // Of lines for twice all blocks.
+  void MakeCache() {
+    const int64_t entries = RoundUp(2 * kHeads * keys_.blocks, int64_t{BlockCache::kWays});
+    const int64_t lines = entries * CacheLineBytes(format_, kSummary.block_slots);
+    cache_memory_ = Zeros(lines + (entries + BlockCache::kWays) * 8);
+    cache_.lines = cache_memory_->data();
+    cache_.entries = reinterpret_cast<uint64_t*>(cache_.lines + RoundUp(lines, int64_t{128}));
+    cache_.reads = cache_.entries + entries;
+    cache_.sets = static_cast<uint32_t>(entries / BlockCache::kWays);
+    for (SegmentPlace& place : places_) {
+      place.version = static_cast<uint32_t>(&place - places_.data()) + 1;
+    }
+  }
   bool encoded() const { return format_.encoding != Encoding::kNone; }
   int32_t* Counts() const { return reinterpret_cast<int32_t*>(lists_->data()); }
   int32_t* Lists() const { return Counts() + kRows / kSelectRows * kHeads; }
@@ -204,7 +251,7 @@ class Prefix {
     return Unwrap(device_.AllocateHost(memory_, static_cast<size_t>(bytes), "pattern"));
   }
   // Small normal numbers in bf16; as f32 they are numbers, too, and as codes.
-  std::unique_ptr<Buffer> Fill(int64_t bytes) {
+  std::unique_ptr<Buffer> Fill(int64_t bytes, Place place) {
     constexpr int64_t kPattern = int64_t{3} << 20;  // no multiple of what lies in it
     if (pattern_ == nullptr) {
       pattern_ = HostCopy(kPattern * 2);
@@ -213,7 +260,7 @@ class Prefix {
         StoreFloat(pattern_->data(), i, DType::kBF16, 0.02f * random.Normal());
       }
     }
-    auto buffer = Zeros(bytes);
+    auto buffer = place == Place::kDevice ? Zeros(bytes) : HostCopy(bytes);
     for (int64_t at = 0; at < bytes; at += 2 * kPattern) {
       compute_->Copy(buffer->data() + at, pattern_->data(),
                      static_cast<size_t>(std::min(2 * kPattern, bytes - at)));
@@ -242,6 +289,8 @@ class Prefix {
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, states_, scratch_, frequencies_;
+  std::unique_ptr<Buffer> cache_memory_;
+  BlockCache cache_;
   std::vector<SegmentPlace> places_;
 };
 
@@ -266,7 +315,11 @@ int Main(const std::string& device_name) {
       const std::string name =
           std::to_string(tokens / 1024) + "K " + std::string(EncodingName(encoding));
       const std::vector<double> us =
-          Prefix(*device, *kernels, tokens, encoding).Print(name.c_str());
+          Prefix(*device, *kernels, tokens, encoding, Place::kDevice).Print(name.c_str());
+      if (device->kernels_read_host_memory()) {
+        Prefix(*device, *kernels, tokens, encoding, Place::kHost)
+            .PrintHost((name + ", host").c_str());
+      }
       if (tokens != kPrompt / 2) continue;
       constexpr double kCalls = 1e-6 * kLayers * kPrompt / kRows;
       std::printf("a prompt of %lld: select %.2f s, attend %.2f s, dense %.2f s\n",

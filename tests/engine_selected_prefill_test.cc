@@ -3,6 +3,7 @@
 // computes that never saw the rest.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <list>
 #include <memory>
@@ -59,6 +60,36 @@ class ListsFixed : public ForwardingKernels {
 };
 
 bool All(int64_t, int64_t) { return true; }
+
+// What attention of prompts to listed blocks was given to keep copies in.
+struct CacheSeen {
+  uint32_t step = 0;
+  bool lines = false;
+  int64_t named = 0;  // segments that a cache may keep blocks of
+  int64_t segments = 0;
+};
+class SeesCaches : public ForwardingKernels {
+ public:
+  SeesCaches(std::unique_ptr<Kernels> inner, std::vector<CacheSeen>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    for (const AttendBlocksItem& item : items) {
+      if (item.split > 0) continue;
+      CacheSeen seen;
+      seen.step = item.cache.step;
+      seen.lines = item.cache.lines != nullptr;
+      for (const SegmentPlace& place : item.keys.segments) seen.named += place.version != 0 ? 1 : 0;
+      seen.segments = std::ssize(item.keys.segments);
+      seen_.push_back(seen);
+    }
+    ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  std::vector<CacheSeen>& seen_;
+};
 
 HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
   HarnessConfig config = HarnessConfig::Default();
@@ -122,6 +153,73 @@ TEST_P(SelectedPrefill, WherePagesLieNeverChangesABit) {
                            std::to_string(group_heads));
       }
     }
+  }
+}
+
+// Where there is a bus; elsewhere kernels do not use it.
+TEST_P(SelectedPrefill, NoPageCacheChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 18);
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    for (const int64_t distance : {0, 40}) {
+      HarnessConfig config = Selecting(40, distance);
+      config.encoding = encoding;
+      const LogitRows expected = RunTokens(*model, config, tokens, 20);
+      for (const int64_t bytes : {20 << 10, 200 << 10, 8 << 20}) {
+        HarnessConfig other = config;
+        other.placement = kv::PlacementKind::kHostOnly;
+        other.device_slabs = 0;
+        other.page_cache_bytes = bytes;
+        ExpectSameBits(
+            expected, RunTokens(*model, other, tokens, 20),
+            "distance " + std::to_string(distance) + ", " + std::to_string(bytes) + " bytes");
+      }
+    }
+  }
+}
+
+// With lines for all of them, a block crosses the bus once, whatever lists have it in whatever
+// chunk.
+TEST_P(SelectedPrefill, APageCacheServesAllListsAndChunks) {
+  if (TestDevice() == "cpu") GTEST_SKIP() << "there is no bus";
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = Selecting(40);
+  config.chunk = 192;
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 8 << 20;
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 800);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId sequence = *(*h)->NewSequence();
+  constexpr int64_t kTokens = 768;
+  const std::vector<TokenId> tokens = RandomTokens(kTokens, 96, 20);
+  ASSERT_TRUE((*h)->Append(sequence, tokens, RopeOf(*model, 800)).ok());
+  const std::array<int64_t, BlockCache::kReads> reads = (*h)->store().PageCacheReads();
+  const ModelShape& shape = model->shape();
+  EXPECT_GT(reads[BlockCache::kBrought], 0);
+  EXPECT_LE(reads[BlockCache::kBrought], kTokens / 8 * shape.kv_heads * shape.layers);
+  EXPECT_GT(reads[BlockCache::kFound], reads[BlockCache::kBrought]);
+  EXPECT_EQ(reads[BlockCache::kPassed], 0);
+}
+
+// What a layer of a chunk reads may take the lines of all others.
+TEST_P(SelectedPrefill, EachLayerOfAChunkMayHaveAllLines) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  std::vector<CacheSeen> all;
+  HarnessConfig config = Selecting(40);
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 1 << 20;
+  config.wrap_kernels = [&all](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<SeesCaches>(std::move(kernels), &all);
+  };
+  RunTokens(*model, config, RandomTokens(330, 96, 19), 0);
+  ASSERT_GT(all.size(), static_cast<size_t>(model->shape().layers));
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(all[i].lines);
+    EXPECT_EQ(all[i].named, all[i].segments);
+    if (i == 0) continue;
+    EXPECT_GT(all[i].step, all[i - 1].step);
   }
 }
 

@@ -35,6 +35,7 @@ struct BenchFlags {
   int64_t repetitions = 3;
   int64_t warm_up = -1;  // 1 on a device that makes plans for new shapes, else 0
   int64_t steps = 32;
+  int64_t last = 0;  // 0: a chunk
   bool synthetic = false;
   double spread = 0.0;
   bool prefill = true;
@@ -92,10 +93,15 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
         ->default_str(std::to_string(flags->steps));
   }
   AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,
-            flags->prefill ? "fill the cache with random keys and values but for the last chunk, "
-                             "which alone is measured"
+            flags->prefill ? "fill the cache with random keys and values but for the last tokens, "
+                             "which alone are measured"
                            : "fill the cache with random keys and values instead of reading a "
                              "prompt");
+  if (flags->prefill) {
+    AddNumber(app, More(group), "--last", &flags->last, {1, kMaxCount},
+              "with --synthetic-kv: how many tokens are measured; a chunk unless given")
+        ->needs(app.get_option("--synthetic-kv"));
+  }
   AddNumber(
       app, More(group), "--synthetic-spread", &flags->spread, {0.0, 4.0},
       "with --synthetic-kv: by how much the sizes of keys differ from one run of 16 tokens to "
@@ -133,12 +139,13 @@ Workload Reached(const BenchFlags& flags, const Workload& workload) {
 
 Status Cancelled() { return Status(StatusCode::kCancelled, "interrupted"); }
 
-// Tokens of a sequence that a prefill reads: all, or the last chunk behind a synthetic prefix.
+// Tokens of a sequence that a prefill reads: all, or the last ones behind a synthetic prefix.
 int64_t MeasuredTokens(const BenchFlags& flags, const Context& context, size_t sequence,
                        const Measured& measured) {
   if (!flags.prefill) return 0;
   const int64_t length = measured.lengths[sequence];
-  return flags.synthetic ? std::min(length, context.plan().chunk) : length;
+  if (!flags.synthetic) return length;
+  return std::min(length, flags.last > 0 ? flags.last : context.plan().chunk);
 }
 
 // One repetition: fills the contexts and measures the phase that is asked for.

@@ -111,7 +111,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
                                    int64_t{policy.summary.block_slots});
     chosen.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
   }
-  if (placement == kv::PlacementKind::kRecent) {
+  if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly) {
     chosen.sink = static_cast<double>(policy.sink);
     chosen.recent = static_cast<double>(policy.recent);
   }

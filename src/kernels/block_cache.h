@@ -3,9 +3,11 @@
 //
 // All layers, heads and sequences share its lines. A block may have one of the kWays lines of a
 // set, which its name leads to; a new one takes the line that was not read for longest, and if all
-// of them were read in this step it is read where it lies. An entry says what a line keeps: the
-// block's name, and the step that read it last, in one word, so that threads that take lines at the
-// same time agree by comparing and swapping it. Whether a block is kept changes no result.
+// of them were read in this step it is read where it lies. A decode step is one step; of a prompt's
+// each layer is one, since a chunk may choose more than all lines hold. An entry says what a line
+// keeps: the block's name, and the step that read it last, in one word, so that threads that take
+// lines at the same time agree by comparing and swapping it. Whether a block is kept changes no
+// result.
 #ifndef HEADWAY_KERNELS_BLOCK_CACHE_H_
 #define HEADWAY_KERNELS_BLOCK_CACHE_H_
 
@@ -20,8 +22,8 @@ namespace headway {
 
 struct BlockCache {
   static constexpr int kWays = 16;
-  // Kinds of reads of blocks of host memory, as they are counted: of a line, into a line, and where
-  // the block lies.
+  // Kinds of reads of blocks of host memory, as they are counted, list by list: of a line, into a
+  // line, and where the block lies.
   enum Read : uint8_t { kFound, kBrought, kPassed };
   static constexpr int kReads = 3;
 
@@ -29,7 +31,7 @@ struct BlockCache {
   uint64_t* entries = nullptr;  // [sets, kWays], on 128 bytes; 0 before anything is kept
   uint64_t* reads = nullptr;    // [kReads]: added to
   uint32_t sets = 0;
-  uint32_t step = 0;  // another one in each step
+  uint32_t step = 0;
 };
 
 // Bytes of K, and of V, of a block of `block_slots` slots of a closed page.

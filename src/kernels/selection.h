@@ -251,7 +251,7 @@ struct AttendBlocksItem {
   int64_t lse_part_stride = 0;
   bool merge = false;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
-  BlockCache cache = {};         // of one row; implementations without a bus between ignore it
+  BlockCache cache = {};         // implementations without a bus between ignore it
 };
 
 // Pooled queries of a block of rows, of an item's `rows`.

@@ -307,8 +307,9 @@ ScoredCut Fastest(const PlanRequest& request, const std::vector<CacheChoice>& ca
 // once, however many tokens it has.
 ScoredCut WithLargerChunk(const PlanRequest& request, ScoredCut best) {
   const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
-    const Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
-                                       SharesOf(request, fit), request.lengths);
+    Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
+                                 SharesOf(request, fit), request.lengths);
+    run.page_cache_steps = PageCacheSteps(request, fit);
     return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
         .seconds;
   };

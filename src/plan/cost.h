@@ -40,7 +40,7 @@ struct Execution {
   int staging_slabs = 2;
   int64_t gather_tokens = 0;  // that one product recomputes; 0: all of a layer
   CacheSplit split;
-  double page_cache_steps = 0.0;  // whose chosen keys the page cache holds
+  double page_cache_steps = 0.0;  // decode steps whose chosen keys the page cache holds
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
@@ -52,7 +52,7 @@ struct KeySelection {
   double summary_bytes = 0.0;  // of a key
   double sketch_bytes = 0.0;   // that a second look reads of all its candidates; 0: one look
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
-  // device before others do.
+  // device before others do, or none does.
   double sink = 0.0, recent = 0.0;
   double refresh = 1.0;    // decode steps that one choice serves
   double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies

@@ -25,6 +25,21 @@ double InPlaceRate(const MachineProfile& machine);
 // steps choose has already: as measured on a text (docs/decisions/selection.md).
 double FoundShare(double steps);
 
+// Keys of a list that lie in host memory: those that every list has, and those that it chose.
+struct KeysAway {
+  double always = 0.0, chosen = 0.0;
+};
+// Lists of a prompt's chunk.
+struct ChunkLists {
+  double count = 1.0;
+  double layers = 1.0;
+};
+// Those that the lists of a layer bring over the bus, by a page cache for the keys that `steps`
+// decode steps choose, `step_keys` of a layer each. A key crosses it once a chunk, whatever the
+// number of lists that have it, as long as there are lines.
+double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
+                         double steps);
+
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "plan/plan_testing.h"
@@ -101,6 +102,42 @@ TEST(SelectionCost, WhatIsKeptDoesNotCrossTheBus) {
   EXPECT_NEAR(bus(), all * (1.0 - 0.592) / 4.0, 1e-12);
   subject.selection.refresh = 1.0;
   EXPECT_NEAR(bus(), all * (1.0 - 0.592), 1e-12);
+}
+
+// Of a prompt's lists each key crosses the bus once a chunk, and not at all if the chunk before
+// left it behind.
+TEST(SelectionCost, KeysThatListsShareCrossTheBusOnce) {
+  const KeysAway away = {100.0, 1000.0};
+  const ChunkLists lists = {32.0, 8.0};
+  const auto brought = [&](double steps) { return PromptKeysOverBus(away, lists, 1000.0, steps); };
+  EXPECT_EQ(brought(0.0), 32.0 * 1100.0);  // no cache
+  const double keys = 100.0 + 1000.0 * std::pow(32.0, 0.375);
+  EXPECT_NEAR(brought(0.5 * keys / 8000.0), 0.5 * keys + 0.5 * 32.0 * 1100.0, 1e-6);
+  EXPECT_NEAR(brought(keys / 8000.0), keys, 1e-6);
+  EXPECT_NEAR(brought(0.7 * keys / 1000.0), keys, 1e-6);
+  EXPECT_NEAR(brought(1.9 * keys / 1000.0), 0.19 * keys, 1e-6);
+  EXPECT_NEAR(brought(100.0), 0.15 * keys, 1e-6);
+  EXPECT_EQ(PromptKeysOverBus({}, lists, 1000.0, 8.0), 0.0);
+  EXPECT_EQ(PromptKeysOverBus(away, {1.0, 8.0}, 1000.0, 0.0), 1100.0);
+}
+
+TEST(SelectionCost, ASelectingChunkBringsKeysBeforeItAttendsToThem) {
+  Subject subject = Choosing();
+  subject.selection.prompts = KeySelection::Prompts::kSelected;
+  const MachineProfile machine = Simple();
+  const SequenceStep chunk{1'000'000, 128};
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  const auto step = [&] {
+    return PredictStep(machine, subject, run, {&chunk, 1}, LogitsWanted::kNo);
+  };
+  const StepTime alone = step();
+  const auto bus = static_cast<size_t>(CostLane::kHostToDevice);
+  EXPECT_NEAR(alone.busy[bus], 2.0 * 400e3 / 1e10, 1e-12);  // two lists
+  run.page_cache_steps = 100.0;
+  const StepTime cached = step();
+  EXPECT_NEAR(cached.busy[bus], 0.15 * std::pow(2.0, 0.375) * 400e3 / 1e10, 1e-12);
+  EXPECT_LT(cached.attention, alone.attention);
 }
 
 TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {

@@ -301,9 +301,9 @@ class Simulation {
     return chosen < keys ? chosen : 0.0;
   }
 
-  // Of the chosen ones of `keys` keys of all sequences, those that are read over the bus.
-  double ChosenAway(double keys, double chosen) const {
-    if (!machine_.own_memory) return 0.0;
+  // Of the chosen ones of `keys` keys of all sequences, those that lie in host memory.
+  KeysAway ChosenAway(double keys, double chosen) const {
+    if (!machine_.own_memory) return {};
     const auto sequences = static_cast<double>(entries_.size());
     const auto segment = static_cast<double>(run_.segment_tokens);
     const double sink = sequences * subject_.selection.sink;
@@ -319,20 +319,22 @@ class Simulation {
                                std::min(recent - together, std::max(here - sink_slabs, 0.0));
     const double far_here = (here - always_here) / (keys - sink - recent);
     const double always_away = sink + recent - always_here;
-    return always_away + (chosen - sink - recent) * std::max(1.0 - far_here, 0.0);
+    return {always_away, (chosen - sink - recent) * std::max(1.0 - far_here, 0.0)};
   }
 
   // Blocks are scored and listed; what is listed is read in place, from the device and over the bus
   // at once.
   void Select(double keys, double chosen) {
+    if (prefill_) return SelectInPrefill(keys, chosen);
     const double bus = InPlaceRate(machine_);
-    const double far = ChosenAway(keys, chosen) * shape_.kv_heads * HeadBytes(subject_);
-    if (prefill_) return SelectInPrefill(keys, chosen, far / bus);
+    const KeysAway of_chosen = ChosenAway(keys, chosen);
+    const double far = of_chosen.always + of_chosen.chosen;
     const auto sequences = static_cast<double>(entries_.size());
     const KeySelection& selection = subject_.selection;
     // What a step chooses anew is not in the page cache; what it reads again is.
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
-    const double away = far * (1.0 - FoundShare(run_.page_cache_steps)) / kept;
+    const double away = far * shape_.kv_heads * HeadBytes(subject_) *
+                        (1.0 - FoundShare(run_.page_cache_steps)) / kept;
     const double scored = keys * selection.key_bytes * shape_.kv_heads / selection.refresh;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
     Busy(CostLane::kHostToDevice) += (scored_away + away) / bus;
@@ -345,21 +347,29 @@ class Simulation {
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
     }
     // A launch of each sequence for what is listed, and one for the open pages of all.
-    const double here = (chosen - ChosenAway(keys, chosen)) / sequences;
+    const double here = (chosen - far) / sequences;
     const double attending = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
     Device(&time_.attention, std::max(away / bus, sequences * attending));
     Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
                                               sequences * selection.open_keys, 1.0, 1.0));
   }
 
-  // Each list of a prompt's tokens crosses the bus for itself, where it lies in host memory.
-  void SelectInPrefill(double keys, double chosen, double bus_seconds) {
+  // With a page cache what is listed is brought before it is attended to, without one meanwhile.
+  void SelectInPrefill(double keys, double chosen) {
     const double queries = Queries();
-    const double bus = std::ceil(queries / subject_.selection.list_tokens) * bus_seconds;
+    const KeySelection& selection = subject_.selection;
+    const ChunkLists lists = {std::ceil(queries / selection.list_tokens),
+                              static_cast<double>(shape_.layers)};
+    const double always = selection.sink + selection.recent;
+    const double of_step = chosen - static_cast<double>(entries_.size()) * always;
+    const double brought =
+        PromptKeysOverBus(ChosenAway(keys, chosen), lists, of_step, run_.page_cache_steps);
+    const double bus = brought * shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_);
     Busy(CostLane::kHostToDevice) += bus;
     Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, keys, queries));
+    const double attending = ListedAttentionSeconds(machine_, subject_, chosen, queries);
     Device(&time_.attention,
-           std::max(bus, ListedAttentionSeconds(machine_, subject_, chosen, queries)));
+           run_.page_cache_steps > 0.0 ? bus + attending : std::max(bus, attending));
     Device(&time_.attention, MergeSeconds(machine_, shape_, shape_.kv_heads, queries));
   }
 

@@ -158,6 +158,8 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
   attend.lse = states.lse;
   attend.lse_stride = states.lse_stride;
   attend.scratch = select.scratch;
+  store.LetLinesGo();
+  attend.cache = store.block_cache();
   Kernels& kernels = context_.kernels;
   const int group = context_.shape.group();
   const float scale = parts_.board.Params(0).scale;

@@ -66,19 +66,22 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
                        keys.params_head_stride % 4 == 0));
 }
 
-// Whether blocks of host memory go through a cache: pages are copied by 16 bytes, names have room,
-// and one block of threads reads a block for all query heads of a group.
+// Whether decode takes blocks of host memory through a cache: one block of threads reads a block
+// for all query heads of a group.
 bool CachesBlocks(const SelectionShape& shape, const AttendBlocksItem& item) {
-  const BlockedKeys& keys = item.keys;
-  const int block_slots = shape.summary.block_slots;
-  return item.cache.lines != nullptr && item.cache.sets > 0 &&
-         KeepsBlocks(shape.format, shape.group) && item.split / block_slots <= kPartLinesMax &&
-         keys.segment_blocks * keys.group_heads <= int64_t{1} << block_cache::kNumberBits &&
-         BlockBytes(shape.format, block_slots) % 16 == 0 &&
-         (shape.format.encoding == Encoding::kNone || ParamsAligned(keys));
+  return TakesLines(shape, item) && KeepsBlocks(shape.format, shape.group) &&
+         item.split / shape.summary.block_slots <= kPartLinesMax;
 }
 
 }  // namespace
+
+bool TakesLines(const SelectionShape& shape, const AttendBlocksItem& item) {
+  const BlockedKeys& keys = item.keys;
+  return item.cache.lines != nullptr && item.cache.sets > 0 &&
+         keys.segment_blocks * keys.group_heads <= int64_t{1} << block_cache::kNumberBits &&
+         BlockBytes(shape.format, shape.summary.block_slots) % 16 == 0 &&
+         (shape.format.encoding == Encoding::kNone || ParamsAligned(keys));
+}
 
 bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
   return std::all_of(keys.segments.begin(), keys.segments.end(),

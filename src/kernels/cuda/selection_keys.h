@@ -110,10 +110,11 @@ using PlaceMember = const std::byte* SegmentPlace::*;
 cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
                       const std::byte** places, BlockTable& table);
 
-// Where a segment of a head group lies, and the position of its first key.
+// SegmentPlace as kernels have it, but for summaries.
 struct PlacedSegment {
   const std::byte* slab;
-  int64_t position;
+  int32_t position;  // of its first key
+  uint32_t version;
 };
 // Brings the segments of `keys` into a table in device memory.
 cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSegment* to);
@@ -130,6 +131,10 @@ inline bool ParamsAligned(const BlockedKeys& keys) {
   return keys.params_offset % 16 == 0 && keys.params_page_stride % 16 == 0 &&
          keys.params_head_stride % 16 == 0;
 }
+
+// Whether an item has lines that listed blocks may be copied to: pages are copied by 16 bytes, and
+// names have room.
+bool TakesLines(const SelectionShape& shape, const AttendBlocksItem& item);
 
 // Whether codes of summaries lie on `bytes`, and scales on 8.
 bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes);

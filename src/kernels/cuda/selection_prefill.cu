@@ -88,7 +88,8 @@ cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSe
     work.to = to + at;
     work.count = static_cast<int32_t>(count);
     for (size_t i = 0; i < count; ++i) {
-      work.segments[i] = {keys.segments[at + i].slab, keys.segments[at + i].position};
+      const SegmentPlace& place = keys.segments[at + i];
+      work.segments[i] = {place.slab, static_cast<int32_t>(place.position), place.version};
     }
     const cudaError_t error = LaunchKernel(WriteSegments, 1, kSegmentsPerLaunch, 0, stream, work);
     if (error != cudaSuccess) return error;
@@ -142,6 +143,17 @@ cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
   work.end = move.end;
   if (const cudaError_t error = PlaceSegments(stream, keys, segments); error != cudaSuccess) {
     return error;
+  }
+  if (TakesLines(shape, item)) {
+    work.cache = item.cache;
+    work.blocks = keys.blocks;
+    work.block_bytes = BlockBytes(format, work.block_slots);
+    work.line_bytes = CacheLineBytes(format, work.block_slots);
+    // Behind the segments, where a choice has scores of at least as many bytes.
+    work.line_of = reinterpret_cast<int32_t*>(
+        item.scratch + RoundUp(std::ssize(keys.segments) * int64_t{sizeof(SegmentPlace)}, 256));
+    const cudaError_t error = BringListed(stream, RowsOf(format), work);
+    if (error != cudaSuccess) return error;
   }
   if (!TakesTiles(shape, work)) return LaunchListedRows(stream, RowsOf(format), work);
   return shape.activation == DType::kBF16 ? LaunchTiles<DType::kBF16>(stream, format, work)

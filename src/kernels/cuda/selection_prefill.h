@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_attend_parts.h"
 #include "kernels/cuda/selection_attend_rows.h"
 
 namespace headway::cuda {
@@ -38,6 +39,12 @@ struct ListedWork : TileRows {
   const float* inv_freq;  // null: blocks stay where they are
   int32_t rotary_dim;
   int64_t end;
+  // Where listed blocks of host memory have copies: BringListed writes which line each has.
+  BlockCache cache;
+  int32_t* line_of;  // [heads, blocks], of listed blocks; negative: none. Null: no cache
+  int64_t blocks;    // of a head
+  int64_t line_bytes;
+  int64_t block_bytes;  // of K, and of V
 };
 
 // 8 neighbouring slots of a listed block; null K: there are none.
@@ -46,6 +53,9 @@ struct ListedStrip {
   const std::byte* params;  // of the page
   int32_t slot;             // of its page
   int32_t shift;            // the positions by which the block is rotated on
+  int32_t v_lines;          // 16 bytes from K to V
+
+  __device__ const std::byte* V() const { return k + int64_t{v_lines} * 16; }
 };
 
 // What a block of rows lists for a head.
@@ -60,32 +70,60 @@ struct RowList {
   __device__ int Strips(const ListedWork& work) const { return count * (work.block_slots / 8); }
 };
 
-// Strip `index` of a list.
+// A block of a head: where it lies, its segment, and its number in that.
+struct ListedBlock {
+  BlockAt at;
+  PlacedSegment segment;
+  int32_t number;
+};
 template <Rows kRows>
-__device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& list, int head,
-                                       int index) {
-  const int of_block = work.block_slots / 8;
-  const int at = index / of_block;
-  if (at >= list.count) return {nullptr, nullptr, 0, 0};
-  const int listed = __ldcg(list.blocks + at);
+__device__ ListedBlock FindListedBlock(const ListedWork& work, int head, int listed) {
   const int segment = listed / work.segment_blocks;
   const int block = listed - segment * work.segment_blocks;
   const PlacedSegment place =
       work.segments[head / work.group_heads * work.group_segments + segment];
   const int of_page = work.page_slots / work.block_slots;
   const int page = block / of_page;
-  const int slot = (block - page * of_page) * work.block_slots + (index - at * of_block) * 8;
+  const int slot = (block - page * of_page) * work.block_slots;
   const int in_group = head % work.group_heads;
   const std::byte* k = place.slab + page * work.page_stride + in_group * work.head_stride +
                        int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
   const std::byte* params = place.slab + work.params_offset + page * work.params_page_stride +
                             in_group * work.params_head_stride;
-  const int32_t shift =
-      work.inv_freq == nullptr
-          ? 0
-          : MoveShift(work.end, list.count - at, place.position, block, work.block_slots);
-  return {k, params, slot, shift};
+  return {{k, params, slot}, place, block};
 }
+
+// Strip `index` of a list.
+template <Rows kRows>
+__device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& list, int head,
+                                       int index) {
+  const int of_block = work.block_slots / 8;
+  const int at = index / of_block;
+  if (at >= list.count) return {nullptr, nullptr, 0, 0, 0};
+  const int listed = __ldcg(list.blocks + at);
+  const ListedBlock block = FindListedBlock<kRows>(work, head, listed);
+  const int slot = (index - at * of_block) * 8;
+  const int64_t in_block = int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
+  ListedStrip strip = {block.at.k + in_block, block.at.params, block.at.slot + slot, 0,
+                       static_cast<int32_t>(work.v_offset / 16)};
+  if (work.inv_freq != nullptr) {
+    strip.shift = MoveShift(work.end, list.count - at, block.segment.position, block.number,
+                            work.block_slots);
+  }
+  const int line =
+      work.line_of == nullptr ? -1 : __ldcg(work.line_of + head * work.blocks + listed);
+  if (line >= 0) {
+    const std::byte* copy = work.cache.lines + line * work.line_bytes;
+    strip.k = copy + in_block;
+    strip.params = copy + 2 * work.block_bytes;
+    strip.v_lines = static_cast<int32_t>(work.block_bytes / 16);
+  }
+  return strip;
+}
+
+// Brings what the lists have of host memory to lines, each block once, and says in line_of where it
+// is. Behind it lines are only read until another call.
+cudaError_t BringListed(cudaStream_t stream, Rows rows, const ListedWork& work);
 
 // On tensor cores, in so much shared memory: queries and pages of one dtype of 16 bits, kType, or
 // encoded pages.

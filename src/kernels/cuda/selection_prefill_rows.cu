@@ -85,11 +85,11 @@ __device__ void LoadQueries(const ListedWork& work, int head, int first_row, int
 template <Rows kRows>
 __device__ void LoadEight(const ListedWork& work, const ListedStrip& strip, int slot, int channel,
                           float (&k)[8], float (&v)[8]) {
-  const std::byte* row = strip.k + (slot * work.head_dim + channel) / 8 * BytesOfEight(kRows);
+  const int at = (slot * work.head_dim + channel) / 8 * BytesOfEight(kRows);
   Eight<kRows> eight;
-  eight.Load(row);
+  eight.Load(strip.k + at);
   eight.Widen(k);
-  eight.Load(row + work.v_offset);
+  eight.Load(strip.V() + at);
   eight.Widen(v);
   if constexpr (IsEncoded(kRows)) {
     KeyParams params;

@@ -63,19 +63,21 @@ __device__ void FindStrips(const ListedWork& work, const RowList& list, int head
       FindListedStrip<kRows>(work, list, head, batch * kFoundStrips + thread);
 }
 
-// Starts the way of a tile's rows of K, or of V at v_offset, into shared memory; zeros stand for
-// strips that are not there and for elements from head_dim on.
-template <Rows kRows, int kD>
+// Starts the way of a tile's rows of K or V into shared memory; zeros stand for strips that are not
+// there and for elements from head_dim on.
+enum class Half : uint8_t { kKeys, kValues };
+template <Half kHalf, Rows kRows, int kD>
 __device__ void StartListed(const ListedWork& work, const ListedShared<kRows, kD>& shared, int tile,
-                            int64_t offset, uint16_t* to) {
+                            uint16_t* to) {
   constexpr int kChunks = kD / kChunk;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kChunks; i += kTileThreads) {
     const int row = i / kChunks;
     const int column = i % kChunks * kChunk;
-    const std::byte* strip = shared.Strip(tile * kTileStrips + row / 8).k;
-    const bool valid = strip != nullptr && column < work.head_dim;
-    const void* from = valid ? strip + offset + (row % 8 * work.head_dim + column) * 2 : work.q;
+    const ListedStrip& strip = shared.Strip(tile * kTileStrips + row / 8);
+    const bool valid = strip.k != nullptr && column < work.head_dim;
+    const std::byte* first = kHalf == Half::kKeys ? strip.k : strip.V();
+    const void* from = valid ? first + (row % 8 * work.head_dim + column) * 2 : work.q;
     CopyAsync(to + row * Tile<kD>::kStride + column, from, valid);
   }
 }
@@ -103,10 +105,10 @@ __device__ void StartCodes(const ListedWork& work, ListedShared<kRows, kD>& shar
   for (int i = thread; i < kTileStrips * kCodePieces; i += kTileThreads) {
     const int strip = i / kCodePieces;
     const int at = i % kCodePieces * 16;
-    const std::byte* k = shared.Strip(tile * kTileStrips + strip).k;
-    const bool valid = k != nullptr && at < work.head_dim * BytesOfEight(kRows);
-    CopyPiece(codes.k[strip] + at, valid ? k + at : nullptr, work.q, true);
-    CopyPiece(codes.v[strip] + at, valid ? k + work.v_offset + at : nullptr, work.q, true);
+    const ListedStrip& from = shared.Strip(tile * kTileStrips + strip);
+    const bool valid = from.k != nullptr && at < work.head_dim * BytesOfEight(kRows);
+    CopyPiece(codes.k[strip] + at, valid ? from.k + at : nullptr, work.q, true);
+    CopyPiece(codes.v[strip] + at, valid ? from.V() + at : nullptr, work.q, true);
   }
   constexpr int kParamPieces = 4 * kD / 16;
   for (int i = thread; i < kTileStrips * kParamPieces; i += kTileThreads) {
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   if constexpr (IsEncoded(kRows)) {
     StartCodes(work, shared, 0);
   } else {
-    StartListed(work, shared, 0, 0, shared.k);
+    StartListed<Half::kKeys>(work, shared, 0, shared.k);
   }
   if (moves) FindAngles(work, 0, shared);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -292,7 +294,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       __syncthreads();  // the numbers are there, and nobody needs the codes any more
       if (tile + 1 < tiles) StartCodes(work, shared, tile + 1);
     } else {
-      StartListed(work, shared, tile, work.v_offset, shared.v);
+      StartListed<Half::kValues>(work, shared, tile, shared.v);
     }
     if (moves) {
       RotateTile<kType>(work, tile, shared);
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     if constexpr (!IsEncoded(kRows)) {
       WaitForCopies();
       __syncthreads();  // these values are there, and nobody needs these keys any more
-      if (tile + 1 < tiles) StartListed(work, shared, tile + 1, 0, shared.k);
+      if (tile + 1 < tiles) StartListed<Half::kKeys>(work, shared, tile + 1, shared.k);
     }
     if (moves && tile + 1 < tiles) FindAngles(work, tile + 1, shared);
     if (tile + 1 == tiles) HideStrips(strips - tile * kTileStrips, state);

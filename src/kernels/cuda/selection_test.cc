@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -160,7 +161,8 @@ class CudaSelectionTest : public testing::Test {
   // are listed, and for few of them.
   void CheckCached(const SelectionCase& c, uint64_t seed, const SelectionOutputs& outputs) {
     const int64_t listed = std::reduce(outputs.counts.begin(), outputs.counts.end(), int64_t{0});
-    for (const uint32_t sets : {1u, 3u, static_cast<uint32_t>(listed)}) {
+    const auto blocks = static_cast<uint32_t>(ListedBlocks(c, outputs));
+    for (const uint32_t sets : {1u, 3u, blocks}) {
       Random same(seed), others(seed + 1000);
       SelectionProblem problem(c, same, others);
       CachedLines lines(c, sets);
@@ -173,9 +175,20 @@ class CudaSelectionTest : public testing::Test {
       ++cached_;
       EXPECT_EQ(all, static_cast<uint64_t>(kCachedSteps * listed));
       if (sets < 8) continue;
-      EXPECT_EQ(reads[BlockCache::kBrought], static_cast<uint64_t>(listed));
+      EXPECT_EQ(reads[BlockCache::kBrought], blocks);
       EXPECT_EQ(reads[BlockCache::kPassed], 0u);
     }
+  }
+  // Blocks of all heads that some list has.
+  static int64_t ListedBlocks(const SelectionCase& c, const SelectionOutputs& outputs) {
+    std::set<std::pair<size_t, int32_t>> blocks;  // by head
+    auto next = outputs.lists.begin();
+    for (size_t list = 0; list < outputs.counts.size(); ++list) {
+      for (int32_t i = 0; i < outputs.counts[list]; ++i) {
+        blocks.emplace(list % static_cast<size_t>(c.heads), *next++);
+      }
+    }
+    return std::ssize(blocks);
   }
   int cached() const { return cached_; }
 
@@ -190,7 +203,7 @@ class CudaSelectionTest : public testing::Test {
     SelectionProblem elsewhere(c, same, others);
     EXPECT_TRUE(outputs == Run(elsewhere, GpuMemory::Pages::kPinned))
         << "other bits where pages lie elsewhere";
-    if (c.rows == 1) CheckCached(c, seed, outputs);
+    CheckCached(c, seed, outputs);
   }
 
  private:
@@ -252,6 +265,7 @@ TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinition) {
     c.activation = c.format.dtype;
     Check(c, seed);
   }
+  EXPECT_GT(cached(), 200);  // of 300
 }
 
 TEST_F(CudaSelectionTest, RowsOfAllGroupsAndHeadSizesAgreeWithTheDefinition) {

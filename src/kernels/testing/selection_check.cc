@@ -245,11 +245,21 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
   const SelectItem select = problem.Select(memory, segments, activation);
   kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&select, 1});
   AttendBlocksItem attend = problem.Attend(memory, segments, activation);
-  for (int step = 0; step < (cache.lines == nullptr ? 1 : kCachedSteps); ++step) {
-    attend.cache = cache;
-    attend.cache.step = cache.step + static_cast<uint32_t>(step);
-    kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
+  attend.cache = cache;
+  if (cache.lines != nullptr) {
+    // The first steps' states go elsewhere: those of the last one may be merged into what is there.
+    const SelectionMemory before = {memory.pages, host.Put(problem.working)};
+    const AttendBlocksItem spare = problem.Attend(before, segments, activation);
+    AttendBlocksItem early = attend;
+    early.o = spare.o;
+    early.lse = spare.lse;
+    for (int step = 1; step < kCachedSteps; ++step) {
+      kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&early, 1});
+      ++early.cache.step;
+    }
+    attend.cache = early.cache;
   }
+  kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
   HEADWAY_CHECK(stream.Synchronize().ok());
   return host.Get(memory.working, problem.working.size());
 }

@@ -28,7 +28,7 @@ StepReads::~StepReads() = default;
 
 void StepReads::Begin(std::vector<int> places) {
   places_ = std::move(places);
-  if (cache_.page_cache != nullptr) cache_.page_cache->BeginStep();
+  LetLinesGo();
 }
 
 Status StepReads::End() {
@@ -109,6 +109,10 @@ SegmentPlace StepReads::InPlace(const SlabRead& read) const {
 
 BlockCache StepReads::block_cache() const {
   return cache_.page_cache == nullptr ? BlockCache{} : cache_.page_cache->view();
+}
+
+void StepReads::LetLinesGo() {
+  if (cache_.page_cache != nullptr) cache_.page_cache->LetLinesGo();
 }
 
 void StepReads::AwaitInPlace(std::span<const SlabRead> reads) {

@@ -43,6 +43,9 @@ class StepReads {
   // What kernels that read them may keep blocks of host slabs in; without lines where there is
   // none.
   BlockCache block_cache() const;
+  // What that holds of the step's reads so far may give way to its later ones. A decode step has
+  // room for all layers' reads; a chunk of a prompt may have more reads than there are lines.
+  void LetLinesGo();
   // Later work of the compute stream finds their pages written.
   void AwaitInPlace(std::span<const SlabRead> reads);
   // The kernels that read them are enqueued on the compute stream.

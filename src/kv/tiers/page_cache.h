@@ -26,8 +26,9 @@ class PageCache {
   static Result<std::unique_ptr<PageCache>> Create(const CacheFormat& format, int64_t bytes,
                                                    Device* device, Budget* budget);
 
-  // A step begins: lines that it reads stay until the next one.
-  void BeginStep() { ++view_.step; }
+  // Kernels that read lines are enqueued: the lines may give way to what later ones read. Those
+  // that these read stay until the next time.
+  void LetLinesGo() { ++view_.step; }
   const BlockCache& view() const { return view_; }
   // Blocks read so far, by BlockCache::Read; `compute` is waited for.
   std::array<int64_t, BlockCache::kReads> Reads(Stream& compute) const;
