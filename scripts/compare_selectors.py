@@ -179,8 +179,7 @@ def read_options():
     parser.add_argument("--selectors", default="pages,quest")
     parser.add_argument("--sink", type=int, default=64)
     parser.add_argument("--recent", type=int, default=256)
-    parser.add_argument("--no-recall", dest="recall", action="store_false",
-                        help="recall is measured on CPUs alone")
+    parser.add_argument("--no-recall", dest="recall", action="store_false")
     parser.add_argument("--lines", type=int, default=0, help="of retrieval; 0: none")
     parser.add_argument("--tasks", default="needle,passkey,place,variables,passage")
     parser.add_argument("--seed", type=int, default=1, help="of the lines")

@@ -65,6 +65,12 @@ BlockMass::BlockMass(StepContext& context, const Batch& batch, Board& board,
                 static_cast<size_t>(context.shape.layers * context.shape.kv_heads));
 }
 
+// Copies of what the compute stream fills follow it; OnLayer waits for them.
+void BlockMass::CopyToHost(void* to, const void* from, int64_t bytes) {
+  context_.compute.Copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
+                        static_cast<size_t>(bytes));
+}
+
 void BlockMass::OnLists(int /*entry*/, const SelectItem& item,
                         std::span<const kv::BlockSpan> spans) {
   const int64_t slots = context_.limits.selection.summary.block_slots;
@@ -73,9 +79,16 @@ void BlockMass::OnLists(int /*entry*/, const SelectItem& item,
     gaps_ = gaps_ || span.position != blocks * slots;
     blocks += span.blocks;
   }
-  item_ = item;
+  budget_ = item.budget;
+  blocks_ = item.keys.blocks;
+  capacity_ = item.capacity;
   listed_ = true;
-  lse_.assign(static_cast<size_t>(item.keys.blocks * context_.shape.query_heads),
+  const auto heads = static_cast<size_t>(context_.shape.kv_heads);
+  lists_.resize(heads * static_cast<size_t>(capacity_));
+  counts_.resize(heads);
+  CopyToHost(lists_.data(), item.blocks, std::ssize(lists_) * int64_t{sizeof(int32_t)});
+  CopyToHost(counts_.data(), item.counts, std::ssize(counts_) * int64_t{sizeof(int32_t)});
+  lse_.assign(static_cast<size_t>(blocks_ * context_.shape.query_heads),
               -std::numeric_limits<float>::infinity());
 }
 
@@ -83,10 +96,19 @@ void BlockMass::OnLists(int /*entry*/, const SelectItem& item,
 void BlockMass::OnRange(int /*entry*/, std::span<const kv::HeadRun> heads, const KeyRun& keys) {
   const int64_t slots = context_.limits.selection.summary.block_slots;
   const int64_t first = keys.position / slots;
-  if (!listed_ || gaps_ || first >= item_.keys.blocks) return;
-  const int64_t query_heads = context_.shape.query_heads, width = context_.QWidth();
-  const int64_t count = std::min(keys.pages.count, (item_.keys.blocks - first) * slots);
-  unused_.resize(static_cast<size_t>(CeilDiv(count, slots) * width));
+  if (!listed_ || gaps_ || first >= blocks_) return;
+  const Board::SpareStates states = board_.StatesOfObserver();
+  const int64_t end = std::min(keys.pages.count, (blocks_ - first) * slots);
+  for (int64_t begin = 0; begin < end; begin += states.parts * slots) {
+    AddStates(heads, keys, begin, std::min(begin + states.parts * slots, end), states);
+  }
+}
+
+// Of the slots [begin, end) of the range.
+void BlockMass::AddStates(std::span<const kv::HeadRun> heads, const KeyRun& keys, int64_t begin,
+                          int64_t end, const Board::SpareStates& states) {
+  const int64_t slots = context_.limits.selection.summary.block_slots;
+  const int64_t query_heads = context_.shape.query_heads;
   board_.Flush();  // so that the items below are alone
   for (const kv::HeadRun& run : heads) {
     const int64_t head = int64_t{run.head} * context_.shape.group();
@@ -96,16 +118,26 @@ void BlockMass::OnRange(int /*entry*/, std::span<const kv::HeadRun> heads, const
     item.tokens = 1;
     item.q_position = batch_[0].position;
     item.heads = run.heads;
-    item.keys = KeysOf(context_.format, keys, 0, 0, count);
+    item.keys = KeysOf(context_.format, keys, 0, begin, end - begin);
     item.keys.pages = PagesOf(item.keys.pages, run);
     item.split = slots;
-    item.o = unused_.data() + head * context_.shape.head_dim;
-    item.o_part_stride = width;
-    item.lse = lse_.data() + first * query_heads + head;
-    item.lse_part_stride = query_heads;
+    item.o = states.o + head * context_.shape.head_dim;
+    item.o_part_stride = states.o_part_stride;
+    item.lse = states.lse + head;
+    item.lse_part_stride = states.lse_part_stride;
     board_.Add(item);
   }
-  board_.Flush();  // the outputs are there for this range alone
+  board_.Flush();  // the states are those of these blocks alone
+  const int64_t block = (keys.position + begin) / slots;
+  for (const kv::HeadRun& run : heads) {
+    const int64_t head = int64_t{run.head} * context_.shape.group();
+    context_.compute.Copy2D(reinterpret_cast<std::byte*>(lse_.data() + block * query_heads + head),
+                            static_cast<size_t>(query_heads) * sizeof(float),
+                            reinterpret_cast<const std::byte*>(states.lse + head),
+                            static_cast<size_t>(states.lse_part_stride) * sizeof(float),
+                            static_cast<size_t>(run.heads * context_.shape.group()) * sizeof(float),
+                            static_cast<size_t>(CeilDiv(end - begin, slots)));
+  }
 }
 
 Status BlockMass::OnLayer(int layer) {
@@ -115,27 +147,31 @@ Status BlockMass::OnLayer(int layer) {
     return Status(StatusCode::kInvalidArgument,
                   "recall is measured where all closed pages are in memory");
   }
+  std::vector<float> all(static_cast<size_t>(context_.shape.query_heads));
+  CopyToHost(all.data(), board_.lse(), std::ssize(all) * int64_t{sizeof(float)});
   if (Status s = context_.compute.Synchronize(); !s.ok()) return s;
   const int group = context_.shape.group();
   LayerMasses masses;
   masses.heads = context_.shape.kv_heads;
-  masses.blocks = item_.keys.blocks;
+  masses.blocks = blocks_;
   masses.masses.resize(static_cast<size_t>(masses.heads * masses.blocks));
   for (int64_t block = 0; block < masses.blocks; ++block) {
     for (int head = 0; head < context_.shape.query_heads; ++head) {
       const float lse = lse_[static_cast<size_t>(block * context_.shape.query_heads + head)];
-      masses.at(head / group, block) += std::exp(double{lse} - double{board_.lse()[head]});
+      masses.at(head / group, block) +=
+          std::exp(double{lse} - double{all[static_cast<size_t>(head)]});
     }
   }
   std::vector<std::span<const int32_t>> lists;
   for (int head = 0; head < masses.heads; ++head) {
-    lists.emplace_back(item_.blocks + head * item_.capacity,
-                       static_cast<size_t>(item_.counts[head]));
+    lists.push_back(std::span<const int32_t>(lists_).subspan(
+        static_cast<size_t>(head * capacity_),
+        static_cast<size_t>(counts_[static_cast<size_t>(head)])));
   }
   const auto heads =
       std::span(recall_->heads)
           .subspan(static_cast<size_t>(layer * masses.heads), static_cast<size_t>(masses.heads));
-  AddRecall(masses, item_.budget, group, lists, heads);
+  AddRecall(masses, budget_, group, lists, heads);
   return OkStatus();
 }
 
