@@ -273,6 +273,36 @@ TEST_P(Selection, RecallOfAnOracleIsTheBestThereIs) {
   }
 }
 
+// A share of the attention takes as many blocks as have it, of all heads of a layer together.
+TEST_P(Selection, ABudgetMayBeAShareOfTheAttention) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 12);
+  const HarnessConfig config = HarnessConfig::Default();
+  const auto listed = [&](double top_p, int64_t least) {
+    kv::SelectionPolicy policy = PolicyOf(160, SummaryKind::kMasses);
+    policy.top_p = top_p;
+    policy.least_keys = least;
+    SelectionRecall::Head sum;
+    for (const SelectionRecall::Head& head : RecallOf(*model, config, policy, tokens).heads) {
+      sum.far += head.far;
+      sum.listed += head.listed;
+      sum.listed_blocks += head.listed_blocks;
+      sum.best_of_layer += head.best_of_layer;
+    }
+    EXPECT_GE(sum.listed, 0.98 * sum.best_of_layer);
+    return sum;
+  };
+  const SelectionRecall::Head fixed = listed(0.0, 0);
+  const SelectionRecall::Head most = listed(1.0, 8), half = listed(0.5, 8), few = listed(0.01, 8);
+  const int64_t lists = 12 * model->shape().layers * model->shape().kv_heads;
+  EXPECT_EQ(fixed.listed_blocks, lists * 160 / 8);
+  EXPECT_EQ(most.listed_blocks, fixed.listed_blocks);
+  EXPECT_LT(half.listed_blocks, fixed.listed_blocks);
+  EXPECT_NEAR(half.listed / half.far, 0.5, 0.05);
+  EXPECT_EQ(few.listed_blocks, lists);
+  EXPECT_EQ(listed(0.01, 24).listed_blocks, lists * 3);
+}
+
 // A second look chooses other keys; where all are candidates, it is the only one that counts.
 TEST_P(Selection, ASecondLookChooses) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));

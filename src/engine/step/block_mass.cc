@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "kernels/items.h"
@@ -28,6 +29,11 @@ void AddRecall(LayerMasses& masses, const SelectionBudget& budget, int group,
   const auto is_far = [&](int64_t block) {
     return block >= budget.far_begin && block < budget.far_end;
   };
+  std::vector<int64_t> listed;  // far blocks of each head
+  for (const std::span<const int32_t> list : lists) {
+    listed.push_back(std::count_if(list.begin(), list.end(), is_far));
+  }
+  const int64_t all = std::accumulate(listed.begin(), listed.end(), int64_t{0});
   struct Ranked {
     double mass;
     int head;
@@ -35,24 +41,25 @@ void AddRecall(LayerMasses& masses, const SelectionBudget& budget, int group,
   std::vector<Ranked> of_layer;
   for (int head = 0; head < masses.heads; ++head) {
     SelectionRecall::Head& sums = heads[static_cast<size_t>(head)];
+    const int64_t own = listed[static_cast<size_t>(head)];
     std::vector<double> far;
     for (int64_t block = budget.far_begin; block < budget.far_end; ++block) {
       far.push_back(masses.at(head, block) / group);
       sums.far += far.back();
       of_layer.push_back({far.back(), head});
     }
-    sums.best_of_head += SumOfBest(far, budget.far_blocks);
+    // Heads that share a budget would have the mean of it each.
+    sums.best_of_head +=
+        SumOfBest(far, budget.share == BudgetShare::kHead ? own : CeilDiv(all, masses.heads));
     for (const int32_t block : lists[static_cast<size_t>(head)]) {
-      if (!is_far(block)) continue;
-      sums.listed += masses.at(head, block) / group;
-      sums.listed_blocks += 1;
+      if (is_far(block)) sums.listed += masses.at(head, block) / group;
     }
+    sums.listed_blocks += own;
     sums.far_blocks += budget.far_end - budget.far_begin;
   }
-  const auto count = std::min<ptrdiff_t>(budget.far_blocks * masses.heads, std::ssize(of_layer));
-  std::partial_sort(of_layer.begin(), of_layer.begin() + count, of_layer.end(),
+  std::partial_sort(of_layer.begin(), of_layer.begin() + all, of_layer.end(),
                     [](const Ranked& a, const Ranked& b) { return a.mass > b.mass; });
-  for (ptrdiff_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < all; ++i) {
     heads[static_cast<size_t>(of_layer[static_cast<size_t>(i)].head)].best_of_layer +=
         of_layer[static_cast<size_t>(i)].mass;
   }
