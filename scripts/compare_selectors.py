@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """compare_selectors.py HEADWAY MODEL FILE [--context N]: selectors at equal keys, beside exact.
 
-For each selector and share of the context's keys: the distance from exact (`headway eval
-divergence`), the far attention that its lists hold (`headway eval recall`, unless --no-recall), and
-with --lines the score of retrieval (`headway eval retrieval`). Prints a table; --svg FILE
-draws what was measured over the keys read. What is given behind `--` goes to headway as it is
-(--device cuda, --kv-encoding int8, ...)."""
+For each selector and share of the context's keys, or of the attention to far ones (--top-p): the
+distance from exact (`headway eval divergence`), the far attention that its lists hold (`headway eval
+recall`, unless --no-recall), and with --lines the score of retrieval (`headway eval retrieval`).
+Prints a table; --svg FILE draws what was measured over the keys read. What is given behind `--` goes
+to headway as it is (--device cuda, --kv-encoding int8, ...)."""
 import argparse
 import json
 import math
@@ -38,9 +38,32 @@ def ask(options, arguments):
                     "--tasks", options.tasks, "--seed", str(options.seed), *arguments])["score"]
 
 
-def measure(options, selector, share):
-    budget = ["--sparse-keys", str(keys_of(options, share)), "--sparse-sink", str(options.sink),
-              "--sparse-recent", str(options.recent)]
+class Budget:
+    """A share of the keys, 1/`share`, or with a `top_p` at most that."""
+
+    def __init__(self, share, top_p=None):
+        self.share, self.top_p = share, top_p
+
+    def flags(self, options):
+        flags = ["--sparse-keys", str(keys_of(options, self.share)),
+                 "--sparse-sink", str(options.sink), "--sparse-recent", str(options.recent)]
+        return flags if self.top_p is None else flags + ["--sparse-top-p", str(self.top_p)]
+
+    def name(self, result):
+        if self.top_p is None:
+            return f"1/{self.share}"
+        return f"top {self.top_p:g}: 1/{result['share']:.1f}"
+
+
+def budgets_of(options):
+    shares = sorted(map(int, options.shares.split(",")), reverse=True)
+    if options.top_p is None:
+        return [Budget(share) for share in shares]
+    return [Budget(shares[-1], float(top_p)) for top_p in options.top_p.split(",")]
+
+
+def measure(options, selector, asked):
+    budget = asked.flags(options)
     if selector == "infinitehip":
         budget += ["--hip-outer-keys", "0"]  # all layers read as many
     text = ["--file", options.file, "--context", str(options.context),
@@ -50,6 +73,11 @@ def measure(options, selector, share):
         found = headway(options, "recall", [*text, *budget, "--selectors", selector])
         result["recall"] = found["selectors"][0]["recall"]
         result["oracle"] = found["selectors"][0]["oracle_of_layer"]
+    result["share"] = asked.share
+    if asked.top_p is not None:
+        near = options.sink + options.recent
+        far = found["selectors"][0]["far_blocks_read"] * (options.context - near)
+        result["share"] = options.context / (near + far)
     if options.lines:
         result["score"] = ask(options, [*budget, "--selector", selector])
     return result
@@ -78,6 +106,7 @@ class Panel:
     """One measure over the keys read, whose axis is logarithmic."""
 
     def __init__(self, left, shares, low, high, logarithmic):
+        """`shares` ascend."""
         self.left, self.shares, self.low, self.high = left, shares, low, high
         self.logarithmic = logarithmic
 
@@ -133,15 +162,16 @@ def panel_lines(panel, title, context, curves, marks):
 
 
 def draw(path, options, found, exact_score):
-    shares = sorted({share for _, share in found})
-    selectors = list(dict.fromkeys(name for name, _ in found))
+    """`found`: of each selector, the results of its budgets."""
+    everything = [result for results in found.values() for result in results]
+    shares = sorted({round(result["share"], 1) for result in everything})
 
     def curves(key):
         return [(name, COLOURS[i % len(COLOURS)],
-                 {share: found[name, share][key] for share in shares})
-                for i, name in enumerate(selectors)]
+                 {result["share"]: result[key] for result in results})
+                for i, (name, results) in enumerate(found.items())]
 
-    positive = [r["kl_divergence"] for r in found.values() if r["kl_divergence"] > 0.0] or [1e-6]
+    positive = [r["kl_divergence"] for r in everything if r["kl_divergence"] > 0.0] or [1e-6]
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     high = max(high, low + 1)
     floor = 10.0 ** low
@@ -150,7 +180,7 @@ def draw(path, options, found, exact_score):
     panels = [("mean KL to exact, nats", kl, None, (low, high, True))]
     if options.recall:
         oracle = [("oracle", "#999999",
-                   {share: found[selectors[0], share]["oracle"] for share in shares})]
+                   {result["share"]: result["oracle"] for result in next(iter(found.values()))})]
         panels.append(("recall of far attention", oracle + curves("recall"), None,
                        (0.0, 1.0, False)))
     if options.lines:
@@ -176,11 +206,12 @@ def read_options():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--windows", type=int, default=1)
     parser.add_argument("--shares", default="16,8,4", help="of the keys, as 1/N")
+    parser.add_argument("--top-p", help="shares of the far attention, read with at most the "
+                        "largest of --shares of the keys")
     parser.add_argument("--selectors", default="pages,quest")
     parser.add_argument("--sink", type=int, default=64)
     parser.add_argument("--recent", type=int, default=256)
-    parser.add_argument("--no-recall", dest="recall", action="store_false",
-                        help="recall is measured on CPUs alone")
+    parser.add_argument("--no-recall", dest="recall", action="store_false")
     parser.add_argument("--lines", type=int, default=0, help="of retrieval; 0: none")
     parser.add_argument("--tasks", default="needle,passkey,place,variables,passage")
     parser.add_argument("--seed", type=int, default=1, help="of the lines")
@@ -190,6 +221,8 @@ def read_options():
         own, more = own[:own.index("--")], own[own.index("--") + 1:]
     options = parser.parse_args(own)
     options.more = more
+    if options.top_p is not None and not options.recall:
+        parser.error("--top-p needs recall, which says how many keys were read")
     return options
 
 
@@ -199,11 +232,12 @@ def main():
     cells = columns(options, exact_score)
     print("| selector | keys read | " + " | ".join(heading for heading, _ in cells) + " |")
     print("|---" * (2 + len(cells)) + "|")
-    found = {}
-    for selector in options.selectors.split(","):
-        for share in map(int, options.shares.split(",")):
-            result = found[selector, share] = measure(options, selector, share)
-            print(f"| {selector} | 1/{share} | "
+    found = {selector: [] for selector in options.selectors.split(",")}
+    for selector, results in found.items():
+        for budget in budgets_of(options):
+            result = measure(options, selector, budget)
+            results.append(result)
+            print(f"| {selector} | {budget.name(result)} | "
                   + " | ".join(cell(result) for _, cell in cells) + " |", flush=True)
     if options.svg:
         draw(options.svg, options, found, exact_score)

@@ -139,9 +139,6 @@ TEST_F(Cli, RecallIsTheShareOfFarAttentionThatListsHold) {
   Args unknown = base;
   unknown.insert(unknown.end(), {"--selectors", "best"});
   ExpectFailure(unknown, 1, "selector best");
-  Args cuda = base;
-  cuda.insert(cuda.end(), {"--device", "cuda"});
-  ExpectFailure(cuda, 2, "recall is measured with --device cpu");
 }
 
 // A document of several questions is read once.

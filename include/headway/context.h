@@ -149,7 +149,7 @@ class Context {
                                           int64_t sink, int64_t recent, const Hooks& hooks);
 
   // Reads tokens[from..) one a step, exactly, and measures what EngineOptions::selector would have
-  // listed. In slot 0, whose cache is used as far as it fits. On a CPU, without streaming heads.
+  // listed. In slot 0, whose cache is used as far as it fits. Without streaming heads.
   Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                             const Hooks& hooks);
 

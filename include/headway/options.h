@@ -88,6 +88,11 @@ struct EngineOptions {
   int64_t sparse_sink = 256;      // first keys that are always read
   int64_t sparse_recent = 1024;   // last keys that are always read
   double sparse_share = 0.0;      // of a context's keys that it chooses, where these are more
+  // Above 0: a layer's heads choose the fewest keys that get this share of the attention to all
+  // that they choose among, by the selector's estimate, from sparse_least to sparse_keys for each
+  // KV head. Not with infinitehip, which estimates none.
+  double sparse_top_p = 0.0;
+  int64_t sparse_least = 64;
   int sparse_block = 0;  // keys of a block, that divide a page; 0: 16; infinitehip 8, infllm 64
   // infinitehip's stages before the last, which chooses sparse_keys in blocks: chunks of keys, and
   // the keys of those that survive. The first four layers and the last one choose hip_outer_keys

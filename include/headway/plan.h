@@ -50,7 +50,11 @@ struct Phase {
 // What steps read where a policy selects (EngineOptions::selector).
 struct SelectionReport {
   std::string selector;
-  int64_t keys = 0;  // that a KV head chooses, on average, of the longest sequence
+  // That a KV head chooses, on average, of the longest sequence; with a top_p above 0 at most, and
+  // `least` at least.
+  int64_t keys = 0;
+  double top_p = 0.0;
+  int64_t least = 0;
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;

@@ -36,6 +36,7 @@ enum class Option {
   kRecompute,
   kHeadPattern,
   kSelector,
+  kSparseTopP,
   kReach,
   kRopeScaling,
   kPageCache,

@@ -46,6 +46,8 @@ const char* OptionName(Option option) {
       return "selector";
     case Option::kPageCache:
       return "sparse_cache";
+    case Option::kSparseTopP:
+      return "sparse_top_p";
     case Option::kReach:
       return "reach";
     case Option::kRopeScaling:

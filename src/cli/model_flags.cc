@@ -156,6 +156,13 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
             "share of the context's keys that it chooses where these are more than --sparse-keys")
       ->type_name("X");
+  AddNumber(app, sparse, "--sparse-top-p", &engine.sparse_top_p, {0.0, 1.0},
+            "choose as few keys as get this share of the attention to all far keys, by the "
+            "selector's estimate, of a layer's heads together where these share their keys: from "
+            "--sparse-least to --sparse-keys; 0: always as many")
+      ->type_name("P");
+  AddNumber(app, sparse, "--sparse-least", &engine.sparse_least, {1, kMaxCount},
+            "fewest keys that a KV head chooses with --sparse-top-p, on average");
   AddNumber(app, sparse, "--sparse-sink", &engine.sparse_sink, {0, kMaxCount},
             "first keys that are always read");
   AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},

@@ -44,6 +44,8 @@ std::string FlagOf(Option option) {
       return "--sparse";
     case Option::kPageCache:
       return "--sparse-cache";
+    case Option::kSparseTopP:
+      return "--sparse-top-p";
     case Option::kReach:
       return "--reach";
     case Option::kRopeScaling:

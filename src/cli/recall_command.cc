@@ -135,8 +135,7 @@ int RecallCommand(const Args& args, Console& console) {
       "How much of the attention to far keys (neither sink nor recent) falls on the blocks that a "
       "selector lists: reads the beginning of a text, then its next tokens as they are, one a "
       "step, exactly, and compares each step's lists with its attention. An oracle lists as many "
-      "blocks by their true shares, for each KV head by itself or for a layer's heads together. On "
-      "a CPU.",
+      "blocks by their true shares, for each KV head by itself or for a layer's heads together.",
       kExamples);
   AddFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
@@ -145,9 +144,6 @@ int RecallCommand(const Args& args, Console& console) {
                       fmt::format("--tokens {} leaves nothing of a --context of {} to read before",
                                   flags.tokens, flags.text.context),
                       console);
-  }
-  if (flags.model.engine.device != EngineOptions{}.device) {
-    return WrongUsage(*app, "recall is measured with --device cpu", console);
   }
   for (const std::string& selector : SplitAtCommas(flags.selectors)) {
     if (selector.empty() || selector == EngineOptions{}.selector) {

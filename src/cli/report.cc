@@ -170,6 +170,7 @@ Json PlanJson(const PlanReport& plan) {
   json["reasons"] = plan.reasons;
   if (plan.selection.has_value()) {
     json["selection"] = {{"selector", plan.selection->selector}, {"keys", plan.selection->keys},
+                         {"top_p", plan.selection->top_p},       {"least", plan.selection->least},
                          {"sink", plan.selection->sink},         {"recent", plan.selection->recent},
                          {"block", plan.selection->block},       {"looks", plan.selection->looks},
                          {"refresh", plan.selection->refresh},   {"share", plan.selection->share},

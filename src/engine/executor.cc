@@ -253,12 +253,9 @@ Status Executor::StepWithFarMass(const StepInput& input, const NearKeys& near,
 }
 
 Status Executor::StepWithRecall(const StepInput& input, SelectionRecall* recall) {
-  if (host_memory_ != nullptr || limits().streaming_heads || !limits().selection.selects() ||
-      input.tokens.size() != 1) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "recall is measured on a CPU, of a selector, a token at a time, without streaming "
-        "heads");
+  if (limits().streaming_heads || !limits().selection.selects() || input.tokens.size() != 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "recall is measured of a selector, a token at a time, without streaming heads");
   }
   BlockMass mass(context_, batch_, *board_, recall);
   board_->set_observer(&mass);

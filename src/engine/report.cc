@@ -21,6 +21,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   const int64_t length = blueprint.layout.executor.length;
   const double keys = policy.MeanKeys(blueprint.request.shape.layers, length);
   report.keys = static_cast<int64_t>(keys);
+  report.top_p = policy.top_p;
+  report.least = policy.top_p > 0.0 ? policy.least_keys : report.keys;
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;

@@ -166,6 +166,9 @@ Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
                   " infinitehip: the outer layers read 0 keys, which is as many as others, or "
                   "more, but not more than a sequence may have"});
   }
+  if (options.sparse_top_p > 0.0) {
+    return Wrong({Option::kSparseTopP, " needs shares of attention, which infinitehip has not"});
+  }
   policy->outer_keys = options.hip_outer_keys;
   return OkStatus();
 }
@@ -188,6 +191,16 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
   }
   if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
     return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
+  }
+  if (!(options.sparse_top_p >= 0.0 && options.sparse_top_p <= 1.0)) {
+    return Wrong({Option::kSparseTopP, " is a share of the attention, between 0 and 1"});
+  }
+  if (options.sparse_top_p > 0.0 &&
+      (options.sparse_least < 1 || options.sparse_least > options.sparse_keys)) {
+    return Wrong({Option::kSparseTopP,
+                  ": the fewest keys that are chosen are at least 1, and not "
+                  "more than the most, " +
+                      std::to_string(options.sparse_keys)});
   }
   if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength) {
     return Wrong({Option::kSelector, " chooses once for one token or more"});
@@ -246,6 +259,8 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.keys = options.sparse_keys;
   policy.refresh = options.sparse_refresh;
   policy.growth = options.sparse_share;
+  policy.top_p = options.sparse_top_p;
+  policy.least_keys = options.sparse_least;
   policy.sink = options.sparse_sink;
   policy.recent = options.sparse_recent;
   if (policy.summary.kind == SummaryKind::kStages) {

@@ -113,6 +113,17 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_share = 1.5; }).find("between 0 and 1"),
             std::string::npos);
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_top_p = 1.01; }),
+            "sparse_top_p is a share of the attention, between 0 and 1");
+  const auto top_p = [](EngineOptions& o) { o.sparse_top_p = 0.9; };
+  EXPECT_NE(wrong([&](EngineOptions& o) { top_p(o), o.sparse_least = 2049; }).find("2048"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { top_p(o), o.sparse_least = 0; }).find("at least 1"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) {
+              top_p(o), o.selector = "infinitehip";
+            }).find("infinitehip has not"),
+            std::string::npos);
   const auto looks_twice = [](EngineOptions& o) { o.sparse_looks = 2; };
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.sparse_block = 4; }), "");
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.selector = "quest"; }), "");

@@ -141,6 +141,9 @@ struct BlockedKeys {
   int64_t sketch_head_stride = 0;  // bytes
 };
 
+// A share of all is a whole number of 2^-kTopPBits.
+inline constexpr int kTopPBits = 16;
+
 // How many far blocks the heads of a layer share.
 enum class BudgetShare : uint8_t {
   kHead,   // every KV head lists `far_blocks` of its own
@@ -170,14 +173,26 @@ struct SelectionBudget {
   // Those before the last stage, whose chunks are single blocks: the best of them are listed, and
   // where fewer survive, the first others, too. With BudgetShare::kHead.
   std::array<ChunkStage, kChunkStages> stages = {};
+  // Where it is not 0, and something is left out: the fewest blocks whose worth is this share, in
+  // 2^-kTopPBits, of that of all far blocks of the heads that share a budget, from least_blocks to
+  // far_blocks. Worth is that of its code (selection::CodeWorth). Not of SummaryKind::kStages.
+  uint32_t top_p = 0;
+  int64_t least_blocks = 0;  // of a head, on average: at least 1
 
+  // Whether how many are listed depends on what they are worth.
+  bool takes_top_p() const {
+    return top_p != 0 && far_blocks > 0 && far_blocks < far_end - far_begin;
+  }
   bool looks_twice() const {
     return far_blocks > 0 && far_blocks < far_end - far_begin && candidates > far_blocks;
   }
   // What the first of two looks lists.
   SelectionBudget OfCandidates() const {
     const int64_t far = far_end - far_begin;
-    return {far_begin, far_end, candidates < far ? candidates : far, share, 0};
+    return {.far_begin = far_begin,
+            .far_end = far_end,
+            .far_blocks = candidates < far ? candidates : far,
+            .share = share};
   }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {

@@ -158,6 +158,23 @@ constexpr uint32_t WorthCode(float worth) {
   return code - kLeastWorth < kWorthCodes ? code - kLeastWorth : kWorthCodes - 1;
 }
 
+// --- Budgets that are a share of all worth. That of a code is the least worth that has it, in
+// 2^-kCodeWorthBits, rounded down: its sum over all blocks is below 2^63, since the shares of a
+// query head add up to 1, or to kSelectRows / kPoolRows where rows are pooled.
+inline constexpr int kCodeWorthBits = 40;
+constexpr uint64_t CodeWorth(uint32_t code) {
+  if (code == 0) return 0;
+  const uint32_t bits = code + kLeastWorth;
+  const uint64_t steps = (1u << kWorthSteps) + (bits & ((1u << kWorthSteps) - 1));
+  const int shift = static_cast<int>(bits >> kWorthSteps) - 127 - kWorthSteps + kCodeWorthBits;
+  return shift >= 0 ? steps << shift : steps >> -shift;
+}
+// `top_p` of `all`, rounded down, where the share is a number of 2^-share_bits of at most 1.
+constexpr uint64_t WorthWanted(uint64_t all, uint32_t top_p, int share_bits) {
+  const uint64_t low = all & ((uint64_t{1} << share_bits) - 1);
+  return (all >> share_bits) * top_p + (low * top_p >> share_bits);
+}
+
 }  // namespace headway::selection
 
 #endif  // HEADWAY_KERNELS_SELECTION_MATH_H_

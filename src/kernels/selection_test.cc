@@ -77,6 +77,27 @@ TEST(SelectionMathTest, WorthCodesGrowWithWorth) {
   EXPECT_LT(WorthCode(kNan), static_cast<uint32_t>(selection::kWorthCodes));
 }
 
+TEST(SelectionMathTest, TheWorthOfACodeIsTheLeastThatHasIt) {
+  EXPECT_EQ(selection::CodeWorth(WorthCode(1.0f)), uint64_t{1} << 40);
+  EXPECT_EQ(selection::CodeWorth(WorthCode(1.99f)), (uint64_t{1} << 35) * 63);
+  EXPECT_EQ(selection::CodeWorth(WorthCode(64.0f)), uint64_t{1} << 46);
+  EXPECT_EQ(selection::CodeWorth(WorthCode(0x1p-40f)), 1u);
+  EXPECT_EQ(selection::CodeWorth(WorthCode(0x1.8p-41f)), 0u);
+  EXPECT_EQ(selection::CodeWorth(0), 0u);
+  for (uint32_t code = 1; code < selection::kWorthCodes; ++code) {
+    const uint64_t worth = selection::CodeWorth(code);
+    ASSERT_GE(worth, selection::CodeWorth(code - 1));
+    // So exact that it has its code again, where it is not rounded down.
+    if (worth >= 32) {
+      ASSERT_EQ(WorthCode(static_cast<float>(worth) * 0x1p-40f), code);
+    }
+  }
+  EXPECT_EQ(selection::WorthWanted(12345, 1u << kTopPBits, kTopPBits), 12345u);
+  EXPECT_EQ(selection::WorthWanted(12345, 1u << (kTopPBits - 1), kTopPBits), 6172u);
+  EXPECT_EQ(selection::WorthWanted(uint64_t{1} << 62, 1u << (kTopPBits - 2), kTopPBits),
+            uint64_t{1} << 60);
+}
+
 TEST(SelectionMathTest, SharesOfAllBlocksAddUpToOne) {
   EXPECT_EQ(selection::ShareWeight(3.0f, 3.0f), uint32_t{1} << selection::kShareBits);
   EXPECT_EQ(selection::ShareWeight(3.0f, -kInfinity), 0u);
@@ -172,6 +193,29 @@ TEST(SelectionTest, ListsTheNearBlocksAndTheBestOfTheFarOnes) {
   // Against the channel the least are best.
   EXPECT_THAT(small.List({-1, 0}, {.far_begin = 1, .far_end = 5, .far_blocks = 2}),
               ElementsAre(0, 1, 3, 5));
+}
+
+TEST(SelectionTest, ListsAsManyBlocksAsHaveTheShareThatIsAskedFor) {
+  // The first channels of six blocks: 0, 1, 5, 1, 3, 0; the shares of the four in the middle are
+  // 1.6 %, 85 %, 1.6 % and 12 %.
+  Small small({0, 9, 0, 9, 1, 0, 1, 0, 5, 0, 5, 0, 1, 0, 1, 0, 3, 0, 3, 0, 0, 9, 0, 9});
+  const auto list = [&](double top_p, int64_t least, int64_t most) {
+    return small.List({1, 0}, {.far_begin = 1,
+                               .far_end = 5,
+                               .far_blocks = most,
+                               .top_p = static_cast<uint32_t>(top_p * (1 << kTopPBits)),
+                               .least_blocks = least});
+  };
+  EXPECT_THAT(list(0.5, 1, 3), ElementsAre(0, 2, 5));
+  EXPECT_THAT(list(0.8, 1, 3), ElementsAre(0, 2, 5));
+  EXPECT_THAT(list(0.9, 1, 3), ElementsAre(0, 2, 4, 5));
+  EXPECT_THAT(list(0.98, 1, 3), ElementsAre(0, 1, 2, 4, 5));
+  EXPECT_THAT(list(0.98, 1, 2), ElementsAre(0, 2, 4, 5));  // not more than the most
+  EXPECT_THAT(list(0.5, 2, 3), ElementsAre(0, 2, 4, 5));   // nor fewer than the least
+  EXPECT_THAT(list(0.5, 3, 2), ElementsAre(0, 2, 4, 5));
+  // Where all may be listed there is nothing to choose.
+  EXPECT_THAT(list(0.5, 1, 4), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(list(0.5, 1, 0), ElementsAre(0, 5));
 }
 
 // A block whose keys differ may hold one that a query wants, though their mean is the same.

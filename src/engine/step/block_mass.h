@@ -32,8 +32,7 @@ void AddRecall(LayerMasses& masses, const SelectionBudget& budget, int group,
 
 class BlockMass : public AttentionObserver {
  public:
-  // Of a batch of one token. The step is added to `recall`, which has the model's heads. Kernels
-  // write into memory of the host.
+  // Of a batch of one token. The step is added to `recall`, which has the model's heads.
   BlockMass(StepContext& context, const Batch& batch, Board& board, SelectionRecall* recall);
 
   bool WantsLists() const override { return true; }
@@ -42,6 +41,10 @@ class BlockMass : public AttentionObserver {
   Status OnLayer(int layer) override;
 
  private:
+  void CopyToHost(void* to, const void* from, int64_t bytes);
+  void AddStates(std::span<const kv::HeadRun> heads, const KeyRun& keys, int64_t begin, int64_t end,
+                 const Board::SpareStates& states);
+
   StepContext& context_;
   const Batch& batch_;
   Board& board_;
@@ -49,9 +52,12 @@ class BlockMass : public AttentionObserver {
   // Of the layer at hand:
   bool listed_ = false;
   bool gaps_ = false;  // some blocks before the last are not among those to choose from
-  SelectItem item_;
-  std::vector<float> lse_;     // [blocks, query_heads]
-  std::vector<float> unused_;  // outputs of a range's blocks [blocks, query_heads, head_dim]
+  SelectionBudget budget_;
+  int64_t blocks_ = 0;
+  int64_t capacity_ = 0;
+  std::vector<int32_t> lists_;   // [KV heads, capacity]
+  std::vector<int32_t> counts_;  // [KV heads]
+  std::vector<float> lse_;       // [blocks, query_heads]
 };
 
 }  // namespace headway

@@ -144,6 +144,17 @@ Board::States Board::TakeStates(int entry, int parts) {
           context_.shape.query_heads};
 }
 
+// The last ones of the first entry: MaxParts counts them behind those of all ranges.
+Board::SpareStates Board::StatesOfObserver() const {
+  HEADWAY_CHECK(observer_ != nullptr && observer_->WantsLists() && batch_.size() == 1);
+  const int parts = SelectedStates(context_.shape, context_.limits, context_.kernels).parts;
+  const int64_t first = max_parts_ - parts;
+  const int64_t width = context_.QWidth();
+  return {{part_o_ + first * width, width, part_lse_ + first * context_.shape.query_heads,
+           context_.shape.query_heads},
+          parts};
+}
+
 Board::RowStates Board::TakeRowStates(int entry) {
   for (int head = 0; head < context_.shape.kv_heads; ++head) {
     HeadStates& states = StatesOf(entry, head);

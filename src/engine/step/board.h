@@ -68,6 +68,12 @@ class Board {
     int64_t lse_part_stride = 0;
   };
   States TakeStates(int entry, int parts);
+  // For an observer of a single decode entry: `parts` states of all heads that nobody takes, since
+  // the path that lists blocks attends to none. What is in them stays until the next call.
+  struct SpareStates : States {
+    int parts = 0;
+  };
+  SpareStates StatesOfObserver() const;
   // The states of all rows of a prefill entry, to which nothing was added in the layer, for a path
   // that writes them by itself before anything else of the entry is enqueued.
   struct RowStates {

@@ -207,6 +207,7 @@ cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const 
 
   ChoiceWork first = work;
   first.list.far_blocks = static_cast<int32_t>(budget.far_blocks);
+  first.list.top_p = {};
   first.list.listed = look.candidates.blocks;
   first.list.capacity = capacity;
   first.list.counts = look.candidates.counts;
@@ -234,7 +235,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
       shape.summary.kept() ? SummariesAligned(keys, head_dim, 8) : PagesAligned(shape, keys);
   if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
       budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
-      !RowTurn::Takes(item.turn, head_dim) ||
+      (budget.top_p != 0 && budget.least_blocks < 1) || !RowTurn::Takes(item.turn, head_dim) ||
       (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
@@ -252,6 +253,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   list.far_begin = static_cast<int32_t>(budget.far_begin);
   list.far_end = static_cast<int32_t>(budget.far_end);
   list.far_blocks = static_cast<int32_t>(std::min(budget.far_blocks, far));
+  list.top_p = TopP::Of(budget);
   list.layer = budget.share == BudgetShare::kLayer ? 1 : 0;
   list.listed = item.blocks;
   list.capacity = item.capacity;

@@ -221,7 +221,7 @@ cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
 
 // Each stage's chunks are cut into those of the next, and what is kept holds what is listed.
 bool TakesStages(const SelectionBudget& budget) {
-  if (budget.share != BudgetShare::kHead) return false;
+  if (budget.share != BudgetShare::kHead || budget.top_p != 0) return false;
   int64_t before = 0;
   for (const ChunkStage& stage : budget.stages) {
     if (stage.blocks == 0) continue;

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/selection_top_p.h"
 #include "kernels/selection.h"
 #include "kernels/selection_math.h"
 
@@ -212,6 +213,7 @@ struct ListWork {
   int32_t far_begin;
   int32_t far_end;
   int32_t far_blocks;
+  TopP top_p;
   int32_t layer;        // 1: the heads share a budget
   int32_t tiles;        // of a head
   int32_t tile_blocks;  // of all but the last

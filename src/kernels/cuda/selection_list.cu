@@ -286,6 +286,22 @@ struct Threshold {
   int64_t quota;  // of the equal ones of all heads that share a budget, in their order
 };
 
+// How many blocks have the share of all worth that is asked for; `before` are blocks of greater
+// codes than these. Has barriers.
+__device__ uint32_t BlocksOfTopP(const ListWork& work, const FourCodes& codes, uint32_t before,
+                                 uint32_t heads) {
+  __shared__ uint64_t of_warps[kWarps];
+  __shared__ uint64_t found;
+  if (threadIdx.x == 0) found = 0;
+  uint64_t all;
+  const uint64_t worth = SumBefore(codes.Worth(), of_warps, all);
+  codes.Find(selection::WorthWanted(all, work.top_p.share, kTopPBits), worth, before, &found);
+  __syncthreads();
+  const uint64_t least = static_cast<uint64_t>(work.top_p.least_blocks) * heads;
+  const uint64_t most = static_cast<uint64_t>(work.far_blocks) * heads;
+  return static_cast<uint32_t>(min(max(found, least), most));
+}
+
 // Each thread looks at four codes; the first threads have the greatest. Has barriers.
 __device__ Threshold FindThreshold(const ListWork& work, int head) {
   __shared__ uint32_t of_warps[kWarps];
@@ -296,18 +312,19 @@ __device__ Threshold FindThreshold(const ListWork& work, int head) {
   const int64_t row = work.layer != 0 ? 0 : head;
   const uint4 there =
       __ldcg(reinterpret_cast<const uint4*>(work.scratch.histograms + row * kCodes) + four);
-  const uint32_t counts[4] = {there.w, there.z, there.y, there.x};
-  const uint32_t wanted = static_cast<uint32_t>(work.far_blocks) *
-                          static_cast<uint32_t>(work.layer != 0 ? work.heads : 1);
+  const FourCodes codes = {4 * four + 3, {there.w, there.z, there.y, there.x}};
+  const uint32_t heads = static_cast<uint32_t>(work.layer != 0 ? work.heads : 1);
   uint32_t all;
   uint32_t before = SumBefore(there.x + there.y + there.z + there.w, of_warps, all);
+  const uint32_t wanted = work.top_p.share != 0 ? BlocksOfTopP(work, codes, before, heads)
+                                                : static_cast<uint32_t>(work.far_blocks) * heads;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (before < wanted && wanted <= before + counts[i]) {
-      found[0] = static_cast<uint32_t>(4 * four + 3 - i);
+    if (before < wanted && wanted <= before + codes.counts[i]) {
+      found[0] = static_cast<uint32_t>(codes.highest - i);
       found[1] = wanted - before;
     }
-    before += counts[i];
+    before += codes.counts[i];
   }
   __syncthreads();
   return {static_cast<int>(found[0]), found[1]};

@@ -108,6 +108,7 @@ cudaError_t SelectRows(cudaStream_t stream, const SelectionShape& shape, const S
     work.far_end = static_cast<int32_t>(budget.far_end);
     work.far_blocks =
         static_cast<int32_t>(std::min(budget.far_blocks, budget.far_end - budget.far_begin));
+    work.top_p = TopP::Of(budget);
     work.layer = budget.share == BudgetShare::kLayer ? 1 : 0;
     work.scratch = ScratchOf(memory, work);
     const cudaError_t done = SelectSome(stream, shape, item, some, score);

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/selection_keys.h"
+#include "kernels/cuda/selection_top_p.h"
 #include "kernels/selection.h"
 #include "kernels/selection_math.h"
 
@@ -47,6 +48,7 @@ struct RowsWork {
   int32_t far_begin;
   int32_t far_end;
   int32_t far_blocks;
+  TopP top_p;
   int32_t layer;  // 1: the heads share a budget
 
   // Pooled queries of a block of rows.

@@ -184,6 +184,20 @@ struct Threshold {
   int quota;  // of the list's blocks with this one that are listed, the first ones
 };
 
+// How many blocks of `lists` lists have the share of all worth that is asked for; `before` are
+// blocks of greater codes than these. Has barriers.
+__device__ uint64_t BlocksOfTopP(const RowsWork& work, const FourCodes& codes, uint64_t before,
+                                 uint64_t lists, uint64_t (&of_warps)[kListWarps]) {
+  __shared__ uint64_t found;
+  if (threadIdx.x == 0) found = 0;
+  uint64_t all;
+  const uint64_t worth = SumBefore(codes.Worth(), of_warps, all);
+  codes.Find(selection::WorthWanted(all, work.top_p.share, kTopPBits), worth, before, &found);
+  __syncthreads();
+  const uint64_t least = static_cast<uint64_t>(work.top_p.least_blocks) * lists;
+  return min(max(found, least), static_cast<uint64_t>(work.far_blocks) * lists);
+}
+
 // A thread looks at four codes; the first threads have the greatest. Has barriers.
 __device__ Threshold FindThreshold(const RowsWork& work, int64_t list, int head,
                                    uint64_t (&of_warps)[kListWarps]) {
@@ -194,26 +208,30 @@ __device__ Threshold FindThreshold(const RowsWork& work, int64_t list, int head,
   const bool layer = work.layer != 0;
   const int64_t first = layer ? list - head : list;  // the lists that share a budget
   const int lists = layer ? work.heads : 1;
-  uint32_t counts[4] = {};
+  FourCodes codes = {4 * four + 3, {}};
   for (int i = 0; i < lists; ++i) {
     const uint4 some = __ldcg(
         reinterpret_cast<const uint4*>(work.scratch.histograms + (first + i) * kCodes) + four);
-    counts[0] += some.w;
-    counts[1] += some.z;
-    counts[2] += some.y;
-    counts[3] += some.x;
+    codes.counts[0] += some.w;
+    codes.counts[1] += some.z;
+    codes.counts[2] += some.y;
+    codes.counts[3] += some.x;
   }
-  const auto wanted = static_cast<uint64_t>(work.far_blocks) * static_cast<uint64_t>(lists);
   uint64_t all;
   uint64_t before =
-      SumBefore(uint64_t{counts[0]} + counts[1] + counts[2] + counts[3], of_warps, all);
+      SumBefore(uint64_t{codes.counts[0]} + codes.counts[1] + codes.counts[2] + codes.counts[3],
+                of_warps, all);
+  const auto sharing = static_cast<uint64_t>(lists);
+  const uint64_t wanted = work.top_p.share != 0
+                              ? BlocksOfTopP(work, codes, before, sharing, of_warps)
+                              : static_cast<uint64_t>(work.far_blocks) * sharing;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (before < wanted && wanted <= before + counts[i]) {
-      found[0] = static_cast<uint32_t>(4 * four + 3 - i);
+    if (before < wanted && wanted <= before + codes.counts[i]) {
+      found[0] = static_cast<uint32_t>(codes.highest - i);
       found[1] = static_cast<uint32_t>(wanted - before);
     }
-    before += counts[i];
+    before += codes.counts[i];
   }
   __syncthreads();
   const auto code = static_cast<int>(found[0]);

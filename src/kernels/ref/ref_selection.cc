@@ -251,10 +251,26 @@ struct Candidate {
   }
 };
 
-// Adds the best `count` of the candidates to their heads' lists.
-void Choose(std::vector<Candidate>& candidates, int64_t count, Lists& lists) {
+// How many of the candidates, which are in the order of choice, are taken by `heads` heads.
+int64_t CountOf(const SelectionBudget& budget, const std::vector<Candidate>& candidates,
+                int64_t heads) {
+  const int64_t most = std::min(budget.far_blocks * heads, std::ssize(candidates));
+  if (!budget.takes_top_p()) return most;
+  uint64_t all = 0;
+  for (const Candidate& candidate : candidates) all += math::CodeWorth(candidate.code);
+  const uint64_t wanted = math::WorthWanted(all, budget.top_p, kTopPBits);
+  int64_t count = 0;
+  for (uint64_t taken = 0; taken < wanted; ++count) {
+    taken += math::CodeWorth(candidates[static_cast<size_t>(count)].code);
+  }
+  return std::min(std::max(count, budget.least_blocks * heads), most);
+}
+
+// Adds the best of the candidates to the lists of their heads, which share a budget.
+void Choose(const SelectionBudget& budget, std::vector<Candidate>& candidates, int64_t heads,
+            Lists& lists) {
   std::sort(candidates.begin(), candidates.end());
-  const auto end = std::min(static_cast<size_t>(count), candidates.size());
+  const auto end = static_cast<size_t>(CountOf(budget, candidates, heads));
   for (size_t i = 0; i < end; ++i) lists[candidates[i].head].push_back(candidates[i].block);
 }
 
@@ -272,11 +288,11 @@ Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Codes& 
       }
     }
     if (budget.share == BudgetShare::kHead) {
-      Choose(candidates, budget.far_blocks, lists);
+      Choose(budget, candidates, 1, lists);
       candidates.clear();
     }
   }
-  Choose(candidates, budget.far_blocks * std::ssize(blocks), lists);
+  Choose(budget, candidates, std::ssize(blocks), lists);
   for (std::vector<int32_t>& list : lists) std::sort(list.begin(), list.end());
   return lists;
 }
@@ -373,6 +389,8 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
     HEADWAY_CHECK(TakesRows(summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
+    HEADWAY_CHECK(budget.top_p == 0 ||
+                  (summary.kind != SummaryKind::kStages && budget.least_blocks > 0));
     HEADWAY_CHECK(item.capacity >= budget.Capacity(item.keys.blocks, item.keys.heads));
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       SelectOf({format, summary, group, scale}, item, block);

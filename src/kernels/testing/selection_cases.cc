@@ -45,6 +45,7 @@ std::string SelectionCase::Name() const {
   add("to", budget.far_end);
   if (budget.looks_twice()) add("candidates", budget.candidates);
   add("choose", budget.far_blocks);
+  if (budget.takes_top_p()) add("top p", budget.top_p), add("at least", budget.least_blocks);
   add("split", split);
   add("scale", scale);
   name += " keys " + std::to_string(std::log2(key_size));
@@ -65,6 +66,17 @@ void SelectionCase::MayLookTwice(Random& random) {
   if (!SelectionFits(format, summary, group)) summary.sketch = SketchKind::kNone;
   budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
   if (!summary.sketched()) budget.candidates = 0;
+}
+
+void SelectionCase::MayTakeTopP(Random& random) {
+  constexpr uint32_t kAll = 1u << kTopPBits;
+  budget.top_p = Pick<uint32_t>(random, {0, 0, 1, kAll / 2, kAll - kAll / 10, kAll});
+  if (budget.top_p == 0) return;
+  budget.least_blocks = 1 + random.Below(std::max<int64_t>(1, budget.far_blocks / 2));
+  // So that the share decides as often as the cap.
+  const int64_t far = budget.far_end - budget.far_begin;
+  budget.far_blocks = Pick<int64_t>(random, {budget.far_blocks, far - 1, far});
+  budget.far_blocks = std::max<int64_t>(0, budget.far_blocks);
 }
 
 SelectionCase RandomSelectionCase(Random& random) {
@@ -88,6 +100,7 @@ SelectionCase RandomSelectionCase(Random& random) {
   const int64_t far = c.budget.far_end - c.budget.far_begin;
   c.budget.far_blocks = Pick<int64_t>(random, {0, far, far / 2, far / 4, random.Below(far + 1)});
   c.budget.share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer});
+  c.MayTakeTopP(random);
   c.MayLookTwice(random);
   c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
   c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
@@ -114,6 +127,8 @@ SelectionCase RandomOtherCase(Random& random) {
   c.budget.candidates = 0;
   if (c.summary.kind != SummaryKind::kStages) return c;
   c.budget.share = BudgetShare::kHead;
+  c.budget.top_p = 0;
+  c.budget.least_blocks = 0;
   int64_t blocks = 1;
   for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
     if (random.Below(4) == 0) continue;

@@ -43,6 +43,8 @@ struct SelectionCase {
   std::string Name() const;
   // With or without sketches of keys, as far as the format can have them, and one look or two.
   void MayLookTwice(Random& random);
+  // With a fixed budget, or one that is a share of all worth.
+  void MayTakeTopP(Random& random);
 };
 
 // Any dtype, encoding, shape and budget, of decode. Pages, heads and parameters lie as a GPU wants

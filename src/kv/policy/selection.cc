@@ -6,6 +6,11 @@
 #include "base/bytes.h"
 
 namespace headway::kv {
+namespace {
+
+constexpr double kAllOfTopP = int64_t{1} << kTopPBits;
+
+}  // namespace
 
 int64_t SelectionPolicy::KeysAt(int64_t length) const {
   return std::max(keys, static_cast<int64_t>(growth * static_cast<double>(length)));
@@ -53,6 +58,10 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   budget.far_blocks =
       std::min(CeilDiv(policy.KeysAt(length), slots), budget.far_end - budget.far_begin);
   budget.share = policy.share;
+  if (policy.top_p > 0.0) {
+    budget.top_p = static_cast<uint32_t>(std::max(1.0, std::round(policy.top_p * kAllOfTopP)));
+    budget.least_blocks = std::max<int64_t>(1, CeilDiv(policy.least_keys, slots));
+  }
   budget.candidates = CeilDiv(policy.CandidatesAt(length), slots);
   for (size_t i = 0; i < policy.stages.size(); ++i) {
     const SelectionPolicy::Stage& stage = policy.stages[i];

@@ -19,6 +19,10 @@ struct SelectionPolicy {
   BudgetShare share = BudgetShare::kLayer;
   // Far keys that a KV head reads for each key of the sequence, where these are more.
   double growth = 0.0;
+  // Above 0: heads read the fewest far keys to which summaries give this share of all far
+  // attention, from least_keys to as many as KeysAt.
+  double top_p = 0.0;
+  int64_t least_keys = 0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
   // Of SummaryKind::kStages: the stages before the last, and `keys` of the outer layers, which are

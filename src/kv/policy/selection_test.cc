@@ -63,6 +63,24 @@ TEST(SelectionPolicyTest, ABudgetMayGrowWithTheSequence) {
   EXPECT_EQ(BudgetOf(policy, all, 4095).candidates, 4 * 32);
 }
 
+TEST(SelectionPolicyTest, ABudgetMayBeAShareOfTheAttention) {
+  SelectionPolicy policy = PolicyOf(128, 32, 96);
+  policy.least_keys = 40;
+  const std::vector<BlockSpan> all = {{0, 64}};
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).takes_top_p());
+  policy.top_p = 0.75;
+  const SelectionBudget budget = BudgetOf(policy, all, 1023);
+  EXPECT_TRUE(budget.takes_top_p());
+  EXPECT_EQ(budget.top_p, 3u << (kTopPBits - 2));
+  EXPECT_EQ(budget.least_blocks, 3);
+  EXPECT_EQ(budget.far_blocks, 8);
+  EXPECT_FALSE(budget.OfCandidates().takes_top_p());
+  policy.top_p = 1e-9;
+  EXPECT_EQ(BudgetOf(policy, all, 1023).top_p, 1u);
+  policy.keys = 1024;  // all of them
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).takes_top_p());
+}
+
 TEST(SelectionPolicyTest, GapsKeepPositions) {
   // Keys [256, 512) are elsewhere.
   const std::vector<BlockSpan> spans = {{0, 16}, {512, 32}};
