@@ -200,6 +200,13 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
     cost.bytes +=
         item.keys.heads * int64_t{group} *
         (item.rows * format.head_dim * activation_bytes + states * (format.head_dim + 1) * kFloat);
+    if (item.rest.result != nullptr) {
+      const int64_t of_head = int64_t{group} * format.head_dim;
+      PageRun open;
+      open.count = item.keys.heads * item.rest.count;
+      cost.bytes += KeyBytes(format, open) + item.keys.heads * of_head * activation_bytes;
+      cost.flops += 4 * open.count * of_head;
+    }
     blocks += item.keys.heads * item.keys.blocks;
     rows += item.rows;
     row_blocks += CeilDiv(item.rows, kSelectRows);
@@ -212,7 +219,7 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
   cost.bytes += KeyBytes(format, run);
   // Every row of a block attends to its list; lists are taken to be as long as one another.
   if (row_blocks > 0) {
-    cost.flops =
+    cost.flops +=
         4 * rows * listed / row_blocks * summary.block_slots * group * int64_t{format.head_dim};
   }
   return cost;

@@ -40,7 +40,8 @@ WorkCost SummarizeCost(const PageFormat& format, const SummaryFormat& summary,
 // that make shares of a score.
 WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int group,
                     std::span<const SelectItem> items, int64_t activation_bytes);
-// K and V of `listed` blocks, those of all heads and items added up, once; queries and states.
+// K and V of `listed` blocks, those of all heads and items added up, once, and of open pages;
+// queries and states.
 WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary, int group,
                           std::span<const AttendBlocksItem> items, int64_t listed,
                           int64_t activation_bytes);

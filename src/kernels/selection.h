@@ -241,12 +241,25 @@ struct BlockMove {
   int64_t end = 0;
 };
 
+// What is left of a decode's attention behind the blocks of a cache: the keys behind them, every
+// one of which the query sees, and the merge of all states, with that of these keys as the last
+// one. A head has its keys in its open page, in the format's dtype without an encoding. Rows of
+// pages lie row_stride bytes apart: of each head group first those of K, head by head, then those
+// of V.
+struct DecodeRest {
+  void* result = nullptr;  // activations [heads, group, head_dim]; null: others do what is left
+  std::byte* pages = nullptr;
+  int64_t row_stride = 0;
+  int64_t count = 0;  // keys of a head, at least 1, at most a page's
+};
+
 // The same rows' attention to what their block of rows lists; every row sees every listed key. In
 // decode the states of a head are those of every `split` listed keys, part p at p * o_part_stride
 // and p * lse_part_stride, as in AttentionItem; parts behind a head's list are written too: lse is
-// -inf, and o is not touched. With more rows than one, split is 0, and there is one state of a row,
-// which is written, or merged into what is there; of an empty list it is that of no keys: lse is
-// -inf, and o is 0.
+// -inf, and o is not touched. With a rest, o and lse have room for one part more, and hold anything
+// afterwards: rest.result is what is computed. With more rows than one, split is 0, and there is
+// one state of a row, which is written, or merged into what is there; of an empty list it is that
+// of no keys: lse is -inf, and o is 0.
 struct AttendBlocksItem {
   const void* q = nullptr;
   int64_t q_stride = 0;
@@ -266,6 +279,7 @@ struct AttendBlocksItem {
   int64_t lse_part_stride = 0;
   bool merge = false;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
+  DecodeRest rest = {};          // of one row
   BlockCache cache = {};         // implementations without a bus between ignore it
 };
 

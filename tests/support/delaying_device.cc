@@ -124,6 +124,9 @@ class DelayingKernels final : public Kernels {
   std::string name() const override { return inner_->name(); }
   DType ActivationDType(DType weights) const override { return inner_->ActivationDType(weights); }
   int64_t DecodeSplit(int64_t length) const override { return inner_->DecodeSplit(length); }
+  int64_t ListedSplit(int heads, int64_t keys) const override {
+    return inner_->ListedSplit(heads, keys);
+  }
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
     return inner_->WorkspaceBytes(limits);
   }

@@ -92,6 +92,8 @@ class SelectionPath : public AttentionPath {
     return std::span(spans_).subspan(choice.first_span, choice.spans);
   }
   bool Choose(int layer, int entry);
+  DecodeRest RestOf(int layer, const Choice& choice);
+  AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
   Kept& KeptOf(int layer, int entry) {
     return kept_[static_cast<size_t>(layer * context_.limits.entries + entry)];
   }
@@ -188,6 +190,40 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   first_[static_cast<size_t>(layer) + 1] = choices_.size();
 }
 
+// Where other paths take nothing of the entry but its open page, that is attended to in the same
+// call, and all is merged.
+DecodeRest SelectionPath::RestOf(int layer, const Choice& choice) {
+  const KeyRun tail = context_.store.step().Tail(choice.entry, layer, 0);
+  const bool all =
+      choice.end == tail.position && choice.blocks * policy_.summary.block_slots == tail.position;
+  if (!all) return {};
+  return {parts_.board.TakeResult(choice.entry), tail.pages.k, tail.pages.head_stride,
+          tail.pages.count};
+}
+
+// Attention to what is listed by `select`.
+AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
+                                         const SelectItem& select) {
+  const DecodeRest rest = RestOf(layer, choice);
+  const Board::States states =
+      parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
+  return {.q = select.q,
+          .move = context_.turns->MoveTo(choice.entry, choice.end),
+          .keys = select.keys,
+          .blocks = select.blocks,
+          .capacity = select.capacity,
+          .counts = select.counts,
+          .split = cut_.split,
+          .parts = cut_.parts,
+          .o = states.o,
+          .o_part_stride = states.o_part_stride,
+          .lse = states.lse,
+          .lse_part_stride = states.lse_part_stride,
+          .scratch = select.scratch,
+          .rest = rest,
+          .cache = context_.store.reads().block_cache()};
+}
+
 // Chooses and attends for all heads of the layer at once: their states come first.
 void SelectionPath::BeginLayer(int layer) {
   const std::span<Choice> choices = ChoicesOf(layer);
@@ -221,22 +257,7 @@ void SelectionPath::BeginLayer(int layer) {
     select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
-    if (observer != nullptr) continue;  // others attend
-    const Board::States states = parts_.board.TakeStates(choice.entry, cut_.parts);
-    attends_.push_back({.q = select.q,
-                        .move = context_.turns->MoveTo(choice.entry, choice.end),
-                        .keys = select.keys,
-                        .blocks = select.blocks,
-                        .capacity = select.capacity,
-                        .counts = select.counts,
-                        .split = cut_.split,
-                        .parts = cut_.parts,
-                        .o = states.o,
-                        .o_part_stride = states.o_part_stride,
-                        .lse = states.lse,
-                        .lse_part_stride = states.lse_part_stride,
-                        .scratch = select.scratch,
-                        .cache = context_.store.reads().block_cache()});
+    if (observer == nullptr) attends_.push_back(AttendTo(layer, choice, select));  // else others do
   }
   Kernels& kernels = context_.kernels;
   const float scale = parts_.board.Params(0).scale;

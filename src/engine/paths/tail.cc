@@ -13,6 +13,7 @@ class TailPath : public AttentionPath {
     kv::Store& store = parts_.context.store;
     if (group == store.format().StreamingGroup(layer)) return OkStatus();
     for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+      if (parts_.board.ResultTaken(entry)) continue;
       parts_.board.Attend(entry, parts_.context.RunsOf(layer, group),
                           store.step().Tail(entry, layer, group), RangeOrder::kLast);
     }

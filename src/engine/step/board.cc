@@ -68,6 +68,7 @@ void Board::BeginLayer(int layer) {
   layer_ = layer;
   window_ = context_.WindowOf(layer);
   states_.assign(static_cast<size_t>(batch_.size() * context_.shape.kv_heads), HeadStates());
+  results_taken_.assign(static_cast<size_t>(batch_.size()), false);
 }
 
 // The heads of the run have equal states. Their next state is the item's.
@@ -114,6 +115,7 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
 
 void Board::MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
                       RangeOrder order, std::vector<AttentionItem>* items) {
+  HEADWAY_CHECK(!ResultTaken(entry));
   for (const kv::HeadRun& run : heads) {
     // Neighbours whose states are equal go together.
     for (int first = 0, end = 0; first < run.heads; first = end) {
@@ -155,6 +157,12 @@ Board::SpareStates Board::StatesOfObserver() const {
           parts};
 }
 
+void* Board::TakeResult(int entry) {
+  HEADWAY_CHECK(batch_[entry].decode && observer_ == nullptr);
+  results_taken_[static_cast<size_t>(entry)] = true;
+  return ResultAt(entry, 0);
+}
+
 Board::RowStates Board::TakeRowStates(int entry) {
   for (int head = 0; head < context_.shape.kv_heads; ++head) {
     HeadStates& states = StatesOf(entry, head);
@@ -169,6 +177,7 @@ Board::RowStates Board::TakeRowStates(int entry) {
 
 void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
                          const float* lse) {
+  HEADWAY_CHECK(!ResultTaken(entry));
   for (const kv::HeadRun& run : heads) {
     for (int head = run.head; head < run.head + run.heads; ++head) {
       StatesOf(entry, head).last_o = o;
@@ -193,6 +202,12 @@ void Board::FlushWithin(int64_t window) {
   reads_.FinishHeld();
 }
 
+void* Board::ResultAt(int entry, int64_t query_head) const {
+  return static_cast<std::byte*>(context_.act.o) +
+         context_.ActivationBytes(batch_[entry].row * context_.QWidth() +
+                                  query_head * context_.shape.head_dim);
+}
+
 MergeItem Board::MakeMerge(int entry, const kv::HeadRun& run) {
   const ModelShape& shape = context_.shape;
   const int64_t width = context_.QWidth();
@@ -209,10 +224,8 @@ MergeItem Board::MakeMerge(int entry, const kv::HeadRun& run) {
     item.extra_lse = states.last_lse + head;
   }
   item.rows = int64_t{run.heads} * shape.group();
-  const int64_t row = batch_[entry].row;
-  item.o = static_cast<std::byte*>(context_.act.o) +
-           context_.ActivationBytes(row * width + head * shape.head_dim);
-  if (observer_ != nullptr) item.lse = lse_ + row * shape.query_heads + head;
+  item.o = ResultAt(entry, head);
+  if (observer_ != nullptr) item.lse = lse_ + batch_[entry].row * shape.query_heads + head;
   return item;
 }
 
@@ -220,7 +233,7 @@ Status Board::Merge() {
   merges_.clear();
   const int heads = context_.shape.kv_heads;
   for (int entry = 0; entry < batch_.size(); ++entry) {
-    if (!batch_[entry].decode) continue;
+    if (!batch_[entry].decode || ResultTaken(entry)) continue;
     for (int first = 0, end = 0; first < heads; first = end) {
       const HeadStates& states = StatesOf(entry, first);
       for (end = first + 1; end < heads && StatesOf(entry, end) == states;) ++end;

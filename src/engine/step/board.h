@@ -74,6 +74,11 @@ class Board {
     int parts = 0;
   };
   SpareStates StatesOfObserver() const;
+  // Where the attention of a decode entry goes in the end, as activations [query_heads, head_dim]:
+  // for a path that attends to all keys which the entry sees in the layer and merges their states
+  // by itself. Nobody else adds to the entry.
+  void* TakeResult(int entry);
+  bool ResultTaken(int entry) const { return results_taken_[static_cast<size_t>(entry)]; }
   // The states of all rows of a prefill entry, to which nothing was added in the layer, for a path
   // that writes them by itself before anything else of the entry is enqueued.
   struct RowStates {
@@ -95,7 +100,7 @@ class Board {
   void FlushWithin(int64_t window);
   // What attention needs beside its items.
   AttentionParams Params(int64_t window) const;
-  // Merges the states of decode entries into the activations.
+  // Merges the states of decode entries into the activations, but where a path has taken these.
   Status Merge();
   // The step is given up.
   void Abort();
@@ -123,6 +128,7 @@ class Board {
   }
   AttentionItem MakeItem(int entry, const kv::HeadRun& run, const KeyRun& keys, RangeOrder order);
   MergeItem MakeMerge(int entry, const kv::HeadRun& run);
+  void* ResultAt(int entry, int64_t query_head) const;
 
   StepContext& context_;
   const Batch& batch_;
@@ -137,6 +143,7 @@ class Board {
   int layer_ = 0;
   int64_t window_ = 0;
   std::vector<HeadStates> states_;    // [entries, kv_heads]
+  std::vector<bool> results_taken_;   // [entries]
   std::vector<AttentionItem> items_;  // of the next Flush
   std::vector<MergeItem> merges_;
 };

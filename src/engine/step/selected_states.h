@@ -24,7 +24,7 @@ inline StateCut SelectedStates(const ModelShape& shape, const ExecutorLimits& li
   if (!policy.selects()) return {};
   const int64_t typical = policy.sink + policy.keys + policy.recent;
   StateCut cut;
-  cut.split = RoundUp(kernels.DecodeSplit(typical), limits.page_slots);
+  cut.split = RoundUp(kernels.ListedSplit(shape.kv_heads, typical), limits.page_slots);
   const kv::SelectionBounds bounds = BoundsOf(policy, limits.length, shape.kv_heads);
   cut.parts = static_cast<int>(CeilDiv(bounds.capacity * policy.summary.block_slots, cut.split));
   return cut;

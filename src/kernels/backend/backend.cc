@@ -49,6 +49,9 @@ class GpuKernelSizes final : public KernelSizes {
  public:
   DType ActivationDType(DType weights) const override { return weights; }
   int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
+  int64_t ListedSplit(int heads, int64_t keys) const override {
+    return cuda::ListedSplitOf(heads, keys);
+  }
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
     return cuda::WorkspaceLayout(limits).total;
   }

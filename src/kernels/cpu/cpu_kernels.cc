@@ -16,6 +16,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/selection.h"
+#include "kernels/decode_rest.h"
 #include "kernels/host_sampler.h"
 #include "kernels/items.h"
 
@@ -256,6 +257,11 @@ class CpuKernels : public Kernels {
     const cpu::AttentionScratch scratch = {
         .data = Scratch().data(), .limits = limits_, .threads = pool_.threads()};
     cpu::AttendBlocks(pool_, isa_, {format, summary, group, scale}, items, scratch);
+    const RestCalls rest = RestOf(format, group, items);
+    if (rest.merge.empty()) return;
+    const AttentionParams params = {.scale = scale};
+    cpu::Attend(pool_, isa_, {format, group, params, rest.attend}, scratch);
+    cpu::Merge(pool_, format.head_dim, rest.merge);
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {

@@ -71,6 +71,9 @@ class CudaKernels final : public Kernels {
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
   int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
+  int64_t ListedSplit(int heads, int64_t keys) const override {
+    return cuda::ListedSplitOf(heads, keys);
+  }
 
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
@@ -103,6 +106,7 @@ class CudaKernels final : public Kernels {
     sample_memory_ = take(layout.sample);
     decoded_ = take(layout.decoded);
     score_memory_ = take(cuda::kScoreMemoryBytes);
+    arrived_ = reinterpret_cast<uint32_t*>(take(layout.arrived));
     Result<std::unique_ptr<Buffer>> pinned =
         device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
@@ -308,7 +312,8 @@ class CudaKernels final : public Kernels {
     }
     Call call(stream, AttendBlocksCost(format, summary, group, items, listed, Bytes()));
     for (const AttendBlocksItem& item : items) {
-      call.Check(cuda::AttendBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
+      call.Check(cuda::AttendBlocks(call.native(), {format, summary, group, scale, dtype_}, item,
+                                    {arrived_, static_cast<size_t>(limits_.query_heads)}),
                  "attention to blocks");
     }
   }
@@ -437,6 +442,7 @@ class CudaKernels final : public Kernels {
   std::byte* prefill_memory_ = nullptr;
   std::byte* sample_memory_ = nullptr;
   std::byte* score_memory_ = nullptr;
+  uint32_t* arrived_ = nullptr;   // [query heads]: 0 between calls
   std::byte* decoded_ = nullptr;  // keys and values of encoded pages, for a prefill
   std::array<Upload, kUploads> uploads_;
   size_t next_upload_ = 0;

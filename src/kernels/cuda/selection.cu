@@ -225,6 +225,17 @@ cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const 
   return error == cudaSuccess ? ListBest(stream, second) : error;
 }
 
+// Whether what is left behind the blocks can be done in their launch.
+bool TakesRest(const SelectionShape& shape, const AttendBlocksItem& item, size_t counters) {
+  const DecodeRest& rest = item.rest;
+  if (rest.result == nullptr) return true;
+  return item.rows == 1 && item.parts > 0 && rest.count > 0 &&
+         rest.count <= shape.format.page_slots && shape.format.dtype == shape.activation &&
+         Aligned(rest.pages) && rest.row_stride % 16 == 0 &&
+         rest.row_stride / 16 <= std::numeric_limits<int32_t>::max() &&
+         static_cast<size_t>(item.keys.heads) * static_cast<size_t>(shape.group) <= counters;
+}
+
 }  // namespace
 
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
@@ -281,11 +292,12 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
                             : SelectOnce(stream, shape, item, {score, list});
 }
 cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
-                         const AttendBlocksItem& item) {
+                         const AttendBlocksItem& item, std::span<uint32_t> arrived) {
   const BlockedKeys& keys = item.keys;
   const int block_slots = shape.summary.block_slots;
   const BlockMove& move = item.move;
   if (!TakesKeys(shape, keys) || !PagesAligned(shape, keys) ||
+      !TakesRest(shape, item, arrived.size()) ||
       (move.inv_freq != nullptr && (move.rotary_dim < 0 || move.rotary_dim % 2 != 0 ||
                                     move.rotary_dim > shape.format.head_dim))) {
     return cudaErrorInvalidValue;
@@ -321,6 +333,11 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   work.block_slots = block_slots;
   work.page_slots = shape.format.page_slots;
   work.params_aligned = ParamsAligned(keys) ? 1 : 0;
+  work.result = item.rest.result;
+  work.open_pages = item.rest.pages;
+  work.open_lines = static_cast<int32_t>(item.rest.row_stride / 16);
+  work.open_keys = static_cast<int32_t>(item.rest.count);
+  work.arrived = arrived.data();
   const SelectionScratch scratch =
       SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
                            static_cast<int64_t>(keys.segments.size()));

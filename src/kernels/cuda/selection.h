@@ -5,6 +5,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/pages.h"
 #include "kernels/selection.h"
 
@@ -24,8 +27,10 @@ struct SelectionShape {
 cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,
                       const SummarizeItem& item);
 cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item);
+// Items with a rest count the parts of KV heads that are done in `arrived`: an element for each
+// query head, in memory of the device, 0 before and after the call, and used by one call at a time.
 cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
-                         const AttendBlocksItem& item);
+                         const AttendBlocksItem& item, std::span<uint32_t> arrived);
 
 }  // namespace headway::cuda
 

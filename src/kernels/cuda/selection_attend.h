@@ -84,6 +84,12 @@ struct AttendWork {
   int32_t rotary_dim;
   int64_t end;
   const PlacedSegment* segments;  // [head groups, segments of a group]
+  // DecodeRest; null: states stay apart.
+  void* result;
+  const std::byte* open_pages;
+  uint32_t* arrived;   // [heads, blocks of threads that share a part]: 0 before and after
+  int32_t open_lines;  // 16 bytes between rows of pages
+  int32_t open_keys;
   // Without lines: blocks are read where they lie.
   BlockCache cache;
   int64_t line_bytes;

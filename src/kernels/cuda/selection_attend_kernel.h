@@ -16,7 +16,9 @@
 #include "kernels/cuda/selection_attend_lines.h"
 #include "kernels/cuda/selection_attend_move.h"
 #include "kernels/cuda/selection_attend_parts.h"
+#include "kernels/cuda/selection_attend_rest.h"
 #include "kernels/cuda/selection_attend_rows.h"
+#include "kernels/cuda/selection_attend_states.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
@@ -184,143 +186,6 @@ struct Round {
   }
 };
 
-// A warp's softmax over rounds: lane l has query l % kGroup.
-template <int kGroup, int kLogits>
-struct RunningSoftmax {
-  static constexpr int kOfLane = (kLogits + kWarp - 1) / kWarp;
-  float max = kNoKeys;
-  float sum = 0.0f;  // of the lane's own weights
-
-  // Logits become weights; `factors` is what was before is to be multiplied by.
-  __device__ void Take(float* logits, float* factors) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    float mine[kOfLane];
-    float top = max;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      mine[i] = lane + i * kWarp < kLogits ? logits[lane + i * kWarp] : kNoKeys;
-      top = fmaxf(top, mine[i]);
-    }
-#pragma unroll
-    for (int apart = kGroup; apart < kWarp; apart *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-    }
-    const float base = Finite(top);
-    const float factor = Exp2(max - base);
-    sum *= factor;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const float weight = Exp2(mine[i] - base);
-      sum += weight;
-      if (lane + i * kWarp < kLogits) logits[lane + i * kWarp] = weight;
-    }
-    if (lane < kGroup) factors[lane] = factor;
-    max = top;
-  }
-};
-
-// The states of a block's warps.
-template <int kDim, int kWarps, int kGroup>
-struct PartStates {
-  alignas(16) float o[kWarps][kGroup][kDim];  // not normalised
-  float max[kWarps][kGroup];
-  float sum[kWarps][kGroup];
-  float weight[kWarps][kGroup];
-
-  // Takes a warp's state: o of lanes that share a key, summed over keys here.
-  template <int kLogits>
-  __device__ void Take(float (&of_lane)[kGroup][8], const RunningSoftmax<kGroup, kLogits>& softmax,
-                       int warp, int lane) {
-    constexpr int kLanes = kDim / 8;
-    float total = softmax.sum;
-#pragma unroll
-    for (int apart = kGroup; apart < kWarp; apart *= 2) {
-      total += __shfl_xor_sync(kAllLanes, total, apart);
-    }
-    if (lane < kGroup) {
-      max[warp][lane] = softmax.max;
-      sum[warp][lane] = total;
-    }
-#pragma unroll
-    for (int query = 0; query < kGroup; ++query) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-#pragma unroll
-        for (int apart = kLanes; apart < kWarp; apart *= 2) {
-          of_lane[query][i] += __shfl_xor_sync(kAllLanes, of_lane[query][i], apart);
-        }
-      }
-      if (lane < kLanes) {
-        auto* to = reinterpret_cast<float4*>(&o[warp][query][lane * 8]);
-        to[0] =
-            make_float4(of_lane[query][0], of_lane[query][1], of_lane[query][2], of_lane[query][3]);
-        to[1] =
-            make_float4(of_lane[query][4], of_lane[query][5], of_lane[query][6], of_lane[query][7]);
-      }
-    }
-  }
-
-  // Writes the state of all, for `queries` query heads. Has barriers.
-  __device__ void Write(float* o_to, float* lse_to, int queries, int head_dim) {
-    __syncthreads();
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < queries) {
-      float top = kNoKeys;
-      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, max[warp][thread]);
-      const float base = Finite(top);
-      float total = 0.0f;
-      for (int warp = 0; warp < kWarps; ++warp) {
-        weight[warp][thread] = Exp2(max[warp][thread] - base);
-        total += weight[warp][thread] * sum[warp][thread];
-      }
-      const float factor = total == 0.0f ? 0.0f : 1.0f / total;
-      for (int warp = 0; warp < kWarps; ++warp) weight[warp][thread] *= factor;
-      lse_to[thread] = total == 0.0f ? kNoKeys : top * kLn2 + logf(total);
-    }
-    __syncthreads();
-    for (int i = thread; i < queries * kDim; i += kWarps * kWarp) {
-      const int query = i / kDim;
-      const int channel = i % kDim;
-      if (channel >= head_dim) continue;
-      float value = 0.0f;
-#pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) {
-        value = fmaf(weight[warp][query], o[warp][query][channel], value);
-      }
-      o_to[int64_t{query} * head_dim + channel] = value;
-    }
-    __syncthreads();
-  }
-};
-
-// The lane's eight channels of the queries, times the scale; 0 where there is none.
-template <DType kDType, int kGroup>
-__device__ void LoadQueriesOf(const AttendWork& work, int64_t first, int queries, int sub,
-                              float (&q)[kGroup][8]) {
-  const auto* from = static_cast<const typename ElementOf<kDType>::Type*>(work.q) + first + sub * 8;
-#pragma unroll
-  for (int query = 0; query < kGroup; ++query) {
-    const bool there = query < queries && sub * 8 < work.head_dim;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      q[query][i] = there ? AsFloat(from[int64_t{query} * work.head_dim + i]) * work.q_scale : 0.0f;
-    }
-  }
-}
-template <int kGroup>
-__device__ void LoadQueries(const AttendWork& work, int64_t first, int queries, int sub,
-                            float (&q)[kGroup][8]) {
-  switch (static_cast<DType>(work.q_dtype)) {
-    case DType::kBF16:
-      return LoadQueriesOf<DType::kBF16>(work, first, queries, sub, q);
-    case DType::kF16:
-      return LoadQueriesOf<DType::kF16>(work, first, queries, sub, q);
-    case DType::kF32:
-      break;
-  }
-  LoadQueriesOf<DType::kF32>(work, first, queries, sub, q);
-}
-
 // Whether listed blocks are moved.
 enum class Listed : uint8_t { kStay, kMove };
 
@@ -346,6 +211,11 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   for (int unit = static_cast<int>(blockIdx.x);; unit += static_cast<int>(gridDim.x)) {
     const PartOf part = FindPart(work, unit);
     if (part.head < 0) break;
+    if (part.IsOpen()) {
+      AttendOpenPage<kRows>(work, part.head, states);
+      FinishPart(work, part, states);
+      continue;
+    }
     const int part_blocks = min(work.split_blocks, part.blocks - part.part * work.split_blocks);
     const int strips = part_blocks * (work.block_slots / 8);
     const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
@@ -424,17 +294,16 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
       for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
     }
     states.Take(o, softmax, warp, lane);
-    states.Write(work.o + part.part * work.o_part_stride + query_head * work.head_dim,
-                 work.lse + part.part * work.lse_part_stride + query_head, queries, work.head_dim);
+    FinishPart(work, part, states);
   }
-  if (blockIdx.y == 0) ClearEmptyParts(work);
+  if (blockIdx.y == 0 && work.result == nullptr) ClearEmptyParts(work);
 }
 
 template <Rows kRows, int kDim, int kGroup>
 cudaError_t LaunchAttendKernel(cudaStream_t stream, const AttendWork& work) {
   using Shape = AttendShape<kRows, kDim, kGroup>;
   constexpr int64_t kOfMultiprocessor = Shape::kWarps > 4 ? 1 : 2;  // as registers allow
-  const int64_t parts = int64_t{work.heads} * work.parts;
+  const int64_t parts = int64_t{work.heads} * (work.parts + (work.result == nullptr ? 0 : 1));
   const dim3 grid(static_cast<unsigned>(std::min(parts, kOfMultiprocessor * Multiprocessors())),
                   static_cast<unsigned>(CeilDiv(work.group, kGroup)));
   const auto kernel = work.inv_freq == nullptr ? Attend<kRows, kDim, kGroup, Listed::kStay>

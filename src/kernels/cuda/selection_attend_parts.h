@@ -12,19 +12,25 @@
 
 namespace headway::cuda {
 
-// A part of a head's list.
+// A part of a head's list, or the head's open page, which is the part behind all others.
 struct PartOf {
   int head = -1;
   int part = 0;
   int blocks = 0;  // of the head's list
+  int parts = 0;   // of it
+
+  __device__ bool IsOpen() const { return part == parts; }
 };
 
 // The unit-th part that has keys, over all heads. All lanes of a warp find it together.
 __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int open = work.result == nullptr ? 0 : 1;
   for (int first = 0; first < work.heads; first += kWarp) {
-    const int count = first + lane < work.heads ? __ldcg(work.counts + first + lane) : 0;
-    const int parts = (count + work.split_blocks - 1) / work.split_blocks;
+    const bool there = first + lane < work.heads;
+    const int count = there ? __ldcg(work.counts + first + lane) : 0;
+    const int listed = (count + work.split_blocks - 1) / work.split_blocks;
+    const int parts = there ? listed + open : 0;
     int sum = parts;
 #pragma unroll
     for (int apart = 1; apart < kWarp; apart *= 2) {
@@ -35,7 +41,8 @@ __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
     if (beyond != 0) {
       const int at = __ffs(static_cast<int>(beyond)) - 1;
       const int before = __shfl_sync(kAllLanes, sum - parts, at);
-      return {first + at, unit - before, __shfl_sync(kAllLanes, count, at)};
+      return {first + at, unit - before, __shfl_sync(kAllLanes, count, at),
+              __shfl_sync(kAllLanes, listed, at)};
     }
     unit -= __shfl_sync(kAllLanes, sum, kWarp - 1);
   }

@@ -73,14 +73,27 @@ struct WorkspaceLayout {
         bias(RoundUp(kJoinedMax * limits.max_out * 4, 256)),
         sample(RoundUp(SampleMemoryBytes(limits.vocab), 256)),
         decoded(DecodedBytes(limits)),
+        arrived(RoundUp(limits.query_heads * 4, 256)),
         total(kGemmWorkspaceBytes + kUploads * upload + prefill + bias + sample + decoded +
-              kScoreMemoryBytes) {}
-  int64_t upload, prefill, bias, sample, decoded, total;
+              kScoreMemoryBytes + arrived) {}
+  int64_t upload, prefill, bias, sample, decoded, arrived, total;
 };
 
 // Short sequences need many small parts to fill the GPU, long ones few to be merged.
 constexpr int64_t DecodeSplitOf(int64_t length) {
   return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
+}
+
+// Parts of lists are taken by as many blocks of threads as a large GPU has multiprocessors: more
+// parts than those would wait for the first ones to end. Each head's last part is short, and its
+// open page is one more.
+constexpr int64_t ListedSplitOf(int heads, int64_t keys) {
+  constexpr int64_t kAtOnce = 128;
+  constexpr int64_t kShortest = 128;
+  constexpr int64_t kLongest = 512;
+  int64_t split = kShortest;
+  while (split < kLongest && heads * keys / split + 3 * heads / 2 > kAtOnce) split *= 2;
+  return split;
 }
 
 // Heads of up to kHeadDimMax elements in multiples of 8, in any encoding, with pages on 16 bytes

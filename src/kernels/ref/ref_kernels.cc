@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/decode_rest.h"
 #include "kernels/ref/ref_attention.h"
 #include "kernels/ref/ref_sampling.h"
 #include "kernels/ref/ref_selection.h"
@@ -154,6 +155,9 @@ class RefKernels : public Kernels {
   void AttendBlocks(Stream&, const PageFormat& format, const SummaryFormat& summary, int group,
                     float scale, std::span<const AttendBlocksItem> items) override {
     ref::AttendBlocks(format, summary, group, scale, items);
+    const RestCalls rest = RestOf(format, group, items);
+    ref::Attend(format, group, {.scale = scale}, rest.attend);
+    ref::Merge(format.head_dim, rest.merge);
   }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {
