@@ -354,6 +354,22 @@ TEST_P(Selection, CandidatesServeSomeSteps) {
   ExpectSameBits(all, run(kept, 40), "all keys are candidates");
 }
 
+// A step that reads all far keys lists no candidates, and another behind it may choose.
+TEST_P(Selection, CandidatesAreThereBeforeTheyServe) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(303, 96, 16);
+  // 33 blocks; at position 299, with no page closing, the 34th is far.
+  config.selection = KeepsCandidates(264, 1000);
+  config.selection.share = BudgetShare::kHead;
+  config.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  config.selection.distance = 40;
+  config.selection.breadth = 1 << 20;
+  const LogitRows kept = RunTokens(*model, config, tokens, 12);
+  config.selection.candidates_refresh = 1;
+  ExpectSameBits(RunTokens(*model, config, tokens, 12), kept, "all keys are candidates");
+}
+
 // The summaries of a sequence that was forked and cut back are those of one that never was, and
 // what was chosen before serves neither.
 void ExpectForksAndCutsKeep(Model& model, const HarnessConfig& config) {
