@@ -4,6 +4,8 @@
 // rates given (of the device's memory, and of its reads of the host's):
 //   select    SelectBlocks; it must move the summaries
 //   twice     the same in two looks; it must move the candidates' means and sketches, too
+//   among     SelectBlocks among candidates that an earlier call has listed, by their summaries,
+//             which it must move
 //   attend    AttendBlocks of the lists; it must move the listed keys and values
 //   both      one behind the other, as a decode step has them
 //   cached    the same with pages on the host and a cache that holds nine tenths of what is listed
@@ -39,6 +41,7 @@ constexpr SummaryFormat kSummary = {
     .kind = SummaryKind::kMoments, .block_slots = 16, .sketch = SketchKind::kTwoBits};
 // Listed of a head, on average: far keys, and the first and last of the context.
 constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
+constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments, .block_slots = 16};
 constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;  // of a second look
 constexpr int64_t kSplit = 256;
 
@@ -83,8 +86,10 @@ class Context {
     states_ = Zeros(parts_ * kHeads * kGroup * (kHeadDim + 1) * 4);
     twice_ = budget_;
     twice_.candidates = kCandidates;
-    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_, 1,
-                                        twice_.OfCandidates().Capacity(blocks_, kHeads)));
+    candidate_capacity_ = twice_.OfCandidates().Capacity(blocks_, kHeads);
+    candidates_ = Zeros(kHeads * (candidate_capacity_ + 1) * 4);
+    scratch_ =
+        Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_, 1, candidate_capacity_));
   }
 
   int64_t select_bytes() const {
@@ -94,13 +99,19 @@ class Context {
     const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
     return select_bytes() + kHeads * (kCandidates + near) * (kSummary.bytes(kHeadDim) - kHeadDim);
   }
+  int64_t among_bytes() const {
+    const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
+    return kHeads * (kCandidates + near) * kOneLook.bytes(kHeadDim);
+  }
   int64_t attend_bytes() const {
     const int64_t pages = (kFarKeys + kFirstKeys + kLastKeys) / format_.page_slots;
     return kHeads * pages *
            (2 * static_cast<int64_t>(format_.closed_bytes()) +
             (encoded() ? ParamBytes(format_) : 0));
   }
-  void Select(int layer, const SelectionBudget& budget) {
+  enum class Candidates { kNew, kListed };
+  void Select(int layer, const SelectionBudget& budget, const SummaryFormat& summary = kSummary,
+              Candidates candidates = Candidates::kNew) {
     SelectItem item;
     item.q = q_->data();
     item.keys = Keys(layer);
@@ -108,8 +119,11 @@ class Context {
     item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
     item.capacity = capacity_;
     item.counts = reinterpret_cast<int32_t*>(lists_->data());
+    item.candidates = {reinterpret_cast<int32_t*>(candidates_->data()) + kHeads,
+                       candidate_capacity_, reinterpret_cast<int32_t*>(candidates_->data())};
+    item.candidates_listed = candidates == Candidates::kListed;
     item.scratch = scratch_->data();
-    kernels_.SelectBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
+    kernels_.SelectBlocks(*compute_, format_, summary, kGroup, kScale, {&item, 1});
   }
   void Attend(int layer) {
     const int64_t rows = int64_t{kHeads} * kGroup;
@@ -151,6 +165,9 @@ class Context {
         Measure([this](int layer) { Select(layer, budget_); }));
     Row(name, "twice", twice_bytes(), static_cast<double>(twice_bytes()) / rates.device,
         Measure([this](int layer) { Select(layer, twice_); }));
+    // Behind the row above: candidates are there.
+    Row(name, "among", among_bytes(), static_cast<double>(among_bytes()) / rates.device,
+        Measure([this](int layer) { Select(layer, twice_, kOneLook, Candidates::kListed); }));
     Row(name, "attend", attend_bytes(), attend_us, Measure([this](int layer) { Attend(layer); }));
     Row(name, "both", select_bytes() + attend_bytes(), select_us + attend_us,
         Measure([this](int layer) {
@@ -272,11 +289,12 @@ class Context {
   const int64_t segments_;
   int layers_ = 0;
   int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, capacity_ = 0, parts_ = 0;
+  int64_t candidate_capacity_ = 0;
   BlockedKeys keys_;
   SelectionBudget budget_, twice_;
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, states_, scratch_;
+  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, candidates_, states_, scratch_;
   std::unique_ptr<Buffer> cache_memory_;
   BlockCache cache_;
   uint32_t last_version_ = 0;

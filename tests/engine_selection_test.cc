@@ -2,6 +2,7 @@
 // and cuts never change a bit; short contexts are read whole.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <string>
@@ -32,6 +33,14 @@ kv::SelectionPolicy TwoLooks(int64_t keys) {
   kv::SelectionPolicy policy = PolicyOf(keys);
   policy.summary.sketch = SketchKind::kTwoBits;
   policy.breadth = 3;
+  return policy;
+}
+
+// One look in which a step chooses among candidates of an earlier one.
+kv::SelectionPolicy KeepsCandidates(int64_t keys, int64_t refresh) {
+  kv::SelectionPolicy policy = PolicyOf(keys);
+  policy.breadth = 3;
+  policy.candidates_refresh = refresh;
   return policy;
 }
 
@@ -130,7 +139,7 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
-        PolicyOf(40, SummaryKind::kStages), TwoLooks(40)}) {
+        PolicyOf(40, SummaryKind::kStages), TwoLooks(40), KeepsCandidates(40, 5)}) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
@@ -338,19 +347,24 @@ TEST_P(Selection, ABudgetMayGrowWithTheSequence) {
   ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all keys");
 }
 
-// Counts choices.
+// Counts choices, and those that list their own candidates.
 class CountsChoices : public ForwardingKernels {
  public:
-  CountsChoices(std::unique_ptr<Kernels> inner, int64_t* choices)
-      : ForwardingKernels(std::move(inner)), choices_(choices) {}
+  CountsChoices(std::unique_ptr<Kernels> inner, int64_t* choices, int64_t* searches = nullptr)
+      : ForwardingKernels(std::move(inner)), choices_(choices), searches_(searches) {}
   void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const SelectItem> items) override {
     *choices_ += std::ssize(items);
+    if (searches_ != nullptr) {
+      *searches_ += std::count_if(items.begin(), items.end(),
+                                  [](const SelectItem& item) { return !item.candidates_listed; });
+    }
     ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
   }
 
  private:
   int64_t* const choices_;
+  int64_t* const searches_;
 };
 
 // One choice serves some steps, unless a page closes between them.
@@ -380,6 +394,63 @@ TEST_P(Selection, AChoiceServesSomeSteps) {
   const int64_t until_a_page_closes = config.page_slots - 290 % config.page_slots;
   run(1000, 40);
   EXPECT_EQ(choices, (1 + CeilDiv(40 - until_a_page_closes, config.page_slots)) * layers);
+}
+
+// Candidates serve some steps, each of which chooses among them, unless a page closes between.
+TEST_P(Selection, CandidatesServeSomeSteps) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  int64_t choices = 0;
+  int64_t searches = 0;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<CountsChoices>(std::move(kernels), &choices, &searches);
+  };
+  const auto run = [&](const kv::SelectionPolicy& policy, int64_t decode) {
+    config.selection = policy;
+    choices = searches = 0;
+    return RunTokens(*model, config, tokens, decode);
+  };
+  const int64_t layers = model->shape().layers;
+  const LogitRows anew = run(KeepsCandidates(24, 1), 40);
+  EXPECT_EQ(searches, 40 * layers);
+  const LogitRows every_third = run(KeepsCandidates(24, 3), 40);
+  EXPECT_EQ(choices, 40 * layers);
+  EXPECT_GE(searches, 14 * layers);
+  EXPECT_LE(searches, (14 + 40 / config.page_slots + 1) * layers);
+  EXPECT_NE(anew.back(), every_third.back());
+  // Each step chooses for itself.
+  kv::SelectionPolicy kept = KeepsCandidates(24, 1000);
+  const LogitRows chosen = run(kept, 40);
+  EXPECT_EQ(choices, 40 * layers);
+  const int64_t until_a_page_closes = config.page_slots - 290 % config.page_slots;
+  EXPECT_EQ(searches, (1 + CeilDiv(40 - until_a_page_closes, config.page_slots)) * layers);
+  kept.refresh = 3;
+  EXPECT_NE(chosen.back(), run(kept, 40).back());
+  EXPECT_LT(choices, 20 * layers);
+  EXPECT_EQ(searches, (1 + CeilDiv(40 - until_a_page_closes, config.page_slots)) * layers);
+  // Where all far keys are candidates, no step misses one.
+  kept = KeepsCandidates(24, 1000);
+  kept.breadth = 1 << 20;
+  const LogitRows all = run(kept, 40);
+  kept.candidates_refresh = 1;
+  ExpectSameBits(all, run(kept, 40), "all keys are candidates");
+}
+
+// A step that reads all far keys lists no candidates, and another behind it may choose.
+TEST_P(Selection, CandidatesAreThereBeforeTheyServe) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(303, 96, 16);
+  // 33 blocks; at position 299, with no page closing, the 34th is far.
+  config.selection = KeepsCandidates(264, 1000);
+  config.selection.share = BudgetShare::kHead;
+  config.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  config.selection.distance = 40;
+  config.selection.breadth = 1 << 20;
+  const LogitRows kept = RunTokens(*model, config, tokens, 12);
+  config.selection.candidates_refresh = 1;
+  ExpectSameBits(RunTokens(*model, config, tokens, 12), kept, "all keys are candidates");
 }
 
 // The summaries of a sequence that was forked and cut back are those of one that never was, and
@@ -428,13 +499,9 @@ void ExpectForksAndCutsKeep(Model& model, const HarnessConfig& config) {
 }
 
 // What was chosen before a sequence was cut back serves no other text, also where that is as long.
-TEST_P(Selection, AChoiceServesNoOtherText) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  HarnessConfig config = HarnessConfig::Default();
-  config.selection = PolicyOf(24);
-  config.selection.refresh = 1000;
+void ExpectNoListForAnotherText(Model& model, const HarnessConfig& config) {
   constexpr int64_t kLength = 320;
-  const RopeFrequencies rope = RopeOf(*model, kLength);
+  const RopeFrequencies rope = RopeOf(model, kLength);
   const std::vector<TokenId> first = RandomTokens(300, 96, 18);
   std::vector<TokenId> second(first.begin(), first.begin() + 144);
   for (const TokenId token : RandomTokens(158, 96, 19)) second.push_back(token);
@@ -446,7 +513,7 @@ TEST_P(Selection, AChoiceServesNoOtherText) {
   const auto append = [&](StepHarness& h, kv::SequenceId sequence, std::span<const TokenId> some) {
     ASSERT_TRUE(h.Append(sequence, some, rope).ok());
   };
-  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 3, kLength);
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 3, kLength);
   ASSERT_TRUE(h.ok()) << h.status().message();
   const kv::SequenceId whole = *(*h)->NewSequence();
   append(**h, whole, std::span(second).first(144));
@@ -463,6 +530,16 @@ TEST_P(Selection, AChoiceServesNoOtherText) {
   ExpectSameBits(expected, decode(**h, cut, 5), "another text of the same length");
 }
 
+TEST_P(Selection, AChoiceServesNoOtherText) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(24);
+  config.selection.refresh = 1000;
+  ExpectNoListForAnotherText(*model, config);
+  config.selection = KeepsCandidates(24, 1000);
+  ExpectNoListForAnotherText(*model, config);
+}
+
 TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   for (const int64_t refresh : {1, 5}) {
@@ -470,6 +547,7 @@ TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
       HarnessConfig config = HarnessConfig::Default();
       config.selection = TwoLooks(24);
       config.selection.refresh = refresh;
+      config.selection.candidates_refresh = 3 * refresh;
       if (page_cache > 0) config.placement = kv::PlacementKind::kHostOnly;
       config.page_cache_bytes = page_cache;
       ExpectForksAndCutsKeep(*model, config);

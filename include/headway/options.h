@@ -105,6 +105,11 @@ struct EngineOptions {
   // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
   // unless a page of the cache is filled between.
   int64_t sparse_refresh = 1;
+  // Tokens of a sequence that one search of all keys is for: it lists eight times the keys that
+  // are chosen, and the tokens behind the first choose among these, each for itself, unless a page
+  // of the cache is filled between. 1: every choice searches all keys. Selectors with summaries
+  // only: pages, quest and infllm.
+  int64_t sparse_candidates_refresh = 1;
   // Sequences of up to so many tokens are read whole; kSparseFromAuto: as long as that is faster,
   // by what the device is.
   int64_t sparse_from = kSparseFromAuto;

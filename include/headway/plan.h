@@ -62,10 +62,11 @@ struct SelectionReport {
   int looks = 1;
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
   int64_t refresh = 1;     // tokens that one choice is for
-  bool prompts = false;    // are read so, too
-  int pool = 0;            // tokens of a prompt that are scored as one query, where they are
-  bool reach = false;      // beyond the trained window
-  int64_t from = 0;        // sequences of up to so many tokens are read whole
+  int64_t candidates_refresh = 1;  // and one list of candidates
+  bool prompts = false;            // are read so, too
+  int pool = 0;        // tokens of a prompt that are scored as one query, where they are
+  bool reach = false;  // beyond the trained window
+  int64_t from = 0;    // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
   double share = 1.0;
 };

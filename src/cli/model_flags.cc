@@ -184,6 +184,11 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
             "tokens that one choice is for, in decode and until a page is full: those behind the "
             "first read the same keys, which is faster and less exact");
+  AddNumber(app, sparse, "--sparse-candidates-refresh", &engine.sparse_candidates_refresh,
+            {1, kMaxCount},
+            "tokens that one search of all keys is for, in decode and until a page is full: it "
+            "lists eight times the keys, and each token chooses among these; with pages, quest "
+            "and infllm");
   AddNumber(app, sparse, "--sparse-from", &engine.sparse_from, {0, kMaxCount},
             "read sequences of up to N tokens whole; without it, those of up to 32768 where a GPU "
             "holds all keys, which is faster there");

@@ -169,12 +169,17 @@ Json PlanJson(const PlanReport& plan) {
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
   if (plan.selection.has_value()) {
-    json["selection"] = {{"selector", plan.selection->selector}, {"keys", plan.selection->keys},
-                         {"top_p", plan.selection->top_p},       {"least", plan.selection->least},
-                         {"sink", plan.selection->sink},         {"recent", plan.selection->recent},
-                         {"block", plan.selection->block},       {"looks", plan.selection->looks},
-                         {"refresh", plan.selection->refresh},   {"share", plan.selection->share},
-                         {"prompts", plan.selection->prompts},   {"reach", plan.selection->reach},
+    json["selection"] = {{"selector", plan.selection->selector},
+                         {"keys", plan.selection->keys},
+                         {"sink", plan.selection->sink},
+                         {"recent", plan.selection->recent},
+                         {"block", plan.selection->block},
+                         {"looks", plan.selection->looks},
+                         {"refresh", plan.selection->refresh},
+                         {"candidates_refresh", plan.selection->candidates_refresh},
+                         {"share", plan.selection->share},
+                         {"prompts", plan.selection->prompts},
+                         {"reach", plan.selection->reach},
                          {"from", plan.selection->from}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);

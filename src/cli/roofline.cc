@@ -93,11 +93,14 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
       const int64_t read = KeysRead(*selection);
       if (read < length && length >= selection->from) {
         const auto refresh = static_cast<double>(selection->refresh);
-        work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes / refresh;
-        // A second look reads half of that, and 2 bits a channel of each key, of its candidates.
-        const auto candidates = static_cast<double>(selection->candidates);
-        work.bytes += s * candidates *
-                      (SummaryBytes(info) / 2.0 / selection->block + SketchBytes(info)) / refresh;
+        const auto search =
+            static_cast<double>(std::max(selection->refresh, selection->candidates_refresh));
+        work.bytes += keys * info.layers * info.kv_heads * selection->scored_bytes / search;
+        // A second look reads summaries of its candidates, or half of these, and 2 bits a channel
+        // of each key.
+        const double summary = SummaryBytes(info) / selection->block;
+        const double looked = selection->looks > 1 ? summary / 2.0 + SketchBytes(info) : summary;
+        work.bytes += s * static_cast<double>(selection->candidates) * looked / refresh;
         keys = s * static_cast<double>(read);
       }
     }

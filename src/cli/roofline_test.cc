@@ -97,12 +97,19 @@ TEST(Roofline, CountsADecodeThatSelects) {
   EXPECT_EQ(work.attention_flops, 16 * (2 * 4 * 3 * 4));
   // A second look at 20 keys: half of the summaries of 5 blocks, and 2 bits of each number.
   selection.candidates = 20;
+  selection.looks = 2;
   EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
             work.bytes + 2 * (5 * 56 / 2 + 20 * 2 * 2 * 3 / 4));
   // One choice for two steps.
   selection.refresh = 2;
   EXPECT_EQ(DecodeWork(info, lengths, 2, selection).bytes,
             2 * 360 + 16 * 16 + (203 * 56 / 4 + 2 * (5 * 56 / 2 + 20 * 2 * 2 * 3 / 4)) / 2.0);
+  // One search of all summaries for three choices among the candidates' summaries.
+  selection.looks = 1;
+  selection.refresh = 1;
+  selection.candidates_refresh = 3;
+  EXPECT_DOUBLE_EQ(DecodeWork(info, lengths, 2, selection).bytes,
+                   2 * 360 + 16 * 16 + 203 * 56 / 4 / 3.0 + 2 * 5 * 56);
   // Few keys are all read.
   const std::vector<int64_t> few = {7};
   EXPECT_EQ(DecodeWork(info, few, 2, selection).bytes,

@@ -27,8 +27,9 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;
   report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
-  report.looks = policy.looks_twice() ? 2 : 1;
+  report.looks = policy.summary.sketched() ? 2 : 1;
   report.refresh = policy.refresh;
+  report.candidates_refresh = policy.candidates_refresh;
   report.candidates = policy.CandidatesAt(length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;

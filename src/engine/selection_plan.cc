@@ -109,7 +109,12 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   if (policy.looks_twice()) {
     const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
                                    int64_t{policy.summary.block_slots});
-    chosen.sketch_bytes = static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
+    (policy.summary.sketched() ? chosen.sketch_bytes : chosen.candidate_bytes) =
+        static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
+    // A page that closes ends what a search serves.
+    const int64_t steps =
+        std::min<int64_t>(RoundUp(policy.candidates_refresh, policy.refresh), basis.page_slots);
+    chosen.choices = std::max(1.0, static_cast<double>(steps) / chosen.refresh);
   }
   if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly) {
     chosen.sink = static_cast<double>(policy.sink);

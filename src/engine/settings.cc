@@ -202,7 +202,8 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
                   "more than the most, " +
                       std::to_string(options.sparse_keys)});
   }
-  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength) {
+  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength ||
+      options.sparse_candidates_refresh < 1 || options.sparse_candidates_refresh > kMaxLength) {
     return Wrong({Option::kSelector, " chooses once for one token or more"});
   }
   if (options.sparse_looks < 1 || options.sparse_looks > 2) {
@@ -210,6 +211,9 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
   }
   return OkStatus();
 }
+
+// Candidates of a second look for each key that it chooses (docs/decisions/selection.md).
+constexpr int64_t kBreadth = 8;
 
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);
@@ -245,9 +249,15 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
       return Wrong(
           {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
     }
-    // Eight times what is chosen (docs/decisions/selection.md).
-    policy.breadth = 8;
+    policy.breadth = kBreadth;
     policy.summary.sketch = SketchKind::kTwoBits;
+  }
+  if (options.sparse_candidates_refresh > 1) {
+    if (!HasSummaries(policy.summary.kind)) {
+      return Wrong(
+          {Option::kSelector, ": only pages, quest and infllm keep candidates for later tokens"});
+    }
+    policy.breadth = kBreadth;
   }
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
@@ -258,6 +268,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;
   policy.refresh = options.sparse_refresh;
+  policy.candidates_refresh = options.sparse_candidates_refresh;
   policy.growth = options.sparse_share;
   policy.top_p = options.sparse_top_p;
   policy.least_keys = options.sparse_least;

@@ -58,6 +58,12 @@ TEST(Settings, SelectionIsRead) {
   EXPECT_EQ(ReadSettings(options)->selection.KeysAt(1 << 10), 2048);
   options.sparse_share = 0.0;
   options.sparse_looks = 1;
+  options.sparse_candidates_refresh = 8;
+  policy = ReadSettings(options)->selection;
+  EXPECT_FALSE(policy.summary.sketched());
+  EXPECT_EQ(policy.candidates_refresh, 8);
+  EXPECT_EQ(policy.CandidatesAt(1 << 20), 8 * 2048);
+  options.sparse_candidates_refresh = 1;
   options.selector = "quest";
   policy = ReadSettings(options)->selection;
   EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
@@ -108,6 +114,14 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_refresh = 0; }).find("one token or more"),
+            std::string::npos);
+  EXPECT_NE(
+      wrong([](EngineOptions& o) { o.sparse_candidates_refresh = 0; }).find("one token or more"),
+      std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) {
+              o.selector = "oracle";
+              o.sparse_candidates_refresh = 2;
+            }).find("only pages, quest and infllm"),
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
             std::string::npos);

@@ -83,7 +83,15 @@ Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks) {
   const int64_t count = select.row_blocks() * sizes_.heads;
   select.counts = reinterpret_cast<int32_t*>(lists);
   select.blocks = reinterpret_cast<int32_t*>(lists + RoundUp(4 * count, 256));
-  select.scratch = lists + RoundUp(4 * count, 256) + RoundUp(4 * count * select.capacity, 256);
+  std::byte* at = lists + RoundUp(4 * count, 256) + RoundUp(4 * count * select.capacity, 256);
+  if (select.looks_twice()) {
+    CandidateLists& candidates = select.candidates;
+    candidates.capacity = select.budget.OfCandidates().Capacity(blocked.blocks, sizes_.heads);
+    candidates.counts = reinterpret_cast<int32_t*>(at);
+    candidates.blocks = reinterpret_cast<int32_t*>(at + RoundUp(4 * count, 256));
+    at += RoundUp(4 * count, 256) + RoundUp(4 * count * candidates.capacity, 256);
+  }
+  select.scratch = at;
   AttendBlocksItem& attend = made.attend;
   attend.q = select.q;
   attend.q_stride = select.q_stride;

@@ -170,21 +170,23 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
         item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
     cost.bytes += item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
                   item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
-    if (summary.kept()) {
+    const bool first_look = !item.looks_twice() || !item.candidates_listed;
+    if (summary.kept() && first_look) {
       cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
       cost.flops += PooledQueries(item) * blocks * group * (4 * int64_t{format.head_dim} + 40);
-    } else {
+    } else if (!summary.kept()) {
       const int64_t keys = ScoredKeys(summary, item);
       cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
       cost.flops += keys * group * 2 * format.head_dim;
     }
     if (!item.looks_twice()) continue;
-    // Summaries and sketches of the candidates.
+    // Summaries of the candidates, and their sketches.
     const SelectionBudget first = item.budget.OfCandidates();
     const int64_t candidates =
         item.keys.heads * (item.keys.blocks - (first.far_end - first.far_begin) + first.far_blocks);
     cost.bytes += candidates * summary.bytes(format.head_dim);
-    cost.flops += candidates * group * (summary.block_slots + 1) * 2 * int64_t{format.head_dim};
+    cost.flops += candidates * group * 2 * int64_t{format.head_dim} *
+                  (summary.sketched() ? summary.block_slots + 1 : 2);
   }
   return cost;
 }

@@ -168,7 +168,8 @@ struct SelectionBudget {
   int64_t far_blocks = 0;  // of a head, on average; at most far_end - far_begin
   BudgetShare share = BudgetShare::kLayer;
   // Far blocks of a head, on average, that the first look lists for a second one, which chooses
-  // among them by their sketches. There is one look where these are not more than far_blocks.
+  // among them by their sketches, or where there are none by their summaries. There is one look
+  // where these are not more than far_blocks.
   int64_t candidates = 0;
   // Those before the last stage, whose chunks are single blocks: the best of them are listed, and
   // where fewer survive, the first others, too. With BudgetShare::kHead.
@@ -209,6 +210,14 @@ struct SelectionBudget {
 inline constexpr int64_t kSelectRows = 64;
 inline constexpr int64_t kPoolRows = 8;
 
+// What the first of two looks lists: the candidates of the second, and all blocks that are not far.
+// Device memory, which the caller may keep for later calls.
+struct CandidateLists {
+  int32_t* blocks = nullptr;  // [heads, capacity], each head's ascending
+  int64_t capacity = 0;       // at least OfCandidates().Capacity of the call that lists them
+  int32_t* counts = nullptr;  // [heads]
+};
+
 // A choice by q [rows, heads, group, head_dim] in the activations' dtype, rotated.
 struct SelectItem {
   const void* q = nullptr;
@@ -221,10 +230,14 @@ struct SelectItem {
   SelectionBudget budget;
   // Written: the listed blocks of each block of rows and head, ascending, and how many they are.
   // Device memory.
-  int32_t* blocks = nullptr;     // [row blocks, heads, capacity]
-  int64_t capacity = 0;          // at least budget.Capacity
-  int32_t* counts = nullptr;     // [row blocks, heads]
-  std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
+  int32_t* blocks = nullptr;  // [row blocks, heads, capacity]
+  int64_t capacity = 0;       // at least budget.Capacity
+  int32_t* counts = nullptr;  // [row blocks, heads]
+  // Of two looks: written, or those of an earlier call over as many blocks, with the same
+  // far_begin, a far_end that was no greater, and as many candidates as are chosen now.
+  CandidateLists candidates = {};
+  bool candidates_listed = false;  // by an earlier call: there is no first look
+  std::byte* scratch = nullptr;    // SelectScratchBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
   // More rows than one choose in one look.
@@ -297,19 +310,17 @@ constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks)
          RoundUp(heads * queries * int64_t{1280}, kLine);                     // queries, and sums
 }
 
-// Scratch of a second look at `candidates` blocks of a head, at most.
-constexpr int64_t SecondLookBytes(int heads, int group, int64_t candidates) {
+// Scratch of a second look at the sketches of `candidates` blocks of a head, at most.
+constexpr int64_t SketchLookBytes(int heads, int group, int64_t candidates) {
   constexpr int64_t kLine = 256;
-  if (candidates == 0) return 0;
-  return RoundUp(heads * candidates * int64_t{sizeof(int32_t)}, kLine) +  // their lists
-         RoundUp(heads * int64_t{sizeof(int32_t)}, kLine) +               // how long they are
-         // Tops and masses.
-         2 * RoundUp(int64_t{heads} * group * candidates * int64_t{sizeof(float)}, kLine);
+  // Tops and masses.
+  return 2 * RoundUp(int64_t{heads} * group * candidates * int64_t{sizeof(float)}, kLine);
 }
 
 // Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
 // all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
-// kSelectRowsBytes hold more than one. `candidates`: Capacity of the first of two looks, 0 for one.
+// kSelectRowsBytes hold more than one. `candidates`: CandidateLists::capacity where a second look
+// is at sketches, else 0.
 inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
 constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
                                      int64_t rows = 1, int64_t candidates = 0) {
@@ -319,7 +330,7 @@ constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64
   const int64_t all = CeilDiv(rows, kSelectRows) * one;
   const int64_t most = one > kSelectRowsBytes ? one : kSelectRowsBytes;
   return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +  // where they lie
-         (all < most ? all : most) + SecondLookBytes(heads, group, candidates);
+         (all < most ? all : most) + SketchLookBytes(heads, group, candidates);
 }
 
 // What SummaryKind::kStages takes behind that: two lists of chunks, each of two blocks at least.

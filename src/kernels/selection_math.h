@@ -7,9 +7,10 @@
 // group of query heads add up to the worth of the block for their KV head. Worth is compared by a
 // code of 11 bits, 32 steps to a power of two; equal codes are taken by head, then by position.
 //
-// A second look ranks what the first one lists, near blocks among it, by the masses of their keys
-// as their sketches have them. A block's mass for a query head is a sum of exponentials of logits;
-// shares are those of the mass of all candidates, and worth, codes and their order are as before.
+// A second look ranks what the first one lists, near blocks among it: by the masses of their keys
+// as their sketches have them, or where there are none by their scores. A block's mass for a query
+// head is a sum of exponentials of logits. Shares are those of all that the first look lists, and
+// worth, codes and their order are as before.
 #ifndef HEADWAY_KERNELS_SELECTION_MATH_H_
 #define HEADWAY_KERNELS_SELECTION_MATH_H_
 

@@ -135,6 +135,7 @@ struct Small {
     const SegmentPlace place = {nullptr, memory.data()};
     std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
     int32_t count = -1;
+    candidates.resize(static_cast<size_t>(blocks));
     const SelectItem item = {.q = q.data(),
                              .q_stride = 2,
                              .rows = std::ssize(q) / 2,
@@ -147,7 +148,9 @@ struct Small {
                              .budget = budget,
                              .blocks = list.data(),
                              .capacity = blocks,
-                             .counts = &count};
+                             .counts = &count,
+                             .candidates = {candidates.data(), blocks, &candidate_count},
+                             .candidates_listed = candidates_listed};
     ref::SelectBlocks(format, summary, 1, 1.0f, {&item, 1});
     list.resize(static_cast<size_t>(count));
     return list;
@@ -158,6 +161,9 @@ struct Small {
   std::vector<float> keys;
   int64_t blocks;
   std::vector<std::byte> memory;
+  std::vector<int32_t> candidates;  // of the last list in two looks
+  int32_t candidate_count = 0;
+  bool candidates_listed = false;
 };
 
 TEST(SelectionTest, MomentsAreCodesOfMeanAndVariance) {
@@ -216,6 +222,28 @@ TEST(SelectionTest, ListsAsManyBlocksAsHaveTheShareThatIsAskedFor) {
   // Where all may be listed there is nothing to choose.
   EXPECT_THAT(list(0.5, 1, 4), ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(list(0.5, 1, 0), ElementsAre(0, 5));
+}
+
+// Candidates that an earlier query has listed are all that a later one chooses among, beside blocks
+// that are near now, or were.
+TEST(SelectionTest, ChoosesAmongCandidatesOfAnEarlierQuery) {
+  // The channels of seven blocks.
+  Small small({0, 0, 0, 0, 1, 8, 1, 8, 5, 0, 5, 0, 4, 1, 4, 1, 3, 2, 3, 2, 0, 9, 0, 9, 0, 0, 0, 0});
+  SelectionBudget budget = {.far_begin = 1, .far_end = 5, .far_blocks = 1, .candidates = 2};
+  EXPECT_THAT(small.List({1, 0}, budget), ElementsAre(0, 2, 5, 6));
+  small.candidates.resize(static_cast<size_t>(small.candidate_count));
+  EXPECT_THAT(small.candidates, ElementsAre(0, 2, 3, 5, 6));
+  small.candidates_listed = true;
+  EXPECT_THAT(small.List({0, 1}, budget), ElementsAre(0, 3, 5, 6));
+  // Block 5 is far now.
+  budget.far_end = 6;
+  EXPECT_THAT(small.List({0, 1}, budget), ElementsAre(0, 5, 6));
+  budget.far_blocks = 2;
+  EXPECT_THAT(small.List({-1, 1}, {.far_begin = 1, .far_end = 6, .far_blocks = 2, .candidates = 3}),
+              ElementsAre(0, 3, 5, 6));
+  // A first look finds what no candidate is.
+  small.candidates_listed = false;
+  EXPECT_THAT(small.List({0, 1}, budget), ElementsAre(0, 1, 5, 6));
 }
 
 // A block whose keys differ may hold one that a query wants, though their mean is the same.

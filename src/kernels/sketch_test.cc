@@ -69,7 +69,9 @@ class Sketched {
   std::vector<int32_t> List(std::vector<float> q, const SelectionBudget& budget) const {
     const SegmentPlace place = {nullptr, memory_.data()};
     std::vector<int32_t> list(static_cast<size_t>(blocks_), -1);
+    std::vector<int32_t> candidates = list;
     int32_t count = -1;
+    int32_t candidate_count = -1;
     const SelectItem item = {.q = q.data(),
                              .keys = {.segments = {&place, 1},
                                       .heads = 1,
@@ -80,7 +82,8 @@ class Sketched {
                              .budget = budget,
                              .blocks = list.data(),
                              .capacity = blocks_,
-                             .counts = &count};
+                             .counts = &count,
+                             .candidates = {candidates.data(), blocks_, &candidate_count}};
     ref::SelectBlocks(kFormat, kSummary, 1, 1.0f, {&item, 1});
     list.resize(static_cast<size_t>(count));
     return list;

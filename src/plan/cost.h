@@ -50,7 +50,9 @@ struct Execution {
 struct KeySelection {
   double keys = 0.0;           // of closed pages; 0: all are read
   double summary_bytes = 0.0;  // of a key
-  double sketch_bytes = 0.0;   // that a second look reads of all its candidates; 0: one look
+  // That a second look reads of all its candidates, of sketches or of summaries; 0: there is none.
+  double sketch_bytes = 0.0, candidate_bytes = 0.0;
+  double choices = 1.0;  // that one search of all summaries serves
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
   // device before others do, or none does.
   double sink = 0.0, recent = 0.0;

@@ -37,7 +37,8 @@ double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, doub
                         : rate.Seconds(bytes);
   };
   const double heads = subject.shape.kv_heads;
-  return look(heads * keys * selection.summary_bytes, machine.selection) +
+  const double search = look(heads * keys * selection.summary_bytes, machine.selection);
+  return search / selection.choices + look(heads * selection.candidate_bytes, machine.selection) +
          look(heads * selection.sketch_bytes, machine.second_look);
 }
 
@@ -104,7 +105,8 @@ double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths) 
       const bool chooses = ChoosesIn(subject, layer) && length >= selection.from;
       if (chooses && selection.keys < keys) {
         const double scored =
-            selection.sketch_bytes + keys * (selection.summary_bytes + selection.key_bytes);
+            selection.sketch_bytes + selection.candidate_bytes +
+            keys * (selection.summary_bytes / selection.choices + selection.key_bytes);
         bytes += selection.keys * HeadBytes(subject) + scored / selection.refresh;
       } else {
         bytes += keys * HeadBytes(subject);

@@ -12,7 +12,8 @@
 namespace headway::plan {
 
 // In a layer of one sequence, by one query of each query head: scoring the summaries of `keys` keys
-// of each KV head, listing the best, and looking at these again where there are two looks.
+// of each KV head, listing the best, and looking at these again where there are two looks. A search
+// of all summaries that serves some choices counts as a part of each.
 double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys);
 
 // What the launches of a choice take beside its bytes, where that was not measured.

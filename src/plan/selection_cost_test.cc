@@ -35,6 +35,12 @@ TEST(SelectionCost, AChoiceReadsSummariesAtItsOwnRate) {
   EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 + 2e6 / 1e12 + 5e-6, 1e-12);
   machine.second_look = {{{1.0, 1e10}}};
   EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 + 2e6 / 1e10, 1e-12);
+  // One search of all summaries for four choices among the candidates', which take what as many
+  // bytes take of a search.
+  subject.selection.sketch_bytes = 0.0;
+  subject.selection.candidate_bytes = 2e6;
+  subject.selection.choices = 4.0;
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 / 4.0 + 2e6 / 1e11, 1e-12);
 }
 
 TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
@@ -147,6 +153,12 @@ TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {
   EXPECT_EQ(CacheBytesRead(subject, lengths), 10e6 + 400e3 + 900.0 * 400.0);
   subject.selection.sketch_bytes = 5.0;
   EXPECT_EQ(CacheBytesRead(subject, lengths), 10e6 + 400e3 + 5.0 + 900.0 * 400.0);
+  // One search of all summaries for four choices among candidates, each choice for two steps.
+  subject.selection.sketch_bytes = 0.0;
+  subject.selection.candidate_bytes = 7.0;
+  subject.selection.choices = 4.0;
+  subject.selection.refresh = 2.0;
+  EXPECT_EQ(CacheBytesRead(subject, lengths), (10e6 / 4.0 + 7.0) / 2.0 + 400e3 + 900.0 * 400.0);
   subject.selection.from = 1'000'001;
   EXPECT_EQ(CacheBytesRead(subject, lengths), 1'000'900.0 * 400.0);
   subject.selection = {};

@@ -53,6 +53,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
       selection.parameters.push_back({"top_p", options.sparse_top_p});
       selection.parameters.push_back({"least", options.sparse_least});
     }
+    if (options.sparse_candidates_refresh > 1) {
+      selection.parameters.push_back({"candidates_refresh", options.sparse_candidates_refresh});
+    }
     if (options.sparse_share > 0) selection.parameters.push_back({"share", options.sparse_share});
     selection.parameters.push_back({"prompts", options.sparse_prefill ? "selected" : "exact"});
     selection.parameters.push_back({"reach", options.reach});

@@ -10,35 +10,43 @@ namespace headway {
 namespace {
 
 // The device memory that choices take: lists of each entry, of one layer at a time or, where later
-// steps read them again, of each; and scratch of each entry.
+// steps read them again, of each; its candidates likewise; and scratch of each entry.
 struct ChoiceMemory {
   kv::SelectionBounds bounds;
-  int64_t layers = 0;  // that have lists of their own
+  int64_t layers = 0;            // that have lists of their own
+  int64_t candidate_layers = 0;  // and candidates
   int64_t entries = 0;
-  int64_t lists = 0, counts = 0, scratch = 0;  // bytes of one
+  int64_t lists = 0, candidates = 0, counts = 0, scratch = 0;  // bytes of one
 
   ChoiceMemory(const ModelShape& shape, const ExecutorLimits& limits)
       : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)),
         layers(limits.selection.refresh > 1 ? shape.layers : 1),
+        candidate_layers(limits.selection.candidates_refresh > 1 ? shape.layers : 1),
         entries(limits.entries) {
     constexpr int64_t kLine = 256;
     // At most one head group a head.
     const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
     lists = RoundUp(shape.kv_heads * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
+    candidates = RoundUp(shape.kv_heads * bounds.candidates * int64_t{sizeof(int32_t)}, kLine);
     counts = RoundUp(shape.kv_heads * int64_t{sizeof(int32_t)}, kLine);
     scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
-                                 bounds.candidates);
+                                 limits.selection.summary.sketched() ? bounds.candidates : 0);
     if (limits.selection.summary.kind == SummaryKind::kStages) {
       scratch += StageScratchBytes(shape.kv_heads, bounds.blocks);
     }
   }
-  int64_t bytes() const { return entries * (layers * (lists + counts) + scratch); }
-  // Offsets of an entry's.
+  int64_t bytes() const { return ScratchAt(static_cast<int>(entries)); }
+  // Offsets of an entry's: counts lie behind lists, and behind candidates.
   int64_t ListsAt(int layer, int entry) const {
     return (layer % layers * entries + entry) * (lists + counts);
   }
+  int64_t CandidatesAt(int layer, int entry) const {
+    return entries * layers * (lists + counts) +
+           (layer % candidate_layers * entries + entry) * (candidates + counts);
+  }
   int64_t ScratchAt(int entry) const {
-    return entries * layers * (lists + counts) + entry * scratch;
+    return entries * (layers * (lists + counts) + candidate_layers * (candidates + counts)) +
+           entry * scratch;
   }
 };
 
@@ -70,13 +78,16 @@ class SelectionPath : public AttentionPath {
     int64_t blocks = 0;
     int64_t end = 0;  // the position behind them
     SelectionBudget budget;
-    bool made = true;  // by this step; else by an earlier one
+    bool made = true;      // by this step; else by an earlier one
+    bool searched = true;  // its candidates, if it has any, are of this step
   };
   // What an entry's lists in a layer were made for.
   struct Kept {
     kv::SequenceId sequence = -1;
-    int64_t made = 0;  // the position of the query that chose
-    int64_t read = 0;  // of the last one that read the lists
+    int64_t made = 0;        // the position of the query that chose
+    int64_t searched = 0;    // of the one that listed candidates
+    int64_t candidates = 0;  // of a head, on average; 0: there are none
+    int64_t read = 0;        // of the last query that read the lists
     std::vector<kv::BlockSpan> spans;
   };
   std::span<Choice> ChoicesOf(int layer) {
@@ -97,9 +108,9 @@ class SelectionPath : public AttentionPath {
   Kept& KeptOf(int layer, int entry) {
     return kept_[static_cast<size_t>(layer * context_.limits.entries + entry)];
   }
-  // Whether the lists that are there serve a choice, too.
-  bool Serves(const Kept& kept, const Choice& choice) const;
-  void Keep(const Choice& choice, Kept* kept) const;
+  // Finds out what the lists that are there serve of a choice, and notes what will be there.
+  void Reuse(Choice* choice, Kept* kept) const;
+  CandidateLists CandidatesOf(int layer, int entry) const;
 
   const PathParts parts_;
   StepContext& context_;
@@ -127,7 +138,7 @@ void SelectionPath::BeginStep() {
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
   // A sequence that is read on from a prompt may have been cut back: it may be another text.
   for (const BatchEntry& entry : parts_.batch.entries()) {
-    if (entry.decode || policy_.refresh == 1) continue;
+    if (entry.decode || !policy_.keeps_lists()) continue;
     for (Kept& kept : kept_) {
       if (kept.sequence == entry.sequence) kept = Kept{};
     }
@@ -157,22 +168,31 @@ bool SelectionPath::Choose(int layer, int entry) {
   return true;
 }
 
-bool SelectionPath::Serves(const Kept& kept, const Choice& choice) const {
-  const BatchEntry& entry = parts_.batch[choice.entry];
-  const std::span<const kv::BlockSpan> spans = SpansOf(choice);
-  return parts_.board.observer() == nullptr && entry.sequence == kept.sequence &&
-         entry.position == kept.read + 1 && entry.position < kept.made + policy_.refresh &&
-         std::equal(spans.begin(), spans.end(), kept.spans.begin(), kept.spans.end());
-}
-
-void SelectionPath::Keep(const Choice& choice, Kept* kept) const {
-  const BatchEntry& entry = parts_.batch[choice.entry];
+void SelectionPath::Reuse(Choice* choice, Kept* kept) const {
+  if (!policy_.keeps_lists()) return;
+  const BatchEntry& entry = parts_.batch[choice->entry];
+  const std::span<const kv::BlockSpan> spans = SpansOf(*choice);
+  const bool follows =
+      parts_.board.observer() == nullptr && entry.sequence == kept->sequence &&
+      entry.position == kept->read + 1 &&
+      std::equal(spans.begin(), spans.end(), kept->spans.begin(), kept->spans.end());
+  choice->made = !follows || entry.position >= kept->made + policy_.refresh;
+  choice->searched = !follows || entry.position >= kept->searched + policy_.candidates_refresh ||
+                     choice->budget.far_blocks > kept->candidates;
   kept->read = entry.position;
-  if (!choice.made) return;
-  const std::span<const kv::BlockSpan> spans = SpansOf(choice);
+  if (!choice->made) return;
   kept->sequence = entry.sequence;
   kept->made = entry.position;
   kept->spans.assign(spans.begin(), spans.end());
+  if (!choice->searched) return;
+  kept->searched = entry.position;
+  kept->candidates = choice->budget.looks_twice() ? choice->budget.OfCandidates().far_blocks : 0;
+}
+
+CandidateLists SelectionPath::CandidatesOf(int layer, int entry) const {
+  std::byte* const lists = parts_.memory + memory_.CandidatesAt(layer, entry);
+  return {reinterpret_cast<int32_t*>(lists), memory_.bounds.candidates,
+          reinterpret_cast<int32_t*>(lists + memory_.candidates)};
 }
 
 void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
@@ -240,9 +260,7 @@ void SelectionPath::BeginLayer(int layer) {
   selects_.clear();
   attends_.clear();
   for (Choice& choice : choices) {
-    Kept& kept = KeptOf(layer, choice.entry);
-    choice.made = !Serves(kept, choice);
-    if (policy_.refresh > 1) Keep(choice, &kept);
+    Reuse(&choice, &KeptOf(layer, choice.entry));
     std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
     SelectItem select;
     select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
@@ -255,6 +273,8 @@ void SelectionPath::BeginLayer(int layer) {
     select.blocks = reinterpret_cast<int32_t*>(lists);
     select.capacity = memory_.bounds.capacity;
     select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
+    select.candidates = CandidatesOf(layer, choice.entry);
+    select.candidates_listed = !choice.searched;
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
     if (observer == nullptr) attends_.push_back(AttendTo(layer, choice, select));  // else others do

@@ -36,7 +36,7 @@ void Over(ThreadPool& pool, int64_t tasks, bool parallel, const Fn& fn) {
   });
 }
 
-// The first look of one block of rows of a SelectItem, or the only one.
+// The choice of one block of rows of a SelectItem.
 class Selection {
  public:
   Selection(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
@@ -58,8 +58,6 @@ class Selection {
         pools_(PoolsOf(rows_)),
         queries_of_head_(group_ * pools_),
         all_queries_(heads_ * queries_of_head_),
-        chunks_(CeilDiv(keys_.blocks, kChunk)),
-        pieces_(CeilDiv(keys_.blocks, kPiece)),
         parallel_(heads_ * pools_ * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
@@ -79,14 +77,10 @@ class Selection {
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
     queries_ = reinterpret_cast<int16_t*>(
         take(all_queries_ * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
-    if (!item.looks_twice()) return;
-    HEADWAY_CHECK(summary_.sketched());
-    candidates_ = item.budget.OfCandidates().Capacity(keys_.blocks, keys_.heads);
+    if (!item.looks_twice() || !summary_.sketched()) return;
     const int64_t word = sizeof(int32_t);
-    candidate_blocks_ = reinterpret_cast<int32_t*>(take(heads_ * candidates_ * word));
-    candidate_counts_ = reinterpret_cast<int32_t*>(take(heads_ * word));
-    tops_ = reinterpret_cast<float*>(take(all_queries_ * candidates_ * word));
-    masses_ = reinterpret_cast<uint32_t*>(take(all_queries_ * candidates_ * word));
+    tops_ = reinterpret_cast<float*>(take(all_queries_ * CandidateStride() * word));
+    masses_ = reinterpret_cast<uint32_t*>(take(all_queries_ * CandidateStride() * word));
   }
 
   void Run() {
@@ -95,29 +89,29 @@ class Selection {
       Over(pool_, heads_, parallel_, [&](int64_t head) {
         uint16_t* codes = codes_ + head * keys_.blocks;
         key_scores_.Stages(head, item_.budget, codes);
-        item_.counts[head] = ListEntries(AllBlocks(), codes, {.least = 1, .equal = keys_.blocks},
-                                         item_.blocks + head * item_.capacity);
+        item_.counts[head] =
+            ListEntries(EntriesOf(head), codes, {.least = 1, .equal = keys_.blocks},
+                        item_.blocks + head * item_.capacity);
       });
       return;
     }
-    ScoreAndCode();
-    if (!item_.looks_twice()) {
-      const int64_t list = row_block_ * heads_;
-      ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
-                item_.counts + list);
-      return;
+    const CandidateLists& candidates = item_.candidates;
+    if (item_.looks_twice()) {
+      HEADWAY_CHECK(summary_.kept());
+      if (!item_.candidates_listed) {
+        const SelectionBudget budget = item_.budget.OfCandidates();
+        HEADWAY_CHECK(candidates.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
+        ScoreAndCode();
+        ListHeads(budget, candidates.blocks, candidates.capacity, candidates.counts);
+      }
+      if (summary_.sketched()) return LookAtSketches();
+      among_ = &candidates;
+      stride_ = CandidateStride();
     }
-    ListHeads(item_.budget.OfCandidates(), candidate_blocks_, candidates_, candidate_counts_);
-    SecondLook(pool_, isa_, call_, item_,
-               {.queries = queries_,
-                .factors = factors_.data(),
-                .blocks = candidate_blocks_,
-                .counts = candidate_counts_,
-                .capacity = candidates_,
-                .tops = tops_,
-                .masses = masses_,
-                .codes = codes_,
-                .histograms = histograms_});
+    ScoreAndCode();
+    const int64_t list = row_block_ * heads_;
+    ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
+              item_.counts + list);
   }
 
  private:
@@ -135,10 +129,13 @@ class Selection {
             .turn = turn};
   }
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
-  Entries AllBlocks() const {
-    return {nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end};
+  int64_t CandidateStride() const { return std::min(item_.candidates.capacity, keys_.blocks); }
+  Entries EntriesOf(int64_t head) const {
+    return among_ == nullptr
+               ? Entries{nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end}
+               : EntriesAmong(*among_, head, item_);
   }
-  float* ScoresOf(int64_t row) const { return scores_ + row * keys_.blocks; }
+  float* ScoresOf(int64_t row) const { return scores_ + row * stride_; }
   uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
   // [all queries]
   float* LargestOf(int64_t chunk) { return largest_.data() + chunk * all_queries_; }
@@ -162,8 +159,10 @@ class Selection {
     key_scores_.SetQueries(queries, group_, scale_);
   }
 
-  // Scores of all blocks, their shares, and the codes of what they are worth.
+  // Scores of what is chosen among, their shares, and the codes of what it is worth.
   void ScoreAndCode() {
+    chunks_ = CeilDiv(stride_, kChunk);
+    pieces_ = CeilDiv(stride_, kPiece);
     largest_.assign(static_cast<size_t>(all_queries_ * chunks_),
                     -std::numeric_limits<float>::infinity());
     Over(pool_, heads_ * chunks_, parallel_,
@@ -185,18 +184,21 @@ class Selection {
   }
 
   void ScoreChunk(int64_t head, int64_t chunk) {
-    const int64_t end = std::min(keys_.blocks, (chunk + 1) * kChunk);
+    const Entries entries = EntriesOf(head);
+    const int64_t end = std::min(entries.count, (chunk + 1) * kChunk);
     if (!summary_.kept()) {
       const int64_t begin = chunk * kChunk;
-      key_scores_.Masses(head, begin, end, ScoresOf(head * group_) + begin, keys_.blocks,
+      key_scores_.Masses(head, begin, end, ScoresOf(head * group_) + begin, stride_,
                          LargestOf(chunk) + head * group_);
       return;
     }
-    for (int64_t block = chunk * kChunk; block < end;) {
+    for (int64_t i = chunk * kChunk; i < end;) {
+      const int64_t block = entries.BlockAt(i);
       const std::byte* summary = SegmentOf(keys_, head, block).summary;
       const int64_t in_segment = block % keys_.segment_blocks;
       const int64_t in_group = head % keys_.group_heads;
-      const int64_t count = std::min(end - block, keys_.segment_blocks - in_segment);
+      const int64_t count =
+          entries.Neighbours(i, std::min(end - i, keys_.segment_blocks - in_segment));
       ops_.score({.kind = summary_.kind,
                   .head_dim = format_.head_dim,
                   .codes = summary + in_group * keys_.codes_head_stride +
@@ -207,38 +209,51 @@ class Selection {
                   .group = static_cast<int>(queries_of_head_),
                   .queries = queries_ + head * queries_of_head_ * QueryCodes(),
                   .factors = factors_.data() + head * queries_of_head_,
-                  .scores = ScoresOf(head * queries_of_head_) + block,
-                  .score_stride = keys_.blocks,
+                  .scores = ScoresOf(head * queries_of_head_) + i,
+                  .score_stride = stride_,
                   .largest = LargestOf(chunk) + head * queries_of_head_});
-      block += count;
+      i += count;
     }
   }
 
   void WeighPiece(int64_t row, int64_t piece) {
     const int64_t begin = piece * kPiece;
-    piece_sums_[static_cast<size_t>(row * pieces_ + piece)] = ops_.weigh(
-        ScoresOf(row) + begin, std::min(kPiece, keys_.blocks - begin), LargestOf(0)[row]);
+    const int64_t count = std::min(kPiece, EntriesOf(row / queries_of_head_).count - begin);
+    if (count <= 0) return;
+    piece_sums_[static_cast<size_t>(row * pieces_ + piece)] =
+        ops_.weigh(ScoresOf(row) + begin, count, LargestOf(0)[row]);
   }
 
   void CodeHead(int64_t head) {
-    uint16_t* codes = codes_ + head * keys_.blocks;
-    uint32_t* histogram = HistogramOf(head);
+    const Entries entries = EntriesOf(head);
+    uint16_t* codes = codes_ + head * stride_;
     ops_.worth({.weights = ScoresOf(head * queries_of_head_),
-                .weight_stride = keys_.blocks,
+                .weight_stride = stride_,
                 .sums = sums_.data() + head * queries_of_head_,
                 .group = group_,
                 .pools = pools_,
-                .count = keys_.blocks,
+                .count = entries.count,
                 .codes = codes});
-    CountCodes(AllBlocks(), codes, histogram);
+    CountCodes(entries, codes, HistogramOf(head));
   }
 
   void ListHeads(const SelectionBudget& budget, int32_t* lists, int64_t capacity, int32_t* counts) {
     const std::vector<Cut> cuts = CutsOf(budget, heads_, histograms_);
     Over(pool_, heads_, parallel_, [&](int64_t head) {
-      counts[head] = ListEntries(AllBlocks(), codes_ + head * keys_.blocks,
+      counts[head] = ListEntries(EntriesOf(head), codes_ + head * stride_,
                                  cuts[static_cast<size_t>(head)], lists + head * capacity);
     });
+  }
+
+  void LookAtSketches() {
+    SketchLook(pool_, isa_, call_, item_,
+               {.queries = queries_,
+                .factors = factors_.data(),
+                .stride = CandidateStride(),
+                .tops = tops_,
+                .masses = masses_,
+                .codes = codes_,
+                .histograms = histograms_});
   }
 
   ThreadPool& pool_;
@@ -258,20 +273,20 @@ class Selection {
   const int64_t pools_;
   const int64_t queries_of_head_;  // [group, pools]
   const int64_t all_queries_;      // [heads, group, pools]
-  const int64_t chunks_;
-  const int64_t pieces_;
   const bool parallel_;
+  // What the look at hand chooses among: the candidates, or null for all blocks.
+  const CandidateLists* among_ = nullptr;
+  int64_t stride_ = keys_.blocks;  // the most entries of a head
+  int64_t chunks_ = 0;
+  int64_t pieces_ = 0;
   // In the item's scratch.
-  float* scores_;         // [all queries, blocks], then weights
-  uint16_t* codes_;       // [heads, blocks]
+  float* scores_;         // [all queries, stride_], then weights
+  uint16_t* codes_;       // [heads, stride_]
   uint32_t* histograms_;  // [heads, codes] of far blocks
   int16_t* queries_;      // [all queries, 2, QueryRow]
-  // Of a second look, in scratch, too:
-  int64_t candidates_ = 0;
-  int32_t* candidate_blocks_ = nullptr;  // [heads, candidates]
-  int32_t* candidate_counts_ = nullptr;  // [heads]
-  float* tops_ = nullptr;                // [query heads, candidates]
-  uint32_t* masses_ = nullptr;           // [query heads, candidates]
+  // Of a second look at sketches:
+  float* tops_ = nullptr;       // [query heads, CandidateStride()]
+  uint32_t* masses_ = nullptr;  // [query heads, CandidateStride()]
 
   std::vector<selection::QueryFactors> factors_;  // [all queries]
   std::vector<float> largest_;                    // [chunks, all queries], then the first of all

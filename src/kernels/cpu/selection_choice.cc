@@ -80,9 +80,7 @@ std::vector<Cut> CutsOf(const SelectionBudget& budget, int64_t heads, const uint
 
 int32_t ListEntries(const Entries& entries, const uint16_t* codes, Cut cut, int32_t* list) {
   int32_t* to = list;
-  const auto take = [&](int64_t i) {
-    *to++ = entries.blocks != nullptr ? entries.blocks[i] : static_cast<int32_t>(i);
-  };
+  const auto take = [&](int64_t i) { *to++ = static_cast<int32_t>(entries.BlockAt(i)); };
   for (int64_t i = 0; i < entries.far_begin; ++i) take(i);
   for (int64_t i = entries.far_begin; i < entries.far_end; ++i) {
     if (codes[i] > cut.least || (codes[i] == cut.least && cut.equal-- > 0)) take(i);

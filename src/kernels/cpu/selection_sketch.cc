@@ -15,19 +15,19 @@ namespace {
 
 constexpr int64_t kChunk = 64;  // candidates of a head that a thread looks at at once
 
-class Second {
+class Look {
  public:
-  Second(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
-         const FirstLook& first)
+  Look(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+       const SketchMemory& memory)
       : pool_(pool),
         sketch_ops_(SketchOpsFor(isa)),
         ops_(SelectionOpsFor(isa)),
         call_(call),
         item_(item),
-        first_(first),
+        memory_(memory),
         heads_(item.keys.heads),
         query_heads_(heads_ * call.group),
-        chunks_(CeilDiv(first.capacity, kChunk)) {}
+        chunks_(CeilDiv(memory.stride, kChunk)) {}
 
   void Run() {
     largest_.assign(static_cast<size_t>(query_heads_ * chunks_),
@@ -36,7 +36,7 @@ class Second {
     sums_.resize(static_cast<size_t>(query_heads_));
     Over(query_heads_, [&](int64_t row) { Weigh(row); });
     Over(heads_, [&](int64_t head) { CodeHead(head); });
-    const std::vector<Cut> cuts = CutsOf(item_.budget, heads_, first_.histograms);
+    const std::vector<Cut> cuts = CutsOf(item_.budget, heads_, memory_.histograms);
     for (int64_t head = 0; head < heads_; ++head) {
       item_.counts[head] =
           ListEntries(EntriesOf(head), CodesOf(head), cuts[static_cast<size_t>(head)],
@@ -51,13 +51,8 @@ class Second {
       for (int64_t i = begin; i < end; ++i) fn(i);
     });
   }
-  // The first look lists all blocks that are not far.
-  Entries EntriesOf(int64_t head) const {
-    const int64_t count = first_.counts[head];
-    return {first_.blocks + head * first_.capacity, count, item_.budget.far_begin,
-            count - (item_.keys.blocks - item_.budget.far_end)};
-  }
-  uint16_t* CodesOf(int64_t head) const { return first_.codes + head * first_.capacity; }
+  Entries EntriesOf(int64_t head) const { return EntriesAmong(item_.candidates, head, item_); }
+  uint16_t* CodesOf(int64_t head) const { return memory_.codes + head * memory_.stride; }
   float* LargestOf(int64_t row) { return largest_.data() + row / call_.group * RowsOfHead(); }
   // [chunks, group] of each head.
   int64_t RowsOfHead() const { return chunks_ * call_.group; }
@@ -67,12 +62,13 @@ class Second {
     const SummaryFormat& summary = call_.summary;
     const int dim = call_.format.head_dim;
     const int64_t in_group = head % keys.group_heads;
-    const int64_t end = std::min<int64_t>(first_.counts[head], (chunk + 1) * kChunk);
+    const Entries entries = EntriesOf(head);
+    const int64_t end = std::min(entries.count, (chunk + 1) * kChunk);
     for (int64_t i = chunk * kChunk; i < end; ++i) {
-      const int64_t block = first_.blocks[head * first_.capacity + i];
+      const int64_t block = entries.BlockAt(i);
       const int64_t in_segment = block % keys.segment_blocks;
       const std::byte* at = SegmentOf(keys, head, block).summary;
-      const int64_t result = head * call_.group * first_.capacity + i;
+      const int64_t result = head * call_.group * memory_.stride + i;
       sketch_ops_.look(
           {.head_dim = dim,
            .block_slots = summary.block_slots,
@@ -82,11 +78,11 @@ class Second {
            .sketch = at + keys.sketch_offset + in_group * keys.sketch_head_stride +
                      in_segment * summary.sketch_bytes(dim),
            .group = call_.group,
-           .queries = first_.queries + head * call_.group * 2 * QueryRow(dim),
-           .factors = first_.factors + head * call_.group,
-           .tops = first_.tops + result,
-           .masses = first_.masses + result,
-           .stride = first_.capacity,
+           .queries = memory_.queries + head * call_.group * 2 * QueryRow(dim),
+           .factors = memory_.factors + head * call_.group,
+           .tops = memory_.tops + result,
+           .masses = memory_.masses + result,
+           .stride = memory_.stride,
            .largest = LargestOf(head * call_.group) + chunk * call_.group});
     }
   }
@@ -97,20 +93,20 @@ class Second {
     for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
       largest = std::max(largest, tops[chunk * call_.group]);
     }
-    const int64_t at = row * first_.capacity;
+    const int64_t at = row * memory_.stride;
     sums_[static_cast<size_t>(row)] = static_cast<float>(sketch_ops_.weigh(
-        first_.tops + at, first_.masses + at, first_.counts[row / call_.group], largest));
+        memory_.tops + at, memory_.masses + at, EntriesOf(row / call_.group).count, largest));
   }
 
   void CodeHead(int64_t head) {
     const int64_t row = head * call_.group;
-    ops_.worth({.weights = first_.tops + row * first_.capacity,
-                .weight_stride = first_.capacity,
+    ops_.worth({.weights = memory_.tops + row * memory_.stride,
+                .weight_stride = memory_.stride,
                 .sums = sums_.data() + row,
                 .group = call_.group,
-                .count = first_.counts[head],
+                .count = EntriesOf(head).count,
                 .codes = CodesOf(head)});
-    CountCodes(EntriesOf(head), CodesOf(head), first_.histograms + head * selection::kWorthCodes);
+    CountCodes(EntriesOf(head), CodesOf(head), memory_.histograms + head * selection::kWorthCodes);
   }
 
   ThreadPool& pool_;
@@ -118,7 +114,7 @@ class Second {
   const SelectionOps& ops_;
   const SelectionCall& call_;
   const SelectItem& item_;
-  const FirstLook& first_;
+  const SketchMemory& memory_;
   const int64_t heads_;
   const int64_t query_heads_;
   const int64_t chunks_;
@@ -128,9 +124,9 @@ class Second {
 
 }  // namespace
 
-void SecondLook(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
-                const FirstLook& first) {
-  Second(pool, isa, call, item, first).Run();
+void SketchLook(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+                const SketchMemory& memory) {
+  Look(pool, isa, call, item, memory).Run();
 }
 
 }  // namespace headway::cpu

@@ -1,5 +1,5 @@
-// The second look of selection for CPUs: what the first one lists is ranked by the masses of its
-// keys. Internal to the selection files.
+// The second look at sketches for CPUs: candidates are ranked by the masses of their keys. Internal
+// to the selection files.
 #ifndef HEADWAY_KERNELS_CPU_SELECTION_SKETCH_H_
 #define HEADWAY_KERNELS_CPU_SELECTION_SKETCH_H_
 
@@ -12,21 +12,20 @@
 
 namespace headway::cpu {
 
-// What the first look leaves: the queries' codes, candidates, and memory that it needs no longer.
-struct FirstLook {
+// The queries' codes, and memory of the look.
+struct SketchMemory {
   const int16_t* queries = nullptr;                  // [query heads, 2, QueryRow]
   const selection::QueryFactors* factors = nullptr;  // [query heads]
-  const int32_t* blocks = nullptr;                   // [heads, capacity]
-  const int32_t* counts = nullptr;                   // [heads]
-  int64_t capacity = 0;
-  float* tops = nullptr;           // [query heads, capacity]
-  uint32_t* masses = nullptr;      // [query heads, capacity]
-  uint16_t* codes = nullptr;       // [heads, capacity]
-  uint32_t* histograms = nullptr;  // [heads, kWorthCodes]
+  int64_t stride = 0;                                // at least the candidates of a head
+  float* tops = nullptr;                             // [query heads, stride]
+  uint32_t* masses = nullptr;                        // [query heads, stride]
+  uint16_t* codes = nullptr;                         // [heads, stride]
+  uint32_t* histograms = nullptr;                    // [heads, kWorthCodes]
 };
 
-void SecondLook(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
-                const FirstLook& first);
+// Chooses among the item's candidates, which are listed.
+void SketchLook(ThreadPool& pool, Isa isa, const SelectionCall& call, const SelectItem& item,
+                const SketchMemory& memory);
 
 }  // namespace headway::cpu
 

@@ -69,7 +69,13 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
 
 // Enough blocks that every step is split over threads, in several chunks a head.
 TEST_P(SelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
-  for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
+  struct Choice {
+    BudgetShare share;
+    SketchKind sketch;
+  };
+  for (const auto& [share, sketch] : {Choice{BudgetShare::kHead, SketchKind::kTwoBits},
+                                      Choice{BudgetShare::kLayer, SketchKind::kTwoBits},
+                                      Choice{BudgetShare::kLayer, SketchKind::kNone}}) {
     SelectionCase c;
     c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 64};
     c.summary.block_slots = 16;
@@ -77,7 +83,8 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
     c.group = 4;
     c.segment_pages = 50;
     c.pages = 180;
-    c.summary.sketch = SketchKind::kTwoBits;
+    c.summary.sketch = sketch;
+    c.candidates_from = sketch == SketchKind::kNone ? 3 : -1;
     c.budget = {.far_begin = 4,
                 .far_end = c.blocks() - 8,
                 .far_blocks = 40,

@@ -38,6 +38,7 @@ struct PlacesWork {
 };
 static_assert(sizeof(PlacesWork) <= 4096);
 static_assert(sizeof(ScoreWork) <= 4096 && sizeof(SketchWork) <= 4096);
+static_assert(sizeof(CandidateWork) <= 4096);
 static_assert(sizeof(AttendWork) <= 4096);
 
 __global__ void __launch_bounds__(kPlacesPerLaunch)
@@ -180,49 +181,83 @@ cudaError_t SelectOnce(cudaStream_t stream, const SelectionShape& shape, const S
       ScoreBlocks(stream, shape.summary.kind,
                   WideCodes(shape, item.keys) ? CodeLoads::kBytes16 : CodeLoads::kBytes8,
                   work.score, work.list.score_tiles);
-  return error == cudaSuccess ? ListBest(stream, work.list) : error;
+  return error == cudaSuccess ? ListBest(stream, Look::kAll, work.list) : error;
 }
 
-cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
-                        const ChoiceWork& work) {
-  const BlockedKeys& keys = item.keys;
+// Lists the candidates, unless an earlier call has.
+cudaError_t ListCandidates(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                           const ChoiceWork& work) {
   const SelectionBudget budget = item.budget.OfCandidates();
-  const bool wide =
-      WideCodes(shape, keys) && keys.sketch_offset % 16 == 0 && keys.sketch_head_stride % 16 == 0;
-  if (!shape.summary.sketched() || keys.sketch_offset % 8 != 0 ||
-      keys.sketch_head_stride % 8 != 0) {
+  if (item.candidates.capacity < budget.Capacity(item.keys.blocks, item.keys.heads)) {
     return cudaErrorInvalidValue;
   }
-  const int64_t capacity = budget.Capacity(keys.blocks, keys.heads);
+  ChoiceWork first = work;
+  first.list.far_blocks = static_cast<int32_t>(budget.far_blocks);
+  first.list.top_p = {};
+  first.list.listed = item.candidates.blocks;
+  first.list.capacity = item.candidates.capacity;
+  first.list.counts = item.candidates.counts;
+  first.list.clear_tops = shape.summary.sketched() ? 1 : 0;
+  const bool all = budget.far_blocks == budget.far_end - budget.far_begin;
+  return all ? ListAllBut(stream, first.list, 0, 0) : SelectOnce(stream, shape, item, first);
+}
+
+cudaError_t LookAtCandidates(cudaStream_t stream, const SelectionShape& shape,
+                             const SelectItem& item, const ChoiceWork& work) {
+  CandidateWork look = {};
+  static_cast<SummaryWork&>(look) = work.score;
+  look.list = work.list;
+  look.kind = shape.summary.kind;
+  const int64_t far = item.budget.far_end - item.budget.far_begin;
+  return ListBestCandidates(stream,
+                            WideCodes(shape, item.keys) ? CodeLoads::kBytes16 : CodeLoads::kBytes8,
+                            look, item.keys.blocks - far + item.budget.OfCandidates().far_blocks);
+}
+
+cudaError_t LookAtSketchesOf(cudaStream_t stream, const SelectionShape& shape,
+                             const SelectItem& item, const ChoiceWork& work) {
+  const BlockedKeys& keys = item.keys;
+  if (keys.sketch_offset % 8 != 0 || keys.sketch_head_stride % 8 != 0) {
+    return cudaErrorInvalidValue;
+  }
+  const bool wide =
+      WideCodes(shape, keys) && keys.sketch_offset % 16 == 0 && keys.sketch_head_stride % 16 == 0;
+  const int query_heads = keys.heads * shape.group;
   SketchWork look = {};
   look.score = work.score;
   look.sketch_offset = keys.sketch_offset;
   look.sketch_head_stride = keys.sketch_head_stride;
-  look.candidates =
-      CandidateScratch::Of(item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,
-                                                             std::ssize(keys.segments)),
-                           keys.heads, shape.group, capacity);
-  look.capacity = static_cast<int32_t>(capacity);
+  look.candidates = item.candidates;
+  look.sketches =
+      SketchScratch::Of(item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,
+                                                          std::ssize(keys.segments)),
+                        query_heads, work.list.stride);
+  look.stride = work.list.stride;
   look.block_slots = shape.summary.block_slots;
-
-  ChoiceWork first = work;
-  first.list.far_blocks = static_cast<int32_t>(budget.far_blocks);
-  first.list.top_p = {};
-  first.list.listed = look.candidates.blocks;
-  first.list.capacity = capacity;
-  first.list.counts = look.candidates.counts;
-  first.list.clear_tops = 1;
-  const bool all = budget.far_blocks == budget.far_end - budget.far_begin;
-  cudaError_t error =
-      all ? ListAllBut(stream, first.list, 0, 0) : SelectOnce(stream, shape, item, first);
+  cudaError_t error = cudaSuccess;
+  if (item.candidates_listed) {  // by a call that has used its tops
+    error = cudaMemsetAsync(look.score.scratch.tops, 0,
+                            static_cast<size_t>(query_heads) * sizeof(uint32_t), stream);
+  }
   if (error == cudaSuccess) {
     error = LookAtSketches(stream, wide ? CodeLoads::kBytes16 : CodeLoads::kBytes8, look);
   }
-  ListWork second = work.list;
-  second.candidates = look.candidates;
-  second.second = 1;
-  second.stride = look.capacity;
-  return error == cudaSuccess ? ListBest(stream, second) : error;
+  ListWork list = work.list;
+  list.sketches = look.sketches;
+  return error == cudaSuccess ? ListBest(stream, Look::kSketches, list) : error;
+}
+
+cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                        const ChoiceWork& work) {
+  if (!item.candidates_listed) {
+    const cudaError_t error = ListCandidates(stream, shape, item, work);
+    if (error != cudaSuccess) return error;
+  }
+  ChoiceWork second = work;
+  second.list.candidates = item.candidates;
+  second.list.stride = static_cast<int32_t>(std::min(item.candidates.capacity, item.keys.blocks));
+  return shape.summary.sketched() ? LookAtSketchesOf(stream, shape, item, second)
+                                  : LookAtCandidates(stream, shape, item, second);
 }
 
 // Whether what is left behind the blocks can be done in their launch.

@@ -261,7 +261,7 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
     best.score_tiles = static_cast<int32_t>(
         std::min<int64_t>(SelectionScratch::kTilesMax, CeilDiv(keys.blocks, 16)));
     const cudaError_t scored = ScoreMasses(stream, rows, work, best.score_tiles);
-    return scored == cudaSuccess ? ListBest(stream, best) : scored;
+    return scored == cudaSuccess ? ListBest(stream, Look::kAll, best) : scored;
   }
   if (!TakesStages(item.budget)) return cudaErrorInvalidValue;
   std::byte* lists = item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,

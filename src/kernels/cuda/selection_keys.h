@@ -150,15 +150,19 @@ struct QueryWork {
   float scale;
 };
 
-struct ScoreWork {
+// Queries, and the summaries that they are multiplied with.
+struct SummaryWork {
   QueryWork queries;
-  SelectionScratch scratch;
-  int32_t heads;
-  int32_t group;
   int64_t codes_head_stride;
   int64_t scales_offset;
   int64_t scales_head_stride;
   BlockTable table;
+};
+
+struct ScoreWork : SummaryWork {
+  SelectionScratch scratch;
+  int32_t heads;
+  int32_t group;
 };
 // Scores of all blocks, and the largest of each tile; `tiles` says how many there are. Clears what
 // the steps behind add to (ClearSums). Codes are read 16 bytes at a time where `wide` says so.
@@ -166,26 +170,15 @@ enum class CodeLoads : uint8_t { kBytes8, kBytes16 };
 cudaError_t ScoreBlocks(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
                         const ScoreWork& work, int tiles);
 
-// What a second look chooses among, in scratch memory behind that of the first.
-struct CandidateScratch {
-  int32_t* blocks;   // [heads, capacity]
-  int32_t* counts;   // [heads]
-  float* tops;       // [query heads, capacity]
-  uint32_t* masses;  // [query heads, capacity]
+// What sketches say of candidates, in scratch memory behind that of scores.
+struct SketchScratch {
+  float* tops;       // [query heads, stride]
+  uint32_t* masses;  // [query heads, stride]
 
-  static CandidateScratch Of(std::byte* memory, int heads, int group, int64_t capacity) {
+  static SketchScratch Of(std::byte* memory, int query_heads, int64_t stride) {
     constexpr int64_t kLine = 256;
-    const auto take = [&memory](int64_t words) {
-      std::byte* const at = memory;
-      memory += RoundUp(words * 4, kLine);
-      return at;
-    };
-    CandidateScratch scratch = {};
-    scratch.blocks = reinterpret_cast<int32_t*>(take(heads * capacity));
-    scratch.counts = reinterpret_cast<int32_t*>(take(heads));
-    scratch.tops = reinterpret_cast<float*>(take(int64_t{heads} * group * capacity));
-    scratch.masses = reinterpret_cast<uint32_t*>(take(int64_t{heads} * group * capacity));
-    return scratch;
+    const int64_t bytes = RoundUp(query_heads * stride * int64_t{sizeof(float)}, kLine);
+    return {reinterpret_cast<float*>(memory), reinterpret_cast<uint32_t*>(memory + bytes)};
   }
 };
 
@@ -193,8 +186,9 @@ struct SketchWork {
   ScoreWork score;
   int64_t sketch_offset;
   int64_t sketch_head_stride;
-  CandidateScratch candidates;
-  int32_t capacity;
+  CandidateLists candidates;
+  SketchScratch sketches;
+  int32_t stride;  // most candidates of a head
   int32_t block_slots;
 };
 // The largest logit and the mass of each candidate. Clears what the steps behind add to.
@@ -202,10 +196,10 @@ cudaError_t LookAtSketches(cudaStream_t stream, CodeLoads loads, const SketchWor
 
 struct ListWork {
   SelectionScratch scratch;
-  CandidateScratch candidates;  // of a second look; without one, all blocks are chosen among
-  int32_t second;               // 1: a second look
-  int32_t clear_tops;           // 1: there will be one
-  int32_t stride;               // most entries of a head: blocks, or candidates
+  CandidateLists candidates;  // of a second look; without one, all blocks are chosen among
+  SketchScratch sketches;     // of a second look at sketches
+  int32_t clear_tops;         // 1: there will be one
+  int32_t stride;             // most entries of a head: blocks, or candidates
   int32_t heads;
   int32_t group;
   int32_t blocks;
@@ -222,8 +216,18 @@ struct ListWork {
   int64_t capacity;
   int32_t* counts;
 };
-// What is listed by the scores.
-cudaError_t ListBest(cudaStream_t stream, ListWork work);
+// What is listed by the scores: of all blocks, or of candidates by their sketches.
+enum class Look : uint8_t { kAll, kSketches, kSummaries };
+cudaError_t ListBest(cudaStream_t stream, Look look, ListWork work);
+
+// A second look at summaries, from queries to lists in one launch.
+struct CandidateWork : SummaryWork {
+  ListWork list;
+  SummaryKind kind;
+};
+// `candidates` is the number of those that a head has on average.
+cudaError_t ListBestCandidates(cudaStream_t stream, CodeLoads loads, CandidateWork work,
+                               int64_t candidates);
 // What is listed without them: all blocks but [skip_begin, skip_end).
 cudaError_t ListAllBut(cudaStream_t stream, const ListWork& work, int32_t skip_begin,
                        int32_t skip_end);

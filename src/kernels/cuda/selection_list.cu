@@ -1,14 +1,17 @@
 // From scores to lists of blocks in one kernel: weights and their sums, worth and its histograms,
 // lists. All of it in integers, or in one order.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_candidates.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_queries.h"
-#include "kernels/cuda/selection_weight.h"
+#include "kernels/cuda/selection_units.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
 
@@ -16,144 +19,16 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kListThreads = 512;
-constexpr int kWarps = kListThreads / kWarp;
-// A thread takes the scores of so many query heads at once, of so many blocks.
-constexpr int kAtOnce = 4;
-constexpr int kOfStep = 2;
-constexpr int kOfLoad = 8;  // codes that a thread lists at once
-constexpr int kTilesMax = SelectionScratch::kTilesMax;
+constexpr int kOfLoad = 8;                     // codes that a thread lists at once
 constexpr int kNone = selection::kWorthCodes;  // the code of a block that is not far: above all
 constexpr int kHeldBytes = 64 << 10;           // of weights in shared memory, at most
-constexpr int kHeldAnyway = 32 << 10;          // which a kernel may have without asking
-
-__device__ uint64_t WarpSum64(uint64_t value) {
-#pragma unroll
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, apart);
-  }
-  return value;
-}
-
-// A number that another block of threads waits for: one word is both the number and the sign that
-// it is there, so that nothing else must be seen in order.
-constexpr uint64_t kReady = uint64_t{1} << 63;
-__device__ void Tell(uint64_t* at, uint64_t value) {
-  *static_cast<volatile uint64_t*>(at) = value | kReady;
-}
-__device__ uint64_t Ask(const uint64_t* at) {
-  uint64_t value;
-  do {
-    value = *static_cast<const volatile uint64_t*>(at);
-  } while ((value & kReady) == 0);
-  return value & ~kReady;
-}
-
-// What a look chooses among: all blocks, or the candidates that the first look has listed.
-enum class Look : uint8_t { kFirst, kSecond };
-
-// A tile of a head's entries, which one block of threads takes through all steps. Entry i is block
-// i, or candidate i.
-struct Unit {
-  int head;
-  int tile;
-  int begin;
-  int end;
-  int far_end;
-};
-template <Look kLook>
-__device__ Unit UnitOf(const ListWork& work, int index) {
-  const int head = index / work.tiles;
-  const int tile = index - head * work.tiles;
-  const int count = kLook == Look::kFirst ? work.blocks : __ldcg(work.candidates.counts + head);
-  const int begin = min(count, tile * work.tile_blocks);
-  // Blocks that are not far are all candidates.
-  return {head, tile, begin, min(count, begin + work.tile_blocks),
-          count - (work.blocks - work.far_end)};
-}
-
-// Waits until all blocks of threads have come here, once a launch; what they wrote before is seen
-// by loads that bypass the L1 cache.
-__device__ void WaitForAll(const ListWork& work) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint32_t* arrived = &work.scratch.query_sums->arrived;
-    __threadfence();
-    atomicAdd(arrived, 1u);
-    while (*static_cast<volatile uint32_t*>(arrived) < gridDim.x) {
-    }
-    __threadfence();
-  }
-  __syncthreads();
-}
-
-// Weights of a unit: of query head q and block i at [q * stride + i].
-struct Weights {
-  uint32_t* at;
-  int64_t stride;
-};
-template <Look kLook>
-__device__ Weights WeightsOf(const ListWork& work, const Unit& unit, uint32_t* held) {
-  if (work.held != 0) return {held - unit.begin, work.tile_blocks};
-  float* scores = kLook == Look::kFirst ? work.scratch.scores : work.candidates.tops;
-  return {reinterpret_cast<uint32_t*>(scores) + int64_t{unit.head} * work.group * work.stride,
-          work.stride};
-}
-
-// Scores of some query heads and entries of a unit, from query head `from` and entry `begin` on; of
-// a second look they are the largest logits, beside masses.
-template <Look kLook>
-struct SomeScores {
-  float of[kOfStep][kAtOnce];
-  uint32_t masses[kOfStep][kAtOnce];
-
-  __device__ void Load(const ListWork& work, const Unit& unit, int from, int begin) {
-    const int64_t first = (int64_t{unit.head} * work.group + from) * work.stride;
-    const float* scores = kLook == Look::kFirst ? work.scratch.scores : work.candidates.tops;
-#pragma unroll
-    for (int step = 0; step < kOfStep; ++step) {
-      const int i = begin + step * kListThreads;
-#pragma unroll
-      for (int q = 0; q < kAtOnce; ++q) {
-        const bool there = i < unit.end && from + q < work.group;
-        const int64_t at = first + int64_t{q} * work.stride + i;
-        of[step][q] = there ? __ldcg(scores + at) : 0.0f;
-        if constexpr (kLook == Look::kSecond) {
-          masses[step][q] = there ? __ldcg(work.candidates.masses + at) : 0;
-        }
-      }
-    }
-  }
-
-  __device__ uint32_t Weight(float largest, int step, int q) const {
-    const uint32_t weight = ShareWeightOf(largest, of[step][q]);
-    if constexpr (kLook == Look::kFirst) return weight;
-    return selection::MassWeight(masses[step][q], weight);
-  }
-};
-
-// The largest score of a query head, from those of its tiles.
-template <Look kLook>
-__device__ float LargestScore(const ListWork& work, int64_t query_head) {
-  if constexpr (kLook == Look::kSecond) {
-    return __uint_as_float(OfOrderedBits(__ldcg(work.scratch.tops + query_head)));
-  }
-  float top = -INFINITY;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < work.score_tiles; i += kWarp) {
-    top = fmaxf(top, __ldcg(work.scratch.maxima + query_head * kTilesMax + i));
-  }
-#pragma unroll
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-  }
-  return top;
-}
+constexpr int kHeldAnyway = 24 << 10;  // which a kernel may have without asking, beside its own
 
 // Scores become weights, which are added up.
 template <Look kLook>
 __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& weights) {
   __shared__ float largest[kSelectGroupMax];
-  __shared__ uint64_t sums[kSelectGroupMax][kWarps];
+  __shared__ uint64_t sums[kSelectGroupMax][kListWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
@@ -161,7 +36,7 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   SomeScores<kLook> scores;
   bool loaded = true;  // the first are on their way while the largest ones are found
   scores.Load(work, unit, 0, unit.begin + thread);
-  for (int query = warp; query < work.group; query += kWarps) {
+  for (int query = warp; query < work.group; query += kListWarps) {
     const float top = LargestScore<kLook>(work, first + query);
     if (lane == 0) largest[query] = top;
   }
@@ -194,7 +69,7 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   __syncthreads();
   if (thread >= work.group) return;
   uint64_t all = 0;
-  for (int i = 0; i < kWarps; ++i) all += sums[thread][i];
+  for (int i = 0; i < kListWarps; ++i) all += sums[thread][i];
   Tell(&work.scratch.query_sums[first + thread].sums[unit.tile], all);
 }
 
@@ -205,7 +80,7 @@ __device__ void Value(const ListWork& work, const Unit& unit, const Weights& wei
   __shared__ float sums[kSelectGroupMax];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-  for (int query = thread / kWarp; query < work.group; query += kWarps) {
+  for (int query = thread / kWarp; query < work.group; query += kListWarps) {
     const auto& told = work.scratch.query_sums[int64_t{unit.head} * work.group + query].sums;
     uint64_t sum = 0;
     for (int i = lane; i < work.tiles; i += kWarp) sum += Ask(told + i);
@@ -257,7 +132,7 @@ __device__ constexpr int Equal(uint64_t counts) {
 
 // The sum of the values of the threads before, and of all. Has barriers.
 template <typename T>
-__device__ T SumBefore(T value, T (&of_warps)[kWarps], T& all) {
+__device__ T SumBefore(T value, T (&of_warps)[kListWarps], T& all) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   T sum = value;
@@ -268,8 +143,8 @@ __device__ T SumBefore(T value, T (&of_warps)[kWarps], T& all) {
   }
   if (lane == kWarp - 1) of_warps[warp] = sum;
   __syncthreads();
-  static_assert(kWarps <= kWarp);
-  T warps = lane < kWarps ? of_warps[lane] : T{0};
+  static_assert(kListWarps <= kWarp);
+  T warps = lane < kListWarps ? of_warps[lane] : T{0};
 #pragma unroll
   for (int apart = 1; apart < kWarp; apart *= 2) {
     const T before = __shfl_up_sync(kAllLanes, warps, apart);
@@ -304,7 +179,7 @@ __device__ uint32_t BlocksOfTopP(const ListWork& work, const FourCodes& codes, u
 
 // Each thread looks at four codes; the first threads have the greatest. Has barriers.
 __device__ Threshold FindThreshold(const ListWork& work, int head) {
-  __shared__ uint32_t of_warps[kWarps];
+  __shared__ uint32_t of_warps[kListWarps];
   __shared__ uint32_t found[2];
   constexpr int kCodes = selection::kWorthCodes;
   static_assert(kCodes == 4 * kListThreads);
@@ -376,11 +251,11 @@ __device__ Before AskBefore(const ListWork& work, const Unit& unit) {
 // Lists a unit's blocks, a run of neighbours a thread.
 template <Look kLook>
 __device__ void List(const ListWork& work, const Unit& unit) {
-  __shared__ uint64_t of_warps[kWarps];
+  __shared__ uint64_t of_warps[kListWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.stride;
-  const int32_t* candidates = work.candidates.blocks + int64_t{unit.head} * work.stride;
-  const int of_thread = (work.tile_blocks + kListThreads - 1) / kListThreads;
+  const int32_t* candidates = work.candidates.blocks + unit.head * work.candidates.capacity;
+  const int of_thread = (unit.end - unit.begin + kListThreads - 1) / kListThreads;
   const int begin = min(unit.end, unit.begin + thread * of_thread);
   const int end = min(unit.end, begin + of_thread);
   int values[kOfLoad];
@@ -421,57 +296,103 @@ __device__ void List(const ListWork& work, const Unit& unit) {
     for (int i = 0; i < kOfLoad; ++i) {
       const bool tie = values[i] == threshold.code;
       if (values[i] > threshold.code || (tie && ties < quota)) {
-        *to++ = kLook == Look::kFirst ? at + i : __ldcg(candidates + at + i);
+        *to++ = kLook == Look::kAll ? at + i : __ldcg(candidates + at + i);
       }
       ties += tie ? 1 : 0;
     }
   }
 }
 
-// All steps from scores to lists. Blocks of threads wait for each other: there are no more than
-// run at once.
-template <Look kLook>
-__global__ void __launch_bounds__(kListThreads, 2) Choose(const __grid_constant__ ListWork work) {
-  __shared__ uint32_t histogram[selection::kWorthCodes];
-  extern __shared__ uint32_t held[];
-  LetNextStart();
+using Histogram = uint32_t[selection::kWorthCodes];
+
+__device__ void ClearHistogram(Histogram& histogram) {
   for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes; i += kListThreads) {
     histogram[i] = 0;
   }
-  WaitForPrevious();
-  const int units = work.heads * work.tiles;
-  const auto each = [&](const auto& function) {
-    for (int i = static_cast<int>(blockIdx.x); i < units; i += static_cast<int>(gridDim.x)) {
-      function(UnitOf<kLook>(work, i));
-      __syncthreads();
-    }
-  };
-  if (work.clear_tops != 0 && blockIdx.x == 0) ClearTops(work.scratch, work.heads * work.group);
-  each([&](const Unit& unit) { Weigh<kLook>(work, unit, WeightsOf<kLook>(work, unit, held)); });
-  each([&](const Unit& unit) { Value(work, unit, WeightsOf<kLook>(work, unit, held), histogram); });
-  WaitForAll(work);
-  // Units wait for those before them, which no block of threads takes after later ones.
-  each([&](const Unit& unit) { List<kLook>(work, unit); });
 }
 
-}  // namespace
+// Calls function(unit) for each unit of a block of threads; `own` is the first.
+template <Look kLook, typename Function>
+__device__ void EachUnit(const ListWork& work, const Unit& own, const Function& function) {
+  const int units = work.heads * work.tiles;
+  function(own);
+  __syncthreads();
+  for (int i = static_cast<int>(blockIdx.x + gridDim.x); i < units;
+       i += static_cast<int>(gridDim.x)) {
+    function(UnitOf<kLook>(work, i));
+    __syncthreads();
+  }
+}
 
-cudaError_t ListBest(cudaStream_t stream, ListWork work) {
+// All steps from scores to lists. Blocks of threads wait for each other: there are no more than
+// run at once, and no more than units.
+template <Look kLook>
+__device__ void ListScored(const ListWork& work, const Unit& own, Histogram& histogram,
+                           uint32_t* held) {
+  EachUnit<kLook>(work, own, [&](const Unit& unit) {
+    Weigh<kLook>(work, unit, WeightsOf<kLook>(work, unit, held));
+  });
+  EachUnit<kLook>(work, own, [&](const Unit& unit) {
+    Value(work, unit, WeightsOf<kLook>(work, unit, held), histogram);
+  });
+  WaitForAll(work);
+  // Units wait for those before them, which no block of threads takes after later ones.
+  EachUnit<kLook>(work, own, [&](const Unit& unit) { List<kLook>(work, unit); });
+}
+
+template <Look kLook>
+__global__ void __launch_bounds__(kListThreads, 2) Choose(const __grid_constant__ ListWork work) {
+  __shared__ Histogram histogram;
+  extern __shared__ uint32_t held[];
+  LetNextStart();
+  ClearHistogram(histogram);
+  WaitForPrevious();
+  if (work.clear_tops != 0 && blockIdx.x == 0) ClearTops(work.scratch, work.heads * work.group);
+  ListScored<kLook>(work, UnitOf<kLook>(work, static_cast<int>(blockIdx.x)), histogram, held);
+}
+
+// The same of candidates, whose scores are made first.
+template <int kDim, int kLoad>
+__global__ void __launch_bounds__(kListThreads, 1)
+    ChooseCandidates(const __grid_constant__ CandidateWork work) {
+  constexpr Look kLook = Look::kSummaries;
+  __shared__ Histogram histogram;
+  __shared__ QueryCodes<kDim> codes;
+  __shared__ WarpMaxima maxima;
+  extern __shared__ uint32_t held[];
+  const ListWork& list = work.list;
+  LetNextStart();
+  ClearHistogram(histogram);
+  WaitForPrevious();
+  const Unit own = UnitOf<kLook>(list, static_cast<int>(blockIdx.x));
+  ClearSums(list.scratch, list.heads, list.group);
+  CandidateScorer<kDim, kLoad> scorer = {codes, maxima};
+  EachUnit<kLook>(list, own, [&](const Unit& unit) { scorer.Score(work, unit); });
+  cooperative_groups::this_grid().sync();
+  ListScored<kLook>(list, own, histogram, held);
+}
+
+// Cuts `entries` entries of a head, on average, into tiles of at least so many; returns the bytes
+// of shared memory that hold a tile's weights.
+int64_t CutTiles(int64_t entries, int64_t least, ListWork& work) {
   // At most one block of threads a multiprocessor: whatever else runs there ends without them, and
   // the next kernel of the stream starts when all of these have started, so that all come to run at
   // once.
-  constexpr int64_t kTileBlocks = 256;  // at least
   const int multiprocessors = Multiprocessors();
   const int64_t tiles = std::min<int64_t>(
       std::clamp<int64_t>(multiprocessors / work.heads, 1, SelectionScratch::kListTilesMax),
-      CeilDiv(work.stride, kTileBlocks));
+      CeilDiv(entries, least));
   work.tile_blocks = static_cast<int32_t>(CeilDiv(work.stride, tiles));
   work.tiles = static_cast<int32_t>(CeilDiv(work.stride, work.tile_blocks));
-  const int64_t units = int64_t{work.heads} * work.tiles;
   const int64_t held = int64_t{work.tile_blocks} * work.group * 4;
-  work.held = units <= multiprocessors && held <= kHeldBytes ? 1 : 0;
-  const auto kernel = work.second != 0 ? Choose<Look::kSecond> : Choose<Look::kFirst>;
-  if (work.held != 0 && held > kHeldAnyway) {
+  work.held = int64_t{work.heads} * work.tiles <= multiprocessors && held <= kHeldBytes ? 1 : 0;
+  return work.held != 0 ? held : 0;
+}
+
+template <typename Work>
+cudaError_t LaunchTogether(cudaStream_t stream, void (*kernel)(Work), const ListWork& list,
+                           int64_t held, const Work& work) {
+  if (held > kHeldAnyway) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
@@ -484,13 +405,41 @@ cudaError_t ListBest(cudaStream_t stream, ListWork work) {
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(units, multiprocessors)));
+  config.gridDim = dim3(static_cast<unsigned>(
+      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
   config.blockDim = dim3(kListThreads);
-  config.dynamicSmemBytes = work.held != 0 ? static_cast<size_t>(held) : 0;
+  config.dynamicSmemBytes = static_cast<size_t>(held);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = OverlapsKernels() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, work);
+}
+
+template <int kLoad>
+cudaError_t LaunchCandidates(cudaStream_t stream, const CandidateWork& work, int64_t held) {
+  const int head_dim = work.queries.head_dim;
+  const auto kernel = head_dim <= 64    ? ChooseCandidates<64, kLoad>
+                      : head_dim <= 128 ? ChooseCandidates<128, kLoad>
+                                        : ChooseCandidates<256, kLoad>;
+  return LaunchTogether(stream, kernel, work.list, held, work);
+}
+
+}  // namespace
+
+cudaError_t ListBest(cudaStream_t stream, Look look, ListWork work) {
+  constexpr int64_t kTileBlocks = 256;
+  const int64_t held = CutTiles(work.stride, kTileBlocks, work);
+  const auto kernel = look == Look::kAll ? Choose<Look::kAll> : Choose<Look::kSketches>;
+  return LaunchTogether(stream, kernel, work, held, work);
+}
+
+cudaError_t ListBestCandidates(cudaStream_t stream, CodeLoads loads, CandidateWork work,
+                               int64_t candidates) {
+  constexpr int64_t kTileBlocks = 128;  // a product for each of half of the warps
+  const int64_t held = CutTiles(candidates, kTileBlocks, work.list);
+  work.list.score_tiles = work.list.tiles;
+  return loads == CodeLoads::kBytes16 ? LaunchCandidates<16>(stream, work, held)
+                                      : LaunchCandidates<8>(stream, work, held);
 }
 
 }  // namespace headway::cuda

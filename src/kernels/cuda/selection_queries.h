@@ -32,11 +32,15 @@ template <int kDim>
 struct QueryCodes {
   // High bytes, low bytes; of what the first row is multiplied by, and the second.
   alignas(16) uint8_t bytes[2][2][kProductQueries][kDim];
-  selection::QueryFactors factors[kProductQueries];
+  float2 factors[kProductQueries];  // as shared memory may have them, which nothing initialises
 
   __device__ void Set(int row, int query, int channel, int32_t code) {
     bytes[0][row][query][channel] = static_cast<uint8_t>(code >> 8);
     bytes[1][row][query][channel] = static_cast<uint8_t>(code & 0xFF);
+  }
+
+  __device__ selection::QueryFactors FactorsOf(int query) const {
+    return {factors[query].x, factors[query].y};
   }
 
   // A warp makes the codes of one query; `first` is its first element, `there` whether there is
@@ -82,7 +86,9 @@ struct QueryCodes {
       }
     }
     if (lane == 0) {
-      factors[query] = selection::MomentFactors(scale.scale, square_scale.scale, work.scale);
+      const selection::QueryFactors of =
+          selection::MomentFactors(scale.scale, square_scale.scale, work.scale);
+      factors[query] = make_float2(of.first, of.second);
     }
   }
 };

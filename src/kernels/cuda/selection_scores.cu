@@ -12,6 +12,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_queries.h"
+#include "kernels/cuda/selection_score_rows.h"
 #include "kernels/cuda/warp.h"
 
 // Compiled without contraction of products and sums, as the definition is.
@@ -19,44 +20,6 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kScoreWarps = 8;
-constexpr int kRows = 16;  // blocks of a product
-
-// A lane's words and scales of the summaries of 16 blocks: of rows lane / 4 and 8 behind it.
-template <int kWords, int kLoad>
-struct SummaryRows {
-  uint32_t upper[2][kWords];
-  uint32_t lower[2][kWords];
-  float2 scales[2];
-
-  // From block `begin` of a head on; what is behind the last block is 0.
-  __device__ void Load(const ScoreWork& work, int head, int begin) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    LoadHalf(work, head, begin + lane / 4, upper, scales[0]);
-    LoadHalf(work, head, begin + 8 + lane / 4, lower, scales[1]);
-  }
-
- private:
-  __device__ static void LoadHalf(const ScoreWork& work, int head, int block,
-                                  uint32_t (&words)[2][kWords], float2& scale) {
-    const int column = static_cast<int>(threadIdx.x) % 4;
-    const int head_in_group = head % work.table.group_heads;
-    const std::byte* record = nullptr;
-    scale = make_float2(0.0f, 0.0f);
-    if (block < work.table.blocks) {
-      const std::byte* summary = work.table.Find(head, block);
-      record = summary + head_in_group * work.codes_head_stride +
-               int64_t{block} * 2 * work.queries.head_dim;
-      scale = __ldcg(reinterpret_cast<const float2*>(
-          summary + work.scales_offset +
-          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
-    }
-#pragma unroll
-    for (int of = 0; of < 2; ++of) {
-      LoadCodeWords<kLoad>(record == nullptr ? nullptr : record + of * work.queries.head_dim,
-                           work.queries.head_dim, column, words[of]);
-    }
-  }
-};
 
 // Brings the summaries of a warp's next blocks, from block `begin` on, towards the L2 cache. That
 // sees later writes: it may be done before the kernels before this one are done. A table of places
@@ -71,7 +34,7 @@ __device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unuse
   int block = begin;
   const std::byte* summary = work.table.Find(head, block);
   // The rest of them in the next segment is left out.
-  const int count = min(min(kRows, left), work.table.segment_blocks - block);
+  const int count = min(min(kScoreRows, left), work.table.segment_blocks - block);
   const int head_in_group = head % work.table.group_heads;
   if (lane == 0) {
     const std::byte* codes = summary + head_in_group * work.codes_head_stride +
@@ -93,7 +56,6 @@ template <SummaryKind kKind, int kDim, int kLoad>
 __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
     Scores(const __grid_constant__ ScoreWork work) {
   constexpr int kWords = kDim / 16;
-  constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
   __shared__ QueryCodes<kDim> codes;
   __shared__ float maxima[kScoreWarps][kProductQueries];
   LetNextStart();
@@ -103,14 +65,19 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   const int head = static_cast<int>(blockIdx.y);
   const int first_query = static_cast<int>(blockIdx.z) * kProductQueries;
   const int queries = min(kProductQueries, work.group - first_query);
-  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kRows;
-  const int first_block = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kRows;
+  const int stride = static_cast<int>(gridDim.x) * kScoreWarps * kScoreRows;
+  const int first_block = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kScoreRows;
   constexpr int kAhead = 2;  // rounds
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) FetchAhead<kLoad>(work, head, first_block + i * stride);
   WaitForPrevious();
+  const int blocks = work.table.blocks;
   SummaryRows<kWords, kLoad> rows;
-  rows.Load(work, head, first_block);  // on their way while the queries' codes are made
+  const auto load = [&](int begin) {
+    const int block = begin + lane / 4;
+    rows.Load(work, head, block < blocks ? block : -1, block + 8 < blocks ? block + 8 : -1);
+  };
+  load(first_block);  // on their way while the queries' codes are made
   ClearSums(work.scratch, work.heads, work.group);
   static_assert(kScoreWarps == kProductQueries);
   codes.template Make<kKind>(
@@ -118,59 +85,29 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
       warp < queries);
   __syncthreads();
 
-  const int row = lane / 4;
-  const int column = lane % 4;
-  uint32_t high[2][kWords];
-  uint32_t low[2][kWords];
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    const int at = CodeWordAt<kLoad>(i, column);
-#pragma unroll
-    for (int of = 0; of < 2; ++of) {
-      high[of][i] = *reinterpret_cast<const uint32_t*>(&codes.bytes[0][of][row][at]);
-      low[of][i] = *reinterpret_cast<const uint32_t*>(&codes.bytes[1][of][row][at]);
-    }
-  }
-  const selection::QueryFactors factors[2] = {codes.factors[2 * column],
-                                              codes.factors[2 * column + 1]};
+  QueryColumns<kKind, kDim, kLoad> columns;
+  columns.Take(codes);
   float best[2] = {-INFINITY, -INFINITY};
-
-  const int blocks = work.table.blocks;
   for (int begin = first_block; begin < blocks; begin += stride) {
-    int32_t first[4];
-    int32_t second[4];
-    MultiplyRows<Signs::kSigned>(rows.upper[0], rows.lower[0], high[0], low[0], first);
-    MultiplyRows<kSecond>(rows.upper[1], rows.lower[1], high[1], low[1], second);
-    const float2 scales[2] = {rows.scales[0], rows.scales[1]};
-    rows.Load(work, head, begin + stride);
+    float scores[4];
+    columns.Score(rows, scores);
+    load(begin + stride);
     FetchAhead<kLoad>(work, head, begin + kAhead * stride);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int query = 2 * column + i % 2;
-      const int block = begin + i / 2 * 8 + row;
+      const int query = 2 * (lane % 4) + i % 2;
+      const int block = begin + i / 2 * 8 + lane / 4;
       if (query >= queries || block >= blocks) continue;
-      const float2 scale = scales[i / 2];
-      float score;
-      if constexpr (kKind == SummaryKind::kMoments) {
-        score = selection::MomentScore(factors[i % 2], scale.x, first[i], scale.y, second[i]);
-      } else if constexpr (kKind == SummaryKind::kPairs) {
-        score = selection::PairScore(factors[i % 2], scale.x, first[i] + second[i]);
-      } else {
-        score = selection::BoxScore(factors[i % 2], scale.x, first[i] + second[i]);
-      }
       const int64_t query_head = int64_t{head} * work.group + first_query + query;
-      work.scratch.scores[query_head * blocks + block] = score;
-      best[i % 2] = fmaxf(best[i % 2], score);
+      work.scratch.scores[query_head * blocks + block] = scores[i];
+      best[i % 2] = fmaxf(best[i % 2], scores[i]);
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int apart = 4; apart < kWarp; apart *= 2) {
-      best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], apart));
-    }
-    if (lane < 4) maxima[warp][2 * column + i] = best[i];
+  LargestOfRows(best);
+  if (lane < 4) {
+    maxima[warp][2 * lane] = best[0];
+    maxima[warp][2 * lane + 1] = best[1];
   }
   __syncthreads();
   if (thread < queries) {

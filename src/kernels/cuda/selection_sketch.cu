@@ -121,8 +121,8 @@ struct Looker {
     const int column = lane % 4;
     LoadShared<kLoad>(codes.bytes[0][0][lane / 4], column, high);
     LoadShared<kLoad>(codes.bytes[1][0][lane / 4], column, low);
-    factors[0] = codes.factors[2 * column];
-    factors[1] = codes.factors[2 * column + 1];
+    factors[0] = codes.FactorsOf(2 * column);
+    factors[1] = codes.FactorsOf(2 * column + 1);
   }
 
   // Logits of the block's slots: rows lane / 4 and 8 behind it, of the queries of column lane % 4.
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     Looker<kDim, kLoad> looker;
     looker.TakeQueries(shared.queries);
     float best[2] = {-INFINITY, -INFINITY};
-    const int32_t* const blocks = work.candidates.blocks + int64_t{head} * work.capacity;
+    const int32_t* const blocks = work.candidates.blocks + int64_t{head} * work.candidates.capacity;
 #pragma unroll 1
     for (int i = begin + warp; i < end; i += kLookWarps) {
       const Record record = RecordOf(work, head, __ldcg(blocks + i), sketch_bytes);
@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         best[of] = fmaxf(best[of], top);
         const int query = 2 * lane + of;  // lane is the column of the first row's lanes
         if (lane < 4 && query < queries) {
-          work.candidates.tops[(first + query) * work.capacity + i] = top;
-          work.candidates.masses[(first + query) * work.capacity + i] = mass;
+          work.sketches.tops[(first + query) * work.stride + i] = top;
+          work.sketches.masses[(first + query) * work.stride + i] = mass;
         }
       }
     }
@@ -293,7 +293,7 @@ cudaError_t Launch(cudaStream_t stream, const SketchWork& work, dim3 grid) {
 cudaError_t LookAtSketches(cudaStream_t stream, CodeLoads loads, const SketchWork& work) {
   // Two blocks of threads a multiprocessor at most, of two candidates a warp at least where all
   // heads list as many as they may.
-  const int64_t candidates = int64_t{work.score.heads} * work.capacity;
+  const int64_t candidates = int64_t{work.score.heads} * work.stride;
   const int64_t blocks = std::clamp<int64_t>(CeilDiv(candidates, int64_t{2} * kLookWarps), 1,
                                              int64_t{2} * Multiprocessors());
   const dim3 grid(static_cast<unsigned>(blocks),

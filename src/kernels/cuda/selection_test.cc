@@ -337,10 +337,8 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyBlocks) {
       c.segment_pages = 8;
       c.pages = 2303;  // 18,424 blocks, 576 segments
       c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 2500, .share = share};
-      if (kind == SummaryKind::kMoments) {
-        c.summary.sketch = SketchKind::kTwoBits;
-        c.budget.candidates = 5100;
-      }
+      if (kind == SummaryKind::kMoments) c.summary.sketch = SketchKind::kTwoBits;
+      c.budget.candidates = 5100;
       c.split = 128;
       c.scale = 0.25f;
       c.activation = DType::kBF16;
@@ -387,11 +385,15 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
   struct Choice {
     SummaryKind kind;
     BudgetShare share;
+    SketchKind sketch = SketchKind::kNone;
   };
-  for (const auto& [kind, share] : {Choice{SummaryKind::kMoments, BudgetShare::kHead},
-                                    Choice{SummaryKind::kMoments, BudgetShare::kLayer},
-                                    Choice{SummaryKind::kMasses, BudgetShare::kLayer},
-                                    Choice{SummaryKind::kStages, BudgetShare::kHead}}) {
+  for (const auto& [kind, share, sketch] :
+       {Choice{SummaryKind::kMoments, BudgetShare::kHead, SketchKind::kTwoBits},
+        Choice{SummaryKind::kMoments, BudgetShare::kLayer, SketchKind::kTwoBits},
+        Choice{SummaryKind::kMoments, BudgetShare::kHead},
+        Choice{SummaryKind::kMoments, BudgetShare::kLayer},
+        Choice{SummaryKind::kMasses, BudgetShare::kLayer},
+        Choice{SummaryKind::kStages, BudgetShare::kHead}}) {
     SelectionCase c;
     c.format = {.dtype = DType::kF16, .page_slots = 64, .head_dim = 64};
     c.summary = {.kind = kind, .block_slots = 16};
@@ -401,10 +403,8 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
     c.segment_pages = 7;
     c.pages = 300;
     c.budget = {.far_begin = 2, .far_end = c.blocks() - 3, .far_blocks = 450, .share = share};
-    if (kind == SummaryKind::kMoments) {
-      c.summary.sketch = SketchKind::kTwoBits;
-      c.budget.candidates = 700;
-    }
+    c.summary.sketch = sketch;
+    if (HasSummaries(kind)) c.budget.candidates = 700;
     c.split = 256;
     c.scale = 0.125f;
     c.key_size = 0.0f;
@@ -413,8 +413,12 @@ TEST_F(CudaSelectionTest, TakesEqualBlocksInOrder) {
   }
 }
 
-// All sizes of blocks, groups that take several products, and candidates up to all there are.
-TEST_F(CudaSelectionTest, SecondLooksAgreeWithTheDefinition) {
+class CudaSecondLookTest : public CudaSelectionTest,
+                           public testing::WithParamInterface<SketchKind> {};
+
+// All sizes of blocks, groups that take several products, and candidates up to all there are, of
+// this query or of one before it.
+TEST_P(CudaSecondLookTest, AgreesWithTheDefinition) {
   uint64_t seed = 600;
   for (const int slots : {8, 16, 32, 64}) {
     for (const int head_dim : {40, 128, 256}) {
@@ -423,7 +427,11 @@ TEST_F(CudaSelectionTest, SecondLooksAgreeWithTheDefinition) {
         Random random(++seed);
         SelectionCase c = RandomSelectionCase(random);
         c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = head_dim};
-        c.summary = {.block_slots = slots, .sketch = SketchKind::kTwoBits};
+        c.summary = {.block_slots = slots, .sketch = GetParam()};
+        if (GetParam() == SketchKind::kNone) {
+          c.summary.kind =
+              Pick(random, {SummaryKind::kMoments, SummaryKind::kBoxes, SummaryKind::kPairs});
+        }
         c.activation = DType::kBF16;
         c.heads = 1 + static_cast<int>(random.Below(8));
         c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
@@ -434,6 +442,7 @@ TEST_F(CudaSelectionTest, SecondLooksAgreeWithTheDefinition) {
         c.budget.far_end = c.blocks() - random.Below(4);
         c.budget.far_blocks = 50;
         c.budget.candidates = candidates;
+        c.candidates_from = random.Below(4) - 1;
         c.key_size = 1.0f;
         c.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
         c.split = 512;
@@ -442,6 +451,9 @@ TEST_F(CudaSelectionTest, SecondLooksAgreeWithTheDefinition) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sketches, CudaSecondLookTest,
+                         testing::Values(SketchKind::kNone, SketchKind::kTwoBits));
 
 TEST_F(CudaSelectionTest, RefusesWhatItDoesNotSupport) {
   const PageFormat format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 128};

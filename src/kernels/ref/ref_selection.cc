@@ -301,13 +301,12 @@ KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
   return {call.format, call.summary.block_slots, call.group, call.scale, item};
 }
 
-// The worth of all blocks of a KV head to block `row_block` of the rows.
+// The worth of some blocks of a KV head, or all of them, to block `row_block` of the rows.
 std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
-                           int64_t head) {
-  const BlockedKeys& keys = item.keys;
+                           int64_t head, const std::vector<int32_t>& blocks) {
   const int64_t begin = row_block * kSelectRows;
   const int64_t end = std::min(item.rows, begin + kSelectRows);
-  std::vector<float> worth(static_cast<size_t>(keys.blocks), 0.0f);
+  std::vector<float> worth(blocks.size(), 0.0f);
   for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
     std::vector<float> shares(worth.size(), 0.0f);
     if (!call.summary.kept()) RaiseShares(MassScores(OfKeys(call, item), q_head), shares);
@@ -315,8 +314,8 @@ std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64
       const Pool pool = {row, std::min(end, row + kPoolRows)};
       const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
       std::vector<float> scores;
-      for (int64_t block = 0; block < keys.blocks; ++block) {
-        scores.push_back(ScoreOf(call.summary, keys, query, head, block));
+      for (const int32_t block : blocks) {
+        scores.push_back(ScoreOf(call.summary, item.keys, query, head, block));
       }
       RaiseShares(scores, shares);
     }
@@ -331,30 +330,78 @@ std::vector<uint32_t> CodesOf(const std::vector<float>& worths) {
   return codes;
 }
 
-void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
-  const BlockedKeys& keys = item.keys;
+Lists AllBlocks(const BlockedKeys& keys) {
   std::vector<int32_t> all(static_cast<size_t>(keys.blocks));
   std::iota(all.begin(), all.end(), 0);
-  Lists lists(static_cast<size_t>(keys.heads), all);
+  return Lists(static_cast<size_t>(keys.heads), all);
+}
+
+// Codes of all blocks.
+Codes FirstLook(const SelectCall& call, const SelectItem& item, int64_t row_block,
+                const Lists& all) {
   Codes codes;
-  for (int64_t head = 0; head < keys.heads; ++head) {
-    codes.push_back(call.summary.kind == SummaryKind::kStages
-                        ? StageCodes(OfKeys(call, item), head)
-                        : CodesOf(WorthOf(call, item, row_block, head)));
+  for (int64_t head = 0; head < item.keys.heads; ++head) {
+    codes.push_back(
+        call.summary.kind == SummaryKind::kStages
+            ? StageCodes(OfKeys(call, item), head)
+            : CodesOf(WorthOf(call, item, row_block, head, all[static_cast<size_t>(head)])));
+  }
+  return codes;
+}
+
+// Codes of candidates.
+Codes SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates) {
+  Worths worths;
+  if (call.summary.sketched()) {
+    worths = SketchWorths(call, item, candidates);
+  } else {
+    for (int64_t head = 0; head < item.keys.heads; ++head) {
+      worths.push_back(WorthOf(call, item, 0, head, candidates[static_cast<size_t>(head)]));
+    }
+  }
+  Codes codes;
+  for (const std::vector<float>& worth : worths) codes.push_back(CodesOf(worth));
+  return codes;
+}
+
+// Each head's list to, or from, memory.
+void StoreLists(const Lists& lists, int32_t* blocks, int64_t capacity, int32_t* counts) {
+  for (const std::vector<int32_t>& list : lists) {
+    std::copy(list.begin(), list.end(), blocks);
+    blocks += capacity;
+    *counts++ = static_cast<int32_t>(list.size());
+  }
+}
+Lists LoadLists(const CandidateLists& from, int heads) {
+  Lists lists;
+  for (int head = 0; head < heads; ++head) {
+    const int32_t* list = from.blocks + head * from.capacity;
+    lists.emplace_back(list, list + from.counts[head]);
+  }
+  return lists;
+}
+
+void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
+  const BlockedKeys& keys = item.keys;
+  Lists lists = AllBlocks(keys);
+  Codes codes;
+  if (!item.looks_twice() || !item.candidates_listed) {
+    codes = FirstLook(call, item, row_block, lists);
   }
   if (item.looks_twice()) {
-    HEADWAY_CHECK(call.summary.sketched());
-    lists = ListBest(item.budget.OfCandidates(), lists, codes);
-    const Worths worths = SecondLook(call, item, lists);
-    std::transform(worths.begin(), worths.end(), codes.begin(), CodesOf);
+    HEADWAY_CHECK(call.summary.kept());
+    if (!item.candidates_listed) {
+      const SelectionBudget budget = item.budget.OfCandidates();
+      HEADWAY_CHECK(item.candidates.capacity >= budget.Capacity(keys.blocks, keys.heads));
+      StoreLists(ListBest(budget, lists, codes), item.candidates.blocks, item.candidates.capacity,
+                 item.candidates.counts);
+    }
+    lists = LoadLists(item.candidates, keys.heads);
+    codes = SecondLook(call, item, lists);
   }
-  lists = ListBest(item.budget, lists, codes);
-  for (int64_t head = 0; head < keys.heads; ++head) {
-    const std::vector<int32_t>& list = lists[static_cast<size_t>(head)];
-    const int64_t at = row_block * keys.heads + head;
-    std::copy(list.begin(), list.end(), item.blocks + at * item.capacity);
-    item.counts[at] = static_cast<int32_t>(list.size());
-  }
+  const int64_t at = row_block * keys.heads;
+  StoreLists(ListBest(item.budget, lists, codes), item.blocks + at * item.capacity, item.capacity,
+             item.counts + at);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ void MakeSketch(const SummaryFormat& summary, const std::vector<std::vector<floa
                 const std::byte* codes, const float* scales, std::byte* sketch);
 
 // The worth of the blocks that each head lists, by their sketches, to the item's only row.
-Worths SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates);
+Worths SketchWorths(const SelectCall& call, const SelectItem& item, const Lists& candidates);
 
 }  // namespace headway::ref
 

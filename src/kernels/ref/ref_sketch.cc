@@ -121,7 +121,7 @@ void MakeSketch(const SummaryFormat& summary, const std::vector<std::vector<floa
   }
 }
 
-Worths SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates) {
+Worths SketchWorths(const SelectCall& call, const SelectItem& item, const Lists& candidates) {
   const int head_dim = call.format.head_dim;
   Worths worths;
   for (int64_t head = 0; head < item.keys.heads; ++head) {

@@ -44,6 +44,7 @@ std::string SelectionCase::Name() const {
   add("far from", budget.far_begin);
   add("to", budget.far_end);
   if (budget.looks_twice()) add("candidates", budget.candidates);
+  if (candidates_from >= 0) add("listed before by", candidates_from);
   add("choose", budget.far_blocks);
   if (budget.takes_top_p()) add("top p", budget.top_p), add("at least", budget.least_blocks);
   add("split", split);
@@ -65,7 +66,11 @@ void SelectionCase::MayLookTwice(Random& random) {
   summary.sketch = Pick(random, {SketchKind::kNone, SketchKind::kTwoBits});
   if (!SelectionFits(format, summary, group)) summary.sketch = SketchKind::kNone;
   budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
-  if (!summary.sketched()) budget.candidates = 0;
+  if (!HasSummaries(summary.kind)) budget.candidates = 0;
+  candidates_from = -1;
+  if (!budget.looks_twice() || random.Below(2) == 0) return;
+  const int64_t left_out = budget.far_end - budget.far_begin - budget.far_blocks;
+  candidates_from = random.Below(std::min<int64_t>(left_out, 4));
 }
 
 void SelectionCase::MayTakeTopP(Random& random) {
@@ -124,7 +129,7 @@ SelectionCase RandomOtherCase(Random& random) {
   c.summary = {
       .kind = Pick(random, {SummaryKind::kPairs, SummaryKind::kMasses, SummaryKind::kStages}),
       .block_slots = c.summary.block_slots};
-  c.budget.candidates = 0;
+  c.MayLookTwice(random);
   if (c.summary.kind != SummaryKind::kStages) return c;
   c.budget.share = BudgetShare::kHead;
   c.budget.top_p = 0;
@@ -141,6 +146,7 @@ SelectionCase RandomOtherCase(Random& random) {
 SelectionCase RandomPrefillCase(Random& random) {
   SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
   c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
+  c.candidates_from = -1;  // prompts choose in one look
   c.split = 0;
   c.merge = random.Below(2) == 0;
   return c;

@@ -52,8 +52,9 @@ const std::vector<std::byte>& SelectionProblem::Expected() {
   const SelectionMemory memory = {pages.data(), expected_.data()};
   const std::vector<SegmentPlace> segments = Segments(memory);
   if (spec.summary.kept()) ref::Summarize(spec.format, spec.summary, SummarizeItems(memory));
-  const SelectItem select = Select(memory, segments, DType::kF32);
-  ref::SelectBlocks(spec.format, spec.summary, spec.group, spec.scale, {&select, 1});
+  for (const SelectItem& choice : Choices(memory, segments, DType::kF32)) {
+    ref::SelectBlocks(spec.format, spec.summary, spec.group, spec.scale, {&choice, 1});
+  }
   const AttendBlocksItem attend = Attend(memory, segments, DType::kF32);
   ref::AttendBlocks(spec.format, spec.summary, spec.group, spec.scale, {&attend, 1});
   return expected_;
@@ -153,6 +154,7 @@ std::string SelectionProblem::NameAt(int64_t at) const {
   };
   const char* what = within(lists_, spec.heads * capacity_) ? "a list"
                      : within(counts_, spec.heads)          ? "a count"
+                     : at >= candidates_ && at < lists_     ? "a candidate"
                      : at < q_                              ? "a summary"
                                                             : "what no result owns";
   return std::string(what) + " differs at byte " + std::to_string(at);
@@ -242,8 +244,9 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
     kernels.Summarize(stream, c.format, c.summary, problem.SummarizeItems(memory));
   }
   const DType activation = kernels.ActivationDType(c.activation);
-  const SelectItem select = problem.Select(memory, segments, activation);
-  kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&select, 1});
+  for (const SelectItem& choice : problem.Choices(memory, segments, activation)) {
+    kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&choice, 1});
+  }
   AttendBlocksItem attend = problem.Attend(memory, segments, activation);
   attend.cache = cache;
   if (cache.lines != nullptr) {

@@ -45,7 +45,13 @@ SelectionProblem::SelectionProblem(const SelectionCase& c, Random& random, Rando
     : spec(c), plain_format_(c.format) {
   HEADWAY_CHECK(SelectionFits(c.format, c.summary, c.group));
   plain_format_.encoding = Encoding::kNone;
-  capacity_ = c.budget.Capacity(c.blocks(), c.heads) + places.Below(3);
+  capacity_ = std::max(c.budget.Capacity(c.blocks(), c.heads),
+                       EarlierBudget().Capacity(c.blocks(), c.heads)) +
+              places.Below(3);
+  if (c.rows == 1 && c.budget.looks_twice()) {
+    candidate_capacity_ =
+        EarlierBudget().OfCandidates().Capacity(c.blocks(), c.heads) + places.Below(3);
+  }
   if (c.rows == 1) {
     parts_ =
         static_cast<int>(CeilDiv(capacity_ * c.summary.block_slots, c.split) + places.Below(2));
@@ -117,22 +123,23 @@ void SelectionProblem::LayOut(Random& places) {
   o_stride_ = query_heads() * spec.format.head_dim + 4 * places.Below(3);
   lse_stride_ = query_heads() + places.Below(3);
   q_stride_ = query_heads() * spec.format.head_dim + 8 * places.Below(3);
-  q_ = floats(spec.rows * q_stride_);
-  floats_ = floats(spec.rows * q_stride_);
+  const int64_t query_rows = spec.rows + (keeps_candidates() ? 1 : 0);
+  q_ = floats(query_rows * q_stride_);
+  floats_ = floats(query_rows * q_stride_);
   slot_cos_ = floats(group_segments() * segment_slots() * spec.turn_dim / 2);
   slot_sin_ = floats(group_segments() * segment_slots() * spec.turn_dim / 2);
   row_cos_ = floats(spec.rows * spec.turn_dim / 2);
   row_sin_ = floats(spec.rows * spec.turn_dim / 2);
   inv_freq_ = floats(spec.move_dim / 2);
+  candidates_ = in_working.Take(spec.heads * candidate_capacity_ * int64_t{sizeof(int32_t)});
+  candidate_counts_ = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
   lists_ = in_working.Take(row_blocks() * spec.heads * capacity_ * int64_t{sizeof(int32_t)});
   counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
   o_ = floats(states() * o_stride_);
   lse_ = floats(states() * lse_stride_);
-  const int64_t candidates = spec.rows == 1 && spec.budget.looks_twice()
-                                 ? spec.budget.OfCandidates().Capacity(spec.blocks(), spec.heads)
-                                 : 0;
-  scratch_bytes_ = SelectScratchBytes(spec.heads, spec.group, spec.blocks(),
-                                      static_cast<int64_t>(segments), spec.rows, candidates);
+  scratch_bytes_ =
+      SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments),
+                         spec.rows, spec.summary.sketched() ? candidate_capacity_ : 0);
   if (spec.summary.kind == SummaryKind::kStages) {
     scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
   }
@@ -201,7 +208,8 @@ void SelectionProblem::SpoilKeys(Random& random) {
 
 void SelectionProblem::FillQueries(Random& random) {
   const int64_t dim = spec.format.head_dim;
-  for (int64_t at = 0; at < spec.rows * query_heads(); ++at) {
+  const int64_t rows = spec.rows + (keeps_candidates() ? 1 : 0);
+  for (int64_t at = 0; at < rows * query_heads(); ++at) {
     const int64_t row = at / query_heads() * q_stride_ + at % query_heads() * dim;
     const bool zero = random.Below(12) == 0;
     const bool spoiled = spec.bad_numbers && random.Below(spec.rows == 1 ? 6 : 200) == 0;
@@ -340,20 +348,35 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
           .sketch_head_stride = sketch_head_stride_};
 }
 
-SelectItem SelectionProblem::Select(const SelectionMemory& memory,
-                                    std::span<const SegmentPlace> segments,
-                                    DType activation) const {
-  return {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
-          .q_stride = q_stride_,
-          .rows = spec.rows,
-          .turn = {At<float>(memory.working, row_cos_), At<float>(memory.working, row_sin_),
-                   spec.turn_dim},
-          .keys = Keys(segments),
-          .budget = spec.budget,
-          .blocks = At<int32_t>(memory.working, lists_),
-          .capacity = capacity_,
-          .counts = At<int32_t>(memory.working, counts_),
-          .scratch = memory.working + scratch_};
+SelectionBudget SelectionProblem::EarlierBudget() const {
+  SelectionBudget budget = spec.budget;
+  if (keeps_candidates()) budget.far_end -= spec.candidates_from;
+  return budget;
+}
+
+std::vector<SelectItem> SelectionProblem::Choices(const SelectionMemory& memory,
+                                                  std::span<const SegmentPlace> segments,
+                                                  DType activation) const {
+  SelectItem choice = {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
+                       .q_stride = q_stride_,
+                       .rows = spec.rows,
+                       .turn = {At<float>(memory.working, row_cos_),
+                                At<float>(memory.working, row_sin_), spec.turn_dim},
+                       .keys = Keys(segments),
+                       .budget = spec.budget,
+                       .blocks = At<int32_t>(memory.working, lists_),
+                       .capacity = capacity_,
+                       .counts = At<int32_t>(memory.working, counts_),
+                       .candidates = {At<int32_t>(memory.working, candidates_), candidate_capacity_,
+                                      At<int32_t>(memory.working, candidate_counts_)},
+                       .scratch = memory.working + scratch_};
+  if (!keeps_candidates()) return {choice};
+  SelectItem earlier = choice;
+  earlier.q = static_cast<const std::byte*>(choice.q) +
+              q_stride_ * static_cast<int64_t>(DTypeBytes(activation));
+  earlier.budget = EarlierBudget();
+  choice.candidates_listed = true;
+  return {earlier, choice};
 }
 
 AttendBlocksItem SelectionProblem::Attend(const SelectionMemory& memory,

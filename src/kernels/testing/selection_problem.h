@@ -27,6 +27,9 @@ struct SelectionCase {
   int segment_pages = 1;
   int64_t pages = 0;  // closed ones of a head
   SelectionBudget budget;
+  // Of two looks: the candidates are those of an earlier query, whose far blocks ended so many
+  // blocks before these do; -1: they are the query's own.
+  int64_t candidates_from = -1;
   int64_t split = 0;
   float scale = 1.0f;
   float key_size = 1.0f;
@@ -41,7 +44,8 @@ struct SelectionCase {
   int64_t blocks() const { return pages * page_blocks(); }
   int64_t page_blocks() const { return format.page_slots / summary.block_slots; }
   std::string Name() const;
-  // With or without sketches of keys, as far as the format can have them, and one look or two.
+  // With or without sketches of keys, as far as the format can have them, and one look or two, at
+  // candidates of this query or of an earlier one.
   void MayLookTwice(Random& random);
   // With a fixed budget, or one that is a share of all worth.
   void MayTakeTopP(Random& random);
@@ -83,8 +87,9 @@ class SelectionProblem {
   // The calls' items over copies of the memory. q is read in `activation`.
   std::vector<SummarizeItem> SummarizeItems(const SelectionMemory& memory) const;
   std::vector<SegmentPlace> Segments(const SelectionMemory& memory) const;
-  SelectItem Select(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
-                    DType activation) const;
+  // One call behind the other: an earlier query may list the candidates of the last.
+  std::vector<SelectItem> Choices(const SelectionMemory& memory,
+                                  std::span<const SegmentPlace> segments, DType activation) const;
   AttendBlocksItem Attend(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
                           DType activation) const;
 
@@ -142,6 +147,8 @@ class SelectionProblem {
   int64_t query_heads() const { return int64_t{spec.heads} * spec.group; }
   int64_t row_blocks() const { return CeilDiv(spec.rows, kSelectRows); }
   int64_t states() const { return spec.rows == 1 ? parts_ : spec.rows; }
+  bool keeps_candidates() const { return spec.candidates_from >= 0; }
+  SelectionBudget EarlierBudget() const;
   bool encoded() const { return spec.format.encoding != Encoding::kNone; }
   const std::vector<int64_t>& slabs() const { return encoded() ? closed_slabs_ : plain_slabs_; }
 
@@ -154,6 +161,7 @@ class SelectionProblem {
   int64_t sketch_offset_ = 0, sketch_head_stride_ = 0;
   std::vector<int64_t> summaries_;  // [head groups, segments]
   int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
+  int64_t candidates_ = 0, candidate_counts_ = 0, candidate_capacity_ = 0;
   int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
   // Angles of slots, of rows, and the frequencies of moves.
   int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0;

@@ -25,6 +25,9 @@ struct SelectionPolicy {
   int64_t least_keys = 0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
+  // Decode steps of a sequence, one after the other, that choose among the same candidates, unless
+  // a page closes between them.
+  int64_t candidates_refresh = 1;
   // Of SummaryKind::kStages: the stages before the last, and `keys` of the outer layers, which are
   // the first kOuterLayers and the last one; 0: all layers read as many.
   struct Stage {
@@ -50,6 +53,8 @@ struct SelectionPolicy {
 
   bool selects() const { return summary.selects(); }
   bool looks_twice() const { return breadth > 1; }
+  // Whether a step may read what an earlier one has listed.
+  bool keeps_lists() const { return refresh > 1 || candidates_refresh > 1; }
   bool reaches() const { return distance > 0; }
   // What holds in a layer of so many.
   static constexpr int kOuterLayers = 4;
