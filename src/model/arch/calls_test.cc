@@ -22,7 +22,7 @@ std::string Products(const Call& call) {
   std::string text = " ->";
   for (int i = 0; i < call.outputs; ++i) {
     const Call::Output& output = call.output[static_cast<size_t>(i)];
-    constexpr const char* kResults[] = {"", "relu ", "float ", "+= "};
+    constexpr const char* kResults[] = {"", "relu ", "gelu ", "tanh gelu ", "float ", "+= "};
     text += std::string(i == 0 ? " " : ", ") + kResults[static_cast<size_t>(output.result)] +
             Name(output.to);
   }
