@@ -34,7 +34,7 @@ namespace {
 
 Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
                                          Settings::Weights weights, ThreadPool* pool) {
-  if (weights == Settings::Weights::kFromFiles) return Model::Load(env, folder);
+  if (weights == Settings::Weights::kFromFiles) return Model::Map(env, folder);
   Result<ModelConfig> config = ReadRandomConfig(*env, folder);
   if (!config.ok()) return config.status();
   return Model::Random(env, *config, /*seed=*/1, pool);
@@ -218,7 +218,7 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   const std::lock_guard lock(moving);
   if (placed_layers.has_value() || !moved.ok()) return moved;
   const std::vector<int> streamed = StreamedLayers(model->shape().layers, plan.weight_layers);
-  if (!device_budget.has_value() && streamed.empty()) return OkStatus();
+  if (!device_budget.has_value() && streamed.empty()) return model->Gather();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, KernelTimes::kWhereFree);
   if (!made.ok()) return made.status();
   Status s = Guarded([&] {

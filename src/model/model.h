@@ -60,9 +60,12 @@ using arch::Normed;
 
 class Model {
  public:
-  // Reads config.json and maps the weights of a folder. `env` outlives the model.
+  // Reads config.json and maps the weights of a folder. No step runs before Gather or MoveTo. `env`
+  // outlives the model.
+  static Result<std::unique_ptr<Model>> Map(Env* env, const std::string& folder);
+  // The same, and Gather.
   static Result<std::unique_ptr<Model>> Load(Env* env, const std::string& folder);
-  // The same of a config that was read, with weights from any source; with a shard, the part of the
+  // Load of a config that was read, with weights from any source; with a shard, the part of the
   // model that it holds, whose shape shape() is.
   static Result<std::unique_ptr<Model>> Load(Env* env, const ModelConfig& config,
                                              std::unique_ptr<WeightSource> source,
@@ -74,6 +77,9 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
+  // Copies the rows of matrices that do not lie one after the other in their files, but for those
+  // that were moved.
+  Status Gather() { return weights_->Gather(); }
   // Copies the weights to memory of `device`, where the kernels read them from then on, but for the
   // matrices of streamed layers: these go to host memory that copies to the device reach at full
   // speed, one HostBlock a layer, or stay on disk, one BlockOnDisk a layer. Matrices of a layer lie
@@ -93,6 +99,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ModelShape& shape() const { return config_.shape; }
+  // How many elements of each head of queries and keys rotate, from its start; 0: none.
+  int rotary_dim() const { return RotaryDim(config_.rope, config_.shape.head_dim); }
   const ModelWeights& weights() const { return *weights_; }
   // What the weights in use take, by their real types.
   WeightBytes weight_bytes() const { return weights_->bytes(); }
@@ -136,6 +144,9 @@ class Model {
   int64_t MaxLinearOut() const;
 
  private:
+  static Result<std::unique_ptr<Model>> Map(Env* env, const ModelConfig& config,
+                                            std::unique_ptr<WeightSource> source,
+                                            const Shard* shard);
   Model(const ModelConfig& config, const arch::Program& program,
         std::unique_ptr<ModelWeights> weights);
   // The frame of steps that work on the activations, in which the caller may fill in more.
