@@ -33,6 +33,7 @@ import transformers
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
+    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
@@ -72,6 +73,8 @@ OPT = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
+
+NEOX = SMALL | dict(intermediate_size=64, num_attention_heads=2)
 
 
 def model_list():
@@ -188,6 +191,43 @@ def model_list():
             100,
             {},
         ),
+        ("neox", GPTNeoXConfig(**NEOX, rotary_pct=0.25), 130, dict(old_keys=True)),
+        (
+            "neox-sequential",
+            GPTNeoXConfig(**NEOX | dict(hidden_size=48, num_attention_heads=3),
+                          use_parallel_residual=False, hidden_act="gelu_fast", rotary_pct=0.5),
+            120,
+            dict(shards=True),
+        ),
+        (
+            "neox-linear",
+            GPTNeoXConfig(**NEOX, rotary_pct=1.0, tie_word_embeddings=True, attention_bias=False,
+                          hidden_act="gelu_new",
+                          rope_scaling=dict(rope_type="linear", factor=4.0)),
+            120,
+            dict(old_keys=True),
+        ),
+        (
+            "neox-yarn",
+            GPTNeoXConfig(**NEOX | dict(hidden_size=64), rotary_pct=0.5,
+                          rope_scaling=dict(rope_type="yarn", factor=4.0,
+                                            original_max_position_embeddings=64)),
+            200,
+            {},
+        ),
+        (
+            "neox-f16",  # 20 of 80 elements of a head rotate, as in Pythia-2.8B
+            GPTNeoXConfig(**NEOX | dict(hidden_size=80, num_attention_heads=1), rotary_pct=0.25),
+            100,
+            dict(dtype=torch.float16),
+        ),
+        (
+            "neox-bf16",
+            GPTNeoXConfig(**NEOX | dict(hidden_size=64), hidden_act="gelu_fast", rotary_pct=0.5,
+                          tie_word_embeddings=True),
+            100,
+            dict(dtype=torch.bfloat16),
+        ),
     ]
 
 
@@ -206,12 +246,13 @@ def randomize(model, generator):
             parameter.copy_(0.3 * noise)
         elif "embed_positions" in name:
             parameter.copy_(1.0 * noise)
-        elif "embed_tokens" in name:
+        elif "embed_tokens" in name or "embed_in" in name:
             parameter.copy_((0.3 if model.config.tie_word_embeddings else 1.0) * noise)
         else:
-            gain = 1.6 if "q_proj" in name or "k_proj" in name else 1.2
-            if "out_proj" in name or "fc" in name:
-                gain = 2.4  # biases and ReLU leave less to chance
+            sharp = ("q_proj", "k_proj", "query_key_value")
+            gain = 1.6 if any(part in name for part in sharp) else 1.2
+            if any(part in name for part in ("out_proj", "fc", "dense")):
+                gain = 2.4  # biases, ReLU and GELU leave less to chance
             parameter.copy_(gain * noise / math.sqrt(parameter.shape[1]))
 
 
@@ -219,7 +260,10 @@ def use_old_keys(path):
     """Spells config.json as Transformers did before version 5."""
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
-    config["rope_theta"] = rope.pop("rope_theta")
+    neox = config["model_type"] == "gpt_neox"
+    config["rotary_emb_base" if neox else "rope_theta"] = rope.pop("rope_theta")
+    if neox:
+        config["rotary_pct"] = rope.pop("partial_rotary_factor")
     kind = rope.pop("rope_type")
     config["rope_scaling"] = None
     if kind in ("linear", "dynamic"):
@@ -240,8 +284,8 @@ def golden_of(folder, prompt):
         return model(torch.tensor([ids]), use_cache=False).logits[0]
 
     logits_of(prompt)  # makes `dynamic` choose its frequencies, which then stay
-    if hasattr(model.model, "rotary_emb"):
-        model.model.rotary_emb.rope_type = "default"
+    if hasattr(model.base_model, "rotary_emb"):
+        model.base_model.rotary_emb.rope_type = "default"
     sequence = list(prompt)
     margins = []
     for _ in range(GENERATED):

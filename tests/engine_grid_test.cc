@@ -212,11 +212,12 @@ TEST_P(Grid, SlidingWindowsEqualTheReference) {
   }
 }
 
-TEST_P(Grid, OptEqualsTheReferenceWhereverItsCacheLies) {
+TEST_P(Grid, OtherFamiliesEqualTheReferenceWhereverTheirCacheLies) {
   const std::vector<TokenId> tokens = RandomTokens(160, 96, 9);
-  for (const bool behind : {false, true}) {
-    SCOPED_TRACE(behind);
-    const ModelConfig tiny = TinyOptConfig(GetParam(), behind);
+  for (const ModelConfig& tiny :
+       {TinyOptConfig(GetParam(), false), TinyOptConfig(GetParam(), true),
+        TinyNeoXConfig(GetParam(), false), TinyNeoXConfig(GetParam(), true)}) {
+    SCOPED_TRACE(tiny.architecture);
     const std::unique_ptr<Model> model = Tiny(tiny);
     HarnessConfig ref = HarnessConfig::Default();
     ref.use_ref_kernels = true;

@@ -27,7 +27,7 @@ HarnessConfig Recomputing(int x_segments) {
 }
 
 // The shapes of models that matter here: rotated keys with and without a norm of their own, biases,
-// fewer KV heads, and OPT with norms before and behind.
+// fewer KV heads, OPT with norms before and behind, and GPT-NeoX, of whose heads a part rotates.
 struct Shape {
   const char* name;
   ModelConfig config;
@@ -39,10 +39,14 @@ std::vector<Shape> Shapes(DType dtype) {
   norms.architecture = "Qwen3ForCausalLM";
   norms.qk_norm = true;
   biases.qkv_bias = true;
-  return {
-      {"grouped queries", llama},           {"a KV head each", mha},
-      {"norms of queries and keys", norms}, {"biases", biases},
-      {"OPT", TinyOptConfig(dtype, false)}, {"OPT with norms behind", TinyOptConfig(dtype, true)}};
+  return {{"grouped queries", llama},
+          {"a KV head each", mha},
+          {"norms of queries and keys", norms},
+          {"biases", biases},
+          {"OPT", TinyOptConfig(dtype, false)},
+          {"OPT with norms behind", TinyOptConfig(dtype, true)},
+          {"GPT-NeoX", TinyNeoXConfig(dtype, true)},
+          {"GPT-NeoX, one after the other", TinyNeoXConfig(dtype, false)}};
 }
 
 class Recompute : public ::testing::TestWithParam<DType> {};

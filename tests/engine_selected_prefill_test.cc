@@ -224,12 +224,15 @@ TEST_P(SelectedPrefill, EachLayerOfAChunkMayHaveAllLines) {
 }
 
 TEST_P(SelectedPrefill, BatchesLiveAsExactOnes) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  int64_t rows = 0;
-  const HarnessConfig selecting = Listing(Selecting(44), All, &rows);
-  const HarnessConfig reaching = Listing(Selecting(44, 30), All, &rows);
-  ExpectBatchesNear(*model, {HarnessConfig::Default(), selecting, reaching});
-  EXPECT_GT(rows, 0);
+  for (const ModelConfig& tiny : {TinyConfig(GetParam()), TinyNeoXConfig(GetParam(), false)}) {
+    SCOPED_TRACE(tiny.architecture);
+    const std::unique_ptr<Model> model = Tiny(tiny);
+    int64_t rows = 0;
+    const HarnessConfig selecting = Listing(Selecting(44), All, &rows);
+    const HarnessConfig reaching = Listing(Selecting(44, 30), All, &rows);
+    ExpectBatchesNear(*model, {HarnessConfig::Default(), selecting, reaching});
+    EXPECT_GT(rows, 0);
+  }
 }
 
 // With little to leave out nothing is chosen, and short sequences are read whole if asked.
@@ -247,8 +250,8 @@ TEST_P(SelectedPrefill, LeavesOutWhatTheBudgetDoesNotHold) {
 
 // Keys and values of a model of one layer depend on their tokens alone. So attention to blocks that
 // are moved together is that of the same model to a text of these blocks.
-TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
-  ModelConfig tiny = TinyConfig(GetParam());
+void ExpectMovedBlocksToBeAShorterText(ModelConfig tiny) {
+  SCOPED_TRACE(tiny.architecture);
   tiny.shape.layers = 1;
   tiny.windows.assign(1, 0);
   const std::unique_ptr<Model> model = Tiny(tiny);
@@ -272,6 +275,11 @@ TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
     ExpectNear(*model, LogitRows(expected.end() - 8, expected.end()),
                LogitRows(moved.end() - 8, moved.end()), std::to_string(decode) + " decoded");
   }
+}
+
+TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
+  ExpectMovedBlocksToBeAShorterText(TinyConfig(GetParam()));
+  ExpectMovedBlocksToBeAShorterText(TinyNeoXConfig(GetParam(), true));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SelectedPrefill, ::testing::Values(DType::kF32, DType::kBF16),

@@ -31,7 +31,8 @@ ModelConfig Deep(DType dtype) {
 TEST_P(Weights, ThatStreamChangeNoBit) {
   const std::vector<TokenId> tokens = RandomTokens(90, 96, 3);
   for (const ModelConfig& tiny :
-       {Deep(GetParam()), TinyOptConfig(GetParam(), false), TinyOptConfig(GetParam(), true)}) {
+       {Deep(GetParam()), TinyOptConfig(GetParam(), false), TinyOptConfig(GetParam(), true),
+        TinyNeoXConfig(GetParam(), true)}) {
     SCOPED_TRACE(tiny.architecture);
     const int layers = tiny.shape.layers;
     HarnessConfig config = HarnessConfig::Default();

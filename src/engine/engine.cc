@@ -45,7 +45,7 @@ Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
   if (random) return Model::Random(env, *config, /*seed=*/1, pool);
   Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
   if (!source.ok()) return source.status();
-  return Model::Load(env, *config, std::move(*source));
+  return Model::Map(env, *config, std::move(*source));
 }
 
 }  // namespace
@@ -226,7 +226,7 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   const std::lock_guard lock(moving);
   if (placed_layers.has_value() || !moved.ok()) return moved;
   const std::vector<int> streamed = StreamedLayers(model->shape().layers, plan.weight_layers);
-  if (!device_budget.has_value() && streamed.empty()) return OkStatus();
+  if (!device_budget.has_value() && streamed.empty()) return model->Gather();
   Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, KernelTimes::kWhereFree);
   if (!made.ok()) return made.status();
   Status s = Guarded([&] {

@@ -185,8 +185,8 @@ std::span<const RopeStoreItem> Executor::FindNew(int layer) {
   store_items_.clear();
   const ModelShape& shape = context_.shape;
   const Activations& act = context_.act;
-  const int64_t half = shape.head_dim / 2;
-  const bool rotates = context_.model.config().rope.type != RopeType::kNone;
+  const int rotary_dim = context_.model.rotary_dim();
+  const int64_t half = rotary_dim / 2;
   for (int e = 0; e < batch_.size(); ++e) {
     const int64_t row = batch_[e].row;
     for (int group = 0; group <= context_.store.format().StreamingGroup(layer); ++group) {
@@ -201,7 +201,7 @@ std::span<const RopeStoreItem> Executor::FindNew(int layer) {
         item.q = at(act.q, int64_t{run.head} * shape.group());
         item.q_stride = act.qkv_stride;
         item.query_heads = run.heads * shape.group();
-        item.table = {act.cos + row * half, act.sin + row * half, rotates ? shape.head_dim : 0};
+        item.table = {act.cos + row * half, act.sin + row * half, rotary_dim};
         item.kv = {.k = at(act.k, run.head),
                    .v = at(act.v, run.head),
                    .kv_stride = act.qkv_stride,

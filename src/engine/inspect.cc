@@ -52,6 +52,14 @@ std::string DescribeSampling(const GenerationDefaults& defaults) {
   return text;
 }
 
+// Where not all of a head rotates.
+std::string DescribeRotaryDim(const ModelConfig& config) {
+  const int head_dim = config.shape.head_dim;
+  const int rotary_dim = RotaryDim(config.rope, head_dim);
+  if (rotary_dim == head_dim) return "";
+  return fmt::format(", {} of {} elements of a head", rotary_dim, head_dim);
+}
+
 Inspection InspectFolder(const std::string& folder, const ModelConfig& config,
                          const WeightSource& weights) {
   const ModelShape& shape = config.shape;
@@ -68,8 +76,9 @@ Inspection InspectFolder(const std::string& folder, const ModelConfig& config,
         fmt::format("{}{}", shape.vocab, config.tied_embeddings ? ", tied embeddings" : "")},
        {"trained length", config.learned_positions
                               ? fmt::format("{} learned positions", config.max_position)
-                              : fmt::format("{} tokens, RoPE {} (theta {})", config.max_position,
-                                            RopeTypeName(config.rope.type), config.rope.theta)}}};
+                              : fmt::format("{} tokens, RoPE {} (theta {}{})", config.max_position,
+                                            RopeTypeName(config.rope.type), config.rope.theta,
+                                            DescribeRotaryDim(config))}}};
   const auto add = [&](const char* name, std::string value) {
     inspection.fields.emplace_back(name, std::move(value));
   };

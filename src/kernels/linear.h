@@ -11,11 +11,20 @@
 
 namespace headway {
 
-// What becomes of a product: an activation, an activation behind ReLU (negative ones become 0),
-// f32 (logits), or f32 added to what is there (the residual stream).
-enum class LinearResult : uint8_t { kActivation, kRelu, kFloat, kAddFloat };
+// What becomes of a product.
+enum class LinearResult : uint8_t {
+  kActivation,  // an activation
+  kRelu,        // one behind ReLU: negative ones become 0
+  kGelu,        // one behind GELU: x * (1 + erf(x / sqrt(2))) / 2
+  kGeluTanh,    // its approximation: x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))) / 2
+  kFloat,       // f32 (logits)
+  kAddFloat,    // f32 added to what is there (the residual stream)
+};
 constexpr bool IsActivation(LinearResult result) {
-  return result == LinearResult::kActivation || result == LinearResult::kRelu;
+  return result != LinearResult::kFloat && result != LinearResult::kAddFloat;
+}
+constexpr bool IsGelu(LinearResult result) {
+  return result == LinearResult::kGelu || result == LinearResult::kGeluTanh;
 }
 
 // y [rows, out] = x [rows, in] · weight^T + bias.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -59,10 +60,11 @@ const arch::Family* FindFamily(ConfigReader& config, Families families) {
 
 void RefuseUnsupported(ConfigReader& config, const arch::Family& family) {
   const arch::ActivationKey& known = family.activation;
-  const std::string activation = config.String(known.key, known.name);
-  if (activation != known.name && activation != known.other_name) {
-    config.Unsupported(fmt::format("{} '{}' is not supported; supported is {}", known.key,
-                                   Printable(activation), known.name));
+  const std::string activation = config.String(known.key, known.names.front());
+  if (std::find(known.names.begin(), known.names.end(), activation) == known.names.end()) {
+    config.Unsupported(fmt::format("{} '{}' is not supported; supported {} {}", known.key,
+                                   Printable(activation), known.names.size() == 1 ? "is" : "are",
+                                   fmt::join(known.names, ", ")));
   }
   if (const nlohmann::json* quantization = config.Find("quantization_config")) {
     std::string method = "unknown";

@@ -45,8 +45,10 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;          // RMSNorm over head_dim on q and k, before RoPE
-  bool tied_embeddings = false;  // the output head is the embedding table
+  bool qk_norm = false;            // RMSNorm over head_dim on q and k, before RoPE
+  bool parallel_residual = false;  // attention and MLP read the same residual stream
+  bool tanh_gelu = false;          // an MLP with GELU has its tanh formula
+  bool tied_embeddings = false;    // the output head is the embedding table
   RopeConfig rope;
   // [layers]: a query at p sees keys at (p - window, p]; 0: all of them.
   std::vector<int64_t> windows;

@@ -43,10 +43,11 @@ void AddShape(const ModelShape& shape, const arch::ConfigKeys& keys, Lines* line
 void AddRope(const RopeConfig& rope, Lines* lines) {
   const auto& [type, theta, factor, max_position, original_max_position, low_freq_factor,
                high_freq_factor, beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim,
-               truncate] = rope;
+               truncate, share] = rope;
   lines->Add("rope_type", RopeTypeName(type));
   if (type == RopeType::kNone) return;
   lines->Add("rope_theta", theta);
+  if (share != 1.0) lines->Add("share of a head that rotates", share);
   if (type == RopeType::kDefault) return;
   lines->Add("RoPE factor", factor);
   if (type == RopeType::kDynamic) lines->Add("max_position_embeddings", max_position);
@@ -81,8 +82,9 @@ std::string ConfigIdentity(const ModelConfig& config) {
   // Not the family, which `architecture` names, nor what bounds lengths (max_position), or decides
   // which tokens are asked for and when to stop.
   const auto& [architecture, family, shape, norm_eps, layer_norm, norm_affine, norm_behind,
-               final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm, tied_embeddings, rope,
-               windows, max_position, learned_positions, bos, eos, generation] = config;
+               final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm, parallel_residual,
+               tanh_gelu, tied_embeddings, rope, windows, max_position, learned_positions, bos, eos,
+               generation] = config;
   const arch::ConfigKeys& keys = family->keys;
   Lines lines;
   lines.Add("architectures", architecture);
@@ -101,6 +103,9 @@ std::string ConfigIdentity(const ModelConfig& config) {
   AddRope(rope, &lines);
   lines.Add("sliding_window", Windows(windows));
   lines.Add("learned positions", learned_positions);
+  // Files from before there were such models have no lines of these.
+  if (parallel_residual) lines.Add("use_parallel_residual", true);
+  if (tanh_gelu) lines.Add("GELU by tanh", true);
   return lines.Take();
 }
 

@@ -64,6 +64,10 @@ TEST(ConfigIdentity, EveryValueThatTheComputationReadsCounts) {
       {"sliding_window none, the model now has 0,0,512,0",
        [](ModelConfig* c) { c->windows[2] = 512; }},
       {"learned positions", [](ModelConfig* c) { c->learned_positions = true; }},
+      // Lines that files from before there were such models do not have.
+      {"another configuration", [](ModelConfig* c) { c->parallel_residual = true; }},
+      {"another configuration", [](ModelConfig* c) { c->tanh_gelu = true; }},
+      {"another configuration", [](ModelConfig* c) { c->rope.share = 0.25; }},
   };
   for (const auto& [name, change] : changes) {
     EXPECT_THAT(DifferenceOf(Plain(), change), HasSubstr(name));
@@ -99,6 +103,7 @@ TEST(ConfigIdentity, FollowsTheFrequenciesOfEveryRopeType) {
       [](RopeConfig* r) { r->mscale = 0.7; },
       [](RopeConfig* r) { r->mscale_all_dim = 0.6; },
       [](RopeConfig* r) { r->truncate = false; },
+      [](RopeConfig* r) { r->share = 0.5; },
   };
   int differences = 0;
   for (const RopeType type : {RopeType::kNone, RopeType::kDefault, RopeType::kLinear,

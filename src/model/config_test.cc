@@ -182,6 +182,86 @@ TEST(ConfigTest, RefusesAnOptThatMakesNoSense) {
   ExpectError(With(Opt(), "max_position_embeddings", 1 << 25), StatusCode::kCorrupt, "max_pos");
 }
 
+json GptNeoX() {
+  return {{"architectures", {"GPTNeoXForCausalLM"}},
+          {"model_type", "gpt_neox"},
+          {"hidden_size", 64},
+          {"intermediate_size", 256},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 4},
+          {"vocab_size", 100},
+          {"max_position_embeddings", 512}};
+}
+
+TEST(ConfigTest, ReadsGptNeoX) {
+  ModelConfig model = Good(GptNeoX());
+  EXPECT_EQ(model.family, &arch::kGptNeoX);
+  EXPECT_EQ(model.shape.kv_heads, 4);
+  EXPECT_EQ(model.shape.head_dim, 16);
+  EXPECT_FALSE(model.shape.gated_mlp || model.tanh_gelu || model.tied_embeddings);
+  EXPECT_FLOAT_EQ(model.norm_eps, 1e-5f);
+  EXPECT_TRUE(model.layer_norm && model.parallel_residual);
+  EXPECT_TRUE(model.qkv_bias && model.o_bias && model.mlp_bias);
+  EXPECT_EQ(model.rope.type, RopeType::kDefault);
+  EXPECT_EQ(model.rope.theta, 10000.0);
+  EXPECT_EQ(RotaryDim(model.rope, 16), 4);
+  EXPECT_EQ(model.bos, 0);
+  EXPECT_THAT(model.eos, ElementsAre(2));
+
+  json other = GptNeoX();
+  other.update({{"use_parallel_residual", false},
+                {"attention_bias", false},
+                {"tie_word_embeddings", true},
+                {"hidden_act", "gelu_fast"},
+                {"layer_norm_eps", 1e-4},
+                {"rotary_emb_base", 5000},
+                {"rotary_pct", 0.5},
+                {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}});
+  model = Good(other);
+  EXPECT_FALSE(model.parallel_residual || model.qkv_bias || model.o_bias);
+  EXPECT_TRUE(model.mlp_bias && model.tied_embeddings && model.tanh_gelu);
+  EXPECT_FLOAT_EQ(model.norm_eps, 1e-4f);
+  EXPECT_EQ(model.rope.type, RopeType::kLinear);
+  EXPECT_EQ(model.rope.theta, 5000.0);
+  EXPECT_EQ(RotaryDim(model.rope, 16), 8);
+  // What Transformers 5 writes comes before what older files say.
+  other.erase("rope_scaling");
+  other["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 7000}, {"partial_rotary_factor", 1.0}};
+  EXPECT_EQ(Good(other).rope.theta, 7000.0);
+  EXPECT_EQ(RotaryDim(Good(other).rope, 16), 16);
+  for (const char* tanh : {"gelu_new", "gelu_pytorch_tanh"}) {
+    EXPECT_TRUE(Good(With(GptNeoX(), "hidden_act", tanh)).tanh_gelu);
+  }
+}
+
+TEST(ConfigTest, RefusesAGptNeoXThatMakesNoSense) {
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size",
+                          "num_attention_heads", "max_position_embeddings"}) {
+    for (const json& value : {json(0), json(-1), json("8"), json(1e30)}) {
+      ExpectError(With(GptNeoX(), key, value), StatusCode::kCorrupt, key);
+    }
+  }
+  ExpectError(With(GptNeoX(), "num_attention_heads", 5), StatusCode::kCorrupt, "multiple of");
+  ExpectError(With(GptNeoX(), "num_attention_heads", 64), StatusCode::kCorrupt, "head_dim is 1");
+  ExpectError(With(GptNeoX(), "hidden_act", "relu"), StatusCode::kUnsupported,
+              "hidden_act 'relu' is not supported; supported are gelu, gelu_new, gelu_fast, "
+              "gelu_pytorch_tanh");
+  ExpectError(With(GptNeoX(), "rotary_pct", 1.5), StatusCode::kCorrupt, "rotary_pct");
+  ExpectError(With(GptNeoX(), "rotary_emb_base", 1), StatusCode::kCorrupt, "rotary_emb_base");
+  ExpectError(With(GptNeoX(), "rotary_pct", 0), StatusCode::kUnsupported,
+              "0 of a head's 16 elements rotate");
+  ExpectError(With(GptNeoX(), "rotary_pct", 0.2), StatusCode::kUnsupported,
+              "3 of a head's 16 elements rotate; supported are even numbers from 2 on");
+  ExpectError(With(GptNeoX(), "rope_scaling",
+                   {{"type", "dynamic"}, {"factor", 2.0}, {"partial_rotary_factor", 0.125}}),
+              StatusCode::kCorrupt, "dynamic needs 4");
+  ExpectError(With(GptNeoX(), "use_parallel_residual", 1), StatusCode::kCorrupt,
+              "use_parallel_residual");
+  ExpectError(With(GptNeoX(), "attention_bias", "yes"), StatusCode::kCorrupt, "attention_bias");
+  ExpectError(With(GptNeoX(), "layer_norm_eps", -1), StatusCode::kCorrupt, "layer_norm_eps");
+}
+
 TEST(ConfigTest, FindsTheArchitectureByEitherKey) {
   json config = Llama();
   config.erase("architectures");
@@ -281,7 +361,8 @@ TEST(ConfigTest, RefusesRopeThatItDoesNotKnow) {
 
 TEST(ConfigTest, NamesWhatItDoesNotSupport) {
   const char* supported =
-      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM";
+      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM, "
+      "GPTNeoXForCausalLM";
   ExpectError(Of("GPT2LMHeadModel", "gpt2"), StatusCode::kUnsupported, "'GPT2LMHeadModel'");
   ExpectError(Of("GPT2LMHeadModel", "gpt2"), StatusCode::kUnsupported, supported);
   ExpectError(Of("LlamaForCausalLM", "gpt2"), StatusCode::kUnsupported, "model_type 'gpt2'");
@@ -361,7 +442,7 @@ TEST(ConfigTest, SurvivesAnyText) {
   SCOPED_TRACE(seed);
   Random random(seed);
   for (int round = 0; round < 10000; ++round) {
-    const std::string good = (round % 2 == 0 ? Llama() : Opt()).dump();
+    const std::string good = (round % 3 == 0 ? Llama() : round % 3 == 1 ? Opt() : GptNeoX()).dump();
     std::string damaged = good;
     for (int64_t flips = 1 + random.Below(3); flips > 0; --flips) {
       damaged[static_cast<size_t>(random.Below(static_cast<int64_t>(good.size())))] =

@@ -63,6 +63,18 @@ Model::Model(const ModelConfig& config, const arch::Program& program,
   }
 }
 
+Result<std::unique_ptr<Model>> Model::Map(Env* env, const ModelConfig& config,
+                                          std::unique_ptr<WeightSource> source,
+                                          const Shard* shard) {
+  const arch::Program program = config.family->build(config);
+  Result<std::unique_ptr<ModelWeights>> weights =
+      ModelWeights::Load(env, config, program, std::move(source), shard);
+  if (!weights.ok()) return weights.status();
+  ModelConfig own = config;
+  if (shard != nullptr) own.shape = ShardShape(config.shape, *shard);
+  return std::unique_ptr<Model>(new Model(own, program, std::move(*weights)));
+}
+
 Result<std::unique_ptr<Model>> Model::Load(Env* env, const std::string& folder) {
   Result<ModelConfig> config = ReadModelConfig(*env, folder);
   if (!config.ok()) return config.status();
@@ -74,13 +86,10 @@ Result<std::unique_ptr<Model>> Model::Load(Env* env, const std::string& folder) 
 Result<std::unique_ptr<Model>> Model::Load(Env* env, const ModelConfig& config,
                                            std::unique_ptr<WeightSource> source,
                                            const Shard* shard) {
-  const arch::Program program = config.family->build(config);
-  Result<std::unique_ptr<ModelWeights>> weights =
-      ModelWeights::Load(env, config, program, std::move(source), shard);
-  if (!weights.ok()) return weights.status();
-  ModelConfig own = config;
-  if (shard != nullptr) own.shape = ShardShape(config.shape, *shard);
-  return std::unique_ptr<Model>(new Model(own, program, std::move(*weights)));
+  Result<std::unique_ptr<Model>> model = Map(env, config, std::move(source), shard);
+  if (!model.ok()) return model;
+  if (Status s = (*model)->Gather(); !s.ok()) return s;
+  return model;
 }
 
 Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config, uint64_t seed,

@@ -60,10 +60,15 @@ using arch::Normed;
 
 class Model {
  public:
-  // Reads config.json and maps the weights of a folder. `env` outlives the model.
+  // A model of a config that was read, with weights from any source, which are mapped; with a
+  // shard, the part of the model that it holds, whose shape shape() is. No step runs before Gather
+  // or MoveTo. `env` outlives the model.
+  static Result<std::unique_ptr<Model>> Map(Env* env, const ModelConfig& config,
+                                            std::unique_ptr<WeightSource> source,
+                                            const Shard* shard = nullptr);
+  // The same from a model folder, and Gather.
   static Result<std::unique_ptr<Model>> Load(Env* env, const std::string& folder);
-  // The same of a config that was read, with weights from any source; with a shard, the part of the
-  // model that it holds, whose shape shape() is.
+  // The same of a config and a source.
   static Result<std::unique_ptr<Model>> Load(Env* env, const ModelConfig& config,
                                              std::unique_ptr<WeightSource> source,
                                              const Shard* shard = nullptr);
@@ -74,6 +79,9 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
+  // Copies the rows of matrices that do not lie one after the other in their files, but for those
+  // that were moved.
+  Status Gather() { return weights_->Gather(); }
   // Copies the weights to memory of `device`, where the kernels read them from then on, but for the
   // matrices of streamed layers: these go to host memory that copies to the device reach at full
   // speed, one HostBlock a layer, or stay on disk, one BlockOnDisk a layer. Matrices of a layer lie
@@ -93,6 +101,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ModelShape& shape() const { return config_.shape; }
+  // How many elements of each head of queries and keys rotate, from its start; 0: none.
+  int rotary_dim() const { return RotaryDim(config_.rope, config_.shape.head_dim); }
   const ModelWeights& weights() const { return *weights_; }
   // What the weights in use take, by their real types.
   WeightBytes weight_bytes() const { return weights_->bytes(); }

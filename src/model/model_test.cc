@@ -243,6 +243,46 @@ TEST_F(ModelTest, FindsTheFirstTensorThatIsNotFinite) {
   }
 }
 
+// What the files hold as one is copied out of them, and given back where the device has it.
+TEST_F(ModelTest, FindsWhatIsNotFiniteInCopiesThatWereMoved) {
+  const std::string folder = Copy("neox");
+  const char* const name = "gpt_neox.layers.1.attention.query_key_value.weight";
+  Poke(folder, name, 96 * 32 - 1, DType::kF32, std::numeric_limits<float>::infinity());
+  const auto device = NewCpuDevice(Env::Default(), nullptr);
+  Budget budget("memory", int64_t{1} << 30);
+  const std::unique_ptr<Model> model = LoadGood(folder);
+  EXPECT_THAT(model->CheckFinite(nullptr).message(), HasSubstr(name));
+  ASSERT_TRUE(model->MoveTo(*device, {.device_budget = &budget}).ok());
+  EXPECT_THAT(model->CheckFinite(nullptr).message(), HasSubstr(name));
+}
+
+// Rows that do not lie one after the other are copied where the host computes with them, and
+// nowhere else: they may be a quarter of a model.
+TEST_F(ModelTest, GathersRowsOnlyWhereTheHostComputes) {
+  FaultEnv env(Env::Default());
+  const auto device = NewCpuDevice(Env::Default(), nullptr);
+  Budget budget("memory", int64_t{1} << 30);
+  const auto map = [&] {
+    return std::move(*Model::Map(&env, *ReadModelConfig(env, kGolden + "neox"),
+                                 std::move(*OpenWeights(env, kGolden + "neox"))));
+  };
+  std::unique_ptr<Model> model = map();
+  const int64_t vectors = env.LiveAllocations();
+  ASSERT_TRUE(model->Gather().ok() && model->Gather().ok());
+  EXPECT_EQ(env.LiveAllocations(), vectors + 2 * 3);  // q, k and v of two layers
+  const std::vector<int> both = {0, 1}, last = {1};
+  ASSERT_TRUE(
+      model->MoveTo(*device, {.host_budget = &budget, .streamed = both, .on_disk = last}).ok());
+  EXPECT_EQ(env.LiveAllocations(), vectors);
+  model = map();
+  ASSERT_TRUE(model->MoveTo(*device, {.host_budget = &budget, .streamed = last}).ok());
+  EXPECT_EQ(env.LiveAllocations(), vectors + 3);
+  model = map();
+  ASSERT_TRUE(model->MoveTo(*device, {.device_budget = &budget}).ok());
+  EXPECT_TRUE(model->Gather().ok());
+  EXPECT_EQ(env.LiveAllocations(), vectors);
+}
+
 // The head of a tied model, the embedding, and a head that is stored beside it all give the logits
 // of x; where both are stored the head is the stored one.
 TEST_F(ModelTest, TiedHeads) {

@@ -105,18 +105,18 @@ void StretchLlama3(const RopeConfig& config, std::vector<float>* inv_freq) {
 }  // namespace
 
 RopeFrequencies ComputeRope(const RopeConfig& config, int head_dim, int64_t total_length) {
-  HEADWAY_CHECK(head_dim >= 2 && head_dim % 2 == 0);
   RopeFrequencies result;
   if (config.type == RopeType::kNone) return result;
+  const int dim = RotaryDim(config, head_dim);
+  HEADWAY_CHECK(dim >= 2 && dim % 2 == 0);
   if (config.type == RopeType::kYarn) {
-    result.inv_freq = YarnFrequencies(config, head_dim);
+    result.inv_freq = YarnFrequencies(config, dim);
     result.scale = YarnScale(config);
     return result;
   }
-  const float theta = config.type == RopeType::kDynamic
-                          ? DynamicTheta(config, head_dim, total_length)
-                          : static_cast<float>(config.theta);
-  result.inv_freq = PositionFrequencies(theta, head_dim);
+  const float theta = config.type == RopeType::kDynamic ? DynamicTheta(config, dim, total_length)
+                                                        : static_cast<float>(config.theta);
+  result.inv_freq = PositionFrequencies(theta, dim);
   for (float& frequency : result.inv_freq) frequency = 1.0f / frequency;
   if (config.type == RopeType::kLinear) {
     for (float& frequency : result.inv_freq) frequency /= static_cast<float>(config.factor);

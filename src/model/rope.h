@@ -15,7 +15,7 @@ namespace headway {
 // What Kernels::RopeAngles takes. A cache of rotated keys fits a prompt only if the frequencies are
 // equal: compare, or compare hashes where one side is in a file.
 struct RopeFrequencies {
-  std::vector<float> inv_freq;  // [head_dim / 2]; empty: nothing rotates
+  std::vector<float> inv_freq;  // [rotary_dim / 2]; empty: nothing rotates
   float scale = 1.0f;           // of cos and sin: yarn's attention factor
   RopeProduct product = RopeProduct::kRounded;
 

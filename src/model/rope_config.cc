@@ -38,6 +38,21 @@ void ReadLlama3(ConfigReader& scaling, RopeConfig* rope) {
   }
 }
 
+void ReadShare(ConfigReader& config, ConfigReader& scaling, const RopeKeys& keys,
+               RopeConfig* rope) {
+  const char* key = "partial_rotary_factor";
+  if (keys.share != nullptr) {
+    rope->share = config.Number(keys.share, 0.0, 1.0, keys.default_share);
+    rope->share = scaling.Number(key, 0.0, 1.0, rope->share);
+    return;
+  }
+  for (ConfigReader* reader : {&config, &scaling}) {
+    if (reader->Number(key, 0.0, 1.0, 1.0) != 1.0) {
+      reader->Unsupported("partial_rotary_factor other than 1 is not supported");
+    }
+  }
+}
+
 }  // namespace
 
 const char* RopeTypeName(RopeType type) {
@@ -58,7 +73,23 @@ const char* RopeTypeName(RopeType type) {
   return "?";
 }
 
-RopeConfig ReadRope(ConfigReader& config, int64_t max_position) {
+int RotaryDim(const RopeConfig& rope, int head_dim) {
+  return rope.type == RopeType::kNone ? 0 : static_cast<int>(head_dim * rope.share);
+}
+
+void CheckRotaryDim(ConfigReader& config, const RopeConfig& rope, int head_dim) {
+  const int rotary_dim = RotaryDim(rope, head_dim);
+  if (rotary_dim < 2 || rotary_dim % 2 != 0) {
+    config.Unsupported(
+        fmt::format("{} of a head's {} elements rotate; supported are even numbers from 2 on",
+                    rotary_dim, head_dim));
+  }
+  if (rope.type == RopeType::kDynamic && rotary_dim < 4) {
+    config.Fail("rope type dynamic needs 4 elements of a head that rotate at least");
+  }
+}
+
+RopeConfig ReadRope(ConfigReader& config, int64_t max_position, const RopeKeys& keys) {
   static const nlohmann::json kEmpty = nlohmann::json::object();
   const char* key = config.Find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
   const nlohmann::json* parameters = config.Find(key);
@@ -69,18 +100,14 @@ RopeConfig ReadRope(ConfigReader& config, int64_t max_position) {
   }
   ConfigReader scaling(parameters != nullptr ? *parameters : kEmpty,
                        fmt::format("{}: {}", config.where(), key));
-  rope.theta = config.Number("rope_theta", 1.0, kMaxTheta, 10000.0);
+  rope.theta = config.Number(keys.theta, 1.0, kMaxTheta, 10000.0);
   rope.theta = scaling.Number("rope_theta", 1.0, kMaxTheta, rope.theta);
-  if (rope.theta <= 1.0) config.Fail("rope_theta is not above 1");
+  if (rope.theta <= 1.0) config.Fail(fmt::format("{} is not above 1", keys.theta));
   rope.max_position = max_position;
   rope.original_max_position = max_position;
 
   const std::string type = scaling.String("rope_type", scaling.String("type", "default").c_str());
-  for (ConfigReader* reader : {&config, &scaling}) {
-    if (reader->Number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
-      reader->Unsupported("partial_rotary_factor other than 1 is not supported");
-    }
-  }
+  ReadShare(config, scaling, keys, &rope);
   if (type == "llama3" || type == "yarn") {
     const char* original = "original_max_position_embeddings";
     rope.original_max_position = scaling.Int(original, 1, kMaxPosition, max_position);

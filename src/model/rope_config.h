@@ -28,6 +28,7 @@ struct RopeConfig {
   double mscale = 0.0;                     // yarn; 0: not given
   double mscale_all_dim = 0.0;             // yarn; 0: not given
   bool truncate = true;                    // yarn: round the ramp's ends to whole dimensions
+  double share = 1.0;                      // of each head, from its start, that rotates
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -38,9 +39,22 @@ struct RopeScaling {
   double factor = 1.0;
 };
 
+// How many elements of a head rotate, as Transformers rounds; 0 where none do.
+int RotaryDim(const RopeConfig& rope, int head_dim);
+
+// What config.json calls what stands beside `rope_scaling`.
+struct RopeKeys {
+  const char* theta = "rope_theta";
+  const char* share = nullptr;  // null: heads rotate as a whole
+  double default_share = 1.0;
+};
+
 // Two spellings are known: `rope_theta` beside `rope_scaling` {type or rope_type, ...}, and since
 // Transformers 5 one `rope_parameters` that holds all. `max_position` is the trained length.
-RopeConfig ReadRope(ConfigReader& config, int64_t max_position);
+RopeConfig ReadRope(ConfigReader& config, int64_t max_position, const RopeKeys& keys = {});
+
+// Says so where a share of these heads cannot rotate.
+void CheckRotaryDim(ConfigReader& config, const RopeConfig& rope, int head_dim);
 
 }  // namespace headway
 

@@ -41,6 +41,21 @@ ModelConfig TinyOptConfig(DType dtype, bool behind) {
   return config;
 }
 
+ModelConfig TinyNeoXConfig(DType dtype, bool parallel) {
+  ModelConfig config;
+  config.architecture = "GPTNeoXForCausalLM";
+  config.family = &arch::kGptNeoX;
+  config.shape = {3, 48, 3, 3, 16, 80, 96, dtype, /*gated_mlp=*/false};
+  config.layer_norm = true;
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  config.parallel_residual = parallel;
+  config.tanh_gelu = !parallel;
+  config.rope.share = parallel ? 0.25 : 0.625;
+  config.windows.assign(3, 0);
+  config.max_position = 4096;
+  return config;
+}
+
 std::unique_ptr<Model> Tiny(const ModelConfig& config) {
   Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), config, 11, nullptr);
   EXPECT_TRUE(model.ok()) << model.status().message();

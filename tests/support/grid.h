@@ -19,6 +19,8 @@ namespace headway::testing {
 ModelConfig TinyConfig(DType dtype);
 // The same as OPT; `behind`: as its 350m, with norms behind and projections.
 ModelConfig TinyOptConfig(DType dtype, bool behind);
+// The same as GPT-NeoX; `parallel`: attention and MLP side by side.
+ModelConfig TinyNeoXConfig(DType dtype, bool parallel);
 std::unique_ptr<Model> Tiny(const ModelConfig& config);
 std::vector<TokenId> RandomTokens(int64_t count, int vocab, uint64_t seed);
 RopeFrequencies RopeOf(const Model& model, int64_t length);

@@ -78,7 +78,7 @@ class RecomputePath : public AttentionPath {
   std::byte* pages_;  // of K, head by head, then of V
   std::byte* x_;      // [gather, d_model] activations, null where those are in the pages' dtype
   std::byte* kv_;     // [gather, 2, kv_heads, head_dim] activations
-  float* cos_;        // [gather, head_dim / 2]
+  float* cos_;        // [gather, rotary_dim / 2]
   float* sin_;        // the same
   std::vector<Gathered> gather_;
 };
@@ -162,7 +162,7 @@ Status RecomputePath::Attend(int layer, int group) {
 
 // The rotation angles of a gather's keys, by the positions that they were stored with.
 void RecomputePath::Angles() {
-  const int64_t half = context_.shape.head_dim / 2;
+  const int64_t half = context_.model.rotary_dim() / 2;
   int64_t row = 0;  // of the first position that is left
   std::vector<int32_t> positions;
   const auto rope_of = [&](const Gathered& gathered) -> const RopeFrequencies& {
@@ -205,9 +205,9 @@ void RecomputePath::Project(int layer, int64_t rows) {
   context_.model.Kv(context_.kernels, context_.compute, {layer, rows, context_.block}, x,
                     {kv_, v, stride});
   for (const Gathered& gathered : gather_) parts_.reads.Finish(gathered.view);
-  if (context_.model.config().rope.type == RopeType::kNone) return;
+  const RopeTable table = {cos_, sin_, context_.model.rotary_dim()};
+  if (table.rotary_dim == 0) return;
   Angles();
-  const RopeTable table = {cos_, sin_, shape.head_dim};
   context_.kernels.Rope(context_.compute, table,
                         {.x = kv_,
                          .tokens = rows,

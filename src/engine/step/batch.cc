@@ -34,7 +34,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
 }
 
 void Batch::RopeAngles() const {
-  const int64_t half = context_.shape.head_dim / 2;
+  const int64_t half = context_.model.rotary_dim() / 2;
   const Activations& act = context_.act;
   for (const BatchEntry& entry : entries_) {
     const RopeFrequencies& rope = *entry.rope;

@@ -25,7 +25,7 @@ int64_t Turns::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
 }
 
 Turns::Turns(StepContext& context, const Batch& batch, Memory* memory)
-    : context_(context), batch_(batch), half_(context.shape.head_dim / 2) {
+    : context_(context), batch_(batch), half_(context.model.rotary_dim() / 2) {
   const Sizes sizes(context.shape, context.limits);
   rows_ = {memory->Floats(sizes.rows), memory->Floats(sizes.rows)};
   slots_ = {memory->Floats(sizes.slots), memory->Floats(sizes.slots)};

@@ -226,6 +226,55 @@ TEST_P(CpuKernelsTest, SwiGlu) {
   }
 }
 
+// Through products of one input, so that every value is seen, in vectors and behind them.
+TEST_P(CpuKernelsTest, GeluKeepsItsDigitsInBothTails) {
+  constexpr int64_t kOut = 2 * 13 * 64 + 5;
+  constexpr float kOne = 1.0f;
+  std::vector<float> weight;
+  for (int64_t i = 0; i < kOut; ++i) {
+    weight.push_back(static_cast<float>(i - kOut / 2) / 64.0f);
+  }
+  for (const LinearResult result : {LinearResult::kGelu, LinearResult::kGeluTanh}) {
+    std::vector<float> expected(weight.size()), actual(weight.size());
+    LinearOp op = {
+        .weight = {reinterpret_cast<const std::byte*>(weight.data()), DType::kF32, kOut, 1},
+        .y = expected.data(),
+        .y_stride = kOut,
+        .result = result};
+    ref_->Linear(*stream_, &kOne, 1, {&op, 1});
+    op.y = actual.data();
+    cpu_->Linear(*stream_, &kOne, 1, {&op, 1});
+    for (size_t i = 0; i < weight.size(); ++i) {
+      // The exponent of what is left of x far below zero is up to x² times some roundings off; the
+      // rest are a dozen roundings. The definition's own are of f64.
+      const double x = double{weight[i]};
+      const double cubic = result == LinearResult::kGelu ? 1.0 : 1.0 + 0.1 * std::abs(x);
+      EXPECT_NEAR(
+          actual[i], expected[i],
+          (16.0 + 2.0 * x * x * cubic) * 0x1p-24 * std::abs(expected[i]) + 0x1p-52 * std::abs(x))
+          << x;
+    }
+  }
+}
+
+TEST_P(CpuKernelsTest, GeluOfExtremesIsDefined) {
+  const std::vector<float> weight = {NAN, INFINITY, 3e38f, -3e38f, -200.0f, 0.0f, -0.0f};
+  constexpr float kOne = 1.0f;
+  for (const LinearResult result : {LinearResult::kGelu, LinearResult::kGeluTanh}) {
+    std::vector<float> y(weight.size());
+    const LinearOp op = {.weight = {reinterpret_cast<const std::byte*>(weight.data()), DType::kF32,
+                                    static_cast<int64_t>(weight.size()), 1},
+                         .y = y.data(),
+                         .y_stride = static_cast<int64_t>(weight.size()),
+                         .result = result};
+    cpu_->Linear(*stream_, &kOne, 1, {&op, 1});
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_EQ(y[1], INFINITY);
+    EXPECT_EQ(y[2], 3e38f);
+    for (size_t i = 3; i < y.size(); ++i) EXPECT_NEAR(y[i], 0.0f, 10.0f) << weight[i];
+  }
+}
+
 TEST_P(CpuKernelsTest, SwiGluOfExtremesIsDefined) {
   constexpr float kMax = std::numeric_limits<float>::max();
   const std::vector<float> gate = {-1000.0f, -kMax, 1000.0f, kMax, kPoison, 0.0f};

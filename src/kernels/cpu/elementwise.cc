@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "base/check.h"
@@ -161,6 +162,61 @@ void SwiGlu(const float* gate, const float* up, int64_t count, float* y) {
   }
 }
 
+// x * (1 + erf(x / sqrt(2))) / 2, as x * erfc(-x / sqrt(2)) / 2, which keeps its digits where x is
+// far below zero. erfc is Numerical Recipes' (6.2): t exp(-z² + polynomial of t), t = 1 / (1 + z /
+// 2), within 1.2e-7 of itself for every z >= 0. A NaN stays, since x is a factor.
+HWY_INLINE V GeluVector(V x) {
+  const D d;
+  constexpr float kPolynomial[] = {0.17087277f, -0.82215223f, 1.48851587f, -1.13520398f,
+                                   0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f,
+                                   1.00002368f, -1.26551223f};
+  const V half = hn::Set(d, 0.5f);
+  const V one = hn::Set(d, 1.0f);
+  const V quarter_root = hn::Set(d, 0.353553391f);  // |x| of it is z / 2
+  const V t = hn::Div(one, hn::MulAdd(hn::Abs(x), quarter_root, one));
+  V exponent = hn::Set(d, kPolynomial[0]);
+  for (size_t i = 1; i < std::size(kPolynomial); ++i) {
+    exponent = hn::MulAdd(exponent, t, hn::Set(d, kPolynomial[i]));
+  }
+  exponent = hn::NegMulAdd(hn::Mul(half, x), x, exponent);
+  // hn::Exp takes no less than -104, where the tail is 0 to the last bit that matters.
+  const V tail = hn::Mul(hn::Mul(half, t), hn::Exp(d, hn::Max(exponent, hn::Set(d, -104.0f))));
+  return hn::Mul(x, hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail)));
+}
+
+// x * (1 + tanh(u)) / 2 is x / (1 + exp(-2u)), which loses no digits either.
+HWY_INLINE V GeluTanhVector(V x) {
+  const D d;
+  const V cubic = hn::Set(d, -2.0f * 0.797884561f * 0.044715f);
+  const V linear = hn::Set(d, -2.0f * 0.797884561f);
+  const V wanted = hn::Mul(x, hn::MulAdd(cubic, hn::Mul(x, x), linear));
+  const V exponent = hn::Max(hn::Min(wanted, hn::Set(d, 88.0f)), hn::Set(d, -104.0f));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, exponent)));
+}
+
+template <class Of>
+HWY_INLINE void InPlace(int64_t count, float* x, const Of& of) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(of(hn::LoadU(d, x + i)), d, x + i);
+  if (i < count) {
+    const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(tail, x + i, bytes);
+    hn::Store(of(hn::Load(d, tail)), d, tail);
+    std::memcpy(x + i, tail, bytes);
+  }
+}
+
+void Gelu(LinearResult kind, int64_t count, float* x) {
+  if (kind == LinearResult::kGelu) {
+    InPlace(count, x, [](V v) HWY_ATTR { return GeluVector(v); });
+  } else {
+    InPlace(count, x, [](V v) HWY_ATTR { return GeluTanhVector(v); });
+  }
+}
+
 void RopeHead(const float* cos, const float* sin, int half, float* x) {
   const D d;
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -236,6 +292,7 @@ const Elementwise kElementwise = {.to_f32 = ToF32,
                                   .add_f32 = AddF32,
                                   .norm = Norm,
                                   .swiglu = SwiGlu,
+                                  .gelu = Gelu,
                                   .rope = Rope,
                                   .score = Score};
 

@@ -9,6 +9,7 @@
 #include "base/types.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/elementwise.h"
+#include "kernels/linear.h"
 #include "kernels/logits.h"
 
 namespace headway::cpu {
@@ -21,6 +22,8 @@ struct Elementwise {
   // One row; y may be x.
   void (*norm)(const float* x, const NormView& norm, int64_t width, float* y);
   void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
+  // In place; `kind` is kGelu or kGeluTanh.
+  void (*gelu)(LinearResult kind, int64_t count, float* x);
   // One token: `heads` heads of head_dim, cos and sin [half].
   void (*rope)(const float* cos, const float* sin, int half, int heads, int head_dim, float* x);
   // Kernels::Score of one item.

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/matvec.h"
 
@@ -73,11 +74,17 @@ int64_t TotalOuts(std::span<const LinearOp> ops) {
 
 // What is left to do with `rows` rows of outputs [begin, end), which lie in a cache still. NaN
 // stays: it tells of damaged weights.
-void ApplyRelu(const LinearOp& op, int64_t rows, int64_t begin, int64_t end) {
-  if (op.result != LinearResult::kRelu) return;
-  for (int64_t row = 0; row < rows; ++row) {
-    float* const y = FloatRow(op, row);
-    for (int64_t out = begin; out < end; ++out) y[out] = y[out] < 0.0f ? 0.0f : y[out];
+void Activate(Isa isa, const LinearOp& op, int64_t rows, int64_t begin, int64_t end) {
+  if (op.result == LinearResult::kRelu) {
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const y = FloatRow(op, row);
+      for (int64_t out = begin; out < end; ++out) y[out] = y[out] < 0.0f ? 0.0f : y[out];
+    }
+  } else if (IsGelu(op.result)) {
+    const Elementwise& elementwise = ElementwiseFor(isa);
+    for (int64_t row = 0; row < rows; ++row) {
+      elementwise.gelu(op.result, end - begin, FloatRow(op, row) + begin);
+    }
   }
 }
 
@@ -91,7 +98,7 @@ void FewRows(ThreadPool& pool, Isa isa, const float* x, int64_t rows,
     for (int64_t i = begin; i < end; ++i) {
       const Blocks::Block block = blocks.At(i);
       MatVec(isa, *block.op, x, rows, block.begin, block.end);
-      ApplyRelu(*block.op, rows, block.begin, block.end);
+      Activate(isa, *block.op, rows, block.begin, block.end);
     }
   });
 }
@@ -148,7 +155,7 @@ void F32Chunk(ThreadPool& pool, Isa isa, const Chunk& chunk, std::span<const Lin
       op.y = FloatRow(op, first);
       GemmBlock(isa, op, {packed, rows}, block.begin, block.end,
                 block_scratch + thread * GemmScratchFloats(isa, panels * panel));
-      ApplyRelu(op, rows, block.begin, block.end);
+      Activate(isa, op, rows, block.begin, block.end);
     }
   });
 }
@@ -172,9 +179,10 @@ int64_t TileRowParts(int64_t blocks, int64_t panels, int threads) {
                              std::max<int64_t>(1, panels / kPartPanels));
 }
 
-void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const Chunk& chunk,
+void TilesChunk(ThreadPool& pool, const LinearCode& code, const Chunk& chunk,
                 std::span<const LinearOp> ops, std::byte* scratch) {
   const auto& [x, first, rows] = chunk;
+  const TileGemm& gemm = *code.tiles;
   const int64_t in = ops.front().weight.in;
   const int64_t panels = CeilDiv(rows, kTilePanelRows);
   const int64_t panel_bytes = TilePanelBytes(in);
@@ -201,7 +209,7 @@ void TilesChunk(ThreadPool& pool, const TileGemm& gemm, const Chunk& chunk,
       op.y = FloatRow(op, first + row);
       gemm.block(op, packed + panel * panel_bytes, count, block.begin, block.end,
                  block_scratch + thread * TileScratchBytes());
-      ApplyRelu(op, count, block.begin, block.end);
+      Activate(code.isa, op, count, block.begin, block.end);
     }
   });
 }
@@ -240,7 +248,7 @@ void Linear(ThreadPool& pool, const LinearCode& code, const float* x, int64_t ro
              reinterpret_cast<float*>(scratch.data()));
   }
   for (int64_t row = 0; row < rows && !on_tiles.empty(); row += kTileChunkRows) {
-    TilesChunk(pool, *code.tiles, {x, row, std::min(kTileChunkRows, rows - row)}, on_tiles,
+    TilesChunk(pool, code, {x, row, std::min(kTileChunkRows, rows - row)}, on_tiles,
                scratch.data());
   }
 }

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <numbers>
 
 #include "base/half.h"
 #include "base/thread_pool.h"
@@ -29,14 +31,13 @@ struct LinearCase {
   int misaligned = 0;
   int64_t padding = 0;
   bool bias = false;
-  bool accumulate = false;
-  bool relu = false;
+  LinearResult result = LinearResult::kActivation;
 
   std::string Name() const {
     return "rows " + std::to_string(rows) + " in " + std::to_string(in) + " out " +
            std::to_string(out) + " " + DTypeName(dtype) + " misaligned " +
-           std::to_string(misaligned) + (bias ? " bias" : "") + (accumulate ? " accumulate" : "") +
-           (relu ? " relu" : "");
+           std::to_string(misaligned) + (bias ? " bias" : "") + " result " +
+           std::to_string(static_cast<int>(result));
   }
 };
 
@@ -63,9 +64,7 @@ class LinearProduct {
             .bias = c_.bias ? bias_.data() : nullptr,
             .y = y_.data(),
             .y_stride = Stride(),
-            .result = c_.accumulate ? LinearResult::kAddFloat
-                      : c_.relu     ? LinearResult::kRelu
-                                    : LinearResult::kActivation};
+            .result = c_.result};
   }
 
   // The first element that is off by more than it may be, in words; empty where there is none.
@@ -101,7 +100,7 @@ class LinearProduct {
     double sum = c_.bias ? bias_[static_cast<size_t>(o)] : 0.0;
     double magnitude = std::fabs(sum);
     double squares = 0.0;
-    if (c_.accumulate) {
+    if (c_.result == LinearResult::kAddFloat) {
       before_[at] = random.Normal();
       sum += before_[at];
       magnitude += std::fabs(before_[at]);
@@ -112,12 +111,32 @@ class LinearProduct {
       magnitude += std::fabs(term);
       squares += term * term;
     }
-    expected_[at] = c_.relu && !c_.accumulate ? std::max(sum, 0.0) : sum;
+    expected_[at] = Activated(sum);
     norm_[at] = std::sqrt(squares);
     // n additions in f32 in any order err by less than n eps times the sum of magnitudes
     // (Higham, Accuracy and Stability, 4.2); products are exact within one rounding, and the terms'
     // errors are random walks, so that sqrt(n) with a factor of 4 is ample.
     tolerance_[at] = 4.0 * std::sqrt(static_cast<double>(c_.in) + 2.0) * 0x1p-24 * magnitude;
+    if (!IsGelu(c_.result)) return;
+    // GELU is nowhere steeper than 1.13. Its own arithmetic is a dozen roundings of the share of
+    // the sum that it passes on, and the error of its formula (1.2e-7).
+    tolerance_[at] = 1.13 * tolerance_[at] + 16.0 * 0x1p-24 * std::fabs(sum);
+    norm_[at] *= 1.13;
+  }
+
+  double Activated(double sum) const {
+    switch (c_.result) {
+      case LinearResult::kRelu:
+        return std::max(sum, 0.0);
+      case LinearResult::kGelu:
+        return 0.5 * sum * (1.0 + std::erf(sum / std::numbers::sqrt2));
+      case LinearResult::kGeluTanh:
+        return 0.5 * sum *
+               (1.0 +
+                std::tanh(std::sqrt(2.0 / std::numbers::pi) * (sum + 0.044715 * sum * sum * sum)));
+      default:
+        return sum;
+    }
   }
 
   LinearCase c_;
@@ -159,9 +178,12 @@ std::vector<float> RandomTokens(Random& random, int64_t rows, int64_t in) {
   return x;
 }
 
-// One to four ops on the same tokens, of all types, biased and accumulating or not.
+// One to four ops on the same tokens, of all types and results, biased or not.
 std::vector<LinearCase> RandomCases(Random& random, int64_t rows, int64_t in) {
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+  constexpr LinearResult kResults[] = {LinearResult::kActivation, LinearResult::kRelu,
+                                       LinearResult::kGelu, LinearResult::kGeluTanh,
+                                       LinearResult::kAddFloat};
   std::vector<LinearCase> cases(static_cast<size_t>(1 + random.Below(4)));
   for (LinearCase& c : cases) {
     c = {.rows = rows,
@@ -171,8 +193,7 @@ std::vector<LinearCase> RandomCases(Random& random, int64_t rows, int64_t in) {
          .misaligned = static_cast<int>(random.Below(8)),
          .padding = random.Below(5),
          .bias = random.Below(2) == 0,
-         .accumulate = random.Below(2) == 0,
-         .relu = random.Below(2) == 0};
+         .result = kResults[random.Below(std::ssize(kResults))]};
   }
   return cases;
 }

@@ -167,6 +167,9 @@ class CudaKernels final : public Kernels {
       ops = ops.subspan(count);
       if (joined.weight.dtype == dtype_) {
         call.Check(gemm_->Run(call.native(), x, rows, joined, Bias(call, same), gemm_workspace_));
+        if (!IsGelu(joined.result)) continue;
+        const cuda::ActivationRows y = {joined.y, rows, joined.weight.out, joined.y_stride};
+        call.Check(cuda::GeluInPlace(call.native(), dtype_, joined.result, y), "gelu");
       } else {
         SlowLinear(call, x, rows, same);
       }

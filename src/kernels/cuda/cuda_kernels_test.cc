@@ -19,6 +19,7 @@
 #include "base/random.h"
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_testing.h"
+#include "kernels/cuda/elementwise_testing.h"
 #include "kernels/cuda/merge.h"
 
 namespace headway {
@@ -108,8 +109,9 @@ TEST_P(CudaKernelsTest, LinearAddsBiases) {
   constexpr int64_t kOut = 264;
   constexpr int64_t kStride = 272;
   for (const int64_t rows : {1, 5, 9, 64, 300}) {
-    for (const LinearResult result : {LinearResult::kActivation, LinearResult::kRelu,
-                                      LinearResult::kFloat, LinearResult::kAddFloat}) {
+    for (const LinearResult result :
+         {LinearResult::kActivation, LinearResult::kRelu, LinearResult::kGelu,
+          LinearResult::kGeluTanh, LinearResult::kFloat, LinearResult::kAddFloat}) {
       for (const unsigned with_bias : {0u, 1u, 5u, 7u}) {
         SCOPED_TRACE(std::to_string(rows) + " rows, result " +
                      std::to_string(static_cast<int>(result)) + ", biases " +
@@ -162,9 +164,14 @@ TEST_P(CudaKernelsTest, LinearAddsBiases) {
               magnitude += std::abs(term);
             }
             // Sums are f32 in any order; a bias is rounded to the dtype of y, and so is y.
-            const double tolerance = static_cast<double>(kIn) * 0x1p-24 * magnitude +
-                                     Unit(y_dtype) * (std::abs(added) + std::abs(want));
+            double tolerance = static_cast<double>(kIn) * 0x1p-24 * magnitude +
+                               Unit(y_dtype) * (std::abs(added) + std::abs(want));
             if (result == LinearResult::kRelu) want = std::max(want, 0.0);
+            if (IsGelu(result)) {
+              // GELU, which is nowhere steeper than 1.13, is of what was rounded, and rounds.
+              want = cuda::GeluOf(result, want);
+              tolerance = 1.13 * tolerance + (Unit(y_dtype) + 0x1p-20) * std::abs(want);
+            }
             ASSERT_NEAR(y[y_at], want, tolerance) << "row " << row << " output " << out;
           }
         }

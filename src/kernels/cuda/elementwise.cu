@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/memory.h"
 
 namespace headway::cuda {
@@ -122,6 +123,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// ---- GELU.
+
+template <DType kType, int kN>
+__global__ void __launch_bounds__(kThreads) GeluKernel(LinearResult kind, ActivationRows rows) {
+  FollowPrevious();
+  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
+  if (column >= rows.width) return;
+  const int64_t at = blockIdx.x * rows.stride + column;
+  float values[kN];
+  Load<kType>(rows.x, at, values);
+#pragma unroll
+  for (float& value : values) value = Gelu(kind, value);
+  Store<kType>(rows.x, at, values);
+}
+
 }  // namespace
 
 cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to) {
@@ -176,6 +192,19 @@ cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, cons
     const auto kernel = wide ? SwiGluKernel<kType, 8> : SwiGluKernel<kType, 1>;
     return LaunchKernel(kernel, Blocks(count, kThreads * (wide ? 8 : 1)), kThreads, 0, stream, gate,
                         up, count, y);
+  });
+}
+
+cudaError_t GeluInPlace(cudaStream_t stream, DType activation, LinearResult kind,
+                        const ActivationRows& rows) {
+  if (rows.rows == 0 || rows.width == 0) return cudaSuccess;
+  return WithDType(activation, [&](auto dtype) {
+    constexpr DType kType = decltype(dtype)::kValue;
+    const bool wide = rows.width % 8 == 0 && RowsAligned(rows.x, rows.stride, activation);
+    const auto kernel = wide ? GeluKernel<kType, 8> : GeluKernel<kType, 1>;
+    const dim3 grid(static_cast<unsigned>(rows.rows),
+                    Blocks(rows.width, kThreads * (wide ? 8 : 1)));
+    return LaunchKernel(kernel, grid, kThreads, 0, stream, kind, rows);
   });
 }
 

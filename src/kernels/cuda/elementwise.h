@@ -47,6 +47,17 @@ cudaError_t HeadNorm(cudaStream_t stream, DType activation, const float* weight,
 cudaError_t SwiGlu(cudaStream_t stream, DType activation, const void* gate, const void* up,
                    int64_t count, void* y);
 
+// Rows of activations x [rows, width], `stride` elements apart.
+struct ActivationRows {
+  void* x = nullptr;
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t stride = 0;
+};
+// x = GELU of x; `kind` is kGelu or kGeluTanh.
+cudaError_t GeluInPlace(cudaStream_t stream, DType activation, LinearResult kind,
+                        const ActivationRows& rows);
+
 cudaError_t RopeAngles(cudaStream_t stream, const RopeAnglesItem& item);
 
 // Rotates each head by the angles of its token.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "base/types.h"
@@ -53,6 +54,36 @@ TEST_F(ElementwiseTest, Embed) {
           for (int64_t i = 0; i < tokens * width; ++i) {
             const float row = table[Count(ids[Count(i / width)] * width + i % width)];
             ASSERT_EQ(got[Count(i)], add ? before[Count(i)] + row : row);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, GeluInPlace) {
+  constexpr float kExtremes[] = {-200.0f, 200.0f, 0.0f, -3e4f, 3e4f};
+  for (const DType activation : kDTypes) {
+    for (const int64_t width : {5, 64, 2056}) {
+      for (const int64_t padding : {0, 3, 8}) {
+        for (const LinearResult kind : {LinearResult::kGelu, LinearResult::kGeluTanh}) {
+          const int64_t rows = 1 + random_.Below(9), stride = width + padding;
+          std::vector<float> x = Numbers(rows * stride, activation, 3.0f);
+          std::copy(std::begin(kExtremes), std::end(kExtremes), x.begin());
+          Memory memory(activation, x);
+          ASSERT_CUDA(GeluInPlace(nullptr, activation, kind, {memory.data(), rows, width, stride}));
+          const std::vector<float> got = memory.Values(activation);
+          const std::vector<float> before = Memory(activation, x).Values(activation);
+          for (int64_t i = 0; i < rows * stride; ++i) {
+            const float value = before[Count(i)];
+            if (i % stride >= width) {
+              ASSERT_EQ(got[Count(i)], value);
+              continue;
+            }
+            const double want = GeluOf(kind, value);
+            // What is left of a number far below zero is a difference of two near one.
+            const double error = 8 * kFloatEpsilon * std::abs(double{value});
+            ASSERT_NEAR(got[Count(i)], want, error + Rounding(activation, want)) << value;
           }
         }
       }

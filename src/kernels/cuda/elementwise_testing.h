@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "base/random.h"
 #include "base/types.h"
 #include "kernels/cuda/cuda_testing.h"
+#include "kernels/linear.h"
 
 namespace headway::cuda {
 
@@ -39,6 +41,13 @@ inline double Rounding(DType dtype, double value) {
 }
 
 inline double Silu(double value) { return value / (1.0 + std::exp(-value)); }
+
+// Of `kind` kGelu or kGeluTanh.
+inline double GeluOf(LinearResult kind, double value) {
+  if (kind == LinearResult::kGelu) return 0.5 * value * std::erfc(-value / std::numbers::sqrt2);
+  const double cubic = value + 0.044715 * value * value * value;
+  return 0.5 * value * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * cubic));
+}
 
 #define ASSERT_CUDA(expression)                                                        \
   do {                                                                                 \

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/linear.h"
 
 namespace headway::cuda {
@@ -80,13 +81,16 @@ __device__ inline void StoreResult(const MatVecOp& op, DType activation, int row
                                    float sum) {
   if (op.bias != nullptr) sum += op.bias[out];
   const int64_t at = row * op.y_stride + out;
-  if (op.result == LinearResult::kRelu && sum < 0.0f) sum = 0.0f;
-  if (op.result == LinearResult::kActivation || op.result == LinearResult::kRelu) {
-    StoreActivation(op.y, at, activation, sum);
-  } else {
+  if (op.result == LinearResult::kFloat || op.result == LinearResult::kAddFloat) {
     float* y = static_cast<float*>(op.y) + at;
     *y = op.result == LinearResult::kAddFloat ? *y + sum : sum;
+    return;
   }
+  if (op.result == LinearResult::kRelu && sum < 0.0f) sum = 0.0f;
+  if (op.result == LinearResult::kGelu || op.result == LinearResult::kGeluTanh) {
+    sum = Gelu(op.result, sum);
+  }
+  StoreActivation(op.y, at, activation, sum);
 }
 
 __device__ inline void StoreSwiGlu(const MatVecProblem& problem, int row, int out, float gate,

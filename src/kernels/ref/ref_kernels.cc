@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numbers>
 #include <string>
 
 #include "base/check.h"
@@ -14,6 +15,25 @@
 
 namespace headway {
 namespace {
+
+// What becomes of the sum that a product is. A NaN stays.
+double ResultOf(LinearResult result, double sum) {
+  switch (result) {
+    case LinearResult::kRelu:
+      return sum < 0.0 ? 0.0 : sum;
+    case LinearResult::kGelu:
+      return 0.5 * sum * std::erfc(-sum / std::numbers::sqrt2);
+    case LinearResult::kGeluTanh: {
+      const double angle = std::sqrt(2.0 / std::numbers::pi) * (sum + 0.044715 * sum * sum * sum);
+      return 0.5 * sum * (1.0 + std::tanh(angle));
+    }
+    case LinearResult::kActivation:
+    case LinearResult::kFloat:
+    case LinearResult::kAddFloat:
+      break;
+  }
+  return sum;
+}
 
 class RefKernels : public Kernels {
  public:
@@ -62,10 +82,10 @@ class RefKernels : public Kernels {
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t out = 0; out < op.weight.out; ++out) {
           float& y = static_cast<float*>(op.y)[row * op.y_stride + out];
-          y = static_cast<float>(Dot(op, static_cast<const float*>(x) + row * op.weight.in, out) +
-                                 (op.bias != nullptr ? op.bias[out] : 0.0) +
-                                 (op.result == LinearResult::kAddFloat ? y : 0.0));
-          if (op.result == LinearResult::kRelu && y < 0.0f) y = 0.0f;
+          const double sum = Dot(op, static_cast<const float*>(x) + row * op.weight.in, out) +
+                             (op.bias != nullptr ? op.bias[out] : 0.0) +
+                             (op.result == LinearResult::kAddFloat ? y : 0.0);
+          y = static_cast<float>(ResultOf(op.result, sum));
         }
       }
     }

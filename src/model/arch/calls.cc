@@ -162,14 +162,16 @@ class Resolver {
 
   static void Activate(Activation activation, Call* call) {
     HEADWAY_CHECK(call->output[0].to == Slot::kInner);
-    if (activation == Activation::kRelu) {
-      HEADWAY_CHECK(call->outputs == 1);
-      call->output[0].result = LinearResult::kRelu;
+    if (activation == Activation::kSwiGlu) {
+      HEADWAY_CHECK(call->outputs == 2 && call->output[1].to == Slot::kUp);
+      call->kind =
+          call->kind == CallKind::kNormLinear ? CallKind::kNormGatedLinear : CallKind::kGatedLinear;
       return;
     }
-    HEADWAY_CHECK(call->outputs == 2 && call->output[1].to == Slot::kUp);
-    call->kind =
-        call->kind == CallKind::kNormLinear ? CallKind::kNormGatedLinear : CallKind::kGatedLinear;
+    HEADWAY_CHECK(call->outputs == 1);
+    call->output[0].result = activation == Activation::kRelu   ? LinearResult::kRelu
+                             : activation == Activation::kGelu ? LinearResult::kGelu
+                                                               : LinearResult::kGeluTanh;
   }
 
   std::span<const Step> steps_;

@@ -22,7 +22,7 @@ std::string Products(const Call& call) {
   std::string text = " ->";
   for (int i = 0; i < call.outputs; ++i) {
     const Call::Output& output = call.output[static_cast<size_t>(i)];
-    constexpr const char* kResults[] = {"", "relu ", "float ", "+= "};
+    constexpr const char* kResults[] = {"", "relu ", "gelu ", "tanh gelu ", "float ", "+= "};
     text += std::string(i == 0 ? " " : ", ") + kResults[static_cast<size_t>(output.result)] +
             Name(output.to);
   }
@@ -111,6 +111,24 @@ TEST(CallsTest, OfOpt) {
                           "Linear inner -> += x"));
 }
 
+// Side by side the MLP's norm is made before attention is added, and so by itself.
+TEST(CallsTest, OfAGptNeoX) {
+  ModelConfig config = Config(kGptNeoX);
+  config.shape.kv_heads = 8;
+  config.shape.gated_mlp = false;
+  LayerCalls calls = ResolveLayer(kGptNeoX.build(config).layers[0]);
+  EXPECT_THAT(Texts(calls.before), ElementsAre("NormLinear Layer -> q, k, v"));
+  EXPECT_THAT(Texts(calls.after),
+              ElementsAre("Linear attended -> += x", "NormLinear Layer -> gelu inner",
+                          "Linear inner -> += x"));
+  config.parallel_residual = config.tanh_gelu = true;
+  calls = ResolveLayer(kGptNeoX.build(config).layers[0]);
+  EXPECT_THAT(Texts(calls.keys_values), ElementsAre("Linear normed -> k, v"));
+  EXPECT_THAT(Texts(calls.after),
+              ElementsAre("Norm Layer", "Linear attended -> += x",
+                          "Linear normed -> tanh gelu inner", "Linear inner -> += x"));
+}
+
 TEST(CallsTest, OfAnOptWithNormsBehindAndANarrowEmbedding) {
   ModelConfig config = OptConfig();
   config.norm_behind = true;
@@ -180,7 +198,7 @@ TEST(FamiliesTest, EachHasItsNames) {
     EXPECT_NE(family->read, nullptr);
     EXPECT_STREQ(family->keys.d_ff, family == &kOpt ? "ffn_dim" : "intermediate_size");
   }
-  EXPECT_EQ(Families().size(), 5u);
+  EXPECT_EQ(Families().size(), 6u);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 namespace headway::arch {
 
 std::span<const Family* const> Families() {
-  static constexpr std::array<const Family*, 5> kFamilies = {&kLlama, &kMistral, &kQwen2, &kQwen3,
-                                                             &kOpt};
+  static constexpr std::array<const Family*, 6> kFamilies = {&kLlama, &kMistral, &kQwen2,
+                                                             &kQwen3, &kOpt,     &kGptNeoX};
   return kFamilies;
 }
 

@@ -13,6 +13,7 @@ extern const Family kMistral;
 extern const Family kQwen2;
 extern const Family kQwen3;
 extern const Family kOpt;
+extern const Family kGptNeoX;
 
 // All of them, in the order in which messages name them.
 std::span<const Family* const> Families();

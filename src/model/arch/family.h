@@ -4,6 +4,8 @@
 #ifndef HEADWAY_MODEL_ARCH_FAMILY_H_
 #define HEADWAY_MODEL_ARCH_FAMILY_H_
 
+#include <span>
+
 #include "base/types.h"
 #include "model/arch/families.h"
 #include "model/arch/program.h"
@@ -20,11 +22,12 @@ struct ConfigKeys {
   const char* biases = "attention_bias";
 };
 
-// The key of the MLP's activation, and what it may say.
+inline constexpr const char* kSiluNames[] = {"silu", "swish"};
+
+// The key of the MLP's activation, and what it may say; the first where there is no such key.
 struct ActivationKey {
   const char* key = "hidden_act";
-  const char* name = "silu";
-  const char* other_name = "swish";
+  std::span<const char* const> names = kSiluNames;
 };
 
 struct Family {

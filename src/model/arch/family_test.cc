@@ -107,11 +107,12 @@ Program BuildToy(const ModelConfig& c) {
   return program;
 }
 
+constexpr const char* kToyActivations[] = {"relu", "silu"};
 constinit const Family kToy = {
     .architecture = "ToyForCausalLM",
     .model_type = "toy",
     .keys = {.d_ff = "n_inner"},
-    .activation = {.key = "act", .name = "relu", .other_name = "silu"},
+    .activation = {.key = "act", .names = kToyActivations},
     .read_shape = ReadToyShape,
     .read = ReadToy,
     .build = BuildToy,

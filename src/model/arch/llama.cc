@@ -75,9 +75,7 @@ void ReadLlamaFields(ConfigReader& config, int64_t default_max_position, ModelCo
 
 void ReadLlamaRope(ConfigReader& config, ModelConfig* model) {
   model->rope = ReadRope(config, model->max_position);
-  if (model->rope.type == RopeType::kDynamic && model->shape.head_dim < 4) {
-    config.Fail("rope type dynamic needs a head_dim of 4 at least");
-  }
+  CheckRotaryDim(config, model->rope, model->shape.head_dim);
 }
 
 Program BuildLlama(const ModelConfig& c) {

@@ -13,6 +13,7 @@ namespace {
 // Rows of the table of learned positions before the first one's.
 constexpr int64_t kPositionOffset = 2;
 
+constexpr const char* kActivations[] = {"relu"};
 constexpr ConfigKeys kKeys = {
     .d_ff = "ffn_dim", .norm_eps = "epsilon of LayerNorm", .biases = "enable_bias"};
 
@@ -144,7 +145,7 @@ constinit const Family kOpt = {
     .architecture = "OPTForCausalLM",
     .model_type = "opt",
     .keys = kKeys,
-    .activation = {.key = "activation_function", .name = "relu", .other_name = "relu"},
+    .activation = {.key = "activation_function", .names = kActivations},
     .default_bos = 2,
     .default_eos = 2,
     .read_shape = ReadShape,

@@ -34,12 +34,14 @@ Linear TensorList::AddLinear(const LinearTraits& traits) {
   linear.weight = Add({.name = traits.name + ".weight",
                        .rows = traits.out,
                        .columns = traits.in,
-                       .split = traits.split});
+                       .split = traits.split,
+                       .fused = traits.fused});
   if (traits.has_bias) {
     linear.bias = Add({.name = traits.name + ".bias",
                        .rows = traits.out,
                        .use = Use::kBias,
-                       .split = BiasSplit(traits.split)});
+                       .split = BiasSplit(traits.split),
+                       .fused = traits.fused});
   }
   return linear;
 }

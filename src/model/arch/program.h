@@ -33,6 +33,13 @@ enum class Split : uint8_t {
   kOnce,          // a bias of such a sum, which one rank adds
 };
 
+// Tensors that the files hold as one, some rows of each by turns.
+struct Fused {
+  int tensors = 1;
+  int at = 0;        // which of them this one is
+  int64_t rows = 0;  // of a turn
+};
+
 struct TensorSpec {
   std::string name = {};  // in the files, behind the prefix
   int64_t rows = 0;
@@ -40,6 +47,7 @@ struct TensorSpec {
   Use use = Use::kMatrix;
   Split split = Split::kWhole;
   bool has_prefix = true;  // the model's or the layer's
+  Fused fused = {};
 };
 
 // A tensor by its index in the list of its layer, or in that of the model.
@@ -73,6 +81,7 @@ struct LinearTraits {
   int64_t in = 0;
   Split split = Split::kWhole;
   bool has_bias = false;
+  Fused fused = {};  // and so is its bias
 };
 
 // The tensors of a layer or of the model, in the order in which fingerprints and random weights
@@ -146,8 +155,10 @@ struct AttendStep {};
 
 // The MLP's inside, in place. What is between the two products of an MLP.
 enum class Activation : uint8_t {
-  kRelu,    // inner = max(inner, 0)
-  kSwiGlu,  // inner = silu(inner) * up
+  kRelu,      // inner = max(inner, 0)
+  kGelu,      // inner = gelu(inner)
+  kGeluTanh,  // the same by its tanh formula
+  kSwiGlu,    // inner = silu(inner) * up
 };
 struct ActivateStep {
   Activation activation = Activation::kSwiGlu;

@@ -102,7 +102,7 @@ Status ModelWeights::LoadParts(arch::TensorId head) {
     }
     part.type = tensor->type;
     if (Status s = LoadMatrix(*tensor, &part); !s.ok()) return s;
-    table_.Point(part, part.on_host);
+    if (part.on_host != nullptr) table_.Point(part, part.on_host);
   }
   table_.LayOutBlocks();
   bytes_ = table_.Count();
@@ -111,16 +111,46 @@ Status ModelWeights::LoadParts(arch::TensorId head) {
 
 Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
   const Slice& slice = part->slice;
-  if (slice.columns.empty() && slice.rows.size() == 1) {
+  if (!slice.columns.empty()) {
+    Result<std::byte*> memory = Own(part->bytes(), part->layer);
+    if (!memory.ok()) return memory.status();
+    if (Status s = source_->Read(tensor, slice, *memory); !s.ok()) return s;
+    part->on_host = *memory;
+  } else if (slice.rows.size() == 1) {
     const int64_t begin = slice.rows[0].begin * RowBytes(tensor.type, part->file_columns);
     part->on_host = source_->Bytes(tensor, begin, part->bytes()).data();
     part->mapped = true;
-    return OkStatus();
   }
-  Result<std::byte*> memory = Own(part->bytes(), part->layer);
-  if (!memory.ok()) return memory.status();
-  if (Status s = source_->Read(tensor, slice, *memory); !s.ok()) return s;
-  part->on_host = *memory;
+  return OkStatus();
+}
+
+std::vector<std::span<const std::byte>> ModelWeights::PiecesOf(const WeightPart& part) const {
+  if (part.on_host != nullptr) return {{part.on_host, static_cast<size_t>(part.bytes())}};
+  std::vector<std::span<const std::byte>> pieces;
+  if (source_ == nullptr || !part.slice.columns.empty()) return pieces;
+  const Result<SourceTensor> tensor = source_->Find(part.name);
+  HEADWAY_CHECK(tensor.ok());  // LoadParts has found it
+  const int64_t row_bytes = RowBytes(part.type, part.file_columns);
+  for (const Interval& rows : part.slice.rows) {
+    pieces.push_back(source_->Bytes(*tensor, rows.begin * row_bytes, rows.size() * row_bytes));
+  }
+  return pieces;
+}
+
+Status ModelWeights::Gather() {
+  if (on_device()) return OkStatus();
+  for (WeightPart& part : table_.parts()) {
+    const bool streams = part.InLayerBlock() && Streams(part.layer);
+    if (part.on_host != nullptr || part.count() == 0 || streams) continue;
+    Result<std::byte*> memory = Own(part.bytes(), part.layer);
+    if (!memory.ok()) return memory.status();
+    std::byte* next = *memory;
+    for (const std::span<const std::byte> piece : PiecesOf(part)) {
+      next = std::copy(piece.begin(), piece.end(), next);
+    }
+    part.on_host = *memory;
+    table_.Point(part, part.on_host);
+  }
   return OkStatus();
 }
 
@@ -208,9 +238,13 @@ Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int l
   std::byte* next = (*memory)->data();
   for (WeightPart& part : table_.parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
-    ForEachChunk(to.pool, part.bytes(), kScanChunk, [&](int64_t begin, int64_t end) {
-      std::memcpy(next + begin, part.on_host + begin, static_cast<size_t>(end - begin));
-    });
+    std::byte* copied = next;
+    for (const std::span<const std::byte> piece : PiecesOf(part)) {
+      ForEachChunk(to.pool, std::ssize(piece), kScanChunk, [&](int64_t begin, int64_t end) {
+        std::memcpy(copied + begin, piece.data() + begin, static_cast<size_t>(end - begin));
+      });
+      copied += piece.size();
+    }
     table_.Point(part, next);
     part.on_host = next;
     next += RoundUp(part.bytes(), kWeightAlignment);
@@ -264,26 +298,35 @@ Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
     block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
     return OkStatus();
   }
+  for (const WeightPart& part : table_.parts()) {
+    if (!part.InLayerBlock() || part.layer != layer || part.slice.columns.empty()) continue;
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("tensor '{}' cannot stay on disk: a shard has columns of it, which "
+                              "lie nowhere in one piece",
+                              part.name));
+  }
   std::vector<DiskBlock::Tensor> tensors;
   int64_t at = 0;
   for (const WeightPart& part : table_.parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
-    if (!part.mapped) {
-      return Status(
-          StatusCode::kUnsupported,
-          fmt::format("tensor '{}' cannot stay on disk: a shard's part of it lies nowhere "
-                      "in one piece",
-                      part.name));
-    }
     Result<SourceTensor> tensor = source_->Find(part.name);
     if (!tensor.ok()) return tensor.status();
     Result<const WeightFile*> file = FileOf(tensor->file);
     if (!file.ok()) return file.status();
-    const int64_t begin = part.slice.rows[0].begin * RowBytes(part.type, part.file_columns);
-    tensors.push_back({*file, tensor->offset + begin, part.bytes(), at});
+    const int64_t row_bytes = RowBytes(part.type, part.file_columns);
+    int64_t next = at;
+    for (const Interval& rows : part.slice.rows) {
+      const int64_t bytes = rows.size() * row_bytes;
+      tensors.push_back({*file, tensor->offset + rows.begin * row_bytes, bytes, next});
+      next += bytes;
+    }
     at += RoundUp(part.bytes(), kWeightAlignment);
   }
   block = std::make_unique<DiskBlock>(std::move(tensors));
+  for (WeightPart& part : table_.parts()) {
+    if (part.InLayerBlock() && part.layer == layer && !part.mapped) part.on_host = nullptr;
+  }
+  Disown(layer);
   return OkStatus();
 }
 
@@ -294,7 +337,7 @@ Status ModelWeights::MoveTo(Device& device, const WeightPlacement& to) {
     const bool disk = std::find(to.on_disk.begin(), to.on_disk.end(), layer) != to.on_disk.end();
     if (Status s = disk ? MoveToDisk(to, layer) : MoveToHost(device, to, layer); !s.ok()) return s;
   }
-  return to.device_budget == nullptr ? OkStatus() : MoveToDevice(device, *to.device_budget);
+  return to.device_budget == nullptr ? Gather() : MoveToDevice(device, *to.device_budget);
 }
 
 Status ModelWeights::MoveToDevice(Device& device, Budget& budget) {
@@ -316,7 +359,11 @@ Status ModelWeights::MoveToDevice(Device& device, Budget& budget) {
   for (const bool matrices : {true, false}) {
     for (const WeightPart& part : parts()) {
       if (part.is_matrix() != matrices || stays(part) || part.count() == 0) continue;
-      stream->Copy(next, part.on_host, static_cast<size_t>(part.bytes()));
+      std::byte* copied = next;
+      for (const std::span<const std::byte> piece : PiecesOf(part)) {
+        stream->Copy(copied, piece.data(), piece.size());
+        copied += piece.size();
+      }
       table_.Point(part, next);
       next += RoundUp(part.bytes(), kWeightAlignment);
     }
@@ -352,12 +399,13 @@ const DiskBlock* ModelWeights::BlockOnDisk(int layer) const {
 
 Status ModelWeights::CheckFinite(ThreadPool* pool) const {
   for (const WeightPart& part : parts()) {
-    if (part.on_host == nullptr) continue;  // copies that were moved
     std::atomic<bool> bad = false;
     const auto width = static_cast<int64_t>(DTypeBytes(part.dtype()));
-    ForEachChunk(pool, part.count(), kScanChunk, [&](int64_t begin, int64_t end) {
-      if (HasNonFinite(part.on_host + begin * width, part.dtype(), end - begin)) bad = true;
-    });
+    for (const std::span<const std::byte> piece : PiecesOf(part)) {
+      ForEachChunk(pool, std::ssize(piece) / width, kScanChunk, [&](int64_t begin, int64_t end) {
+        if (HasNonFinite(piece.data() + begin * width, part.dtype(), end - begin)) bad = true;
+      });
+    }
     if (bad) {
       return Status(StatusCode::kCorrupt,
                     fmt::format("tensor '{}' holds a NaN or an infinity: the weights are damaged, "
@@ -373,6 +421,7 @@ Status ModelWeights::CheckFinite(ThreadPool* pool) const {
 std::vector<UsedTensor> ModelWeights::UsedTensors() const {
   std::vector<UsedTensor> tensors;
   for (const WeightPart& part : parts()) {
+    if (!part.first_of_file) continue;
     UsedTensor used{.header =
                         fmt::format("{} {} {}", part.name, part.file_rows, part.file_columns)};
     if (source_ != nullptr) {

@@ -44,9 +44,10 @@ struct WeightPlacement {
 class ModelWeights {
  public:
   // Finds every tensor of the program in the source and checks its shape. Matrices stay in the
-  // mapped files, norms and biases are converted to f32. With a shard, only its part of each tensor
-  // is looked at, and what is not some whole rows one after the other is copied to memory of its
-  // own. `env` outlives the weights.
+  // mapped files, norms and biases are converted to f32. Columns of a shard are copied to memory of
+  // their own; rows that do not lie one after the other, as those of tensors that the files hold as
+  // one, are there for kernels behind Gather or MoveTo. With a shard, only its part of each tensor
+  // is looked at. `env` outlives the weights.
   static Result<std::unique_ptr<ModelWeights>> Load(Env* env, const ModelConfig& config,
                                                     const arch::Program& program,
                                                     std::unique_ptr<WeightSource> source,
@@ -68,6 +69,7 @@ class ModelWeights {
   int64_t BlockBytes(int layer) const { return table_.BlockBytes(layer); }
 
   // See Model.
+  Status Gather();
   Status MoveTo(Device& device, const WeightPlacement& to);
   bool on_device() const { return on_device_ != nullptr; }
   int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
@@ -105,13 +107,16 @@ class ModelWeights {
   Result<const WeightFile*> FileOf(size_t file);
   Result<DiskBlock::Tensor> WriteToDisk(const WeightPlacement& to, int layer);
   std::vector<UsedTensor> UsedTensors() const;
+  // The bytes of a part that the host can read, one behind the other; none of what was moved and
+  // cannot be read from the source.
+  std::vector<std::span<const std::byte>> PiecesOf(const WeightPart& part) const;
 
   Env* env_;
   std::unique_ptr<WeightSource> source_;  // null: drawn from seed_
   uint64_t seed_ = 0;
   WeightTable table_;
   WeightBytes bytes_;
-  // Norms and biases, and matrices that are not mapped, layer by layer.
+  // Norms and biases, and matrices that are not read where they are mapped, layer by layer.
   std::vector<Owned> owned_;
   std::unique_ptr<Buffer> on_device_;
   std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not there

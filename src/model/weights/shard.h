@@ -24,7 +24,10 @@ struct Shard {
 // The shape of the model that the shard is.
 ModelShape ShardShape(const ModelShape& whole, const Shard& shard);
 
-// Those that the shard holds; empty: none of the tensor.
+// Where the files have the rows of a whole tensor.
+Slice WholeSlice(const arch::TensorSpec& spec);
+
+// The same of those that the shard holds; empty: none of the tensor.
 std::optional<Slice> SliceOf(const arch::TensorSpec& spec, const ModelShape& whole,
                              const Shard& shard);
 

@@ -35,16 +35,28 @@ ModelConfig Config() {
   return config;
 }
 
+// One whose queries, keys and values are one tensor of its files.
+ModelConfig FusedConfig() {
+  ModelConfig config;
+  config.family = &arch::kGptNeoX;
+  config.shape = {2, 24, 4, 4, 6, 20, 50, DType::kBF16, false};
+  config.windows = {0, 0};
+  config.layer_norm = config.parallel_residual = true;
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  return config;
+}
+
 // Elements that differ from tensor to tensor and from place to place.
 std::unique_ptr<Source> MakeSource(const ModelConfig& config) {
   auto source = std::make_unique<Source>();
   Random random(2);
   const auto add = [&](const arch::TensorList& tensors, const std::string& prefix) {
     for (const arch::TensorSpec& spec : tensors.specs) {
+      if (spec.fused.at > 0) continue;
       std::vector<float> values;
-      const int64_t count = spec.rows * std::max<int64_t>(spec.columns, 1);
+      std::vector<int64_t> shape = {spec.rows * spec.fused.tensors};
+      const int64_t count = shape[0] * std::max<int64_t>(spec.columns, 1);
       for (int64_t i = 0; i < count; ++i) values.push_back(random.Normal());
-      std::vector<int64_t> shape = {spec.rows};
       if (spec.columns != 0) shape.push_back(spec.columns);
       source->Add(spec.has_prefix ? prefix + spec.name : spec.name, shape, values,
                   WeightType::kBF16);
@@ -67,8 +79,7 @@ struct Loaded {
   const Source* source = nullptr;
 };
 
-Loaded Load(const Shard* shard) {
-  const ModelConfig config = Config();
+Loaded Load(const Shard* shard, const ModelConfig& config = Config()) {
   std::unique_ptr<Source> source = MakeSource(config);
   const Source* const seen = source.get();
   Result<std::unique_ptr<Model>> model =
@@ -121,10 +132,13 @@ TEST(ShardTest, SlicesAreIntervalsOfHeads) {
   EXPECT_EQ(part.d_ff, 4);
 }
 
-TEST(ShardTest, TogetherTheyAreTheWhole) {
-  const Loaded whole = Load(nullptr), first = Load(&kFirst), second = Load(&kSecond);
+// How many of the parts of a model the two shards have a part each.
+size_t ExpectTogetherToBeTheWhole(const ModelConfig& config) {
+  const Loaded whole = Load(nullptr, config), first = Load(&kFirst, config),
+               second = Load(&kSecond, config);
   EXPECT_EQ(first.model->shape().kv_heads, 2);
   EXPECT_EQ(second.model->shape().d_ff, 13);
+  EXPECT_LT(first.model->BlockBytes(0), whole.model->BlockBytes(0));
   size_t split = 0;
   for (size_t i = 0; i < whole.model->weights().parts().size(); ++i) {
     const WeightPart& part = whole.model->weights().parts()[i];
@@ -139,8 +153,34 @@ TEST(ShardTest, TogetherTheyAreTheWhole) {
     joined.insert(rest.begin(), rest.end());
     EXPECT_EQ(joined, all) << part.name;
   }
-  EXPECT_EQ(split, 2u * 12u);  // q, k, v, o, gate, up, down; biases of all but o and down
-  EXPECT_LT(first.model->BlockBytes(0), whole.model->BlockBytes(0));
+  return split;
+}
+
+TEST(ShardTest, TogetherTheyAreTheWhole) {
+  // q, k, v, o, gate, up, down; biases of all but o and down
+  EXPECT_EQ(ExpectTogetherToBeTheWhole(Config()), 2u * 12u);
+  // q, k, v, o and both of the MLP; biases of all but o and the second
+  EXPECT_EQ(ExpectTogetherToBeTheWhole(FusedConfig()), 2u * 10u);
+}
+
+// Head by head the rows of q, of k and of v, as GPT-NeoX has them.
+TEST(ShardTest, TensorsThatFilesHoldAsOneAreTakenApart) {
+  const Loaded loaded = Load(nullptr, FusedConfig());
+  std::set<int64_t> rows;
+  int parts = 0;
+  for (const WeightPart& part : loaded.model->weights().parts()) {
+    if (part.name != "gpt_neox.layers.1.attention.query_key_value.weight") continue;
+    EXPECT_EQ(part.file_rows, 3 * 24);
+    EXPECT_EQ(part.rows, 24);
+    ASSERT_EQ(part.slice.rows.size(), 4u);
+    EXPECT_EQ(part.slice.rows[2], (Interval{(2 * 3 + parts) * 6, (2 * 3 + parts + 1) * 6}));
+    for (const Interval& of_head : part.slice.rows) {
+      for (int64_t row = of_head.begin; row < of_head.end; ++row) rows.insert(row);
+    }
+    ++parts;
+  }
+  EXPECT_EQ(parts, 3);
+  EXPECT_EQ(rows.size(), 3u * 24u);
 }
 
 // The bytes of a tensor that a slice consists of.
@@ -163,10 +203,16 @@ std::set<int64_t> BytesOf(const WeightPart& part) {
 
 TEST(ShardTest, NothingElseIsTouched) {
   for (const Shard& shard : {kFirst, kSecond}) {
-    const Loaded loaded = Load(&shard);
-    for (const WeightPart& part : loaded.model->weights().parts()) {
+    for (const ModelConfig& config : {Config(), FusedConfig()}) {
+      const Loaded loaded = Load(&shard, config);
+      std::map<std::string, std::set<int64_t>> wanted;
+      for (const WeightPart& part : loaded.model->weights().parts()) {
+        wanted[part.name].merge(BytesOf(part));
+      }
       // Rows that do not follow one another, and columns, are copied; runs of rows are mapped.
-      EXPECT_TRUE(loaded.source->touched(part.name) == BytesOf(part)) << part.name;
+      for (const auto& [name, bytes] : wanted) {
+        EXPECT_TRUE(loaded.source->touched(name) == bytes) << name;
+      }
     }
   }
   // A bias of a sum belongs to one of them.
@@ -187,7 +233,7 @@ TEST(ShardTest, RunsOfRowsAreMapped) {
 
 // The queries, keys and values of a shard's heads are, bit for bit, those of the whole model,
 // wherever its weights are.
-TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
+void ExpectHeadsToComputeWhatTheyDoInTheWhole(const ModelConfig& config) {
   const auto device = NewCpuDevice(Env::Default(), nullptr);
   const auto stream = *device->NewStream(Lane::kCompute);
   const auto kernels = NewRefKernels();
@@ -211,8 +257,8 @@ TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
     const auto* qkv = static_cast<const float*>(a.q);
     return std::vector<float>(qkv, qkv + tokens * a.qkv_stride);
   };
-  const std::vector<float> all = run(*Load(nullptr).model, nullptr);
-  const ModelShape whole = Config().shape;
+  const std::vector<float> all = run(*Load(nullptr, config).model, nullptr);
+  const ModelShape whole = config.shape;
   const size_t dim = static_cast<size_t>(whole.head_dim),
                group = static_cast<size_t>(whole.group());
   const size_t width = all.size() / static_cast<size_t>(tokens);
@@ -232,7 +278,7 @@ TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
         expected.insert(expected.end(), from, from + static_cast<ptrdiff_t>(dim));
       }
     }
-    const Loaded loaded = Load(&shard);
+    const Loaded loaded = Load(&shard, config);
     EXPECT_EQ(run(*loaded.model, nullptr), expected);
     const int streamed = 1;
     ASSERT_TRUE(
@@ -242,13 +288,19 @@ TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
             .ok());
     EXPECT_EQ(run(*loaded.model, loaded.model->HostBlock(1).data()), expected);
     EXPECT_TRUE(loaded.model->CheckFinite(nullptr).ok());
-    // Columns are in no file as they are needed, nor are rows of heads that are no neighbours.
-    const Status disk = Load(&shard).model->MoveTo(
-        *device, {.host_budget = &budget, .streamed = {&streamed, 1}, .on_disk = {&streamed, 1}});
+    // Columns are in no file as they are needed.
+    const Status disk = Load(&shard, config)
+                            .model->MoveTo(*device, {.host_budget = &budget,
+                                                     .streamed = {&streamed, 1},
+                                                     .on_disk = {&streamed, 1}});
     EXPECT_EQ(disk.code(), StatusCode::kUnsupported);
-    EXPECT_THAT(disk.message(), HasSubstr("cannot stay on disk: a shard's part of it lies nowhere "
-                                          "in one piece"));
+    EXPECT_THAT(disk.message(), HasSubstr("cannot stay on disk: a shard has columns of it"));
   }
+}
+
+TEST(ShardTest, HeadsComputeWhatTheyDoInTheWhole) {
+  ExpectHeadsToComputeWhatTheyDoInTheWhole(Config());
+  ExpectHeadsToComputeWhatTheyDoInTheWhole(FusedConfig());
 }
 
 // A session belongs to the model, however many ranks hold it.
@@ -256,6 +308,8 @@ TEST(ShardTest, FingerprintsAreThoseOfTheWhole) {
   const uint64_t whole = Load(nullptr).model->Fingerprint(nullptr);
   EXPECT_EQ(Load(&kFirst).model->Fingerprint(nullptr), whole);
   EXPECT_EQ(Load(&kSecond).model->Fingerprint(nullptr), whole);
+  EXPECT_EQ(Load(&kFirst, FusedConfig()).model->Fingerprint(nullptr),
+            Load(nullptr, FusedConfig()).model->Fingerprint(nullptr));
 }
 
 }  // namespace

@@ -14,8 +14,6 @@ namespace headway {
 
 namespace {
 
-std::vector<Interval> All(int64_t count) { return {{0, count}}; }
-
 const arch::TensorSpec& SpecOf(const arch::Program& program, const WeightPart& part) {
   const arch::TensorList& list = part.layer == kNoLayer
                                      ? program.tensors
@@ -76,9 +74,10 @@ void WeightTable::AddParts(const arch::TensorList& tensors, int layer, const std
                       .layer = layer,
                       .id = id,
                       .use = spec.use,
-                      .file_rows = spec.rows,
+                      .first_of_file = spec.fused.at == 0,
+                      .file_rows = spec.rows * spec.fused.tensors,
                       .file_columns = spec.columns,
-                      .slice = {All(spec.rows), {}},
+                      .slice = WholeSlice(spec),
                       .rows = spec.rows,
                       .columns = spec.columns});
   }
@@ -139,7 +138,7 @@ int64_t WeightTable::BlockBytes(int layer) const {
 
 WeightBytes WeightTable::Count() const {
   WeightBytes bytes;
-  std::vector<int64_t> layers(lists_.size() - 1), matrices(lists_.size() - 1);
+  std::vector<int64_t> layers(lists_.size() - 1), pieces(lists_.size() - 1);
   for (const WeightPart& part : parts_) {
     if (!part.is_matrix()) {
       bytes.vectors += RoundUp(part.bytes(), kWeightAlignment);
@@ -149,11 +148,11 @@ WeightBytes WeightTable::Count() const {
     if (part.use == arch::Use::kRowTable) bytes.row_tables += part.bytes();
     if (!part.InLayerBlock()) continue;
     layers[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), kWeightAlignment);
-    ++matrices[static_cast<size_t>(part.layer)];
+    pieces[static_cast<size_t>(part.layer)] += std::ssize(part.slice.rows);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     bytes.layer = std::max(bytes.layer, layers[i]);
-    bytes.layer_read = std::max(bytes.layer_read, DiskBlock::MostReadBytes(layers[i], matrices[i]));
+    bytes.layer_read = std::max(bytes.layer_read, DiskBlock::MostReadBytes(layers[i], pieces[i]));
   }
   return bytes;
 }

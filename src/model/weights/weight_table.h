@@ -40,6 +40,7 @@ struct WeightPart {
   int layer = kNoLayer;
   arch::TensorId id = arch::kNoTensor;
   arch::Use use = arch::Use::kMatrix;
+  bool first_of_file = true;  // of the tensors that the files hold as one
   int64_t file_rows = 0;
   int64_t file_columns = 0;  // 0: a vector
   Slice slice = {};

@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizerTest,
                          testing::Values("demo", "gpt2", "opt", "llama3", "qwen2", "o200k", "kimi",
                                          "bloom", "starcoder", "deepseek_v3", "deepseek_llm",
                                          "falcon", "llama2", "mistral", "gemma", "old_metaspace",
-                                         "unknown_words", "added_tokens", "roberta"),
+                                         "unknown_words", "added_tokens", "roberta", "neox"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
