@@ -275,6 +275,44 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
   EXPECT_NE(after.notices[0].find("selection"), std::string::npos) << after.notices[0];
 }
 
+// It is given up where that is asked for.
+TEST(EngineSession, BringingUpASessionIsToldOfAndCancelled) {
+  const TestDir dir;
+  EngineOptions options;
+  options.session = dir.File("s.session");
+  options.segment = 128;
+  const Request request = RequestOf(Quoting(*Open(kDemo), 900, 5), 4);
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+  ASSERT_TRUE(GenerateOne(**context, request).ok());
+  ASSERT_TRUE((*context)->SaveSession().ok());
+  context->reset();
+  options.selector = "pages";
+  options.sparse_keys = 32;
+  engine = Open(kDemo, options);
+  context = engine->NewContext({{1000}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  std::atomic<bool> cancel = false;
+  std::vector<int64_t> told;
+  Hooks hooks;
+  hooks.cancel = &cancel;
+  hooks.on_progress = [&](const Progress& progress) {
+    if (progress.phase != Progress::Phase::kRestore) return;
+    told.push_back(progress.done);
+    if (progress.done == 256) cancel = true;
+  };
+  Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(told, (std::vector<int64_t>{0, 128, 256}));
+  cancel = false;
+  told.clear();
+  made = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)[0].reused_tokens, 896);
+  EXPECT_EQ(told.at(0), 0);
+}
+
 // A context that reaches beyond the window of 512 tokens that its model was trained for. There are
 // angles for three pages at a time, and four in a segment.
 struct Reaching {

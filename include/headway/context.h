@@ -29,9 +29,9 @@ struct Request {
 };
 
 struct Progress {
-  enum class Phase { kPrefill, kDecode };
+  enum class Phase { kRestore, kPrefill, kDecode };
   Phase phase = Phase::kPrefill;
-  int64_t done = 0;            // tokens of all requests
+  int64_t done = 0;            // tokens of all requests; kRestore: of a session, read from disk
   int64_t total = 0;           // kDecode: at most
   double seconds = 0.0;        // since the phase began
   int64_t tier_bytes[3] = {};  // device, host, disk: KV held

@@ -16,7 +16,15 @@ constexpr int kBarColumns = 24;
 constexpr int kMinBarColumns = 6;
 
 const char* PhaseName(Progress::Phase phase) {
-  return phase == Progress::Phase::kPrefill ? "prefill" : "decode";
+  switch (phase) {
+    case Progress::Phase::kRestore:
+      return "restore";
+    case Progress::Phase::kPrefill:
+      return "prefill";
+    case Progress::Phase::kDecode:
+      return "decode";
+  }
+  return "?";
 }
 
 double Rate(const Progress& progress) {

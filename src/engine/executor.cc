@@ -118,11 +118,12 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   return OkStatus();
 }
 
-Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope) {
+Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
+                         const kv::UpProgress& progress) {
   const kv::SelectionPolicy& policy = limits().selection;
   if (!policy.selects()) return OkStatus();
-  Status status =
-      context_.store.BringUp(sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{});
+  Status status = context_.store.BringUp(
+      sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{}, progress);
   // What stays on disk is read whole, at its own distance.
   if (status.code() != StatusCode::kOutOfBudget) return status;
   if (!policy.reaches()) return OkStatus();

@@ -70,7 +70,8 @@ class Executor {
   // Where keys are chosen, what lies on disk of a sequence, whose keys `rope` has rotated, such as
   // all that a session holds, comes up before the first step, so that it can be listed: all of it
   // where the context reaches beyond the trained window, else as much as memory holds.
-  Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope);
+  Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
+                 const kv::UpProgress& progress);
 
   // A step of one token, of which it says how the attention of each query head spreads: far
   // [layers, query_heads] is the share that falls on keys that are not near. Not with streaming

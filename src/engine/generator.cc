@@ -116,7 +116,16 @@ std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
          std::string(RopeTypeName(model_.config().rope.type)) + ")";
 }
 
-Status Generator::ReuseCache(Run* run) {
+Status Generator::BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks) {
+  const int64_t start = env_.NowNanos();
+  return executor_.BringUp(
+      *slots_[static_cast<size_t>(slot)].sequence, rope, [&](int64_t done, int64_t total) {
+        Report(hooks, Progress::Phase::kRestore, done, total, start);
+        return hooks.cancel == nullptr || !hooks.cancel->load(std::memory_order_relaxed);
+      });
+}
+
+Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
   const Request& request = *run->request;
   Slot& slot = SlotOf(*run);
   // The last prompt token is always computed: its logits are needed.
@@ -139,7 +148,7 @@ Status Generator::ReuseCache(Run* run) {
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
         }
-        return executor_.BringUp(*slot.sequence, run->rope);
+        return BringUp(run->slot, run->rope, hooks);
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
       run->out.notices.push_back(
@@ -150,19 +159,19 @@ Status Generator::ReuseCache(Run* run) {
   return EmptySlot(run->slot);
 }
 
-Status Generator::FillSlots(std::vector<Run>& runs, size_t* waiting) {
+Status Generator::FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks) {
   std::vector<bool> taken(slots_.size(), false);
   for (const Run& run : runs) {
     if (run.slot >= 0 && !run.finished) taken[static_cast<size_t>(run.slot)] = true;
   }
   for (size_t slot = 0; slot < slots_.size() && *waiting < runs.size(); ++slot) {
     if (taken[slot]) continue;
-    if (Status s = Start(static_cast<int>(slot), &runs[(*waiting)++]); !s.ok()) return s;
+    if (Status s = Start(static_cast<int>(slot), &runs[(*waiting)++], hooks); !s.ok()) return s;
   }
   return OkStatus();
 }
 
-Status Generator::Start(int slot, Run* run) {
+Status Generator::Start(int slot, Run* run, const Hooks& hooks) {
   const Request& request = *run->request;
   run->slot = slot;
   run->rope = RopeOf(static_cast<int64_t>(request.prompt.size()));
@@ -173,7 +182,7 @@ Status Generator::Start(int slot, Run* run) {
   if (tokenizer_ != nullptr) {
     run->decoder.emplace(tokenizer_, SpecialTokens::kSkip);
   }
-  if (Status s = ReuseCache(run); !s.ok()) return s;
+  if (Status s = ReuseCache(run, hooks); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();
   SlotOf(*run).approximate |= executor_.limits().selection.selects();
   return OkStatus();
@@ -326,7 +335,7 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
   int64_t total = 0, begun = start;
   for (const Run& run : runs) total += run.request->max_tokens;
   while (true) {
-    if (Status s = FillSlots(runs, &waiting); !s.ok()) return s;
+    if (Status s = FillSlots(runs, &waiting, hooks); !s.ok()) return s;
     Batch batch;
     for (Run& run : runs) {
       if (!run.active) continue;
@@ -364,8 +373,8 @@ Result<std::vector<Generation>> Generator::Generate(std::span<const Request> req
     runs[i].index = static_cast<int>(i);
   }
   size_t waiting = 0;
-  if (Status s = FillSlots(runs, &waiting); !s.ok()) return s;
-  Status status = Prefill(runs, hooks);
+  Status status = FillSlots(runs, &waiting, hooks);
+  if (status.ok()) status = Prefill(runs, hooks);
   if (status.ok()) status = Decode(runs, waiting, hooks);
   const bool cancelled = status.code() == StatusCode::kCancelled;
   if (!status.ok() && !cancelled) return status;
@@ -393,7 +402,7 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   }
   timings_ = Timings{};
   const RopeFrequencies rope = RopeOf(static_cast<int64_t>(tokens.size()));
-  const Status ready = begin == 0 ? EmptySlot(0) : executor_.BringUp(*slots_[0].sequence, rope);
+  const Status ready = begin == 0 ? EmptySlot(0) : BringUp(0, rope, hooks);
   if (!ready.ok()) return ready;
   slots_[0].rope_hash = rope.Hash();
   Context::ScoreResult score;

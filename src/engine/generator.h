@@ -86,10 +86,12 @@ class Generator {
   Status StepThrough(std::span<const TokenId> tokens, int64_t from, const Hooks& hooks,
                      const WatchedStep& step);
   // Gives free slots to requests that have none, in order.
-  Status FillSlots(std::vector<Run>& runs, size_t* waiting);
-  Status Start(int slot, Run* run);
+  Status FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks);
+  Status Start(int slot, Run* run, const Hooks& hooks);
+  // What the slot's sequence has on disk, where a selection wants it in memory.
+  Status BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks);
   // Empties the slot or keeps as much of its cache as fits the prompt.
-  Status ReuseCache(Run* run);
+  Status ReuseCache(Run* run, const Hooks& hooks);
   std::string WhyOthers(uint64_t hash, RopeFrequencies rope) const;
   // The frequencies of a prompt of so many tokens.
   RopeFrequencies RopeOf(int64_t prompt) const;

@@ -13,7 +13,7 @@ Status Generator::StepThrough(std::span<const TokenId> tokens, int64_t from, con
   request.prompt.resize(static_cast<size_t>(from) + 1);  // the last one is not computed
   Run run;
   run.request = &request;
-  if (Status s = Start(0, &run); !s.ok()) return s;
+  if (Status s = Start(0, &run, hooks); !s.ok()) return s;
   const int slot = 0;
   for (size_t at = slots_[0].tokens.size(); at < static_cast<size_t>(from);) {
     const size_t n = std::min(static_cast<size_t>(from) - at, static_cast<size_t>(chunk_));

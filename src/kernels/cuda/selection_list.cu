@@ -165,7 +165,7 @@ struct Threshold {
 // codes than these. Has barriers.
 __device__ uint32_t BlocksOfTopP(const ListWork& work, const FourCodes& codes, uint32_t before,
                                  uint32_t heads) {
-  __shared__ uint64_t of_warps[kWarps];
+  __shared__ uint64_t of_warps[kListWarps];
   __shared__ uint64_t found;
   if (threadIdx.x == 0) found = 0;
   uint64_t all;

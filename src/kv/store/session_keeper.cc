@@ -157,7 +157,7 @@ Status SessionKeeper::BringUpSegment(std::span<const SlabId> slabs, int64_t posi
   return status.ok() ? read : status;
 }
 
-Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles) {
+Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, const UpProgress& progress) {
   const Sequence* sequence = sequences_.Find(id);
   if (sequence == nullptr) {
     return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
@@ -170,11 +170,20 @@ Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles) {
       segments[static_cast<size_t>(segment)].push_back(slab);
     });
   }
+  const int64_t tokens = cache_.format.segment_tokens();
+  const int64_t total = tokens * std::count_if(segments.begin(), segments.end(),
+                                               [](const auto& slabs) { return !slabs.empty(); });
   // The newest first: the device is for keys that every step reads.
   Status status;
+  int64_t done = 0;
   for (size_t i = segments.size(); status.ok() && i-- > 0;) {
-    status = BringUpSegment(segments[i], static_cast<int64_t>(i) * cache_.format.segment_tokens(),
-                            angles);
+    if (segments[i].empty()) continue;
+    if (!progress(done, total)) {
+      status = Status(StatusCode::kCancelled, "cancelled");
+      break;
+    }
+    status = BringUpSegment(segments[i], static_cast<int64_t>(i) * tokens, angles);
+    done += tokens;
   }
   return status.ok() ? cache_.LaneStatus() : status;
 }

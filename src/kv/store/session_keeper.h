@@ -3,6 +3,7 @@
 #define HEADWAY_KV_STORE_SESSION_KEEPER_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "headway/status.h"
@@ -12,6 +13,9 @@
 
 namespace headway::kv {
 
+// Hears how many tokens of `total` have come up; false: no more of them shall.
+using UpProgress = std::function<bool(int64_t tokens, int64_t total)>;
+
 class SessionKeeper {
  public:
   // Both outlive it.
@@ -20,7 +24,7 @@ class SessionKeeper {
   // As Store's functions of these names, between steps.
   Status Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
   Result<SequenceId> Restore();
-  Status BringUp(SequenceId id, const SlotAngles& angles);
+  Status BringUp(SequenceId id, const SlotAngles& angles, const UpProgress& progress);
 
  private:
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.

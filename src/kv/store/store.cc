@@ -140,9 +140,9 @@ Result<SequenceId> Store::Restore() {
   return impl_->session.Restore();
 }
 
-Status Store::BringUp(SequenceId sequence, const SlotAngles& angles) {
+Status Store::BringUp(SequenceId sequence, const SlotAngles& angles, const UpProgress& progress) {
   Status status = impl_->step.Refuse("slabs cannot be brought up");
-  return status.ok() ? impl_->session.BringUp(sequence, angles) : status;
+  return status.ok() ? impl_->session.BringUp(sequence, angles, progress) : status;
 }
 
 bool Store::has_session() const { return impl_->cache->disk.holds_session(); }

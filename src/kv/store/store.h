@@ -74,9 +74,9 @@ class Store {
   // room above. Empty when the session is new.
   Result<SequenceId> Restore();
   // Brings the sequence's slabs that lie on disk up into memory for good, and has their summaries
-  // made without the rotation of `angles`. kOutOfBudget where memory does not hold them; after any
-  // error, some may have come up.
-  Status BringUp(SequenceId sequence, const SlotAngles& angles);
+  // made without the rotation of `angles`. kOutOfBudget where memory does not hold them, kCancelled
+  // where `progress` says so; after any error, some may have come up.
+  Status BringUp(SequenceId sequence, const SlotAngles& angles, const UpProgress& progress);
   bool has_session() const;
 
   // Waits for all copies, reads and writes under way.

@@ -312,6 +312,8 @@ TEST(Store, RestoresWhatWasSavedAndGoesOn) {
   ASSERT_TRUE(rig.Step(again, 1).ok());
 }
 
+bool Unwatched(int64_t /*tokens*/, int64_t /*total*/) { return true; }
+
 TEST(Store, BringsUpWhatASessionHasOnDisk) {
   for (const PlacementKind placement :
        {PlacementKind::kFirstFit, PlacementKind::kHostOnly, PlacementKind::kRecent}) {
@@ -325,17 +327,54 @@ TEST(Store, BringsUpWhatASessionHasOnDisk) {
     ASSERT_TRUE(rig.Save(saved).ok());
     ASSERT_TRUE(rig.Open().ok());
     const SequenceId id = *rig.Restore();
-    ASSERT_TRUE(rig.store().BringUp(id, {}).ok());
+    ASSERT_TRUE(rig.store().BringUp(id, {}, Unwatched).ok());
     EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 0);
     EXPECT_EQ(rig.store().Usage(Tier::kDevice).slabs,
               placement == PlacementKind::kHostOnly ? 0 : 2);
     const int64_t read = rig.reads_from(Tier::kDisk);
     ASSERT_TRUE(rig.Step(id, 2).ok());
-    ASSERT_TRUE(rig.store().BringUp(id, {}).ok());
+    ASSERT_TRUE(rig.store().BringUp(id, {}, Unwatched).ok());
     ASSERT_TRUE(rig.Step(id, 1).ok());
     EXPECT_EQ(rig.reads_from(Tier::kDisk), read);
     ASSERT_TRUE(rig.Save(id).ok());
   }
+}
+
+// What has come up before it is cancelled stays there; the rest comes up when it is asked for
+// again.
+TEST(Store, TellsHowMuchOfASessionHasComeUp) {
+  RigOptions options = WithSlabs(OneColumn(), 2, 6, 100);
+  options.session = true;
+  Rig rig(options);
+  ASSERT_TRUE(rig.Open().ok());
+  const SequenceId saved = *rig.NewSequence();
+  ASSERT_TRUE(rig.Step(saved, 70).ok());
+  ASSERT_TRUE(rig.Save(saved).ok());
+  ASSERT_TRUE(rig.Open().ok());
+  const SequenceId id = *rig.Restore();
+  const int64_t slabs = rig.store().Usage(Tier::kDisk).slabs;
+  const int64_t tokens = rig.store().format().segment_tokens();
+  int64_t all = 0, told = 0;
+  const auto once = [&](int64_t done, int64_t total) {
+    all = total;
+    told += done;
+    return done == 0;
+  };
+  EXPECT_EQ(rig.store().BringUp(id, {}, once).code(), StatusCode::kCancelled);
+  EXPECT_EQ(told, tokens);
+  EXPECT_GT(rig.store().Usage(Tier::kDisk).slabs, 0);
+  EXPECT_LT(rig.store().Usage(Tier::kDisk).slabs, slabs);
+  std::vector<int64_t> rest;
+  const auto note = [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, all - tokens);
+    rest.push_back(done);
+    return true;
+  };
+  ASSERT_TRUE(rig.store().BringUp(id, {}, note).ok());
+  EXPECT_EQ(rest.front(), 0);
+  EXPECT_EQ(rest.back(), all - 2 * tokens);
+  EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 0);
+  ASSERT_TRUE(rig.Step(id, 2).ok());
 }
 
 // What has come up stays there, and the sequence can be read as before.
@@ -349,9 +388,9 @@ TEST(Store, SaysSoWhereMemoryDoesNotHoldASession) {
     ASSERT_TRUE(rig.Step(saved, 70).ok());
     ASSERT_TRUE(rig.Save(saved).ok());
     ASSERT_TRUE(rig.Open().ok());
-    EXPECT_EQ(rig.store().BringUp(7, {}).code(), StatusCode::kNotFound);
+    EXPECT_EQ(rig.store().BringUp(7, {}, Unwatched).code(), StatusCode::kNotFound);
     const SequenceId id = *rig.Restore();
-    EXPECT_EQ(rig.store().BringUp(id, {}).code(), StatusCode::kOutOfBudget);
+    EXPECT_EQ(rig.store().BringUp(id, {}, Unwatched).code(), StatusCode::kOutOfBudget);
     EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, disk_only ? 6 : 2);
     ASSERT_TRUE(rig.Step(id, 5).ok());
   }
