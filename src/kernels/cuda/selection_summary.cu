@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kSummaryWarps = 4;
 
-struct SummaryWork {
+struct SummariesWork {
   const std::byte* k;
   const std::byte* params;  // of pages in an encoding
   RowTurn turn;
@@ -71,7 +71,7 @@ struct BlockRows {
   int64_t first_row;  // of the table of angles
 
   // Two neighbouring channels of slot `slot`.
-  __device__ float2 Load(const SummaryWork& work, int slot, int channel) const {
+  __device__ float2 Load(const SummariesWork& work, int slot, int channel) const {
     const std::byte* const row = keys + int64_t{slot} * work.row_bytes;
     if constexpr (!IsEncoded(kRows)) {
       if (work.turn.rotary_dim == 0) return Pair<kRows>(row + channel * (BytesOfEight(kRows) / 8));
@@ -84,7 +84,7 @@ struct BlockRows {
 };
 
 template <Rows kRows>
-__device__ BlockRows<kRows> KeysOf(const SummaryWork& work, int64_t head, int block) {
+__device__ BlockRows<kRows> KeysOf(const SummariesWork& work, int64_t head, int block) {
   const int64_t first_row = int64_t{block} * work.block_slots;
   const int64_t slot = work.first_slot + first_row;
   const int64_t page = slot / work.page_slots;
@@ -136,7 +136,7 @@ __device__ float SumOfProducts(const float2 (&products)[kPairs]) {
 
 // The two keys that stand for a block's, whose mean is in the first row.
 template <Rows kRows, int kPairs>
-__device__ void TakePair(const SummaryWork& work, const BlockRows<kRows>& keys,
+__device__ void TakePair(const SummariesWork& work, const BlockRows<kRows>& keys,
                          float2 (&rows)[2][kPairs]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto load = [&](int slot, int pair) {
@@ -172,7 +172,7 @@ __device__ void TakePair(const SummaryWork& work, const BlockRows<kRows>& keys,
 
 template <SummaryKind kKind, Rows kRows, int kPairs>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
-    Summaries(const __grid_constant__ SummaryWork work) {
+    Summaries(const __grid_constant__ SummariesWork work) {
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int block =
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 // The sketches of blocks whose codes and scales are there; a lane takes two channels at a time.
 template <Rows kRows>
 __global__ void __launch_bounds__(kSummaryWarps* kWarp)
-    Sketches(const __grid_constant__ SummaryWork work) {
+    Sketches(const __grid_constant__ SummariesWork work) {
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int block =
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kSummaryWarps* kWarp)
 
 // Pages in an encoding are summarised where a session comes up: one kernel does for all heads.
 template <SummaryKind kKind, Rows kRows>
-cudaError_t Launch(cudaStream_t stream, const SummaryWork& work, dim3 grid) {
+cudaError_t Launch(cudaStream_t stream, const SummariesWork& work, dim3 grid) {
   auto kernel = Summaries<kKind, kRows, 4>;
   if constexpr (!IsEncoded(kRows)) {
     if (work.head_dim <= 128) kernel = Summaries<kKind, kRows, 2>;
@@ -323,7 +323,7 @@ cudaError_t Launch(cudaStream_t stream, const SummaryWork& work, dim3 grid) {
 }
 
 template <Rows kRows>
-cudaError_t LaunchRows(cudaStream_t stream, const SummaryFormat& summary, const SummaryWork& work,
+cudaError_t LaunchRows(cudaStream_t stream, const SummaryFormat& summary, const SummariesWork& work,
                        dim3 grid) {
   cudaError_t error = cudaErrorInvalidValue;
   if (summary.kind == SummaryKind::kMoments) {
@@ -351,7 +351,7 @@ cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const Summa
   if (blocks == 0 || item.heads == 0) return cudaSuccess;
   PageFormat read = format;
   if (item.keys.params == nullptr) read.encoding = Encoding::kNone;
-  const SummaryWork work = {
+  const SummariesWork work = {
       .k = item.keys.k,
       .params = item.keys.params,
       .turn = RowTurn::Back(item.rotated),
