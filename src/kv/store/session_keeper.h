@@ -3,18 +3,15 @@
 #define HEADWAY_KV_STORE_SESSION_KEEPER_H_
 
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "headway/status.h"
 #include "kv/session/manifest.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
+#include "kv/store/up_progress.h"
 
 namespace headway::kv {
-
-// Hears how many tokens of `total` have come up; false: no more of them shall.
-using UpProgress = std::function<bool(int64_t tokens, int64_t total)>;
 
 class SessionKeeper {
  public:

@@ -27,6 +27,7 @@
 #include "kv/step/step_reads.h"
 #include "kv/step/step_types.h"
 #include "kv/step/store_options.h"
+#include "kv/store/up_progress.h"
 
 namespace headway::kv {
 
