@@ -7,7 +7,10 @@
 //   among     SelectBlocks among candidates that an earlier call has listed, by their summaries,
 //             which it must move
 //   attend    AttendBlocks of the lists; it must move the listed keys and values
-//   both      one behind the other, as a decode step has them
+//   both      one behind the other
+//   apart     AttendBlocks, Attend to open pages and Merge: where other paths add states
+//   rest      AttendBlocks with its rest: what the three do, in one call
+//   layer     select and rest, as a decode step has them
 //   cached    the same with pages on the host and a cache that holds nine tenths of what is listed
 //
 //   selection_bench [DEVICE [DEVICE_GB_S [HOST_GB_S]]]            by default cuda 3350 51
@@ -36,6 +39,7 @@ namespace headway::bench {
 namespace {
 
 constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
+constexpr int64_t kRows = int64_t{kHeads} * kGroup;
 constexpr int64_t kSegmentPages = 64;
 constexpr SummaryFormat kSummary = {
     .kind = SummaryKind::kMoments, .block_slots = 16, .sketch = SketchKind::kTwoBits};
@@ -43,7 +47,8 @@ constexpr SummaryFormat kSummary = {
 constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
 constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments, .block_slots = 16};
 constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;  // of a second look
-constexpr int64_t kSplit = 256;
+// Keys of open pages.
+constexpr int64_t kOpenKeys = 33;
 
 enum class Place { kDevice, kHost };
 
@@ -60,6 +65,7 @@ class Context {
         kernels_(kernels),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding},
         place_(place),
+        split_(kernels.ListedSplit(kHeads, kFirstKeys + kFarKeys + kLastKeys)),
         blocks_(tokens / kSummary.block_slots),
         segments_(CeilDiv(tokens, kSegmentPages * kDefaultPageSlots)) {
     compute_ = Unwrap(device.NewStream(Lane::kCompute));
@@ -81,9 +87,11 @@ class Context {
                .far_blocks = kFarKeys / kSummary.block_slots,
                .share = BudgetShare::kLayer};
     capacity_ = budget_.Capacity(blocks_, kHeads);
-    parts_ = CeilDiv(capacity_ * kSummary.block_slots, kSplit);
+    parts_ = CeilDiv(capacity_ * kSummary.block_slots, split_);
     lists_ = Zeros(kHeads * (capacity_ + 1) * 4);
-    states_ = Zeros(parts_ * kHeads * kGroup * (kHeadDim + 1) * 4);
+    states_ = Zeros((parts_ + 1) * kRows * (kHeadDim + 1) * 4);
+    open_ = Fill(2 * kHeads * open_stride(), Place::kDevice);
+    result_ = Zeros(kRows * kHeadDim * 4);
     twice_ = budget_;
     twice_.candidates = kCandidates;
     candidate_capacity_ = twice_.OfCandidates().Capacity(blocks_, kHeads);
@@ -125,23 +133,51 @@ class Context {
     item.scratch = scratch_->data();
     kernels_.SelectBlocks(*compute_, format_, summary, kGroup, kScale, {&item, 1});
   }
-  void Attend(int layer) {
-    const int64_t rows = int64_t{kHeads} * kGroup;
+  // Without its rest, which others do, or with it.
+  enum class Rest { kApart, kTogether };
+  void Attend(int layer, Rest rest) {
     AttendBlocksItem item;
     item.q = q_->data();
     item.keys = Keys(layer);
     item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
     item.capacity = capacity_;
     item.counts = reinterpret_cast<int32_t*>(lists_->data());
-    item.split = kSplit;
+    item.split = split_;
     item.parts = static_cast<int>(parts_);
-    item.o = reinterpret_cast<float*>(states_->data());
-    item.o_part_stride = rows * kHeadDim;
-    item.lse = item.o + parts_ * item.o_part_stride;
-    item.lse_part_stride = rows;
+    item.o = states();
+    item.o_part_stride = kRows * kHeadDim;
+    item.lse = lses();
+    item.lse_part_stride = kRows;
     item.scratch = scratch_->data();
+    if (rest == Rest::kTogether) {
+      item.rest = {result_->data(), open_->data(), open_stride(), kOpenKeys};
+    }
     item.cache = cache_;
     kernels_.AttendBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
+  }
+  void AttendApart(int layer) {
+    Attend(layer, Rest::kApart);
+    AttentionItem open;
+    open.q = q_->data();
+    open.tokens = 1;
+    open.q_position = kOpenKeys - 1;
+    open.heads = kHeads;
+    open.keys.pages.k = open_->data();
+    open.keys.pages.v = open_->data() + kHeads * open_stride();
+    open.keys.pages.head_stride = open_stride();
+    open.keys.pages.count = kOpenKeys;
+    open.o = states() + parts_ * kRows * kHeadDim;
+    open.lse = lses() + parts_ * kRows;
+    kernels_.Attend(*compute_, format_, kGroup, {.scale = kScale}, {&open, 1});
+    MergeItem merge;
+    merge.part_o = states();
+    merge.o_part_stride = kRows * kHeadDim;
+    merge.part_lse = lses();
+    merge.lse_part_stride = kRows;
+    merge.parts = static_cast<int>(parts_) + 1;
+    merge.rows = kRows;
+    merge.o = result_->data();
+    kernels_.Merge(*compute_, kHeadDim, {&merge, 1});
   }
   // Microseconds of work(layer), the best of some rounds over all layers.
   double Measure(const std::function<void(int)>& work) {
@@ -168,11 +204,21 @@ class Context {
     // Behind the row above: candidates are there.
     Row(name, "among", among_bytes(), static_cast<double>(among_bytes()) / rates.device,
         Measure([this](int layer) { Select(layer, twice_, kOneLook, Candidates::kListed); }));
-    Row(name, "attend", attend_bytes(), attend_us, Measure([this](int layer) { Attend(layer); }));
+    Row(name, "attend", attend_bytes(), attend_us,
+        Measure([this](int layer) { Attend(layer, Rest::kApart); }));
     Row(name, "both", select_bytes() + attend_bytes(), select_us + attend_us,
         Measure([this](int layer) {
           Select(layer, budget_);
-          Attend(layer);
+          Attend(layer, Rest::kApart);
+        }));
+    Row(name, "apart", attend_bytes(), attend_us,
+        Measure([this](int layer) { AttendApart(layer); }));
+    Row(name, "rest", attend_bytes(), attend_us,
+        Measure([this](int layer) { Attend(layer, Rest::kTogether); }));
+    Row(name, "layer", select_bytes() + attend_bytes(), select_us + attend_us,
+        Measure([this](int layer) {
+          Select(layer, budget_);
+          Attend(layer, Rest::kTogether);
         }));
     if (place_ == Place::kHost) PrintCached(name, rates);
   }
@@ -187,7 +233,7 @@ class Context {
       }
       ++cache_.step;
       Select(layer, budget_);
-      Attend(layer);
+      Attend(layer, Rest::kApart);
     });
     cache_.lines = nullptr;
     const auto bytes = static_cast<double>(attend_bytes());
@@ -220,6 +266,10 @@ class Context {
     cache_.reads = cache_.entries + entries;
     cache_.sets = static_cast<uint32_t>(entries / BlockCache::kWays);
   }
+  float* states() { return reinterpret_cast<float*>(states_->data()); }
+  float* lses() { return states() + (parts_ + 1) * kRows * kHeadDim; }
+  // Between rows of open pages, which are plain.
+  int64_t open_stride() const { return static_cast<int64_t>(format_.bytes()); }
   bool encoded() const { return format_.encoding != Encoding::kNone; }
   static void Row(const char* name, const char* call, int64_t bytes, double floor, double us) {
     std::printf("%-28s %-7s %9.2f MB %8.1f us %8.1f us at least %5.0f %%\n", name, call,
@@ -285,6 +335,7 @@ class Context {
   Kernels& kernels_;
   const PageFormat format_;
   const Place place_;
+  const int64_t split_;  // listed keys of a state
   const int64_t blocks_;
   const int64_t segments_;
   int layers_ = 0;
@@ -294,7 +345,8 @@ class Context {
   SelectionBudget budget_, twice_;
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, candidates_, states_, scratch_;
+  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, candidates_, states_, scratch_,
+      open_, result_;
   std::unique_ptr<Buffer> cache_memory_;
   BlockCache cache_;
   uint32_t last_version_ = 0;

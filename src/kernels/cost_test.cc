@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 
 namespace headway {
 namespace {
@@ -66,6 +67,19 @@ TEST(Cost, EveryRowAttendsToTheListOfItsBlock) {
   // Queries and states of 212 rows; keys and values of all listed blocks that can be different.
   EXPECT_EQ(cost.bytes, 2 * kGroup * 212 * (32 * 2 + 33 * 4) + listed * 16 * 2 * 32 * 2);
   EXPECT_EQ(AttendBlocksCost(kFormat, kSummary, kGroup, {}, 0, 2).flops, 0);
+}
+
+TEST(Cost, TheRestOfADecodeReadsOpenPagesAndWritesActivations) {
+  AttendBlocksItem item;
+  item.keys.heads = 2;
+  item.keys.blocks = 100;
+  item.parts = 3;
+  const WorkCost without = AttendBlocksCost(kFormat, kSummary, kGroup, {&item, 1}, 60, 2);
+  std::byte result{};
+  item.rest = {.result = &result, .count = 20};
+  const WorkCost with = AttendBlocksCost(kFormat, kSummary, kGroup, {&item, 1}, 60, 2);
+  EXPECT_EQ(with.bytes - without.bytes, 2 * 20 * 2 * 32 * 2 + 2 * kGroup * 32 * 2);
+  EXPECT_EQ(with.flops - without.flops, 4 * 2 * 20 * kGroup * 32);
 }
 
 }  // namespace

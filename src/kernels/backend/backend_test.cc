@@ -44,6 +44,17 @@ void ExpectSupported(Backend& backend, ThreadPool& pool, const NamedCode& code,
   EXPECT_EQ("", problem.Disagreement(PrecisionOf(TilesOf(code, c)), expected, problem.outputs));
 }
 
+// The parts of a layer's lists, with a short one and an open page for each head, fill a large GPU
+// at most once, as far as parts may be that long.
+TEST(Backend, GpuKernelsTakeListsInOneGo) {
+  const PlannedBackend gpu = PlanGpuBackend(int64_t{24} << 30);
+  EXPECT_EQ(gpu.sizes->ListedSplit(2, 3328), 128);
+  EXPECT_EQ(gpu.sizes->ListedSplit(4, 3328), 128);
+  EXPECT_EQ(gpu.sizes->ListedSplit(8, 3328), 256);
+  EXPECT_EQ(gpu.sizes->ListedSplit(16, 3328), 512);
+  EXPECT_EQ(gpu.sizes->ListedSplit(32, 3328), 512);
+}
+
 TEST(Backend, CpuKernelsDoWhatTheySupport) {
   ThreadPool pool(2);
   for (const std::string& isa : CpuIsas()) {

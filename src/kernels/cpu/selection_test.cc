@@ -39,6 +39,16 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionWhenTurnedAndMoved) {
   }
 }
 
+// Blocks that stay and that are moved, with their open pages, and all states merged.
+TEST_P(SelectionTest, TheRestAgreesWithTheDefinition) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    SelectionCase c = seed % 2 == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
+    c.bad_numbers = false;
+    ASSERT_EQ(RestDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
 TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRows) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     Random random(seed);

@@ -9,18 +9,20 @@
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/testing/selection_rest.h"
 
 namespace headway {
 namespace {
 
-std::vector<std::byte> RunOn(const SelectionProblem& problem, const std::string& isa, int threads) {
+// run(kernels, stream, host) with kernels that take the case.
+template <typename Run>
+auto RunOn(const SelectionCase& c, const std::string& isa, int threads, const Run& run) {
   ThreadPool pool(threads);
   const std::unique_ptr<Device> device = NewCpuDevice(Env::Default(), nullptr);
   const std::unique_ptr<Stream> stream = *device->NewStream(Lane::kCompute);
   Budget budget("test", kGiB);
   Trace trace;
   const std::unique_ptr<Kernels> kernels = *NewCpuKernels(&pool, &trace, isa);
-  const SelectionCase& c = problem.spec;
   HEADWAY_CHECK(kernels->SupportsSelection(c.format, c.summary, c.group));
   HEADWAY_CHECK(kernels
                     ->Prepare({.rows = 1,
@@ -33,7 +35,14 @@ std::vector<std::byte> RunOn(const SelectionProblem& problem, const std::string&
                               *device, budget)
                     .ok());
   const std::unique_ptr<SelectionHost> host = NewSelectionHost();
-  return RunSelection(problem, *kernels, *stream, *host);
+  return run(*kernels, *stream, *host);
+}
+
+std::vector<std::byte> RunOn(const SelectionProblem& problem, const std::string& isa, int threads) {
+  return RunOn(problem.spec, isa, threads,
+               [&](Kernels& kernels, Stream& stream, SelectionHost& host) {
+                 return RunSelection(problem, kernels, stream, host);
+               });
 }
 
 }  // namespace
@@ -53,6 +62,19 @@ std::string SelectionDisagreement(const SelectionCase& c, const std::string& isa
     return "other bits on three threads, with pages elsewhere";
   }
   return "";
+}
+
+std::string RestDisagreement(const SelectionCase& c, const std::string& isa, Random& random) {
+  SelectionProblem problem(c, random, random);
+  RestProblem rest(problem, random);
+  const auto on = [&](int threads) {
+    return RunOn(c, isa, threads, [&](Kernels& kernels, Stream& stream, SelectionHost& host) {
+      return rest.Run(kernels, stream, host);
+    });
+  };
+  const std::vector<float> actual = on(1);
+  if (actual != on(3)) return "other bits on three threads";
+  return rest.Disagreement({}, actual);
 }
 
 }  // namespace headway

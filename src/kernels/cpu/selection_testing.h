@@ -12,6 +12,9 @@ namespace headway {
 // definition; and with itself on more threads, with all pages elsewhere. Empty where all agree.
 std::string SelectionDisagreement(const SelectionCase& c, const std::string& isa, Random& random);
 
+// The same of the rest of a decode behind the blocks.
+std::string RestDisagreement(const SelectionCase& c, const std::string& isa, Random& random);
+
 }  // namespace headway
 
 #endif  // HEADWAY_KERNELS_CPU_SELECTION_TESTING_H_

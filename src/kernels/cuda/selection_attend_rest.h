@@ -187,68 +187,88 @@ inline constexpr int kChains = 8;
 template <int kDim, int kGroup>
 struct Chain {
   static constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;  // channels of a query
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = 2;                            // parts under way at once
+  int chain;
+  int listed;  // parts of the list
+  int count;   // and the open page
+  float lses[kAhead][kGroup];
+  float values[kAhead][kGroup][kOfLane];
   float o[kGroup][kOfLane];
   float total[kGroup];
 
-  // `tops` are the largest logarithms.
-  __device__ void Add(const AttendWork& work, const PartOf& part, int chain,
-                      const float (&tops)[kGroup]) {
-    const QueriesOfBlock queries = QueriesHere<kGroup>(work);
+  __device__ Chain(const AttendWork& work, const PartOf& part, int of) : chain(of) {
+    listed = part.parts > chain ? (part.parts - chain + kChains - 1) / kChains : 0;
+    count = listed + (work.parts % kChains == chain ? 1 : 0);
+#pragma unroll
+    for (int query = 0; query < kGroup; ++query) {
+      total[query] = 0.0f;
+#pragma unroll
+      for (float& value : o[query]) value = 0.0f;
+    }
+  }
+
+  // Those from the first-th of the chain on.
+  __device__ void Load(const AttendWork& work, int64_t row, int queries, int first) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int64_t row = int64_t{part.head} * work.group + queries.first;
-    const int listed = part.parts > chain ? (part.parts - chain + kChains - 1) / kChains : 0;
-    const int count = listed + (work.parts % kChains == chain ? 1 : 0);
-    for (int first = 0; first < count; first += kAhead) {
-      float lses[kAhead][kGroup];
-      float values[kAhead][kGroup][kOfLane];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = first + i < listed ? chain + (first + i) * kChains : work.parts;
-        const float* o_from = work.o + at * work.o_part_stride + row * work.head_dim;
-        const float* lse_from = work.lse + at * work.lse_part_stride + row;
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = first + i < listed ? chain + (first + i) * kChains : work.parts;
+      const float* o_from = work.o + at * work.o_part_stride + row * work.head_dim;
+      const float* lse_from = work.lse + at * work.lse_part_stride + row;
 #pragma unroll
-        for (int query = 0; query < kGroup; ++query) {
-          const bool there = first + i < count && query < queries.count;
-          lses[i][query] = there ? __ldcg(lse_from + query) : kNoKeys;
+      for (int query = 0; query < kGroup; ++query) {
+        const bool there = first + i < count && query < queries;
+        lses[i][query] = there ? __ldcg(lse_from + query) : kNoKeys;
 #pragma unroll
-          for (int j = 0; j < kOfLane; ++j) {
-            const int channel = j * kWarp + lane;
-            const bool mine = there && channel < work.head_dim;
-            values[i][query][j] = mine ? __ldcg(o_from + query * work.head_dim + channel) : 0.0f;
-          }
+        for (int j = 0; j < kOfLane; ++j) {
+          const int channel = j * kWarp + lane;
+          const bool mine = there && channel < work.head_dim;
+          values[i][query][j] = mine ? __ldcg(o_from + query * work.head_dim + channel) : 0.0f;
         }
       }
+    }
+  }
+  // Adds what is loaded; `tops` are the largest logarithms.
+  __device__ void Add(const float (&tops)[kGroup]) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+    for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
-        for (int query = 0; query < kGroup; ++query) {
-          const float weight = expf(lses[i][query] - tops[query]);
-          total[query] += weight;
+      for (int query = 0; query < kGroup; ++query) {
+        const float weight = expf(lses[i][query] - tops[query]);
+        total[query] += weight;
 #pragma unroll
-          for (int j = 0; j < kOfLane; ++j) {
-            // The o of a state without keys may be anything: it takes no part.
-            const float value = lses[i][query] == kNoKeys ? 0.0f : values[i][query][j];
-            o[query][j] = fmaf(weight, value, o[query][j]);
-          }
+        for (int j = 0; j < kOfLane; ++j) {
+          // The o of a state without keys may be anything: it takes no part.
+          const float value = lses[i][query] == kNoKeys ? 0.0f : values[i][query][j];
+          o[query][j] = fmaf(weight, value, o[query][j]);
         }
       }
     }
   }
 };
 
-// The largest logarithm of a query's states, found by a warp.
-__device__ inline float TopOf(const AttendWork& work, const PartOf& part, int64_t query_head) {
-  float top = kNoKeys;
+// The largest logarithms of the queries' states, found by a warp.
+template <int kGroup>
+__device__ void FindTops(const AttendWork& work, const PartOf& part, int64_t row, int queries,
+                         float (&tops)[kGroup]) {
+#pragma unroll
+  for (float& top : tops) top = kNoKeys;
   for (int i = static_cast<int>(threadIdx.x) % kWarp; i <= part.parts; i += kWarp) {
     const int at = i < part.parts ? i : work.parts;
-    top = fmaxf(top, __ldcg(work.lse + at * work.lse_part_stride + query_head));
+#pragma unroll
+    for (int query = 0; query < kGroup; ++query) {
+      if (query >= queries) continue;
+      tops[query] = fmaxf(tops[query], __ldcg(work.lse + at * work.lse_part_stride + row + query));
+    }
   }
 #pragma unroll
-  for (int apart = 1; apart < kWarp; apart *= 2) {
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+  for (float& top : tops) {
+#pragma unroll
+    for (int apart = 1; apart < kWarp; apart *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+    }
+    top = Finite(top);
   }
-  return Finite(top);
 }
 
 // Merges the states of a head in the order in which Merge adds them, by all warps of a block; the
@@ -263,20 +283,22 @@ __device__ __noinline__ void MergeParts(const AttendWork& work, const PartOf& pa
   const int lane = thread % kWarp;
   const QueriesOfBlock queries = QueriesHere<kGroup>(work);
   const int64_t row = int64_t{part.head} * work.group + queries.first;
+  using OfWarp = Chain<kDim, kGroup>;
   float tops[kGroup];
-#pragma unroll
-  for (int query = 0; query < kGroup; ++query) {
-    tops[query] = query < queries.count ? TopOf(work, part, row + query) : 0.0f;
-  }
   float sums[kOfThread] = {};
   float totals[kOfThread] = {};
   for (int first = 0; first < kChains; first += kWarps) {
-    Chain<kDim, kGroup> chain = {};
-    chain.Add(work, part, first + warp, tops);
+    OfWarp chain(work, part, first + warp);
+    chain.Load(work, row, queries.count, 0);  // under way while the tops are found
+    if (first == 0) FindTops(work, part, row, queries.count, tops);
+    for (int at = 0; at < chain.count; at += OfWarp::kAhead) {
+      if (at > 0) chain.Load(work, row, queries.count, at);
+      chain.Add(tops);
+    }
 #pragma unroll
     for (int query = 0; query < kGroup; ++query) {
 #pragma unroll
-      for (int j = 0; j < Chain<kDim, kGroup>::kOfLane; ++j) {
+      for (int j = 0; j < OfWarp::kOfLane; ++j) {
         states.o[warp][query][j * kWarp + lane] = chain.o[query][j];
       }
       if (lane == 0) states.sum[warp][query] = chain.total[query];

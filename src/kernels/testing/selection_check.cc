@@ -103,6 +103,17 @@ StateReach SelectionProblem::ReachOf(int64_t state, int64_t q_head) {
   return reach;
 }
 
+StateReach SelectionProblem::ReachOfLists(int64_t q_head) {
+  StateReach all;
+  for (int64_t part = 0; part < parts_; ++part) {
+    const StateReach reach = ReachOf(part, q_head);
+    all.logits = std::max(all.logits, reach.logits);
+    all.values = std::max(all.values, reach.values);
+    all.keys += reach.keys;
+  }
+  return all;
+}
+
 std::vector<double> SelectionProblem::RowReach(int64_t head, int64_t slot, bool of_keys) const {
   std::vector<double> row(static_cast<size_t>(spec.format.head_dim));
   if (!encoded()) {

@@ -99,6 +99,8 @@ class SelectionProblem {
   std::string Disagreement(const AttentionPrecision& precision,
                            const std::vector<std::byte>& actual);
   SelectionOutputs Outputs(const std::vector<std::byte>& working) const;
+  // What the error of a query head's attention to all that it lists depends on, in decode.
+  StateReach ReachOfLists(int64_t q_head);
 
   SelectionCase spec;
   std::vector<std::byte> pages;
