@@ -108,7 +108,9 @@ TEST_P(Recall, OfABudgetThatIsAShareOfTheAttentionIsThatShare) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Recall, ::testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& instance) { return std::string(DTypeName(instance.param)); });
+                         [](const auto& instance) {
+                           return std::string(DTypeName(instance.param));
+                         });
 
 }  // namespace
 }  // namespace headway::testing

@@ -83,7 +83,7 @@ __device__ __noinline__ void AttendOpenRows(const AttendWork& work, int head,
                                             PartStates<kDim, kWarps, kGroup>& states) {
   constexpr int kLanes = kDim / 8;
   constexpr int kKeys = kWarp / kLanes;  // of a warp, at once
-  constexpr int kAhead = 4;
+  constexpr int kAhead = 2;              // more would be more code to fetch, too
   constexpr int kStep = kWarps * kKeys;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -181,147 +181,105 @@ __device__ inline void StoreResult(const AttendWork& work, int64_t at, float val
   }
 }
 
-// The chains of parts that Merge (merge.cu) adds up, for the queries of a block of threads: parts
-// chain, chain + kChains, ... of a head's list, and behind them, in one chain, its open page.
-inline constexpr int kChains = 8;
-template <int kDim, int kGroup>
-struct Chain {
-  static constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;  // channels of a query
-  static constexpr int kAhead = 2;                            // parts under way at once
-  int chain;
-  int listed;  // parts of the list
-  int count;   // and the open page
-  float lses[kAhead][kGroup];
-  float values[kAhead][kGroup][kOfLane];
-  float o[kGroup][kOfLane];
-  float total[kGroup];
-
-  __device__ Chain(const AttendWork& work, const PartOf& part, int of) : chain(of) {
-    listed = part.parts > chain ? (part.parts - chain + kChains - 1) / kChains : 0;
-    count = listed + (work.parts % kChains == chain ? 1 : 0);
-#pragma unroll
-    for (int query = 0; query < kGroup; ++query) {
-      total[query] = 0.0f;
-#pragma unroll
-      for (float& value : o[query]) value = 0.0f;
-    }
-  }
-
-  // Those from the first-th of the chain on.
-  __device__ void Load(const AttendWork& work, int64_t row, int queries, int first) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int at = first + i < listed ? chain + (first + i) * kChains : work.parts;
-      const float* o_from = work.o + at * work.o_part_stride + row * work.head_dim;
-      const float* lse_from = work.lse + at * work.lse_part_stride + row;
-#pragma unroll
-      for (int query = 0; query < kGroup; ++query) {
-        const bool there = first + i < count && query < queries;
-        lses[i][query] = there ? __ldcg(lse_from + query) : kNoKeys;
-#pragma unroll
-        for (int j = 0; j < kOfLane; ++j) {
-          const int channel = j * kWarp + lane;
-          const bool mine = there && channel < work.head_dim;
-          values[i][query][j] = mine ? __ldcg(o_from + query * work.head_dim + channel) : 0.0f;
-        }
-      }
-    }
-  }
-  // Adds what is loaded; `tops` are the largest logarithms.
-  __device__ void Add(const float (&tops)[kGroup]) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int query = 0; query < kGroup; ++query) {
-        const float weight = expf(lses[i][query] - tops[query]);
-        total[query] += weight;
-#pragma unroll
-        for (int j = 0; j < kOfLane; ++j) {
-          // The o of a state without keys may be anything: it takes no part.
-          const float value = lses[i][query] == kNoKeys ? 0.0f : values[i][query][j];
-          o[query][j] = fmaf(weight, value, o[query][j]);
-        }
-      }
-    }
-  }
-};
-
-// The largest logarithms of the queries' states, found by a warp.
-template <int kGroup>
+// The largest logarithm of each query's states, into `tops` of each warp. Has a barrier.
+template <int kWarps, int kGroup>
 __device__ void FindTops(const AttendWork& work, const PartOf& part, int64_t row, int queries,
-                         float (&tops)[kGroup]) {
-#pragma unroll
-  for (float& top : tops) top = kNoKeys;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i <= part.parts; i += kWarp) {
+                         float (&tops)[kWarps][kGroup]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int query = thread % kGroup;
+  float top = kNoKeys;
+  for (int i = thread / kGroup; query < queries && i <= part.parts; i += kWarps * kWarp / kGroup) {
     const int at = i < part.parts ? i : work.parts;
-#pragma unroll
-    for (int query = 0; query < kGroup; ++query) {
-      if (query >= queries) continue;
-      tops[query] = fmaxf(tops[query], __ldcg(work.lse + at * work.lse_part_stride + row + query));
-    }
+    top = fmaxf(top, __ldcg(work.lse + at * work.lse_part_stride + row + query));
   }
 #pragma unroll
-  for (float& top : tops) {
-#pragma unroll
-    for (int apart = 1; apart < kWarp; apart *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-    }
-    top = Finite(top);
+  for (int apart = kGroup; apart < kWarp; apart *= 2) {
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
   }
+  if (thread % kWarp < kGroup) tops[thread / kWarp][query] = top;
+  __syncthreads();
 }
 
-// Merges the states of a head in the order in which Merge adds them, by all warps of a block; the
-// shared memory of `states` is free. Has barriers.
+// Merges the states of a head in the order in which Merge (merge.cu) adds them, by all warps of a
+// block; the shared memory of `states` is free. Parts chain, chain + kChains, ... of the list make
+// a sum, with the open page behind them in one chain, and these sums the whole. One block does this
+// while all others are done, and its code is fetched for it: few instructions, and many loads under
+// way. Has barriers.
 template <int kDim, int kWarps, int kGroup>
 __device__ __noinline__ void MergeParts(const AttendWork& work, const PartOf& part,
                                         PartStates<kDim, kWarps, kGroup>& states) {
+  constexpr int kChains = 8;
   constexpr int kThreads = kWarps * kWarp;
-  constexpr int kOfThread = (kGroup * kDim + kThreads - 1) / kThreads;
+  constexpr int kPairs = kGroup * kDim / 2;  // of neighbouring channels
+  constexpr int kAtOnce = 64;                // parts whose weights are there
+  auto& weights = reinterpret_cast<float(&)[kAtOnce][kGroup]>(states.o);
+  static_assert(sizeof(weights) <= sizeof(states.o) && kAtOnce % kChains == 0);
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / kWarp;
-  const int lane = thread % kWarp;
   const QueriesOfBlock queries = QueriesHere<kGroup>(work);
   const int64_t row = int64_t{part.head} * work.group + queries.first;
-  using OfWarp = Chain<kDim, kGroup>;
-  float tops[kGroup];
-  float sums[kOfThread] = {};
-  float totals[kOfThread] = {};
-  for (int first = 0; first < kChains; first += kWarps) {
-    OfWarp chain(work, part, first + warp);
-    chain.Load(work, row, queries.count, 0);  // under way while the tops are found
-    if (first == 0) FindTops(work, part, row, queries.count, tops);
-    for (int at = 0; at < chain.count; at += OfWarp::kAhead) {
-      if (at > 0) chain.Load(work, row, queries.count, at);
-      chain.Add(tops);
-    }
-#pragma unroll
-    for (int query = 0; query < kGroup; ++query) {
-#pragma unroll
-      for (int j = 0; j < OfWarp::kOfLane; ++j) {
-        states.o[warp][query][j * kWarp + lane] = chain.o[query][j];
+  FindTops(work, part, row, queries.count, states.max);
+#pragma unroll 1
+  for (int first = 0; first < kPairs; first += kThreads) {
+    const int query = (first + thread) / (kDim / 2);
+    const int channel = (first + thread) % (kDim / 2) * 2;
+    const bool mine = query < queries.count && channel < work.head_dim;
+    const float* from = work.o + (row + query) * work.head_dim + channel;
+    const auto value_of = [&](int at, float weight) {
+      // The o of a state without keys may be anything: it takes no part.
+      return mine && weight != 0.0f
+                 ? __ldcg(reinterpret_cast<const float2*>(from + at * work.o_part_stride))
+                 : make_float2(0.0f, 0.0f);
+    };
+    const auto weight_of = [&](int at, int of) {
+      float top = kNoKeys;
+      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, states.max[warp][of]);
+      return expf(__ldcg(work.lse + at * work.lse_part_stride + row + of) - Finite(top));
+    };
+    const float open_weight = mine ? weight_of(work.parts, query) : 0.0f;
+    const float2 open = value_of(work.parts, open_weight);
+    float2 sums[kChains] = {};
+    float totals[kChains] = {};
+    for (int begin = 0; begin < part.parts; begin += kAtOnce) {
+      __syncthreads();
+      for (int i = thread; i < kAtOnce * kGroup; i += kThreads) {
+        const int at = begin + i / kGroup;
+        const bool there = at < part.parts && i % kGroup < queries.count;
+        weights[i / kGroup][i % kGroup] = there ? weight_of(at, i % kGroup) : 0.0f;
       }
-      if (lane == 0) states.sum[warp][query] = chain.total[query];
-    }
-    __syncthreads();
+      __syncthreads();
+#pragma unroll 1
+      for (int at = 0; at < min(kAtOnce, part.parts - begin); at += kChains) {
+        float2 values[kChains];
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
-      const int at = min(thread + i * kThreads, kGroup * kDim - 1);
-      for (int from = 0; from < kWarps; ++from) {
-        sums[i] += states.o[from][at / kDim][at % kDim];
-        totals[i] += states.sum[from][at / kDim];
+        for (int i = 0; i < kChains; ++i) {
+          values[i] = value_of(begin + at + i, mine ? weights[at + i][query] : 0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < kChains; ++i) {
+          const float weight = mine ? weights[at + i][query] : 0.0f;
+          totals[i] += weight;
+          sums[i].x = fmaf(weight, values[i].x, sums[i].x);
+          sums[i].y = fmaf(weight, values[i].y, sums[i].y);
+        }
       }
     }
-    __syncthreads();
-  }
+    float total = 0.0f;
+    float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-  for (int i = 0; i < kOfThread; ++i) {
-    const int at = thread + i * kThreads;
-    const int query = at / kDim;
-    const int channel = at % kDim;
-    if (query >= queries.count || channel >= work.head_dim) continue;
-    StoreResult(work, (row + query) * work.head_dim + channel,
-                totals[i] == 0.0f ? 0.0f : sums[i] / totals[i]);
+    for (int i = 0; i < kChains; ++i) {
+      if (work.parts % kChains == i) {
+        totals[i] += open_weight;
+        sums[i].x = fmaf(open_weight, open.x, sums[i].x);
+        sums[i].y = fmaf(open_weight, open.y, sums[i].y);
+      }
+      total += totals[i];
+      sum.x += sums[i].x;
+      sum.y += sums[i].y;
+    }
+    if (!mine) continue;
+    const int64_t to = (row + query) * work.head_dim + channel;
+    StoreResult(work, to, total == 0.0f ? 0.0f : sum.x / total);
+    StoreResult(work, to + 1, total == 0.0f ? 0.0f : sum.y / total);
   }
 }
 
