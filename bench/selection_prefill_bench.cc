@@ -1,7 +1,8 @@
 // Selection in prefill at the shape of Llama-3-8B: a chunk of rows chooses among the blocks of what
 // lies before it, and attends to what it lists. For each length before the chunk, the times of a
 // layer's calls and what they compute in a second:
-//   select    SelectBlocks: products of codes of 8 bits
+//   once      SelectBlocks in one look: products of codes of 8 bits
+//   select    SelectBlocks in two looks
 //   attend    AttendBlocks, written as states of rows: products of the pages' dtype
 //   moved     the same, with blocks that are rotated as they are attended to
 //   dense     Attend of the same rows to as many neighbouring keys, as exact prefill has it
@@ -43,6 +44,7 @@ constexpr SummaryFormat kSummary = {.kind = SummaryKind::kMoments, .block_slots 
 // Listed of a head, on average: far keys, and the first and last before the chunk.
 constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
 constexpr int64_t kListed = kFarKeys + kFirstKeys + kLastKeys;
+constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;
 constexpr float kScale = 0.08838834764f;  // 1 / sqrt(kHeadDim)
 
 enum class Place { kDevice, kHost };
@@ -73,18 +75,21 @@ class Prefix {
     capacity_ = budget_.Capacity(keys_.blocks, kHeads);
     lists_ = Zeros(kRows / kSelectRows * kHeads * (capacity_ + 1) * 4);
     states_ = Zeros(kRows * kQueryHeads * (kHeadDim + 1) * 4);
-    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, keys_.blocks, segments_, kRows));
+    // Every head has room for as many candidates, and its near blocks.
+    scratch_ = Zeros(SelectScratchBytes(kHeads, kGroup, keys_.blocks, segments_, kRows,
+                                        kCandidates + capacity_));
     frequencies_ = Zeros(kHeadDim / 2 * 4);
     FillFrequencies();
   }
 
-  void Select() {
+  void Select(int64_t candidates) {
     SelectItem item;
     item.q = q_->data();
     item.q_stride = kQueryHeads * kHeadDim;
     item.rows = kRows;
     item.keys = keys_;
     item.budget = budget_;
+    item.budget.candidates = candidates;
     item.blocks = Lists();
     item.capacity = capacity_;
     item.counts = Counts();
@@ -161,17 +166,24 @@ class Prefix {
   }
   // Prints what the calls take; returns the times of select, attend and dense.
   std::vector<double> Print(const char* name) {
-    // Two products a pooled query and channel, each of two halves.
-    const double select_ops = 2.0 * 2 * 2 * kHeadDim * static_cast<double>(keys_.blocks) *
-                              kQueryHeads * kRows / kPoolRows;
+    // Two products a query and channel, each of two halves.
+    const double block_ops = 2.0 * 2 * 2 * kHeadDim * kQueryHeads * kRows;
+    const auto blocks = static_cast<double>(keys_.blocks);
+    const double once_ops = block_ops * blocks / kPoolRows;
+    const double near = static_cast<double>(kFirstKeys + kLastKeys) / kSummary.block_slots;
+    const bool twice = 2.0 * kCandidates <= blocks - near;
+    const double select_ops =
+        twice ? block_ops * (blocks / kSearchRows + (kCandidates + near) / kPoolRows) : once_ops;
     const double attend_ops = 4.0 * kHeadDim * kListed * kQueryHeads * kRows;
-    const double select = Measure([this] { Select(); });
+    const double once = Measure([this] { Select(0); });
+    const double select = Measure([this] { Select(kCandidates); });
     const double attend = Measure([this] { Attend(false); });
     const double moved = Measure([this] { Attend(true); });
     const double dense = Measure([this] { AttendDense(); });
     const auto row = [&](const char* call, double us, double ops) {
       std::printf("%-16s %-7s %9.1f us %8.1f T/s\n", name, call, us, ops / us * 1e-6);
     };
+    row("once", once, once_ops);
     row("select", select, select_ops);
     row("attend", attend, attend_ops);
     row("moved", moved, attend_ops);
@@ -183,7 +195,7 @@ class Prefix {
     const auto row = [&](const char* call, double us) {
       std::printf("%-16s %-7s %9.1f us", name, call, us);
     };
-    Select();
+    Select(kCandidates);
     row("attend", Measure([this] { Attend(false); }));
     std::printf("\n");
     MakeCache();

@@ -64,7 +64,11 @@ struct SelectionReport {
   int64_t refresh = 1;     // tokens that one choice is for
   int64_t candidates_refresh = 1;  // and one list of candidates
   bool prompts = false;            // are read so, too
-  int pool = 0;        // tokens of a prompt that are scored as one query, where they are
+  int pool = 0;  // tokens of a prompt that are scored as one query, where they are
+  // Where these are at most half of the keys, which as many tokens search: the keys that pools look
+  // at of each KV head, near ones among them.
+  int64_t prompt_candidates = 0;
+  int search = 0;
   bool reach = false;  // beyond the trained window
   int64_t from = 0;    // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.

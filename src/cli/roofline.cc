@@ -50,7 +50,11 @@ void AddChoice(const ModelInfo& info, const SelectionReport& selection, int64_t 
   }
   work->attention_flops += FlopsPerKey(info) * n * static_cast<double>(KeysRead(selection));
   // Two products of a pooled query and a block, as attention has of a query and a key.
-  const double scores = std::ceil(n / selection.pool) * keys / selection.block;
+  const auto candidates = static_cast<double>(selection.prompt_candidates);
+  const bool twice = candidates > 0.0 && 2.0 * candidates <= keys;
+  const double scored = std::ceil(n / selection.pool) * (twice ? candidates : keys) +
+                        (twice ? std::ceil(n / selection.search) * keys : 0.0);
+  const double scores = scored / selection.block;
   work->attention_flops += FlopsPerKey(info) * scores;
   work->bytes += keys * info.layers * info.kv_heads * selection.scored_bytes;
 }

@@ -66,6 +66,12 @@ TEST(Roofline, CountsAPrefillThatSelects) {
   EXPECT_EQ(work.attention_flops, (own + 100 * 24 + scores) * (2 * 4 * 3 * 4));
   EXPECT_EQ(work.bytes, exact.bytes + (100 + 164) * 2 * 2 * 3.5);
   EXPECT_EQ(work.flops, exact.flops);
+  // Two looks at the chunk that has twice as many keys before it as there are candidates: 5 pooled
+  // queries score 20 of the 41 blocks, one more scores all.
+  plan.selection->prompt_candidates = 80;
+  plan.selection->search = 64;
+  EXPECT_EQ(PrefillWork(info, lengths, prefixes, plan).attention_flops,
+            (own + 100 * 24 + 8 * 25 + 5 * 20 + 41) * (2 * 4 * 3 * 4));
   // What is read whole costs what it does in an exact prefill.
   plan.selection->from = 200;
   EXPECT_EQ(PrefillWork(info, lengths, prefixes, plan).attention_flops, exact.attention_flops);

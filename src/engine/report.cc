@@ -33,7 +33,11 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.candidates = policy.CandidatesAt(length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
-  report.pool = report.prompts ? static_cast<int>(kPoolRows) : 0;
+  if (report.prompts) {
+    report.pool = static_cast<int>(kPoolRows);
+    report.search = static_cast<int>(kSearchRows);
+    report.prompt_candidates = policy.PromptCandidatesAt(length) + policy.sink + policy.recent;
+  }
   report.reach = policy.reaches();
   report.from = policy.from;
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));

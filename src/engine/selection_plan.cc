@@ -127,6 +127,8 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     chosen.pool_tokens = static_cast<double>(kPoolRows);
     chosen.list_tokens = static_cast<double>(kSelectRows);
     chosen.block_keys = static_cast<double>(policy.summary.block_slots);
+    chosen.search_tokens = static_cast<double>(kSearchRows);
+    chosen.prompt_candidates = always + static_cast<double>(policy.PromptCandidatesAt(longest));
     chosen.moved = policy.reaches();
   }
   return chosen;

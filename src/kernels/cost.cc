@@ -54,11 +54,11 @@ int64_t ScoredKeys(const SummaryFormat& summary, const SelectItem& item) {
   return item.keys.heads * keys;
 }
 
-// Pooled queries of all blocks of rows; the last of these may have fewer.
-int64_t PooledQueries(const SelectItem& item) {
+// Queries of all blocks of rows, each pooled of so many; the last block may have fewer.
+int64_t PooledQueries(const SelectItem& item, int64_t pool_rows) {
   const int64_t full = item.rows / kSelectRows;
   const int64_t rest = item.rows % kSelectRows;
-  return full * PoolsOf(kSelectRows) + (rest > 0 ? PoolsOf(rest) : 0);
+  return full * PoolsOf(kSelectRows, pool_rows) + (rest > 0 ? PoolsOf(rest, pool_rows) : 0);
 }
 
 }  // namespace
@@ -171,9 +171,11 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
     cost.bytes += item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
                   item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
     const bool first_look = !item.looks_twice() || !item.candidates_listed;
+    const bool search = item.looks_twice() && item.rows > 1;
+    const int64_t score_flops = group * (4 * int64_t{format.head_dim} + 40);
     if (summary.kept() && first_look) {
       cost.bytes += blocks * (summary.code_bytes(format.head_dim) + SummaryFormat::scale_bytes());
-      cost.flops += PooledQueries(item) * blocks * group * (4 * int64_t{format.head_dim} + 40);
+      cost.flops += PooledQueries(item, search ? kSearchRows : kPoolRows) * blocks * score_flops;
     } else if (!summary.kept()) {
       const int64_t keys = ScoredKeys(summary, item);
       cost.bytes += keys * static_cast<int64_t>(format.closed_bytes()) / format.page_slots;
@@ -184,6 +186,10 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
     const SelectionBudget first = item.budget.OfCandidates();
     const int64_t candidates =
         item.keys.heads * (item.keys.blocks - (first.far_end - first.far_begin) + first.far_blocks);
+    if (search) {  // of summaries that the first look has read
+      cost.flops += PooledQueries(item, kPoolRows) * candidates * score_flops;
+      continue;
+    }
     cost.bytes += candidates * summary.bytes(format.head_dim);
     cost.flops += candidates * group * 2 * int64_t{format.head_dim} *
                   (summary.sketched() ? summary.block_slots + 1 : 2);

@@ -38,6 +38,19 @@ TEST(Cost, APromptScoresPooledQueriesAndWritesAListForEachBlockOfRows) {
   EXPECT_EQ(cost.flops, (8 + 8 + 3) * 2 * 100 * kGroup * (4 * 32 + 40));
 }
 
+// Each block of rows searches with one query of each head, and scores its candidates with the
+// pools.
+TEST(Cost, APromptInTwoLooksScoresFewBlocksWithAllPools) {
+  SelectItem item = Choice(148);
+  const WorkCost one = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  item.budget.candidates = 20;
+  const WorkCost two = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  EXPECT_EQ(two.bytes, one.bytes);
+  EXPECT_EQ(two.flops, (3 * 100 + (8 + 8 + 3) * (20 + 20)) * 2 * kGroup * (4 * 32 + 40));
+  item.budget.candidates = 41;  // of 80 far blocks
+  EXPECT_EQ(SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2).flops, one.flops);
+}
+
 TEST(Cost, ASecondLookReadsSummariesAndSketchesOfItsCandidates) {
   SummaryFormat sketched = kSummary;
   sketched.sketch = SketchKind::kTwoBits;

@@ -206,9 +206,11 @@ struct SelectionBudget {
 // The rows of a prefill choose in blocks of kSelectRows rows, counted from the item's first. Each
 // kPoolRows neighbouring rows of such a block are scored as one query, by the means of their
 // channels and the means of the squares of these; a block's share for a query head is the largest
-// of those of the pooled queries. Decode has one row, which is its own pool.
+// of those of the pooled queries. The first of two looks pools kSearchRows rows. Decode has one
+// row, which is its own pool.
 inline constexpr int64_t kSelectRows = 64;
 inline constexpr int64_t kPoolRows = 8;
+inline constexpr int64_t kSearchRows = 64;
 
 // What the first of two looks lists: the candidates of the second, and all blocks that are not far.
 // Device memory, which the caller may keep for later calls.
@@ -240,8 +242,21 @@ struct SelectItem {
   std::byte* scratch = nullptr;    // SelectScratchBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
-  // More rows than one choose in one look.
-  bool looks_twice() const { return rows == 1 && budget.looks_twice(); }
+  // The rows of a prefill look once where most far blocks would be candidates.
+  bool looks_twice() const {
+    return budget.looks_twice() &&
+           (rows == 1 || 2 * budget.candidates <= budget.far_end - budget.far_begin);
+  }
+  // What the first of two looks lists: of a prefill, as many for each head.
+  SelectionBudget OfCandidates() const {
+    SelectionBudget first = budget.OfCandidates();
+    if (rows > 1) first.share = BudgetShare::kHead;
+    return first;
+  }
+  // Whether the second look is at sketches: one row's.
+  bool looks_at_sketches(const SummaryFormat& summary) const {
+    return rows == 1 && looks_twice() && summary.sketched();
+  }
 };
 
 // Listed blocks that are attended to as if they followed one another up to `end`, the position
@@ -297,17 +312,26 @@ struct AttendBlocksItem {
 };
 
 // Pooled queries of a block of rows, of an item's `rows`.
-constexpr int64_t PoolsOf(int64_t rows) {
-  return CeilDiv(rows < kSelectRows ? rows : kSelectRows, kPoolRows);
+constexpr int64_t PoolsOf(int64_t rows, int64_t pool_rows = kPoolRows) {
+  return CeilDiv(rows < kSelectRows ? rows : kSelectRows, pool_rows);
 }
 
-// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries.
-constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks) {
+// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries. They
+// make so many lists of a head.
+constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks,
+                                     int64_t lists = 1) {
   constexpr int64_t kLine = 256;
-  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +  // scores
-         RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +         // codes of worth
-         RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine) +  // their histograms
-         RoundUp(heads * queries * int64_t{1280}, kLine);                     // queries, and sums
+  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +    // scores
+         RoundUp(heads * queries * int64_t{1280}, kLine) +                      // queries, and sums
+         lists * (RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +  // codes of worth
+                  RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine));  // histograms
+}
+
+// Candidates of all blocks of rows, at most so many of a head.
+constexpr int64_t RowCandidatesBytes(int heads, int64_t rows, int64_t candidates) {
+  constexpr int64_t kLine = 256;
+  return RoundUp(CeilDiv(rows, kSelectRows) * heads * (candidates + 1) * int64_t{sizeof(int32_t)},
+                 kLine);
 }
 
 // Scratch of a second look at the sketches of `candidates` blocks of a head, at most.
@@ -319,18 +343,27 @@ constexpr int64_t SketchLookBytes(int heads, int group, int64_t candidates) {
 
 // Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
 // all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
-// kSelectRowsBytes hold more than one. `candidates`: CandidateLists::capacity where a second look
-// is at sketches, else 0.
+// kSelectRowsBytes hold more than one. `candidates`: of one row, CandidateLists::capacity where a
+// second look is at sketches; of more rows, what the first of two looks lists of a head at most;
+// else 0.
 inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
 constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
                                      int64_t rows = 1, int64_t candidates = 0) {
   constexpr int64_t kLine = 256;
-  const int64_t pools = rows == 1 ? 1 : kSelectRows / kPoolRows;
-  const int64_t one = SelectQueriesBytes(heads, group * pools, blocks);
-  const int64_t all = CeilDiv(rows, kSelectRows) * one;
-  const int64_t most = one > kSelectRowsBytes ? one : kSelectRowsBytes;
-  return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +  // where they lie
-         (all < most ? all : most) + SketchLookBytes(heads, group, candidates);
+  const int64_t places = RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine);
+  if (rows == 1) {
+    return places + SelectQueriesBytes(heads, group, blocks) +
+           SketchLookBytes(heads, group, candidates);
+  }
+  constexpr int64_t kPools = kSelectRows / kPoolRows;
+  const int64_t all =
+      CeilDiv(rows, kSelectRows) * SelectQueriesBytes(heads, group * kPools, blocks);
+  const int64_t some = all < kSelectRowsBytes ? all : kSelectRowsBytes;
+  // As many pools of a first look make lists of more blocks of rows.
+  const int64_t lists = candidates > 0 ? kSearchRows / kPoolRows : 1;
+  const int64_t least = SelectQueriesBytes(heads, group * kPools, blocks, lists);
+  return places + (some > least ? some : least) +
+         (candidates > 0 ? RowCandidatesBytes(heads, rows, candidates) : 0);
 }
 
 // What SummaryKind::kStages takes behind that: two lists of chunks, each of two blocks at least.

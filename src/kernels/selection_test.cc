@@ -268,6 +268,22 @@ TEST(SelectionTest, RowsThatArePooledListWhatOneOfThePoolsWants) {
   EXPECT_THAT(list(q, 1), ElementsAre(3));
 }
 
+// The first look has one query of all rows: the second one chooses among what their mean wants.
+TEST(SelectionTest, RowsChooseAmongWhatTheirMeanWants) {
+  // Six blocks, and their products with the mean of all rows: 0, 23.4, 11, 9, -23.4, 5.4.
+  Small small({0, 0, 0, 0, 9, 0, 9, 0, 4, 1, 4, 1, 3, 2, 3, 2, -9, 0, -9, 0, 0, 9, 0, 9});
+  std::vector<float> q;  // a pool along the first channel, then one that wants the last two blocks
+  for (int row = 0; row < 8; ++row) q.insert(q.end(), {4, 0});
+  for (int row = 0; row < 2; ++row) q.insert(q.end(), {-3, 3});
+  const auto list = [&](int64_t candidates) {
+    return small.List(q, {.far_begin = 0, .far_end = 6, .far_blocks = 2, .candidates = candidates});
+  };
+  EXPECT_THAT(list(0), ElementsAre(1, 4));
+  EXPECT_THAT(list(3), ElementsAre(1, 3));
+  // There is one look where most blocks would be candidates.
+  EXPECT_THAT(list(4), ElementsAre(1, 4));
+}
+
 TEST(SelectionTest, QueriesAreTurnedBeforeTheyAreScored) {
   Small small({9, 0, 9, 0, 0, 9, 0, 9, -9, 0, -9, 0});
   const std::vector<float> cos = {0, -1}, sin = {1, 0};

@@ -65,6 +65,9 @@ struct KeySelection {
   // Of a prompt's tokens: how many are scored as one query, and how many have one list. A score is
   // of so many keys.
   double pool_tokens = 1.0, list_tokens = 1.0, block_keys = 1.0;
+  // Where these are at most half of the keys, a first look scores all keys by queries of so many
+  // tokens, and what is scored by pool_tokens are these.
+  double prompt_candidates = 0.0, search_tokens = 1.0;
   bool moved = false;  // listed keys are rotated as they are attended to
   int64_t from = 0;    // sequences of up to so many tokens read all
 };

@@ -74,8 +74,11 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
                            double tokens) {
   const KeySelection& selection = subject.selection;
   const ModelShape& shape = subject.shape;
-  const double scores =
-      tokens / selection.pool_tokens * keys / selection.block_keys * shape.query_heads;
+  const double candidates = selection.prompt_candidates;
+  const bool twice = candidates > 0.0 && 2.0 * candidates <= keys;
+  const double scored = twice ? keys / selection.search_tokens + candidates / selection.pool_tokens
+                              : keys / selection.pool_tokens;
+  const double scores = tokens * scored / selection.block_keys * shape.query_heads;
   if (machine.prompt_scores > 0.0) return scores / machine.prompt_scores;
   // Two products a channel: with means and with variances.
   return 4.0 * scores * shape.head_dim / machine.attention.Rate(tokens * shape.query_heads) +

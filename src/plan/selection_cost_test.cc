@@ -53,6 +53,13 @@ TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
               scores * 400.0 / 1e14 + 10e6 / 1e12 + 5e-6, 1e-12);
   machine.prompt_scores = 1e9;
   EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 1e9, 1e-12);
+  // Two looks: two queries of all blocks, and 16 of a tenth of them.
+  subject.selection.prompt_candidates = 1e5;
+  subject.selection.search_tokens = 64.0;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores * (0.125 + 0.1) / 1e9,
+              1e-12);
+  subject.selection.prompt_candidates = 6e5;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 1e9, 1e-12);
   // Half of the blocks.
   subject.selection.block_keys = 32.0;
   EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 2e9, 1e-12);

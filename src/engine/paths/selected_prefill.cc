@@ -24,7 +24,7 @@ struct PrefillMemory {
     lists = RoundUp(all * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
     counts = RoundUp(all * int64_t{sizeof(int32_t)}, kLine);
     scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments,
-                                 limits.step_tokens);
+                                 limits.step_tokens, bounds.prompt_candidates);
   }
   int64_t bytes() const { return lists + counts + scratch; }
 };
@@ -80,13 +80,11 @@ void SelectedPrefillPath::BeginStep() {
 bool SelectedPrefillPath::Choose(int entry) {
   if (segments_.empty()) return false;
   const BatchEntry& rows = parts_.batch[entry];
-  // The keys of the chunk are attended to exactly: those before it are recent as its first row has
-  // them.
   Choice choice = {.entry = entry,
                    .first = reads_.size(),
                    .blocks = segments_.blocks(),
                    .end = segments_.end(),
-                   .budget = BudgetOf(policy_, segments_.spans(), rows.position - 1)};
+                   .budget = PromptBudgetOf(policy_, segments_.spans(), rows.position)};
   const bool all = choice.budget.far_blocks >= choice.budget.far_end - choice.budget.far_begin ||
                    rows.position + rows.tokens <= policy_.from;
   if (all && !policy_.reaches()) return false;

@@ -55,13 +55,11 @@ class Selection {
         rows_(std::min(kSelectRows, item.rows - row_block * kSelectRows)),
         key_scores_(isa, call.format, call.summary.block_slots, item.keys),
         heads_(keys_.heads),
-        pools_(PoolsOf(rows_)),
-        queries_of_head_(group_ * pools_),
-        all_queries_(heads_ * queries_of_head_),
-        parallel_(heads_ * pools_ * keys_.blocks >= kParallelBlocks) {
+        parallel_(heads_ * PoolsOf(rows_) * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
     HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
+    const int64_t queries = heads_ * group_ * PoolsOf(rows_);  // at most
     std::byte* at = item.scratch;
     const auto take = [&](int64_t bytes) {
       std::byte* begin = at;
@@ -69,22 +67,23 @@ class Selection {
       return begin;
     };
     scores_ = reinterpret_cast<float*>(
-        take(all_queries_ * keys_.blocks * static_cast<int64_t>(sizeof(float))));
+        take(queries * keys_.blocks * static_cast<int64_t>(sizeof(float))));
     codes_ = reinterpret_cast<uint16_t*>(
         take(heads_ * keys_.blocks * static_cast<int64_t>(sizeof(uint16_t))));
     histograms_ = reinterpret_cast<uint32_t*>(
         take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
     queries_ = reinterpret_cast<int16_t*>(
-        take(all_queries_ * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
-    if (!item.looks_twice() || !summary_.sketched()) return;
+        take(queries * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
+    if (!item.looks_at_sketches(summary_)) return;
     const int64_t word = sizeof(int32_t);
-    tops_ = reinterpret_cast<float*>(take(all_queries_ * CandidateStride() * word));
-    masses_ = reinterpret_cast<uint32_t*>(take(all_queries_ * CandidateStride() * word));
+    tops_ = reinterpret_cast<float*>(take(queries * CandidateStride() * word));
+    masses_ = reinterpret_cast<uint32_t*>(take(queries * CandidateStride() * word));
   }
 
   void Run() {
-    summary_.kept() ? CodeQueries() : PadQueries();
+    const bool twice = item_.looks_twice();
+    Pool(twice && item_.rows > 1 ? kSearchRows : kPoolRows);
     if (summary_.kind == SummaryKind::kStages) {
       Over(pool_, heads_, parallel_, [&](int64_t head) {
         uint16_t* codes = codes_ + head * keys_.blocks;
@@ -95,17 +94,12 @@ class Selection {
       });
       return;
     }
-    const CandidateLists& candidates = item_.candidates;
-    if (item_.looks_twice()) {
+    if (twice) {
       HEADWAY_CHECK(summary_.kept());
-      if (!item_.candidates_listed) {
-        const SelectionBudget budget = item_.budget.OfCandidates();
-        HEADWAY_CHECK(candidates.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
-        ScoreAndCode();
-        ListHeads(budget, candidates.blocks, candidates.capacity, candidates.counts);
-      }
-      if (summary_.sketched()) return LookAtSketches();
-      among_ = &candidates;
+      if (!item_.candidates_listed) ListCandidates();
+      if (item_.looks_at_sketches(summary_)) return LookAtSketches();
+      if (pool_rows_ != kPoolRows) Pool(kPoolRows);
+      among_ = &candidates_;
       stride_ = CandidateStride();
     }
     ScoreAndCode();
@@ -115,9 +109,17 @@ class Selection {
   }
 
  private:
+  // Makes queries, each of as many neighbouring rows.
+  void Pool(int64_t pool_rows) {
+    pool_rows_ = pool_rows;
+    pools_ = PoolsOf(rows_, pool_rows);
+    queries_of_head_ = group_ * pools_;
+    all_queries_ = heads_ * queries_of_head_;
+    summary_.kept() ? CodeQueries() : PadQueries();
+  }
   // The rows of query `query`, counted by query head, then pool.
   PooledRows RowsOf(int64_t query) const {
-    const int64_t in_block = query % pools_ * kPoolRows;
+    const int64_t in_block = query % pools_ * pool_rows_;
     const int64_t row = row_block_ * kSelectRows + in_block;
     RopeTable turn = item_.turn;
     turn.cos += row * (turn.rotary_dim / 2);
@@ -125,11 +127,11 @@ class Selection {
     return {.q = static_cast<const float*>(item_.q) + row * item_.q_stride +
                  query / pools_ * format_.head_dim,
             .stride = item_.q_stride,
-            .rows = std::min(kPoolRows, rows_ - in_block),
+            .rows = std::min(pool_rows_, rows_ - in_block),
             .turn = turn};
   }
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
-  int64_t CandidateStride() const { return std::min(item_.candidates.capacity, keys_.blocks); }
+  int64_t CandidateStride() const { return std::min(candidates_.capacity, keys_.blocks); }
   Entries EntriesOf(int64_t head) const {
     return among_ == nullptr
                ? Entries{nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end}
@@ -245,6 +247,19 @@ class Selection {
     });
   }
 
+  void ListCandidates() {
+    const SelectionBudget budget = item_.OfCandidates();
+    if (item_.rows > 1) {  // which keep their candidates for this choice alone
+      const int64_t capacity = budget.Capacity(keys_.blocks, keys_.heads);
+      candidates_of_rows_.resize(static_cast<size_t>(heads_ * (capacity + 1)));
+      int32_t* lists = candidates_of_rows_.data();
+      candidates_ = {lists, capacity, lists + heads_ * capacity};
+    }
+    HEADWAY_CHECK(candidates_.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
+    ScoreAndCode();
+    ListHeads(budget, candidates_.blocks, candidates_.capacity, candidates_.counts);
+  }
+
   void LookAtSketches() {
     SketchLook(pool_, isa_, call_, item_,
                {.queries = queries_,
@@ -270,13 +285,16 @@ class Selection {
   const int64_t rows_;
   KeyScores key_scores_;
   const int64_t heads_;
-  const int64_t pools_;
-  const int64_t queries_of_head_;  // [group, pools]
-  const int64_t all_queries_;      // [heads, group, pools]
+  int64_t pool_rows_ = 0;
+  int64_t pools_ = 0;
+  int64_t queries_of_head_ = 0;  // [group, pools]
+  int64_t all_queries_ = 0;      // [heads, group, pools]
   const bool parallel_;
   // What the look at hand chooses among: the candidates, or null for all blocks.
   const CandidateLists* among_ = nullptr;
-  int64_t stride_ = keys_.blocks;  // the most entries of a head
+  CandidateLists candidates_ = item_.candidates;
+  int64_t stride_ = keys_.blocks;            // the most entries of a head
+  std::vector<int32_t> candidates_of_rows_;  // [heads, capacity], and their counts [heads]
   int64_t chunks_ = 0;
   int64_t pieces_ = 0;
   // In the item's scratch.

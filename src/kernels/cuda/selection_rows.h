@@ -1,6 +1,7 @@
-// The choice of blocks by the rows of a prefill. Some blocks of rows take all steps together, as
-// many as scratch memory holds; a step is a kernel, so that nothing waits within one. What a KV
-// head's group asks for a block of rows is its pooled queries: kPools of each query head.
+// The choice of blocks by the rows of a prefill, in one look or two. Rows are worked on in bands,
+// kPools pools of rows each: a block of rows, or in the first of two looks, whose pools are larger,
+// some of them. Some bands take the steps of a look together, as many as scratch memory holds; a
+// step is a kernel, so that nothing waits within one.
 #ifndef HEADWAY_KERNELS_CUDA_SELECTION_ROWS_H_
 #define HEADWAY_KERNELS_CUDA_SELECTION_ROWS_H_
 
@@ -19,28 +20,33 @@
 namespace headway::cuda {
 
 inline constexpr int kPools = static_cast<int>(kSelectRows / kPoolRows);
+// Blocks of rows, of which each makes a list, in a band of the first of two looks.
+inline constexpr int kSearchLists = static_cast<int>(kPools * kSearchRows / kSelectRows);
+static_assert(kSelectRows % kSearchRows == 0 && kSearchRows % kPoolRows == 0);
 
 // The parts of a pooled query's codes of 16 bits, as bytes: signed high halves and unsigned low
 // ones, of what the first row of a summary is multiplied by and of what the second is.
 inline constexpr int kCodeParts = 4;
 constexpr int CodePart(int row, int low) { return row * 2 + low; }
 
-// Scratch memory of some blocks of rows; a query head of a block of rows is
-// [block of rows, KV head, member of the group].
+// Scratch memory of some bands; a query head of a band is [band, KV head, member of the group]. A
+// list is that of a block of rows and KV head [blocks of rows, KV heads].
 struct RowsScratch {
   uint8_t* codes;                    // [query heads, kCodeParts, kPools, head_dim]
   selection::QueryFactors* factors;  // [query heads, kPools]
   uint64_t* sums;                    // of weights [query heads, kPools]
   uint32_t* tops;                    // the largest scores [query heads, kPools], as OrderedBits
-  float* scores;                     // [query heads, blocks, kPools]; then weights, u32
-  uint16_t* worths;                  // codes [blocks of rows, KV heads, blocks]
-  uint32_t* histograms;              // of them [blocks of rows, KV heads, kWorthCodes]
+  float* scores;                     // [query heads, entries, kPools]; then weights, u32
+  uint16_t* worths;                  // codes [lists, entries]
+  uint32_t* histograms;              // of them [lists, kWorthCodes]
 };
 
 struct RowsWork {
   RowsScratch scratch;
-  int32_t rows;        // of the item's, from the first of these blocks on
-  int32_t row_blocks;  // that are worked on together
+  int32_t rows;  // of the item's, from the first of these bands on
+  int32_t bands;
+  int32_t pool_rows;
+  int32_t band_lists;  // of a head: 1, or kSearchLists
   int32_t heads;
   int32_t group;
   int32_t head_dim;
@@ -49,13 +55,23 @@ struct RowsWork {
   int32_t far_end;
   int32_t far_blocks;
   TopP top_p;
-  int32_t layer;  // 1: the heads share a budget
+  int32_t layer;         // 1: the heads share a budget
+  int32_t entries;       // most of what a list is chosen among: blocks, or candidates
+  CandidateLists among;  // of the lists at hand; without them, all blocks are chosen among
 
-  // Pooled queries of a block of rows.
-  __device__ int Pools(int row_block) const {
-    const int left = rows - row_block * static_cast<int>(kSelectRows);
-    return min(kPools, (left + static_cast<int>(kPoolRows) - 1) / static_cast<int>(kPoolRows));
+  // Pooled queries of a band.
+  __device__ int Pools(int band) const {
+    const int left = rows - band * kPools * pool_rows;
+    return min(kPools, (left + pool_rows - 1) / pool_rows);
   }
+  __device__ int Entries(int64_t list) const {
+    return among.blocks == nullptr ? blocks : __ldcg(among.counts + list);
+  }
+  __device__ int BlockAt(int64_t list, int entry) const {
+    return among.blocks == nullptr ? entry : __ldcg(among.blocks + list * among.capacity + entry);
+  }
+  // Of `count` entries, the first one behind the far ones: all blocks that are not far are listed.
+  __device__ int FarEnd(int count) const { return count - (blocks - far_end); }
 };
 
 // Pools queries, and clears what the steps behind add to. `q` and `turn` begin at the first row.
@@ -69,7 +85,7 @@ struct PoolWork {
 };
 cudaError_t PoolQueries(cudaStream_t stream, SummaryKind kind, const PoolWork& work);
 
-// Scores of all blocks, and the largest of each pooled query.
+// Scores of all entries, and the largest of each pooled query.
 struct ScoreRowsWork {
   RowsWork rows;
   int64_t codes_head_stride;
@@ -84,9 +100,7 @@ cudaError_t ScoreRows(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
 // From scores to weights, worth and lists.
 struct ListRowsWork {
   RowsWork rows;
-  int32_t* listed;
-  int64_t capacity;
-  int32_t* counts;
+  CandidateLists lists;
 };
 cudaError_t ListRows(cudaStream_t stream, const ListRowsWork& work);
 

@@ -1,4 +1,4 @@
-// From the scores of blocks of rows to their lists: weights and their sums, worth and its
+// From the scores of bands of rows to their lists: weights and their sums, worth and its
 // histograms, lists. All of it in integers, or in one order.
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kTileBlocks = 1024;              // of a block of threads
+constexpr int kTileBlocks = 1024;              // entries of a block of threads
 constexpr int kNone = selection::kWorthCodes;  // the code of a block that is not far: above all
 static_assert(kPools == 8);
 
@@ -37,15 +37,17 @@ struct PoolWords {
   }
 };
 
-// Scores become weights, which are added up. Grid: tiles of blocks, query heads of blocks of rows.
+// Scores become weights, which are added up. Grid: tiles of entries, query heads of bands.
 __global__ void __launch_bounds__(kThreads) Weigh(const __grid_constant__ RowsWork work) {
   FollowPrevious();
   __shared__ uint64_t of_warps[kWarps][kPools];
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t query_head = blockIdx.y;
   const int tile = static_cast<int>(blockIdx.x) * kTileBlocks;
-  const int end = min(work.blocks, tile + kTileBlocks);
-  float* const scores = work.scratch.scores + query_head * work.blocks * kPools;
+  const int count = work.Entries(query_head / work.group);
+  if (tile >= count) return;
+  const int end = min(count, tile + kTileBlocks);
+  float* const scores = work.scratch.scores + query_head * work.entries * kPools;
   float tops[kPools];
 #pragma unroll
   for (int i = 0; i < kPools; ++i) {
@@ -77,63 +79,104 @@ __global__ void __launch_bounds__(kThreads) Weigh(const __grid_constant__ RowsWo
             static_cast<unsigned long long>(sum));
 }
 
-// The largest share of a block for the pooled queries of a query head.
-__device__ float LargestShare(const PoolWords& weights, const float (&sums)[kPools], int pools) {
+// The largest share of an entry for kCount pooled queries of a query head from `begin` on, of which
+// there are `pools`.
+template <int kCount>
+__device__ float LargestShare(const PoolWords& weights, const float (&sums)[kPools], int begin,
+                              int pools) {
   float largest = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kPools; ++i) {
-    if (i < pools && weights.of[i] != 0) {
-      largest = fmaxf(largest, static_cast<float>(weights.of[i]) / sums[i]);
+  for (int i = 0; i < kCount; ++i) {
+    if (begin + i < pools && weights.of[begin + i] != 0) {
+      largest = fmaxf(largest, static_cast<float>(weights.of[begin + i]) / sums[begin + i]);
     }
   }
   return largest;
 }
 
-// Worth of far blocks, its codes, and how often each code is there. Grid: tiles of blocks, lists.
+// How often each code is there among a tile's entries, two codes to a word.
+static_assert(kTileBlocks < 1 << 16);
+struct TileHistogram {
+  uint32_t words[selection::kWorthCodes / 2];
+
+  __device__ void Clear() {
+    for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes / 2; i += kThreads) {
+      words[i] = 0;
+    }
+  }
+  __device__ void Add(uint32_t code, uint32_t times) {
+    atomicAdd(&words[code / 2], times << (code % 2 * 16));
+  }
+  __device__ void AddTo(uint32_t* all) const {
+    for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes / 2; i += kThreads) {
+      if ((words[i] & 0xFFFFu) != 0) atomicAdd(all + 2 * i, words[i] & 0xFFFFu);
+      if (words[i] >> 16 != 0) atomicAdd(all + 2 * i + 1, words[i] >> 16);
+    }
+  }
+};
+
+// Worth of far entries to each of a band's kLists lists of a head, its codes, and how often each
+// code is there. Grid: tiles of entries, bands and heads.
+template <int kLists>
 __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWork work) {
   FollowPrevious();
-  __shared__ uint32_t histogram[selection::kWorthCodes];
+  __shared__ TileHistogram histograms[kLists];
   __shared__ float sums[kSelectGroupMax][kPools];
   const int thread = static_cast<int>(threadIdx.x);
-  const int64_t list = blockIdx.y;
+  const int64_t band_head = blockIdx.y;
+  const auto band = static_cast<int>(band_head / work.heads);
+  const int64_t first = (int64_t{band} * kLists) * work.heads + band_head % work.heads;  // list
   const int tile = static_cast<int>(blockIdx.x) * kTileBlocks;
-  const int end = min(work.blocks, tile + kTileBlocks);
-  const int pools = work.Pools(static_cast<int>(list / work.heads));
-  for (int i = thread; i < selection::kWorthCodes; i += kThreads) histogram[i] = 0;
+  const int count = work.Entries(first);  // of one list where there are candidates
+  if (tile >= count) return;
+  const int end = min(count, tile + kTileBlocks);
+  const int far_end = work.FarEnd(count);
+  const int pools = work.Pools(band);
+#pragma unroll
+  for (int i = 0; i < kLists; ++i) histograms[i].Clear();
   for (int i = thread; i < work.group * kPools; i += kThreads) {
     // As ShareOf rounds it.
     sums[i / kPools][i % kPools] =
-        static_cast<float>(__ldcg(work.scratch.sums + list * work.group * kPools + i));
+        static_cast<float>(__ldcg(work.scratch.sums + band_head * work.group * kPools + i));
   }
   __syncthreads();
-  uint16_t* const worths = work.scratch.worths + list * work.blocks;
-  const float* const weights = work.scratch.scores + list * work.group * work.blocks * kPools;
-  uint32_t zeros = 0;  // most codes may be 0
-  for (int block = tile + thread; block < end; block += kThreads) {
-    if (block < work.far_begin || block >= work.far_end) {
-      worths[block] = kNone;
-      continue;
+  uint16_t* const worths = work.scratch.worths + first * work.entries;
+  const int64_t apart = int64_t{work.heads} * work.entries;  // of the worths of a band's lists
+  const float* const weights = work.scratch.scores + band_head * work.group * work.entries * kPools;
+  uint32_t zeros[kLists] = {};  // most codes may be 0
+  for (int entry = tile + thread; entry < end; entry += kThreads) {
+    const bool far = entry >= work.far_begin && entry < far_end;
+    float worth[kLists] = {};
+    for (int member = 0; far && member < work.group; ++member) {
+      const auto of_entry =
+          PoolWords::Load(weights + (int64_t{member} * work.entries + entry) * kPools);
+#pragma unroll
+      for (int i = 0; i < kLists; ++i) {
+        constexpr int kCount = kPools / kLists;
+        worth[i] += LargestShare<kCount>(of_entry, sums[member], i * kCount, pools);
+      }
     }
-    float worth = 0.0f;
-    for (int member = 0; member < work.group; ++member) {
-      const auto of_block =
-          PoolWords::Load(weights + (int64_t{member} * work.blocks + block) * kPools);
-      worth += LargestShare(of_block, sums[member], pools);
-    }
-    const uint32_t code = selection::WorthCode(worth);
-    worths[block] = static_cast<uint16_t>(code);
-    if (code == 0) {
-      ++zeros;
-    } else {
-      atomicAdd(&histogram[code], 1u);
+#pragma unroll
+    for (int i = 0; i < kLists; ++i) {
+      const uint32_t code = far ? selection::WorthCode(worth[i]) : kNone;
+      worths[i * apart + entry] = static_cast<uint16_t>(code);
+      if (code == 0) {
+        ++zeros[i];
+      } else if (far) {
+        histograms[i].Add(code, 1);
+      }
     }
   }
-  zeros = __reduce_add_sync(kAllLanes, zeros);
-  if (thread % kWarp == 0 && zeros != 0) atomicAdd(&histogram[0], zeros);
+#pragma unroll
+  for (int i = 0; i < kLists; ++i) {
+    zeros[i] = __reduce_add_sync(kAllLanes, zeros[i]);
+    if (thread % kWarp == 0 && zeros[i] != 0) histograms[i].Add(0, zeros[i]);
+  }
   __syncthreads();
-  uint32_t* const all = work.scratch.histograms + list * selection::kWorthCodes;
-  for (int i = thread; i < selection::kWorthCodes; i += kThreads) {
-    if (histogram[i] != 0) atomicAdd(all + i, histogram[i]);
+#pragma unroll
+  for (int i = 0; i < kLists; ++i) {
+    histograms[i].AddTo(work.scratch.histograms +
+                        (first + int64_t{i} * work.heads) * selection::kWorthCodes);
   }
 }
 
@@ -248,19 +291,20 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
   __shared__ uint64_t of_warps[kListWarps];
   const RowsWork& rows = work.rows;
   const int64_t list = blockIdx.x;
+  const int count = rows.Entries(list);
   const Threshold threshold =
       FindThreshold(rows, list, static_cast<int>(list % rows.heads), of_warps);
-  const uint16_t* const worths = rows.scratch.worths + list * rows.blocks;
-  int32_t* const listed = work.listed + list * work.capacity;
+  const uint16_t* const worths = rows.scratch.worths + list * rows.entries;
+  int32_t* const listed = work.lists.blocks + list * work.lists.capacity;
   Counts done = {0};  // before this round
-  for (int first = 0; first < rows.blocks; first += kOfRound) {
+  for (int first = 0; first < count; first += kOfRound) {
     const int begin = first + static_cast<int>(threadIdx.x) * kOfThread;
     int codes[kOfThread];
     uint32_t certain = 0;
     uint32_t equal = 0;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
-      codes[i] = begin + i < rows.blocks ? int{__ldcg(worths + begin + i)} : -1;
+      codes[i] = begin + i < count ? int{__ldcg(worths + begin + i)} : -1;
       certain += codes[i] > threshold.code ? 1 : 0;
       equal += codes[i] == threshold.code ? 1 : 0;
     }
@@ -271,13 +315,15 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const bool tie = codes[i] == threshold.code;
-      if (codes[i] > threshold.code || (tie && ties < threshold.quota)) *to++ = begin + i;
+      if (codes[i] > threshold.code || (tie && ties < threshold.quota)) {
+        *to++ = rows.BlockAt(list, begin + i);
+      }
       ties += tie ? 1 : 0;
     }
     done.both += all;
   }
   if (threadIdx.x == 0) {
-    work.counts[list] = done.certain() + min(done.equal(), threshold.quota);
+    work.lists.counts[list] = done.certain() + min(done.equal(), threshold.quota);
   }
 }
 
@@ -285,14 +331,19 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
 
 cudaError_t ListRows(cudaStream_t stream, const ListRowsWork& work) {
   const RowsWork& rows = work.rows;
-  const auto tiles = static_cast<unsigned>(CeilDiv(rows.blocks, kTileBlocks));
-  const auto lists = static_cast<unsigned>(rows.row_blocks * rows.heads);
-  cudaError_t error = LaunchKernel(Weigh, dim3(tiles, lists * static_cast<unsigned>(rows.group)),
-                                   kThreads, 0, stream, rows);
+  const auto tiles = static_cast<unsigned>(CeilDiv(rows.entries, kTileBlocks));
+  const auto band_heads = static_cast<unsigned>(rows.bands * rows.heads);
+  cudaError_t error =
+      LaunchKernel(Weigh, dim3(tiles, band_heads * static_cast<unsigned>(rows.group)), kThreads, 0,
+                   stream, rows);
   if (error != cudaSuccess) return error;
-  error = LaunchKernel(Value, dim3(tiles, lists), kThreads, 0, stream, rows);
+  const auto value = rows.band_lists == 1 ? Value<1> : Value<kSearchLists>;
+  error = LaunchKernel(value, dim3(tiles, band_heads), kThreads, 0, stream, rows);
   if (error != cudaSuccess) return error;
-  return LaunchKernel(List, dim3(lists), kListThreads, 0, stream, work);
+  // The last band may have fewer lists.
+  const int64_t row_blocks = CeilDiv(int64_t{rows.rows}, kSelectRows);
+  const int64_t lists = std::min(row_blocks, int64_t{rows.bands} * rows.band_lists) * rows.heads;
+  return LaunchKernel(List, dim3(static_cast<unsigned>(lists)), kListThreads, 0, stream, work);
 }
 
 }  // namespace headway::cuda

@@ -1,4 +1,4 @@
-// Pooled queries of blocks of rows, as codes: a warp makes those of a pool of a query head.
+// Pooled queries of bands of rows, as codes: a warp makes those of a pool of a query head.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -30,6 +30,7 @@ struct PooledChannels {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) mean[i] = squares[i] = 0.0f;
+#pragma unroll 4
     for (int row = begin; row < end; ++row) {
       const int64_t first = row * work.q_stride + query_head * work.rows.head_dim;
 #pragma unroll
@@ -70,11 +71,12 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
   const int pool = static_cast<int>(threadIdx.x) / kWarp;
   const int member = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
-  const int row_block = static_cast<int>(blockIdx.z);
+  const int band = static_cast<int>(blockIdx.z);
   const RowsScratch& scratch = work.rows.scratch;
-  const int64_t list = int64_t{row_block} * work.rows.heads + head;
-  const int64_t query_head = list * work.rows.group + member;
-  if (member == 0) {
+  const int64_t query_head = (int64_t{band} * work.rows.heads + head) * work.rows.group + member;
+  for (int row_block = member; row_block < work.rows.band_lists; row_block += work.rows.group) {
+    const int64_t list =
+        (int64_t{band} * work.rows.band_lists + row_block) * work.rows.heads + head;
     for (int i = static_cast<int>(threadIdx.x); i < selection::kWorthCodes; i += kPools * kWarp) {
       scratch.histograms[list * selection::kWorthCodes + i] = 0;
     }
@@ -83,9 +85,9 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
     scratch.sums[query_head * kPools + pool] = 0;
     scratch.tops[query_head * kPools + pool] = OrderedBits(0xFF800000u);  // -inf
   }
-  // The last block of rows may have fewer pools: their scores are made like others, and not used.
-  const int begin = row_block * static_cast<int>(kSelectRows) + pool * static_cast<int>(kPoolRows);
-  const int end = min(work.rows.rows, begin + static_cast<int>(kPoolRows));
+  // The last band may have fewer pools: their scores are made like others, and not used.
+  const int begin = (band * kPools + pool) * work.rows.pool_rows;
+  const int end = min(work.rows.rows, begin + work.rows.pool_rows);
   PooledChannels channels = {};
   if (begin < end) {
     channels.Make<kType>(work, begin, end, int64_t{head} * work.rows.group + member);
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
 
 cudaError_t PoolQueries(cudaStream_t stream, SummaryKind kind, const PoolWork& work) {
   const dim3 grid(static_cast<unsigned>(work.rows.group), static_cast<unsigned>(work.rows.heads),
-                  static_cast<unsigned>(work.rows.row_blocks));
+                  static_cast<unsigned>(work.rows.bands));
   return WithDType(static_cast<DType>(work.q_dtype), [&](auto dtype) {
     const auto kernel = kind == SummaryKind::kMoments ? Pool<SummaryKind::kMoments, dtype.kValue>
                                                       : Pool<SummaryKind::kBoxes, dtype.kValue>;

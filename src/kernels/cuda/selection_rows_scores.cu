@@ -1,4 +1,4 @@
-// Scores of blocks for the pooled queries of blocks of rows: the products of selection_scores.cu,
+// Scores of blocks for the pooled queries of bands of rows: the products of selection_scores.cu,
 // with the pooled queries of a query head as the columns of a product. A warp keeps the codes of
 // some blocks in registers for all query heads that its block of threads has in shared memory.
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr int kScoreWarps = 8;
 constexpr int kThreads = kScoreWarps * kWarp;
 constexpr int kQueryHeads = 8;    // that a block of threads has at once, of one KV head
-constexpr int kTileBlocks = 512;  // of a KV head that it scores
+constexpr int kTileBlocks = 512;  // entries of a KV head that it scores
 static_assert(kPools == 8);       // columns of a product
 
 template <int kDim>
@@ -38,7 +38,7 @@ struct SharedQueries {
   selection::QueryFactors factors[kQueryHeads][kPools];
   uint32_t tops[kQueryHeads][kPools];
 
-  // `first` and `count` are query heads of KV head `head`, counted over all blocks of rows.
+  // `first` and `count` are query heads of KV head `head`, counted over all bands.
   __device__ void Load(const RowsWork& work, int head, int first, int count) {
     constexpr int kPieces = kDim / 8;
     constexpr int kRows = kCodeParts * kPools;
@@ -61,9 +61,16 @@ struct SharedQueries {
     }
   }
   __device__ static int64_t QueryHead(const RowsWork& work, int head, int index) {
-    const int row_block = index / work.group;
-    return (int64_t{row_block} * work.heads + head) * work.group + index - row_block * work.group;
+    const int band = index / work.group;
+    return (int64_t{band} * work.heads + head) * work.group + index - band * work.group;
   }
+};
+
+// What a block of threads scores.
+struct ScoredEntries {
+  int head;
+  int64_t list;  // which has candidates, if there are any
+  int count;
 };
 
 // A lane's words and scales of the summaries of a warp's blocks: of rows lane / 4 and 8 behind it
@@ -74,12 +81,14 @@ struct BlockRows {
   uint32_t words[Shape::kTiles][2][2][Shape::kWords];  // [row of codes][upper, lower]
   float2 scales[Shape::kTiles][2];
 
-  // From block `begin` of a head on; what is behind the last block is 0.
-  __device__ void Load(const ScoreRowsWork& work, int head, int begin) {
+  // From entry `begin` of a head on; what is behind the last one is 0.
+  __device__ void Load(const ScoreRowsWork& work, const ScoredEntries& entries, int begin) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int i = 0; i < 2 * Shape::kTiles; ++i) {
-      LoadBlock(work, head, begin + i * 8 + lane / 4, i / 2, i % 2);
+      const int entry = begin + i * 8 + lane / 4;
+      LoadBlock(work, entries.head,
+                entry < entries.count ? work.rows.BlockAt(entries.list, entry) : -1, i / 2, i % 2);
     }
   }
 
@@ -89,7 +98,7 @@ struct BlockRows {
     const int head_in_group = head % work.table.group_heads;
     const std::byte* record = nullptr;
     scales[tile][half] = make_float2(0.0f, 0.0f);
-    if (block < work.rows.blocks) {
+    if (block >= 0) {
       const std::byte* summary = work.table.Find(head, block);
       record = summary + head_in_group * work.codes_head_stride +
                int64_t{block} * 2 * work.rows.head_dim;
@@ -144,10 +153,11 @@ __device__ void MultiplyBlocks(const BlockRows<kDim, kLoad>& blocks,
   }
 }
 
-// Scores of a warp's blocks, from block `begin` on, for the pooled queries of one query head.
+// Scores of a warp's blocks, from entry `begin` of `count` on, for the pooled queries of one query
+// head.
 template <SummaryKind kKind, int kDim, int kLoad>
-__device__ void ScoreQueryHead(const RowsWork& work, const BlockRows<kDim, kLoad>& blocks,
-                               int begin, int query, float* scores, SharedQueries<kDim>& queries) {
+__device__ void ScoreQueryHead(const BlockRows<kDim, kLoad>& blocks, int begin, int count,
+                               int query, float* scores, SharedQueries<kDim>& queries) {
   using Shape = RowsShape<kDim>;
   constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -163,8 +173,8 @@ __device__ void ScoreQueryHead(const RowsWork& work, const BlockRows<kDim, kLoad
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int block = begin + tile * 16 + half * 8 + lane / 4;
-      if (block >= work.blocks) continue;
+      const int entry = begin + tile * 16 + half * 8 + lane / 4;
+      if (entry >= count) continue;
       const float2 scale = blocks.scales[tile][half];
       float score[2];
 #pragma unroll
@@ -178,7 +188,7 @@ __device__ void ScoreQueryHead(const RowsWork& work, const BlockRows<kDim, kLoad
         }
         best[i] = fmaxf(best[i], score[i]);
       }
-      *reinterpret_cast<float2*>(scores + int64_t{block} * kPools + 2 * column) =
+      *reinterpret_cast<float2*>(scores + int64_t{entry} * kPools + 2 * column) =
           make_float2(score[0], score[1]);
     }
   }
@@ -194,7 +204,24 @@ __device__ void ScoreQueryHead(const RowsWork& work, const BlockRows<kDim, kLoad
   }
 }
 
-// Grid: tiles of a head's blocks, heads, query heads of all blocks of rows.
+// Query heads of a block of threads: of several bands, or where there are candidates, which are
+// those of a list, of one.
+struct ScoredQueries {
+  int first;  // counted over all bands
+  int count;
+
+  __device__ static ScoredQueries Of(const RowsWork& work, int index) {
+    if (work.among.blocks == nullptr) {
+      const int first = index * kQueryHeads;
+      return {first, min(kQueryHeads, work.bands * work.group - first)};
+    }
+    const int of_band = (work.group + kQueryHeads - 1) / kQueryHeads;
+    const int member = index % of_band * kQueryHeads;
+    return {index / of_band * work.group + member, min(kQueryHeads, work.group - member)};
+  }
+};
+
+// Grid: tiles of a head's entries, heads, query heads of all bands.
 template <SummaryKind kKind, int kDim, int kLoad>
 __global__ void __launch_bounds__(kThreads, 2) Scores(const __grid_constant__ ScoreRowsWork work) {
   using Shape = RowsShape<kDim>;
@@ -202,22 +229,24 @@ __global__ void __launch_bounds__(kThreads, 2) Scores(const __grid_constant__ Sc
   extern __shared__ uint4 memory[];
   auto& queries = *reinterpret_cast<SharedQueries<kDim>*>(memory);
   const int head = static_cast<int>(blockIdx.y);
-  const int first = static_cast<int>(blockIdx.z) * kQueryHeads;
-  const int count = min(kQueryHeads, work.rows.row_blocks * work.rows.group - first);
+  const auto [first, count] = ScoredQueries::Of(work.rows, static_cast<int>(blockIdx.z));
+  const int64_t list = int64_t{first / work.rows.group} * work.rows.heads + head;
+  const ScoredEntries entries = {head, list, work.rows.Entries(list)};
   const int tile = static_cast<int>(blockIdx.x) * kTileBlocks;
-  const int end = min(work.rows.blocks, tile + kTileBlocks);
+  if (tile >= entries.count) return;
+  const int end = min(entries.count, tile + kTileBlocks);
   queries.Load(work.rows, head, first, count);
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int begin = tile + warp * Shape::kBlocks; begin < end;
        begin += kScoreWarps * Shape::kBlocks) {
     BlockRows<kDim, kLoad> blocks;
-    blocks.Load(work, head, begin);
+    blocks.Load(work, entries, begin);
 #pragma unroll 1
     for (int query = 0; query < count; ++query) {
       const int64_t query_head = queries.QueryHead(work.rows, head, first + query);
-      ScoreQueryHead<kKind>(work.rows, blocks, begin, query,
-                            work.rows.scratch.scores + query_head * work.rows.blocks * kPools,
+      ScoreQueryHead<kKind>(blocks, begin, entries.count, query,
+                            work.rows.scratch.scores + query_head * work.rows.entries * kPools,
                             queries);
     }
   }
@@ -236,10 +265,11 @@ cudaError_t LaunchScores(cudaStream_t stream, const ScoreRowsWork& work) {
   const cudaError_t error =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(
-      static_cast<unsigned>(CeilDiv(work.rows.blocks, kTileBlocks)),
-      static_cast<unsigned>(work.rows.heads),
-      static_cast<unsigned>(CeilDiv(work.rows.row_blocks * work.rows.group, kQueryHeads)));
+  const RowsWork& rows = work.rows;
+  const int queries = rows.among.blocks == nullptr ? CeilDiv(rows.bands * rows.group, kQueryHeads)
+                                                   : rows.bands * CeilDiv(rows.group, kQueryHeads);
+  const dim3 grid(static_cast<unsigned>(CeilDiv(rows.entries, kTileBlocks)),
+                  static_cast<unsigned>(rows.heads), static_cast<unsigned>(queries));
   return LaunchKernel(kKernel, grid, kThreads, kBytes, stream, work);
 }
 

@@ -256,7 +256,10 @@ TEST_F(CudaSelectionTest, RowsOfOtherDTypesAgreeWithTheDefinition) {
 
 // Blocks of rows are scored in several turns, in several tiles, and a head's list has several
 // rounds; the table of segments lies in memory.
-TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
+class CudaRowsLookTest : public CudaSelectionTest, public testing::WithParamInterface<int64_t> {};
+
+TEST_P(CudaRowsLookTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
+  const int64_t candidates = GetParam();
   for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
     for (const SummaryKind kind : {SummaryKind::kMoments, SummaryKind::kBoxes}) {
       SelectionCase c;
@@ -268,6 +271,7 @@ TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
       c.segment_pages = 3;
       c.pages = 719;  // 5,752 blocks, 480 segments
       c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 40, .share = share};
+      c.budget.candidates = candidates;
       c.rows = 130;
       c.turn_dim = 16;
       c.move_dim = 16;
@@ -275,6 +279,27 @@ TEST_F(CudaSelectionTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
       c.activation = DType::kBF16;
       Check(c, 1400);
     }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Candidates, CudaRowsLookTest, testing::Values(0, 320, 2500));
+
+// Several bands of a first look, the last of which is not full.
+TEST_F(CudaSelectionTest, RowsOfSeveralBandsAgreeWithTheDefinition) {
+  for (const int64_t rows : {512, 1100}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 64};
+    c.summary = {.block_slots = 16};
+    c.heads = 2;
+    c.group_heads = 2;
+    c.group = 9;  // more query heads than a block of threads has at once
+    c.segment_pages = 5;
+    c.pages = 40;
+    c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 9, .candidates = 70};
+    c.rows = rows;
+    c.scale = 0.125f;
+    c.activation = DType::kBF16;
+    Check(c, 1500);
   }
 }
 

@@ -301,17 +301,23 @@ KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
   return {call.format, call.summary.block_slots, call.group, call.scale, item};
 }
 
-// The worth of some blocks of a KV head, or all of them, to block `row_block` of the rows.
-std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, int64_t row_block,
+// A block of rows, as many of which are scored as one query.
+struct PooledBlock {
+  int64_t index = 0;
+  int64_t pool_rows = kPoolRows;
+};
+
+// The worth of some blocks of a KV head, or all of them, to a block of rows.
+std::vector<float> WorthOf(const SelectCall& call, const SelectItem& item, const PooledBlock& rows,
                            int64_t head, const std::vector<int32_t>& blocks) {
-  const int64_t begin = row_block * kSelectRows;
+  const int64_t begin = rows.index * kSelectRows;
   const int64_t end = std::min(item.rows, begin + kSelectRows);
   std::vector<float> worth(blocks.size(), 0.0f);
   for (int64_t q_head = head * call.group; q_head < (head + 1) * call.group; ++q_head) {
     std::vector<float> shares(worth.size(), 0.0f);
     if (!call.summary.kept()) RaiseShares(MassScores(OfKeys(call, item), q_head), shares);
-    for (int64_t row = begin; call.summary.kept() && row < end; row += kPoolRows) {
-      const Pool pool = {row, std::min(end, row + kPoolRows)};
+    for (int64_t row = begin; call.summary.kept() && row < end; row += rows.pool_rows) {
+      const Pool pool = {row, std::min(end, row + rows.pool_rows)};
       const CodedQuery query = QueryOf(item, pool, q_head, call.format.head_dim, call.scale);
       std::vector<float> scores;
       for (const int32_t block : blocks) {
@@ -337,26 +343,27 @@ Lists AllBlocks(const BlockedKeys& keys) {
 }
 
 // Codes of all blocks.
-Codes FirstLook(const SelectCall& call, const SelectItem& item, int64_t row_block,
+Codes FirstLook(const SelectCall& call, const SelectItem& item, const PooledBlock& rows,
                 const Lists& all) {
   Codes codes;
   for (int64_t head = 0; head < item.keys.heads; ++head) {
-    codes.push_back(
-        call.summary.kind == SummaryKind::kStages
-            ? StageCodes(OfKeys(call, item), head)
-            : CodesOf(WorthOf(call, item, row_block, head, all[static_cast<size_t>(head)])));
+    codes.push_back(call.summary.kind == SummaryKind::kStages
+                        ? StageCodes(OfKeys(call, item), head)
+                        : CodesOf(WorthOf(call, item, rows, head, all[static_cast<size_t>(head)])));
   }
   return codes;
 }
 
 // Codes of candidates.
-Codes SecondLook(const SelectCall& call, const SelectItem& item, const Lists& candidates) {
+Codes SecondLook(const SelectCall& call, const SelectItem& item, int64_t row_block,
+                 const Lists& candidates) {
   Worths worths;
-  if (call.summary.sketched()) {
+  if (item.looks_at_sketches(call.summary)) {
     worths = SketchWorths(call, item, candidates);
   } else {
     for (int64_t head = 0; head < item.keys.heads; ++head) {
-      worths.push_back(WorthOf(call, item, 0, head, candidates[static_cast<size_t>(head)]));
+      worths.push_back(
+          WorthOf(call, item, {row_block}, head, candidates[static_cast<size_t>(head)]));
     }
   }
   Codes codes;
@@ -381,24 +388,29 @@ Lists LoadLists(const CandidateLists& from, int heads) {
   return lists;
 }
 
+// What the second of two looks chooses among. A prefill lists it for itself.
+Lists CandidatesOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
+  const BlockedKeys& keys = item.keys;
+  HEADWAY_CHECK(call.summary.kept());
+  const SelectionBudget budget = item.OfCandidates();
+  const Lists all = AllBlocks(keys);
+  if (item.rows > 1) {
+    return ListBest(budget, all, FirstLook(call, item, {row_block, kSearchRows}, all));
+  }
+  if (!item.candidates_listed) {
+    HEADWAY_CHECK(item.candidates.capacity >= budget.Capacity(keys.blocks, keys.heads));
+    StoreLists(ListBest(budget, all, FirstLook(call, item, {row_block}, all)),
+               item.candidates.blocks, item.candidates.capacity, item.candidates.counts);
+  }
+  return LoadLists(item.candidates, keys.heads);
+}
+
 void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
-  Lists lists = AllBlocks(keys);
-  Codes codes;
-  if (!item.looks_twice() || !item.candidates_listed) {
-    codes = FirstLook(call, item, row_block, lists);
-  }
-  if (item.looks_twice()) {
-    HEADWAY_CHECK(call.summary.kept());
-    if (!item.candidates_listed) {
-      const SelectionBudget budget = item.budget.OfCandidates();
-      HEADWAY_CHECK(item.candidates.capacity >= budget.Capacity(keys.blocks, keys.heads));
-      StoreLists(ListBest(budget, lists, codes), item.candidates.blocks, item.candidates.capacity,
-                 item.candidates.counts);
-    }
-    lists = LoadLists(item.candidates, keys.heads);
-    codes = SecondLook(call, item, lists);
-  }
+  const bool twice = item.looks_twice();
+  const Lists lists = twice ? CandidatesOf(call, item, row_block) : AllBlocks(keys);
+  const Codes codes =
+      twice ? SecondLook(call, item, row_block, lists) : FirstLook(call, item, {row_block}, lists);
   const int64_t at = row_block * keys.heads;
   StoreLists(ListBest(item.budget, lists, codes), item.blocks + at * item.capacity, item.capacity,
              item.counts + at);

@@ -146,7 +146,15 @@ SelectionCase RandomOtherCase(Random& random) {
 SelectionCase RandomPrefillCase(Random& random) {
   SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
   c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
-  c.candidates_from = -1;  // prompts choose in one look
+  c.candidates_from = -1;
+  // Two looks, where not most far blocks are candidates.
+  const int64_t far = c.budget.far_end - c.budget.far_begin;
+  if (random.Below(2) == 0 && far >= 4) {
+    c.budget.candidates = 1 + random.Below(far / 2);
+    c.budget.far_blocks = random.Below(c.budget.candidates);
+    c.budget.least_blocks =
+        std::min(c.budget.least_blocks, std::max<int64_t>(1, c.budget.far_blocks));
+  }
   c.split = 0;
   c.merge = random.Below(2) == 0;
   return c;

@@ -139,7 +139,7 @@ void SelectionProblem::LayOut(Random& places) {
   lse_ = floats(states() * lse_stride_);
   scratch_bytes_ =
       SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments),
-                         spec.rows, spec.summary.sketched() ? candidate_capacity_ : 0);
+                         spec.rows, ScratchCandidates());
   if (spec.summary.kind == SummaryKind::kStages) {
     scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
   }
@@ -346,6 +346,14 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
           .scales_head_stride = scales_head_stride_,
           .sketch_offset = sketch_offset_,
           .sketch_head_stride = sketch_head_stride_};
+}
+
+int64_t SelectionProblem::ScratchCandidates() const {
+  if (spec.rows == 1) return spec.summary.sketched() ? candidate_capacity_ : 0;
+  SelectItem item;
+  item.rows = spec.rows;
+  item.budget = spec.budget;
+  return item.looks_twice() ? item.OfCandidates().Capacity(spec.blocks(), spec.heads) : 0;
 }
 
 SelectionBudget SelectionProblem::EarlierBudget() const {

@@ -151,6 +151,7 @@ class SelectionProblem {
   int64_t states() const { return spec.rows == 1 ? parts_ : spec.rows; }
   bool keeps_candidates() const { return spec.candidates_from >= 0; }
   SelectionBudget EarlierBudget() const;
+  int64_t ScratchCandidates() const;  // that scratch has room for
   bool encoded() const { return spec.format.encoding != Encoding::kNone; }
   const std::vector<int64_t>& slabs() const { return encoded() ? closed_slabs_ : plain_slabs_; }
 

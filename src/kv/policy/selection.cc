@@ -72,6 +72,15 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   return budget;
 }
 
+SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
+                               int64_t position) {
+  // The keys of the chunk are attended to exactly: those before it are recent as its first row has
+  // them.
+  SelectionBudget budget = BudgetOf(policy, spans, position - 1);
+  budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), policy.summary.block_slots);
+  return budget;
+}
+
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads) {
   const int64_t slots = policy.summary.block_slots;
   const int64_t heads = policy.share == BudgetShare::kLayer ? kv_heads : 1;
@@ -84,6 +93,10 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   };
   bounds.capacity = with(std::max(policy.KeysAt(length), policy.outer_keys));
   if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
+  if (policy.prompts == SelectionPolicy::Prompts::kSelected) {
+    bounds.prompt_candidates =
+        std::min(bounds.blocks, always + CeilDiv(policy.PromptCandidatesAt(length), slots));
+  }
   return bounds;
 }
 

@@ -44,6 +44,8 @@ struct SelectionPolicy {
   // Chunks of prompts attend to what is listed of the pages before them, too.
   enum class Prompts : uint8_t { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
+  // Candidates that the first of their two looks lists for each key that the second one chooses.
+  static constexpr int64_t kPromptBreadth = 8;
   // Beyond the window that a model was trained for: summaries are of keys without their rotation,
   // queries are scored as if every key were so far behind them, and what is listed is moved
   // together (BlockMove). 0: keys are scored, and attended to, where they are.
@@ -64,6 +66,7 @@ struct SelectionPolicy {
   int64_t CandidatesAt(int64_t length) const {
     return looks_twice() ? breadth * KeysAt(length) : 0;
   }
+  int64_t PromptCandidatesAt(int64_t length) const { return kPromptBreadth * KeysAt(length); }
   // KeysAt, on average over the layers.
   double MeanKeys(int layers, int64_t length) const;
   // What scoring reads of a key and head on average: its block's summary, or keys themselves.
@@ -83,12 +86,16 @@ struct BlockSpan {
 // of all far blocks.
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                          int64_t q_position);
+// The same of the rows of a prompt's chunk behind the blocks, whose first is at `position`.
+SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
+                               int64_t position);
 
 // What the lists of sequences of up to `length` tokens take at most.
 struct SelectionBounds {
-  int64_t blocks = 0;      // of a head
-  int64_t capacity = 0;    // listed blocks of a head
-  int64_t candidates = 0;  // those of the first of two looks
+  int64_t blocks = 0;             // of a head
+  int64_t capacity = 0;           // listed blocks of a head
+  int64_t candidates = 0;         // those of the first of two looks
+  int64_t prompt_candidates = 0;  // of a prompt's
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);
 

@@ -112,6 +112,25 @@ TEST(SelectionPolicyTest, OuterLayersAndStagesHaveTheirOwnKeys) {
   EXPECT_LE(outer.Capacity(100000, 4), BoundsOf(policy, 800001, 4).capacity);
 }
 
+// A block of rows of a prompt.
+SelectItem RowsOf(const SelectionBudget& budget) {
+  SelectItem item;
+  item.rows = 64;
+  item.budget = budget;
+  return item;
+}
+
+TEST(SelectionPolicyTest, RowsOfPromptsLookTwiceWhereMostBlocksAreNoCandidates) {
+  const SelectionPolicy policy = PolicyOf(64, 32, 96);  // 4 chosen blocks of 16
+  const auto rows_behind = [&](int64_t blocks) {
+    const std::vector<BlockSpan> all = {{0, blocks}};
+    return RowsOf(PromptBudgetOf(policy, all, blocks * 16));
+  };
+  EXPECT_EQ(rows_behind(200).OfCandidates().far_blocks, 32);
+  EXPECT_TRUE(rows_behind(2 + 64 + 6).looks_twice());
+  EXPECT_FALSE(rows_behind(2 + 63 + 6).looks_twice());
+}
+
 TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
   for (const BudgetShare share : {BudgetShare::kHead, BudgetShare::kLayer}) {
     for (const int64_t length : {1, 15, 64, 1000, 4096, 100000}) {
@@ -124,12 +143,17 @@ TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
         EXPECT_LE(all[0].blocks, bounds.blocks);
         EXPECT_LE(budget.Capacity(all[0].blocks, 4), bounds.capacity);
         EXPECT_EQ(bounds.candidates, 0);
+        EXPECT_EQ(bounds.prompt_candidates, 0);
         policy.breadth = 3;
         policy.growth = 0.05;
         const SelectionBudget twice = BudgetOf(policy, all, length - 1);
         EXPECT_LE(twice.OfCandidates().Capacity(all[0].blocks, 4),
                   BoundsOf(policy, length, 4).candidates);
         EXPECT_LE(twice.Capacity(all[0].blocks, 4), BoundsOf(policy, length, 4).capacity);
+        policy.prompts = SelectionPolicy::Prompts::kSelected;
+        const SelectItem rows = RowsOf(PromptBudgetOf(policy, all, length));
+        EXPECT_LE(rows.OfCandidates().Capacity(all[0].blocks, 4),
+                  BoundsOf(policy, length, 4).prompt_candidates);
       }
     }
   }
