@@ -44,6 +44,15 @@ kv::SelectionPolicy KeepsCandidates(int64_t keys, int64_t refresh) {
   return policy;
 }
 
+// Stages that are renewed in their own time.
+kv::SelectionPolicy KeepsSurvivors(int64_t keys, int64_t first, int64_t second, int64_t last) {
+  kv::SelectionPolicy policy = PolicyOf(keys, SummaryKind::kStages);
+  policy.stages[0].refresh = first;
+  policy.stages[1].refresh = second;
+  policy.refresh = last;
+  return policy;
+}
+
 // Lists all blocks, whatever they score.
 class ListsAll : public ForwardingKernels {
  public:
@@ -139,7 +148,8 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
-        PolicyOf(40, SummaryKind::kStages), TwoLooks(40), KeepsCandidates(40, 5)}) {
+        PolicyOf(40, SummaryKind::kStages), KeepsSurvivors(40, 6, 3, 1), TwoLooks(40),
+        KeepsCandidates(40, 5)}) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
@@ -354,6 +364,64 @@ TEST_P(Selection, CandidatesServeSomeSteps) {
   ExpectSameBits(all, run(kept, 40), "all keys are candidates");
 }
 
+// Notes the first stage that each choice of the first layer renews.
+class NotesStages : public ForwardingKernels {
+ public:
+  NotesStages(std::unique_ptr<Kernels> inner, int64_t layers, std::vector<int>* stages)
+      : ForwardingKernels(std::move(inner)), layers_(layers), stages_(stages) {}
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    if (calls_++ % layers_ == 0) stages_->push_back(items[0].first_stage);
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  const int64_t layers_;
+  std::vector<int>* const stages_;
+  int64_t calls_ = 0;
+};
+
+// Each stage is renewed in its own time, and all of them when a page closes.
+TEST_P(Selection, StagesAreRenewedInTheirOwnTime) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  ASSERT_EQ(config.page_slots, 16);
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  std::vector<int> stages;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<NotesStages>(std::move(kernels), model->shape().layers, &stages);
+  };
+  const auto run = [&](const kv::SelectionPolicy& policy, int64_t decode = 22) {
+    config.selection = policy;
+    stages.clear();
+    return RunTokens(*model, config, tokens, decode);
+  };
+  const LogitRows anew = run(KeepsSurvivors(24, 1, 1, 1));
+  EXPECT_EQ(stages, std::vector<int>(22, 0));
+  // From position 308 on; pages close in front of 320.
+  const LogitRows kept = run(KeepsSurvivors(24, 8, 4, 2));
+  EXPECT_EQ(stages, (std::vector<int>{0, 2, 1, 2, 0, 2, 0, 2, 1, 2, 0}));
+  EXPECT_NE(anew.back(), kept.back());
+  run(KeepsSurvivors(24, 6, 2, 1));
+  EXPECT_EQ(stages, (std::vector<int>{0, 2, 1, 2, 1, 2, 0, 2, 1, 2, 1, 2,  //
+                                      0, 2, 1, 2, 1, 2, 0, 2, 1, 2}));
+  // The first step of all chooses for itself.
+  ExpectSameBits(run(KeepsSurvivors(24, 1, 1, 1), 1), run(KeepsSurvivors(24, 8, 4, 2), 1), "one");
+}
+
+// Where all chunks survive, a stage that is not renewed misses none.
+TEST_P(Selection, SurvivorsAreThoseOfTheSameKeys) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  config.selection = KeepsSurvivors(24, 8, 8, 1);
+  config.selection.recent = 1;  // no key is far before its page closes
+  for (auto& stage : config.selection.stages) stage.keys = 1 << 20;
+  const LogitRows kept = RunTokens(*model, config, tokens, 40);
+  for (auto& stage : config.selection.stages) stage.refresh = 1;
+  ExpectSameBits(RunTokens(*model, config, tokens, 40), kept, "all chunks survive");
+}
+
 // A step that reads all far keys lists no candidates, and another behind it may choose.
 TEST_P(Selection, CandidatesAreThereBeforeTheyServe) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
@@ -455,16 +523,21 @@ TEST_P(Selection, AChoiceServesNoOtherText) {
   ExpectNoListForAnotherText(*model, config);
   config.selection = KeepsCandidates(24, 1000);
   ExpectNoListForAnotherText(*model, config);
+  config.selection = KeepsSurvivors(24, 1000, 1000, 1);
+  ExpectNoListForAnotherText(*model, config);
 }
 
 TEST_P(Selection, ForksAndCutsKeepTheirSummaries) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  for (const int64_t refresh : {1, 5}) {
+  kv::SelectionPolicy candidates = TwoLooks(24);
+  candidates.candidates_refresh = 3;
+  kv::SelectionPolicy rarely = TwoLooks(24);
+  rarely.refresh = 5;
+  rarely.candidates_refresh = 15;
+  for (const kv::SelectionPolicy& policy : {candidates, rarely, KeepsSurvivors(24, 8, 4, 2)}) {
     for (const int64_t page_cache : {0, 1 << 20}) {
       HarnessConfig config = HarnessConfig::Default();
-      config.selection = TwoLooks(24);
-      config.selection.refresh = refresh;
-      config.selection.candidates_refresh = 3 * refresh;
+      config.selection = policy;
       if (page_cache > 0) config.placement = kv::PlacementKind::kHostOnly;
       config.page_cache_bytes = page_cache;
       ExpectForksAndCutsKeep(*model, config);

@@ -98,6 +98,10 @@ struct EngineOptions {
   // the keys of those that survive. The first four layers and the last one choose hip_outer_keys
   // instead, unless these are 0.
   std::string hip_stages = "256:32768,32:8192";
+  // Tokens of a sequence that one run of each of these stages is for, "16,8": the ones behind the
+  // first choose among the same chunks, unless a page of the cache is filled between. Each is a
+  // multiple of the next one, and the last of sparse_refresh. Empty: a choice runs all stages.
+  std::string hip_refresh;
   int64_t hip_outer_keys = 4096;
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.

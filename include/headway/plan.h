@@ -62,7 +62,7 @@ struct SelectionReport {
   int looks = 1;
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
   int64_t refresh = 1;     // tokens that one choice is for
-  int64_t candidates_refresh = 1;  // and one list of candidates
+  int64_t candidates_refresh = 1;  // and one list of candidates, or what survives the first stage
   bool prompts = false;            // are read so, too
   int pool = 0;  // tokens of a prompt that are scored as one query, where they are
   // Where these are at most half of the keys, which as many tokens search: the keys that pools look

@@ -173,6 +173,11 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
           "infinitehip's stages before the last: chunks of keys, and the keys of those that "
           "survive")
       ->type_name("CHUNK:KEYS,...");
+  AddText(app, sparse, "--hip-refresh", &engine.hip_refresh,
+          "infinitehip: tokens that one run of each of these stages is for, in decode and until a "
+          "page is full, each a multiple of the next and the last of --sparse-refresh; without it "
+          "all stages run for each choice")
+      ->type_name("TOKENS,...");
   AddNumber(
       app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
       "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "

@@ -29,7 +29,7 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.summary.sketched() ? 2 : 1;
   report.refresh = policy.refresh;
-  report.candidates_refresh = policy.candidates_refresh;
+  report.candidates_refresh = policy.SearchRefresh();
   report.candidates = policy.CandidatesAt(length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;

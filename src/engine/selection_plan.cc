@@ -101,20 +101,21 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   const ModelShape& shape = basis.config.shape;
   const int64_t longest = Longest(basis.lengths);
   const auto always = static_cast<double>(policy.sink + policy.recent);
-  const double scored =
-      policy.ScoredBytes({shape.dtype, basis.page_slots, shape.head_dim, basis.encoding});
+  const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
+  const double scored = policy.ScoredBytes(page);
   chosen.keys = always + policy.MeanKeys(shape.layers, longest);
   chosen.refresh = static_cast<double>(policy.refresh);
   (policy.summary.kept() ? chosen.summary_bytes : chosen.key_bytes) = scored;
+  chosen.survivor_bytes = policy.SurvivorBytes(page, longest);
+  // A page that closes ends what a search serves.
+  const int64_t steps =
+      std::min<int64_t>(RoundUp(policy.SearchRefresh(), policy.refresh), basis.page_slots);
+  chosen.choices = std::max(1.0, static_cast<double>(steps) / chosen.refresh);
   if (policy.looks_twice()) {
     const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
                                    int64_t{policy.summary.block_slots});
     (policy.summary.sketched() ? chosen.sketch_bytes : chosen.candidate_bytes) =
         static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
-    // A page that closes ends what a search serves.
-    const int64_t steps =
-        std::min<int64_t>(RoundUp(policy.candidates_refresh, policy.refresh), basis.page_slots);
-    chosen.choices = std::max(1.0, static_cast<double>(steps) / chosen.refresh);
   }
   if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly) {
     chosen.sink = static_cast<double>(policy.sink);

@@ -144,6 +144,40 @@ bool ParseStages(std::string_view text, kv::SelectionPolicy& policy) {
   return text.empty();
 }
 
+// "16,8": a number for each stage that there is.
+bool ParseStageRefresh(std::string_view text, kv::SelectionPolicy& policy) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
+    if (stage.chunk == 0) break;
+    if (at != text.data() && (at == end || *at++ != ',')) return false;
+    const auto read = std::from_chars(at, end, stage.refresh);
+    if (read.ec != std::errc()) return false;
+    at = read.ptr;
+  }
+  return at == end;
+}
+
+// A stage that is renewed renews those behind it, so it is due with them.
+Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  if (options.hip_refresh.empty()) return OkStatus();
+  const Status wrong = Wrong(
+      {Option::kSelector, " infinitehip: refresh '" + options.hip_refresh +
+                              "' is not a number of tokens for each stage before the last, each a "
+                              "multiple of the next and the last of " +
+                              std::to_string(policy->refresh)});
+  if (!ParseStageRefresh(options.hip_refresh, *policy)) return wrong;
+  int64_t next = policy->refresh;
+  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
+    if (stage->chunk == 0) continue;
+    if (stage->refresh < next || stage->refresh % next != 0 || stage->refresh > kMaxLength) {
+      return wrong;
+    }
+    next = stage->refresh;
+  }
+  return OkStatus();
+}
+
 // Chunks of a stage are cut into those of the next, and of the last one into blocks.
 Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
   const Status wrong =
@@ -170,7 +204,7 @@ Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
     return Wrong({Option::kSparseTopP, " needs shares of attention, which infinitehip has not"});
   }
   policy->outer_keys = options.hip_outer_keys;
-  return OkStatus();
+  return ReadStageRefresh(options, policy);
 }
 
 Result<Settings::Reach> ReadReach(const std::string& name) {

@@ -97,6 +97,29 @@ TEST(Settings, SelectionIsRead) {
   }
 }
 
+TEST(Settings, StagesAreRenewedEachInItsTime) {
+  EngineOptions options;
+  options.selector = "infinitehip";
+  EXPECT_EQ(ReadSettings(options)->selection.SearchRefresh(), 1);
+  options.sparse_refresh = 4;
+  options.hip_refresh = "16,8";
+  kv::SelectionPolicy policy = ReadSettings(options)->selection;
+  EXPECT_EQ(policy.stages[0].refresh, 16);
+  EXPECT_EQ(policy.stages[1].refresh, 8);
+  EXPECT_EQ(policy.refresh, 4);
+  EXPECT_EQ(policy.SearchRefresh(), 16);
+  for (const char* refresh : {"16", "16,", ",8", "16,8,4", "16,8,", "16,6", "12,8", "4,8", "16,2",
+                              "16,0", "-16,-8", "x,8", "16;8", "16 8"}) {
+    options.hip_refresh = refresh;
+    EXPECT_FALSE(ReadSettings(options).ok()) << refresh;
+  }
+  options.hip_stages = "64:9";
+  options.hip_refresh = "8";
+  EXPECT_EQ(ReadSettings(options)->selection.stages[0].refresh, 8);
+  options.hip_stages = "";
+  EXPECT_FALSE(ReadSettings(options).ok());
+}
+
 TEST(Settings, SelectionsThatCannotBeAreRefused) {
   const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
     return Wrong([&](EngineOptions& changed) {

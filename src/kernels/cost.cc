@@ -35,22 +35,24 @@ int64_t KeyBytes(const PageFormat& format, const PageRun& run) {
          run.count * ParamBytes(format) / format.page_slots;
 }
 
-// Keys that are read to choose without summaries: all, or two for each halving of a chunk.
+// Keys that are read to choose without summaries: all, or two for each halving of a chunk of the
+// stages that are not of an earlier call.
 int64_t ScoredKeys(const SummaryFormat& summary, const SelectItem& item) {
   const int64_t slots = summary.block_slots;
   if (summary.kind == SummaryKind::kMasses) return item.keys.heads * item.keys.blocks * slots;
   int64_t keys = 0;
   int64_t survivors = item.budget.far_end - item.budget.far_begin;  // blocks
-  const auto add = [&](int64_t chunk, int64_t kept) {
-    const int64_t chunks = CeilDiv(survivors, chunk);
+  const auto add = [&](int64_t chunk) {
     const auto halvings = std::bit_width(static_cast<uint64_t>(chunk * slots)) - 1;
-    keys += chunks * std::max<int64_t>(1, 2 * halvings);
-    survivors = std::min(survivors, kept * chunk);
+    keys += CeilDiv(survivors, chunk) * std::max<int64_t>(1, 2 * halvings);
   };
-  for (const ChunkStage& stage : item.budget.stages) {
-    if (stage.blocks > 0) add(stage.blocks, stage.kept);
+  for (size_t i = 0; i < item.budget.stages.size(); ++i) {
+    const ChunkStage& stage = item.budget.stages[i];
+    if (stage.blocks == 0) continue;
+    if (static_cast<int>(i) >= item.first_stage) add(stage.blocks);
+    survivors = std::min(survivors, stage.kept * stage.blocks);
   }
-  add(1, item.budget.far_blocks);
+  add(1);
   return item.keys.heads * keys;
 }
 

@@ -180,13 +180,11 @@ struct SelectionBudget {
   uint32_t top_p = 0;
   int64_t least_blocks = 0;  // of a head, on average: at least 1
 
+  // Whether some far blocks are listed, and some are not.
+  bool chooses() const { return far_blocks > 0 && far_blocks < far_end - far_begin; }
   // Whether how many are listed depends on what they are worth.
-  bool takes_top_p() const {
-    return top_p != 0 && far_blocks > 0 && far_blocks < far_end - far_begin;
-  }
-  bool looks_twice() const {
-    return far_blocks > 0 && far_blocks < far_end - far_begin && candidates > far_blocks;
-  }
+  bool takes_top_p() const { return top_p != 0 && chooses(); }
+  bool looks_twice() const { return chooses() && candidates > far_blocks; }
   // What the first of two looks lists.
   SelectionBudget OfCandidates() const {
     const int64_t far = far_end - far_begin;
@@ -194,6 +192,12 @@ struct SelectionBudget {
             .far_end = far_end,
             .far_blocks = candidates < far ? candidates : far,
             .share = share};
+  }
+  // The most chunks of a head that survive a stage.
+  int64_t Survivors(const ChunkStage& stage) const {
+    if (stage.blocks == 0) return 0;
+    const int64_t all = CeilDiv(far_end - far_begin, stage.blocks);
+    return stage.kept < all ? stage.kept : all;
   }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {
@@ -213,10 +217,10 @@ inline constexpr int64_t kPoolRows = 8;
 inline constexpr int64_t kSearchRows = 64;
 
 // What the first of two looks lists: the candidates of the second, and all blocks that are not far.
-// Device memory, which the caller may keep for later calls.
+// Or what a stage lists for the next one. Device memory, which the caller may keep for later calls.
 struct CandidateLists {
   int32_t* blocks = nullptr;  // [heads, capacity], each head's ascending
-  int64_t capacity = 0;       // at least OfCandidates().Capacity of the call that lists them
+  int64_t capacity = 0;       // at least OfCandidates().Capacity, or Survivors, of what lists them
   int32_t* counts = nullptr;  // [heads]
 };
 
@@ -239,7 +243,12 @@ struct SelectItem {
   // far_begin, a far_end that was no greater, and as many candidates as are chosen now.
   CandidateLists candidates = {};
   bool candidates_listed = false;  // by an earlier call: there is no first look
-  std::byte* scratch = nullptr;    // SelectScratchBytes, aligned to 256
+  // Of SummaryKind::kStages: the first block of each chunk that survives a stage, with room for all
+  // that may survive. Those of stages before first_stage are of an earlier call over as many blocks
+  // with the same budget; those of the others are written, unless the budget chooses nothing.
+  std::array<CandidateLists, kChunkStages> survivors = {};
+  int first_stage = 0;
+  std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
   // The rows of a prefill look once where most far blocks would be candidates.
@@ -364,12 +373,6 @@ constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64
   const int64_t least = SelectQueriesBytes(heads, group * kPools, blocks, lists);
   return places + (some > least ? some : least) +
          (candidates > 0 ? RowCandidatesBytes(heads, rows, candidates) : 0);
-}
-
-// What SummaryKind::kStages takes behind that: two lists of chunks, each of two blocks at least.
-constexpr int64_t StageScratchBytes(int heads, int64_t blocks) {
-  constexpr int64_t kLine = 256;
-  return 2 * RoundUp(heads * CeilDiv(blocks, 2) * int64_t{sizeof(int32_t)}, kLine);
 }
 
 class SelectionKernels {

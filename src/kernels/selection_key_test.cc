@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -58,24 +59,38 @@ TEST(SelectionKeyMathTest, OrderGrowsWithScores) {
   EXPECT_GT(selection::OrderOf(selection::kLeastLogit), 0u);
 }
 
+// Of the one head, the first block of each chunk that survives a stage.
+struct StageList {
+  std::array<int32_t, 8> blocks = {};
+  int32_t count = 0;
+};
+using StageLists = std::array<StageList, kChunkStages>;
+
 // One head of one channel: blocks of two slots in pages of four.
 std::vector<int32_t> List(SummaryKind kind, const std::vector<float>& keys,
-                          const SelectionBudget& budget, std::vector<float> q = {1.0f}) {
+                          const SelectionBudget& budget, std::vector<float> q = {1.0f},
+                          StageLists* survivors = nullptr, int first_stage = 0) {
+  StageLists own;
   const int group = static_cast<int>(q.size());
   const int64_t blocks = std::ssize(keys) / 2;
   const SegmentPlace place = {.slab = reinterpret_cast<const std::byte*>(keys.data())};
   std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
   int32_t count = -1;
-  const SelectItem item = {.q = q.data(),
-                           .keys = {.segments = {&place, 1},
-                                    .heads = 1,
-                                    .blocks = blocks,
-                                    .segment_blocks = blocks,
-                                    .page_stride = 4 * sizeof(float)},
-                           .budget = budget,
-                           .blocks = list.data(),
-                           .capacity = blocks,
-                           .counts = &count};
+  SelectItem item = {.q = q.data(),
+                     .keys = {.segments = {&place, 1},
+                              .heads = 1,
+                              .blocks = blocks,
+                              .segment_blocks = blocks,
+                              .page_stride = 4 * sizeof(float)},
+                     .budget = budget,
+                     .blocks = list.data(),
+                     .capacity = blocks,
+                     .counts = &count,
+                     .first_stage = first_stage};
+  for (size_t i = 0; i < own.size(); ++i) {
+    StageList& of = survivors == nullptr ? own[i] : (*survivors)[i];
+    item.survivors[i] = {of.blocks.data(), std::ssize(of.blocks), &of.count};
+  }
   ref::SelectBlocks({.dtype = DType::kF32, .page_slots = 4, .head_dim = 1},
                     {.kind = kind, .block_slots = 2}, group, 1.0f, {&item, 1});
   list.resize(static_cast<size_t>(count));
@@ -136,6 +151,36 @@ TEST(SelectionKeysTest, AChunkIsDescendedByTheMiddlesOfItsHalves) {
   // A chunk that is shorter than others: blocks 6 and 7.
   EXPECT_THAT(list(3, 1, 2), ElementsAre(6, 7));
   EXPECT_THAT(list(3, 1, 3), ElementsAre(0, 6, 7));  // fewer survive: the first other one
+}
+
+// Stages of chunks of four and of two blocks, of which one each survives.
+TEST(SelectionKeysTest, AStageMayChooseAmongWhatSurvivedForAnotherQuery) {
+  const std::vector<float> keys = {1, 1, 2, 2, 5, 5, 3, 3, -5, -5, -9, -9, -2, -2, -3, -3};
+  const SelectionBudget budget = {.far_begin = 0,
+                                  .far_end = 8,
+                                  .far_blocks = 1,
+                                  .share = BudgetShare::kHead,
+                                  .stages = {{{4, 1}, {2, 1}}}};
+  StageLists survivors;
+  const auto list = [&](float q, int first_stage) {
+    return List(SummaryKind::kStages, keys, budget, {q}, &survivors, first_stage);
+  };
+  const auto survives = [&] {
+    std::vector<int32_t> blocks;
+    for (const StageList& each : survivors) {
+      EXPECT_EQ(each.count, 1);
+      blocks.push_back(each.blocks[0]);
+    }
+    return blocks;
+  };
+  EXPECT_THAT(list(1, 0), ElementsAre(2));
+  EXPECT_THAT(survives(), ElementsAre(0, 2));
+  // The other query wants block 5; of what is kept it takes the least.
+  EXPECT_THAT(list(-1, 2), ElementsAre(3));
+  EXPECT_THAT(list(-1, 1), ElementsAre(0));
+  EXPECT_THAT(survives(), ElementsAre(0, 0));
+  EXPECT_THAT(list(-1, 0), ElementsAre(5));
+  EXPECT_THAT(survives(), ElementsAre(4, 4));
 }
 
 TEST(SelectionKeysTest, AnyQueryOfTheGroupMayWantAChunk) {

@@ -52,12 +52,13 @@ struct KeySelection {
   double summary_bytes = 0.0;  // of a key
   // That a second look reads of all its candidates, of sketches or of summaries; 0: there is none.
   double sketch_bytes = 0.0, candidate_bytes = 0.0;
-  double choices = 1.0;  // that one search of all summaries serves
+  double choices = 1.0;  // that one search of all summaries or keys serves
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
   // device before others do, or none does.
   double sink = 0.0, recent = 0.0;
-  double refresh = 1.0;    // decode steps that one choice serves
-  double key_bytes = 0.0;  // that a choice without summaries reads of a key, where it lies
+  double refresh = 1.0;  // decode steps that one choice serves
+  // That a search without summaries reads of a key, where it lies, and each choice beside it.
+  double key_bytes = 0.0, survivor_bytes = 0.0;
   // Of a sequence, the keys behind its last closed page, on average: a launch of their own.
   double open_keys = 0.0;
   enum class Prompts { kExact, kSelected };

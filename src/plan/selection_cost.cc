@@ -108,8 +108,8 @@ double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths) 
       const bool chooses = ChoosesIn(subject, layer) && length >= selection.from;
       if (chooses && selection.keys < keys) {
         const double scored =
-            selection.sketch_bytes + selection.candidate_bytes +
-            keys * (selection.summary_bytes / selection.choices + selection.key_bytes);
+            selection.sketch_bytes + selection.candidate_bytes + selection.survivor_bytes +
+            keys * (selection.summary_bytes + selection.key_bytes) / selection.choices;
         bytes += selection.keys * HeadBytes(subject) + scored / selection.refresh;
       } else {
         bytes += keys * HeadBytes(subject);

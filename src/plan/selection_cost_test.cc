@@ -166,6 +166,10 @@ TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {
   subject.selection.choices = 4.0;
   subject.selection.refresh = 2.0;
   EXPECT_EQ(CacheBytesRead(subject, lengths), (10e6 / 4.0 + 7.0) / 2.0 + 400e3 + 900.0 * 400.0);
+  // The same by keys.
+  std::swap(subject.selection.key_bytes, subject.selection.summary_bytes);
+  std::swap(subject.selection.candidate_bytes, subject.selection.survivor_bytes);
+  EXPECT_EQ(CacheBytesRead(subject, lengths), (10e6 / 4.0 + 7.0) / 2.0 + 400e3 + 900.0 * 400.0);
   subject.selection.from = 1'000'001;
   EXPECT_EQ(CacheBytesRead(subject, lengths), 1'000'900.0 * 400.0);
   subject.selection = {};

@@ -335,7 +335,9 @@ class Simulation {
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
     const double away = far * shape_.kv_heads * HeadBytes(subject_) *
                         (1.0 - FoundShare(run_.page_cache_steps)) / kept;
-    const double scored = keys * selection.key_bytes * shape_.kv_heads / selection.refresh;
+    const double scored =
+        (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
+        shape_.kv_heads / selection.refresh;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
     Busy(CostLane::kHostToDevice) += (scored_away + away) / bus;
     if (scored > 0.0) {

@@ -45,6 +45,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     if (options.selector == "infinitehip") {
       selection.parameters.push_back({"stages", options.hip_stages});
       selection.parameters.push_back({"outer_keys", options.hip_outer_keys});
+      if (!options.hip_refresh.empty()) {
+        selection.parameters.push_back({"stage_refresh", options.hip_refresh});
+      }
     }
     if (options.selector == "pages") {
       selection.parameters.push_back({"looks", int64_t{options.sparse_looks}});
@@ -52,6 +55,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     if (options.sparse_top_p > 0) {
       selection.parameters.push_back({"top_p", options.sparse_top_p});
       selection.parameters.push_back({"least", options.sparse_least});
+    }
+    if (options.sparse_refresh > 1) {
+      selection.parameters.push_back({"refresh", options.sparse_refresh});
     }
     if (options.sparse_candidates_refresh > 1) {
       selection.parameters.push_back({"candidates_refresh", options.sparse_candidates_refresh});

@@ -1,6 +1,7 @@
 #include "engine/paths/selection.h"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/paths/listed_segments.h"
 #include "engine/step/selected_states.h"
@@ -10,43 +11,62 @@ namespace headway {
 namespace {
 
 // The device memory that choices take: lists of each entry, of one layer at a time or, where later
-// steps read them again, of each; its candidates likewise; and scratch of each entry.
+// steps read them again, of each; what its search lists likewise; and scratch of each entry.
 struct ChoiceMemory {
+  // What a search lists: the candidates, or what survives each stage.
+  struct Search {
+    CandidateLists candidates;
+    std::array<CandidateLists, kChunkStages> survivors;
+  };
   kv::SelectionBounds bounds;
-  int64_t layers = 0;            // that have lists of their own
-  int64_t candidate_layers = 0;  // and candidates
+  int kv_heads = 0;
+  int64_t layers = 0;         // that have lists of their own
+  int64_t search_layers = 0;  // and those of a search
   int64_t entries = 0;
-  int64_t lists = 0, candidates = 0, counts = 0, scratch = 0;  // bytes of one
+  int64_t lists = 0, counts = 0, search = 0, scratch = 0;  // bytes of one
 
   ChoiceMemory(const ModelShape& shape, const ExecutorLimits& limits)
       : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)),
+        kv_heads(shape.kv_heads),
         layers(limits.selection.refresh > 1 ? shape.layers : 1),
-        candidate_layers(limits.selection.candidates_refresh > 1 ? shape.layers : 1),
+        search_layers(limits.selection.SearchRefresh() > 1 ? shape.layers : 1),
         entries(limits.entries) {
-    constexpr int64_t kLine = 256;
     // At most one head group a head.
     const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
-    lists = RoundUp(shape.kv_heads * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
-    candidates = RoundUp(shape.kv_heads * bounds.candidates * int64_t{sizeof(int32_t)}, kLine);
-    counts = RoundUp(shape.kv_heads * int64_t{sizeof(int32_t)}, kLine);
+    lists = OfHeads(bounds.capacity);
+    counts = OfHeads(1);
+    search = OfHeads(bounds.candidates) + counts;
+    for (const int64_t chunks : bounds.survivors) search += OfHeads(chunks) + counts;
     scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
                                  limits.selection.summary.sketched() ? bounds.candidates : 0);
-    if (limits.selection.summary.kind == SummaryKind::kStages) {
-      scratch += StageScratchBytes(shape.kv_heads, bounds.blocks);
-    }
   }
   int64_t bytes() const { return ScratchAt(static_cast<int>(entries)); }
-  // Offsets of an entry's: counts lie behind lists, and behind candidates.
+  // Of some blocks for each head.
+  int64_t OfHeads(int64_t blocks) const {
+    constexpr int64_t kLine = 256;
+    return RoundUp(kv_heads * blocks * int64_t{sizeof(int32_t)}, kLine);
+  }
+  // Offsets of an entry's: counts lie behind lists.
   int64_t ListsAt(int layer, int entry) const {
     return (layer % layers * entries + entry) * (lists + counts);
   }
-  int64_t CandidatesAt(int layer, int entry) const {
-    return entries * layers * (lists + counts) +
-           (layer % candidate_layers * entries + entry) * (candidates + counts);
+  Search SearchAt(std::byte* memory, int layer, int entry) const {
+    std::byte* at = memory + entries * layers * (lists + counts) +
+                    (layer % search_layers * entries + entry) * search;
+    const auto take = [&](int64_t capacity) {
+      std::byte* const blocks = at;
+      at += OfHeads(capacity) + counts;
+      return CandidateLists{reinterpret_cast<int32_t*>(blocks), capacity,
+                            reinterpret_cast<int32_t*>(at - counts)};
+    };
+    Search lists_of = {take(bounds.candidates), {}};
+    for (size_t i = 0; i < bounds.survivors.size(); ++i) {
+      lists_of.survivors[i] = take(bounds.survivors[i]);
+    }
+    return lists_of;
   }
   int64_t ScratchAt(int entry) const {
-    return entries * (layers * (lists + counts) + candidate_layers * (candidates + counts)) +
-           entry * scratch;
+    return entries * (layers * (lists + counts) + search_layers * search) + entry * scratch;
   }
 };
 
@@ -80,6 +100,7 @@ class SelectionPath : public AttentionPath {
     SelectionBudget budget;
     bool made = true;      // by this step; else by an earlier one
     bool searched = true;  // its candidates, if it has any, are of this step
+    int first_stage = 0;   // of those that this step renews, if it has any
   };
   // What an entry's lists in a layer were made for.
   struct Kept {
@@ -88,6 +109,9 @@ class SelectionPath : public AttentionPath {
     int64_t searched = 0;    // of the one that listed candidates
     int64_t candidates = 0;  // of a head, on average; 0: there are none
     int64_t read = 0;        // of the last query that read the lists
+    // Of stages: the query that renewed each, and the budget since the first of them was.
+    std::array<int64_t, kChunkStages> renewed = {};
+    SelectionBudget budget;
     std::vector<kv::BlockSpan> spans;
   };
   std::span<Choice> ChoicesOf(int layer) {
@@ -110,7 +134,7 @@ class SelectionPath : public AttentionPath {
   }
   // Finds out what the lists that are there serve of a choice, and notes what will be there.
   void Reuse(Choice* choice, Kept* kept) const;
-  CandidateLists CandidatesOf(int layer, int entry) const;
+  void ReuseStages(bool follows, Choice* choice, Kept* kept) const;
 
   const PathParts parts_;
   StepContext& context_;
@@ -184,15 +208,28 @@ void SelectionPath::Reuse(Choice* choice, Kept* kept) const {
   kept->sequence = entry.sequence;
   kept->made = entry.position;
   kept->spans.assign(spans.begin(), spans.end());
+  ReuseStages(follows, choice, kept);
   if (!choice->searched) return;
   kept->searched = entry.position;
   kept->candidates = choice->budget.looks_twice() ? choice->budget.OfCandidates().far_blocks : 0;
 }
 
-CandidateLists SelectionPath::CandidatesOf(int layer, int entry) const {
-  std::byte* const lists = parts_.memory + memory_.CandidatesAt(layer, entry);
-  return {reinterpret_cast<int32_t*>(lists), memory_.bounds.candidates,
-          reinterpret_cast<int32_t*>(lists + memory_.candidates)};
+// The first stage that is due is renewed, and those behind it. Survivors are chunks of the keys
+// that were far when the first stage was renewed: until it is again, keys that were recent stay so.
+void SelectionPath::ReuseStages(bool follows, Choice* choice, Kept* kept) const {
+  const int64_t position = kept->made;
+  int& first = choice->first_stage;
+  while (follows && first < kChunkStages) {
+    const auto stage = static_cast<size_t>(first);
+    if (position >= kept->renewed[stage] + policy_.stages[stage].refresh) break;
+    ++first;
+  }
+  if (first == 0) {
+    kept->budget = choice->budget;
+  } else {
+    choice->budget = kept->budget;
+  }
+  std::fill(kept->renewed.begin() + first, kept->renewed.end(), position);
 }
 
 void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
@@ -273,8 +310,11 @@ void SelectionPath::BeginLayer(int layer) {
     select.blocks = reinterpret_cast<int32_t*>(lists);
     select.capacity = memory_.bounds.capacity;
     select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
-    select.candidates = CandidatesOf(layer, choice.entry);
+    const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, choice.entry);
+    select.candidates = search.candidates;
     select.candidates_listed = !choice.searched;
+    select.survivors = search.survivors;
+    select.first_stage = choice.first_stage;
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
     if (observer == nullptr) attends_.push_back(AttendTo(layer, choice, select));  // else others do

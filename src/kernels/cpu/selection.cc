@@ -87,7 +87,7 @@ class Selection {
     if (summary_.kind == SummaryKind::kStages) {
       Over(pool_, heads_, parallel_, [&](int64_t head) {
         uint16_t* codes = codes_ + head * keys_.blocks;
-        key_scores_.Stages(head, item_.budget, codes);
+        key_scores_.Stages(head, item_, codes);
         item_.counts[head] =
             ListEntries(EntriesOf(head), codes, {.least = 1, .equal = keys_.blocks},
                         item_.blocks + head * item_.capacity);

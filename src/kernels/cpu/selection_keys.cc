@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
+#include "base/check.h"
 #include "kernels/cpu/hwy_targets.h"
 #include "kernels/page_codec.h"
 
@@ -166,14 +168,34 @@ std::vector<KeyScores::Chunk> KeyScores::CutChunks(int64_t head, int64_t blocks,
   return chunks;
 }
 
-void KeyScores::Stages(int64_t head, const SelectionBudget& budget, uint16_t* codes) const {
+std::vector<KeyScores::Chunk> KeyScores::Survivors(int64_t head, const SelectItem& item) const {
+  const SelectionBudget& budget = item.budget;
   std::vector<Chunk> chunks = {{budget.far_begin, budget.far_end}};
-  for (const ChunkStage& stage : budget.stages) {
+  for (size_t i = 0; i < budget.stages.size(); ++i) {
+    const ChunkStage& stage = budget.stages[i];
+    const CandidateLists& lists = item.survivors[i];
     if (stage.blocks == 0) continue;
+    HEADWAY_CHECK(lists.capacity >= budget.Survivors(stage));
+    int32_t* list = lists.blocks + head * lists.capacity;
+    if (static_cast<int>(i) < item.first_stage) {
+      chunks.clear();
+      for (const int64_t begin : std::span(list, static_cast<size_t>(lists.counts[head]))) {
+        chunks.push_back({begin, std::min(budget.far_end, begin + stage.blocks)});
+      }
+      continue;
+    }
     chunks = CutChunks(head, stage.blocks, chunks);
     Keep(stage.kept, chunks);
+    lists.counts[head] = static_cast<int32_t>(chunks.size());
+    for (const Chunk& chunk : chunks) *list++ = static_cast<int32_t>(chunk.begin);
   }
-  chunks = CutChunks(head, 1, chunks);
+  return chunks;
+}
+
+void KeyScores::Stages(int64_t head, const SelectItem& item, uint16_t* codes) const {
+  const SelectionBudget& budget = item.budget;
+  std::vector<Chunk> chunks;
+  if (budget.chooses()) chunks = CutChunks(head, 1, Survivors(head, item));
   Keep(budget.far_blocks, chunks);
   std::fill_n(codes, keys_.blocks, uint16_t{0});
   for (const Chunk& chunk : chunks) codes[chunk.begin] = 1;

@@ -45,9 +45,9 @@ class KeyScores {
   void Masses(int64_t head, int64_t begin, int64_t end, float* scores, int64_t stride,
               float* largest) const;
 
-  // The best blocks of a head, by stages: codes [blocks] become 1 for what is chosen of the far
-  // ones and 0 for the others.
-  void Stages(int64_t head, const SelectionBudget& budget, uint16_t* codes) const;
+  // The best blocks of a head, by the item's stages: codes [blocks] become 1 for what is chosen of
+  // the far ones and 0 for the others.
+  void Stages(int64_t head, const SelectItem& item, uint16_t* codes) const;
 
  private:
   // Blocks [begin, end), and OrderOf their score.
@@ -62,6 +62,8 @@ class KeyScores {
   float ChunkScore(int64_t head, selection::KeyRange keys) const;
   std::vector<Chunk> CutChunks(int64_t head, int64_t blocks,
                                const std::vector<Chunk>& survivors) const;
+  // What survives the item's stages, those of earlier calls as they were listed.
+  std::vector<Chunk> Survivors(int64_t head, const SelectItem& item) const;
 
   void (*const logits_)(const LogitTask& task);
   const SelectionOps& ops_;

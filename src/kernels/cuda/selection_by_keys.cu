@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
@@ -20,9 +19,8 @@ struct KeepWork {
   Chunks chunks;
   const uint32_t* orders;  // [heads, order_stride]
   int64_t order_stride;
-  int32_t kept;        // at least 1, at most chunks.count
-  int32_t* survivors;  // [heads, stride] of those that are kept, or null: they are listed
-  int32_t survivor_stride;
+  int32_t kept;              // at least 1, at most chunks.count
+  CandidateLists survivors;  // of those that are kept; without blocks: they are listed
   int32_t blocks;
   int32_t* listed;
   int64_t capacity;
@@ -135,10 +133,10 @@ __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ Kee
   const Chunks& chunks = work.chunks;
   const uint32_t* orders = work.orders + head * work.order_stride;
   const Least least = FindLeast(orders, chunks.count, work.kept);
-  const bool listing = work.survivors == nullptr;
+  const bool listing = work.survivors.blocks == nullptr;
   int32_t* list = work.listed + head * work.capacity;
   int32_t* to =
-      listing ? list + chunks.far_begin : work.survivors + int64_t{head} * work.survivor_stride;
+      listing ? list + chunks.far_begin : work.survivors.blocks + head * work.survivors.capacity;
   int greater = 0;
   int equal = 0;
   for (int begin = 0; begin < chunks.count; begin += kKeepThreads) {
@@ -152,17 +150,16 @@ __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ Kee
     if (is_greater || (is_equal && ties < quota)) {
       const int at = greater + ranks.greater + min(ties, quota);
       // Those that are not there are the last ones.
-      if (order != 0) {
-        to[at] = chunks.Begin(head, i);
-      } else if (!listing) {
-        to[at] = -1;
-      }
+      if (order != 0) to[at] = chunks.Begin(head, i);
     }
     greater += ranks.all_greater;
     equal += ranks.all_equal;
   }
-  if (!listing) return;
   const int there = least.order == 0 ? greater : work.kept;
+  if (!listing) {
+    if (thread == 0) work.survivors.counts[head] = there;
+    return;
+  }
   __syncthreads();
   if (thread == 0 && there < work.kept) Fill(to, there, work.kept - there, chunks.far_begin);
   for (int i = thread; i < chunks.far_begin; i += kKeepThreads) list[i] = i;
@@ -174,59 +171,63 @@ __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ Kee
   }
 }
 
-// Stage after stage, each in two launches.
+// Stage after stage from the item's first one on, each in two launches.
 cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
-                         const SelectionBudget& budget, const ListWork& list,
-                         int32_t* const (&survivors)[2]) {
+                         const SelectItem& item, const ListWork& list) {
   const auto far = static_cast<int64_t>(list.far_end - list.far_begin);
   StageWork stage = {};
   stage.keys = keys;
-  stage.chunks.survivor_stride = static_cast<int32_t>(CeilDiv(list.blocks, 2));
   stage.chunks.far_begin = list.far_begin;
   stage.chunks.far_end = list.far_end;
   KeepWork keep = {};
   keep.orders = OrdersOf(keys.scratch, 0, 0, 0);
   keep.order_stride = int64_t{keys.group} * list.blocks;
-  keep.survivor_stride = stage.chunks.survivor_stride;
   keep.blocks = list.blocks;
   keep.listed = list.listed;
   keep.capacity = list.capacity;
   keep.counts = list.counts;
   int64_t before = 0;  // survivors
-  int turn = 0;
-  const auto run = [&](int64_t blocks, int64_t kept, int32_t* to) {
+  const auto run = [&](ChunkStage of, const CandidateLists& to) {
     Chunks& chunks = stage.chunks;
-    const int64_t all = CeilDiv(far, blocks);
-    chunks.blocks = static_cast<int32_t>(blocks);
-    chunks.count = static_cast<int32_t>(
-        chunks.survivors == nullptr ? all : std::min(all, before * (chunks.parent / blocks)));
+    const int64_t all = CeilDiv(far, of.blocks);
+    chunks.blocks = static_cast<int32_t>(of.blocks);
+    chunks.count = static_cast<int32_t>(chunks.survivors.blocks == nullptr
+                                            ? all
+                                            : std::min(all, before * (chunks.parent / of.blocks)));
     keep.chunks = chunks;
-    keep.kept = static_cast<int32_t>(std::min<int64_t>(kept, chunks.count));
+    keep.kept = static_cast<int32_t>(std::min<int64_t>(of.kept, chunks.count));
     keep.survivors = to;
     const cudaError_t error = ScoreChunks(stream, rows, stage);
     if (error != cudaSuccess) return error;
-    before = keep.kept;
-    chunks.parent = chunks.blocks;
-    chunks.survivors = to;
     return LaunchKernel(Keep, dim3(static_cast<unsigned>(keys.heads)), kKeepThreads, 0, stream,
                         keep);
   };
-  for (const ChunkStage& each : budget.stages) {
+  for (size_t i = 0; i < item.budget.stages.size(); ++i) {
+    const ChunkStage& each = item.budget.stages[i];
     if (each.blocks == 0) continue;
-    const cudaError_t error = run(each.blocks, each.kept, survivors[turn++]);
-    if (error != cudaSuccess) return error;
+    if (static_cast<int>(i) >= item.first_stage) {
+      const cudaError_t error = run(each, item.survivors[i]);
+      if (error != cudaSuccess) return error;
+    }
+    before = item.budget.Survivors(each);
+    stage.chunks.parent = static_cast<int32_t>(each.blocks);
+    stage.chunks.survivors = item.survivors[i];
   }
-  return run(1, list.far_blocks, nullptr);
+  return run({.blocks = 1, .kept = list.far_blocks}, {});
 }
 
-// Each stage's chunks are cut into those of the next, and what is kept holds what is listed.
-bool TakesStages(const SelectionBudget& budget) {
+// Each stage's chunks are cut into those of the next, what is kept holds what is listed, and there
+// is room for it.
+bool TakesStages(const SelectItem& item) {
+  const SelectionBudget& budget = item.budget;
   if (budget.share != BudgetShare::kHead || budget.top_p != 0) return false;
   int64_t before = 0;
-  for (const ChunkStage& stage : budget.stages) {
+  for (size_t i = 0; i < budget.stages.size(); ++i) {
+    const ChunkStage& stage = budget.stages[i];
     if (stage.blocks == 0) continue;
     if (stage.blocks < 2 || before % stage.blocks != 0 || before == stage.blocks ||
-        stage.kept < CeilDiv(budget.far_blocks, stage.blocks)) {
+        stage.kept < CeilDiv(budget.far_blocks, stage.blocks) ||
+        item.survivors[i].capacity < budget.Survivors(stage)) {
       return false;
     }
     before = stage.blocks;
@@ -263,13 +264,8 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
     const cudaError_t scored = ScoreMasses(stream, rows, work, best.score_tiles);
     return scored == cudaSuccess ? ListBest(stream, Look::kAll, best) : scored;
   }
-  if (!TakesStages(item.budget)) return cudaErrorInvalidValue;
-  std::byte* lists = item.scratch + SelectScratchBytes(keys.heads, shape.group, keys.blocks,
-                                                       std::ssize(keys.segments));
-  const int64_t list_bytes = StageScratchBytes(keys.heads, keys.blocks) / 2;
-  return ListByStages(
-      stream, rows, work, item.budget, list,
-      {reinterpret_cast<int32_t*>(lists), reinterpret_cast<int32_t*>(lists + list_bytes)});
+  if (!TakesStages(item)) return cudaErrorInvalidValue;
+  return ListByStages(stream, rows, work, item, list);
 }
 
 }  // namespace headway::cuda

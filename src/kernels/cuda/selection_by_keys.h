@@ -44,21 +44,21 @@ cudaError_t ScoreMasses(cudaStream_t stream, Rows rows, const KeyWork& work, int
 
 // Chunks of far blocks: those of the stage before that survived, each in pieces, or all.
 struct Chunks {
-  const int32_t*
-      survivors;  // [heads, stride]: the first block of each, or -1; null: all far blocks
-  int32_t survivor_stride;
-  int32_t parent;  // blocks of one that survived
-  int32_t blocks;  // of a piece
-  int32_t count;   // pieces of a head; those of a shorter chunk may lack the last ones
+  CandidateLists survivors;  // the first block of each; without blocks: all far blocks
+  int32_t parent;            // blocks of one that survived
+  int32_t blocks;            // of a piece
+  int32_t count;             // pieces of a head; those of a shorter chunk may lack the last ones
   int32_t far_begin;
   int32_t far_end;
 
   // The first block of a piece; `far_end` where there is no such piece.
   __device__ int Begin(int head, int index) const {
-    if (survivors == nullptr) return far_begin + index * blocks;
+    if (survivors.blocks == nullptr) return far_begin + index * blocks;
     const int pieces = parent / blocks;
-    const int from = survivors[int64_t{head} * survivor_stride + index / pieces];
-    return from < 0 ? far_end : min(far_end, from + index % pieces * blocks);
+    const int survivor = index / pieces;
+    if (survivor >= survivors.counts[head]) return far_end;
+    const int from = survivors.blocks[head * survivors.capacity + survivor];
+    return min(far_end, from + index % pieces * blocks);
   }
 };
 struct StageWork {

@@ -333,12 +333,15 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyKeys) {
     SummaryKind kind;
     BudgetShare share;
     std::array<ChunkStage, kChunkStages> stages;
+    int first_stage = 0;
   };
   for (const Choice& choice :
        {Choice{SummaryKind::kMasses, BudgetShare::kLayer, {}},
         Choice{SummaryKind::kStages, BudgetShare::kHead, {}},
         Choice{SummaryKind::kStages, BudgetShare::kHead, {{{4, 1500}}}},
-        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{28, 90}, {4, 400}}}}}) {
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{28, 90}, {4, 400}}}},
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{28, 90}, {4, 400}}}, 1},
+        Choice{SummaryKind::kStages, BudgetShare::kHead, {{{28, 90}, {4, 400}}}, 2}}) {
     SelectionCase c;
     c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
     c.summary = {.kind = choice.kind, .block_slots = 8};
@@ -352,6 +355,7 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnManyKeys) {
                 .far_blocks = 1400,
                 .share = choice.share,
                 .stages = choice.stages};
+    c.first_stage = choice.first_stage;
     c.split = 128;
     c.scale = 0.25f;
     c.activation = DType::kBF16;

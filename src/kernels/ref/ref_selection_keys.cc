@@ -106,6 +106,23 @@ void Keep(int64_t kept, std::vector<Chunk>& chunks) {
             [](const Chunk& a, const Chunk& b) { return a.begin < b.begin; });
 }
 
+// The chunks of `blocks` blocks that survived a stage in an earlier call.
+std::vector<Chunk> LoadChunks(const KeyScoring& scoring, int64_t head, int64_t blocks,
+                              const CandidateLists& from) {
+  std::vector<Chunk> chunks;
+  for (int32_t i = 0; i < from.counts[head]; ++i) {
+    const int64_t begin = from.blocks[head * from.capacity + i];
+    chunks.push_back({begin, std::min(scoring.item.budget.far_end, begin + blocks)});
+  }
+  return chunks;
+}
+void StoreChunks(const std::vector<Chunk>& chunks, int64_t head, const CandidateLists& to) {
+  HEADWAY_CHECK(to.capacity >= std::ssize(chunks));
+  to.counts[head] = static_cast<int32_t>(chunks.size());
+  int32_t* list = to.blocks + head * to.capacity;
+  for (const Chunk& chunk : chunks) *list++ = static_cast<int32_t>(chunk.begin);
+}
+
 }  // namespace
 
 float Dot(const float* row, const std::vector<float>& key) {
@@ -133,17 +150,25 @@ std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head) {
 std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head) {
   const SelectionBudget& budget = scoring.item.budget;
   HEADWAY_CHECK(budget.share == BudgetShare::kHead);
+  std::vector<uint32_t> codes(static_cast<size_t>(scoring.item.keys.blocks), 0);
+  if (!budget.chooses()) return codes;
   std::vector<Chunk> chunks = {{budget.far_begin, budget.far_end}};
   int64_t before = 0;
-  for (const ChunkStage& stage : budget.stages) {
+  for (size_t i = 0; i < budget.stages.size(); ++i) {
+    const ChunkStage& stage = budget.stages[i];
+    const CandidateLists& survivors = scoring.item.survivors[i];
     if (stage.blocks == 0) continue;
     HEADWAY_CHECK(stage.blocks > 1 && before % stage.blocks == 0 && before != stage.blocks);
     HEADWAY_CHECK(stage.kept * stage.blocks >= budget.far_blocks);
     before = stage.blocks;
+    if (static_cast<int>(i) < scoring.item.first_stage) {
+      chunks = LoadChunks(scoring, head, stage.blocks, survivors);
+      continue;
+    }
     chunks = CutChunks(scoring, head, stage.blocks, chunks);
     Keep(stage.kept, chunks);
+    StoreChunks(chunks, head, survivors);
   }
-  std::vector<uint32_t> codes(static_cast<size_t>(scoring.item.keys.blocks), 0);
   for (const Chunk& chunk : CutChunks(scoring, head, 1, chunks)) {
     codes[static_cast<size_t>(chunk.begin)] = chunk.order;
   }

@@ -35,7 +35,7 @@ struct KeyScoring {
 std::vector<float> MassScores(const KeyScoring& scoring, int64_t q_head);
 
 // Of SummaryKind::kStages, for all blocks of KV head `head`: a code that is larger for a better
-// block, and 0 for those that no stage scored.
+// block, and 0 for those that no stage scored. Lists what survives the stages on the way.
 std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head);
 
 }  // namespace headway::ref

@@ -57,6 +57,7 @@ std::string SelectionCase::Name() const {
   for (const ChunkStage& stage : budget.stages) {
     if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
   }
+  if (first_stage > 0) add("from stage", first_stage);
   if (of_codes) name += " of codes";
   if (bad_numbers) name += " bad numbers";
   return name;
@@ -140,6 +141,7 @@ SelectionCase RandomOtherCase(Random& random) {
     blocks *= 2 + random.Below(4);
     *stage = {blocks, CeilDiv(c.budget.far_blocks, blocks) + random.Below(3)};
   }
+  c.first_stage = static_cast<int>(random.Below(kChunkStages + 1));
   return c;
 }
 

@@ -123,7 +123,7 @@ void SelectionProblem::LayOut(Random& places) {
   o_stride_ = query_heads() * spec.format.head_dim + 4 * places.Below(3);
   lse_stride_ = query_heads() + places.Below(3);
   q_stride_ = query_heads() * spec.format.head_dim + 8 * places.Below(3);
-  const int64_t query_rows = spec.rows + (keeps_candidates() ? 1 : 0);
+  const int64_t query_rows = spec.rows + (has_earlier_query() ? 1 : 0);
   q_ = floats(query_rows * q_stride_);
   floats_ = floats(query_rows * q_stride_);
   slot_cos_ = floats(group_segments() * segment_slots() * spec.turn_dim / 2);
@@ -133,6 +133,11 @@ void SelectionProblem::LayOut(Random& places) {
   inv_freq_ = floats(spec.move_dim / 2);
   candidates_ = in_working.Take(spec.heads * candidate_capacity_ * int64_t{sizeof(int32_t)});
   candidate_counts_ = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
+  for (size_t i = 0; i < survivors_.size(); ++i) {
+    survivor_capacity_[i] = spec.budget.Survivors(spec.budget.stages[i]) + places.Below(3);
+    survivors_[i] = in_working.Take(spec.heads * survivor_capacity_[i] * int64_t{sizeof(int32_t)});
+    survivor_counts_[i] = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
+  }
   lists_ = in_working.Take(row_blocks() * spec.heads * capacity_ * int64_t{sizeof(int32_t)});
   counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
   o_ = floats(states() * o_stride_);
@@ -140,9 +145,6 @@ void SelectionProblem::LayOut(Random& places) {
   scratch_bytes_ =
       SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments),
                          spec.rows, ScratchCandidates());
-  if (spec.summary.kind == SummaryKind::kStages) {
-    scratch_bytes_ += StageScratchBytes(spec.heads, spec.blocks());
-  }
   scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
   working = in_working.Poisoned();
 }
@@ -208,7 +210,7 @@ void SelectionProblem::SpoilKeys(Random& random) {
 
 void SelectionProblem::FillQueries(Random& random) {
   const int64_t dim = spec.format.head_dim;
-  const int64_t rows = spec.rows + (keeps_candidates() ? 1 : 0);
+  const int64_t rows = spec.rows + (has_earlier_query() ? 1 : 0);
   for (int64_t at = 0; at < rows * query_heads(); ++at) {
     const int64_t row = at / query_heads() * q_stride_ + at % query_heads() * dim;
     const bool zero = random.Below(12) == 0;
@@ -358,7 +360,7 @@ int64_t SelectionProblem::ScratchCandidates() const {
 
 SelectionBudget SelectionProblem::EarlierBudget() const {
   SelectionBudget budget = spec.budget;
-  if (keeps_candidates()) budget.far_end -= spec.candidates_from;
+  if (spec.candidates_from >= 0) budget.far_end -= spec.candidates_from;
   return budget;
 }
 
@@ -378,12 +380,17 @@ std::vector<SelectItem> SelectionProblem::Choices(const SelectionMemory& memory,
                        .candidates = {At<int32_t>(memory.working, candidates_), candidate_capacity_,
                                       At<int32_t>(memory.working, candidate_counts_)},
                        .scratch = memory.working + scratch_};
-  if (!keeps_candidates()) return {choice};
+  for (size_t i = 0; i < survivors_.size(); ++i) {
+    choice.survivors[i] = {At<int32_t>(memory.working, survivors_[i]), survivor_capacity_[i],
+                           At<int32_t>(memory.working, survivor_counts_[i])};
+  }
+  if (!has_earlier_query()) return {choice};
   SelectItem earlier = choice;
   earlier.q = static_cast<const std::byte*>(choice.q) +
               q_stride_ * static_cast<int64_t>(DTypeBytes(activation));
   earlier.budget = EarlierBudget();
   choice.candidates_listed = true;
+  choice.first_stage = spec.first_stage;
   return {earlier, choice};
 }
 

@@ -3,6 +3,7 @@
 #ifndef HEADWAY_KERNELS_TESTING_SELECTION_PROBLEM_H_
 #define HEADWAY_KERNELS_TESTING_SELECTION_PROBLEM_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -30,6 +31,8 @@ struct SelectionCase {
   // Of two looks: the candidates are those of an earlier query, whose far blocks ended so many
   // blocks before these do; -1: they are the query's own.
   int64_t candidates_from = -1;
+  // Of stages: what survives those before is that of an earlier query.
+  int first_stage = 0;
   int64_t split = 0;
   float scale = 1.0f;
   float key_size = 1.0f;
@@ -87,7 +90,8 @@ class SelectionProblem {
   // The calls' items over copies of the memory. q is read in `activation`.
   std::vector<SummarizeItem> SummarizeItems(const SelectionMemory& memory) const;
   std::vector<SegmentPlace> Segments(const SelectionMemory& memory) const;
-  // One call behind the other: an earlier query may list the candidates of the last.
+  // One call behind the other: an earlier query may list the candidates of the last, or what
+  // survives its first stages.
   std::vector<SelectItem> Choices(const SelectionMemory& memory,
                                   std::span<const SegmentPlace> segments, DType activation) const;
   AttendBlocksItem Attend(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
@@ -149,7 +153,7 @@ class SelectionProblem {
   int64_t query_heads() const { return int64_t{spec.heads} * spec.group; }
   int64_t row_blocks() const { return CeilDiv(spec.rows, kSelectRows); }
   int64_t states() const { return spec.rows == 1 ? parts_ : spec.rows; }
-  bool keeps_candidates() const { return spec.candidates_from >= 0; }
+  bool has_earlier_query() const { return spec.candidates_from >= 0 || spec.first_stage > 0; }
   SelectionBudget EarlierBudget() const;
   int64_t ScratchCandidates() const;  // that scratch has room for
   bool encoded() const { return spec.format.encoding != Encoding::kNone; }
@@ -165,6 +169,8 @@ class SelectionProblem {
   std::vector<int64_t> summaries_;  // [head groups, segments]
   int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
   int64_t candidates_ = 0, candidate_counts_ = 0, candidate_capacity_ = 0;
+  std::array<int64_t, kChunkStages> survivors_ = {}, survivor_counts_ = {};
+  std::array<int64_t, kChunkStages> survivor_capacity_ = {};
   int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
   // Angles of slots, of rows, and the frequencies of moves.
   int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0;

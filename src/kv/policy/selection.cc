@@ -10,6 +10,28 @@ namespace {
 
 constexpr double kAllOfTopP = int64_t{1} << kTopPBits;
 
+double KeyBytes(const PageFormat& page) {
+  return static_cast<double>(page.closed_bytes()) / page.page_slots;
+}
+
+// Of the keys of a chunk, the share that is read to find the one that stands for it: two for each
+// halving.
+double KeysRead(int64_t chunk) {
+  return 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
+}
+
+// What survives a stage holds the `keys` that are chosen.
+std::array<ChunkStage, kChunkStages> StagesOf(const SelectionPolicy& policy, int64_t keys) {
+  std::array<ChunkStage, kChunkStages> stages = {};
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const SelectionPolicy::Stage& stage = policy.stages[i];
+    if (stage.chunk == 0) continue;
+    stages[i] = {stage.chunk / policy.summary.block_slots,
+                 CeilDiv(std::max(stage.keys, keys), stage.chunk)};
+  }
+  return stages;
+}
+
 }  // namespace
 
 int64_t SelectionPolicy::KeysAt(int64_t length) const {
@@ -34,11 +56,23 @@ double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
     return static_cast<double>(summary.code_bytes(page.head_dim) + SummaryFormat::scale_bytes()) /
            summary.block_slots;
   }
-  const double key = static_cast<double>(page.closed_bytes()) / page.page_slots;
+  const double key = KeyBytes(page);
   if (summary.kind == SummaryKind::kMasses) return key;
-  // Two keys for each halving of a chunk of the first stage; the others look at few.
-  const int64_t chunk = stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots;
-  return key * 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
+  return key * KeysRead(stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots);
+}
+
+double SelectionPolicy::SurvivorBytes(const PageFormat& page, int64_t length) const {
+  double keys_read = 0.0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].chunk == 0) continue;
+    const bool last = i + 1 == stages.size() || stages[i + 1].chunk == 0;
+    const int64_t chunk = last ? summary.block_slots : stages[i + 1].chunk;
+    const int64_t refreshed = last ? refresh : stages[i + 1].refresh;
+    const auto survivors = static_cast<double>(std::min(stages[i].keys, length));
+    keys_read += survivors * KeysRead(chunk) * static_cast<double>(refresh) /
+                 static_cast<double>(std::max(refresh, refreshed));
+  }
+  return keys_read * KeyBytes(page);
 }
 
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
@@ -63,12 +97,7 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
     budget.least_blocks = std::max<int64_t>(1, CeilDiv(policy.least_keys, slots));
   }
   budget.candidates = CeilDiv(policy.CandidatesAt(length), slots);
-  for (size_t i = 0; i < policy.stages.size(); ++i) {
-    const SelectionPolicy::Stage& stage = policy.stages[i];
-    if (stage.chunk == 0) continue;
-    budget.stages[i] = {stage.chunk / slots,
-                        CeilDiv(std::max(stage.keys, policy.keys), stage.chunk)};
-  }
+  budget.stages = StagesOf(policy, policy.KeysAt(length));
   return budget;
 }
 
@@ -91,11 +120,16 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   const auto with = [&](int64_t keys) {
     return std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
   };
-  bounds.capacity = with(std::max(policy.KeysAt(length), policy.outer_keys));
+  const int64_t keys = std::max(policy.KeysAt(length), policy.outer_keys);
+  bounds.capacity = with(keys);
   if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
   if (policy.prompts == SelectionPolicy::Prompts::kSelected) {
     bounds.prompt_candidates =
         std::min(bounds.blocks, always + CeilDiv(policy.PromptCandidatesAt(length), slots));
+  }
+  const SelectionBudget all = {.far_end = bounds.blocks, .stages = StagesOf(policy, keys)};
+  for (size_t i = 0; i < all.stages.size(); ++i) {
+    bounds.survivors[i] = all.Survivors(all.stages[i]);
   }
   return bounds;
 }

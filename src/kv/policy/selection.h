@@ -3,6 +3,7 @@
 #ifndef HEADWAY_KV_POLICY_SELECTION_H_
 #define HEADWAY_KV_POLICY_SELECTION_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,10 @@ struct SelectionPolicy {
   struct Stage {
     int64_t chunk = 0;  // keys
     int64_t keys = 0;   // of the chunks that survive
+    // Decode steps of a sequence, one after the other, that choose among the same survivors, unless
+    // a page closes between them: a whole number of times those of the next stage, and of the last
+    // one's, which is `refresh`; 1: each choice has its own.
+    int64_t refresh = 1;
   };
   std::array<Stage, kChunkStages> stages = {};
   int64_t outer_keys = 0;
@@ -55,8 +60,10 @@ struct SelectionPolicy {
 
   bool selects() const { return summary.selects(); }
   bool looks_twice() const { return breadth > 1; }
+  // Decode steps that one search of all keys serves at most, and perhaps several choices.
+  int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
   // Whether a step may read what an earlier one has listed.
-  bool keeps_lists() const { return refresh > 1 || candidates_refresh > 1; }
+  bool keeps_lists() const { return refresh > 1 || SearchRefresh() > 1; }
   bool reaches() const { return distance > 0; }
   // What holds in a layer of so many.
   static constexpr int kOuterLayers = 4;
@@ -69,8 +76,12 @@ struct SelectionPolicy {
   int64_t PromptCandidatesAt(int64_t length) const { return kPromptBreadth * KeysAt(length); }
   // KeysAt, on average over the layers.
   double MeanKeys(int layers, int64_t length) const;
-  // What scoring reads of a key and head on average: its block's summary, or keys themselves.
+  // What scoring reads of a key and head on average: its block's summary, or keys themselves; of
+  // stages the first one.
   double ScoredBytes(const PageFormat& page) const;
+  // What the stages behind the first one read of a head in one choice of a sequence of `length`
+  // tokens, on average over choices that follow one another.
+  double SurvivorBytes(const PageFormat& page, int64_t length) const;
 };
 
 // Neighbouring blocks of a sequence.
@@ -92,10 +103,11 @@ SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const Bl
 
 // What the lists of sequences of up to `length` tokens take at most.
 struct SelectionBounds {
-  int64_t blocks = 0;             // of a head
-  int64_t capacity = 0;           // listed blocks of a head
-  int64_t candidates = 0;         // those of the first of two looks
-  int64_t prompt_candidates = 0;  // of a prompt's
+  int64_t blocks = 0;                                // of a head
+  int64_t capacity = 0;                              // listed blocks of a head
+  int64_t candidates = 0;                            // those of the first of two looks
+  int64_t prompt_candidates = 0;                     // of a prompt's
+  std::array<int64_t, kChunkStages> survivors = {};  // chunks of a head that survive each stage
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);
 

@@ -1,11 +1,16 @@
 #include "kv/policy/selection.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace headway::kv {
 namespace {
+
+using testing::ElementsAre;
 
 SelectionPolicy PolicyOf(int64_t keys, int64_t sink, int64_t recent) {
   return {{SummaryKind::kMoments, 16}, keys, sink, recent, BudgetShare::kHead};
@@ -110,6 +115,29 @@ TEST(SelectionPolicyTest, OuterLayersAndStagesHaveTheirOwnKeys) {
   EXPECT_EQ(outer.far_blocks, 512);
   EXPECT_EQ(outer.stages[1].kept, 128);
   EXPECT_LE(outer.Capacity(100000, 4), BoundsOf(policy, 800001, 4).capacity);
+  EXPECT_THAT(BoundsOf(policy, 800001, 4).survivors, ElementsAre(128, 128));
+  EXPECT_THAT(BoundsOf(policy, 1000, 4).survivors, ElementsAre(4, 32));
+  // A share of a long sequence, too.
+  policy.growth = 0.25;
+  EXPECT_EQ(BudgetOf(policy, all, 799999).stages[0].kept, CeilDiv(200000, 256));
+  EXPECT_THAT(BoundsOf(policy, 800000, 4).survivors,
+              ElementsAre(CeilDiv(200000, 256), CeilDiv(200000, 32)));
+}
+
+// Chunks of 32 keys in those of 256 cost ten keys each, blocks of 8 in those of 32 six.
+TEST(SelectionPolicyTest, StagesCostWhatTheyReadInTheirTime) {
+  SelectionPolicy policy = PolicyOf(2048, 0, 1);
+  policy.summary = {SummaryKind::kStages, 8};
+  const PageFormat page = {DType::kBF16, 64, 128};
+  const double key = 2.0 * 128;
+  EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), 0.0);
+  policy.stages = {{{256, 32768}, {32, 8192}}};
+  EXPECT_EQ(policy.ScoredBytes(page), key * 16 / 256);
+  EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), key * (10 * 32768 / 32 + 6 * 8192 / 8));
+  EXPECT_EQ(policy.SurvivorBytes(page, 4096), key * (10 * 4096 / 32 + 6 * 4096 / 8));
+  policy.refresh = 4;
+  policy.stages[1].refresh = 8;
+  EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), key * (10 * 32768 / 32 / 2 + 6 * 8192 / 8));
 }
 
 // A block of rows of a prompt.
