@@ -37,7 +37,8 @@ inline kv::SelectionPolicy KeepsCandidates(int64_t keys, int64_t refresh) {
 }
 
 // Stages that are renewed in their own time.
-inline kv::SelectionPolicy KeepsSurvivors(int64_t keys, int64_t first, int64_t second, int64_t last) {
+inline kv::SelectionPolicy KeepsSurvivors(int64_t keys, int64_t first, int64_t second,
+                                          int64_t last) {
   kv::SelectionPolicy policy = PolicyOf(keys, SummaryKind::kStages);
   policy.stages[0].refresh = first;
   policy.stages[1].refresh = second;
