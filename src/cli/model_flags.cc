@@ -133,6 +133,23 @@ void AddStreamingHeadFlags(CLI::App& app, EngineOptions& engine) {
             "last tokens that they see; without it, the file's, or 256");
 }
 
+// What infinitehip has beside the others.
+void AddHipFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine) {
+  AddText(app, sparse, "--hip-stages", &engine.hip_stages,
+          "infinitehip's stages before the last: chunks of keys, and the keys of those that "
+          "survive")
+      ->type_name("CHUNK:KEYS,...");
+  AddText(app, sparse, "--hip-refresh", &engine.hip_refresh,
+          "infinitehip: tokens that one run of each of these stages is for, in decode and until a "
+          "page is full, each a multiple of the next and the last of --sparse-refresh; without it "
+          "all stages run for each choice")
+      ->type_name("TOKENS,...");
+  AddNumber(
+      app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
+      "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
+      "as many as others");
+}
+
 // Reading the keys that matter.
 void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string sparse = More("Selection (an approximation)");
@@ -169,19 +186,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "last keys that are always read");
   AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {0, 4096},
             "keys that are chosen together; 0: 16, with infinitehip 8, with infllm 64");
-  AddText(app, sparse, "--hip-stages", &engine.hip_stages,
-          "infinitehip's stages before the last: chunks of keys, and the keys of those that "
-          "survive")
-      ->type_name("CHUNK:KEYS,...");
-  AddText(app, sparse, "--hip-refresh", &engine.hip_refresh,
-          "infinitehip: tokens that one run of each of these stages is for, in decode and until a "
-          "page is full, each a multiple of the next and the last of --sparse-refresh; without it "
-          "all stages run for each choice")
-      ->type_name("TOKENS,...");
-  AddNumber(
-      app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
-      "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
-      "as many as others");
+  AddHipFlags(app, sparse, engine);
   AddNumber(
       app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "

@@ -164,7 +164,7 @@ Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* polic
   const Status wrong = Wrong(
       {Option::kSelector, " infinitehip: refresh '" + options.hip_refresh +
                               "' is not a number of tokens for each stage before the last, each a "
-                              "multiple of the next and the last of " +
+                              "multiple of the next, and the last of the tokens of a choice, " +
                               std::to_string(policy->refresh)});
   if (!ParseStageRefresh(options.hip_refresh, *policy)) return wrong;
   int64_t next = policy->refresh;
