@@ -171,6 +171,8 @@ Json PlanJson(const PlanReport& plan) {
   if (plan.selection.has_value()) {
     json["selection"] = {{"selector", plan.selection->selector},
                          {"keys", plan.selection->keys},
+                         {"top_p", plan.selection->top_p},
+                         {"least", plan.selection->least},
                          {"sink", plan.selection->sink},
                          {"recent", plan.selection->recent},
                          {"block", plan.selection->block},

@@ -249,6 +249,31 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
 // Candidates of a second look for each key that it chooses (docs/decisions/selection.md).
 constexpr int64_t kBreadth = 8;
 
+// A second look at sketches, or at the summaries of candidates that serve some tokens.
+Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* policy) {
+  if (options.sparse_looks == 2) {
+    if (policy->summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {
+      return Wrong(
+          {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
+    }
+    policy->breadth = kBreadth;
+    policy->summary.sketch = SketchKind::kTwoBits;
+  }
+  if (options.sparse_candidates_refresh > 1) {
+    if (!HasSummaries(policy->summary.kind)) {
+      return Wrong(
+          {Option::kSelector, ": only pages, quest and infllm keep candidates for later tokens"});
+    }
+    if (options.sparse_candidates_refresh <= options.sparse_refresh) {
+      return Wrong({Option::kSelector,
+                    ": candidates are for more tokens than a choice among them, which is for " +
+                        std::to_string(options.sparse_refresh)});
+    }
+    policy->breadth = kBreadth;
+  }
+  return OkStatus();
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);
   if (!reach.ok()) return reach.status();
@@ -257,6 +282,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
     if (options.sparse_prefill || *reach == Settings::Reach::kOn) {
       return Wrong(
           {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
+    }
+    if (options.sparse_top_p > 0.0 || options.sparse_candidates_refresh > 1) {
+      return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
     }
     return OkStatus();
   }
@@ -278,21 +306,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                                          " tokens cannot be cut into blocks of " +
                                          std::to_string(block)});
   }
-  if (options.sparse_looks == 2) {
-    if (policy.summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {
-      return Wrong(
-          {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
-    }
-    policy.breadth = kBreadth;
-    policy.summary.sketch = SketchKind::kTwoBits;
-  }
-  if (options.sparse_candidates_refresh > 1) {
-    if (!HasSummaries(policy.summary.kind)) {
-      return Wrong(
-          {Option::kSelector, ": only pages, quest and infllm keep candidates for later tokens"});
-    }
-    policy.breadth = kBreadth;
-  }
+  if (Status s = ReadLooks(options, block, &policy); !s.ok()) return s;
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
   }
@@ -310,6 +324,8 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.recent = options.sparse_recent;
   if (policy.summary.kind == SummaryKind::kStages) {
     if (Status s = ReadStages(options, &policy); !s.ok()) return s;
+  } else if (!options.hip_refresh.empty()) {
+    return Wrong({Option::kSelector, ": only infinitehip has stages that are renewed"});
   }
   // What every step reads lies on the device, unless the user has another place for it.
   if (settings->policy == Policy::kAuto && options.placement == kAutoPlacement) {

@@ -240,7 +240,8 @@ struct SelectItem {
   int64_t capacity = 0;       // at least budget.Capacity
   int32_t* counts = nullptr;  // [row blocks, heads]
   // Of two looks: written, or those of an earlier call over as many blocks, with the same
-  // far_begin, a far_end that was no greater, and as many candidates as are chosen now.
+  // far_begin, a far_end that was no greater, and at least as many candidates as are chosen
+  // now.
   CandidateLists candidates = {};
   bool candidates_listed = false;  // by an earlier call: there is no first look
   // Of SummaryKind::kStages: the first block of each chunk that survives a stage, with room for all

@@ -202,8 +202,8 @@ Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder) {
 Status ScaleRope(const RopeScaling& scaling, ModelConfig* config) {
   if (config->rope.type != RopeType::kDefault || config->max_position <= 0) {
     return Status(StatusCode::kUnsupported,
-                  fmt::format("{} has rotary angles of type {}; those of type default can be "
-                              "stretched",
+                  fmt::format("{} has rotary angles of type {}; those of type default alone can be "
+                              "scaled",
                               config->architecture, RopeTypeName(config->rope.type)));
   }
   config->rope.type = scaling.type;

@@ -304,7 +304,9 @@ __device__ void FinishPart(const AttendWork& work, const PartOf& part,
     __threadfence();
   }
   __syncthreads();
-  if (last) MergeParts(work, part, states);
+  if (!last) return;
+  MergeParts(work, part, states);
+  __syncthreads();  // the next part's states go where weights and tops were
 }
 
 }  // namespace headway::cuda

@@ -185,7 +185,9 @@ Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, const UpP
     status = BringUpSegment(segments[i], static_cast<int64_t>(i) * tokens, angles);
     done += tokens;
   }
-  return status.ok() ? cache_.LaneStatus() : status;
+  if (!status.ok()) return status;
+  if (total > 0) progress(done, total);  // there is nothing left to cancel
+  return cache_.LaneStatus();
 }
 
 }  // namespace headway::kv
