@@ -16,6 +16,13 @@ int64_t ReadWindow(ConfigReader& config) {
   return config.Int("sliding_window", 1, kMaxPosition, 4096);
 }
 
+// Says so where the heads do not divide d_model.
+void CheckHeadsDivideModel(ConfigReader& config, const ModelShape& shape) {
+  if (shape.d_model % shape.query_heads == 0) return;
+  config.Fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
+                          shape.d_model, shape.query_heads));
+}
+
 }  // namespace
 
 void ReadWidths(ConfigReader& config, const char* d_ff_key, ModelShape* shape) {
@@ -27,12 +34,6 @@ void ReadWidths(ConfigReader& config, const char* d_ff_key, ModelShape* shape) {
   shape->d_ff = read(d_ff_key, kMaxWidth);
   shape->vocab = read("vocab_size", kMaxVocab);
   shape->query_heads = read("num_attention_heads", kMaxHeads);
-}
-
-void CheckHeadsDivideModel(ConfigReader& config, const ModelShape& shape) {
-  if (shape.d_model % shape.query_heads == 0) return;
-  config.Fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
-                          shape.d_model, shape.query_heads));
 }
 
 void CheckHeadDim(ConfigReader& config, const ModelShape& shape) {
@@ -62,6 +63,13 @@ void ReadGroupedHeads(ConfigReader& config, const HeadDefaults& defaults, ModelS
     config.Fail(fmt::format("{} query heads of {} are wider than {}", shape->query_heads,
                             shape->head_dim, kMaxWidth));
   }
+}
+
+void ReadEqualHeads(ConfigReader& config, ModelShape* shape) {
+  shape->kv_heads = shape->query_heads;
+  CheckHeadsDivideModel(config, *shape);
+  shape->head_dim = shape->d_model / shape->query_heads;
+  CheckHeadDim(config, *shape);
 }
 
 void ReadWindowOfAllLayers(ConfigReader& config, ModelConfig* model) {

@@ -13,8 +13,6 @@ namespace headway::arch {
 // Layers, d_model, d_ff under the family's key, vocab and query heads.
 void ReadWidths(ConfigReader& config, const char* d_ff_key, ModelShape* shape);
 
-// Says so where the heads do not divide d_model.
-void CheckHeadsDivideModel(ConfigReader& config, const ModelShape& shape);
 // Says so where head_dim is odd or out of bounds.
 void CheckHeadDim(ConfigReader& config, const ModelShape& shape);
 
@@ -25,6 +23,8 @@ struct HeadDefaults {
 };
 // KV heads and head_dim, behind ReadWidths.
 void ReadGroupedHeads(ConfigReader& config, const HeadDefaults& defaults, ModelShape* shape);
+// The same of as many KV heads as query heads, which share d_model.
+void ReadEqualHeads(ConfigReader& config, ModelShape* shape);
 
 // sliding_window in every layer.
 void ReadWindowOfAllLayers(ConfigReader& config, ModelConfig* model);

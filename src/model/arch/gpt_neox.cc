@@ -17,10 +17,7 @@ constexpr ConfigKeys kKeys = {.norm_eps = "layer_norm_eps"};
 void ReadShape(ConfigReader& config, ModelShape* shape) {
   shape->gated_mlp = false;
   ReadWidths(config, kKeys.d_ff, shape);
-  shape->kv_heads = shape->query_heads;
-  CheckHeadsDivideModel(config, *shape);
-  shape->head_dim = shape->d_model / shape->query_heads;
-  CheckHeadDim(config, *shape);
+  ReadEqualHeads(config, shape);
 }
 
 void Read(ConfigReader& config, ModelConfig* model) {
