@@ -411,6 +411,7 @@ TEST_P(CudaSecondLookTest, AgreesWithTheDefinition) {
         Random random(++seed);
         SelectionCase c = RandomSelectionCase(random);
         c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = head_dim};
+        c.of_codes = false;  // there are none
         c.summary = {.block_slots = slots, .sketch = GetParam()};
         if (GetParam() == SketchKind::kNone) {
           c.summary.kind =
