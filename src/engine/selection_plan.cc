@@ -33,8 +33,10 @@ int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& conf
                       int64_t length) {
   const int64_t block = policy.summary.block_slots;
   const int64_t recent = policy.recent + block - 1;  // these begin anywhere in a block
-  const int64_t listed =
-      RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block) + recent;
+  const bool together = policy.far_positions == kv::SelectionPolicy::FarPositions::kTogether;
+  const int64_t far =
+      together ? block : RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block);
+  const int64_t listed = far + recent;
   return std::min(kSelectedChunk, config.max_position - listed);
 }
 

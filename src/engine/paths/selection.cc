@@ -265,7 +265,8 @@ AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
   const Board::States states =
       parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
   return {.q = select.q,
-          .move = context_.turns->MoveTo(choice.entry, choice.end),
+          .move = context_.turns->MoveTo(choice.entry, choice.end,
+                                         choice.blocks - choice.budget.far_end),
           .keys = select.keys,
           .blocks = select.blocks,
           .capacity = select.capacity,

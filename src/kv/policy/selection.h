@@ -55,6 +55,10 @@ struct SelectionPolicy {
   // queries are scored as if every key were so far behind them, and what is listed is moved
   // together (BlockMove). 0: keys are scored, and attended to, where they are.
   int64_t distance = 0;
+  // Where listed blocks count then: one behind the other (Xiao et al., "StreamingLLM"), or those
+  // that are not recent all in one place, before the recent ones (Xiao et al., "InfLLM").
+  enum class FarPositions : uint8_t { kConsecutive, kTogether };
+  FarPositions far_positions = FarPositions::kConsecutive;
   // Sequences of up to so many tokens are read whole, where distance is 0.
   int64_t from = 0;
 
