@@ -78,8 +78,8 @@ class AttendsPlainly : public ForwardingKernels {
     const int64_t at = item.q_position + part.token;
     float* o = item.o + part.number * item.o_part_stride + part.token * item.o_stride +
                part.head * call.format.head_dim;
-    float* lse = item.lse + part.number * item.lse_part_stride + part.token * item.lse_stride +
-                 part.head;
+    float* lse =
+        item.lse + part.number * item.lse_part_stride + part.token * item.lse_stride + part.head;
     const double before = item.merge ? std::exp(double{*lse}) : 0.0;
     double sum = before;
     std::vector<double> weighed(dim, 0.0);
@@ -125,16 +125,15 @@ HarnessConfig Extending(int64_t group, int64_t window) {
 
 std::string NameOf(const HarnessConfig& config) {
   return std::to_string(config.self_extend.group) + ":" +
-         std::to_string(config.self_extend.window) + ", chunks of " +
-         std::to_string(config.chunk) + ", groups of " + std::to_string(config.group_heads);
+         std::to_string(config.self_extend.window) + ", chunks of " + std::to_string(config.chunk) +
+         ", groups of " + std::to_string(config.group_heads);
 }
 
 constexpr int64_t kDecode = 9;
 
 TEST(SelfExtendTest, EqualsAPlainReferenceWithExplicitPositions) {
   const std::vector<TokenId> tokens = RandomTokens(410, 96, 31);
-  for (const ModelConfig& tiny :
-       {TinyConfig(DType::kF32), TinyNeoXConfig(DType::kF32, false)}) {
+  for (const ModelConfig& tiny : {TinyConfig(DType::kF32), TinyNeoXConfig(DType::kF32, false)}) {
     SCOPED_TRACE(tiny.architecture);
     const std::unique_ptr<Model> plain_model = Tiny(tiny), model = Tiny(tiny);
     const RopeFrequencies rope = RopeOf(*plain_model, 410);
@@ -177,8 +176,7 @@ TEST_P(SelfExtendOf, AWindowThatHoldsTheSequenceIsExactBitForBit) {
   const HarnessConfig config = Extending(4, 300);
   Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 1000);
   ASSERT_TRUE(h.ok()) << h.status().message();
-  const Result<LogitRows> rows =
-      (*h)->Append(*(*h)->NewSequence(), tokens, RopeOf(*model, 1000));
+  const Result<LogitRows> rows = (*h)->Append(*(*h)->NewSequence(), tokens, RopeOf(*model, 1000));
   ASSERT_TRUE(rows.ok()) << rows.status().message();
   const LogitRows prompt = RunTokens(*model, HarnessConfig::Default(), tokens, 0);
   ExpectSameBits(prompt, *rows, "a longer context");

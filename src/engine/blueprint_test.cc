@@ -139,6 +139,27 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }
 
+// A choice is for two tokens, a search for three choices, and a page closes every 64 tokens.
+TEST(Blueprint, ASearchServesWholeChoicesUntilAPageCloses) {
+  Subject subject = Selecting(1000);
+  subject.settings.selection.refresh = 2;
+  subject.settings.selection.breadth = 8;
+  subject.settings.selection.candidates_refresh = 5;
+  Result<Blueprint> blueprint = subject.OnCpu();
+  ASSERT_TRUE(blueprint.ok()) << blueprint.status().message();
+  EXPECT_EQ(blueprint->request.selection.choices, 3.0);
+  EXPECT_EQ(blueprint->layout.executor.selection.SearchSteps(64), 6);
+  subject.settings.selection.candidates_refresh = 500;
+  blueprint = subject.OnCpu();
+  EXPECT_EQ(blueprint->request.selection.choices, 32.0);
+  EXPECT_EQ(blueprint->layout.executor.selection.SearchSteps(64), 64);
+  // Eight times 200 keys are more than there are.
+  const double few = blueprint->request.selection.candidate_bytes;
+  subject.settings.selection.keys = 200;
+  blueprint = subject.OnCpu();
+  EXPECT_NEAR(blueprint->request.selection.candidate_bytes, few * 1000 / (512 + 48), few * 0.03);
+}
+
 // Far blocks come to one place, so that what is chosen takes no more of the window than a block.
 TEST(Blueprint, BlocksThatComeTogetherLeaveMoreOfTheWindowToAChunk) {
   Subject subject = Selecting(200);

@@ -29,8 +29,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.summary.sketched() ? 2 : 1;
   report.refresh = policy.refresh;
-  report.candidates_refresh = policy.SearchRefresh();
-  report.candidates = policy.CandidatesAt(length);
+  report.candidates_refresh = policy.SearchSteps(blueprint.layout.store.format.page.page_slots);
+  report.candidates = std::min(policy.CandidatesAt(length), length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
   if (report.prompts) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/bytes.h"
 #include "kernels/selection.h"
 
 namespace headway::kv {
@@ -66,6 +67,11 @@ struct SelectionPolicy {
   bool looks_twice() const { return breadth > 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
+  // Steps that one search serves in pages of so many slots: it is renewed with a choice, and when a
+  // page closes.
+  int64_t SearchSteps(int page_slots) const {
+    return std::min<int64_t>(RoundUp(SearchRefresh(), refresh), page_slots);
+  }
   // Whether a step may read what an earlier one has listed.
   bool keeps_lists() const { return refresh > 1 || SearchRefresh() > 1; }
   bool reaches() const { return distance > 0; }
