@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/forwarding_kernels.h"
 #include "support/grid.h"
 #include "support/step_harness.h"
 
@@ -105,6 +106,63 @@ TEST_P(Recall, OfABudgetThatIsAShareOfTheAttentionIsThatShare) {
   EXPECT_NEAR(half.listed / half.far, 0.5, 0.05);
   EXPECT_EQ(few.listed_blocks, lists);
   EXPECT_EQ(listed(0.01, 24).listed_blocks, lists * 3);
+}
+
+// Counts what is chosen, and of that what is searched for.
+class CountsChoices : public ForwardingKernels {
+ public:
+  CountsChoices(std::unique_ptr<Kernels> inner, int64_t* choices, int64_t* searches)
+      : ForwardingKernels(std::move(inner)), choices_(*choices), searches_(*searches) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    for (const SelectItem& item : items) {
+      ++choices_;
+      searches_ += item.candidates_listed ? 0 : 1;
+    }
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  int64_t& choices_;
+  int64_t& searches_;
+};
+
+// Steps at 318 to 329: a page of 16 slots closes behind 319.
+TEST_P(Recall, IsThatOfListsThatServeAsManyStepsAsTheyDoInDecode) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 12);
+  const int64_t layers = model->shape().layers;
+  struct Counts {
+    int64_t choices = 0, searches = 0;
+    double listed = 0.0, far = 0.0;
+  };
+  const auto of = [&](int64_t refresh, int64_t candidates_refresh) {
+    Counts counts;
+    HarnessConfig config = HarnessConfig::Default();
+    config.page_slots = 16;
+    config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<CountsChoices>(std::move(kernels), &counts.choices, &counts.searches);
+    };
+    kv::SelectionPolicy policy = PolicyOf(SummaryKind::kMoments, 40);
+    policy.refresh = refresh;
+    policy.candidates_refresh = candidates_refresh;
+    policy.breadth = candidates_refresh > 1 ? 4 : 1;
+    for (const SelectionRecall::Head& head : RecallOf(*model, config, policy, tokens).heads) {
+      counts.listed += head.listed;
+      counts.far += head.far;
+    }
+    return counts;
+  };
+  const Counts each = of(1, 1), fourth = of(4, 1), searched = of(1, 4), both = of(2, 4);
+  EXPECT_EQ(each.choices, 12 * layers);
+  EXPECT_EQ(fourth.choices, 4 * layers) << "at 318, 320, 324 and 328";
+  EXPECT_EQ(fourth.far, each.far) << "what is attended to is exact";
+  EXPECT_NE(fourth.listed, each.listed);
+  EXPECT_EQ(searched.choices, 12 * layers);
+  EXPECT_EQ(searched.searches, 4 * layers);
+  EXPECT_EQ(both.choices, 6 * layers);
+  EXPECT_EQ(both.searches, 4 * layers);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Recall, ::testing::Values(DType::kF32, DType::kBF16),

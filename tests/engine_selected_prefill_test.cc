@@ -282,6 +282,50 @@ TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
   ExpectMovedBlocksToBeAShorterText(TinyNeoXConfig(GetParam(), true));
 }
 
+// Of each list, blocks that are recent stay where they are, and all others come to one place.
+class SeesMoves : public ForwardingKernels {
+ public:
+  SeesMoves(std::unique_ptr<Kernels> inner, int64_t* far)
+      : ForwardingKernels(std::move(inner)), far_(*far) {}
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    for (const AttendBlocksItem& item : items) {
+      const int64_t block = summary.block_slots;
+      const int64_t recent = (item.move.end - item.move.least) / block - 1;
+      EXPECT_GE(recent * block, 20 - 16);  // of the recent keys, those that are in closed pages
+      for (int64_t list = 0; list < CeilDiv(item.rows, kSelectRows) * item.keys.heads; ++list) {
+        const int64_t count = item.counts[list];
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t number = item.blocks[list * item.capacity + i];
+          const bool far = number + recent < item.keys.blocks;
+          EXPECT_EQ(item.move.To(count - i, block), far ? item.move.least : number * block);
+          far_ += far ? 1 : 0;
+        }
+      }
+    }
+    ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  int64_t& far_;
+};
+
+TEST_P(SelectedPrefill, FarBlocksMayComeToOnePlace) {
+  if (TestDevice() != "cpu") GTEST_SKIP() << "lists lie on the device";
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 21);
+  const LogitRows consecutive = RunTokens(*model, Selecting(40, 40), tokens, 10);
+  int64_t far = 0;
+  HarnessConfig config = Selecting(40, 40);
+  config.selection.far_positions = kv::SelectionPolicy::FarPositions::kTogether;
+  config.wrap_kernels = [&far](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<SeesMoves>(std::move(kernels), &far);
+  };
+  EXPECT_NE(RunTokens(*model, config, tokens, 10).back(), consecutive.back());
+  EXPECT_GT(far, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, SelectedPrefill, ::testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& instance) {
                            return std::string(DTypeName(instance.param));

@@ -128,11 +128,20 @@ struct EngineOptions {
   // "on", "off"): chosen keys are attended to as if they lay next to each other, in prompts as
   // well, so that no distance is longer than what is read (InfiniteHiP, appendix D).
   std::string reach = "auto";
+  // "infllm": those that are not recent are attended to as if all of them lay just before the
+  // recent ones, block upon block, at one distance (Xiao et al., 2024), for comparison.
+  std::string reach_positions = "streamingllm";
 
   // Exact attention beyond that window, as far as the model bears it: its rotary angles are
   // stretched as configurations of models may ask for, "linear:F", "dynamic:F" or "yarn:F", by a
   // factor that the window grows by. Empty: as the model has them.
   std::string rope_scaling;
+
+  // Exact attention beyond that window without other angles (Jin et al., "Self-Extend", 2024):
+  // "G:W" counts keys W and more tokens back in groups of G, so that a window of N tokens reaches
+  // G * (N - W) + W. Not together with a selector, streaming heads, a KV encoding, rope_scaling, or
+  // what is recomputed or attended to by the host's cores. Empty: positions are as they are.
+  std::string self_extend;
 
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile

@@ -69,8 +69,9 @@ struct SelectionReport {
   // at of each KV head, near ones among them.
   int64_t prompt_candidates = 0;
   int search = 0;
-  bool reach = false;  // beyond the trained window
-  int64_t from = 0;    // sequences of up to so many tokens are read whole
+  bool reach = false;                            // beyond the trained window
+  std::string reach_positions = "streamingllm";  // where far keys count there
+  int64_t from = 0;                              // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
   double share = 1.0;
 };

@@ -39,6 +39,7 @@ enum class Option {
   kSparseTopP,
   kReach,
   kRopeScaling,
+  kSelfExtend,
   kPageCache,
   kMachine,
   kSession,

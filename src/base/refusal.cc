@@ -52,6 +52,8 @@ const char* OptionName(Option option) {
       return "reach";
     case Option::kRopeScaling:
       return "rope_scaling";
+    case Option::kSelfExtend:
+      return "self_extend";
     case Option::kMachine:
       return "machine";
     case Option::kSession:

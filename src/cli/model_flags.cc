@@ -212,14 +212,21 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddChoice(app, sparse, "--reach", &engine.reach, {"auto", "on", "off"},
             "beyond the window that the model was trained for: attend to chosen keys as if they "
             "lay next to each other, in prompts, too; auto: where the context is longer");
+  AddChoice(app, sparse, "--reach-positions", &engine.reach_positions, {"streamingllm", "infllm"},
+            "there, for comparison: infllm attends to far keys as if all of them lay just before "
+            "the recent ones");
 }
 
-// Beyond the trained window by other angles.
+// Beyond the trained window by other angles, or positions.
 void AddRopeFlags(CLI::App& app, EngineOptions& engine) {
   AddText(app, More("Model"), "--rope-scaling", &engine.rope_scaling,
           "stretch the model's rotary angles for a window that is longer by a factor: linear:F, "
           "dynamic:F (by the prompt's length) or yarn:F; without it, as the model has them")
       ->type_name("TYPE:F");
+  AddText(app, More("Model"), "--self-extend", &engine.self_extend,
+          "beyond the trained window by exact attention: keys that lie W or more tokens back count "
+          "in groups of G, so that a window of N tokens reaches G * (N - W) + W (Self-Extend)")
+      ->type_name("G:W");
 }
 
 // The cache between runs.

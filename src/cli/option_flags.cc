@@ -50,6 +50,8 @@ std::string FlagOf(Option option) {
       return "--reach";
     case Option::kRopeScaling:
       return "--rope-scaling";
+    case Option::kSelfExtend:
+      return "--self-extend";
     case Option::kMachine:
       return "--machine";
     case Option::kSession:

@@ -155,6 +155,12 @@ std::string LongContextWarning(const ModelInfo& info, int64_t tokens,
         "answers read chosen keys, moved together",
         tokens, info.max_position);
   }
+  if (!options.self_extend.empty()) {
+    return fmt::format(
+        "a context of {} tokens is longer than the {} that this model was trained for; positions "
+        "that lie far back are grouped (Self-Extend {})",
+        tokens, info.max_position, options.self_extend);
+  }
   return fmt::format(
       "a context of {0} tokens is longer than the {1} that this model was trained for; expect "
       "worse answers beyond token {1}",

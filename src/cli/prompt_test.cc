@@ -99,6 +99,9 @@ TEST(LongContext, IsWarnedOf) {
   EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("chosen keys"));
   sparse.reach = "off";
   EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("beyond token 16384"));
+  EngineOptions extended;
+  extended.self_extend = "8:4096";
+  EXPECT_THAT(LongContextWarning(info, 16385, extended), HasSubstr("Self-Extend 8:4096"));
 }
 
 }  // namespace

@@ -182,6 +182,7 @@ Json PlanJson(const PlanReport& plan) {
                          {"share", plan.selection->share},
                          {"prompts", plan.selection->prompts},
                          {"reach", plan.selection->reach},
+                         {"reach_positions", plan.selection->reach_positions},
                          {"from", plan.selection->from}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);

@@ -120,6 +120,9 @@ Message WhyNoRecompute(const Settings& settings, const plan::PlanRequest& reques
   if (!request.slab_heads.empty()) {
     return {"there are streaming heads; leave out ", Option::kHeadPattern};
   }
+  if (settings.self_extend.on()) {
+    return {"far keys are turned as they lie; leave out ", Option::kSelfExtend};
+  }
   if (windows) return {"this model's layers have sliding windows"};
   if (!request.keep_on_host) {
     return {"X is kept in host memory; leave out ", Option::kPlacement, " disk-only"};
@@ -191,6 +194,12 @@ Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
   return OkStatus();
 }
 
+// The longest chunk of prompts: all keys of a step, and those of the page before that is open, are
+// near.
+int64_t ExtendedChunk(const SelfExtend& extend, int page_slots) {
+  return extend.on() ? extend.window - page_slots : kMaxLength;
+}
+
 bool HasCut(const BlueprintInputs& inputs) {
   return inputs.session != nullptr && inputs.session->format.layers > 0;
 }
@@ -243,7 +252,8 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.lengths = workload.lengths;
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
-  request.chunk = std::min(request.chunk, ChunkFor(basis));
+  request.chunk = std::min(
+      {request.chunk, ChunkFor(basis), ExtendedChunk(basis.self_extend, basis.page_slots)});
   request.segment = inputs.backend.segment;
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;
@@ -265,6 +275,36 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.page_cache = *page_cache;
   request.costs = CostsOf(basis);
   return request;
+}
+
+// The settings' Self-Extend, as it is for contexts of these lengths: within its window nothing
+// changes.
+Result<SelfExtend> SelfExtendFor(const BlueprintInputs& inputs, const Workload& workload) {
+  const Settings& settings = *inputs.settings;
+  const ModelConfig& config = *inputs.config;
+  const SelfExtend& extend = settings.self_extend;
+  const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
+  if (!extend.on()) return extend;
+  if (config.rope.type == RopeType::kNone) {
+    return Unsupported({Option::kSelfExtend, ": this model does not rotate its keys"});
+  }
+  if (longest <= extend.window) return SelfExtend{};
+  if (config.max_position > 0 && extend.FarQuery(longest - 1) >= config.max_position) {
+    return Wrong({Option::kSelfExtend,
+                  " " + std::to_string(extend.group) + ":" + std::to_string(extend.window) +
+                      ": the last of " + std::to_string(longest) + " tokens counts at position " +
+                      std::to_string(extend.FarQuery(longest - 1)) +
+                      ", and this model was trained for " + std::to_string(config.max_position) +
+                      "; give larger groups, or a smaller window"});
+  }
+  const int64_t chunk = ExtendedChunk(extend, settings.cut.page_slots);
+  if (settings.cut.chunk.value_or(0) > chunk) {
+    return Wrong({Option::kSelfExtend,
+                  ": a chunk and a page have to fit into its window; give at "
+                  "most ",
+                  Option::kChunk, " " + std::to_string(chunk)});
+  }
+  return extend;
 }
 
 // Where nothing but the session's cut keeps the plan from fitting, the error says so, or the
@@ -328,10 +368,12 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (Status s = CheckWorkload(config, workload); !s.ok()) return s;
   const Result<kv::SelectionPolicy> selection = SelectionFor(inputs, workload);
   if (!selection.ok()) return selection.status();
-  const LayoutBasis basis = {config,        inputs.settings->cut.page_slots,
-                             *encoding,     *inputs.pattern,
-                             *selection,    workload.lengths,
-                             inputs.kernels};
+  const Result<SelfExtend> self_extend = SelfExtendFor(inputs, workload);
+  if (!self_extend.ok()) return self_extend.status();
+  const LayoutBasis basis = {config,         inputs.settings->cut.page_slots,
+                             *encoding,      *inputs.pattern,
+                             *selection,     workload.lengths,
+                             inputs.kernels, *self_extend};
   if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
@@ -367,7 +409,8 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
 
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
   return !settings.host_share.has_value() && backend.own_memory &&
-         settings.policy == Policy::kAuto && !settings.selection.selects();
+         settings.policy == Policy::kAuto && !settings.selection.selects() &&
+         !settings.self_extend.on();
 }
 
 Status OtherModel(const SessionSettings& session, const std::string& what) {

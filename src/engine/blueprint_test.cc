@@ -139,6 +139,38 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }
 
+// A choice is for two tokens, a search for three choices, and a page closes every 64 tokens.
+TEST(Blueprint, ASearchServesWholeChoicesUntilAPageCloses) {
+  Subject subject = Selecting(1000);
+  subject.settings.selection.refresh = 2;
+  subject.settings.selection.breadth = 8;
+  subject.settings.selection.candidates_refresh = 5;
+  Result<Blueprint> blueprint = subject.OnCpu();
+  ASSERT_TRUE(blueprint.ok()) << blueprint.status().message();
+  EXPECT_EQ(blueprint->request.selection.choices, 3.0);
+  EXPECT_EQ(blueprint->layout.executor.selection.SearchSteps(64), 6);
+  subject.settings.selection.candidates_refresh = 500;
+  blueprint = subject.OnCpu();
+  EXPECT_EQ(blueprint->request.selection.choices, 32.0);
+  EXPECT_EQ(blueprint->layout.executor.selection.SearchSteps(64), 64);
+  // Eight times 200 keys are more than there are.
+  const double few = blueprint->request.selection.candidate_bytes;
+  subject.settings.selection.keys = 200;
+  blueprint = subject.OnCpu();
+  EXPECT_NEAR(blueprint->request.selection.candidate_bytes, few * 1000 / (512 + 48), few * 0.03);
+}
+
+// Far blocks come to one place, so that what is chosen takes no more of the window than a block.
+TEST(Blueprint, BlocksThatComeTogetherLeaveMoreOfTheWindowToAChunk) {
+  Subject subject = Selecting(200);
+  subject.settings.selection.far_positions = kv::SelectionPolicy::FarPositions::kTogether;
+  constexpr int64_t kChunk = 200 - 16 - 32 - 15;
+  subject.settings.cut.chunk = kChunk;
+  EXPECT_EQ(subject.OnCpu()->plan.cache.chunk, kChunk);
+  subject.settings.cut.chunk = kChunk + 1;
+  EXPECT_EQ(subject.OnCpu().status().code(), StatusCode::kInvalidArgument);
+}
+
 // Of 1,000 tokens a share of a half is 500 keys, which are listed as 32 blocks.
 TEST(Blueprint, AShareOfASequenceLeavesAsMuchLessOfTheWindowToAChunk) {
   constexpr int64_t kChunk = 800 - 512 - 16 - 32 - 15;
@@ -154,6 +186,42 @@ TEST(Blueprint, AShareOfASequenceLeavesAsMuchLessOfTheWindowToAChunk) {
   subject.settings.cut.chunk.reset();
   subject.settings.selection.growth = 0.75;
   EXPECT_EQ(subject.OnCpu().status().code(), StatusCode::kInvalidArgument);
+}
+
+// A subject whose model was trained for 800 tokens; contexts have 1,000.
+Subject Extending(int64_t group, int64_t window) {
+  Subject subject(64);
+  subject.config.max_position = 800;
+  subject.config.rope.type = RopeType::kDefault;
+  subject.settings.self_extend = {group, window};
+  return subject;
+}
+
+TEST(Blueprint, SelfExtendIsForContextsThatItsWindowDoesNotHold) {
+  const auto of = [](const Result<Blueprint>& blueprint) {
+    return blueprint->layout.executor.self_extend;
+  };
+  const Result<Blueprint> extended = Extending(2, 400).OnCpu();
+  EXPECT_EQ(of(extended), (SelfExtend{2, 400}));
+  EXPECT_LE(extended->plan.cache.chunk, 400 - 64);
+  EXPECT_FALSE(of(Extending(2, 1000).OnCpu()).on());
+  Subject chunked = Extending(2, 400);
+  chunked.settings.cut.chunk = 400 - 64;
+  EXPECT_TRUE(of(chunked.OnCpu()).on());
+  chunked.settings.cut.chunk = 400 - 63;
+  EXPECT_EQ(chunked.OnCpu().status().message(),
+            "self_extend: a chunk and a page have to fit into its window; give at most chunk 336");
+  Subject plain = Extending(2, 400);
+  plain.config.rope.type = RopeType::kNone;
+  ExpectUnsupported(plain.OnCpu(), "self_extend: this model does not rotate its keys");
+}
+
+// The last of 1,000 tokens counts at 499 + w - w / 2.
+TEST(Blueprint, SelfExtendStaysWithinTheTrainedWindow) {
+  EXPECT_TRUE(Extending(2, 600).OnCpu().ok());
+  EXPECT_EQ(Extending(2, 602).OnCpu().status().message(),
+            "self_extend 2:602: the last of 1000 tokens counts at position 800, and this model was "
+            "trained for 800; give larger groups, or a smaller window");
 }
 
 TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {

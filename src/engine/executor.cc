@@ -241,10 +241,11 @@ void Executor::Abort() {
 
 Status Executor::StepWithFarMass(const StepInput& input, const NearKeys& near,
                                  std::span<float> far) {
-  if (input.tokens.size() != 1 || limits().step_tokens < 2 || limits().streaming_heads) {
+  if (input.tokens.size() != 1 || limits().step_tokens < 2 || limits().streaming_heads ||
+      limits().self_extend.on()) {
     return Status(StatusCode::kInvalidArgument,
-                  "attention is profiled a token at a time, without streaming heads, with chunks "
-                  "of at least 2 tokens");
+                  "attention is profiled a token at a time, without streaming heads and "
+                  "Self-Extend, with chunks of at least 2 tokens");
   }
   FarMass mass(context_, batch_, *board_, near, far);
   board_->set_observer(&mass);

@@ -69,11 +69,13 @@ Status Generator::EmptySlot(int index) {
 
 RopeFrequencies Generator::RopeOf(int64_t prompt) const {
   const ModelConfig& config = model_.config();
-  const bool reaches = executor_.limits().selection.reaches();
+  const ExecutorLimits& limits = executor_.limits();
   // What reaches beyond the trained window sees no distance that is longer.
+  const bool reaches = limits.selection.reaches() || limits.self_extend.on();
   const int64_t length = reaches ? std::min(prompt, config.max_position) : prompt;
   RopeFrequencies rope = ComputeRope(config.rope, model_.shape().head_dim, length);
   if (reaches) rope.product = RopeProduct::kExact;
+  rope.extend = limits.self_extend;
   return rope;
 }
 
@@ -103,6 +105,11 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
 
 // Why keys that frequencies of this hash have rotated do not fit others of `rope`.
 std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
+  const bool extends = rope.extend.on();
+  rope.extend = {};
+  if (extends && hash == rope.Hash()) {
+    return "the cached tokens were computed beyond the trained window without Self-Extend";
+  }
   const bool reaches = rope.product == RopeProduct::kExact;
   rope.product = reaches ? RopeProduct::kRounded : RopeProduct::kExact;
   if (hash == rope.Hash()) {
@@ -110,6 +117,9 @@ std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
            (reaches ? "kept within" : "reached beyond") +
            " the window that the model was trained for, and this one " +
            (reaches ? "reaches beyond it" : "does not");
+  }
+  if (model_.config().rope.type != RopeType::kDynamic) {
+    return "the cached tokens were computed with other groups of positions (Self-Extend)";
   }
   return "the cached tokens were computed for a prompt of another length, and this model's RoPE "
          "frequencies depend on it (rope type " +

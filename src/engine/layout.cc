@@ -53,6 +53,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.gather_tokens = store.gather_tokens;
   limits.page_slots = store.format.page.page_slots;
   limits.selection = basis.selection;
+  limits.self_extend = basis.self_extend;
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
   return limits;

@@ -28,6 +28,7 @@ struct LayoutBasis {
   kv::SelectionPolicy selection;
   std::vector<int64_t> lengths;          // that each sequence will reach
   const KernelSizes* kernels = nullptr;  // outlives what is laid out
+  SelfExtend self_extend;
 };
 
 struct Layout {

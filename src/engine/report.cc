@@ -29,8 +29,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.summary.sketched() ? 2 : 1;
   report.refresh = policy.refresh;
-  report.candidates_refresh = policy.SearchRefresh();
-  report.candidates = policy.CandidatesAt(length);
+  report.candidates_refresh = policy.SearchSteps(blueprint.layout.store.format.page.page_slots);
+  report.candidates = std::min(policy.CandidatesAt(length), length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
   if (report.prompts) {
@@ -39,6 +39,7 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
     report.prompt_candidates = policy.PromptCandidatesAt(length) + policy.sink + policy.recent;
   }
   report.reach = policy.reaches();
+  report.reach_positions = FarPositionsName(policy.far_positions);
   report.from = policy.from;
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
@@ -85,8 +86,17 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   }
   if (report.selection.has_value() && report.selection->reach) {
     report.reasons.push_back(
-        "beyond the window that the model was trained for: chosen keys are attended to as if they "
-        "lay next to each other");
+        std::string("beyond the window that the model was trained for: ") +
+        (report.selection->reach_positions == "infllm"
+             ? "far keys are attended to as if they lay just before the recent ones, all together"
+             : "chosen keys are attended to as if they lay next to each other"));
+  }
+  if (const SelfExtend& extend = blueprint.layout.executor.self_extend; extend.on()) {
+    report.reasons.push_back(
+        fmt::format("Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
+                    "turning them "
+                    "costs is not in predicted times",
+                    extend.window, extend.group));
   }
   if (report.selection.has_value() && report.selection->from > 0) {
     report.reasons.push_back(

@@ -33,8 +33,10 @@ int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& conf
                       int64_t length) {
   const int64_t block = policy.summary.block_slots;
   const int64_t recent = policy.recent + block - 1;  // these begin anywhere in a block
-  const int64_t listed =
-      RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block) + recent;
+  const bool together = policy.far_positions == kv::SelectionPolicy::FarPositions::kTogether;
+  const int64_t far =
+      together ? block : RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block);
+  const int64_t listed = far + recent;
   return std::min(kSelectedChunk, config.max_position - listed);
 }
 
@@ -107,13 +109,11 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   chosen.refresh = static_cast<double>(policy.refresh);
   (policy.summary.kept() ? chosen.summary_bytes : chosen.key_bytes) = scored;
   chosen.survivor_bytes = policy.SurvivorBytes(page, longest);
-  // A page that closes ends what a search serves.
-  const int64_t steps =
-      std::min<int64_t>(RoundUp(policy.SearchRefresh(), policy.refresh), basis.page_slots);
-  chosen.choices = std::max(1.0, static_cast<double>(steps) / chosen.refresh);
+  const auto steps = static_cast<double>(policy.SearchSteps(basis.page_slots));
+  chosen.choices = std::max(1.0, steps / chosen.refresh);
   if (policy.looks_twice()) {
-    const int64_t blocks = CeilDiv(policy.CandidatesAt(longest) + policy.sink + policy.recent,
-                                   int64_t{policy.summary.block_slots});
+    const int64_t keys = policy.CandidatesAt(longest) + policy.sink + policy.recent;
+    const int64_t blocks = CeilDiv(std::min(keys, longest), int64_t{policy.summary.block_slots});
     (policy.summary.sketched() ? chosen.sketch_bytes : chosen.candidate_bytes) =
         static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
   }

@@ -278,8 +278,17 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);
   if (!reach.ok()) return reach.status();
   settings->reach = *reach;
+  using FarPositions = kv::SelectionPolicy::FarPositions;
+  FarPositions& positions = settings->selection.far_positions;
+  if (options.reach_positions == FarPositionsName(FarPositions::kTogether)) {
+    positions = FarPositions::kTogether;
+  } else if (options.reach_positions != FarPositionsName(FarPositions::kConsecutive)) {
+    return Wrong({"positions " + options.reach_positions +
+                  " of far keys: streamingllm and infllm are known"});
+  }
   if (options.selector == "none") {
-    if (options.sparse_prefill || *reach == Settings::Reach::kOn) {
+    if (options.sparse_prefill || *reach == Settings::Reach::kOn ||
+        positions == FarPositions::kTogether) {
       return Wrong(
           {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
     }
@@ -351,6 +360,39 @@ Result<std::optional<RopeScaling>> ReadRopeScaling(const std::string& text) {
                                           "from 1 to 10000"});
 }
 
+// "8:4096".
+Status ReadSelfExtend(const EngineOptions& options, Settings* settings) {
+  const std::string& text = options.self_extend;
+  if (text.empty()) return OkStatus();
+  SelfExtend& extend = settings->self_extend;
+  const char* const end = text.data() + text.size();
+  const auto group = std::from_chars(text.data(), end, extend.group);
+  const bool two = group.ec == std::errc() && group.ptr != end && *group.ptr == ':';
+  const auto window = std::from_chars(two ? group.ptr + 1 : end, end, extend.window);
+  if (window.ec != std::errc() || window.ptr != end || extend.group < 1 ||
+      extend.group > kMaxLength || extend.window > kMaxLength ||
+      extend.window < 2 * int64_t{options.page_slots}) {
+    return Wrong({Option::kSelfExtend,
+                  " " + text +
+                      ": G:W is known, groups of at least 1 token behind a window of at "
+                      "least two pages, " +
+                      std::to_string(2 * options.page_slots) + " tokens"});
+  }
+  const Encoding* codes = std::get_if<Encoding>(&settings->encoding);
+  const std::pair<bool, Option> others[] = {
+      {settings->selection.selects(), Option::kSelector},
+      {settings->streaming_heads.has_value(), Option::kHeadPattern},
+      {settings->rope_scaling.has_value(), Option::kRopeScaling},
+      {codes != nullptr && *codes != Encoding::kNone, Option::kKvEncoding},
+      {settings->host_share.value_or(0.0) > 0.0, Option::kHostAttention},
+      {settings->recompute_share.value_or(0.0) > 0.0, Option::kRecompute},
+      {settings->policy == Policy::kKvpr, Option::kPolicy}};
+  for (const auto& [given, option] : others) {
+    if (given) return Wrong({Option::kSelfExtend, " and ", option, " do not go together"});
+  }
+  return OkStatus();
+}
+
 std::string DiskDirectory(const std::string& path) {
   if (!path.empty()) return path;
   const char* directory = std::getenv("TMPDIR");
@@ -364,6 +406,10 @@ const char* SelectorName(const kv::SelectionPolicy& policy) {
     if (each.kind == policy.summary.kind && each.share == policy.share) return each.name;
   }
   return "?";
+}
+
+const char* FarPositionsName(kv::SelectionPolicy::FarPositions positions) {
+  return positions == kv::SelectionPolicy::FarPositions::kTogether ? "infllm" : "streamingllm";
 }
 
 const char* PolicyName(Policy policy) {
@@ -409,6 +455,7 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   Result<std::optional<RopeScaling>> scaling = ReadRopeScaling(options.rope_scaling);
   if (!scaling.ok()) return scaling.status();
   settings.rope_scaling = *scaling;
+  if (Status s = ReadSelfExtend(options, &settings); !s.ok()) return s;
   settings.machine = Unless<std::string>(options.machine, "");
   if (!options.session.empty()) {
     settings.session =

@@ -16,13 +16,15 @@
 #include "kv/policy/placement.h"
 #include "kv/policy/selection.h"
 #include "model/rope_config.h"
+#include "model/self_extend.h"
 
 namespace headway {
 
 // How the cache is cut and moved: as the planner says, or as a published method has it.
 enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
 const char* SelectorName(const kv::SelectionPolicy& policy);  // "pages", "quest", ...
-const char* PolicyName(Policy policy);                        // "auto", "headinfer", ...
+const char* FarPositionsName(kv::SelectionPolicy::FarPositions positions);
+const char* PolicyName(Policy policy);  // "auto", "headinfer", ...
 
 // Bytes that each tier may take.
 struct MemorySettings {
@@ -76,6 +78,7 @@ struct Settings {
   enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
   Reach reach = Reach::kAuto;
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is
+  SelfExtend self_extend;                   // as it is for contexts that are longer than its window
   std::optional<int64_t> sparse_from;       // absent: as the device is
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
   std::optional<std::string> machine;       // name or file of a profile

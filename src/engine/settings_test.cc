@@ -166,6 +166,10 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.selector = "quest"; }), "");
   EXPECT_EQ(Wrong([](EngineOptions& o) { o.reach = "far"; }),
             "reach far: auto, on and off are known");
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.reach_positions = "here"; }),
+            "positions here of far keys: streamingllm and infllm are known");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.reach_positions = "infllm"; }).find("need selector"),
+            std::string::npos);
   EXPECT_NE(Wrong([](EngineOptions& o) { o.reach = "on"; }).find("need selector"),
             std::string::npos);
   EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_prefill = true; }).find("need selector"),
@@ -215,6 +219,42 @@ TEST(Settings, RotaryAnglesAreStretchedAsTheUserSays) {
   ASSERT_TRUE(scaling.has_value());
   EXPECT_EQ(scaling->type, RopeType::kDynamic);
   EXPECT_EQ(scaling->factor, 2.5);
+}
+
+TEST(Settings, PositionsAreGroupedAsTheUserSays) {
+  EngineOptions options;
+  EXPECT_FALSE(ReadSettings(options)->self_extend.on());
+  options.self_extend = "8:4096";
+  const SelfExtend extend = ReadSettings(options)->self_extend;
+  EXPECT_EQ(extend.group, 8);
+  EXPECT_EQ(extend.window, 4096);
+  for (const char* text : {"8", "8:", ":4096", "0:4096", "8:127", "8:4096x", "8,4096", "-8:4096"}) {
+    EXPECT_NE(Wrong([&](EngineOptions& o) { o.self_extend = text; }).find("128 tokens"),
+              std::string::npos)
+        << text;
+  }
+  const auto beside = [](void (*change)(EngineOptions & o)) {
+    return Wrong([&](EngineOptions& o) {
+      o.self_extend = "8:4096";
+      change(o);
+    });
+  };
+  EXPECT_EQ(beside([](EngineOptions& o) { o.selector = "pages"; }),
+            "self_extend and selector do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.head_pattern = "p.tsv"; }),
+            "self_extend and head_pattern do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.rope_scaling = "yarn:4"; }),
+            "self_extend and rope_scaling do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.kv_encoding = "int8"; }),
+            "self_extend and kv_encoding do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.host_share = 0.5; }),
+            "self_extend and host_share do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.recompute_share = 0.5; }),
+            "self_extend and recompute_share do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.policy = "kvpr"; }),
+            "self_extend and policy do not go together");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.host_share = o.recompute_share = 0.0; }), "");
+  EXPECT_EQ(beside([](EngineOptions& o) { o.kv_encoding = "bf16"; }), "");
 }
 
 TEST(Settings, APolicyHasAPlacement) {

@@ -1,4 +1,5 @@
-// What writes a KV cache: new keys and values go into open pages, closed pages into their encoding.
+// What writes pages: new keys and values go into open pages of a KV cache, closed pages into their
+// encoding, and keys that are attended to at other positions into pages beside the cache.
 // The encodings are defined in page_codec.h.
 #ifndef HEADWAY_KERNELS_CACHE_H_
 #define HEADWAY_KERNELS_CACHE_H_
@@ -54,6 +55,15 @@ inline HeadRows KeyRows(const PageFormat& format, const RopeStoreItem& item) {
           .stride = item.kv.kv_stride};
 }
 
+// Keys of `heads` KV heads, in pages in the dtype, are rotated on by the angles of their slots into
+// other memory: pages and heads lie there as they do in `from`.
+struct TurnKeysItem {
+  PageRun from;             // its v is not read
+  std::byte* to = nullptr;  // the first page of the first head
+  int heads = 1;
+  RopeTable table;  // a row for each of from.count slots
+};
+
 class CacheKernels {
  public:
   virtual ~CacheKernels() = default;
@@ -66,6 +76,7 @@ class CacheKernels {
   // kUnsupported, and nothing is written.
   virtual void EncodePages(Stream& stream, const PageFormat& format,
                            std::span<const EncodePagesItem> items) = 0;
+  virtual void TurnKeys(Stream& stream, const PageFormat& format, const TurnKeysItem& item) = 0;
 };
 
 }  // namespace headway

@@ -108,6 +108,12 @@ WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> item
   return cost;
 }
 
+WorkCost TurnKeysCost(const PageFormat& format, const TurnKeysItem& item) {
+  const int64_t rows = item.heads * item.from.count;
+  return {"turn keys", rows * 2 * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)),
+          rows * 3 * item.table.rotary_dim};
+}
+
 WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesItem> items) {
   WorkCost cost = {.name = "encode pages"};
   for (const EncodePagesItem& item : items) {

@@ -25,6 +25,7 @@ WorkCost AttendCost(const PageFormat& format, int group, const AttentionParams& 
                     std::span<const AttentionItem> items, int64_t activation_bytes);
 WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> items,
                      int64_t activation_bytes);
+WorkCost TurnKeysCost(const PageFormat& format, const TurnKeysItem& item);
 WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesItem> items);
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
 // Logits once, compared with the largest.

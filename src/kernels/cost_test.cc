@@ -95,5 +95,15 @@ TEST(Cost, TheRestOfADecodeReadsOpenPagesAndWritesActivations) {
   EXPECT_EQ(with.flops - without.flops, 4 * 2 * 20 * kGroup * 32);
 }
 
+TEST(Cost, TurnedKeysAreReadAndWritten) {
+  TurnKeysItem item;
+  item.from.count = 100;
+  item.heads = 3;
+  item.table.rotary_dim = 16;
+  const WorkCost cost = TurnKeysCost(kFormat, item);
+  EXPECT_EQ(cost.bytes, 300 * 2 * 32 * 2);
+  EXPECT_EQ(cost.flops, 300 * 3 * 16);
+}
+
 }  // namespace
 }  // namespace headway

@@ -273,10 +273,18 @@ struct SelectItem {
 // behind the last block of the keys: block i of a list of n is rotated on by the difference of
 // end - (n - i) * block_slots and the position at which it lies (Xiao et al., "StreamingLLM", 2024;
 // "InfiniteHiP", appendix D). So no distance is larger than the number of keys that are read.
+// Blocks that would come before `least` come there, all of them: at one distance, as in InfLLM.
 struct BlockMove {
   const float* inv_freq = nullptr;  // [rotary_dim / 2]; null: blocks stay where they are
   int rotary_dim = 0;
   int64_t end = 0;
+  int64_t least = 0;
+
+  // Where a listed block comes, that and all behind it in the list being `left` blocks.
+  int64_t To(int64_t left, int64_t block_slots) const {
+    const int64_t to = end - left * block_slots;
+    return to > least ? to : least;
+  }
 };
 
 // What is left of a decode's attention behind the blocks of a cache: the keys behind them, every

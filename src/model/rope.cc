@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "base/check.h"
 #include "base/fnv.h"
@@ -137,8 +138,11 @@ uint64_t RopeFrequencies::Hash() const {
   };
   for (const float frequency : inv_freq) add(frequency);
   add(scale);
-  // Files of before hold hashes of rounded products.
-  return product == RopeProduct::kRounded ? hash : Fnv1a("exact", hash);
+  // Files of before hold hashes of rounded products, and of positions as they are.
+  if (product == RopeProduct::kExact) hash = Fnv1a("exact", hash);
+  if (!extend.on()) return hash;
+  return Fnv1a("self-extend " + std::to_string(extend.group) + ":" + std::to_string(extend.window),
+               hash);
 }
 
 }  // namespace headway

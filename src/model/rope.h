@@ -9,6 +9,7 @@
 
 #include "kernels/elementwise.h"
 #include "model/rope_config.h"
+#include "model/self_extend.h"
 
 namespace headway {
 
@@ -18,6 +19,7 @@ struct RopeFrequencies {
   std::vector<float> inv_freq;  // [rotary_dim / 2]; empty: nothing rotates
   float scale = 1.0f;           // of cos and sin: yarn's attention factor
   RopeProduct product = RopeProduct::kRounded;
+  SelfExtend extend;  // by which far keys are rotated on as they are attended to
 
   int rotary_dim() const { return 2 * static_cast<int>(inv_freq.size()); }
   uint64_t Hash() const;

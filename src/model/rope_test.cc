@@ -56,11 +56,31 @@ TEST(RopeTest, HashCoversEverything) {
   RopeFrequencies changed = rope;
   changed.scale = 1.5f;
   EXPECT_NE(rope.Hash(), changed.Hash());
+  changed = rope;
+  changed.extend = {4, 128};
+  const uint64_t extended = changed.Hash();
+  EXPECT_NE(rope.Hash(), extended);
+  changed.extend.group = 5;
+  EXPECT_NE(changed.Hash(), extended);
   for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
     changed = rope;
     changed.inv_freq[i] = std::nextafter(changed.inv_freq[i], 2.0f);
     EXPECT_NE(rope.Hash(), changed.Hash()) << i;
   }
+}
+
+// Far distances go on where near ones end, one for each group.
+TEST(SelfExtendTest, DistancesGoOnBehindTheWindow) {
+  const SelfExtend extend = {4, 128};
+  for (const int64_t q : {128, 200, 1023, 4000}) {
+    EXPECT_GE(extend.FarQuery(q) - extend.FarKey(q - 128), 127);
+    EXPECT_LE(extend.FarQuery(q) - extend.FarKey(q - 128), 129);
+    EXPECT_EQ(extend.FarKey(q + 4) - extend.FarKey(q), 1);
+    EXPECT_EQ(extend.FarQuery(q + 4) - extend.FarQuery(q), 1);
+  }
+  const SelfExtend exact = {1, 128};
+  EXPECT_EQ(exact.FarKey(77), 77);
+  EXPECT_EQ(exact.FarQuery(377), 377);
 }
 
 // Values at the ends of what the config reader lets through.

@@ -197,6 +197,9 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, format, copy = CopyOf(items)](Stream& s) { inner_->RopeStoreKv(s, format, copy); });
   }
+  void TurnKeys(Stream& stream, const PageFormat& format, const TurnKeysItem& item) override {
+    Run(stream, [=, this](Stream& s) { inner_->TurnKeys(s, format, item); });
+  }
   bool TakesEncoding(Encoding encoding) const override { return inner_->TakesEncoding(encoding); }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return inner_->SupportsAttention(request);

@@ -69,6 +69,9 @@ class ForwardingKernels : public Kernels {
                    std::span<const EncodePagesItem> items) override {
     inner_->EncodePages(s, format, items);
   }
+  void TurnKeys(Stream& s, const PageFormat& format, const TurnKeysItem& item) override {
+    inner_->TurnKeys(s, format, item);
+  }
   void Attend(Stream& s, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     inner_->Attend(s, format, group, params, items);

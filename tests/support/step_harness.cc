@@ -156,6 +156,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   settings.cut.page_slots = config_.page_slots;
   settings.encoding = config_.encoding;
   settings.selection = config_.selection;
+  settings.self_extend = config_.self_extend;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
   settings.sparse_from = config_.selection.from;
   const Model& model = *assembly_.model;

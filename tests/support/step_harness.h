@@ -42,6 +42,7 @@ struct HarnessConfig {
   int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half
   kv::HeadPattern pattern;
   kv::SelectionPolicy selection;
+  SelfExtend self_extend;
   bool host = false;        // there is a path `host`
   double host_share = 0.0;  // of it; above 0 there is one
   bool adapt = false;       // correct it after each step

@@ -12,6 +12,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.selector = defaults.selector;
   options.sparse_prefill = defaults.sparse_prefill;
   options.reach = defaults.reach;
+  options.reach_positions = defaults.reach_positions;
+  options.self_extend = defaults.self_extend;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;
@@ -65,7 +67,11 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     if (options.sparse_share > 0) selection.parameters.push_back({"share", options.sparse_share});
     selection.parameters.push_back({"prompts", options.sparse_prefill ? "selected" : "exact"});
     selection.parameters.push_back({"reach", options.reach});
+    selection.parameters.push_back({"reach_positions", options.reach_positions});
     all.push_back(selection);
+  }
+  if (!options.self_extend.empty()) {
+    all.push_back({"self-extend", {{"positions", options.self_extend}}});
   }
   return all;
 }

@@ -34,6 +34,8 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.selector = "pages";
   options.sparse_prefill = true;
   options.reach = "on";
+  options.reach_positions = "infllm";
+  options.self_extend = "8:4096";
   options.session = "s";
   options.session_recut = true;
   options.trace = "t";
@@ -45,6 +47,7 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_EQ(exact.recent_tokens, 0);
   EXPECT_FALSE(exact.sparse_prefill);
   EXPECT_EQ(exact.reach, "auto");
+  EXPECT_EQ(exact.reach_positions, "streamingllm");
   EXPECT_EQ(exact.session + exact.trace, "");
   EXPECT_FALSE(exact.session_recut);
   EXPECT_EQ(exact.device, "cuda:1");

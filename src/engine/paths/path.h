@@ -87,6 +87,7 @@ namespace path_order {
 inline constexpr int kRecompute = 100;
 inline constexpr int kSelection = 150;
 inline constexpr int kSelectedPrefill = 160;
+inline constexpr int kSelfExtend = 170;
 inline constexpr int kHost = 200;
 inline constexpr int kRest = 1000;  // slabs that are resident, or stream
 inline constexpr int kStreamingHeads = 1100;

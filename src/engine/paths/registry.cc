@@ -7,6 +7,7 @@
 #include "engine/paths/recompute.h"
 #include "engine/paths/selected_prefill.h"
 #include "engine/paths/selection.h"
+#include "engine/paths/self_extend.h"
 #include "engine/paths/slabs.h"
 #include "engine/paths/streaming_heads.h"
 #include "engine/paths/tail.h"
@@ -15,9 +16,9 @@ namespace headway {
 namespace {
 
 std::vector<PathKind>& Kinds() {
-  static std::vector<PathKind> kinds = {kRecomputePath, kSelectionPath, kSelectedPrefillPath,
-                                        kHostPath,      kSlabsPath,     kStreamingHeadsPath,
-                                        kTailPath};
+  static std::vector<PathKind> kinds = {kRecomputePath,      kSelectionPath, kSelectedPrefillPath,
+                                        kSelfExtendPath,     kHostPath,      kSlabsPath,
+                                        kStreamingHeadsPath, kTailPath};
   return kinds;
 }
 

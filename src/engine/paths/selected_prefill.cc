@@ -146,7 +146,8 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
   attend.q = select.q;
   attend.q_stride = select.q_stride;
   attend.rows = select.rows;
-  attend.move = context_.turns->MoveTo(choice.entry, choice.end);
+  attend.move =
+      context_.turns->MoveTo(choice.entry, choice.end, choice.blocks - choice.budget.far_end);
   attend.keys = select.keys;
   attend.blocks = select.blocks;
   attend.capacity = select.capacity;

@@ -153,6 +153,7 @@ class SelectionPath : public AttentionPath {
   std::vector<SegmentPlace> places_;
   std::vector<SelectItem> selects_;
   std::vector<AttendBlocksItem> attends_;
+  std::vector<SelectItem> watched_;  // where an observer looks on: of each choice
 };
 
 void SelectionPath::BeginStep() {
@@ -197,8 +198,7 @@ void SelectionPath::Reuse(Choice* choice, Kept* kept) const {
   const BatchEntry& entry = parts_.batch[choice->entry];
   const std::span<const kv::BlockSpan> spans = SpansOf(*choice);
   const bool follows =
-      parts_.board.observer() == nullptr && entry.sequence == kept->sequence &&
-      entry.position == kept->read + 1 &&
+      entry.sequence == kept->sequence && entry.position == kept->read + 1 &&
       std::equal(spans.begin(), spans.end(), kept->spans.begin(), kept->spans.end());
   choice->made = !follows || entry.position >= kept->made + policy_.refresh;
   choice->searched = !follows || entry.position >= kept->searched + policy_.candidates_refresh ||
@@ -265,7 +265,8 @@ AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
   const Board::States states =
       parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
   return {.q = select.q,
-          .move = context_.turns->MoveTo(choice.entry, choice.end),
+          .move = context_.turns->MoveTo(choice.entry, choice.end,
+                                         choice.blocks - choice.budget.far_end),
           .keys = select.keys,
           .blocks = select.blocks,
           .capacity = select.capacity,
@@ -296,6 +297,7 @@ void SelectionPath::BeginLayer(int layer) {
   }
   selects_.clear();
   attends_.clear();
+  watched_.clear();
   for (Choice& choice : choices) {
     Reuse(&choice, &KeptOf(layer, choice.entry));
     std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
@@ -317,7 +319,11 @@ void SelectionPath::BeginLayer(int layer) {
     select.first_stage = choice.first_stage;
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
-    if (observer == nullptr) attends_.push_back(AttendTo(layer, choice, select));  // else others do
+    if (observer == nullptr) {
+      attends_.push_back(AttendTo(layer, choice, select));
+    } else {
+      watched_.push_back(select);  // others attend
+    }
   }
   Kernels& kernels = context_.kernels;
   const float scale = parts_.board.Params(0).scale;
@@ -332,7 +338,7 @@ void SelectionPath::BeginLayer(int layer) {
   }
   context_.store.reads().FinishInPlace(reads);
   for (size_t i = 0; observer != nullptr && i < choices.size(); ++i) {
-    observer->OnLists(choices[i].entry, selects_[i], SpansOf(choices[i]));
+    observer->OnLists(choices[i].entry, watched_[i], SpansOf(choices[i]));
   }
 }
 

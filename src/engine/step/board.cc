@@ -14,8 +14,10 @@ namespace {
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
 int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_t length) {
   const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
-  const int64_t of_slabs =
-      CeilDiv(length, limits.segment_tokens) * CeilDiv(limits.segment_tokens, split) + 1;
+  const int64_t of_slab = CeilDiv(limits.segment_tokens, split);
+  // With Self-Extend the slab that has far and near keys is attended to twice.
+  const int64_t slabs = CeilDiv(length, limits.segment_tokens) + (limits.self_extend.on() ? 1 : 0);
+  const int64_t of_slabs = slabs * of_slab + 1;
   // Of the five ranges of a streaming head each may end in a short part.
   return limits.streaming_heads ? std::max(of_slabs, CeilDiv(length, split) + 5) : of_slabs;
 }

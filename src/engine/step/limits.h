@@ -6,6 +6,7 @@
 
 #include "base/types.h"
 #include "kv/policy/selection.h"
+#include "model/self_extend.h"
 
 namespace headway {
 
@@ -18,6 +19,7 @@ struct ExecutorLimits {
   int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
+  SelfExtend self_extend;                // not on: no position is grouped
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
 };

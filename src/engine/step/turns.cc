@@ -1,5 +1,6 @@
 #include "engine/step/turns.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace headway {
@@ -105,9 +106,14 @@ kv::SlotAngles Turns::OfSlots(const RopeFrequencies& rope) {
   return angles;
 }
 
-BlockMove Turns::MoveTo(int entry, int64_t end) const {
+BlockMove Turns::MoveTo(int entry, int64_t end, int64_t recent) const {
   if (!Turn(entry)) return {};
-  return {inv_freq_ + entry * half_, static_cast<int>(2 * half_), end};
+  const kv::SelectionPolicy& policy = context_.limits.selection;
+  BlockMove move = {inv_freq_ + entry * half_, static_cast<int>(2 * half_), end};
+  if (policy.far_positions == kv::SelectionPolicy::FarPositions::kTogether) {
+    move.least = std::max<int64_t>(0, end - (recent + 1) * policy.summary.block_slots);
+  }
+  return move;
 }
 
 }  // namespace headway

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
 
@@ -341,6 +342,28 @@ void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
       }
     });
   }
+}
+
+void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKeysItem& item) {
+  const Elementwise& rows = ElementwiseFor(isa);
+  const StoreRowFunction store = StoreRowFor(isa);
+  const int half = item.table.rotary_dim / 2;
+  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+  pool.Run(item.heads * item.from.count, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+    std::vector<float> key(static_cast<size_t>(format.head_dim));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = i / item.from.count;
+      const int64_t row = i % item.from.count;
+      const int64_t slot = item.from.first_slot + row;
+      const int64_t at = head * item.from.head_stride +
+                         slot / format.page_slots * item.from.page_stride +
+                         slot % format.page_slots * row_bytes;
+      rows.to_f32(item.from.k + at, format.dtype, format.head_dim, key.data());
+      rows.rope(item.table.cos + row * half, item.table.sin + row * half, half, 1, format.head_dim,
+                key.data());
+      store(key.data(), format.head_dim, format.dtype, item.to + at);
+    }
+  });
 }
 
 void EncodePages(ThreadPool& pool, const PageFormat& format,

@@ -48,6 +48,7 @@ void Attend(ThreadPool& pool, Isa isa, const AttentionCall& call, const Attentio
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);
+void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKeysItem& item);
 void EncodePages(ThreadPool& pool, const PageFormat& format,
                  std::span<const EncodePagesItem> items);
 

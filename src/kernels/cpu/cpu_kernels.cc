@@ -194,6 +194,11 @@ class CpuKernels : public Kernels {
     cpu::StoreKv(pool_, isa_, format, items);
   }
 
+  void TurnKeys(Stream& stream, const PageFormat& format, const TurnKeysItem& item) override {
+    const Traced traced(trace_, stream.lane(), TurnKeysCost(format, item));
+    cpu::TurnKeys(pool_, isa_, format, item);
+  }
+
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cpu::SupportsAttention(request);

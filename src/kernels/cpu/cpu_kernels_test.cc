@@ -8,8 +8,10 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/env.h"
 #include "base/half.h"
 #include "base/random.h"
@@ -359,6 +361,45 @@ TEST_P(CpuKernelsTest, Rope) {
       }
       // Two products below 2 * 8 * 8 in magnitude, three roundings.
       ASSERT_NEAR(actual[at], expected[at], 3 * kEps / 2 * 64.0);
+    }
+  }
+}
+
+// Into poisoned pages, of which nothing else is written.
+TEST_P(CpuKernelsTest, TurnKeys) {
+  Random random(27);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64}, {80, 20}, {6, 2}, {128, 0}}) {
+      const PageFormat format = {.dtype = dtype, .page_slots = 16, .head_dim = head_dim};
+      const int heads = 1 + static_cast<int>(random.Below(3));
+      PageRun from;
+      from.first_slot = random.Below(16);
+      from.count = 1 + random.Below(90);
+      from.page_stride = static_cast<int64_t>(format.bytes()) + 48;
+      from.head_stride = CeilDiv(from.first_slot + from.count, 16) * from.page_stride + 16;
+      const int64_t elements = heads * from.head_stride / static_cast<int64_t>(DTypeBytes(dtype));
+      std::vector<std::byte> keys(static_cast<size_t>(heads * from.head_stride));
+      for (int64_t i = 0; i < elements; ++i) StoreFloat(keys.data(), i, dtype, random.Normal());
+      from.k = keys.data();
+      std::vector<std::byte> expected(keys.size(), std::byte{0xFF}), actual = expected;
+      const std::vector<float> cos = RandomVector(random, from.count * (rotary_dim / 2), 1.0f);
+      const std::vector<float> sin = RandomVector(random, from.count * (rotary_dim / 2), 1.0f);
+      TurnKeysItem item = {from, expected.data(), heads, {cos.data(), sin.data(), rotary_dim}};
+      ref_->TurnKeys(*stream_, format, item);
+      item.to = actual.data();
+      cpu_->TurnKeys(*stream_, format, item);
+      const double unit = dtype == DType::kF32 ? kEps : dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;
+      int64_t written = 0;
+      for (int64_t i = 0; i < elements; ++i) {
+        const double a = LoadAsFloat(expected.data(), i, dtype);
+        const double b = LoadAsFloat(actual.data(), i, dtype);
+        ASSERT_EQ(std::isnan(a), std::isnan(b)) << "element " << i;
+        if (std::isnan(a)) continue;
+        ++written;
+        // Two products below 8 * 8 in magnitude, three roundings, and that to the dtype.
+        ASSERT_NEAR(a, b, 3 * kEps * 64.0 + unit * std::abs(a)) << "element " << i;
+      }
+      EXPECT_EQ(written, heads * from.count * head_dim);
     }
   }
 }

@@ -47,7 +47,10 @@ class ListedRuns : public PageRuns {
     if (at_ == end_) return false;
     const int64_t first = at_;
     const int64_t block = list_[at_];
-    while (++at_ != end_ && list_[at_] == block + at_ - first && list_[at_] % page_blocks_ != 0) {
+    // Neighbours that are moved by different shifts are runs of their own.
+    const int64_t shift = ShiftAt(first);
+    while (++at_ != end_ && list_[at_] == block + at_ - first && list_[at_] % page_blocks_ != 0 &&
+           ShiftAt(at_) == shift) {
     }
     const SegmentPlace& segment = SegmentOf(keys_, head_, block);
     const int64_t in_segment = block % keys_.segment_blocks;
@@ -65,14 +68,19 @@ class ListedRuns : public PageRuns {
                           page * keys_.params_page_stride;
     }
     run->turn = {};
-    if (move_.inv_freq != nullptr) {
-      run->turn = TurnOf(move_.end - (count_ - first) * block_slots_ -
-                         (segment.position + in_segment * block_slots_));
-    }
+    if (move_.inv_freq != nullptr) run->turn = TurnOf(shift);
     return true;
   }
 
  private:
+  // The positions by which the block at `at` of the list is rotated on.
+  int64_t ShiftAt(int64_t at) const {
+    if (move_.inv_freq == nullptr) return 0;
+    const int64_t from = SegmentOf(keys_, head_, list_[at]).position +
+                         list_[at] % keys_.segment_blocks * block_slots_;
+    return move_.To(count_ - at, block_slots_) - from;
+  }
+
   RopeTable TurnOf(int64_t shift) {
     if (shift == 0 && !turned_) return {};
     turned_ = true;  // queries that were turned are turned anew

@@ -249,6 +249,11 @@ class CudaKernels final : public Kernels {
     call.Check(cuda::RopeStoreKv(call.native(), dtype_, format, items), "rope and store kv");
   }
 
+  void TurnKeys(Stream& stream, const PageFormat& format, const TurnKeysItem& item) override {
+    Call call(stream, TurnKeysCost(format, item));
+    call.Check(cuda::TurnKeys(call.native(), format, item), "turning keys");
+  }
+
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     Call call(stream, EncodePagesCost(format, items));

@@ -73,6 +73,9 @@ cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& for
 cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
                         std::span<const RopeStoreItem> items);
 
+// Keys of pages, rotated into others.
+cudaError_t TurnKeys(cudaStream_t stream, const PageFormat& format, const TurnKeysItem& item);
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_ELEMENTWISE_H_

@@ -179,6 +179,50 @@ __global__ void __launch_bounds__(kRopeThreads)
   Store<kPage>(row, column, halves[0]);
 }
 
+template <DType kPage, int kN>
+__global__ void __launch_bounds__(kThreads)
+    TurnKeysKernel(PageFormat format, const __grid_constant__ TurnKeysItem item) {
+  // And lets nothing start before its end: decode attention reads keys of earlier positions ahead
+  // of the kernel before it, as those of earlier steps.
+  WaitForPrevious();
+  const RopeTable& table = item.table;
+  const int half = table.rotary_dim / 2;
+  const int pairs = half / kN;
+  const int units = pairs + (format.head_dim - table.rotary_dim) / kN;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t row = index / units;
+  if (row >= item.from.count * item.heads) return;
+  const auto head = static_cast<int>(row / item.from.count);
+  const int64_t slot = row - head * item.from.count;
+  const int64_t offset = RowOffset<kPage>(format, item.from, slot, head);
+  const std::byte* from = item.from.k + offset;
+  std::byte* to = item.to + offset;
+  const auto unit = static_cast<int>(index - row * units);
+  float low[kN];
+  if (unit >= pairs) {
+    const int column = table.rotary_dim + (unit - pairs) * kN;
+    Load<kPage>(from, column, low);
+    Store<kPage>(to, column, low);
+    return;
+  }
+  const int column = unit * kN;
+  float high[kN];
+  float c[kN];
+  float s[kN];
+  Load<kPage>(from, column, low);
+  Load<kPage>(from, column + half, high);
+  Load<DType::kF32>(table.cos, slot * half + column, c);
+  Load<DType::kF32>(table.sin, slot * half + column, s);
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    const float turned = low[i] * c[i] - high[i] * s[i];
+    high[i] = high[i] * c[i] + low[i] * s[i];
+    low[i] = turned;
+  }
+  Store<kPage>(to, column, low);
+  Store<kPage>(to, column + half, high);
+}
+
 bool RopeAligned(const RopeTable& table, const HeadRows& rows, DType dtype) {
   return table.rotary_dim % 16 == 0 && rows.head_dim % 8 == 0 && Aligned(table.cos) &&
          Aligned(table.sin) && RowsAligned(rows.x, rows.stride, dtype);
@@ -253,6 +297,24 @@ cudaError_t StoreKv(cudaStream_t stream, DType activation, const PageFormat& for
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+cudaError_t TurnKeys(cudaStream_t stream, const PageFormat& format, const TurnKeysItem& item) {
+  const RopeTable& table = item.table;
+  const int half = table.rotary_dim / 2;
+  if (table.rotary_dim < 0 || table.rotary_dim % 2 != 0 || table.rotary_dim > format.head_dim) {
+    return cudaErrorInvalidValue;
+  }
+  if (item.from.count == 0 || item.heads == 0) return cudaSuccess;
+  const bool wide = half % 8 == 0 && format.head_dim % 8 == 0 && Aligned(table.cos) &&
+                    Aligned(table.sin) && Aligned(item.from.k) && Aligned(item.to) &&
+                    item.from.page_stride % 16 == 0 && item.from.head_stride % 16 == 0;
+  const int64_t units = item.from.count * item.heads * (format.head_dim - half) / (wide ? 8 : 1);
+  return WithDType(format.dtype, [&](auto dtype) {
+    constexpr DType kPage = decltype(dtype)::kValue;
+    const auto kernel = wide ? TurnKeysKernel<kPage, 8> : TurnKeysKernel<kPage, 1>;
+    return LaunchKernel(kernel, Blocks(units, kThreads), kThreads, 0, stream, format, item);
+  });
 }
 
 cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,

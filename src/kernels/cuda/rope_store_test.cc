@@ -172,6 +172,16 @@ class Pages {
     }
   }
 
+  Memory& k_memory() { return k_memory_; }
+  const std::vector<std::byte>& k_bytes() const { return k_; }
+  // Of the element `column` of a slot's key, counted from the first page.
+  int64_t ElementAt(int64_t slot, int head, int column) const {
+    const int64_t at = first_slot_ + slot;
+    const int64_t page = head * head_stride_ + at / format_.page_slots * page_stride_;
+    return page / static_cast<int64_t>(DTypeBytes(format_.dtype)) +
+           at % format_.page_slots * format_.head_dim + column;
+  }
+
   // Every byte, also those between pages and outside the run.
   void ExpectStored() {
     EXPECT_TRUE(k_memory_.Bytes() == k_);
@@ -336,6 +346,52 @@ TEST_F(ElementwiseTest, RopeStoreKvOfABatch) {
       pages[i]->Store(k, vs[i], kStride);
       pages[i]->ExpectStored();
       if (HasFailure()) return;
+    }
+  }
+}
+
+// Keys of pages, turned into pages that are poisoned: nothing but their slots is written.
+TEST_F(ElementwiseTest, TurnKeys) {
+  struct Shape {
+    int head_dim;
+    int rotary_dim;
+    size_t offset;
+  };
+  for (const DType dtype : kDTypes) {
+    for (const Shape& shape : {Shape{128, 128, 0}, Shape{64, 32, 0}, Shape{80, 20, 0},
+                               Shape{96, 0, 0}, Shape{128, 128, DTypeBytes(dtype)}}) {
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " head_dim " << shape.head_dim
+                                      << " rotary_dim " << shape.rotary_dim);
+      const PageFormat format{dtype, 16, shape.head_dim};
+      const int heads = 1 + static_cast<int>(random_.Below(4));
+      const int64_t count = 1 + random_.Below(90), first_slot = random_.Below(16);
+      const int64_t width = int64_t{heads} * shape.head_dim;
+      const Angles angles(&random_, count, shape.rotary_dim);
+      const std::vector<float> k = Numbers(count * width, dtype);
+      Memory k_memory(dtype, k);
+      Pages from(format, heads, first_slot, count, 32, shape.offset);
+      Pages to(format, heads, first_slot, count, 32, shape.offset);
+      const StoreKvItem store{k_memory.data(), k_memory.data(), width, heads, from.run()};
+      ASSERT_CUDA(StoreKv(nullptr, dtype, format, {&store, 1}));
+      Memory& turned = to.k_memory();
+      ASSERT_CUDA(TurnKeys(nullptr, format, {from.run(), turned.data(), heads, angles.table()}));
+      const std::vector<std::byte> bytes = turned.Bytes();
+      std::vector<float> got(Count(count * width));
+      for (int64_t slot = 0; slot < count; ++slot) {
+        for (int head = 0; head < heads; ++head) {
+          for (int i = 0; i < shape.head_dim; ++i) {
+            got[Count(slot * width + int64_t{head} * shape.head_dim + i)] =
+                LoadAsFloat(bytes.data(), to.ElementAt(slot, head, i), dtype);
+          }
+        }
+        angles.ExpectRotated(dtype, slot, heads, shape.head_dim,
+                             std::span(k).subspan(Count(slot * width), Count(width)),
+                             std::span(got).subspan(Count(slot * width), Count(width)));
+        if (HasFatalFailure()) return;
+      }
+      // What the slots hold put back, all bytes are as they were but those.
+      to.Store(got, got, width);
+      EXPECT_TRUE(bytes == to.k_bytes());
     }
   }
 }

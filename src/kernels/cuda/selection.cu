@@ -389,7 +389,7 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
         scratch.places + 2 * CeilDiv(3 * std::ssize(keys.segments), 4));
     work.inv_freq = move.inv_freq;
     work.rotary_dim = move.rotary_dim;
-    work.end = move.end;
+    work.to = {move.end, move.least};
     work.segments = segments;
     error = PlaceSegments(stream, keys, segments);
     if (error != cudaSuccess) return error;

@@ -82,7 +82,7 @@ struct AttendWork {
   // Where blocks are moved: see BlockMove. Null: they are not.
   const float* inv_freq;
   int32_t rotary_dim;
-  int64_t end;
+  MovedTo to;
   const PlacedSegment* segments;  // [head groups, segments of a group]
   // DecodeRest; null: states stay apart.
   void* result;

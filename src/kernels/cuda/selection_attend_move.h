@@ -23,7 +23,7 @@ __device__ inline int32_t ShiftOf(const AttendWork& work, const PartOf& part, in
   block -= segment * work.table.segment_blocks;
   const PlacedSegment& place =
       work.segments[part.head / work.table.group_heads * work.table.group_segments + segment];
-  return MoveShift(work.end, part.blocks - at, place.position, block, work.block_slots);
+  return MoveShift(work.to, part.blocks - at, place.position, block, work.block_slots);
 }
 
 // How the lane's eight channels of a query are rotated back.

@@ -121,10 +121,14 @@ struct PlacedSegment {
 cudaError_t PlaceSegments(cudaStream_t stream, const BlockedKeys& keys, PlacedSegment* to);
 
 // The positions by which a listed block is rotated on, that and all behind it being `left` blocks.
-__device__ inline int32_t MoveShift(int64_t end, int left, int64_t segment_position, int block,
-                                    int block_slots) {
+struct MovedTo {
+  int64_t end;  // as BlockMove
+  int64_t least;
+};
+__device__ inline int32_t MoveShift(const MovedTo& to, int left, int64_t segment_position,
+                                    int block, int block_slots) {
   const int64_t from = segment_position + int64_t{block} * block_slots;
-  return static_cast<int32_t>(end - int64_t{left} * block_slots - from);
+  return static_cast<int32_t>(max(to.end - int64_t{left} * block_slots, to.least) - from);
 }
 
 // Whether rows of parameters lie on 16 bytes.

@@ -140,7 +140,7 @@ cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
   work.q_dtype = static_cast<int32_t>(shape.activation);
   work.inv_freq = move.inv_freq;
   work.rotary_dim = move.inv_freq == nullptr ? 0 : move.rotary_dim;
-  work.end = move.end;
+  work.to = {move.end, move.least};
   if (const cudaError_t error = PlaceSegments(stream, keys, segments); error != cudaSuccess) {
     return error;
   }

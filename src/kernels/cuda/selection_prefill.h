@@ -38,7 +38,7 @@ struct ListedWork : TileRows {
   int32_t q_dtype;
   const float* inv_freq;  // null: blocks stay where they are
   int32_t rotary_dim;
-  int64_t end;
+  MovedTo to;
   // Where listed blocks of host memory have copies: BringListed writes which line each has.
   BlockCache cache;
   int32_t* line_of;  // [heads, blocks], of listed blocks; negative: none. Null: no cache
@@ -107,8 +107,8 @@ __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& li
   ListedStrip strip = {block.at.k + in_block, block.at.params, block.at.slot + slot, 0,
                        static_cast<int32_t>(work.v_offset / 16)};
   if (work.inv_freq != nullptr) {
-    strip.shift = MoveShift(work.end, list.count - at, block.segment.position, block.number,
-                            work.block_slots);
+    strip.shift =
+        MoveShift(work.to, list.count - at, block.segment.position, block.number, work.block_slots);
   }
   const int line =
       work.line_of == nullptr ? -1 : __ldcg(work.line_of + head * work.blocks + listed);

@@ -148,6 +148,33 @@ void AttendItem(const PageFormat& format, int group, const AttentionParams& para
 
 }  // namespace
 
+void TurnKeys(const PageFormat& format, const TurnKeysItem& item) {
+  const int half = item.table.rotary_dim / 2;
+  for (int head = 0; head < item.heads; ++head) {
+    for (int64_t i = 0; i < item.from.count; ++i) {
+      const int64_t slot = item.from.first_slot + i;
+      const int64_t page =
+          head * item.from.head_stride + slot / format.page_slots * item.from.page_stride;
+      const int64_t row = slot % format.page_slots * format.head_dim;
+      const auto load = [&](int channel) {
+        return double{LoadAsFloat(item.from.k + page, row + channel, format.dtype)};
+      };
+      const auto store = [&](int channel, double value) {
+        StoreFloat(item.to + page, row + channel, format.dtype, static_cast<float>(value));
+      };
+      for (int pair = 0; pair < half; ++pair) {
+        const double c = item.table.cos[i * half + pair];
+        const double s = item.table.sin[i * half + pair];
+        store(pair, load(pair) * c - load(pair + half) * s);
+        store(pair + half, load(pair + half) * c + load(pair) * s);
+      }
+      for (int channel = 2 * half; channel < format.head_dim; ++channel) {
+        store(channel, load(channel));
+      }
+    }
+  }
+}
+
 void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
   for (const StoreKvItem& item : items) {
     for (int64_t slot = 0; slot < item.to.count; ++slot) {

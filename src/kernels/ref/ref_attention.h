@@ -11,6 +11,7 @@
 
 namespace headway::ref {
 
+void TurnKeys(const PageFormat& format, const TurnKeysItem& item);
 void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items);
 void EncodePages(const PageFormat& format, std::span<const EncodePagesItem> items);
 void Attend(const PageFormat& format, int group, const AttentionParams& params,

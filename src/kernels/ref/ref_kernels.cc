@@ -141,6 +141,10 @@ class RefKernels : public Kernels {
     ref::StoreKv(format, items);
   }
 
+  void TurnKeys(Stream&, const PageFormat& format, const TurnKeysItem& item) override {
+    ref::TurnKeys(format, item);
+  }
+
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return request.encoding == Encoding::kNone || request.head_dim % 2 == 0;

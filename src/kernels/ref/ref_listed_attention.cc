@@ -119,7 +119,7 @@ std::vector<KeyValue> ListedRows(const Attention& call, int64_t row_block, int64
   std::vector<KeyValue> rows;
   for (int64_t i = begin; i < end; ++i) {
     const BlockPlace place = PlaceOf(item.keys, head, item.blocks[list * item.capacity + i]);
-    const int64_t to = item.move.end - (item.counts[list] - i) * call.block_slots;
+    const int64_t to = item.move.To(item.counts[list] - i, call.block_slots);
     const int64_t shift = to - (place.segment->position + place.block * call.block_slots);
     for (int64_t slot = 0; slot < call.block_slots; ++slot) {
       rows.push_back(

@@ -53,6 +53,7 @@ std::string SelectionCase::Name() const {
   add("rows", rows);
   add("turn", turn_dim);
   add("move", move_dim);
+  if (together) name += " together";
   if (merge) name += " merge";
   for (const ChunkStage& stage : budget.stages) {
     if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
@@ -122,6 +123,7 @@ SelectionCase RandomMovedCase(Random& random) {
   const auto all = [&] { return Pick(random, {c.format.head_dim, c.format.head_dim, dim()}); };
   if (random.Below(4) != 0) c.turn_dim = all();
   if (random.Below(4) != 0) c.move_dim = all();
+  c.together = random.Below(4) == 0;
   return c;
 }
 

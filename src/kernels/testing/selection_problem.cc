@@ -416,6 +416,7 @@ AttendBlocksItem SelectionProblem::Attend(const SelectionMemory& memory,
                            .scratch = memory.working + scratch_};
   if (spec.move_dim > 0) {
     item.move = {At<float>(memory.working, inv_freq_), spec.move_dim, end_};
+    if (spec.together) item.move.least = end_ - 2 * int64_t{spec.summary.block_slots};
   }
   return item;
 }

@@ -41,6 +41,7 @@ struct SelectionCase {
   int64_t rows = 1;                // of queries; with more than one, split is 0
   int turn_dim = 0;                // elements of a head that summaries turn back, and queries on
   int move_dim = 0;                // that rotate with blocks that are moved
+  bool together = false;           // moved blocks but the last one come to one place
   bool merge = false;              // states of rows are merged into others
   DType activation = DType::kF32;  // of the queries, whose numbers are rounded to it
 

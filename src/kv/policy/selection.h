@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/bytes.h"
 #include "kernels/selection.h"
 
 namespace headway::kv {
@@ -55,6 +56,10 @@ struct SelectionPolicy {
   // queries are scored as if every key were so far behind them, and what is listed is moved
   // together (BlockMove). 0: keys are scored, and attended to, where they are.
   int64_t distance = 0;
+  // Where listed blocks count then: one behind the other (Xiao et al., "StreamingLLM"), or those
+  // that are not recent all in one place, before the recent ones (Xiao et al., "InfLLM").
+  enum class FarPositions : uint8_t { kConsecutive, kTogether };
+  FarPositions far_positions = FarPositions::kConsecutive;
   // Sequences of up to so many tokens are read whole, where distance is 0.
   int64_t from = 0;
 
@@ -62,6 +67,11 @@ struct SelectionPolicy {
   bool looks_twice() const { return breadth > 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
+  // Steps that one search serves in pages of so many slots: it is renewed with a choice, and when a
+  // page closes.
+  int64_t SearchSteps(int page_slots) const {
+    return std::min<int64_t>(RoundUp(SearchRefresh(), refresh), page_slots);
+  }
   // Whether a step may read what an earlier one has listed.
   bool keeps_lists() const { return refresh > 1 || SearchRefresh() > 1; }
   bool reaches() const { return distance > 0; }
