@@ -10,6 +10,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sink_tokens = defaults.sink_tokens;
   options.recent_tokens = defaults.recent_tokens;
   options.selector = defaults.selector;
+  options.sparse_top_p = defaults.sparse_top_p;
+  options.sparse_candidates_refresh = defaults.sparse_candidates_refresh;
   options.sparse_prefill = defaults.sparse_prefill;
   options.reach = defaults.reach;
   options.session = defaults.session;
