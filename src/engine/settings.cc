@@ -395,7 +395,8 @@ std::string DiskDirectory(const std::string& path) {
 
 const char* SelectorName(const kv::SelectionPolicy& policy) {
   for (const Selector& each : kSelectors) {
-    if (each.kind == policy.summary.kind && each.share == policy.share) return each.name;
+    const bool same_share = each.share == policy.share || policy.is_bounded();
+    if (each.kind == policy.summary.kind && same_share) return each.name;
   }
   return "?";
 }

@@ -55,6 +55,10 @@ class Sample {
     for (size_t i = 0; i < core_.size(); ++i) {
       core_masses_[i % group] += selection::ShareWeight(top_[i % group], core_[i]);
     }
+    for (size_t i = 0; i < tail_.size(); ++i) {
+      const uint32_t weight = selection::ShareWeight(top_[i % group], tail_[i]);
+      tail_masses_.push_back(selection::SampledMass(weight, strata_[i / group]));
+    }
   }
 
   // Whether the bound holds where far blocks of lesser codes are left out.
@@ -63,8 +67,7 @@ class Sample {
     for (size_t member = 0; member < group; ++member) {
       selection::SampledSum tail, unread;
       for (size_t i = 0; i < strata_.size(); ++i) {
-        const uint32_t weight = selection::ShareWeight(top_[member], tail_[i * group + member]);
-        const uint64_t mass = selection::SampledMass(weight, strata_[i]);
+        const uint64_t mass = tail_masses_[i * group + member];
         tail.Add(mass);
         if (tail_codes_[i] < least) unread.Add(mass);
       }
@@ -95,6 +98,7 @@ class Sample {
   std::vector<float> tail_;            // of the sampled tail, likewise
   std::vector<uint16_t> tail_codes_;   // of its blocks
   std::vector<int64_t> strata_;        // that they stand for
+  std::vector<uint64_t> tail_masses_;  // [blocks, group]
   std::vector<uint64_t> core_masses_;  // [group]
 };
 
