@@ -113,7 +113,7 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
         PolicyOf(40, SummaryKind::kStages), KeepsSurvivors(40, 6, 3, 1), TwoLooks(40),
-        KeepsCandidates(40, 5)}) {
+        KeepsCandidates(40, 5), Bounded(16, 0.4)}) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
@@ -201,6 +201,29 @@ TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
   // All keys fit: the same bits as without a selection.
   config.selection = PolicyOf(4096);
   ExpectSameBits(exact, RunTokens(*model, config, tokens, 10), "a budget for all");
+}
+
+// A bound that nothing but all keys meets lists all of them, and is exact; another one reads more
+// than the first list where that leaves out too much.
+TEST_P(Selection, ABoundMayAskForAllKeys) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  const LogitRows exact = RunTokens(*model, config, tokens, 10);
+  int64_t calls = 0;
+  HarnessConfig listing = ListingAll(config, 8, &calls);
+  listing.selection = Bounded(8, 1e-12);
+  const LogitRows all = RunTokens(*model, listing, tokens, 10);
+  EXPECT_EQ(calls, 10 * model->shape().layers);
+  config.selection = Bounded(8, 1e-12);
+  const LogitRows bounded = RunTokens(*model, config, tokens, 10);
+  ExpectSameBits(all, bounded, "all blocks are listed");
+  ExpectNear(*model, exact, bounded, "all keys are read");
+  config.selection = Bounded(8, 0.999);
+  const LogitRows few = RunTokens(*model, config, tokens, 10);
+  EXPECT_NE(all.back(), few.back());
+  config.selection = Bounded(8, 0.3);
+  EXPECT_NE(few.back(), RunTokens(*model, config, tokens, 10).back());
 }
 
 // A second look chooses other keys; where all are candidates, it is the only one that counts.

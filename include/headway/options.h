@@ -93,6 +93,13 @@ struct EngineOptions {
   // KV head. Not with infinitehip, which estimates none.
   double sparse_top_p = 0.0;
   int64_t sparse_least = 64;
+  // Above 0: each KV head chooses sparse_keys or more, up to all, so that what a decode step leaves
+  // out has at most this share of the attention of each of its query heads, but with a probability
+  // of sparse_delta (Desai et al., "vAttention", 2025; docs/decisions/selection.md). A sample of
+  // the keys tells. For pages, quest and infllm; not with sparse_top_p, a second look, choices that
+  // are for several tokens, or prompts that are read so.
+  double sparse_epsilon = 0.0;
+  double sparse_delta = 0.05;
   int sparse_block = 0;  // keys of a block, that divide a page; 0: 16; infinitehip 8, infllm 64
   // infinitehip's stages before the last, which chooses sparse_keys in blocks: chunks of keys, and
   // the keys of those that survive. The first four layers and the last one choose hip_outer_keys

@@ -51,10 +51,12 @@ struct Phase {
 struct SelectionReport {
   std::string selector;
   // That a KV head chooses, on average, of the longest sequence; with a top_p above 0 at most, and
-  // `least` at least.
+  // `least` at least. With an epsilon above 0 at least, up to all.
   int64_t keys = 0;
   double top_p = 0.0;
   int64_t least = 0;
+  double epsilon = 0.0;
+  double delta = 0.0;
   int64_t sink = 0;
   int64_t recent = 0;
   int block = 0;
@@ -72,7 +74,8 @@ struct SelectionReport {
   bool reach = false;                            // beyond the trained window
   std::string reach_positions = "streamingllm";  // where far keys count there
   int64_t from = 0;                              // sequences of up to so many tokens are read whole
-  // Of the longest sequence, the share of its keys that is read at its end; 1: it is exact.
+  // Of the longest sequence, the share of its keys that is read at its end, at least with an
+  // epsilon; 1: it is exact.
   double share = 1.0;
 };
 

@@ -37,6 +37,8 @@ enum class Option {
   kHeadPattern,
   kSelector,
   kSparseTopP,
+  kSparseEpsilon,
+  kSparseDelta,
   kReach,
   kRopeScaling,
   kSelfExtend,

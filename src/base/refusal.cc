@@ -48,6 +48,10 @@ const char* OptionName(Option option) {
       return "sparse_cache";
     case Option::kSparseTopP:
       return "sparse_top_p";
+    case Option::kSparseEpsilon:
+      return "sparse_epsilon";
+    case Option::kSparseDelta:
+      return "sparse_delta";
     case Option::kReach:
       return "reach";
     case Option::kRopeScaling:

@@ -150,6 +150,31 @@ void AddHipFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine
       "as many as others");
 }
 
+// How many keys a head chooses.
+void AddBudgetFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine) {
+  AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
+            "keys that a KV head chooses for each token, on average");
+  AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
+            "share of the context's keys that it chooses where these are more than --sparse-keys")
+      ->type_name("X");
+  AddNumber(app, sparse, "--sparse-top-p", &engine.sparse_top_p, {0.0, 1.0},
+            "choose as few keys as get this share of the attention to all far keys, by the "
+            "selector's estimate, of a layer's heads together where these share their keys: from "
+            "--sparse-least to --sparse-keys; 0: always as many")
+      ->type_name("P");
+  AddNumber(app, sparse, "--sparse-least", &engine.sparse_least, {1, kMaxCount},
+            "fewest keys that a KV head chooses with --sparse-top-p, on average");
+  AddNumber(
+      app, sparse, "--sparse-epsilon", &engine.sparse_epsilon, {0.0, 1.0},
+      "choose --sparse-keys keys or more, up to all, of each KV head for itself, so that what "
+      "a new token leaves out has at most this share of its attention, as a sample of the "
+      "keys tells; 0: no bound")
+      ->type_name("E");
+  AddNumber(app, sparse, "--sparse-delta", &engine.sparse_delta, {0.0, 1.0},
+            "probability with which what a head leaves out may have more than --sparse-epsilon")
+      ->type_name("D");
+}
+
 // Reading the keys that matter.
 void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string sparse = More("Selection (an approximation)");
@@ -168,18 +193,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "their least and greatest keys, infllm, by two of their keys, infinitehip, by keys "
             "that stand for chunks, and oracle "
             "and oracle-heads, by all keys; --sparse is pages");
-  AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
-            "keys that a KV head chooses for each token, on average");
-  AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
-            "share of the context's keys that it chooses where these are more than --sparse-keys")
-      ->type_name("X");
-  AddNumber(app, sparse, "--sparse-top-p", &engine.sparse_top_p, {0.0, 1.0},
-            "choose as few keys as get this share of the attention to all far keys, by the "
-            "selector's estimate, of a layer's heads together where these share their keys: from "
-            "--sparse-least to --sparse-keys; 0: always as many")
-      ->type_name("P");
-  AddNumber(app, sparse, "--sparse-least", &engine.sparse_least, {1, kMaxCount},
-            "fewest keys that a KV head chooses with --sparse-top-p, on average");
+  AddBudgetFlags(app, sparse, engine);
   AddNumber(app, sparse, "--sparse-sink", &engine.sparse_sink, {0, kMaxCount},
             "first keys that are always read");
   AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},

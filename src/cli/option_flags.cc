@@ -46,6 +46,10 @@ std::string FlagOf(Option option) {
       return "--sparse-cache";
     case Option::kSparseTopP:
       return "--sparse-top-p";
+    case Option::kSparseEpsilon:
+      return "--sparse-epsilon";
+    case Option::kSparseDelta:
+      return "--sparse-delta";
     case Option::kReach:
       return "--reach";
     case Option::kRopeScaling:

@@ -173,6 +173,8 @@ Json PlanJson(const PlanReport& plan) {
                          {"keys", plan.selection->keys},
                          {"top_p", plan.selection->top_p},
                          {"least", plan.selection->least},
+                         {"epsilon", plan.selection->epsilon},
+                         {"delta", plan.selection->delta},
                          {"sink", plan.selection->sink},
                          {"recent", plan.selection->recent},
                          {"block", plan.selection->block},

@@ -135,6 +135,11 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
     each->settings.session.emplace().path = "s.session";
     EXPECT_TRUE(of(each->OnCpu()).reaches()) << "with a session, too";
   }
+  longer.settings.selection.bound = {.epsilon = 0.1, .deviations = 1.6};
+  ExpectUnsupported(longer.OnCpu(),
+                    "sparse_epsilon: no error is bounded beyond the window of 800 tokens that this "
+                    "model was trained for, where exact attention is no measure; leave it out, or "
+                    "give reach off");
   on.config.rope.type = RopeType::kNone;
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }

@@ -23,6 +23,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.keys = static_cast<int64_t>(keys);
   report.top_p = policy.top_p;
   report.least = policy.top_p > 0.0 ? policy.least_keys : report.keys;
+  report.epsilon = policy.bound.epsilon;
+  report.delta = policy.delta;
   report.sink = policy.sink;
   report.recent = policy.recent;
   report.block = policy.summary.block_slots;

@@ -57,6 +57,14 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   const bool longer = longest > config.max_position && TakesRows(policy.summary.kind);
   const bool wanted = longer && inputs.kernels->SelectsInPrompts();
   if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
+  if (policy.is_bounded()) {
+    return Unsupported({Option::kSparseEpsilon,
+                        ": no error is bounded beyond the window of " +
+                            std::to_string(config.max_position) +
+                            " tokens that this model was trained for, where exact attention is no "
+                            "measure; leave it out, or give ",
+                        Option::kReach, " off"});
+  }
   const int64_t chunk = ReachingChunk(policy, config, longest);
   if (chunk < settings.cut.page_slots || settings.cut.chunk.value_or(0) > chunk) {
     return Wrong(

@@ -236,6 +236,12 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
                   "more than the most, " +
                       std::to_string(options.sparse_keys)});
   }
+  if (!(options.sparse_epsilon >= 0.0 && options.sparse_epsilon < 1.0)) {
+    return Wrong({Option::kSparseEpsilon, " is a share of the attention, from 0 to less than 1"});
+  }
+  if (!(options.sparse_delta > 0.0 && options.sparse_delta <= 0.5)) {
+    return Wrong({Option::kSparseDelta, " is a probability above 0, and at most 0.5"});
+  }
   if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength ||
       options.sparse_candidates_refresh < 1 || options.sparse_candidates_refresh > kMaxLength) {
     return Wrong({Option::kSelector, " chooses once for one token or more"});
@@ -274,6 +280,32 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
   return OkStatus();
 }
 
+// Lists as long as a bound asks for: of each head, by its summaries, in each decode step.
+Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  if (options.sparse_epsilon == 0.0) return OkStatus();
+  if (!HasSummaries(policy->summary.kind)) {
+    return Wrong(
+        {Option::kSparseEpsilon, " needs summaries: only pages, quest and infllm have them"});
+  }
+  if (options.sparse_top_p > 0.0) {
+    return Wrong({"give ", Option::kSparseEpsilon, " or ", Option::kSparseTopP, ", not both"});
+  }
+  if (options.sparse_looks != 1 || options.sparse_refresh != 1 ||
+      options.sparse_candidates_refresh != 1) {
+    return Wrong({Option::kSparseEpsilon,
+                  " bounds the error of one look, made for each token; leave out second looks and "
+                  "choices for several tokens"});
+  }
+  if (options.sparse_prefill) {
+    return Wrong({Option::kSparseEpsilon, " is for decode; prompts are read exactly beside it"});
+  }
+  policy->bound.epsilon = options.sparse_epsilon;
+  policy->bound.deviations = kv::DeviationsOf(options.sparse_delta);
+  policy->delta = options.sparse_delta;
+  policy->share = BudgetShare::kHead;
+  return OkStatus();
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);
   if (!reach.ok()) return reach.status();
@@ -292,7 +324,8 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
       return Wrong(
           {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
     }
-    if (options.sparse_top_p > 0.0 || options.sparse_candidates_refresh > 1) {
+    if (options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
+        options.sparse_candidates_refresh > 1) {
       return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
     }
     return OkStatus();
@@ -316,6 +349,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
                                          std::to_string(block)});
   }
   if (Status s = ReadLooks(options, block, &policy); !s.ok()) return s;
+  if (Status s = ReadBound(options, &policy); !s.ok()) return s;
   if (!options.head_pattern.empty()) {
     return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
   }
@@ -403,7 +437,8 @@ std::string DiskDirectory(const std::string& path) {
 
 const char* SelectorName(const kv::SelectionPolicy& policy) {
   for (const Selector& each : kSelectors) {
-    if (each.kind == policy.summary.kind && each.share == policy.share) return each.name;
+    const bool same_share = each.share == policy.share || policy.is_bounded();
+    if (each.kind == policy.summary.kind && same_share) return each.name;
   }
   return "?";
 }

@@ -120,13 +120,16 @@ TEST(Settings, StagesAreRenewedEachInItsTime) {
   EXPECT_FALSE(ReadSettings(options).ok());
 }
 
+// The same where keys are chosen.
+std::string WrongSelecting(const std::function<void(EngineOptions&)>& change) {
+  return Wrong([&](EngineOptions& changed) {
+    changed.selector = "pages";
+    change(changed);
+  });
+}
+
 TEST(Settings, SelectionsThatCannotBeAreRefused) {
-  const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
-    return Wrong([&](EngineOptions& changed) {
-      changed.selector = "pages";
-      change(changed);
-    });
-  };
+  const auto& wrong = WrongSelecting;
   EXPECT_EQ(
       Wrong([](EngineOptions& o) { o.selector = "best"; }),
       "selector best: there are none, pages, quest, oracle, oracle-heads, infllm, infinitehip");
@@ -175,6 +178,29 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_prefill = true; }).find("need selector"),
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
+            std::string::npos);
+}
+
+TEST(Settings, BoundsThatCannotBeAreRefused) {
+  const auto& wrong = WrongSelecting;
+  const auto bounded = [](EngineOptions& o) { o.sparse_epsilon = 0.1; };
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_epsilon = 1.0; }).find("less than 1"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_delta = 0.0; }).find("at most 0.5"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_delta = 0.6; }).find("at most 0.5"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.selector = "oracle"; }).find("summaries"),
+            std::string::npos);
+  EXPECT_EQ(wrong([&](EngineOptions& o) { bounded(o), o.sparse_top_p = 0.9; }),
+            "give sparse_epsilon or sparse_top_p, not both");
+  EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.sparse_looks = 2; }).find("one look"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.sparse_refresh = 2; }).find("each token"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.sparse_prefill = true; }).find("decode"),
+            std::string::npos);
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_epsilon = 0.1; }).find("need selector"),
             std::string::npos);
 }
 

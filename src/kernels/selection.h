@@ -160,6 +160,15 @@ struct ChunkStage {
 };
 inline constexpr int kChunkStages = 2;
 
+// A bound of what lists leave out (selection_bound.h): of the attention of each query head a share
+// of at most epsilon, as a sample of the far blocks tells, with as many standard deviations of its
+// estimate to spare.
+struct MassBound {
+  double epsilon = 0.0;  // between 0 and 1; 0: there is none
+  double deviations = 0.0;
+  uint64_t seed = 0;  // of the sample
+};
+
 // What of the blocks is listed: all of [0, far_begin) and of [far_end, blocks), and the best of
 // those between.
 struct SelectionBudget {
@@ -179,11 +188,16 @@ struct SelectionBudget {
   // far_blocks. Worth is that of its code (selection::CodeWorth). Not of SummaryKind::kStages.
   uint32_t top_p = 0;
   int64_t least_blocks = 0;  // of a head, on average: at least 1
+  // Where there is one, and something is left out: far_blocks or more of each head, up to all, by
+  // the bound. One look, by summaries, of one row that is scored as it is, with BudgetShare::kHead.
+  MassBound bound = {};
 
   // Whether some far blocks are listed, and some are not.
   bool chooses() const { return far_blocks > 0 && far_blocks < far_end - far_begin; }
   // Whether how many are listed depends on what they are worth.
   bool takes_top_p() const { return top_p != 0 && chooses(); }
+  // Or on what the others have.
+  bool is_bounded() const { return bound.epsilon > 0.0 && chooses(); }
   bool looks_twice() const { return chooses() && candidates > far_blocks; }
   // What the first of two looks lists.
   SelectionBudget OfCandidates() const {
@@ -201,6 +215,7 @@ struct SelectionBudget {
   }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {
+    if (is_bounded()) return blocks;
     const int64_t far = far_end - far_begin;
     const int64_t chosen = share == BudgetShare::kHead ? far_blocks : far_blocks * heads;
     return blocks - far + (chosen < far ? chosen : far);
@@ -262,6 +277,13 @@ struct SelectItem {
     SelectionBudget first = budget.OfCandidates();
     if (rows > 1) first.share = BudgetShare::kHead;
     return first;
+  }
+  // Whether what a bound needs is there, if there is one.
+  bool TakesBound(const SummaryFormat& summary) const {
+    const bool fits = summary.kept() && rows == 1 && turn.rotary_dim == 0 && budget.top_p == 0 &&
+                      budget.candidates == 0 && budget.share == BudgetShare::kHead &&
+                      budget.bound.epsilon < 1.0 && budget.bound.deviations >= 0.0;
+    return budget.bound.epsilon == 0.0 || fits;
   }
   // Whether the second look is at sketches: one row's.
   bool looks_at_sketches(const SummaryFormat& summary) const {

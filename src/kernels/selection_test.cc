@@ -324,7 +324,8 @@ TEST_P(DefinitionTest, AgreesWithItselfWhereverPagesLie) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, DefinitionTest,
                          testing::Values(Draw{RandomSelectionCase, 60}, Draw{RandomMovedCase, 60},
-                                         Draw{RandomPrefillCase, 20}, Draw{RandomOtherCase, 60}));
+                                         Draw{RandomPrefillCase, 20}, Draw{RandomOtherCase, 60},
+                                         Draw{RandomBoundedCase, 60}));
 
 }  // namespace
 }  // namespace headway

@@ -28,6 +28,14 @@ inline kv::SelectionPolicy TwoLooks(int64_t keys) {
   return policy;
 }
 
+// As many keys or more, so that what is left out has at most a share of the attention.
+inline kv::SelectionPolicy Bounded(int64_t keys, double epsilon) {
+  kv::SelectionPolicy policy = PolicyOf(keys);
+  policy.share = BudgetShare::kHead;
+  policy.bound = {.epsilon = epsilon, .deviations = kv::DeviationsOf(0.05)};
+  return policy;
+}
+
 // One look in which a step chooses among candidates of an earlier one.
 inline kv::SelectionPolicy KeepsCandidates(int64_t keys, int64_t refresh) {
   kv::SelectionPolicy policy = PolicyOf(keys);

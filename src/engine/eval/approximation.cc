@@ -10,6 +10,9 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sink_tokens = defaults.sink_tokens;
   options.recent_tokens = defaults.recent_tokens;
   options.selector = defaults.selector;
+  options.sparse_top_p = defaults.sparse_top_p;
+  options.sparse_epsilon = defaults.sparse_epsilon;
+  options.sparse_candidates_refresh = defaults.sparse_candidates_refresh;
   options.sparse_prefill = defaults.sparse_prefill;
   options.reach = defaults.reach;
   options.reach_positions = defaults.reach_positions;
@@ -57,6 +60,10 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     if (options.sparse_top_p > 0) {
       selection.parameters.push_back({"top_p", options.sparse_top_p});
       selection.parameters.push_back({"least", options.sparse_least});
+    }
+    if (options.sparse_epsilon > 0) {
+      selection.parameters.push_back({"epsilon", options.sparse_epsilon});
+      selection.parameters.push_back({"delta", options.sparse_delta});
     }
     if (options.sparse_refresh > 1) {
       selection.parameters.push_back({"refresh", options.sparse_refresh});

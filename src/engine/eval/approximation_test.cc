@@ -32,6 +32,9 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.sink_tokens = 4;
   options.recent_tokens = 32;
   options.selector = "pages";
+  options.sparse_top_p = 0.9;
+  options.sparse_epsilon = 0.1;
+  options.sparse_candidates_refresh = 8;
   options.sparse_prefill = true;
   options.reach = "on";
   options.reach_positions = "infllm";
@@ -45,6 +48,9 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_LT(exact.sparsity, 0.0);
   EXPECT_LT(exact.sink_tokens, 0);
   EXPECT_EQ(exact.recent_tokens, 0);
+  EXPECT_EQ(exact.sparse_top_p, 0.0);
+  EXPECT_EQ(exact.sparse_epsilon, 0.0);
+  EXPECT_EQ(exact.sparse_candidates_refresh, 1);
   EXPECT_FALSE(exact.sparse_prefill);
   EXPECT_EQ(exact.reach, "auto");
   EXPECT_EQ(exact.reach_positions, "streamingllm");

@@ -173,8 +173,8 @@ std::string ProductDisagreement(Random& random) {
 // All instruction sets make the same summaries and lists as the definition, and states within its
 // tolerance; more threads, and other places of the pages, do not change a bit.
 std::string SelectionOnAllIsas(Random& random) {
-  const auto draw =
-      Pick(random, {RandomSelectionCase, RandomMovedCase, RandomOtherCase, RandomPrefillCase});
+  const auto draw = Pick(random, {RandomSelectionCase, RandomMovedCase, RandomOtherCase,
+                                  RandomPrefillCase, RandomBoundedCase});
   const SelectionCase c = draw(random);
   const uint64_t seed = random.Next();
   for (const std::string& isa : CpuIsas()) {

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kernels/cpu/selection_bound.h"
 #include "kernels/cpu/selection_choice.h"
 #include "kernels/cpu/selection_keys.h"
 #include "kernels/cpu/selection_ops.h"
@@ -58,6 +59,7 @@ class Selection {
         parallel_(heads_ * PoolsOf(rows_) * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
+    HEADWAY_CHECK(item.TakesBound(summary_));
     HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
     const int64_t queries = heads_ * group_ * PoolsOf(rows_);  // at most
     std::byte* at = item.scratch;
@@ -103,6 +105,7 @@ class Selection {
       stride_ = CandidateStride();
     }
     ScoreAndCode();
+    if (item_.budget.is_bounded()) return ListBounded();
     const int64_t list = row_block_ * heads_;
     ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
               item_.counts + list);
@@ -258,6 +261,17 @@ class Selection {
     HEADWAY_CHECK(candidates_.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
     ScoreAndCode();
     ListHeads(budget, candidates_.blocks, candidates_.capacity, candidates_.counts);
+  }
+
+  void ListBounded() {
+    PadQueries();  // where their codes were
+    Over(pool_, heads_, parallel_, [&](int64_t head) {
+      const uint16_t* codes = codes_ + head * stride_;
+      const uint32_t least =
+          LeastListed(key_scores_, group_, item_, {head, codes, HistogramOf(head)});
+      item_.counts[head] = ListEntries(EntriesOf(head), codes, {.least = least, .equal = stride_},
+                                       item_.blocks + head * item_.capacity);
+    });
   }
 
   void LookAtSketches() {

@@ -277,11 +277,13 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
   const int head_dim = shape.format.head_dim;
-  const bool aligned =
-      shape.summary.kept() ? SummariesAligned(keys, head_dim, 8) : PagesAligned(shape, keys);
-  if (!TakesKeys(shape, keys) || !aligned || budget.far_begin < 0 ||
-      budget.far_begin > budget.far_end || budget.far_end > keys.blocks || budget.far_blocks < 0 ||
-      (budget.top_p != 0 && budget.least_blocks < 1) || !RowTurn::Takes(item.turn, head_dim) ||
+  const bool reads_keys = !shape.summary.kept() || budget.is_bounded();
+  const bool aligned = (!shape.summary.kept() || SummariesAligned(keys, head_dim, 8)) &&
+                       (!reads_keys || PagesAligned(shape, keys));
+  if (!TakesKeys(shape, keys) || !aligned || !item.TakesBound(shape.summary) ||
+      budget.far_begin < 0 || budget.far_begin > budget.far_end || budget.far_end > keys.blocks ||
+      budget.far_blocks < 0 || (budget.top_p != 0 && budget.least_blocks < 1) ||
+      !RowTurn::Takes(item.turn, head_dim) ||
       (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
@@ -301,6 +303,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   list.far_blocks = static_cast<int32_t>(std::min(budget.far_blocks, far));
   list.top_p = TopP::Of(budget);
   list.layer = budget.share == BudgetShare::kLayer ? 1 : 0;
+  list.whole_codes = budget.is_bounded() ? 1 : 0;
   list.listed = item.blocks;
   list.capacity = item.capacity;
   list.counts = item.counts;
@@ -323,8 +326,10 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   score.scales_head_stride = keys.scales_head_stride;
   cudaError_t error = MakeTable(stream, keys, &SegmentPlace::summary, scratch.places, score.table);
   if (error != cudaSuccess) return error;
-  return item.looks_twice() ? SelectTwice(stream, shape, item, {score, list})
-                            : SelectOnce(stream, shape, item, {score, list});
+  if (item.looks_twice()) return SelectTwice(stream, shape, item, {score, list});
+  error = SelectOnce(stream, shape, item, {score, list});
+  if (error != cudaSuccess || !budget.is_bounded()) return error;
+  return LengthenLists(stream, shape, item, list);
 }
 cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
                          const AttendBlocksItem& item, std::span<uint32_t> arrived) {

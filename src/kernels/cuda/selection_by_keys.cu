@@ -237,13 +237,12 @@ bool TakesStages(const SelectItem& item) {
 
 }  // namespace
 
-cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
-                         const ListWork& list) {
+cudaError_t MakeKeyWork(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                        const SelectionScratch& scratch, KeyWork& work) {
   const BlockedKeys& keys = item.keys;
-  KeyWork work = {};
   work.queries = {
       item.q, {}, static_cast<int32_t>(shape.activation), shape.format.head_dim, shape.scale};
-  work.scratch = list.scratch;
+  work.scratch = scratch;
   work.page_stride = keys.page_stride;
   work.head_stride = keys.head_stride;
   work.params_offset = keys.params_offset;
@@ -253,14 +252,19 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
   work.group = shape.group;
   work.block_slots = shape.summary.block_slots;
   work.page_slots = shape.format.page_slots;
-  const cudaError_t error =
-      MakeTable(stream, keys, &SegmentPlace::slab, list.scratch.places, work.table);
+  return MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
+}
+
+cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                         const ListWork& list) {
+  KeyWork work = {};
+  const cudaError_t error = MakeKeyWork(stream, shape, item, list.scratch, work);
   if (error != cudaSuccess) return error;
   const Rows rows = RowsOf(shape.format);
   if (shape.summary.kind == SummaryKind::kMasses) {
     ListWork best = list;
     best.score_tiles = static_cast<int32_t>(
-        std::min<int64_t>(SelectionScratch::kTilesMax, CeilDiv(keys.blocks, 16)));
+        std::min<int64_t>(SelectionScratch::kTilesMax, CeilDiv(item.keys.blocks, 16)));
     const cudaError_t scored = ScoreMasses(stream, rows, work, best.score_tiles);
     return scored == cudaSuccess ? ListBest(stream, Look::kAll, best) : scored;
   }

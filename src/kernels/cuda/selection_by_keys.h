@@ -16,9 +16,15 @@
 #include "kernels/cuda/selection_queries.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/selection_bound.h"
 #include "kernels/selection_key_math.h"
 
 namespace headway::cuda {
+
+struct KeyWork;
+// Enqueues what fills the table, where it has no room for all places.
+cudaError_t MakeKeyWork(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                        const SelectionScratch& scratch, KeyWork& work);
 
 // What is listed of an item, for which there is something to choose.
 cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
@@ -38,6 +44,31 @@ struct KeyWork {
   int32_t page_slots;
   BlockTable table;
 };
+
+// What a bound's lists are made of, of an item whose first lists there are.
+struct SampleWork {
+  KeyWork keys;
+  MassBound bound;
+  const int32_t* listed;
+  int64_t capacity;
+  const int32_t* counts;
+  int32_t far_begin;
+  int32_t far_end;
+
+  __device__ int SampledBlock(int head, int sample) const {
+    const selection::SampledBlock sampled =
+        selection::SampleOf(bound.seed, head, sample, far_end - far_begin);
+    return far_begin + static_cast<int>(sampled.block);
+  }
+};
+// Scores of what is listed, [query heads, blocks], and of the sample, [query heads, kTilesMax];
+// `blocks` are about as many as a head lists.
+cudaError_t ScoreSample(cudaStream_t stream, Rows rows, const SampleWork& work, int64_t blocks);
+
+// Makes the lists of an item with a bound, whose first ones ListBest has made: as long as the bound
+// asks for.
+cudaError_t LengthenLists(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                          const ListWork& list);
 
 // Scores of all blocks, and the largest of each tile, as ScoreBlocks makes them.
 cudaError_t ScoreMasses(cudaStream_t stream, Rows rows, const KeyWork& work, int tiles);

@@ -213,6 +213,7 @@ struct ListWork {
   int32_t far_blocks;
   TopP top_p;
   int32_t layer;        // 1: the heads share a budget
+  int32_t whole_codes;  // 1: all far blocks of the least code that is listed are
   int32_t tiles;        // of a head
   int32_t tile_blocks;  // of all but the last
   int32_t held;         // 1: shared memory has the weights

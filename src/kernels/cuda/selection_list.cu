@@ -130,32 +130,6 @@ __device__ constexpr int Equal(uint64_t counts) {
   return static_cast<int>(counts >> 31 & 0x7FFFFFFF);
 }
 
-// The sum of the values of the threads before, and of all. Has barriers.
-template <typename T>
-__device__ T SumBefore(T value, T (&of_warps)[kListWarps], T& all) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  T sum = value;
-#pragma unroll
-  for (int apart = 1; apart < kWarp; apart *= 2) {
-    const T before = __shfl_up_sync(kAllLanes, sum, apart);
-    if (lane >= apart) sum += before;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = sum;
-  __syncthreads();
-  static_assert(kListWarps <= kWarp);
-  T warps = lane < kListWarps ? of_warps[lane] : T{0};
-#pragma unroll
-  for (int apart = 1; apart < kWarp; apart *= 2) {
-    const T before = __shfl_up_sync(kAllLanes, warps, apart);
-    if (lane >= apart) warps += before;
-  }
-  all = __shfl_sync(kAllLanes, warps, kWarp - 1);
-  const T before = __shfl_sync(kAllLanes, warps, warp == 0 ? 0 : warp - 1);
-  __syncthreads();
-  return sum - value + (warp == 0 ? T{0} : before);
-}
-
 struct Threshold {
   int code;       // greater ones are listed
   int64_t quota;  // of the equal ones of all heads that share a budget, in their order
@@ -197,7 +171,7 @@ __device__ Threshold FindThreshold(const ListWork& work, int head) {
   for (int i = 0; i < 4; ++i) {
     if (before < wanted && wanted <= before + codes.counts[i]) {
       found[0] = static_cast<uint32_t>(codes.highest - i);
-      found[1] = wanted - before;
+      found[1] = work.whole_codes != 0 ? codes.counts[i] : wanted - before;
     }
     before += codes.counts[i];
   }

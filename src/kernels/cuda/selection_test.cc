@@ -175,6 +175,40 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) {
   }
 }
 
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBounds) {
+  for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomBoundedCase(random);
+    c.activation = c.format.dtype;
+    if (seed % 3 == 0) c.group = 16 - static_cast<int>(random.Below(12));
+    Check(c, seed);
+  }
+}
+
+// The table of segments lies in memory, of summaries and then of keys, and several rounds of codes
+// are listed.
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBoundsOfManyBlocks) {
+  for (const double epsilon : {0.02, 0.2, 0.5}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
+    c.summary = {.kind = SummaryKind::kMoments, .block_slots = 8};
+    c.heads = 3;
+    c.group_heads = 2;
+    c.group = 2;
+    c.segment_pages = 2;
+    c.pages = 1003;  // 8,024 blocks, 1,004 segments
+    c.budget = {.far_begin = 3,
+                .far_end = c.blocks() - 5,
+                .far_blocks = 20,
+                .share = BudgetShare::kHead,
+                .bound = {.epsilon = epsilon, .deviations = 1.7, .seed = 5}};
+    c.split = 128;
+    c.scale = 0.25f;
+    c.activation = DType::kBF16;
+    Check(c, 500);
+  }
+}
+
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionForAllGroupsAndHeadSizes) {
   uint64_t seed = 200;
   for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16}) {

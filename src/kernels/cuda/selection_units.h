@@ -25,6 +25,32 @@ __device__ inline uint64_t WarpSum64(uint64_t value) {
   return value;
 }
 
+// The sum of the values of the threads before, and of all. Has barriers.
+template <typename T>
+__device__ T SumBefore(T value, T (&of_warps)[kListWarps], T& all) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  T sum = value;
+#pragma unroll
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    const T before = __shfl_up_sync(kAllLanes, sum, apart);
+    if (lane >= apart) sum += before;
+  }
+  if (lane == kWarp - 1) of_warps[warp] = sum;
+  __syncthreads();
+  static_assert(kListWarps <= kWarp);
+  T warps = lane < kListWarps ? of_warps[lane] : T{0};
+#pragma unroll
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    const T before = __shfl_up_sync(kAllLanes, warps, apart);
+    if (lane >= apart) warps += before;
+  }
+  all = __shfl_sync(kAllLanes, warps, kWarp - 1);
+  const T before = __shfl_sync(kAllLanes, warps, warp == 0 ? 0 : warp - 1);
+  __syncthreads();
+  return sum - value + (warp == 0 ? T{0} : before);
+}
+
 // A number that another block of threads waits for: one word is both the number and the sign that
 // it is there, so that nothing else must be seen in order.
 inline constexpr uint64_t kReady = uint64_t{1} << 63;

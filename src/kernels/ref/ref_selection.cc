@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/ref/ref_selection_bound.h"
 #include "kernels/ref/ref_selection_keys.h"
 #include "kernels/ref/ref_selection_parts.h"
 #include "kernels/selection_key_math.h"
@@ -412,8 +413,9 @@ void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block)
   const Codes codes =
       twice ? SecondLook(call, item, row_block, lists) : FirstLook(call, item, {row_block}, lists);
   const int64_t at = row_block * keys.heads;
-  StoreLists(ListBest(item.budget, lists, codes), item.blocks + at * item.capacity, item.capacity,
-             item.counts + at);
+  StoreLists(item.budget.is_bounded() ? ListBounded(OfKeys(call, item), codes)
+                                      : ListBest(item.budget, lists, codes),
+             item.blocks + at * item.capacity, item.capacity, item.counts + at);
 }
 
 }  // namespace
@@ -450,6 +452,7 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
                   budget.far_end <= item.keys.blocks);
     HEADWAY_CHECK(budget.top_p == 0 ||
                   (summary.kind != SummaryKind::kStages && budget.least_blocks > 0));
+    HEADWAY_CHECK(item.TakesBound(summary));
     HEADWAY_CHECK(item.capacity >= budget.Capacity(item.keys.blocks, item.keys.heads));
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       SelectOf({format, summary, group, scale}, item, block);

@@ -47,6 +47,7 @@ std::string SelectionCase::Name() const {
   if (candidates_from >= 0) add("listed before by", candidates_from);
   add("choose", budget.far_blocks);
   if (budget.takes_top_p()) add("top p", budget.top_p), add("at least", budget.least_blocks);
+  if (budget.is_bounded()) add("bound", budget.bound.epsilon), add("by", budget.bound.deviations);
   add("split", split);
   add("scale", scale);
   name += " keys " + std::to_string(std::log2(key_size));
@@ -114,6 +115,28 @@ SelectionCase RandomSelectionCase(Random& random) {
   c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
   c.bad_numbers = random.Below(4) == 0;
   c.of_codes = c.format.encoding != Encoding::kNone && random.Below(2) == 0;
+  return c;
+}
+
+SelectionCase RandomBoundedCase(Random& random) {
+  SelectionCase c = RandomSelectionCase(random);
+  c.summary = {.kind = Pick(random, {SummaryKind::kMoments, SummaryKind::kMoments,
+                                     SummaryKind::kBoxes, SummaryKind::kPairs}),
+               .block_slots = c.summary.block_slots};
+  c.candidates_from = -1;
+  // Often more than a sample has.
+  c.pages = random.Below(random.Below(2) == 0 ? 50 : 12);
+  const int64_t far_begin = std::min<int64_t>(c.blocks(), random.Below(4));
+  const int64_t far_end = std::max(far_begin, c.blocks() - random.Below(6));
+  const int64_t far = far_end - far_begin;
+  c.budget = {.far_begin = far_begin,
+              .far_end = far_end,
+              .far_blocks = Pick<int64_t>(random, {1, 1, far / 16, far / 4, random.Below(far + 1)}),
+              .share = BudgetShare::kHead,
+              .bound = {.epsilon = Pick(random, {1e-12, 0.01, 0.1, 0.3, 0.5, 0.9}),
+                        .deviations = Pick(random, {0.0, 1.0, 1.7, 2.4}),
+                        .seed = random.Next()}};
+  c.budget.far_blocks = std::min(c.budget.far_blocks, far);
   return c;
 }
 

@@ -58,7 +58,9 @@ struct SelectionCase {
 // Any dtype, encoding, shape and budget, of decode. Pages, heads and parameters lie as a GPU wants
 // them.
 SelectionCase RandomSelectionCase(Random& random);
-// The same with summaries and queries that are turned, and blocks that are moved.
+// The same with a bound of what is left out.
+SelectionCase RandomBoundedCase(Random& random);
+// Any with summaries and queries that are turned, and blocks that are moved.
 SelectionCase RandomMovedCase(Random& random);
 // Scores that are there for comparison, in decode alone: pairs of keys, or all keys, or stages.
 SelectionCase RandomOtherCase(Random& random);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "base/bytes.h"
+#include "kernels/selection_bound.h"
 
 namespace headway::kv {
 namespace {
@@ -33,6 +35,22 @@ std::array<ChunkStage, kChunkStages> StagesOf(const SelectionPolicy& policy, int
 }
 
 }  // namespace
+
+double DeviationsOf(double delta) {
+  // Halves an interval until nothing lies between its ends.
+  double least = 0.0;
+  double most = 40.0;  // which no double is as improbable as
+  for (double middle = 20.0; least < middle && middle < most; middle = 0.5 * (least + most)) {
+    const double probability = 0.5 * std::erfc(middle * std::numbers::sqrt2 / 2.0);
+    (probability > delta ? least : most) = middle;
+  }
+  return most;
+}
+
+uint64_t SampleSeed(int64_t position, int layer) {
+  return selection::MixedBits(selection::MixedBits(static_cast<uint64_t>(position)) ^
+                              static_cast<uint64_t>(layer));
+}
 
 int64_t SelectionPolicy::KeysAt(int64_t length) const {
   return std::max(keys, static_cast<int64_t>(growth * static_cast<double>(length)));
@@ -96,6 +114,7 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
     budget.top_p = static_cast<uint32_t>(std::max(1.0, std::round(policy.top_p * kAllOfTopP)));
     budget.least_blocks = std::max<int64_t>(1, CeilDiv(policy.least_keys, slots));
   }
+  budget.bound = policy.bound;
   budget.candidates = CeilDiv(policy.CandidatesAt(length), slots);
   budget.stages = StagesOf(policy, policy.KeysAt(length));
   return budget;
@@ -121,7 +140,7 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
     return std::min(bounds.blocks, always + heads * CeilDiv(keys, slots));
   };
   const int64_t keys = std::max(policy.KeysAt(length), policy.outer_keys);
-  bounds.capacity = with(keys);
+  bounds.capacity = policy.is_bounded() ? bounds.blocks : with(keys);
   if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
   if (policy.prompts == SelectionPolicy::Prompts::kSelected) {
     bounds.prompt_candidates =

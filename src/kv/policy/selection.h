@@ -25,6 +25,10 @@ struct SelectionPolicy {
   // attention, from least_keys to as many as KeysAt.
   double top_p = 0.0;
   int64_t least_keys = 0;
+  // With an epsilon above 0: heads read KeysAt far keys or more, up to all, so that what they leave
+  // out has at most that share of the attention, but with a probability of `delta`.
+  MassBound bound = {};
+  double delta = 0.0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
   // Decode steps of a sequence, one after the other, that choose among the same candidates, unless
@@ -64,6 +68,7 @@ struct SelectionPolicy {
   int64_t from = 0;
 
   bool selects() const { return summary.selects(); }
+  bool is_bounded() const { return bound.epsilon > 0.0; }
   bool looks_twice() const { return breadth > 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
@@ -93,6 +98,13 @@ struct SelectionPolicy {
   // tokens, on average over choices that follow one another.
   double SurvivorBytes(const PageFormat& page, int64_t length) const;
 };
+
+// The standard deviations that a normally distributed number exceeds with a probability of `delta`,
+// above 0 and at most a half.
+double DeviationsOf(double delta);
+
+// The sample of the step that reads position `position`, in a layer.
+uint64_t SampleSeed(int64_t position, int layer);
 
 // Neighbouring blocks of a sequence.
 struct BlockSpan {

@@ -86,6 +86,27 @@ TEST(SelectionPolicyTest, ABudgetMayBeAShareOfTheAttention) {
   EXPECT_FALSE(BudgetOf(policy, all, 1023).takes_top_p());
 }
 
+TEST(SelectionPolicyTest, ABudgetMayHaveABound) {
+  EXPECT_NEAR(DeviationsOf(0.05), 1.6448536269514722, 1e-12);
+  EXPECT_NEAR(DeviationsOf(1e-6), 4.753424308822899, 1e-9);
+  EXPECT_NEAR(DeviationsOf(0.5), 0.0, 1e-12);
+  EXPECT_LT(DeviationsOf(5e-324), 40.0);
+  EXPECT_NE(SampleSeed(7, 1), SampleSeed(8, 1));
+  EXPECT_NE(SampleSeed(7, 1), SampleSeed(7, 2));
+  SelectionPolicy policy = PolicyOf(128, 32, 96);
+  const std::vector<BlockSpan> all = {{0, 64}};
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).is_bounded());
+  policy.share = BudgetShare::kHead;
+  policy.bound = {.epsilon = 0.1, .deviations = DeviationsOf(0.05)};
+  const SelectionBudget budget = BudgetOf(policy, all, 1023);
+  EXPECT_TRUE(budget.is_bounded());
+  EXPECT_EQ(budget.far_blocks, 8);  // of the first list
+  EXPECT_EQ(budget.Capacity(64, 4), 64);
+  EXPECT_EQ(BoundsOf(policy, 1024, 4).capacity, 64);
+  policy.keys = 1024;  // all of them
+  EXPECT_FALSE(BudgetOf(policy, all, 1023).is_bounded());
+}
+
 TEST(SelectionPolicyTest, GapsKeepPositions) {
   // Keys [256, 512) are elsewhere.
   const std::vector<BlockSpan> spans = {{0, 16}, {512, 32}};
