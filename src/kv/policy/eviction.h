@@ -52,8 +52,8 @@ const char* EvictionName(EvictionMethod method);
 // kInvalidArgument, naming all there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);
 
-// Tokens that a head keeps of a prompt of `tokens` on average in each layer; [layers]. Their mean is
-// the policy's budget, but where the prompt has fewer.
+// Tokens that a head keeps of a prompt of `tokens` on average in each layer; [layers]. Their mean
+// is the policy's budget, but where the prompt has fewer.
 std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens);
 
 // What the window's queries gave the tokens of a prompt in one layer: for each KV head the sum and
