@@ -45,11 +45,15 @@ struct GatherSlotsItem {
   PageRun to;  // its count is `count`
 };
 
+// Pages on a GPU are those that attention takes there, and rows of q lie on 16 bytes; others are an
+// error of the stream, and nothing is written.
 class EvictionKernels {
  public:
   virtual ~EvictionKernels() = default;
+  // Each key is read once, whatever the rows.
   virtual void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
                          std::span<const KeyLogitsItem> items) = 0;
+  // A column's weights are added up row by row.
   virtual void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) = 0;
   virtual void GatherSlots(Stream& stream, const PageFormat& format,
                            std::span<const GatherSlotsItem> items) = 0;

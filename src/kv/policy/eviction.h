@@ -20,7 +20,9 @@ enum class EvictionMethod : uint8_t {
   kPyramid,     // PyramidKV (Cai et al., 2024): the same, budgets fall from layer to layer
   kAdaSnap,     // Ada-KV (Feng et al., 2024): SnapKV, the heads of a layer share their budget
   kAdaPyramid,  // the same of PyramidKV
-  kDefensive,   // DefensiveKV (2025): the largest attention of window and group, not the mean
+  // DefensiveKV (Feng et al., 2025): the largest attention of window and group, not the mean, and
+  // no less than what that is on average over the prompt; pooled here, not for each query
+  kDefensive,
 };
 
 struct EvictionPolicy {
@@ -31,10 +33,13 @@ struct EvictionPolicy {
   double share = 0.0;
   int64_t window = 32;  // the prompt's last tokens: their queries are observed, and they are kept
   int pool = 7;         // neighbours whose scores are pooled, odd; 1: none
+  // Zeros stand for what is beyond either end. The largest of neighbours is that of what
+  // ObservedWeights has of a group, not of each query head.
   enum class Pool : uint8_t { kMean, kMax };
   Pool pooling = Pool::kMean;
   int64_t sink = 4;         // of kStreaming: first tokens that are kept
-  double safeguard = 0.2;   // of Ada-KV: the share of its even budget that a head keeps anyway
+  double safeguard = 0.2;   // of Ada-KV: the share of its even budget that a head keeps anyway,
+                            // the window among it
   double steepness = 20.0;  // PyramidKV's beta: the last layer gets budget / beta
   // Tokens that a sequence may grow by behind its prompt.
   int64_t room = 4096;
@@ -49,7 +54,7 @@ struct EvictionPolicy {
 
 // "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv".
 const char* EvictionName(EvictionMethod method);
-// kInvalidArgument, naming all there are, for another name.
+// kInvalidArgument, naming all that there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);
 
 // Tokens that a head keeps of a prompt of `tokens` on average in each layer; [layers]. Their mean
@@ -68,7 +73,9 @@ struct ObservedWeights {
 
 // Of the first `closed` tokens, those that each head keeps so that it has `budget` in all with the
 // tokens from `closed` on, which it keeps anyway: positions, ascending, as many as fill whole pages
-// of `slots` (rounded up), the window's always among them. [heads]
+// of `slots` (rounded up, but not beyond `closed`), the window's always among them. Of equal scores
+// the earlier position is kept; a weight that is no number counts as none. `budget` is that of the
+// layer. [heads]
 std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
                                              const ObservedWeights& observed, int64_t closed,
                                              int64_t budget, int slots);
