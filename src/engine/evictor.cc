@@ -37,8 +37,8 @@ struct Places {
     row_lse = take(FloatBytes(rows));
     slot_stride = kept.head_pages * slots_of_page;
     slots = take(FloatBytes(shape.kv_heads * slot_stride));
-    row_stride = kept.head_pages *
-                 kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
+    row_stride =
+        kept.head_pages * kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
     bytes = RoundUp(bytes, int64_t{4096});
     scratch = take(std::max(FloatBytes(rows * limits.length), 2 * row_stride));
   }
@@ -178,8 +178,8 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
   const Places places(limits_);
   const int64_t stride = kv::CacheFormat::Padded(static_cast<int64_t>(limits_.page.bytes()));
   std::byte* const rows = memory_->data() + places.scratch;
-  auto* const slots = reinterpret_cast<int32_t*>(memory_->data() + places.slots) +
-                      head * places.slot_stride;
+  auto* const slots =
+      reinterpret_cast<int32_t*>(memory_->data() + places.slots) + head * places.slot_stride;
   HEADWAY_CHECK(std::ssize(positions) <= places.slot_stride);
   const auto first_slot = std::ssize(slots_);
   std::vector<GatherSlotsItem> items;

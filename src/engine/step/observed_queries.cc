@@ -13,7 +13,9 @@ int64_t ObservedQueries::Bytes(const ModelShape& shape, const ExecutorLimits& li
 }
 
 ObservedQueries::ObservedQueries(StepContext& context, const Batch& batch, Memory* memory)
-    : context_(context), batch_(batch), memory_(memory->Take(Bytes(context.shape, context.limits))) {}
+    : context_(context),
+      batch_(batch),
+      memory_(memory->Take(Bytes(context.shape, context.limits))) {}
 
 std::byte* ObservedQueries::Row(int layer, int64_t position) const {
   const int64_t rows = context_.limits.observed_queries;
@@ -34,10 +36,10 @@ void ObservedQueries::Take(int layer) {
   int64_t position = std::max(entry.position, end - ring);
   while (position < end) {
     const int64_t rows = std::min(end - position, ring - position % ring);
-    context_.compute.Copy2D(
-        Row(layer, position), width, context_.QueryAt(entry.row + position - entry.position, 0),
-        static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride)), width,
-        static_cast<size_t>(rows));
+    context_.compute.Copy2D(Row(layer, position), width,
+                            context_.QueryAt(entry.row + position - entry.position, 0),
+                            static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride)),
+                            width, static_cast<size_t>(rows));
     position += rows;
   }
 }

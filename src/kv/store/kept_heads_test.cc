@@ -32,8 +32,7 @@ class KeptHeadsTest : public testing::Test {
   }
 
   std::unique_ptr<Store> NewStore(int group_heads, PageTables::Sharing tables,
-                                  int64_t device_bytes = 1 << 24,
-                                  int64_t host_bytes = 1 << 24) {
+                                  int64_t device_bytes = 1 << 24, int64_t host_bytes = 1 << 24) {
     StoreOptions options;
     options.format.layers = kLayers;
     options.format.kv_heads = kHeads;
@@ -61,8 +60,8 @@ class KeptHeadsTest : public testing::Test {
   }
   static void Fill(const PageRun& run, int index, int64_t slot, float number, bool value) {
     const int64_t at = run.first_slot + slot;
-    std::byte* page = (value ? run.v : run.k) + index * run.head_stride +
-                      at / kSlots * run.page_stride;
+    std::byte* page =
+        (value ? run.v : run.k) + index * run.head_stride + at / kSlots * run.page_stride;
     std::fill_n(reinterpret_cast<float*>(page) + at % kSlots * kDim, kDim, number);
   }
   static float At(const PageRun& run, int64_t slot, bool value) {
@@ -137,8 +136,8 @@ class KeptHeadsTest : public testing::Test {
       const int layer = table / kHeads, head = table % kHeads;
       std::vector<int32_t> positions = Every(0, closed);
       for (size_t i = positions.size(); i > 1; --i) {
-        std::swap(positions[i - 1], positions[static_cast<size_t>(random.Below(
-                                        static_cast<int64_t>(i)))]);
+        std::swap(positions[i - 1],
+                  positions[static_cast<size_t>(random.Below(static_cast<int64_t>(i)))]);
       }
       positions.resize(static_cast<size_t>(kSlots * random.Below(closed / kSlots + 1)));
       std::sort(positions.begin(), positions.end());
@@ -181,8 +180,8 @@ TEST_F(KeptHeadsTest, HeadsHaveWhatTheyWereGivenAndWhatCameBehind) {
     Check(*prompts, prompt, all);
 
     // Sometimes only a few slabs are on the device.
-    std::unique_ptr<Store> store = NewStore(1, PageTables::Sharing::kGroup,
-                                            random.Below(2) == 0 ? 1 << 24 : 1400 << 10);
+    std::unique_ptr<Store> store =
+        NewStore(1, PageTables::Sharing::kGroup, random.Below(2) == 0 ? 1 << 24 : 1400 << 10);
     Result<SequenceId> id = store->CreateKept(length);
     ASSERT_TRUE(id.ok());
     std::vector<std::vector<int32_t>> kept = KeepSome(*prompts, prompt, *store, *id, random);
