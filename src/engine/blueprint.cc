@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/eviction_settings.h"
 #include "engine/selection_plan.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
