@@ -74,7 +74,7 @@ class Generator {
 
   void Reset();
   std::vector<Slot>& slots() { return slots_; }
-  const kv::Store& StoreOf(const Slot& slot) const { return slot.kept() ? *kept_store_ : store_; }
+  kv::Store& StoreOf(const Slot& slot) const { return slot.kept() ? *kept_store_ : store_; }
   const Timings& timings() const { return timings_; }
 
  private:
@@ -147,7 +147,6 @@ class Generator {
   static void End(FinishReason reason, Run* run, const Hooks& hooks);
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
-  kv::Store& StoreOf(const Slot& slot) { return slot.kept() ? *kept_store_ : store_; }
   Executor& ExecutorOf(const Slot& slot) { return slot.kept() ? *kept_executor_ : executor_; }
   Slot& SlotOf(const Run& run) { return slots_[static_cast<size_t>(run.slot)]; }
   void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
