@@ -218,7 +218,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
 void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string eviction = More("Eviction (an approximation)");
   AddChoice(
-      app, "Memory", "--evict", &engine.evict,
+      app, eviction, "--evict", &engine.evict,
       {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
       "drops the others for good, as a published method chooses: streamingllm, snapkv, "
