@@ -155,6 +155,17 @@ Status Generator::BringUp(int slot, const RopeFrequencies& rope, const Hooks& ho
       });
 }
 
+// What is kept of a prompt serves no part of it.
+Result<int64_t> Generator::CutTo(const Slot& slot, int64_t tokens) {
+  if (!slot.kept()) return store_.Truncate(*slot.sequence, tokens);
+  if (tokens == std::ssize(slot.tokens)) return tokens;
+  const int slots = kept_store_->format().page.page_slots;
+  if (tokens / slots * slots < slot.kept_from) {
+    return Status(StatusCode::kNotFound, "tokens of the prompt were let go");
+  }
+  return kept_store_->Truncate(*slot.sequence, tokens);
+}
+
 Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
   const Request& request = *run->request;
   Slot& slot = SlotOf(*run);
@@ -169,7 +180,7 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
     if (slot.rope_hash != run->rope.Hash()) {
       run->out.notices.push_back(WhyOthers(slot.rope_hash, run->rope) + "; prefilling again");
     } else {
-      Result<int64_t> kept = StoreOf(slot).Truncate(*slot.sequence, static_cast<int64_t>(common));
+      Result<int64_t> kept = CutTo(slot, static_cast<int64_t>(common));
       // What does not fit behind what is kept of a prompt is read with it.
       if (kept.ok() && slot.kept() && std::ssize(request.prompt) - slot.kept_from >= room_) {
         return EmptySlot(run->slot);

@@ -105,6 +105,9 @@ class Generator {
   Status BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks);
   // Empties the slot or keeps as much of its cache as fits the prompt.
   Status ReuseCache(Run* run, const Hooks& hooks);
+  // Cuts the slot's sequence back to the first `tokens`, or a few less, and returns how many are
+  // left. kNotFound where that needs what is gone.
+  Result<int64_t> CutTo(const Slot& slot, int64_t tokens);
   std::string WhyOthers(uint64_t hash, RopeFrequencies rope) const;
   // The frequencies of a prompt of so many tokens.
   RopeFrequencies RopeOf(int64_t prompt) const;
