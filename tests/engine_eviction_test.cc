@@ -92,8 +92,7 @@ TEST(EngineEviction, SequencesOfABatchAreAsEachAlone) {
   const std::unique_ptr<Engine> engine = Open(kDemo, options);
   std::vector<Request> requests;
   for (const int64_t length : {700, 230, 411}) {
-    requests.push_back(
-        RequestOf(Quoting(*engine, length, static_cast<size_t>(length) % 50), 12));
+    requests.push_back(RequestOf(Quoting(*engine, length, static_cast<size_t>(length) % 50), 12));
   }
   std::vector<std::vector<TokenId>> alone(6);
   for (size_t i = 0; i < 3; ++i) {
