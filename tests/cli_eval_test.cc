@@ -51,6 +51,8 @@ TEST_F(Cli, PerplexityCountsEveryPrediction) {
                 "--compare needs --kv-encoding or --head-pattern");
   ExpectFailure({"eval", "perplexity", kModel, "--file", "x", "--context", "9", "--sparse"}, 2,
                 "headway eval divergence compares token by token");
+  ExpectFailure({"eval", "perplexity", kModel, "--file", "x", "--context", "9", "--evict=snapkv"},
+                2, "which --evict reads exactly; headway eval divergence");
 }
 
 TEST_F(Cli, DivergenceIsThatOfDecodeStepsFromExactOnes) {

@@ -100,6 +100,56 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   EXPECT_LT(slow["prediction"]["decode"]["tokens_per_second"].get<double>(), 1.6);
 }
 
+TEST_F(Cli, PlansSayWhatHeadsKeepOfPrompts) {
+  const auto with = [](const Args& more) {
+    Args args = {"plan", kModel, "-c", "16384"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  EXPECT_FALSE(RunJson(with({})).contains("eviction"));
+  const Outcome outcome = Run(with({"--evict", "snapkv"}));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\neviction  snapkv: 1,024 of the prompt's tokens a head\n"));
+  const Json json = RunJson(with({"--evict", "pyramidkv", "--evict-budget", "25%"}))["eviction"];
+  EXPECT_EQ(json["method"], "pyramidkv");
+  EXPECT_EQ(json["budget"], 0);
+  EXPECT_EQ(json["share"], 0.25);
+  EXPECT_EQ(json["window"], 32);
+  EXPECT_EQ(json["pool"], 7);
+  EXPECT_EQ(json["pooling"], "mean");
+  EXPECT_EQ(json["steepness"], 20.0);
+  EXPECT_EQ(json["room"], 4096);
+}
+
+TEST_F(Cli, EvictionsAreRefusedByTheirFlags) {
+  const auto refused = [this](const Args& more, const std::string& message) {
+    Args args = {"run", kModel, "-pHello"};
+    args.insert(args.end(), more.begin(), more.end());
+    ExpectFailure(args, 1, message);
+  };
+  refused({"--evict-budget", "512"}, "--evict-budget needs --evict");
+  refused({"--evict-room", "64"}, "--evict-room needs --evict");
+  const auto evict = [&](Args more, const std::string& message) {
+    more.insert(more.begin(), {"--evict", "snapkv"});
+    refused(more, message);
+  };
+  evict({"--evict-budget", "many"}, "--evict-budget: 'many' is neither");
+  evict({"--evict-budget", "64", "--evict-window", "64"},
+        "--evict-budget 64 is not more than the 64 tokens of --evict-window");
+  evict({"--evict-pool", "8"}, "--evict-pool: '8' is not an odd number");
+  evict({"--evict-sink", "4"}, "--evict-sink: only streamingllm");
+  evict({"--evict-safeguard", "0.5"}, "--evict-safeguard: only in ada-snapkv");
+  evict({"--evict-steepness", "2"}, "--evict-steepness: only in pyramidkv");
+  evict({"--sparse"}, "--evict and --sparse do not go together");
+  evict({"--selector", "infinitehip"}, "--evict and --sparse do not go together");
+  evict({"--head-pattern", "p"}, "--evict and --head-pattern do not go together");
+  evict({"--session", dir_.File("s")}, "--evict and --session do not go together");
+  evict({"--kv-encoding", "int8"}, "--evict and --kv-encoding do not go together");
+  evict({"--policy", "kvpr"}, "--evict and --policy kvpr do not go together");
+  evict({"--recompute", "0.5"}, "--evict and --recompute do not go together");
+  ExpectFailure({"run", kModel, "-pHello", "--evict", "h2o"}, 2, "--evict: h2o not in {none,");
+}
+
 TEST_F(Cli, RefusesMachinesThatAreNone) {
   ExpectFailure(PlanFor({"--machine", "h2000"}), 1, "neither a file nor one of a100-40-pcie");
   WriteFile(dir_.File("bad.json"), "{\"format\": \"headway-machine\", \"version\": 0}");

@@ -12,6 +12,7 @@ inline constexpr double kHostShareAuto = -1.0;
 inline constexpr double kRecomputeAuto = -1.0;
 inline constexpr int64_t kSparseFromAuto = -1;
 inline constexpr int64_t kSparseCacheAuto = -1;
+inline constexpr const char* kDefaultEvictBudget = "1024";
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
@@ -138,6 +139,34 @@ struct EngineOptions {
   // "infllm": those that are not recent are attended to as if all of them lay just before the
   // recent ones, block upon block, at one distance (Xiao et al., 2024), for comparison.
   std::string reach_positions = "streamingllm";
+
+  // Eviction, an approximation: when a prompt has been read, each KV head keeps some of its tokens
+  // and drops the others for good; what is generated behind it is kept. "streamingllm" keeps the
+  // first and the last tokens (Xiao et al., 2023), the others keep those that had the attention of
+  // the prompt's last queries: "snapkv" (Li et al., 2024), "pyramidkv" with budgets that fall from
+  // layer to layer (Cai et al., 2024), "ada-snapkv" and "ada-pyramidkv" with budgets that the heads
+  // of a layer share (Feng et al., 2024), "defensivekv" by the largest attention, not the mean
+  // (2025). Not together with selection, streaming heads, a session, encoded pages or recomputing,
+  // nor for models with sliding windows.
+  std::string evict = "none";
+  // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
+  // kDefaultEvictBudget.
+  std::string evict_budget;
+  // The prompt's last tokens, from 1 to 256, which are kept, and whose queries are observed.
+  // -1: 32.
+  int64_t evict_window = -1;
+  // Neighbours whose scores are pooled, an odd number, and how: "7:mean" or "7:max". Empty: 7:mean.
+  std::string evict_pool;
+  // "streamingllm" only: the first tokens that are kept. -1: 4.
+  int64_t evict_sink = -1;
+  // "ada-snapkv" and "ada-pyramidkv" only: the share of an even budget that each head has for
+  // itself, from 0 to 1. -1: 0.2.
+  double evict_safeguard = -1.0;
+  // "pyramidkv" and "ada-pyramidkv" only: how many times smaller than the mean the last layer's
+  // budget is, from 1 to 1000. -1: 20.
+  double evict_steepness = -1.0;
+  // Tokens that a sequence may grow by behind its prompt. -1: 4096.
+  int64_t evict_room = -1;
 
   // Exact attention beyond that window, as far as the model bears it: its rotary angles are
   // stretched as configurations of models may ask for, "linear:F", "dynamic:F" or "yarn:F", by a

@@ -79,6 +79,22 @@ struct SelectionReport {
   double share = 1.0;
 };
 
+// What each KV head keeps of a prompt that has been read (EngineOptions::evict).
+struct EvictionReport {
+  std::string method;
+  // Tokens, on average over heads and layers; or, where they are 0, a share of the prompt.
+  int64_t budget = 0;
+  double share = 0.0;
+  // Those that the method does not read are as they are unless a user says otherwise.
+  int64_t window = 0;
+  int pool = 0;
+  std::string pooling;  // "mean" or "max"
+  int64_t sink = 0;
+  double safeguard = 0.0;
+  double steepness = 0.0;
+  int64_t room = 0;
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
@@ -95,6 +111,7 @@ struct PlanReport {
   double recompute_share = 0.0;
   int staging_slabs = 0;
   std::optional<SelectionReport> selection;
+  std::optional<EvictionReport> eviction;
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;

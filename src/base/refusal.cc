@@ -1,78 +1,71 @@
 #include "headway/refusal.h"
 
+#include <iterator>
 #include <utility>
 
 namespace headway {
 
-const char* OptionName(Option option) {
-  switch (option) {
-    case Option::kLength:
-      return "length";
-    case Option::kDevice:
-      return "device";
-    case Option::kThreads:
-      return "threads";
-    case Option::kGpuMemory:
-      return "gpu_memory";
-    case Option::kKvMemory:
-      return "kv_memory";
-    case Option::kHostMemory:
-      return "host_memory";
-    case Option::kDiskMemory:
-      return "disk_memory";
-    case Option::kDiskPath:
-      return "disk_path";
-    case Option::kChunk:
-      return "chunk";
-    case Option::kHeadGroup:
-      return "head_group";
-    case Option::kSegment:
-      return "segment";
-    case Option::kPage:
-      return "page_slots";
-    case Option::kPlacement:
-      return "placement";
-    case Option::kPolicy:
-      return "policy";
-    case Option::kKvEncoding:
-      return "kv_encoding";
-    case Option::kHostAttention:
-      return "host_share";
-    case Option::kRecompute:
-      return "recompute_share";
-    case Option::kHeadPattern:
-      return "head_pattern";
-    case Option::kSelector:
-      return "selector";
-    case Option::kPageCache:
-      return "sparse_cache";
-    case Option::kSparseTopP:
-      return "sparse_top_p";
-    case Option::kSparseEpsilon:
-      return "sparse_epsilon";
-    case Option::kSparseDelta:
-      return "sparse_delta";
-    case Option::kReach:
-      return "reach";
-    case Option::kRopeScaling:
-      return "rope_scaling";
-    case Option::kSelfExtend:
-      return "self_extend";
-    case Option::kMachine:
-      return "machine";
-    case Option::kSession:
-      return "session";
-    case Option::kSessionRecut:
-      return "session_recut";
-    case Option::kTrace:
-      return "trace";
-    case Option::kPromptLength:
-      return "prompt_length";
-    case Option::kHaystack:
-      return "haystack";
+namespace {
+
+struct Named {
+  Option option;
+  const char* name;
+};
+// In the order of the options.
+constexpr Named kNames[] = {
+    {Option::kLength, "length"},
+    {Option::kDevice, "device"},
+    {Option::kThreads, "threads"},
+    {Option::kGpuMemory, "gpu_memory"},
+    {Option::kKvMemory, "kv_memory"},
+    {Option::kHostMemory, "host_memory"},
+    {Option::kDiskMemory, "disk_memory"},
+    {Option::kDiskPath, "disk_path"},
+    {Option::kChunk, "chunk"},
+    {Option::kHeadGroup, "head_group"},
+    {Option::kSegment, "segment"},
+    {Option::kPage, "page_slots"},
+    {Option::kPlacement, "placement"},
+    {Option::kPolicy, "policy"},
+    {Option::kKvEncoding, "kv_encoding"},
+    {Option::kHostAttention, "host_share"},
+    {Option::kRecompute, "recompute_share"},
+    {Option::kHeadPattern, "head_pattern"},
+    {Option::kSelector, "selector"},
+    {Option::kSparseTopP, "sparse_top_p"},
+    {Option::kSparseEpsilon, "sparse_epsilon"},
+    {Option::kSparseDelta, "sparse_delta"},
+    {Option::kEvict, "evict"},
+    {Option::kEvictBudget, "evict_budget"},
+    {Option::kEvictWindow, "evict_window"},
+    {Option::kEvictPool, "evict_pool"},
+    {Option::kEvictSink, "evict_sink"},
+    {Option::kEvictSafeguard, "evict_safeguard"},
+    {Option::kEvictSteepness, "evict_steepness"},
+    {Option::kEvictRoom, "evict_room"},
+    {Option::kReach, "reach"},
+    {Option::kRopeScaling, "rope_scaling"},
+    {Option::kSelfExtend, "self_extend"},
+    {Option::kPageCache, "sparse_cache"},
+    {Option::kMachine, "machine"},
+    {Option::kSession, "session"},
+    {Option::kSessionRecut, "session_recut"},
+    {Option::kTrace, "trace"},
+    {Option::kPromptLength, "prompt_length"},
+    {Option::kHaystack, "haystack"},
+};
+
+constexpr bool AllInOrder() {
+  for (int i = 0; i < kOptions; ++i) {
+    if (kNames[i].option != static_cast<Option>(i)) return false;
   }
-  return "?";
+  return true;
 }
+static_assert(std::size(kNames) == kOptions && AllInOrder());
+
+}  // namespace
+
+const char* OptionName(Option option) { return kNames[static_cast<int>(option)].name; }
 
 Message& Message::operator+=(const Message& other) {
   pieces_.insert(pieces_.end(), other.pieces_.begin(), other.pieces_.end());

@@ -95,6 +95,44 @@ TEST(Flags, OfTheEngineAreRead) {
   EXPECT_EQ(engine.trace, "t.json");
 }
 
+TEST(Flags, OfEvictionAreRead) {
+  AllFlags flags;
+  TestConsole test;
+  const Args args = {"models/demo",
+                     "--evict",
+                     "ada-pyramidkv",
+                     "--evict-budget",
+                     "25%",
+                     "--evict-window=64",
+                     "--evict-pool",
+                     "5:max",
+                     "--evict-sink=0",
+                     "--evict-safeguard=0",
+                     "--evict-steepness",
+                     "2.5",
+                     "--evict-room=128"};
+  const std::optional<int> status = ParseAll(args, &flags, &test);
+  ASSERT_FALSE(status.has_value()) << test.err();
+  const EngineOptions& engine = flags.model.engine;
+  EXPECT_EQ(engine.evict, "ada-pyramidkv");
+  EXPECT_EQ(engine.evict_budget, "25%");
+  EXPECT_EQ(engine.evict_window, 64);
+  EXPECT_EQ(engine.evict_pool, "5:max");
+  EXPECT_EQ(engine.evict_sink, 0);
+  EXPECT_EQ(engine.evict_safeguard, 0.0);
+  EXPECT_EQ(engine.evict_steepness, 2.5);
+  EXPECT_EQ(engine.evict_room, 128);
+  for (const char* wrong :
+       {"--evict=h2o", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
+        "--evict-safeguard=1.5", "--evict-steepness=0.5", "--evict-room=0"}) {
+    AllFlags none;
+    TestConsole said;
+    EXPECT_EQ(ParseAll({"models/demo", wrong}, &none, &said), kExitUsage) << wrong;
+    const std::string flag = wrong;
+    EXPECT_THAT(said.err(), HasSubstr(flag.substr(0, flag.find('=')))) << wrong;
+  }
+}
+
 TEST(Flags, OfSamplingAndOutputAreRead) {
   AllFlags flags;
   TestConsole test;

@@ -231,6 +231,44 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
             "the recent ones");
 }
 
+// What heads keep of prompts.
+void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
+  const std::string eviction = More("Eviction (an approximation)");
+  AddChoice(
+      app, eviction, "--evict", &engine.evict,
+      {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"},
+      "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
+      "drops the others for good, as a published method chooses: streamingllm, snapkv, "
+      "pyramidkv, ada-snapkv, ada-pyramidkv or defensivekv");
+  AddText(app, eviction, "--evict-budget", &engine.evict_budget,
+          "tokens of a prompt that a KV head keeps, on average, or a share of it, such as 25%")
+      ->type_name("N|P%")
+      ->default_str(kDefaultEvictBudget);
+  AddNumber(app, eviction, "--evict-window", &engine.evict_window, {1, 256},
+            "last tokens of the prompt, whose queries say what matters, and which are kept")
+      ->default_str("32");
+  AddText(app, eviction, "--evict-pool", &engine.evict_pool,
+          "neighbouring tokens whose scores are pooled, an odd number, by mean or max")
+      ->type_name("N[:mean|max]")
+      ->default_str("7:mean");
+  AddNumber(app, eviction, "--evict-sink", &engine.evict_sink, {0, kMaxCount},
+            "streamingllm: first tokens that are kept")
+      ->default_str("4");
+  AddNumber(app, eviction, "--evict-safeguard", &engine.evict_safeguard, {0.0, 1.0},
+            "ada-snapkv and ada-pyramidkv, whose heads share a layer's budget: the share of an "
+            "even one that each keeps for itself")
+      ->type_name("X")
+      ->default_str("0.2");
+  AddNumber(app, eviction, "--evict-steepness", &engine.evict_steepness, {1.0, 1000.0},
+            "pyramidkv and ada-pyramidkv, whose budgets fall from layer to layer: how many times "
+            "smaller than their mean the last one is")
+      ->type_name("X")
+      ->default_str("20");
+  AddNumber(app, eviction, "--evict-room", &engine.evict_room, {1, kMaxCount},
+            "tokens that a sequence may grow by behind its prompt")
+      ->default_str("4096");
+}
+
 // Beyond the trained window by other angles, or positions.
 void AddRopeFlags(CLI::App& app, EngineOptions& engine) {
   AddText(app, More("Model"), "--rope-scaling", &engine.rope_scaling,
@@ -289,6 +327,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddShareFlags(app, engine);
   AddStreamingHeadFlags(app, engine);
   AddSelectionFlags(app, engine);
+  AddEvictionFlags(app, engine);
   AddRopeFlags(app, engine);
   AddSessionFlags(app, engine);
   AddComputeFlags(app, engine);

@@ -1,76 +1,70 @@
 #include "cli/option_flags.h"
 
+#include <iterator>
+
 namespace headway::cli {
 
-std::string FlagOf(Option option) {
-  switch (option) {
-    case Option::kLength:
-      return "--ctx-size";
-    case Option::kDevice:
-      return "--device";
-    case Option::kThreads:
-      return "--threads";
-    case Option::kGpuMemory:
-      return "--gpu-memory";
-    case Option::kKvMemory:
-      return "--kv-memory";
-    case Option::kHostMemory:
-      return "--host-memory";
-    case Option::kDiskMemory:
-      return "--disk-memory";
-    case Option::kDiskPath:
-      return "--disk-path";
-    case Option::kChunk:
-      return "--chunk";
-    case Option::kHeadGroup:
-      return "--head-group";
-    case Option::kSegment:
-      return "--segment";
-    case Option::kPage:
-      return "--page";
-    case Option::kPlacement:
-      return "--placement";
-    case Option::kPolicy:
-      return "--policy";
-    case Option::kKvEncoding:
-      return "--kv-encoding";
-    case Option::kHostAttention:
-      return "--host-attention";
-    case Option::kRecompute:
-      return "--recompute";
-    case Option::kHeadPattern:
-      return "--head-pattern";
-    case Option::kSelector:
-      return "--sparse";
-    case Option::kPageCache:
-      return "--sparse-cache";
-    case Option::kSparseTopP:
-      return "--sparse-top-p";
-    case Option::kSparseEpsilon:
-      return "--sparse-epsilon";
-    case Option::kSparseDelta:
-      return "--sparse-delta";
-    case Option::kReach:
-      return "--reach";
-    case Option::kRopeScaling:
-      return "--rope-scaling";
-    case Option::kSelfExtend:
-      return "--self-extend";
-    case Option::kMachine:
-      return "--machine";
-    case Option::kSession:
-      return "--session";
-    case Option::kSessionRecut:
-      return "--session-recut";
-    case Option::kTrace:
-      return "--trace";
-    case Option::kPromptLength:
-      return "--context";
-    case Option::kHaystack:
-      return "--haystack";
+namespace {
+
+struct Flag {
+  Option option;
+  const char* flag;
+};
+// In the order of the options.
+constexpr Flag kFlags[] = {
+    {Option::kLength, "--ctx-size"},
+    {Option::kDevice, "--device"},
+    {Option::kThreads, "--threads"},
+    {Option::kGpuMemory, "--gpu-memory"},
+    {Option::kKvMemory, "--kv-memory"},
+    {Option::kHostMemory, "--host-memory"},
+    {Option::kDiskMemory, "--disk-memory"},
+    {Option::kDiskPath, "--disk-path"},
+    {Option::kChunk, "--chunk"},
+    {Option::kHeadGroup, "--head-group"},
+    {Option::kSegment, "--segment"},
+    {Option::kPage, "--page"},
+    {Option::kPlacement, "--placement"},
+    {Option::kPolicy, "--policy"},
+    {Option::kKvEncoding, "--kv-encoding"},
+    {Option::kHostAttention, "--host-attention"},
+    {Option::kRecompute, "--recompute"},
+    {Option::kHeadPattern, "--head-pattern"},
+    {Option::kSelector, "--sparse"},
+    {Option::kSparseTopP, "--sparse-top-p"},
+    {Option::kSparseEpsilon, "--sparse-epsilon"},
+    {Option::kSparseDelta, "--sparse-delta"},
+    {Option::kEvict, "--evict"},
+    {Option::kEvictBudget, "--evict-budget"},
+    {Option::kEvictWindow, "--evict-window"},
+    {Option::kEvictPool, "--evict-pool"},
+    {Option::kEvictSink, "--evict-sink"},
+    {Option::kEvictSafeguard, "--evict-safeguard"},
+    {Option::kEvictSteepness, "--evict-steepness"},
+    {Option::kEvictRoom, "--evict-room"},
+    {Option::kReach, "--reach"},
+    {Option::kRopeScaling, "--rope-scaling"},
+    {Option::kSelfExtend, "--self-extend"},
+    {Option::kPageCache, "--sparse-cache"},
+    {Option::kMachine, "--machine"},
+    {Option::kSession, "--session"},
+    {Option::kSessionRecut, "--session-recut"},
+    {Option::kTrace, "--trace"},
+    {Option::kPromptLength, "--context"},
+    {Option::kHaystack, "--haystack"},
+};
+
+constexpr bool AllInOrder() {
+  for (int i = 0; i < kOptions; ++i) {
+    if (kFlags[i].option != static_cast<Option>(i)) return false;
   }
-  return "?";
+  return true;
 }
+static_assert(std::size(kFlags) == kOptions && AllInOrder());
+
+}  // namespace
+
+std::string FlagOf(Option option) { return kFlags[static_cast<int>(option)].flag; }
 
 std::string Worded(const Message& message) { return message.Text(FlagOf); }
 

@@ -120,6 +120,12 @@ int PerplexityCommand(const Args& args, Console& console) {
                       "--sparse-prefill; headway eval divergence compares token by token",
                       console);
   }
+  if (flags.model.engine.evict != EngineOptions{}.evict) {
+    return WrongUsage(*app,
+                      "a text is scored as prompts are, which --evict reads exactly; headway eval "
+                      "divergence compares token by token",
+                      console);
+  }
   Result<std::string> text = ReadText(flags.text.file, console);
   if (!text.ok()) return console.Fail(text.status());
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);

@@ -117,6 +117,7 @@ std::string ReportText(const ModelPlan& made) {
                  78, 10) +
             "\n";
   }
+  if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n";
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   if (!plan.cut_notice.empty()) text += "- " + Wrap(Worded(plan.cut_notice), 78, 2) + "\n";
   text += PredictionText(made);

@@ -138,10 +138,10 @@ int ProfileHeadsCommand(const Args& args, Console& console) {
   }
   EngineOptions& options = flags.model.engine;
   if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty() ||
-      options.selector != EngineOptions{}.selector) {
+      options.selector != EngineOptions{}.selector || options.evict != EngineOptions{}.evict) {
     return WrongUsage(*app,
-                      "the exact model is profiled; leave out --head-pattern, --sparsity, --sparse "
-                      "and --session",
+                      "the exact model is profiled; leave out --head-pattern, --sparsity, "
+                      "--sparse, --evict and --session",
                       console);
   }
   eval::HeadProfile profile;

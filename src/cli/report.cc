@@ -124,6 +124,14 @@ void SayCut(const PlanReport& plan, Console& console) {
   if (!plan.cut_notice.empty()) console.Say("headway: note: " + Worded(plan.cut_notice));
 }
 
+std::string EvictionLine(const PlanReport& plan) {
+  if (!plan.eviction.has_value()) return "";
+  const EvictionReport& eviction = *plan.eviction;
+  const std::string kept = eviction.budget > 0 ? FormatCount(eviction.budget)
+                                               : fmt::format("{:.4g} %", 100.0 * eviction.share);
+  return fmt::format("eviction  {}: {} of the prompt's tokens a head", eviction.method, kept);
+}
+
 Json TimingsJson(const Timings& timings) {
   return {
       {"prefill_tokens", timings.prefill_tokens},
@@ -186,6 +194,14 @@ Json PlanJson(const PlanReport& plan) {
                          {"reach", plan.selection->reach},
                          {"reach_positions", plan.selection->reach_positions},
                          {"from", plan.selection->from}};
+  }
+  if (plan.eviction.has_value()) {
+    json["eviction"] = {
+        {"method", plan.eviction->method},       {"budget", plan.eviction->budget},
+        {"share", plan.eviction->share},         {"window", plan.eviction->window},
+        {"pool", plan.eviction->pool},           {"pooling", plan.eviction->pooling},
+        {"sink", plan.eviction->sink},           {"safeguard", plan.eviction->safeguard},
+        {"steepness", plan.eviction->steepness}, {"room", plan.eviction->room}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);

@@ -38,6 +38,9 @@ void WarnOfMemory(const PlanReport& plan, Console& console);
 // One line where the budgets' cut of the cache gives other bits than an all-resident run.
 void SayCut(const PlanReport& plan, Console& console);
 
+// "eviction  snapkv: 1,024 of the prompt's tokens a head"; empty where nothing is evicted.
+std::string EvictionLine(const PlanReport& plan);
+
 // What each tier holds.
 struct TierUse {
   int64_t bytes[3] = {};

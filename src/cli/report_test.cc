@@ -82,6 +82,24 @@ TEST(Json, HasWhatScriptsNeed) {
   EXPECT_EQ(json["memory"][0]["what"], "weights");
   EXPECT_EQ(json["memory"][0]["bytes"], 7);
   EXPECT_EQ(json["slabs"]["disk"], 5);
+  EXPECT_FALSE(json.contains("eviction"));
+}
+
+TEST(Eviction, IsSaidInWordsAndAsJson) {
+  PlanReport plan;
+  EXPECT_EQ(EvictionLine(plan), "");
+  EvictionReport eviction;
+  eviction.method = "snapkv";
+  eviction.budget = 1024;
+  eviction.pooling = "max";
+  plan.eviction = eviction;
+  EXPECT_EQ(EvictionLine(plan), "eviction  snapkv: 1,024 of the prompt's tokens a head");
+  EXPECT_EQ(PlanJson(plan)["eviction"]["method"], "snapkv");
+  EXPECT_EQ(PlanJson(plan)["eviction"]["budget"], 1024);
+  EXPECT_EQ(PlanJson(plan)["eviction"]["pooling"], "max");
+  plan.eviction->budget = 0;
+  plan.eviction->share = 0.125;
+  EXPECT_EQ(EvictionLine(plan), "eviction  snapkv: 12.5 % of the prompt's tokens a head");
 }
 
 }  // namespace

@@ -173,8 +173,9 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
        RunSummary(outcome.generation, outcome.timings, outcome.tiers, flags.model.engine)) {
     console.Say(line);
   }
-  if (!flags.output.verbose) return;
   const PlanReport& plan = outcome.plan;
+  if (plan.eviction.has_value()) console.Say(EvictionLine(plan));
+  if (!flags.output.verbose) return;
   console.Say(fmt::format(
       "plan      chunk {}, head group {}, segment {}, slabs of {}; RAM in all {}", plan.chunk,
       plan.head_group, plan.segment, FormatBytes(plan.slab_bytes), FormatBytes(plan.memory_bytes)));

@@ -43,6 +43,42 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                        limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
+  return layout.kept.has_value() ? BuildKept(*layout.kept, options) : OkStatus();
+}
+
+Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts) {
+  kv::StoreOptions options = layout.store;
+  options.kernels = kernels.get();
+  options.device_budget = prompts.device_budget;
+  options.host_budget = prompts.host_budget;
+  options.poison_freed = prompts.poison_freed;
+  // Memory of a GPU takes too long to make once work has begun; elsewhere it is taken as it fills.
+  if (prompts.device_slabs == 0 && prompts.host_slabs == 0) options.device_slabs = 0;
+  Result<std::unique_ptr<kv::Store>> new_store =
+      kv::Store::Create(options, env, device.get(), lanes.get(), nullptr);
+  if (!new_store.ok()) return new_store.status();
+  kept_store = std::move(*new_store);
+  ExecutorLimits limits = layout.executor;
+  limits.host_reads_device = device->host_reads_memory();
+  Result<std::unique_ptr<Executor>> made = Executor::Create({*model,
+                                                             *kernels,
+                                                             *device,
+                                                             *compute,
+                                                             *kept_store,
+                                                             *device_budget,
+                                                             *memory_budget,
+                                                             {},
+                                                             weights.get()},
+                                                            limits);
+  if (!made.ok()) return made.status();
+  kept_executor = std::move(*made);
+  EvictorLimits evicts = layout.evictor;
+  evicts.host_reads_device = device->host_reads_memory();
+  Result<std::unique_ptr<Evictor>> new_evictor = Evictor::Create(
+      {*kernels, *device, *compute, *executor, *store, *kept_store, *device_budget, *memory_budget},
+      evicts);
+  if (!new_evictor.ok()) return new_evictor.status();
+  evictor = std::move(*new_evictor);
   return OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "device/device.h"
 #include "device/lanes.h"
+#include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "kernels/kernels.h"
@@ -38,6 +39,13 @@ struct Assembly {
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
   std::unique_ptr<Executor> executor;
+  // Of a context that lets tokens go; else null.
+  std::unique_ptr<kv::Store> kept_store;
+  std::unique_ptr<Executor> kept_executor;
+  std::unique_ptr<Evictor> evictor;
+
+ private:
+  Status BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts);
 };
 
 }  // namespace headway

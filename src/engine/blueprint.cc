@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/eviction_settings.h"
 #include "engine/selection_plan.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
@@ -249,7 +250,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     }
   }
   request.page_slots = settings.cut.page_slots;
-  request.lengths = workload.lengths;
+  request.lengths = basis.lengths;
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
   request.chunk = std::min(
@@ -370,10 +371,17 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (!selection.ok()) return selection.status();
   const Result<SelfExtend> self_extend = SelfExtendFor(inputs, workload);
   if (!self_extend.ok()) return self_extend.status();
-  const LayoutBasis basis = {config,         inputs.settings->cut.page_slots,
-                             *encoding,      *inputs.pattern,
-                             *selection,     workload.lengths,
-                             inputs.kernels, *self_extend};
+  const kv::EvictionPolicy& eviction = inputs.settings->eviction;
+  if (Status s = CheckEviction(eviction, config); !s.ok()) return s;
+  LayoutBasis basis = {config,         inputs.settings->cut.page_slots,
+                       *encoding,      *inputs.pattern,
+                       *selection,     workload.lengths,
+                       inputs.kernels, *self_extend};
+  if (eviction.evicts()) {
+    basis.eviction = eviction;
+    basis.sequences = static_cast<int>(workload.lengths.size());
+    basis.lengths = {*std::max_element(workload.lengths.begin(), workload.lengths.end())};
+  }
   if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
@@ -392,6 +400,7 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   Blueprint blueprint;
   blueprint.request = std::move(*request);
   blueprint.own_memory = inputs.backend.own_memory;
+  blueprint.lengths = workload.lengths;
   blueprint.layout = LayOutPlan(inputs, basis, *plan);
   blueprint.layout.executor.selection.from = blueprint.request.selection.from;
   blueprint.plan = std::move(*plan);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/machine_profile.h"
 #include "engine/layout.h"
@@ -49,6 +50,7 @@ struct Blueprint {
   bool own_memory = false;    // of the device
   plan::Plan plan;
   Layout layout;
+  std::vector<int64_t> lengths;  // of the workload; where tokens are let go the request has one
 };
 
 // kOutOfBudget where nothing fits. Where nothing but the session's cut keeps it from fitting, the

@@ -168,9 +168,10 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
   if (Status s = assembly.Build(layout, std::move(*session)); !s.ok()) return s;
   generator = std::make_unique<Generator>(
-      GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store,
-                     *parts.env},
-      blueprint.request.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
+      GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
+                     assembly.kept_executor.get(), assembly.kept_store.get(),
+                     assembly.evictor.get(), parts.settings->eviction.room},
+      blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();
 }
@@ -298,10 +299,14 @@ Timings Context::timings() const {
 int64_t Context::TierBytes(int tier) const {
   const kv::Store& store = *impl_->assembly.store;
   int64_t bytes = store.Usage(static_cast<Tier>(tier)).tokens_bytes;
+  if (impl_->assembly.kept_store != nullptr) {
+    bytes += impl_->assembly.kept_store->Usage(static_cast<Tier>(tier)).tokens_bytes;
+  }
   if (static_cast<Tier>(tier) != Tier::kDevice) return bytes;
   for (const Slot& slot : impl_->generator->slots()) {
     if (!slot.sequence.has_value()) continue;
-    const int64_t open = store.Length(*slot.sequence) % store.format().page.page_slots;
+    const int64_t length = impl_->generator->StoreOf(slot).Length(*slot.sequence);
+    const int64_t open = length % store.format().page.page_slots;
     bytes += open * impl_->parts.model->shape().KvBytesPerToken();
   }
   return bytes;

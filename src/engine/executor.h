@@ -24,6 +24,7 @@
 #include "engine/step/input.h"
 #include "engine/step/limits.h"
 #include "engine/step/logits.h"
+#include "engine/step/observed_queries.h"
 #include "engine/step/reads.h"
 #include "engine/step/step_context.h"
 #include "engine/step/turns.h"
@@ -73,6 +74,9 @@ class Executor {
   Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                  const kv::UpProgress& progress);
 
+  // The last queries of the prompt that was read last, where the limits ask for some.
+  const ObservedQueries& observed() const { return *observed_; }
+
   // A step of one token, of which it says how the attention of each query head spreads: far
   // [layers, query_heads] is the share that falls on keys that are not near. Not with streaming
   // heads; limits().step_tokens is at least 2.
@@ -112,6 +116,7 @@ class Executor {
   std::unique_ptr<Board> board_;
   std::unique_ptr<Logits> logits_;
   std::unique_ptr<Turns> turns_;
+  std::unique_ptr<ObservedQueries> observed_;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X

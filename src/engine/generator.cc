@@ -22,6 +22,10 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       executor_(parts.executor),
       store_(parts.store),
       env_(parts.env),
+      kept_executor_(parts.kept_executor),
+      kept_store_(parts.kept_store),
+      evictor_(parts.evictor),
+      room_(parts.room),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -55,18 +59,6 @@ Status Generator::Check(std::span<const Request> requests) const {
   return OkStatus();
 }
 
-Status Generator::EmptySlot(int index) {
-  Slot& slot = slots_[static_cast<size_t>(index)];
-  if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
-  slot.sequence.reset();
-  slot.tokens.clear();
-  slot.approximate = false;
-  Result<kv::SequenceId> sequence = store_.CreateSequence(x_segments_[static_cast<size_t>(index)]);
-  if (!sequence.ok()) return sequence.status();
-  slot.sequence = *sequence;
-  return OkStatus();
-}
-
 RopeFrequencies Generator::RopeOf(int64_t prompt) const {
   const ModelConfig& config = model_.config();
   const ExecutorLimits& limits = executor_.limits();
@@ -80,10 +72,7 @@ RopeFrequencies Generator::RopeOf(int64_t prompt) const {
 }
 
 void Generator::Reset() {
-  for (Slot& slot : slots_) {
-    if (slot.sequence.has_value()) store_.Drop(*slot.sequence);
-    slot = Slot{};
-  }
+  for (Slot& slot : slots_) DropSequence(&slot);
 }
 
 Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) {
@@ -95,12 +84,15 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
   if (!(spread >= 0.0 && spread <= 4.0)) {
     return Status(StatusCode::kInvalidArgument, "synthetic keys have a spread from 0 to 4");
   }
-  if (Status s = EmptySlot(slot); !s.ok()) return s;
+  Status status = EmptySlot(slot);
+  if (status.ok()) status = BeginPrompt(slot);
+  if (!status.ok()) return status;
   Slot& filled = slots_[static_cast<size_t>(slot)];
   // Token 0 stands for what was never computed: a prompt of zeros continues it.
   filled.tokens.assign(static_cast<size_t>(tokens), 0);
   filled.rope_hash = RopeOf(tokens + 1).Hash();
-  return executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
+  status = executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
+  return status.ok() && evictor_ != nullptr ? LetGo(slot) : status;
 }
 
 // Why keys that frequencies of this hash have rotated do not fit others of `rope`.
@@ -149,7 +141,11 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
     if (slot.rope_hash != run->rope.Hash()) {
       run->out.notices.push_back(WhyOthers(slot.rope_hash, run->rope) + "; prefilling again");
     } else {
-      Result<int64_t> kept = store_.Truncate(*slot.sequence, static_cast<int64_t>(common));
+      Result<int64_t> kept = CutTo(slot, static_cast<int64_t>(common));
+      // What does not fit behind what is kept of a prompt is read with it.
+      if (kept.ok() && slot.kept() && std::ssize(request.prompt) - slot.kept_from >= room_) {
+        return EmptySlot(run->slot);
+      }
       if (kept.ok()) {
         slot.tokens.resize(static_cast<size_t>(*kept));
         run->out.reused_tokens = *kept;
@@ -158,12 +154,12 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
         }
-        return BringUp(run->slot, run->rope, hooks);
+        return slot.kept() ? OkStatus() : BringUp(run->slot, run->rope, hooks);
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
       run->out.notices.push_back(
-          "the cache has let go of pages that this prompt needs (a sliding window, or streaming "
-          "heads); prefilling again");
+          "the cache has let go of what this prompt needs (a sliding window, streaming heads, or "
+          "eviction); prefilling again");
     }
   }
   return EmptySlot(run->slot);
@@ -205,11 +201,12 @@ Status Generator::Step(std::span<const StepInput> inputs, std::span<const int> s
     std::vector<TokenId>& tokens = slots_[static_cast<size_t>(slot_of[i])].tokens;
     tokens.insert(tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
   }
-  const Status result = executor_.Step(inputs, sink, cancel);
+  Executor& executor = ExecutorOf(slots_[static_cast<size_t>(slot_of[0])]);
+  const Status result = executor.Step(inputs, sink, cancel);
   // A step that was given up leaves each sequence on a page boundary.
   for (int index : slot_of) {
     Slot& slot = slots_[static_cast<size_t>(index)];
-    slot.tokens.resize(static_cast<size_t>(store_.Length(*slot.sequence)));
+    slot.tokens.resize(static_cast<size_t>(StoreOf(slot).Length(*slot.sequence)));
   }
   if (!result.ok() && result.code() == StatusCode::kCorrupt) {
     // There are logits that are not finite. Say which weight is to blame, if one is.
@@ -228,6 +225,8 @@ void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, 
   progress.seconds = Seconds(start_ns, env_.NowNanos());
   for (int tier = 0; tier < kTierCount; ++tier) {
     progress.tier_bytes[tier] = store_.Usage(static_cast<Tier>(tier)).bytes;
+    if (kept_store_ == nullptr) continue;
+    progress.tier_bytes[tier] += kept_store_->Usage(static_cast<Tier>(tier)).bytes;
   }
   hooks.on_progress(progress);
 }
@@ -275,7 +274,10 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
     return Finish(FinishReason::kLength, run, hooks);
   }
   const int64_t length = run->out.prompt_tokens + static_cast<int64_t>(run->out.tokens.size());
-  if (length > lengths_[static_cast<size_t>(run->slot)]) {
+  const Slot& slot = SlotOf(*run);
+  // The token itself is not in the cache yet.
+  const bool full = slot.kept() && length - slot.kept_from > room_;
+  if (full || length > lengths_[static_cast<size_t>(run->slot)]) {
     return Finish(FinishReason::kContextFull, run, hooks);
   }
 }
@@ -285,21 +287,31 @@ void Generator::SampleNext(Run* run, StepInput* input) {
   input->sampled = &run->next;
 }
 
-void Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch) {
+Status Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch) {
+  // A prompt of a call before, which was not read to its end, gives way.
+  const auto reads = [&](const Run& run) { return run.slot == reading_ && !run.finished; };
+  if (reading_ >= 0 && std::none_of(runs.begin(), runs.end(), reads)) {
+    DropSequence(&slots_[static_cast<size_t>(reading_)]);
+  }
   for (Run& run : runs) {
-    if (room <= 0) return;
-    if (run.slot < 0 || run.finished || run.active) continue;
+    if (run.slot < 0 || run.finished || run.active || !MayJoin(run, *batch)) continue;
+    const Slot& slot = SlotOf(run);
     const std::span<const TokenId> prompt = run.request->prompt;
-    const size_t at = SlotOf(run).tokens.size();
+    const size_t at = slot.tokens.size();
     if (at >= prompt.size()) continue;
+    if (Status s = BeginPrompt(run.slot); !s.ok()) return s;
+    if (slot.kept()) room = std::min(room, kept_executor_->limits().step_tokens - batch->Tokens());
+    if (room <= 0) break;
     const size_t count = std::min(prompt.size() - at, static_cast<size_t>(room));
-    StepInput input{*SlotOf(run).sequence, prompt.subspan(at, count), &run.rope};
+    StepInput input{*slot.sequence, prompt.subspan(at, count), &run.rope};
     if (at + count == prompt.size() && run.request->max_tokens > 0) SampleNext(&run, &input);
     batch->inputs.push_back(input);
     batch->runs.push_back(&run);
     batch->prompt_tokens += static_cast<int64_t>(count);
+    batch->kept = slot.kept();
     room -= static_cast<int64_t>(count);
   }
+  return OkStatus();
 }
 
 Status Generator::RunBatch(const Batch& batch, const Hooks& hooks) {
@@ -313,6 +325,11 @@ Status Generator::RunBatch(const Batch& batch, const Hooks& hooks) {
     } else if (SlotOf(*run).tokens.size() == run->request->prompt.size()) {
       Finish(FinishReason::kLength, run, hooks);  // nothing is to be generated
     }
+    if (evictor_ == nullptr || SlotOf(*run).kept() ||
+        SlotOf(*run).tokens.size() < run->request->prompt.size()) {
+      continue;
+    }
+    if (Status s = LetGo(run->slot); !s.ok()) return s;
   }
   return OkStatus();
 }
@@ -326,7 +343,7 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   Report(hooks, Progress::Phase::kPrefill, 0, total, start);
   while (timings_.prefill_tokens < total) {
     Batch batch;
-    AddPrompts(runs, chunk_, &batch);
+    if (Status s = AddPrompts(runs, chunk_, &batch); !s.ok()) return s;
     const Status status = RunBatch(batch, hooks);
     timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
@@ -338,8 +355,24 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   return OkStatus();
 }
 
+Status Generator::DecodeBatch(const Batch& batch, int64_t* begun, const Hooks& hooks) {
+  const auto decoded = batch.Tokens() - batch.prompt_tokens;
+  const Status status = RunBatch(batch, hooks);
+  // The step's time belongs to both, by their tokens.
+  const int64_t now = env_.NowNanos();
+  const double of_prompts =
+      static_cast<double>(batch.prompt_tokens) / static_cast<double>(batch.Tokens());
+  timings_.prefill_seconds += of_prompts * Seconds(*begun, now);
+  timings_.decode_seconds += (1.0 - of_prompts) * Seconds(*begun, now);
+  *begun = now;
+  timings_.prefill_tokens += batch.prompt_tokens;
+  timings_.decode_tokens += decoded;
+  return status;
+}
+
 // A token of each sequence a step, and prompts of requests that take the places of those that have
-// ended: both share the step, and what it reads of the weights.
+// ended: both share the step, and what it reads of the weights. Where tokens are let go, prompts
+// that are read from their beginning have steps of their own.
 Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
   int64_t total = 0, begun = start;
@@ -353,20 +386,15 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
       SampleNext(&run, &input);
       batch.inputs.push_back(input);
       batch.runs.push_back(&run);
+      batch.kept = SlotOf(run).kept();
     }
-    const auto decoded = static_cast<int64_t>(batch.inputs.size());
-    AddPrompts(runs, chunk_ - decoded, &batch);
+    Batch prompts;
+    Status status = AddPrompts(runs, chunk_ - batch.Tokens(), &batch);
+    if (status.ok() && batch.kept) status = AddPrompts(runs, chunk_, &prompts);
+    if (!status.ok()) return status;
     if (batch.inputs.empty()) break;
-    const Status status = RunBatch(batch, hooks);
-    // The step's time belongs to both, by their tokens.
-    const int64_t now = env_.NowNanos();
-    const double of_prompts = static_cast<double>(batch.prompt_tokens) /
-                              static_cast<double>(batch.prompt_tokens + decoded);
-    timings_.prefill_seconds += of_prompts * Seconds(begun, now);
-    timings_.decode_seconds += (1.0 - of_prompts) * Seconds(begun, now);
-    begun = now;
-    timings_.prefill_tokens += batch.prompt_tokens;
-    timings_.decode_tokens += decoded;
+    status = DecodeBatch(batch, &begun, hooks);
+    if (status.ok() && !prompts.inputs.empty()) status = DecodeBatch(prompts, &begun, hooks);
     if (!status.ok()) return status;
     Report(hooks, Progress::Phase::kDecode, timings_.decode_tokens, total, start);
   }
@@ -405,21 +433,22 @@ Result<Context::ScoreResult> Generator::Score(std::span<const TokenId> tokens,
   const size_t end = part.end < 0 ? count : static_cast<size_t>(part.end);
   const auto begin = static_cast<size_t>(part.begin);
   if (begin > end || end > count ||
-      (begin > 0 &&
-       (!slots_[0].sequence.has_value() || store_.Length(*slots_[0].sequence) != part.begin))) {
+      (begin > 0 && (!slots_[0].sequence.has_value() ||
+                     StoreOf(slots_[0]).Length(*slots_[0].sequence) != part.begin))) {
     return Status(StatusCode::kInvalidArgument,
                   "the parts of a sequence are scored one behind the other");
   }
   timings_ = Timings{};
   const RopeFrequencies rope = RopeOf(static_cast<int64_t>(tokens.size()));
-  const Status ready = begin == 0 ? EmptySlot(0) : BringUp(0, rope, hooks);
-  if (!ready.ok()) return ready;
+  if (Status s = ReadyToScore(begin, end, rope, hooks); !s.ok()) return s;
   slots_[0].rope_hash = rope.Hash();
+  const int64_t most =
+      slots_[0].kept() ? std::min(chunk_, kept_executor_->limits().step_tokens) : chunk_;
   Context::ScoreResult score;
   const int64_t start = env_.NowNanos();
   std::vector<double> losses;
   for (size_t at = begin; at < end;) {
-    const size_t n = std::min(end - at, static_cast<size_t>(chunk_));
+    const size_t n = std::min(end - at, static_cast<size_t>(most));
     losses.resize(n);
     StepInput input{*slots_[0].sequence, tokens.subspan(at, n), &rope};
     input.logits = part.logits ? LogitsMode::kAll : LogitsMode::kNone;

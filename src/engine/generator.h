@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/stop_matcher.h"
 #include "headway/context.h"
@@ -30,6 +31,11 @@ struct Slot {
   std::vector<TokenId> tokens;  // those whose keys and values the sequence holds
   uint64_t rope_hash = 0;       // of the frequencies that its keys were rotated with
   bool approximate = false;     // some of these may have attended to chosen keys alone
+  // Not negative: heads have let go of tokens behind a prompt of so many, and the sequence is in
+  // the store of what is kept.
+  int64_t kept_from = -1;
+
+  bool kept() const { return kept_from >= 0; }
 };
 
 // What a generator works with; all outlives it.
@@ -39,6 +45,12 @@ struct GeneratorParts {
   Executor& executor;
   kv::Store& store;
   Env& env;
+  // Of contexts that let tokens go behind each prompt, which then are read one after the other;
+  // else null.
+  Executor* kept_executor = nullptr;
+  kv::Store* kept_store = nullptr;
+  Evictor* evictor = nullptr;
+  int64_t room = 0;  // tokens that a sequence may grow by then
 };
 
 class Generator {
@@ -62,6 +74,7 @@ class Generator {
 
   void Reset();
   std::vector<Slot>& slots() { return slots_; }
+  kv::Store& StoreOf(const Slot& slot) const { return slot.kept() ? *kept_store_ : store_; }
   const Timings& timings() const { return timings_; }
 
  private:
@@ -92,10 +105,19 @@ class Generator {
   Status BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks);
   // Empties the slot or keeps as much of its cache as fits the prompt.
   Status ReuseCache(Run* run, const Hooks& hooks);
+  // Cuts the slot's sequence back to the first `tokens`, or a few less, and returns how many are
+  // left. kNotFound where that needs what is gone.
+  Result<int64_t> CutTo(const Slot& slot, int64_t tokens);
   std::string WhyOthers(uint64_t hash, RopeFrequencies rope) const;
   // The frequencies of a prompt of so many tokens.
   RopeFrequencies RopeOf(int64_t prompt) const;
+  // Where tokens are let go, an empty slot has no sequence before it is its turn to read a prompt.
   Status EmptySlot(int index);
+  Status BeginPrompt(int index);
+  void DropSequence(Slot* slot);
+  Status ReadyToScore(size_t begin, size_t end, const RopeFrequencies& rope, const Hooks& hooks);
+  // The slot's prompt has been read.
+  Status LetGo(int index);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
   Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);
   // The inputs of one step, and whose they are.
@@ -103,9 +125,20 @@ class Generator {
     std::vector<StepInput> inputs;
     std::vector<Run*> runs;
     int64_t prompt_tokens = 0;
+    bool kept = false;  // of sequences of what is kept
+
+    int64_t Tokens() const {
+      int64_t tokens = 0;
+      for (const StepInput& input : inputs) tokens += std::ssize(input.tokens);
+      return tokens;
+    }
   };
-  // As much of prompts that are not read to the end as `room` tokens take.
-  void AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch);
+  // As much of prompts that are not read to the end as `room` tokens take, and as may be in the
+  // batch.
+  Status AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch);
+  // Whether the run's slot may read on in the batch.
+  bool MayJoin(const Run& run, const Batch& batch) const;
+  Status DecodeBatch(const Batch& batch, int64_t* begun, const Hooks& hooks);
   Status RunBatch(const Batch& batch, const Hooks& hooks);
   // A token was sampled: ends the run or appends it to the output.
   void Accept(TokenId token, Run* run, const Hooks& hooks);
@@ -117,6 +150,7 @@ class Generator {
   static void End(FinishReason reason, Run* run, const Hooks& hooks);
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
+  Executor& ExecutorOf(const Slot& slot) { return slot.kept() ? *kept_executor_ : executor_; }
   Slot& SlotOf(const Run& run) { return slots_[static_cast<size_t>(run.slot)]; }
   void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
               int64_t start_ns) const;
@@ -126,6 +160,11 @@ class Generator {
   Executor& executor_;
   kv::Store& store_;
   Env& env_;
+  Executor* const kept_executor_;
+  kv::Store* const kept_store_;
+  Evictor* const evictor_;
+  const int64_t room_;
+  int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;
   const std::vector<int> x_segments_;
   const int64_t chunk_;

@@ -54,6 +54,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.page_slots = store.format.page.page_slots;
   limits.selection = basis.selection;
   limits.self_extend = basis.self_extend;
+  if (basis.eviction.observes()) limits.observed_queries = basis.eviction.window;
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
   return limits;
@@ -74,7 +75,55 @@ KernelLimits KernelsOf(const LayoutBasis& basis, const kv::StoreOptions& store) 
   return limits;
 }
 
+// Every head of every layer is a group with slabs of its own, which are small: heads keep different
+// numbers of tokens, and of each head half a slab is empty on average.
+KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
+  constexpr int64_t kSegmentPages = 4;
+  constexpr int64_t kChunk = 256;  // tokens of a step, of what is appended behind a prompt
+  const kv::EvictionPolicy& policy = basis.eviction;
+  const ModelShape& shape = basis.config.shape;
+  const int slots = basis.page_slots;
+  const int64_t length = prompts.executor.length;
+  const kv::KeptBounds bounds =
+      kv::KeptBoundsOf(policy, shape.layers, shape.kv_heads, length, slots);
+  const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
+  KeptLayout kept;
+  kept.store.format = prompts.store.format;
+  kept.store.format.group_heads = 1;
+  kept.store.format.segment_pages = static_cast<int>(
+      std::clamp<int64_t>(bounds.all_pages / tables / kSegmentPages, 1, kSegmentPages));
+  kept.store.tables = kv::PageTables::Sharing::kGroup;
+  kept.store.max_sequences = basis.sequences;
+  kept.store.max_step_tokens = std::max<int64_t>(kChunk, basis.sequences);
+  kept.store.staging_slabs = 1;
+  kept.store.bounce_slabs = 0;
+  // What is kept begins with whole slabs; what is appended may begin in the last of them.
+  const int64_t room = std::min(policy.room, length);
+  const int64_t of_table = CeilDiv(room, kept.store.format.segment_tokens()) + 2;
+  kept.store.device_slabs =
+      basis.sequences *
+      (CeilDiv(bounds.all_pages, kept.store.format.segment_pages) + tables * of_table);
+  kept.executor = prompts.executor;
+  kept.executor.step_tokens = kept.store.max_step_tokens;
+  kept.executor.entries = basis.sequences;
+  kept.executor.observed_queries = 0;
+  kept.executor.segment_tokens = kept.store.format.segment_tokens();
+  kept.executor.keys = bounds.head_pages * slots + room + 2 * slots;
+  kept.evictor = {.shape = shape,
+                  .page = kept.store.format.page,
+                  .policy = policy,
+                  .length = length,
+                  .activation_dtype = prompts.executor.activation_dtype};
+  return kept;
+}
+
 }  // namespace
+
+int64_t KeptLayout::StoreBytes() const {
+  const kv::StoreFootprint footprint = kv::FootprintOf(store);
+  return footprint.open_pages + footprint.append_buffer + footprint.staging +
+         store.device_slabs * store.format.slab_bytes();
+}
 
 HostAttentionLimits Layout::host(const ModelShape& shape) const {
   HostAttentionLimits limits;
@@ -92,6 +141,10 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
   layout.store = StoreOf(basis, cut, gather_tokens);
   layout.executor = ExecutorOf(basis, layout.store);
   layout.kernels = KernelsOf(basis, layout.store);
+  if (basis.eviction.evicts()) {
+    layout.kept = KeptOf(basis, layout);
+    layout.kernels.rows = std::max(layout.kernels.rows, layout.kept->executor.step_tokens);
+  }
   return layout;
 }
 
@@ -102,15 +155,27 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
   };
   plan::CostModel costs;
   costs.cache = [lay_out](const plan::CacheChoice& cut) {
-    const kv::StoreOptions store = lay_out(cut).store;
+    const Layout layout = lay_out(cut);
+    const kv::StoreOptions& store = layout.store;
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
-    return plan::CacheBytes{
-        footprint.open_pages, footprint.append_buffer,   footprint.streaming_heads,
-        footprint.staging,    footprint.summaries,       footprint.sketches,
-        footprint.bounce,     store.format.slab_bytes(), store.format.x_slab_bytes()};
+    return plan::CacheBytes{footprint.open_pages,
+                            footprint.append_buffer,
+                            footprint.streaming_heads,
+                            footprint.staging,
+                            footprint.summaries,
+                            footprint.sketches,
+                            footprint.bounce,
+                            store.format.slab_bytes(),
+                            store.format.x_slab_bytes(),
+                            layout.kept.has_value() ? layout.kept->StoreBytes() : 0};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
-    return Executor::Bytes(shared->config.shape, lay_out(cut).executor, *shared->kernels);
+    const Layout layout = lay_out(cut);
+    const ModelShape& shape = shared->config.shape;
+    const int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels);
+    if (!layout.kept.has_value()) return bytes;
+    return bytes + Executor::Bytes(shape, layout.kept->executor, *shared->kernels) +
+           Evictor::Bytes(layout.kept->evictor);
   };
   costs.workspace = [shared, lay_out](const plan::CacheChoice& cut) {
     return shared->kernels->WorkspaceBytes(lay_out(cut).kernels);

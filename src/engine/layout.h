@@ -5,12 +5,15 @@
 #define HEADWAY_ENGINE_LAYOUT_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
+#include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/paths/host_attention.h"
 #include "kernels/kernels.h"
+#include "kv/policy/eviction.h"
 #include "kv/policy/head_pattern.h"
 #include "kv/policy/selection.h"
 #include "kv/store/store.h"
@@ -26,15 +29,30 @@ struct LayoutBasis {
   Encoding encoding = Encoding::kNone;  // of closed pages
   kv::HeadPattern pattern;
   kv::SelectionPolicy selection;
-  std::vector<int64_t> lengths;          // that each sequence will reach
+  // That each sequence will reach. Where tokens are let go: the longest one's, since prompts are
+  // read one after the other.
+  std::vector<int64_t> lengths;
   const KernelSizes* kernels = nullptr;  // outlives what is laid out
   SelfExtend self_extend;
+  kv::EvictionPolicy eviction = {};
+  int sequences = 0;  // that live on with what is kept of their prompts
+};
+
+// Of a context that lets tokens go: the cache of what is kept, and what runs steps over it.
+struct KeptLayout {
+  kv::StoreOptions store;
+  ExecutorLimits executor;
+  EvictorLimits evictor;
+
+  // What the store takes of the device.
+  int64_t StoreBytes() const;
 };
 
 struct Layout {
   kv::StoreOptions store;  // its budgets, kernels and placement are not set
   ExecutorLimits executor;
   KernelLimits kernels;
+  std::optional<KeptLayout> kept;
 
   // Of the path `host`, whose queries have the activations' dtype.
   HostAttentionLimits host(const ModelShape& shape) const;

@@ -47,6 +47,23 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   return report;
 }
 
+std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
+  if (!blueprint.layout.kept.has_value()) return std::nullopt;
+  const kv::EvictionPolicy& policy = blueprint.layout.kept->evictor.policy;
+  EvictionReport report;
+  report.method = kv::EvictionName(policy.method);
+  report.budget = policy.budget;
+  report.share = policy.share;
+  report.window = policy.window;
+  report.pool = policy.pool;
+  report.pooling = policy.pooling == kv::EvictionPolicy::Pool::kMax ? "max" : "mean";
+  report.sink = policy.sink;
+  report.safeguard = policy.safeguard;
+  report.steepness = policy.steepness;
+  report.room = policy.room;
+  return report;
+}
+
 }  // namespace
 
 PlanReport ReportOf(const Blueprint& blueprint) {
@@ -79,6 +96,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   }
   report.reasons = plan.reasons;
   report.selection = SelectionOf(blueprint);
+  report.eviction = EvictionReportOf(blueprint);
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(fmt::format(
         "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "

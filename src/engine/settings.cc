@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/eviction_settings.h"
 #include "headway/plan.h"
 #include "headway/refusal.h"
 
@@ -487,6 +488,11 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   if (options.freeze_plan) settings.plans = Settings::Plans::kFrozen;
   if (Status s = ReadStreamingHeads(options, &settings); !s.ok()) return s;
   if (Status s = ReadSelection(options, &settings); !s.ok()) return s;
+  Result<kv::EvictionPolicy> eviction = ReadEviction(options);
+  if (!eviction.ok()) return eviction.status();
+  settings.eviction = *eviction;
+  // The planner would recompute of its own accord.
+  if (eviction->evicts()) settings.recompute_share = 0.0;
   Result<std::optional<RopeScaling>> scaling = ReadRopeScaling(options.rope_scaling);
   if (!scaling.ok()) return scaling.status();
   settings.rope_scaling = *scaling;

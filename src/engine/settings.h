@@ -13,6 +13,7 @@
 #include "hardware/meter.h"
 #include "headway/options.h"
 #include "headway/status.h"
+#include "kv/policy/eviction.h"
 #include "kv/policy/placement.h"
 #include "kv/policy/selection.h"
 #include "model/rope_config.h"
@@ -75,6 +76,7 @@ struct Settings {
   Plans plans = Plans::kCorrected;  // whether the host's share follows the lanes
   std::optional<StreamingHeadsSettings> streaming_heads;
   kv::SelectionPolicy selection;
+  kv::EvictionPolicy eviction;
   enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
   Reach reach = Reach::kAuto;
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is

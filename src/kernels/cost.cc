@@ -241,4 +241,36 @@ WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary
   return cost;
 }
 
+WorkCost KeyLogitsCost(const PageFormat& format, int group, std::span<const KeyLogitsItem> items,
+                       int64_t activation_bytes) {
+  WorkCost cost{.name = "key logits"};
+  for (const KeyLogitsItem& item : items) {
+    const int64_t rows = item.rows * group;
+    const int64_t keys = item.keys.pages.count;
+    cost.bytes += keys * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                  rows * format.head_dim * activation_bytes + rows * keys * kFloat;
+    cost.flops += 2 * rows * keys * format.head_dim;
+  }
+  return cost;
+}
+
+WorkCost KeyWeightsCost(std::span<const KeyWeightsItem> items) {
+  WorkCost cost{.name = "key weights"};
+  for (const KeyWeightsItem& item : items) {
+    cost.bytes += (2 * item.rows + (item.max == nullptr ? 1 : 2)) * item.columns * kFloat;
+    cost.flops += 2 * 21 * item.rows * item.columns;
+  }
+  return cost;
+}
+
+WorkCost GatherSlotsCost(const PageFormat& format, std::span<const GatherSlotsItem> items) {
+  WorkCost cost{.name = "gather slots"};
+  for (const GatherSlotsItem& item : items) {
+    cost.bytes +=
+        item.count * (4 * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                      static_cast<int64_t>(sizeof(int32_t)));
+  }
+  return cost;
+}
+
 }  // namespace headway

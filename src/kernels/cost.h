@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/cache.h"
 #include "kernels/elementwise.h"
+#include "kernels/eviction.h"
 #include "kernels/linear.h"
 #include "kernels/logits.h"
 #include "kernels/selection.h"
@@ -46,6 +47,14 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
 WorkCost AttendBlocksCost(const PageFormat& format, const SummaryFormat& summary, int group,
                           std::span<const AttendBlocksItem> items, int64_t listed,
                           int64_t activation_bytes);
+
+// Keys once, queries and logits; a product for each logit.
+WorkCost KeyLogitsCost(const PageFormat& format, int group, std::span<const KeyLogitsItem> items,
+                       int64_t activation_bytes);
+// Logits twice, once for the sums of rows, and their exponentials, about 20 operations each.
+WorkCost KeyWeightsCost(std::span<const KeyWeightsItem> items);
+// K and V of the slots, read and written.
+WorkCost GatherSlotsCost(const PageFormat& format, std::span<const GatherSlotsItem> items);
 
 }  // namespace headway
 

@@ -105,5 +105,22 @@ TEST(Cost, TurnedKeysAreReadAndWritten) {
   EXPECT_EQ(cost.flops, 300 * 3 * 16);
 }
 
+TEST(Cost, EvictionReadsKeysOnceAndWhatIsKeptTwice) {
+  KeyLogitsItem logits;
+  logits.rows = 3;
+  logits.keys.pages.count = 100;
+  WorkCost cost = KeyLogitsCost(kFormat, kGroup, {&logits, 1}, 2);
+  EXPECT_EQ(cost.bytes, 100 * 32 * 2 + 12 * 32 * 2 + 12 * 100 * 4);
+  EXPECT_EQ(cost.flops, 2 * 12 * 100 * 32);
+  KeyWeightsItem weights = {.rows = 12, .columns = 100};
+  EXPECT_EQ(KeyWeightsCost({&weights, 1}).bytes, (24 + 1) * 100 * 4);
+  float max = 0.0f;
+  weights.max = &max;
+  EXPECT_EQ(KeyWeightsCost({&weights, 1}).bytes, (24 + 2) * 100 * 4);
+  GatherSlotsItem gather;
+  gather.count = 10;
+  EXPECT_EQ(GatherSlotsCost(kFormat, {&gather, 1}).bytes, 10 * (2 * 2 * 32 * 2 + 4));
+}
+
 }  // namespace
 }  // namespace headway

@@ -13,6 +13,11 @@ void RefuseSelection(Stream& stream) {
                   [] { return Status(StatusCode::kUnsupported, "blocks are not selected here"); });
 }
 
+void RefuseEviction(Stream& stream) {
+  stream.HostWork({},
+                  [] { return Status(StatusCode::kUnsupported, "tokens are not evicted here"); });
+}
+
 }  // namespace
 
 void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
@@ -43,6 +48,19 @@ void Kernels::SelectBlocks(Stream& stream, const PageFormat&, const SummaryForma
 void Kernels::AttendBlocks(Stream& stream, const PageFormat&, const SummaryFormat&, int, float,
                            std::span<const AttendBlocksItem>) {
   RefuseSelection(stream);
+}
+
+void Kernels::KeyLogits(Stream& stream, const PageFormat&, int, float,
+                        std::span<const KeyLogitsItem>) {
+  RefuseEviction(stream);
+}
+
+void Kernels::KeyWeights(Stream& stream, std::span<const KeyWeightsItem>) {
+  RefuseEviction(stream);
+}
+
+void Kernels::GatherSlots(Stream& stream, const PageFormat&, std::span<const GatherSlotsItem>) {
+  RefuseEviction(stream);
 }
 
 void Kernels::NormLinear(Stream& stream, const NormedInput& input, std::span<const LinearOp> ops) {

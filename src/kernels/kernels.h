@@ -21,6 +21,7 @@
 #include "kernels/attention.h"
 #include "kernels/cache.h"
 #include "kernels/elementwise.h"
+#include "kernels/eviction.h"
 #include "kernels/linear.h"
 #include "kernels/logits.h"
 #include "kernels/pages.h"
@@ -36,6 +37,7 @@ class Kernels : public KernelSizes,
                 public CacheKernels,
                 public AttentionKernels,
                 public SelectionKernels,
+                public EvictionKernels,
                 public LogitsKernels {
  public:
   virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
@@ -61,6 +63,12 @@ class Kernels : public KernelSizes,
                     int group, float scale, std::span<const SelectItem> items) override;
   void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const AttendBlocksItem> items) override;
+  // And for those without eviction.
+  void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override;
+  void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override;
+  void GatherSlots(Stream& stream, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override;
 };
 
 }  // namespace headway

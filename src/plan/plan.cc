@@ -61,6 +61,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: summaries", bytes.summaries);
   add(Tier::kDevice, "KV: keys in 2 bits", bytes.sketches);
   add(Tier::kDevice, "KV: page cache", fit.page_cache);
+  add(Tier::kDevice, "KV: kept tokens", bytes.kept);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
   add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);

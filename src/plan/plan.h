@@ -45,10 +45,11 @@ struct CacheBytes {
   int64_t bounce = 0;
   int64_t slab = 0;    // one slab
   int64_t x_slab = 0;  // one of X
+  int64_t kept = 0;    // of the cache of tokens that heads keep of prompts, all of it
 
   // What the fast tier holds beside slabs.
   int64_t fixed() const {
-    return open_pages + append_buffer + streaming_heads + staging + summaries + sketches;
+    return open_pages + append_buffer + streaming_heads + staging + summaries + sketches + kept;
   }
 };
 struct CostModel {

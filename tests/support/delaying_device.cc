@@ -241,6 +241,20 @@ class DelayingKernels final : public Kernels {
       inner_->AttendBlocks(s, format, summary, group, scale, WithPlaces(copy, places));
     });
   }
+  void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items)](Stream& s) {
+      inner_->KeyLogits(s, format, group, scale, copy);
+    });
+  }
+  void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override {
+    Run(stream, [this, copy = CopyOf(items)](Stream& s) { inner_->KeyWeights(s, copy); });
+  }
+  void GatherSlots(Stream& stream, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override {
+    Run(stream,
+        [this, format, copy = CopyOf(items)](Stream& s) { inner_->GatherSlots(s, format, copy); });
+  }
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });

@@ -91,6 +91,17 @@ class ForwardingKernels : public Kernels {
                     float scale, std::span<const AttendBlocksItem> items) override {
     inner_->AttendBlocks(s, format, summary, group, scale, items);
   }
+  void KeyLogits(Stream& s, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override {
+    inner_->KeyLogits(s, format, group, scale, items);
+  }
+  void KeyWeights(Stream& s, std::span<const KeyWeightsItem> items) override {
+    inner_->KeyWeights(s, items);
+  }
+  void GatherSlots(Stream& s, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override {
+    inner_->GatherSlots(s, format, items);
+  }
   void Sample(Stream& s, std::span<const SampleItem> items) override { inner_->Sample(s, items); }
   void Score(Stream& s, std::span<const ScoreItem> items) override { inner_->Score(s, items); }
 

@@ -1,6 +1,26 @@
 #include "engine/eval/approximation.h"
 
 namespace headway::eval {
+namespace {
+
+Approximation EvictionOf(const EngineOptions& options) {
+  const EngineOptions defaults;
+  Approximation eviction{
+      "eviction",
+      {{"method", options.evict},
+       {"budget", options.evict_budget.empty() ? kDefaultEvictBudget : options.evict_budget}}};
+  const auto add = [&eviction](const char* name, const auto& value, const auto& absent) {
+    if (value != absent) eviction.parameters.push_back({name, value});
+  };
+  add("window", options.evict_window, defaults.evict_window);
+  add("pool", options.evict_pool, defaults.evict_pool);
+  add("sink", options.evict_sink, defaults.evict_sink);
+  add("safeguard", options.evict_safeguard, defaults.evict_safeguard);
+  add("steepness", options.evict_steepness, defaults.evict_steepness);
+  return eviction;
+}
+
+}  // namespace
 
 EngineOptions ExactOptions(EngineOptions options) {
   const EngineOptions defaults;
@@ -17,6 +37,14 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.reach = defaults.reach;
   options.reach_positions = defaults.reach_positions;
   options.self_extend = defaults.self_extend;
+  options.evict = defaults.evict;
+  options.evict_budget = defaults.evict_budget;
+  options.evict_window = defaults.evict_window;
+  options.evict_pool = defaults.evict_pool;
+  options.evict_sink = defaults.evict_sink;
+  options.evict_safeguard = defaults.evict_safeguard;
+  options.evict_steepness = defaults.evict_steepness;
+  options.evict_room = defaults.evict_room;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;
@@ -80,6 +108,7 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
   if (!options.self_extend.empty()) {
     all.push_back({"self-extend", {{"positions", options.self_extend}}});
   }
+  if (options.evict != defaults.evict) all.push_back(EvictionOf(options));
   return all;
 }
 

@@ -21,6 +21,26 @@ TEST(Approximations, AreNamedWithWhatTheOptionsGive) {
   EXPECT_EQ(std::get<int64_t>(all[1].parameters[1].second), 0);
 }
 
+TEST(Approximations, NameAnEvictionWithItsBudget) {
+  EngineOptions options;
+  options.evict = "ada-snapkv";
+  std::vector<Approximation> all = ApproximationsOf(options);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].name, "eviction");
+  ASSERT_EQ(all[0].parameters.size(), 2u);
+  EXPECT_EQ(std::get<std::string>(all[0].parameters[0].second), "ada-snapkv");
+  EXPECT_EQ(std::get<std::string>(all[0].parameters[1].second), "1024");
+  options.evict_budget = "25%";
+  options.evict_window = 16;
+  options.evict_safeguard = 0.0;
+  all = ApproximationsOf(options);
+  ASSERT_EQ(all[0].parameters.size(), 4u);
+  EXPECT_EQ(std::get<std::string>(all[0].parameters[1].second), "25%");
+  EXPECT_EQ(all[0].parameters[2].first, "window");
+  EXPECT_EQ(std::get<int64_t>(all[0].parameters[2].second), 16);
+  EXPECT_EQ(std::get<double>(all[0].parameters[3].second), 0.0);
+}
+
 TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EngineOptions options;
   options.device = "cuda:1";
@@ -39,6 +59,14 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.reach = "on";
   options.reach_positions = "infllm";
   options.self_extend = "8:4096";
+  options.evict = "snapkv";
+  options.evict_budget = "512";
+  options.evict_window = 16;
+  options.evict_pool = "5";
+  options.evict_sink = 8;
+  options.evict_safeguard = 0.5;
+  options.evict_steepness = 10.0;
+  options.evict_room = 64;
   options.session = "s";
   options.session_recut = true;
   options.trace = "t";
@@ -54,6 +82,12 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_FALSE(exact.sparse_prefill);
   EXPECT_EQ(exact.reach, "auto");
   EXPECT_EQ(exact.reach_positions, "streamingllm");
+  EXPECT_EQ(exact.evict_budget + exact.evict_pool, "");
+  EXPECT_EQ(exact.evict_window, -1);
+  EXPECT_EQ(exact.evict_sink, -1);
+  EXPECT_EQ(exact.evict_safeguard, -1.0);
+  EXPECT_EQ(exact.evict_steepness, -1.0);
+  EXPECT_EQ(exact.evict_room, -1);
   EXPECT_EQ(exact.session + exact.trace, "");
   EXPECT_FALSE(exact.session_recut);
   EXPECT_EQ(exact.device, "cuda:1");

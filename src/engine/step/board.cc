@@ -26,7 +26,7 @@ int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_
 int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
                  const KernelSizes& kernels) {
   int64_t parts = 0;
-  for (int64_t length = limits.length; length > 0; length /= 2) {
+  for (int64_t length = limits.keys > 0 ? limits.keys : limits.length; length > 0; length /= 2) {
     parts = std::max(parts, PartsAt(limits, kernels, length));
   }
   // Lengths just before a split doubles have up to twice the parts of a sampled one.

@@ -14,9 +14,11 @@ struct ExecutorLimits {
   int64_t step_tokens = 0;  // of all entries of a step
   int64_t entries = 0;
   int64_t length = 0;  // of any sequence, the step included
+  int64_t keys = 0;    // of a head, of any sequence: fewer where tokens were let go; 0: length
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
   int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
+  int64_t observed_queries = 0;          // of a prompt, that eviction asks; steps have one entry
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
   SelfExtend self_extend;                // not on: no position is grouped

@@ -15,7 +15,7 @@ void Reads::RangesOf(int layer, std::vector<SlabRange>* ranges) const {
   ranges->clear();
   for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {
     for (int entry = 0; entry < batch_.size(); ++entry) {
-      const kv::SegmentSpan span = context_.store.step().Segments(entry, layer);
+      const kv::SegmentSpan span = context_.store.step().Segments(entry, layer, group);
       for (int segment = span.first; segment < span.last; ++segment) {
         ranges->push_back({{entry, layer, group, segment}, segment < span.x_last});
       }

@@ -13,6 +13,7 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/eviction.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/selection.h"
@@ -267,6 +268,23 @@ class CpuKernels : public Kernels {
     const AttentionParams params = {.scale = scale};
     cpu::Attend(pool_, isa_, {format, group, params, rest.attend}, scratch);
     cpu::Merge(pool_, format.head_dim, rest.merge);
+  }
+
+  void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override {
+    const Traced traced(trace_, stream.lane(), KeyLogitsCost(format, group, items, kFloat));
+    cpu::KeyLogits(pool_, elementwise_, {format, group, scale}, items);
+  }
+
+  void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override {
+    const Traced traced(trace_, stream.lane(), KeyWeightsCost(items));
+    cpu::KeyWeights(pool_, items);
+  }
+
+  void GatherSlots(Stream& stream, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override {
+    const Traced traced(trace_, stream.lane(), GatherSlotsCost(format, items));
+    cpu::GatherSlots(pool_, format, items);
   }
 
   void Sample(Stream& stream, std::span<const SampleItem> items) override {

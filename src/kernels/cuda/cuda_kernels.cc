@@ -17,6 +17,7 @@
 #include "kernels/cost.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/eviction.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/merge.h"
@@ -326,6 +327,26 @@ class CudaKernels final : public Kernels {
     }
   }
 
+  void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override {
+    const cuda::KeyLogitsCall shared = {format, dtype_, group, scale};
+    if (!cuda::CanMakeLogits(shared, items)) return RefuseEviction(stream);
+    Call call(stream, KeyLogitsCost(format, group, items, Bytes()));
+    call.Check(cuda::KeyLogits(call.native(), shared, items), "key logits");
+  }
+
+  void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override {
+    Call call(stream, KeyWeightsCost(items));
+    call.Check(cuda::KeyWeights(call.native(), items), "key weights");
+  }
+
+  void GatherSlots(Stream& stream, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override {
+    if (!cuda::CanGather(format, items)) return RefuseEviction(stream);
+    Call call(stream, GatherSlotsCost(format, items));
+    call.Check(cuda::GatherSlots(call.native(), format, items), "gathering slots");
+  }
+
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     Call call(stream, SampleCost(items));
     for (const SampleItem& item : items) {
@@ -372,6 +393,13 @@ class CudaKernels final : public Kernels {
                "selection on a GPU takes head sizes of multiples of 8 up to 256, groups of up to "
                "16 and blocks of multiples of 8 slots up to 64"));
     return false;
+  }
+
+  static void RefuseEviction(Stream& stream) {
+    static_cast<CudaStream&>(stream).Fail(
+        Status(StatusCode::kUnsupported,
+               "eviction on a GPU takes head sizes of multiples of 8 up to 256, and pages and "
+               "queries of one dtype on 16 bytes"));
   }
 
   // A copy of small host data for kernels of this call.

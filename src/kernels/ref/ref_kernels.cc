@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "kernels/decode_rest.h"
 #include "kernels/ref/ref_attention.h"
+#include "kernels/ref/ref_eviction.h"
 #include "kernels/ref/ref_sampling.h"
 #include "kernels/ref/ref_selection.h"
 
@@ -182,6 +183,18 @@ class RefKernels : public Kernels {
     const RestCalls rest = RestOf(format, group, items);
     ref::Attend(format, group, {.scale = scale}, rest.attend);
     ref::Merge(format.head_dim, rest.merge);
+  }
+
+  void KeyLogits(Stream&, const PageFormat& format, int group, float scale,
+                 std::span<const KeyLogitsItem> items) override {
+    ref::KeyLogits(format, group, scale, items);
+  }
+  void KeyWeights(Stream&, std::span<const KeyWeightsItem> items) override {
+    ref::KeyWeights(items);
+  }
+  void GatherSlots(Stream&, const PageFormat& format,
+                   std::span<const GatherSlotsItem> items) override {
+    ref::GatherSlots(format, items);
   }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {

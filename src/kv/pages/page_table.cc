@@ -4,27 +4,17 @@
 
 namespace headway::kv {
 
-void PageTable::set_pages(int64_t pages) {
-  HEADWAY_CHECK(positions_.empty() || pages <= pages_);
-  pages_ = pages;
-  if (!positions_.empty()) positions_.resize(static_cast<size_t>(pages * slots_));
-}
-
 SlabId PageTable::Exchange(int group, int segment, SlabId id) {
   if (segment >= segments_) Resize(segment + 1, [](SlabId) {});
   return std::exchange(slabs_[At(group, segment)], id);
 }
 
-std::span<const int32_t> PageTable::PositionsIn(int segment) const {
-  if (positions_.empty()) return {};
-  const auto first = static_cast<size_t>(int64_t{segment} * segment_pages_ * slots_);
-  return std::span(positions_).subspan(first, static_cast<size_t>(PagesIn(segment) * slots_));
-}
-
-void PageTable::SetPositions(std::vector<int32_t> positions) {
-  HEADWAY_CHECK(static_cast<int64_t>(positions.size()) == pages_ * slots_);
-  HEADWAY_CHECK(std::is_sorted(positions.begin(), positions.end()));
+void PageTable::Keep(std::vector<int32_t> positions, int64_t closed) {
+  HEADWAY_CHECK(std::ssize(positions) % slots_ == 0 && std::ssize(positions) <= closed * slots_ &&
+                std::is_sorted(positions.begin(), positions.end()));
   positions_ = std::move(positions);
+  pages_ = kept_pages();
+  left_out_ = closed - pages_;
 }
 
 PageTables::PageTables(const CacheFormat& format, Sharing sharing) : sharing_(sharing) {

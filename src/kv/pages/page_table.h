@@ -42,8 +42,7 @@ class PageTable {
     return static_cast<int>(std::clamp<int64_t>(pages_ - int64_t{segment} * segment_pages_, 0,
                                                 int64_t{segment_pages_}));
   }
-  // Explicit positions of pages behind the last one are forgotten.
-  void set_pages(int64_t pages);
+  void set_pages(int64_t pages) { pages_ = pages; }
 
   // --- Slabs, by group of the layer and segment. A step has entries for the pages that it will
   // close before it closes them.
@@ -78,15 +77,20 @@ class PageTable {
     }
   }
 
-  // --- Positions: consecutive ones from 0, unless tokens were left out.
-  // Of the first token of a page.
+  // --- Positions: consecutive ones from 0, unless tokens of the first pages were left out.
+  // Of the first token of a page. Those of its other tokens are consecutive, or greater than that.
   int64_t PositionOf(int64_t page) const {
-    return positions_.empty() ? page * slots_ : positions_[static_cast<size_t>(page * slots_)];
+    const int64_t slot = page * slots_;
+    return slot < std::ssize(positions_) ? positions_[static_cast<size_t>(slot)]
+                                         : slot + left_out_ * slots_;
   }
-  // Of all tokens of a segment's pages; empty where they are consecutive.
-  std::span<const int32_t> PositionsIn(int segment) const;
-  // Of all tokens of all pages, ascending.
-  void SetPositions(std::vector<int32_t> positions);
+  // The table becomes one of some tokens of the sequence's first `closed` pages: those at these
+  // positions, ascending, which fill whole pages. Pages behind them are of consecutive tokens.
+  void Keep(std::vector<int32_t> positions, int64_t closed);
+  // Pages of the sequence that are not here; while the table has a page, those before the page
+  // kept_pages() are not whole.
+  int64_t left_out() const { return left_out_; }
+  int64_t kept_pages() const { return std::ssize(positions_) / slots_; }
 
  private:
   size_t At(int group, int segment) const {
@@ -109,8 +113,9 @@ class PageTable {
   int64_t pages_ = 0;
   int segments_ = 0;
   int first_kept_ = 0;
-  std::vector<SlabId> slabs_;       // [segments][groups]
-  std::vector<int32_t> positions_;  // [pages * slots], or empty
+  std::vector<SlabId> slabs_;  // [segments][groups]
+  int64_t left_out_ = 0;
+  std::vector<int32_t> positions_;  // [kept_pages * slots]
 };
 
 // The tables of a sequence.

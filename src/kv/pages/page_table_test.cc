@@ -35,7 +35,6 @@ TEST(PageTable, KnowsPagesSegmentsAndSlabs) {
   EXPECT_EQ(table.PagesIn(2), 1);
   EXPECT_EQ(table.PagesIn(3), 0);
   EXPECT_EQ(table.PositionOf(3), 12);
-  EXPECT_TRUE(table.PositionsIn(0).empty());
 }
 
 TEST(PageTable, GivesUpTheSlabsThatItForgets) {
@@ -89,28 +88,34 @@ TEST(PageTables, HeadsMayDiffer) {
   std::vector<int32_t> kept(4);
   std::iota(kept.begin(), kept.end(), 0);
   for (int32_t& position : kept) position *= 5;
-  tables.of(1, 0).SetPositions(kept);
+  tables.of(1, 0).Keep(kept, 5);
   std::vector<int32_t> middle(12);
   std::iota(middle.begin(), middle.end(), 30);
-  tables.of(1, 1).SetPositions(middle);
+  tables.of(1, 1).Keep(middle, 11);
 
   EXPECT_EQ(tables.of(1, 0).segments(), 1);
   EXPECT_EQ(tables.of(1, 2).segments(), 3);
   EXPECT_EQ(tables.of(1, 2).slab(2, 2), 202);
   EXPECT_EQ(tables.of(1, 1).PagesIn(1), 1);
   EXPECT_EQ(tables.of(1, 1).PositionOf(2), 38);
-  EXPECT_EQ(tables.of(1, 0).PositionsIn(0).back(), 15);
-  EXPECT_EQ(tables.of(1, 1).PositionsIn(1).size(), 4u);
+  EXPECT_EQ(tables.of(1, 0).left_out(), 4);
+  EXPECT_EQ(tables.of(1, 0).PositionOf(0), 0);
   EXPECT_EQ(tables.of(1, 2).PositionOf(4), 16);
-  EXPECT_TRUE(tables.of(1, 2).PositionsIn(0).empty());
   EXPECT_EQ(tables.of(0, 1).pages(), 0);
+
+  // What comes behind is of the sequence's next tokens.
+  tables.of(1, 0).set_pages(3);
+  EXPECT_EQ(tables.of(1, 0).kept_pages(), 1);
+  EXPECT_EQ(tables.of(1, 0).PositionOf(1), 20);
+  EXPECT_EQ(tables.of(1, 0).PositionOf(2), 24);
 
   // One head gives pages up; the others keep theirs.
   std::vector<SlabId> dropped;
   tables.of(1, 1).Resize(1, [&](SlabId id) { dropped.push_back(id); });
   tables.of(1, 1).set_pages(2);
   EXPECT_EQ(dropped, (std::vector<SlabId>{101}));
-  EXPECT_EQ(tables.of(1, 1).PositionsIn(0).size(), 8u);
+  EXPECT_EQ(tables.of(1, 1).PositionOf(1), 34);
+  EXPECT_EQ(tables.of(1, 1).left_out(), 8);
   EXPECT_EQ(tables.of(1, 2).pages(), 5);
   const PageTables copy = tables;
   EXPECT_EQ(copy.of(1, 0).slab(0, 0), 0);

@@ -42,11 +42,13 @@ void Sequences::Begin(Sequence& sequence) {
 }
 
 void Sequences::Cut(Sequence& sequence, int64_t tokens) {
-  const int64_t pages = cache_.math.ClosedPages(tokens);
-  const int segments = cache_.math.Segments(pages);
+  const int64_t closed = cache_.math.ClosedPages(tokens);
   for (PageTable& table : sequence.tables.all()) {
+    const int64_t pages = std::max<int64_t>(0, closed - table.left_out());
+    const int segments = cache_.math.Segments(pages);
     table.Resize(std::min(segments, table.segments()), ReleaserOf(*cache_.slabs));
     table.set_pages(std::min(pages, table.pages()));
+    if (tokens == 0) table.Keep({}, 0);
     const int last = table.segments() - 1;
     for (int group = table.groups().first; last >= 0 && group < table.groups().last; ++group) {
       const SlabId id = table.slab(group, last);
@@ -55,7 +57,7 @@ void Sequences::Cut(Sequence& sequence, int64_t tokens) {
     }
   }
   sequence.recent_first =
-      std::min(sequence.recent_first, std::max(cache_.streaming_pages.sink(), pages));
+      std::min(sequence.recent_first, std::max(cache_.streaming_pages.sink(), closed));
   sequence.length = tokens;
 }
 
@@ -155,6 +157,13 @@ Result<int64_t> Sequences::Truncate(SequenceId id, int64_t tokens) {
     }
   }
   const int64_t pages = cache_.math.ClosedPages(keep);
+  for (const PageTable& table : sequence->tables.all()) {
+    if (keep == 0 || table.left_out() == 0 || pages >= table.left_out() + table.kept_pages())
+      continue;
+    return Status(StatusCode::kNotFound,
+                  "KV store: the first " + std::to_string(keep) +
+                      " tokens cannot be gone back to: eviction has let go of some that they need");
+  }
   const int64_t needed = cache_.streaming_pages.FirstVisible(keep);
   if (cache_.streaming->place_bytes() > 0 && needed < pages && needed < sequence->recent_first) {
     return Status(StatusCode::kNotFound,

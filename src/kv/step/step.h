@@ -51,9 +51,9 @@ class Step {
   // How they are cut depends on the length before the step and the new tokens only. Valid until
   // CloseLayer of the layer.
   std::array<StreamingRange, 5> StreamingRanges(int entry_index, int layer);
-  // Slabs that the queries of an entry's new tokens can see in a layer, oldest first: segments
-  // [first, last).
-  SegmentSpan Segments(int entry_index, int layer) const;
+  // Slabs that the queries of an entry's new tokens can see in a head group of a layer, oldest
+  // first: segments [first, last).
+  SegmentSpan Segments(int entry_index, int layer, int group) const;
   // The kernels of this layer are enqueued on the compute stream: closed pages start on their way.
   void CloseLayer(int layer);
   Status End();

@@ -87,11 +87,11 @@ KeyRun Step::Tail(int entry_index, int layer, int group) {
   return tail;
 }
 
-SegmentSpan Step::Segments(int entry_index, int layer) const {
+SegmentSpan Step::Segments(int entry_index, int layer, int group) const {
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(entries_.size()));
   const Entry& entry = entries_[static_cast<size_t>(entry_index)];
   SegmentSpan span;
-  span.last = cache_.math.Segments(cache_.math.ClosedPages(entry.before));
+  span.last = cache_.math.Segments(TablesOf(entry).of(layer, group).pages());
   span.first = std::min(span.last, cache_.math.FirstVisible(layer, entry.before));
   span.x_last = std::clamp(sequences_.at(entry.place).x_segments, span.first, span.last);
   return span;

@@ -58,6 +58,11 @@ Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manif
     return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
   }
   const int64_t closed = cache_.math.ClosedTokens(sequence->length);
+  for (const PageTable& table : sequence->tables.all()) {
+    if (table.left_out() == 0) continue;
+    return Status(StatusCode::kUnsupported,
+                  "KV store: a session cannot keep a sequence that let go of tokens");
+  }
   if (static_cast<int64_t>(tokens.size()) < closed) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: " + std::to_string(tokens.size()) + " tokens are given for " +

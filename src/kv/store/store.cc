@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
+#include "kv/store/kept_heads.h"
 #include "kv/store/session_keeper.h"
 
 namespace headway::kv {
@@ -14,12 +15,14 @@ struct Store::Impl {
         sequences(cache.get()),
         reads(cache.get(), &sequences),
         step(cache.get(), &sequences, &reads),
+        kept(cache.get(), &sequences),
         session(cache.get(), &sequences) {}
 
   const std::unique_ptr<Cache> cache;
   Sequences sequences;
   StepReads reads;
   Step step;
+  KeptHeads kept;
   SessionKeeper session;
 };
 
@@ -120,6 +123,30 @@ Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
   Status status = impl_->step.Refuse("a sequence cannot be truncated");
   if (!status.ok()) return status;
   return impl_->sequences.Truncate(sequence, tokens);
+}
+
+// --- Eviction
+
+Result<std::vector<KeyRun>> Store::KeysOf(SequenceId sequence, int layer, int head) {
+  Status status = impl_->step.Refuse("a sequence's keys cannot be read");
+  if (!status.ok()) return status;
+  return impl_->kept.KeysOf(sequence, layer, head);
+}
+
+void Store::FinishKeys(SequenceId sequence, int layer, int head) {
+  impl_->kept.FinishKeys(sequence, layer, head);
+}
+
+Result<SequenceId> Store::CreateKept(int64_t length) { return impl_->kept.Create(length); }
+
+Status Store::Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
+                   const ClosedRows& rows) {
+  Status status = impl_->step.Refuse("a sequence cannot be given tokens");
+  return status.ok() ? impl_->kept.Keep(sequence, layer, head, std::move(positions), rows) : status;
+}
+
+PageRun Store::OpenPageOf(SequenceId sequence, int layer, int head) {
+  return impl_->kept.OpenPageOf(sequence, layer, head);
 }
 
 // --- A step

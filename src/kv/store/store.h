@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/env.h"
 #include "device/device.h"
@@ -28,6 +29,7 @@
 #include "kv/step/step_types.h"
 #include "kv/step/store_options.h"
 #include "kv/store/up_progress.h"
+#include "kv/tiers/mover.h"
 
 namespace headway::kv {
 
@@ -59,6 +61,24 @@ class Store {
   // when a sliding window or streaming heads have let go of pages that the shorter sequence needs;
   // nothing changes then.
   Result<int64_t> Truncate(SequenceId sequence, int64_t tokens);
+
+  // --- Eviction, between steps: a sequence of which each head has some tokens is made of one that
+  // has all, by kernels on the compute lane. `head` is one of the model.
+  // The keys of a head, range by range, where they lie in memory that kernels read; the last range
+  // is of the tokens behind the last whole page. kUnsupported where some lie on disk.
+  Result<std::vector<KeyRun>> KeysOf(SequenceId sequence, int layer, int head);
+  // All kernels that read them are enqueued.
+  void FinishKeys(SequenceId sequence, int layer, int head);
+  // A sequence of so many tokens, of whose whole pages no head has any yet. The options' tables are
+  // those of each group, which has one head.
+  Result<SequenceId> CreateKept(int64_t length);
+  // Gives a head of it the tokens at these positions, whole pages of them, ascending. `rows` are
+  // those of K and of V of the head, which kernels may still be writing, and which may be written
+  // to again by kernels that are enqueued later.
+  Status Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
+              const ClosedRows& rows);
+  // Where its tokens behind the last whole page go.
+  PageRun OpenPageOf(SequenceId sequence, int layer, int head);
 
   // --- The step in progress, one at a time. From its Begin to its End or Abort, Fork, Truncate,
   // Save and Restore are refused, and its sequences must not be dropped.

@@ -75,7 +75,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
   for (int layer = 0; layer < format.layers; ++layer) {
     for (int group = 0; group < format.head_groups(layer); ++group) {
       for (int entry = 0; entry < static_cast<int>(entries.size()); ++entry) {
-        const SegmentSpan span = store_->step().Segments(entry, layer);
+        const SegmentSpan span = store_->step().Segments(entry, layer, group);
         for (int segment = span.first; segment < span.last; ++segment) {
           order_.push_back(SlabRead{entry, layer, group, segment});
         }
@@ -214,7 +214,7 @@ Status Rig::ReadLayer(std::span<const StepEntry> entries, int layer) {
     EXPECT_EQ(view->keys.pages.count,
               std::min(closed - view->keys.position, format.segment_tokens()));
     EXPECT_EQ(view->x != nullptr,
-              view->segment < store_->step().Segments(read.entry, layer).x_last);
+              view->segment < store_->step().Segments(read.entry, layer, read.group).x_last);
     if (view->x != nullptr) {
       if (!gathered.empty()) {
         const SlabView& last = gathered.back().second;
@@ -241,14 +241,16 @@ void Rig::CheckSegments(std::span<const StepEntry> entries, int index, int layer
   const int64_t closed = length / format.page.page_slots * format.page.page_slots;
   const int64_t window = format.WindowOf(layer);
   const int64_t first_key = window == 0 ? 0 : std::max<int64_t>(0, length - window + 1);
-  const SegmentSpan span = store_->step().Segments(index, layer);
-  if (first_key >= closed) {
-    // All that is seen is in the tail; at most the segment around it is named.
-    EXPECT_GE(int64_t{span.first} * format.segment_tokens(), closed - format.segment_tokens());
-    return;
+  for (int group = 0; group < format.head_groups(layer); ++group) {
+    const SegmentSpan span = store_->step().Segments(index, layer, group);
+    if (first_key >= closed) {
+      // All that is seen is in the tail; at most the segment around it is named.
+      EXPECT_GE(int64_t{span.first} * format.segment_tokens(), closed - format.segment_tokens());
+      continue;
+    }
+    EXPECT_EQ(span.first, first_key / format.segment_tokens());
+    EXPECT_EQ(span.last, CeilDiv(closed, format.segment_tokens()));
   }
-  EXPECT_EQ(span.first, first_key / format.segment_tokens());
-  EXPECT_EQ(span.last, CeilDiv(closed, format.segment_tokens()));
 }
 
 // The ranges hold every key that a query of the entry may see, in order, none twice.

@@ -1,0 +1,192 @@
+#include "engine/eviction_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/types.h"
+#include "headway/refusal.h"
+#include "headway/types.h"
+
+namespace headway {
+namespace {
+
+constexpr int64_t kMaxWindow = 256;
+constexpr int kMaxPool = 255;
+constexpr double kMaxSteepness = 1000.0;
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+// All of the text, as a number.
+template <typename T>
+bool Parse(std::string_view text, T* value) {
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, *value);
+  return read.ec == std::errc() && read.ptr == end;
+}
+
+// "1024" or "25%".
+Status ReadBudget(const std::string& given, kv::EvictionPolicy* policy) {
+  std::string_view text = given.empty() ? std::string_view(kDefaultEvictBudget) : given;
+  bool good = false;
+  if (text.ends_with('%')) {
+    text.remove_suffix(1);
+    double percent = 0.0;
+    good = Parse(text, &percent) && percent > 0.0 && percent <= 100.0;
+    policy->share = percent / 100.0;
+  } else {
+    good = Parse(text, &policy->budget) && policy->budget >= 1 && policy->budget <= kMaxLength;
+  }
+  if (good) return OkStatus();
+  return Wrong({Option::kEvictBudget,
+                ": '" + given +
+                    "' is neither a number of tokens from 1 on nor a share of the prompt such as "
+                    "25%"});
+}
+
+// "7", "7:mean" or "7:max".
+Status ReadPool(const std::string& given, kv::EvictionPolicy* policy) {
+  if (given.empty()) return OkStatus();
+  std::string_view text = given;
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view pooling = colon < text.size() ? text.substr(colon + 1) : "mean";
+  using Pool = kv::EvictionPolicy::Pool;
+  policy->pooling = pooling == "max" ? Pool::kMax : Pool::kMean;
+  const bool good = Parse(text.substr(0, colon), &policy->pool) && policy->pool >= 1 &&
+                    policy->pool <= kMaxPool && policy->pool % 2 == 1 &&
+                    (pooling == "mean" || pooling == "max");
+  if (good) return OkStatus();
+  return Wrong({Option::kEvictPool, ": '" + given + "' is not an odd number of neighbours up to " +
+                                        std::to_string(kMaxPool) +
+                                        ", which :mean or :max may follow"});
+}
+
+// The numbers that stand for themselves; NaN is in no range.
+Status ReadNumbers(const EngineOptions& options, kv::EvictionPolicy* policy) {
+  const EngineOptions absent;
+  if (options.evict_window != absent.evict_window) policy->window = options.evict_window;
+  if (options.evict_sink != absent.evict_sink) policy->sink = options.evict_sink;
+  if (options.evict_safeguard != absent.evict_safeguard) {
+    policy->safeguard = options.evict_safeguard;
+  }
+  if (options.evict_steepness != absent.evict_steepness) {
+    policy->steepness = options.evict_steepness;
+  }
+  if (options.evict_room != absent.evict_room) policy->room = options.evict_room;
+  if (policy->window < 1 || policy->window > kMaxWindow) {
+    return Wrong({Option::kEvictWindow, " is 1 to " + std::to_string(kMaxWindow) + " tokens"});
+  }
+  if (policy->sink < 0 || policy->sink > kMaxLength) {
+    return Wrong({Option::kEvictSink, " is 0 tokens or more, as many as a sequence may have"});
+  }
+  if (!(policy->safeguard >= 0.0 && policy->safeguard <= 1.0)) {
+    return Wrong({Option::kEvictSafeguard, " is a share of a head's budget, between 0 and 1"});
+  }
+  if (!(policy->steepness >= 1.0 && policy->steepness <= kMaxSteepness)) {
+    return Wrong({Option::kEvictSteepness, " is between 1, for even budgets, and 1000"});
+  }
+  if (policy->room < 1 || policy->room > kMaxLength) {
+    return Wrong({Option::kEvictRoom, " is 1 token or more, as many as a sequence may have"});
+  }
+  return OkStatus();
+}
+
+// What is given without a method, or for one that does not read it.
+Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy) {
+  using kv::EvictionMethod;
+  const EngineOptions absent;
+  const bool streams = policy.method == EvictionMethod::kStreaming;
+  const bool falls =
+      policy.method == EvictionMethod::kPyramid || policy.method == EvictionMethod::kAdaPyramid;
+  const struct {
+    Option option;
+    bool given, read;
+    const char* why;  // it is not read
+  } all[] = {
+      {Option::kEvictBudget, options.evict_budget != absent.evict_budget, true, ""},
+      {Option::kEvictRoom, options.evict_room != absent.evict_room, true, ""},
+      {Option::kEvictWindow, options.evict_window != absent.evict_window, policy.observes(),
+       "streamingllm observes no queries"},
+      {Option::kEvictPool, options.evict_pool != absent.evict_pool, policy.observes(),
+       "streamingllm has no scores to pool"},
+      {Option::kEvictSink, options.evict_sink != absent.evict_sink, streams,
+       "only streamingllm keeps the first tokens whatever their attention"},
+      {Option::kEvictSafeguard, options.evict_safeguard != absent.evict_safeguard, policy.uneven(),
+       "only in ada-snapkv and ada-pyramidkv heads share a budget"},
+      {Option::kEvictSteepness, options.evict_steepness != absent.evict_steepness, falls,
+       "only in pyramidkv and ada-pyramidkv budgets fall from layer to layer"},
+  };
+  for (const auto& each : all) {
+    if (!each.given) continue;
+    if (!policy.evicts()) return Wrong({each.option, " needs ", Option::kEvict});
+    if (!each.read) return Wrong({each.option, std::string(": ") + each.why});
+  }
+  return OkStatus();
+}
+
+Status CheckTogether(const EngineOptions& options) {
+  const EngineOptions absent;
+  const Result<Encoding> encoding = ParseEncoding(options.kv_encoding);
+  const struct {
+    Option option;
+    bool given;
+    const char* value;
+  } others[] = {
+      {Option::kSelector, options.selector != absent.selector, ""},
+      {Option::kHeadPattern, !options.head_pattern.empty(), ""},
+      {Option::kSelfExtend, options.self_extend != absent.self_extend, ""},
+      {Option::kSession, !options.session.empty(), ""},
+      {Option::kKvEncoding, encoding.ok() && *encoding != Encoding::kNone, ""},
+      {Option::kPolicy, options.policy == "kvpr", " kvpr"},
+      {Option::kRecompute, options.recompute_share > 0.0, ""},
+  };
+  for (const auto& other : others) {
+    if (!other.given) continue;
+    return Wrong(
+        {Option::kEvict, " and ", other.option, other.value + std::string(" do not go together")});
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
+  kv::EvictionPolicy policy;
+  if (options.evict != EngineOptions{}.evict) {
+    Result<kv::EvictionMethod> method = kv::EvictionOf(options.evict);
+    if (!method.ok()) return method.status().Within({Option::kEvict, ": "});
+    policy.method = *method;
+    // Nothing is observed, and the budget alone says how many of the last tokens are kept.
+    if (!policy.observes()) policy.window = 1;
+  }
+  if (Status s = CheckGiven(options, policy); !s.ok()) return s;
+  if (!policy.evicts()) return policy;
+  if (Status s = ReadBudget(options.evict_budget, &policy); !s.ok()) return s;
+  if (Status s = ReadPool(options.evict_pool, &policy); !s.ok()) return s;
+  if (Status s = ReadNumbers(options, &policy); !s.ok()) return s;
+  // What is kept anyway leaves something to choose.
+  const int64_t always = policy.observes() ? policy.window : policy.sink;
+  if (policy.budget > 0 && policy.budget <= always) {
+    return Wrong({Option::kEvictBudget,
+                  " " + std::to_string(policy.budget) + " is not more than the " +
+                      std::to_string(always) + " tokens of ",
+                  policy.observes() ? Option::kEvictWindow : Option::kEvictSink});
+  }
+  if (Status s = CheckTogether(options); !s.ok()) return s;
+  return policy;
+}
+
+Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {
+  const bool windows = std::any_of(config.windows.begin(), config.windows.end(),
+                                   [](int64_t window) { return window > 0; });
+  if (!policy.evicts() || !windows) return OkStatus();
+  return Status(StatusCode::kUnsupported,
+                Refusal{{Option::kEvict, std::string(" ") + kv::EvictionName(policy.method) +
+                                             ": this model's layers have sliding windows"}});
+}
+
+}  // namespace headway

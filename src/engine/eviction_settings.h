@@ -1,0 +1,21 @@
+// Eviction as options ask for it, and what it does not go together with.
+#ifndef HEADWAY_ENGINE_EVICTION_SETTINGS_H_
+#define HEADWAY_ENGINE_EVICTION_SETTINGS_H_
+
+#include "headway/options.h"
+#include "headway/status.h"
+#include "kv/policy/eviction.h"
+#include "model/config.h"
+
+namespace headway {
+
+// kInvalidArgument for numbers that make no sense, for options that the method does not read, and
+// for others that do not go together with it.
+Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
+
+// kUnsupported for a model whose prompts are not attended to as a whole.
+Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_EVICTION_SETTINGS_H_

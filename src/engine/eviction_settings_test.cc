@@ -1,0 +1,221 @@
+#include "engine/eviction_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "engine/settings.h"
+
+namespace headway {
+namespace {
+
+using kv::EvictionMethod;
+using kv::EvictionPolicy;
+
+// What is wrong with the method once the other options are changed; empty: nothing.
+std::string Wrong(
+    const std::string& method,
+    const std::function<void(EngineOptions&)>& change = [](EngineOptions&) {}) {
+  EngineOptions options;
+  options.evict = method;
+  change(options);
+  const Result<Settings> settings = ReadSettings(options);
+  if (settings.ok()) return "";
+  EXPECT_EQ(settings.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(settings.status().message().find('\n'), std::string::npos);
+  return settings.status().message();
+}
+
+EvictionPolicy Read(
+    const std::string& method,
+    const std::function<void(EngineOptions&)>& change = [](EngineOptions&) {}) {
+  EngineOptions options;
+  options.evict = method;
+  change(options);
+  const Result<Settings> settings = ReadSettings(options);
+  EXPECT_TRUE(settings.ok()) << settings.status().message();
+  return settings.ok() ? settings->eviction : EvictionPolicy();
+}
+
+TEST(EvictionSettings, EveryMethodHasTheDefaultsOfItsPolicy) {
+  EXPECT_FALSE(ReadSettings({})->eviction.evicts());
+  for (const char* name :
+       {"streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"}) {
+    const EvictionPolicy policy = Read(name);
+    EXPECT_STREQ(kv::EvictionName(policy.method), name);
+    EXPECT_EQ(policy.budget, 1024);
+    EXPECT_EQ(policy.share, 0.0);
+    EXPECT_EQ(policy.window, policy.observes() ? 32 : 1);
+    EXPECT_EQ(policy.pool, 7);
+    EXPECT_EQ(policy.pooling, EvictionPolicy::Pool::kMean);
+    EXPECT_EQ(policy.sink, 4);
+    EXPECT_EQ(policy.safeguard, 0.2);
+    EXPECT_EQ(policy.steepness, 20.0);
+    EXPECT_EQ(policy.room, 4096);
+  }
+}
+
+TEST(EvictionSettings, WhatIsGivenIsThere) {
+  const EvictionPolicy policy = Read("ada-pyramidkv", [](EngineOptions& o) {
+    o.evict_budget = "12.5%";
+    o.evict_window = 256;
+    o.evict_pool = "5:max";
+    o.evict_safeguard = 0.0;
+    o.evict_steepness = 1.0;
+    o.evict_room = 1;
+  });
+  EXPECT_EQ(policy.method, EvictionMethod::kAdaPyramid);
+  EXPECT_EQ(policy.budget, 0);
+  EXPECT_EQ(policy.share, 0.125);
+  EXPECT_EQ(policy.window, 256);
+  EXPECT_EQ(policy.pool, 5);
+  EXPECT_EQ(policy.pooling, EvictionPolicy::Pool::kMax);
+  EXPECT_EQ(policy.safeguard, 0.0);
+  EXPECT_EQ(policy.steepness, 1.0);
+  EXPECT_EQ(policy.room, 1);
+  const EvictionPolicy streaming = Read("streamingllm", [](EngineOptions& o) {
+    o.evict_budget = "8";
+    o.evict_sink = 0;
+  });
+  EXPECT_EQ(streaming.budget, 8);
+  EXPECT_EQ(streaming.sink, 0);
+  const EvictionPolicy mean =
+      Read("snapkv", [](EngineOptions& o) { o.evict_budget = "100%", o.evict_pool = "1"; });
+  EXPECT_EQ(mean.share, 1.0);
+  EXPECT_EQ(mean.pool, 1);
+  EXPECT_EQ(mean.pooling, EvictionPolicy::Pool::kMean);
+}
+
+TEST(EvictionSettings, MethodsAreRefusedByName) {
+  const std::string unknown = Wrong("h2o");
+  for (const char* word : {"evict: ", "h2o", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv",
+                           "ada-pyramidkv", "defensivekv"}) {
+    EXPECT_NE(unknown.find(word), std::string::npos) << unknown;
+  }
+  EXPECT_NE(Wrong(""), "");
+}
+
+TEST(EvictionSettings, NumbersThatMakeNoSenseAreRefusedByName) {
+  for (const char* budget : {"0", "-5", "1k", "1024 ", "0%", "101%", "-1%", "nan%", "%", "25 %",
+                             "inf%", "0x10", "1.5", "2000000000", "99999999999999999999"}) {
+    EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.evict_budget = budget; }),
+              "evict_budget: '" + std::string(budget) +
+                  "' is neither a number of tokens from 1 on nor a share of the prompt such as "
+                  "25%");
+  }
+  for (const char* pool :
+       {"0", "-1", "6", "257", "7:", "7:min", ":mean", "7:mean:max", "x", "7 "}) {
+    EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.evict_pool = pool; }),
+              "evict_pool: '" + std::string(pool) +
+                  "' is not an odd number of neighbours up to 255, which :mean or :max may follow");
+  }
+  for (const int64_t window : {int64_t{0}, int64_t{-2}, int64_t{257}, kNoLimit}) {
+    EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.evict_window = window; }),
+              "evict_window is 1 to 256 tokens");
+  }
+  for (const int64_t sink : {int64_t{-2}, kNoLimit}) {
+    EXPECT_EQ(Wrong("streamingllm", [&](EngineOptions& o) { o.evict_sink = sink; }),
+              "evict_sink is 0 tokens or more, as many as a sequence may have");
+  }
+  for (const double safeguard : {-0.1, 1.1, std::nan("")}) {
+    EXPECT_EQ(Wrong("ada-snapkv", [&](EngineOptions& o) { o.evict_safeguard = safeguard; }),
+              "evict_safeguard is a share of a head's budget, between 0 and 1");
+  }
+  for (const double steepness : {0.0, 0.9, 1001.0, std::nan("")}) {
+    EXPECT_EQ(Wrong("pyramidkv", [&](EngineOptions& o) { o.evict_steepness = steepness; }),
+              "evict_steepness is between 1, for even budgets, and 1000");
+  }
+  for (const int64_t room : {int64_t{0}, int64_t{-2}, kNoLimit}) {
+    EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.evict_room = room; }),
+              "evict_room is 1 token or more, as many as a sequence may have");
+  }
+}
+
+TEST(EvictionSettings, ABudgetIsMoreThanWhatIsKeptAnyway) {
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.evict_budget = "33"; }), "");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.evict_budget = "32"; }),
+            "evict_budget 32 is not more than the 32 tokens of evict_window");
+  EXPECT_EQ(
+      Wrong("defensivekv", [](EngineOptions& o) { o.evict_budget = "64", o.evict_window = 128; }),
+      "evict_budget 64 is not more than the 128 tokens of evict_window");
+  EXPECT_EQ(Wrong("streamingllm", [](EngineOptions& o) { o.evict_budget = "4"; }),
+            "evict_budget 4 is not more than the 4 tokens of evict_sink");
+}
+
+TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
+  const std::pair<const char*, std::function<void(EngineOptions&)>> all[] = {
+      {"evict_budget", [](EngineOptions& o) { o.evict_budget = "1024"; }},
+      {"evict_window", [](EngineOptions& o) { o.evict_window = 32; }},
+      {"evict_pool", [](EngineOptions& o) { o.evict_pool = "7:mean"; }},
+      {"evict_sink", [](EngineOptions& o) { o.evict_sink = 4; }},
+      {"evict_safeguard", [](EngineOptions& o) { o.evict_safeguard = 0.2; }},
+      {"evict_steepness", [](EngineOptions& o) { o.evict_steepness = 20.0; }},
+      {"evict_room", [](EngineOptions& o) { o.evict_room = 4096; }},
+  };
+  for (const auto& [name, give] : all) {
+    EXPECT_EQ(Wrong("none", give), std::string(name) + " needs evict");
+  }
+  const auto refusals = [&all](const std::string& method) {
+    std::string refused;
+    for (const auto& [name, give] : all) {
+      const std::string wrong = Wrong(method, give);
+      EXPECT_TRUE(wrong.empty() || wrong.starts_with(name + std::string(": "))) << wrong;
+      if (!wrong.empty()) refused += std::string(refused.empty() ? "" : " ") + name;
+    }
+    return refused;
+  };
+  EXPECT_EQ(refusals("streamingllm"), "evict_window evict_pool evict_safeguard evict_steepness");
+  EXPECT_EQ(refusals("snapkv"), "evict_sink evict_safeguard evict_steepness");
+  EXPECT_EQ(refusals("defensivekv"), "evict_sink evict_safeguard evict_steepness");
+  EXPECT_EQ(refusals("pyramidkv"), "evict_sink evict_safeguard");
+  EXPECT_EQ(refusals("ada-snapkv"), "evict_sink evict_steepness");
+  EXPECT_EQ(refusals("ada-pyramidkv"), "evict_sink");
+}
+
+TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {
+  for (const char* selector : {"pages", "infinitehip", "oracle"}) {
+    EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.selector = selector; }),
+              "evict and selector do not go together");
+  }
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.head_pattern = "p.tsv"; }),
+            "evict and head_pattern do not go together");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.session = "s"; }),
+            "evict and session do not go together");
+  for (const char* encoding : {"int8", "fp8", "int4"}) {
+    EXPECT_EQ(Wrong("streamingllm", [&](EngineOptions& o) { o.kv_encoding = encoding; }),
+              "evict and kv_encoding do not go together");
+  }
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.policy = "kvpr"; }),
+            "evict and policy kvpr do not go together");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.recompute_share = 0.5; }),
+            "evict and recompute_share do not go together");
+  // The model's own dtype encodes nothing, and other policies recompute nothing.
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.kv_encoding = "bf16"; }), "");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.policy = "layerwise"; }), "");
+}
+
+TEST(EvictionSettings, NothingIsRecomputedUnasked) {
+  EngineOptions options;
+  EXPECT_FALSE(ReadSettings(options)->recompute_share.has_value());
+  options.evict = "snapkv";
+  EXPECT_EQ(ReadSettings(options)->recompute_share, 0.0);
+}
+
+TEST(EvictionSettings, ModelsWithSlidingWindowsAreRefused) {
+  ModelConfig config;
+  config.windows = {0, 0, 0};
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kSnap;
+  EXPECT_TRUE(CheckEviction(policy, config).ok());
+  config.windows[1] = 512;
+  const Status refused = CheckEviction(policy, config);
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refused.message(), "evict snapkv: this model's layers have sliding windows");
+  policy.method = EvictionMethod::kNone;
+  EXPECT_TRUE(CheckEviction(policy, config).ok());
+}
+
+}  // namespace
+}  // namespace headway

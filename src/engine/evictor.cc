@@ -1,0 +1,222 @@
+#include "engine/evictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace headway {
+namespace {
+
+// Where things lie in an evictor's memory. What is observed, and the tokens that a head keeps, are
+// there one after the other.
+struct Places {
+  int64_t sums = 0;     // [kv_heads, length]
+  int64_t maxima = 0;   // the same
+  int64_t row_lse = 0;  // [rows * group]
+  int64_t slots = 0;    // [kv_heads, kept slots]
+  int64_t scratch = 0;  // logits [rows * group, length], or K and V of a head's kept pages
+  int64_t bytes = 0;
+  int64_t slot_stride = 0;   // of a head, in slots
+  int64_t row_stride = 0;    // of K and V in the scratch
+  int64_t result_bytes = 0;  // of sums and maxima
+
+  explicit Places(const EvictorLimits& limits) {
+    const ModelShape& shape = limits.shape;
+    const int64_t slots_of_page = limits.page.page_slots;
+    const kv::KeptBounds kept = kv::KeptBoundsOf(limits.policy, shape.layers, shape.kv_heads,
+                                                 limits.length, limits.page.page_slots);
+    const int64_t rows = limits.policy.observes() ? limits.policy.window * shape.group() : 0;
+    const int64_t columns = rows == 0 ? 0 : shape.kv_heads * limits.length;
+    const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
+    sums = take(FloatBytes(columns));
+    maxima = take(FloatBytes(columns));
+    result_bytes = bytes;
+    row_lse = take(FloatBytes(rows));
+    slot_stride = kept.head_pages * slots_of_page;
+    slots = take(FloatBytes(shape.kv_heads * slot_stride));
+    row_stride =
+        kept.head_pages * kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
+    bytes = RoundUp(bytes, int64_t{4096});
+    scratch = take(std::max(FloatBytes(rows * limits.length), 2 * row_stride));
+  }
+};
+
+}  // namespace
+
+int64_t Evictor::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
+
+Result<std::unique_ptr<Evictor>> Evictor::Create(const EvictorParts& parts,
+                                                 const EvictorLimits& limits) {
+  const Places places(limits);
+  Result<std::unique_ptr<Buffer>> memory =
+      parts.device.Allocate(parts.budget, static_cast<size_t>(places.bytes), "eviction");
+  if (!memory.ok()) return memory.status();
+  std::unique_ptr<Buffer> host_memory;
+  if (!limits.host_reads_device && places.result_bytes > 0) {
+    Result<std::unique_ptr<Buffer>> made = parts.device.AllocateHost(
+        parts.host_budget, static_cast<size_t>(places.result_bytes), "eviction");
+    if (!made.ok()) return made.status();
+    host_memory = std::move(*made);
+  }
+  return std::unique_ptr<Evictor>(
+      new Evictor(parts, limits, std::move(*memory), std::move(host_memory)));
+}
+
+Evictor::Evictor(const EvictorParts& parts, const EvictorLimits& limits,
+                 std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory)
+    : parts_(parts),
+      limits_(limits),
+      memory_(std::move(memory)),
+      host_memory_(std::move(host_memory)) {}
+
+Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
+  length_ = parts_.from.Length(prompt);
+  HEADWAY_CHECK(length_ <= limits_.length);
+  Result<kv::SequenceId> kept = parts_.to.CreateKept(length_);
+  if (!kept.ok()) return kept;
+  const std::vector<int64_t> budgets =
+      kv::LayerBudgets(limits_.policy, limits_.shape.layers, length_);
+  Status status;
+  for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
+    status = EvictLayer(layer, prompt, *kept, budgets[static_cast<size_t>(layer)]);
+  }
+  if (status.ok()) status = parts_.compute.Synchronize();
+  if (status.ok()) return kept;
+  parts_.to.Drop(*kept);
+  return status;
+}
+
+Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, int64_t budget) {
+  const int heads = limits_.shape.kv_heads;
+  std::vector<std::vector<KeyRun>> keys;
+  for (int head = 0; head < heads; ++head) {
+    Result<std::vector<KeyRun>> runs = parts_.from.KeysOf(from, layer, head);
+    if (!runs.ok()) return runs.status();
+    keys.push_back(std::move(*runs));
+  }
+  queries_ = 0;
+  if (limits_.policy.observes()) Observe(layer, keys);
+  // The slots of the layer before have come to the device, too.
+  if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
+  const int64_t closed = keys[0].back().position;
+  const std::vector<std::vector<int32_t>> kept =
+      kv::ChooseKept(limits_.policy, Observed(), closed, budget, limits_.page.page_slots);
+  slots_.clear();
+  slots_.reserve(static_cast<size_t>(heads * Places(limits_).slot_stride));  // copies read them
+  for (int head = 0; head < heads; ++head) {
+    const auto at = static_cast<size_t>(head);
+    if (Status s = KeepHead(layer, head, to, keys[at], kept[at]); !s.ok()) return s;
+    parts_.from.FinishKeys(from, layer, head);
+  }
+  return OkStatus();
+}
+
+void Evictor::Observe(int layer, std::span<const std::vector<KeyRun>> keys) {
+  const Places places(limits_);
+  const ModelShape& shape = limits_.shape;
+  const int group = shape.group();
+  const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(memory_->data() + at); };
+  float* const logits = floats(places.scratch);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    std::vector<KeyLogitsItem> items;
+    int64_t row = 0;
+    for (const ObservedQueries::Run& run : parts_.executor.observed().Of(layer)) {
+      if (run.rows == 0) continue;
+      for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
+        if (range.pages.count == 0) continue;
+        KeyLogitsItem item;
+        const int64_t element = int64_t{head} * group * shape.head_dim;
+        item.q = run.q + element * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+        item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
+        item.rows = run.rows;
+        item.q_position = run.position;
+        item.keys = range;
+        item.logits = logits + row * group * length_ + range.position;
+        item.stride = length_;
+        items.push_back(item);
+      }
+      row += run.rows;
+    }
+    queries_ = row * group;
+    parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, items);
+    const KeyWeightsItem weights = {.logits = logits,
+                                    .stride = length_,
+                                    .rows = queries_,
+                                    .columns = length_,
+                                    .sum = floats(places.sums) + head * length_,
+                                    .max = floats(places.maxima) + head * length_,
+                                    .row_lse = floats(places.row_lse)};
+    parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
+  }
+  if (host_memory_ == nullptr) return;
+  for (const int64_t at : {places.sums, places.maxima}) {
+    parts_.compute.Copy(host_memory_->data() + at, memory_->data() + at,
+                        static_cast<size_t>(shape.kv_heads * length_) * sizeof(float));
+  }
+}
+
+kv::ObservedWeights Evictor::Observed() const {
+  const Places places(limits_);
+  kv::ObservedWeights observed;
+  observed.heads = limits_.shape.kv_heads;
+  observed.tokens = length_;
+  observed.queries = queries_;
+  if (queries_ == 0) return observed;
+  const std::byte* const data = (host_memory_ == nullptr ? *memory_ : *host_memory_).data();
+  const auto all = static_cast<size_t>(observed.heads * length_);
+  observed.sum = {reinterpret_cast<const float*>(data + places.sums), all};
+  observed.max = {reinterpret_cast<const float*>(data + places.maxima), all};
+  return observed;
+}
+
+Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
+                         const std::vector<int32_t>& positions) {
+  const Places places(limits_);
+  const int64_t stride = kv::CacheFormat::Padded(static_cast<int64_t>(limits_.page.bytes()));
+  std::byte* const rows = memory_->data() + places.scratch;
+  auto* const slots =
+      reinterpret_cast<int32_t*>(memory_->data() + places.slots) + head * places.slot_stride;
+  HEADWAY_CHECK(std::ssize(positions) <= places.slot_stride);
+  const auto first_slot = std::ssize(slots_);
+  std::vector<GatherSlotsItem> items;
+  auto next = positions.begin();
+  for (const KeyRun& range : keys.first(keys.size() - 1)) {
+    const auto end = std::lower_bound(next, positions.end(), range.position + range.pages.count);
+    if (next == end) continue;
+    const int64_t at = next - positions.begin();
+    GatherSlotsItem item;
+    item.from = range.pages;
+    item.slots = slots + at;
+    item.count = end - next;
+    item.to = {.k = rows + at / limits_.page.page_slots * stride,
+               .v = rows + places.row_stride + at / limits_.page.page_slots * stride,
+               .page_stride = stride,
+               .first_slot = at % limits_.page.page_slots,
+               .count = item.count};
+    for (; next != end; ++next) slots_.push_back(static_cast<int32_t>(*next - range.position));
+    items.push_back(item);
+  }
+  HEADWAY_CHECK(next == positions.end());
+  if (!positions.empty()) {
+    parts_.compute.Copy(reinterpret_cast<std::byte*>(slots),
+                        reinterpret_cast<const std::byte*>(slots_.data() + first_slot),
+                        positions.size() * sizeof(int32_t));
+    parts_.kernels.GatherSlots(parts_.compute, limits_.page, items);
+  }
+  const kv::ClosedRows closed = {rows, places.row_stride, nullptr};
+  if (Status s = parts_.to.Keep(to, layer, head, positions, closed); !s.ok()) return s;
+  const PageRun& tail = keys.back().pages;
+  const PageRun open = parts_.to.OpenPageOf(to, layer, head);
+  const auto bytes = static_cast<size_t>(tail.count) * DTypeBytes(limits_.page.dtype) *
+                     static_cast<size_t>(limits_.page.head_dim);
+  if (bytes == 0) return OkStatus();
+  parts_.compute.Copy(open.k, tail.k, bytes);
+  parts_.compute.Copy(open.v, tail.v, bytes);
+  return OkStatus();
+}
+
+}  // namespace headway

@@ -1,0 +1,82 @@
+// What the slots of a generator hold: sequences of the store that reads prompts or, where tokens are
+// let go behind each prompt, of the store of what is kept.
+#include <utility>
+
+#include "engine/generator.h"
+#include "headway/refusal.h"
+
+namespace headway {
+
+void Generator::DropSequence(Slot* slot) {
+  if (slot->sequence.has_value()) StoreOf(*slot).Drop(*slot->sequence);
+  if (reading_ == slot - slots_.data()) reading_ = -1;
+  *slot = Slot{};
+}
+
+Status Generator::EmptySlot(int index) {
+  DropSequence(&slots_[static_cast<size_t>(index)]);
+  return evictor_ == nullptr ? BeginPrompt(index) : OkStatus();
+}
+
+Status Generator::BeginPrompt(int index) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (slot.sequence.has_value()) return OkStatus();
+  if (evictor_ != nullptr) {
+    // The store has room for one.
+    if (reading_ >= 0) DropSequence(&slots_[static_cast<size_t>(reading_)]);
+    reading_ = index;
+  }
+  const int x_segments = evictor_ != nullptr ? 0 : x_segments_[static_cast<size_t>(index)];
+  Result<kv::SequenceId> sequence = store_.CreateSequence(x_segments);
+  if (!sequence.ok()) return sequence.status();
+  slot.sequence = *sequence;
+  return OkStatus();
+}
+
+Status Generator::LetGo(int index) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  Result<kv::SequenceId> kept = evictor_->Evict(*slot.sequence);
+  if (!kept.ok()) return kept.status();
+  store_.Drop(*slot.sequence);
+  reading_ = -1;
+  slot.sequence = *kept;
+  slot.kept_from = std::ssize(slot.tokens);
+  slot.approximate = true;
+  return OkStatus();
+}
+
+// What is kept of a prompt serves no part of it.
+Result<int64_t> Generator::CutTo(const Slot& slot, int64_t tokens) {
+  if (!slot.kept()) return store_.Truncate(*slot.sequence, tokens);
+  if (tokens == std::ssize(slot.tokens)) return tokens;
+  const int slots = kept_store_->format().page.page_slots;
+  if (tokens / slots * slots < slot.kept_from) {
+    return Status(StatusCode::kNotFound, "tokens of the prompt were let go");
+  }
+  return kept_store_->Truncate(*slot.sequence, tokens);
+}
+
+bool Generator::MayJoin(const Run& run, const Batch& batch) const {
+  if (evictor_ == nullptr) return true;
+  const Slot& slot = slots_[static_cast<size_t>(run.slot)];
+  if (!batch.inputs.empty()) return batch.kept && slot.kept();
+  return slot.kept() || reading_ < 0 || reading_ == run.slot;
+}
+
+// What is scored behind a first part has only what is kept of that, where tokens are let go.
+Status Generator::ReadyToScore(size_t begin, size_t end, const RopeFrequencies& rope,
+                               const Hooks& hooks) {
+  if (begin == 0) {
+    Status status = EmptySlot(0);
+    return status.ok() ? BeginPrompt(0) : status;
+  }
+  if (evictor_ == nullptr) return BringUp(0, rope, hooks);
+  if (Status s = slots_[0].kept() ? OkStatus() : LetGo(0); !s.ok()) return s;
+  if (static_cast<int64_t>(end) - slots_[0].kept_from <= room_) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                Refusal{{"a sequence grows by " + std::to_string(room_) +
+                             " tokens behind its prompt, and more are to be scored; raise ",
+                         Option::kEvictRoom}});
+}
+
+}  // namespace headway

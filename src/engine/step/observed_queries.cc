@@ -1,0 +1,59 @@
+#include "engine/step/observed_queries.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace headway {
+
+int64_t ObservedQueries::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
+  return RoundUp(int64_t{shape.layers} * limits.observed_queries * shape.query_heads *
+                     shape.head_dim * static_cast<int64_t>(DTypeBytes(limits.activation_dtype)),
+                 64);
+}
+
+ObservedQueries::ObservedQueries(StepContext& context, const Batch& batch, Memory* memory)
+    : context_(context),
+      batch_(batch),
+      memory_(memory->Take(Bytes(context.shape, context.limits))) {}
+
+std::byte* ObservedQueries::Row(int layer, int64_t position) const {
+  const int64_t rows = context_.limits.observed_queries;
+  return memory_ + context_.ActivationBytes((layer * rows + position % rows) * context_.QWidth());
+}
+
+void ObservedQueries::Take(int layer) {
+  const int64_t ring = context_.limits.observed_queries;
+  if (ring == 0) return;
+  HEADWAY_CHECK(batch_.size() == 1);
+  const BatchEntry& entry = batch_[0];
+  const int64_t end = entry.position + entry.tokens;
+  if (layer == 0) {
+    if (entry.position != end_) first_ = entry.position;
+    end_ = end;
+  }
+  const auto width = static_cast<size_t>(context_.ActivationBytes(context_.QWidth()));
+  int64_t position = std::max(entry.position, end - ring);
+  while (position < end) {
+    const int64_t rows = std::min(end - position, ring - position % ring);
+    context_.compute.Copy2D(Row(layer, position), width,
+                            context_.QueryAt(entry.row + position - entry.position, 0),
+                            static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride)),
+                            width, static_cast<size_t>(rows));
+    position += rows;
+  }
+}
+
+std::array<ObservedQueries::Run, 2> ObservedQueries::Of(int layer) const {
+  const int64_t ring = context_.limits.observed_queries;
+  std::array<Run, 2> runs;
+  int64_t position = std::max(first_, end_ - ring);
+  for (Run& run : runs) {
+    if (position == end_) break;
+    run = {Row(layer, position), std::min(end_ - position, ring - position % ring), position};
+    position += run.rows;
+  }
+  return runs;
+}
+
+}  // namespace headway

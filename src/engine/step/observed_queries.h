@@ -1,0 +1,48 @@
+// ObservedQueries: the last queries of a prompt in each layer, by which eviction decides what heads
+// keep of it (kv/policy/eviction.h).
+#ifndef HEADWAY_ENGINE_STEP_OBSERVED_QUERIES_H_
+#define HEADWAY_ENGINE_STEP_OBSERVED_QUERIES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/step/batch.h"
+#include "engine/step/limits.h"
+#include "engine/step/step_context.h"
+#include "model/model.h"
+
+namespace headway {
+
+class ObservedQueries {
+ public:
+  // Bytes that it takes; pure.
+  static int64_t Bytes(const ModelShape& shape, const ExecutorLimits& limits);
+  // Takes them from `memory`.
+  ObservedQueries(StepContext& context, const Batch& batch, Memory* memory);
+
+  // Keeps the last queries of the batch's only entry, which are rotated.
+  void Take(int layer);
+
+  // The queries that there are of a layer, at most limits.observed_queries, as one or two runs in
+  // the order of positions: they are kept in a ring.
+  struct Run {
+    const std::byte* q = nullptr;  // activations [rows, query_heads, head_dim]
+    int64_t rows = 0;
+    int64_t position = 0;  // of the first
+  };
+  std::array<Run, 2> Of(int layer) const;
+
+ private:
+  std::byte* Row(int layer, int64_t position) const;
+
+  StepContext& context_;
+  const Batch& batch_;
+  std::byte* memory_ = nullptr;  // [layers, rows, query_heads, head_dim]
+  int64_t first_ = 0;            // positions [first_, end_) were seen one behind the other
+  int64_t end_ = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_OBSERVED_QUERIES_H_

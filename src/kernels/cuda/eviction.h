@@ -1,0 +1,37 @@
+// Eviction on a GPU: logits of keys against a prompt's last queries, their weights, and gathering
+// the kept slots.
+#ifndef HEADWAY_KERNELS_CUDA_EVICTION_H_
+#define HEADWAY_KERNELS_CUDA_EVICTION_H_
+
+#include <cuda_runtime_api.h>
+
+#include <span>
+
+#include "base/types.h"
+#include "kernels/eviction.h"
+
+namespace headway::cuda {
+
+// The arguments of Kernels::KeyLogits that all items share, and the dtype of queries.
+struct KeyLogitsCall {
+  PageFormat format;
+  DType activation;
+  int group;
+  float scale;
+};
+
+// Whether the kernels take these: heads of multiples of 8 elements up to 256, pages and queries of
+// one dtype that lie on 16 bytes.
+bool CanMakeLogits(const KeyLogitsCall& call, std::span<const KeyLogitsItem> items);
+bool CanGather(const PageFormat& format, std::span<const GatherSlotsItem> items);
+
+// Enqueue what Kernels has of these names.
+cudaError_t KeyLogits(cudaStream_t stream, const KeyLogitsCall& call,
+                      std::span<const KeyLogitsItem> items);
+cudaError_t KeyWeights(cudaStream_t stream, std::span<const KeyWeightsItem> items);
+cudaError_t GatherSlots(cudaStream_t stream, const PageFormat& format,
+                        std::span<const GatherSlotsItem> items);
+
+}  // namespace headway::cuda
+
+#endif  // HEADWAY_KERNELS_CUDA_EVICTION_H_

@@ -1,0 +1,64 @@
+// Kernels of eviction: how much attention the tokens of a cache had from some last queries, and
+// gathering the tokens that are kept.
+#ifndef HEADWAY_KERNELS_EVICTION_H_
+#define HEADWAY_KERNELS_EVICTION_H_
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "kernels/attention.h"
+#include "kernels/pages.h"
+
+namespace headway {
+
+// Logits of the queries of one KV head's group against a run of its keys, which lies on the device
+// or in memory of the host that kernels read.
+struct KeyLogitsItem {
+  const void* q = nullptr;  // activations [rows, group, head_dim]; rows q_stride elements apart
+  int64_t q_stride = 0;
+  int64_t rows = 0;
+  int64_t q_position = 0;  // of the first row; a query at p sees keys at positions <= p
+  KeyRun keys;             // of one head, not encoded, at consecutive positions
+  // Key i of query head g of row r goes to (r * group + g) * stride + i; -inf for keys that it does
+  // not see.
+  float* logits = nullptr;
+  int64_t stride = 0;
+};
+
+// Weights of the softmax over each row of logits, added up over the rows, and the largest.
+struct KeyWeightsItem {
+  const float* logits = nullptr;  // [rows, columns], rows `stride` apart; each has a finite one
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  float* sum = nullptr;      // [columns]
+  float* max = nullptr;      // [columns], or null
+  float* row_lse = nullptr;  // [rows], scratch: the natural logarithm of the sum of exponentials
+};
+
+// K and V of some slots of one head, one behind the other.
+struct GatherSlotsItem {
+  PageRun from;                    // of one head, not encoded
+  const int32_t* slots = nullptr;  // [count] of the run, in memory that kernels read
+  int64_t count = 0;
+  PageRun to;  // its count is `count`
+};
+
+// Pages on a GPU are those that attention takes there, and rows of q lie on 16 bytes; others are an
+// error of the stream, and nothing is written.
+class EvictionKernels {
+ public:
+  virtual ~EvictionKernels() = default;
+  // Each key is read once, whatever the rows.
+  virtual void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                         std::span<const KeyLogitsItem> items) = 0;
+  // A column's weights are added up row by row.
+  virtual void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) = 0;
+  virtual void GatherSlots(Stream& stream, const PageFormat& format,
+                           std::span<const GatherSlotsItem> items) = 0;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_KERNELS_EVICTION_H_

@@ -1,0 +1,89 @@
+#include "kernels/ref/ref_eviction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+#include "base/half.h"
+
+namespace headway::ref {
+namespace {
+
+constexpr float kUnseen = -std::numeric_limits<float>::infinity();
+
+// The row of `slot`, counted from the run's first, in K or V pages.
+std::byte* RowOf(const PageFormat& format, std::byte* pages, const PageRun& run, int64_t slot) {
+  const int64_t at = run.first_slot + slot;
+  return pages + at / format.page_slots * run.page_stride +
+         at % format.page_slots * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+}
+
+// One query of a group against all keys.
+void QueryLogits(const PageFormat& format, float scale, const KeyLogitsItem& item, const float* q,
+                 int64_t position, float* logits) {
+  for (int64_t key = 0; key < item.keys.pages.count; ++key) {
+    if (item.keys.position + key > position) {
+      logits[key] = kUnseen;
+      continue;
+    }
+    const std::byte* k = RowOf(format, item.keys.pages.k, item.keys.pages, key);
+    double sum = 0.0;
+    for (int64_t i = 0; i < format.head_dim; ++i) {
+      sum += double{q[i]} * double{LoadAsFloat(k, i, format.dtype)};
+    }
+    logits[key] = static_cast<float>(sum * double{scale});
+  }
+}
+
+}  // namespace
+
+void KeyLogits(const PageFormat& format, int group, float scale,
+               std::span<const KeyLogitsItem> items) {
+  for (const KeyLogitsItem& item : items) {
+    for (int64_t row = 0; row < item.rows * group; ++row) {
+      const float* q = static_cast<const float*>(item.q) + row / group * item.q_stride +
+                       row % group * format.head_dim;
+      QueryLogits(format, scale, item, q, item.q_position + row / group,
+                  item.logits + row * item.stride);
+    }
+  }
+}
+
+void KeyWeights(std::span<const KeyWeightsItem> items) {
+  for (const KeyWeightsItem& item : items) {
+    for (int64_t row = 0; row < item.rows; ++row) {
+      const float* logits = item.logits + row * item.stride;
+      const double top = *std::max_element(logits, logits + item.columns);
+      double total = 0.0;
+      for (int64_t i = 0; i < item.columns; ++i) total += std::exp(logits[i] - top);
+      item.row_lse[row] = static_cast<float>(top + std::log(total));
+    }
+    for (int64_t i = 0; i < item.columns; ++i) {
+      double sum = 0.0, max = 0.0;
+      for (int64_t row = 0; row < item.rows; ++row) {
+        const double weight =
+            std::exp(double{item.logits[row * item.stride + i]} - double{item.row_lse[row]});
+        sum += weight;
+        max = std::max(max, weight);
+      }
+      item.sum[i] = static_cast<float>(sum);
+      if (item.max != nullptr) item.max[i] = static_cast<float>(max);
+    }
+  }
+}
+
+void GatherSlots(const PageFormat& format, std::span<const GatherSlotsItem> items) {
+  const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
+  for (const GatherSlotsItem& item : items) {
+    for (int64_t i = 0; i < item.count; ++i) {
+      std::memcpy(RowOf(format, item.to.k, item.to, i),
+                  RowOf(format, item.from.k, item.from, item.slots[i]), row_bytes);
+      std::memcpy(RowOf(format, item.to.v, item.to, i),
+                  RowOf(format, item.from.v, item.from, item.slots[i]), row_bytes);
+    }
+  }
+}
+
+}  // namespace headway::ref

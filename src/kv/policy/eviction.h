@@ -1,0 +1,94 @@
+// EvictionPolicy: which tokens each KV head keeps of a prompt when it has been read, by the
+// attention that they had from the prompt's last queries; the rest is dropped. Pure functions of
+// scores; kernels/eviction.h makes these, engine/evict joins the two.
+#ifndef HEADWAY_KV_POLICY_EVICTION_H_
+#define HEADWAY_KV_POLICY_EVICTION_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "headway/status.h"
+
+namespace headway::kv {
+
+enum class EvictionMethod : uint8_t {
+  kNone,
+  kStreaming,   // StreamingLLM (Xiao et al., 2023): the first tokens and the last ones
+  kSnap,        // SnapKV (Li et al., 2024): attention from the window, pooled over neighbours
+  kPyramid,     // PyramidKV (Cai et al., 2024): the same, budgets fall from layer to layer
+  kAdaSnap,     // Ada-KV (Feng et al., 2024): SnapKV, the heads of a layer share their budget
+  kAdaPyramid,  // the same of PyramidKV
+  // DefensiveKV (Feng et al., 2025): the largest attention of window and group, not the mean, and
+  // no less than what that is on average over the prompt; pooled here, not for each query
+  kDefensive,
+};
+
+struct EvictionPolicy {
+  EvictionMethod method = EvictionMethod::kNone;
+  // Tokens that a KV head keeps, on average over heads and layers, the window among them; or a
+  // share of the prompt. One of the two is 0.
+  int64_t budget = 0;
+  double share = 0.0;
+  int64_t window = 32;  // the prompt's last tokens: their queries are observed, and they are kept
+  int pool = 7;         // neighbours whose scores are pooled, odd; 1: none
+  // Zeros stand for what is beyond either end. The largest of neighbours is that of what
+  // ObservedWeights has of a group, not of each query head.
+  enum class Pool : uint8_t { kMean, kMax };
+  Pool pooling = Pool::kMean;
+  int64_t sink = 4;         // of kStreaming: first tokens that are kept
+  double safeguard = 0.2;   // of Ada-KV: the share of its even budget that a head keeps anyway,
+                            // the window among it
+  double steepness = 20.0;  // PyramidKV's beta: the last layer gets budget / beta
+  // Tokens that a sequence may grow by behind its prompt.
+  int64_t room = 4096;
+
+  bool evicts() const { return method != EvictionMethod::kNone; }
+  bool observes() const { return evicts() && method != EvictionMethod::kStreaming; }
+  // Whether the heads of a layer keep different numbers of tokens.
+  bool uneven() const {
+    return method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid;
+  }
+};
+
+// "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv".
+const char* EvictionName(EvictionMethod method);
+// kInvalidArgument, naming all that there are, for another name.
+Result<EvictionMethod> EvictionOf(std::string_view name);
+
+// Tokens that a head keeps of a prompt of `tokens` on average in each layer; [layers]. Their mean
+// is the policy's budget, but where the prompt has fewer.
+std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens);
+
+// What the window's queries gave the tokens of a prompt in one layer: for each KV head the sum and
+// the largest of the weights (after softmax) of `rows` queries times `group` query heads.
+struct ObservedWeights {
+  std::span<const float> sum;  // [heads, tokens]
+  std::span<const float> max;  // [heads, tokens], or empty where the method has no use for it
+  int heads = 0;
+  int64_t tokens = 0;
+  int64_t queries = 0;  // rows * group: what `sum` is divided by
+};
+
+// Of the first `closed` tokens, those that each head keeps so that it has `budget` in all with the
+// tokens from `closed` on, which it keeps anyway: positions, ascending, as many as fill whole pages
+// of `slots` (rounded up, but not beyond `closed`), the window's always among them. Of equal scores
+// the earlier position is kept; a weight that is no number counts as none. `budget` is that of the
+// layer. [heads]
+std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
+                                             const ObservedWeights& observed, int64_t closed,
+                                             int64_t budget, int slots);
+
+// Bounds of what ChooseKept gives for prompts of up to `length` tokens, in pages: of one head, and
+// of all heads of all layers.
+struct KeptBounds {
+  int64_t head_pages = 0;
+  int64_t all_pages = 0;
+};
+KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
+                        int slots);
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_POLICY_EVICTION_H_

@@ -1,0 +1,322 @@
+#include "kv/policy/eviction.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/random.h"
+
+namespace headway::kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr EvictionMethod kMethods[] = {EvictionMethod::kStreaming,  EvictionMethod::kSnap,
+                                       EvictionMethod::kPyramid,    EvictionMethod::kAdaSnap,
+                                       EvictionMethod::kAdaPyramid, EvictionMethod::kDefensive};
+
+// Weights of a layer. `levels` other than 0: so many different ones, so that many are equal.
+struct Weights {
+  Weights(int of_heads, int64_t of_tokens, int64_t levels, Random& random)
+      : heads(of_heads), tokens(of_tokens) {
+    for (int64_t i = 0; i < heads * tokens; ++i) {
+      const double size =
+          levels == 0 ? std::exp(3.0 * random.Normal()) : static_cast<double>(random.Below(levels));
+      sum.push_back(static_cast<float>(size * static_cast<double>(1 + i / tokens)));
+      max.push_back(sum.back() * static_cast<float>(levels == 0 ? random.Uniform() : 0.5));
+    }
+  }
+  ObservedWeights Observed() const { return {sum, max, heads, tokens, 128}; }
+
+  int heads;
+  int64_t tokens;
+  std::vector<float> sum, max;
+};
+
+// A plain reading of the methods, token by token.
+class Plain {
+ public:
+  Plain(const EvictionPolicy& policy, const Weights& weights, int64_t closed, int64_t budget,
+        int slots)
+      : policy_(policy), weights_(weights), closed_(closed), budget_(budget), slots_(slots) {}
+
+  std::vector<std::vector<int32_t>> Kept() const {
+    std::vector<std::vector<int32_t>> kept;
+    const std::vector<int64_t> wanted = Wanted();
+    for (int head = 0; head < weights_.heads; ++head) {
+      std::vector<int32_t> of_head;
+      for (const int64_t token : Ranked(head)) {
+        const auto have = static_cast<int64_t>(of_head.size());
+        if (have >= wanted[static_cast<size_t>(head)] && have % slots_ == 0) break;
+        of_head.push_back(static_cast<int32_t>(token));
+      }
+      std::sort(of_head.begin(), of_head.end());
+      kept.push_back(of_head);
+    }
+    return kept;
+  }
+
+ private:
+  bool IsKeptAnyway(int64_t token) const {
+    if (token >= weights_.tokens - policy_.window) return true;
+    return policy_.method == EvictionMethod::kStreaming && token < policy_.sink;
+  }
+
+  std::vector<double> Scores(int head) const {
+    const auto window_begin = std::max<int64_t>(0, weights_.tokens - policy_.window);
+    const bool defensive = policy_.method == EvictionMethod::kDefensive;
+    std::vector<double> scores;
+    double total = 0.0;
+    for (int64_t token = 0; token < window_begin; ++token) {
+      double sum = 0.0, max = 0.0;
+      for (int64_t at = token - policy_.pool / 2; at <= token + policy_.pool / 2; ++at) {
+        if (at < 0 || at >= window_begin) continue;
+        const auto i = static_cast<size_t>(head * weights_.tokens + at);
+        const double weight = (defensive ? weights_.max : weights_.sum)[i];
+        sum += weight;
+        max = std::max(max, weight);
+      }
+      double score = policy_.pooling == EvictionPolicy::Pool::kMean ? sum / policy_.pool : max;
+      if (!defensive) score *= 1.0 / 128;
+      if (policy_.method == EvictionMethod::kStreaming) score = static_cast<double>(token);
+      scores.push_back(score);
+      total += score;
+    }
+    for (double& score : scores) {
+      if (defensive) score = std::max(score, total / static_cast<double>(window_begin));
+    }
+    return scores;
+  }
+
+  // The closed tokens, in the order in which a head takes them.
+  std::vector<int64_t> Ranked(int head) const {
+    const std::vector<double> scores = Scores(head);
+    std::vector<int64_t> tokens(static_cast<size_t>(closed_));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    std::stable_sort(tokens.begin(), tokens.end(), [&](int64_t a, int64_t b) {
+      if (IsKeptAnyway(a) || IsKeptAnyway(b)) return IsKeptAnyway(a) && !IsKeptAnyway(b);
+      return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+    });
+    return tokens;
+  }
+
+  std::vector<int64_t> Wanted() const {
+    const int64_t tail = weights_.tokens - closed_;
+    int64_t anyway = 0;
+    for (int64_t token = 0; token < closed_; ++token) anyway += IsKeptAnyway(token) ? 1 : 0;
+    const int64_t even = std::max(anyway, budget_ - tail);
+    std::vector<int64_t> wanted(static_cast<size_t>(weights_.heads), even);
+    if (!policy_.uneven()) return wanted;
+    // What the heads of a layer have together goes to the best of all, what is safe first.
+    const auto safe = static_cast<int64_t>(policy_.safeguard * static_cast<double>(budget_));
+    std::vector<std::tuple<bool, double, int64_t, int>> all;
+    for (int head = 0; head < weights_.heads; ++head) {
+      const std::vector<double> scores = Scores(head);
+      const std::vector<int64_t> ranked = Ranked(head);
+      for (size_t rank = 0; rank < ranked.size(); ++rank) {
+        const bool first = IsKeptAnyway(ranked[rank]) || static_cast<int64_t>(rank) < safe - tail;
+        const auto at = static_cast<size_t>(ranked[rank]);
+        all.emplace_back(!first, first ? 0.0 : -scores[at], ranked[rank], head);
+      }
+    }
+    std::sort(all.begin(), all.end());
+    const auto total = static_cast<size_t>(weights_.heads * even);
+    all.resize(std::min(all.size(), total));
+    wanted.assign(wanted.size(), 0);
+    for (const auto& chosen : all) ++wanted[static_cast<size_t>(std::get<3>(chosen))];
+    return wanted;
+  }
+
+  const EvictionPolicy& policy_;
+  const Weights& weights_;
+  int64_t closed_, budget_;
+  int slots_;
+};
+
+EvictionPolicy RandomPolicy(EvictionMethod method, Random& random) {
+  EvictionPolicy policy;
+  policy.method = method;
+  policy.window = 1 + random.Below(40);
+  policy.budget = policy.window + random.Below(300);
+  if (random.Below(3) == 0) std::tie(policy.budget, policy.share) = std::pair(0, random.Uniform());
+  policy.pool = 1 + 2 * static_cast<int>(random.Below(5));
+  policy.pooling = random.Below(2) == 0 ? EvictionPolicy::Pool::kMean : EvictionPolicy::Pool::kMax;
+  policy.sink = random.Below(9);
+  policy.safeguard = random.Uniform();
+  policy.steepness = 1.0 + 30.0 * random.Uniform();
+  return policy;
+}
+
+TEST(Eviction, NamesGoBothWays) {
+  for (const EvictionMethod method : kMethods) {
+    const Result<EvictionMethod> read = EvictionOf(EvictionName(method));
+    ASSERT_TRUE(read.ok());
+    EXPECT_EQ(*read, method);
+  }
+  const Result<EvictionMethod> unknown = EvictionOf("snap");
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      unknown.status().message(),
+      "unknown eviction method 'snap'; there are streamingllm, snapkv, pyramidkv, ada-snapkv, "
+      "ada-pyramidkv, defensivekv");
+}
+
+TEST(Eviction, EachMethodKeepsWhatAPlainReadingKeeps) {
+  Random random(1);
+  for (int round = 0; round < 600; ++round) {
+    const EvictionPolicy policy = RandomPolicy(kMethods[round % 6], random);
+    const int slots = static_cast<int>(1 + random.Below(70));
+    const int64_t tokens = 1 + random.Below(round % 5 == 0 ? 60 : 700);
+    const int64_t closed = tokens / slots * slots;
+    const int64_t levels = random.Below(3) == 0 ? 1 + random.Below(4) : 0;
+    const Weights weights(static_cast<int>(1 + random.Below(4)), tokens, levels, random);
+    const KeptBounds bounds = KeptBoundsOf(policy, 3, weights.heads, tokens, slots);
+    int64_t pages = 0;
+    for (const int64_t budget : LayerBudgets(policy, 3, tokens)) {
+      SCOPED_TRACE(std::string(EvictionName(policy.method)) + " round " + std::to_string(round) +
+                   " budget " + std::to_string(budget) + " of " + std::to_string(tokens));
+      const auto kept = ChooseKept(policy, weights.Observed(), closed, budget, slots);
+      ASSERT_EQ(kept, Plain(policy, weights, closed, budget, slots).Kept());
+      for (const std::vector<int32_t>& of_head : kept) {
+        const int64_t of_head_pages = CeilDiv(static_cast<int64_t>(of_head.size()), slots);
+        EXPECT_LE(of_head_pages, bounds.head_pages);
+        pages += of_head_pages;
+      }
+    }
+    EXPECT_LE(pages, bounds.all_pages);
+    const KeptBounds longer = KeptBoundsOf(policy, 3, weights.heads, tokens + 100, slots);
+    EXPECT_GE(longer.head_pages, bounds.head_pages);
+    EXPECT_GE(longer.all_pages, bounds.all_pages);
+  }
+}
+
+TEST(Eviction, LayersHaveTheBudgetOnAverage) {
+  Random random(2);
+  for (int round = 0; round < 300; ++round) {
+    const EvictionPolicy policy = RandomPolicy(kMethods[round % 6], random);
+    const int layers = static_cast<int>(1 + random.Below(40));
+    const int64_t tokens = 1 + random.Below(2000);
+    const std::vector<int64_t> budgets = LayerBudgets(policy, layers, tokens);
+    ASSERT_EQ(budgets.size(), static_cast<size_t>(layers));
+    const int64_t mean = policy.share > 0.0
+                             ? std::llround(policy.share * static_cast<double>(tokens))
+                             : std::min(policy.budget, tokens);
+    EXPECT_EQ(std::accumulate(budgets.begin(), budgets.end(), int64_t{0}), layers * mean);
+    EXPECT_TRUE(std::is_sorted(budgets.rbegin(), budgets.rend()));
+    EXPECT_LE(budgets.front(), tokens);
+    EXPECT_GE(budgets.back(), std::min(mean, policy.window));
+  }
+}
+
+TEST(Eviction, APyramidFallsFromTwiceTheBudgetToATwentieth) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kPyramid;
+  policy.window = 32;
+  policy.budget = 32 + 400;
+  EXPECT_THAT(LayerBudgets(policy, 4, 100000), ElementsAre(32 + 780, 32 + 527, 32 + 273, 32 + 20));
+  // No layer keeps more than there is, and the others get what it cannot take.
+  EXPECT_THAT(LayerBudgets(policy, 4, 632), ElementsAre(632, 32 + 467, 32 + 333, 32 + 200));
+  EXPECT_THAT(LayerBudgets(policy, 3, 400), ElementsAre(400, 400, 400));
+  EXPECT_THAT(LayerBudgets(policy, 1, 100000), ElementsAre(432));
+  policy.method = EvictionMethod::kSnap;
+  EXPECT_THAT(LayerBudgets(policy, 2, 100000), ElementsAre(432, 432));
+}
+
+TEST(Eviction, NeighboursOfAWeightAreKeptWithIt) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kSnap;
+  policy.window = 2;
+  policy.pool = 3;
+  Random random(3);
+  Weights weights(1, 24, 1, random);  // zeros
+  weights.sum[9] = 1.0f;
+  weights.sum[22] = 100.0f;  // of the window, which is kept anyway, and whose weight is not pooled
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 24, 5, 1)[0], ElementsAre(8, 9, 10, 22, 23));
+  // The earliest of what is equal fills the page.
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 24, 5, 8)[0],
+              ElementsAre(0, 1, 2, 8, 9, 10, 22, 23));
+  // Tokens behind the closed ones are part of the budget.
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 11, 1)[0], ElementsAre(8, 9, 10));
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 8, 1)[0], ElementsAre());
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 0, 5, 1)[0], ElementsAre());
+}
+
+TEST(Eviction, AHeadWithMoreAttentionKeepsMore) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kAdaSnap;
+  policy.window = 4;
+  policy.pool = 1;
+  Random random(4);
+  Weights weights(2, 64, 1, random);
+  std::fill(weights.sum.begin() + 64, weights.sum.end(), 1.0f);
+  // 20 tokens a head: the first keeps a fifth of them, the window.
+  std::vector<std::vector<int32_t>> kept = ChooseKept(policy, weights.Observed(), 64, 20, 1);
+  EXPECT_THAT(kept[0], ElementsAre(60, 61, 62, 63));
+  EXPECT_EQ(kept[1].size(), 36u);
+  policy.safeguard = 0.5;
+  kept = ChooseKept(policy, weights.Observed(), 64, 20, 1);
+  EXPECT_THAT(kept[0], ElementsAre(0, 1, 2, 3, 4, 5, 60, 61, 62, 63));
+  EXPECT_EQ(kept[1].size(), 30u);
+}
+
+TEST(Eviction, ADefensiveHeadSeesWhatOneQuerySaw) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kDefensive;
+  policy.window = 1;
+  policy.pool = 1;
+  Random random(5);
+  Weights weights(1, 16, 1, random);
+  weights.sum = std::vector<float>(16, 1.0f);
+  weights.sum[7] = 2.0f;
+  weights.max[12] = 0.9f;  // the mean is 0.06
+  weights.max[9] = 0.01f;
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 3, 1)[0], ElementsAre(0, 12, 15));
+}
+
+TEST(Eviction, WhatIsNoNumberIsNoAttention) {
+  Random random(6);
+  for (const EvictionMethod method : kMethods) {
+    EvictionPolicy policy;
+    policy.method = method;
+    policy.window = 8;
+    Weights weights(2, 200, 0, random);
+    Weights zeros = weights;
+    for (size_t i = 0; i < weights.sum.size(); i += 3) {
+      weights.sum[i] = weights.max[i] = std::numeric_limits<float>::quiet_NaN();
+      zeros.sum[i] = zeros.max[i] = 0.0f;
+    }
+    EXPECT_EQ(ChooseKept(policy, weights.Observed(), 192, 50, 16),
+              ChooseKept(policy, zeros.Observed(), 192, 50, 16));
+  }
+}
+
+TEST(Eviction, BoundsAreTightWhereHeadsAreAlike) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kSnap;
+  policy.budget = 1024;
+  KeptBounds bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
+  EXPECT_EQ(bounds.head_pages, 16);
+  EXPECT_EQ(bounds.all_pages, 32 * 8 * 16);
+  bounds = KeptBoundsOf(policy, 32, 8, 500, 64);
+  EXPECT_EQ(bounds.head_pages, 8);
+  EXPECT_EQ(bounds.all_pages, 32 * 8 * 8);
+  // A head may take all that others need not keep; together they have what they have.
+  policy.method = EvictionMethod::kAdaSnap;
+  bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
+  EXPECT_EQ(bounds.head_pages, CeilDiv(8 * 1024 - 7 * 204, 64));
+  EXPECT_EQ(bounds.all_pages, 32 * 8 * (1024 + 63) / 64);
+}
+
+}  // namespace
+}  // namespace headway::kv

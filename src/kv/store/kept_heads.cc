@@ -1,0 +1,127 @@
+#include "kv/store/kept_heads.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace headway::kv {
+namespace {
+
+Status NoSuchSequence(SequenceId id) {
+  return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
+}
+
+}  // namespace
+
+KeptHeads::HeadPlace KeptHeads::PlaceOf(int layer, int head) const {
+  const CacheFormat& format = cache_.format;
+  for (int group = 0; group < format.head_groups(layer); ++group) {
+    for (const HeadRun& run : format.Runs(layer, group)) {
+      if (head < run.head || head >= run.head + run.heads) continue;
+      return {group, {head, 1, run.index + head - run.head}};
+    }
+  }
+  HEADWAY_CHECK(false);  // a streaming head, or none of the model
+  return {};
+}
+
+Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head) {
+  const Sequence* sequence = sequences_.Find(id);
+  if (sequence == nullptr) return NoSuchSequence(id);
+  const HeadPlace place = PlaceOf(layer, head);
+  const PageTable& table = sequence->tables.of(layer, place.group);
+  std::vector<KeyRun> runs;
+  for (int segment = table.first_kept(); segment < table.segments(); ++segment) {
+    const Slab& slab = (*cache_.slabs)[table.slab(place.group, segment)];
+    if (slab.tier == Tier::kDisk || slab.kind != SlabKind::kKeysValues) {
+      return Status(StatusCode::kUnsupported,
+                    "KV store: tokens are kept of keys in memory, and some are elsewhere");
+    }
+    cache_.lanes.Wait(Lane::kCompute, slab.written);
+    KeyRun& run = runs.emplace_back();
+    run.pages = PagesOf(RunIn(cache_.format, slab.data, 0, table.PagesIn(segment)), place.run);
+    run.position = table.PositionOf(int64_t{segment} * cache_.format.segment_pages);
+  }
+  KeyRun& tail = runs.emplace_back();
+  tail.pages = OpenPageOf(id, layer, head);
+  tail.position = cache_.math.ClosedTokens(sequence->length);
+  return runs;
+}
+
+void KeptHeads::FinishKeys(SequenceId id, int layer, int head) {
+  const Sequence* sequence = sequences_.Find(id);
+  HEADWAY_CHECK(sequence != nullptr);
+  const int group = PlaceOf(layer, head).group;
+  const PageTable& table = sequence->tables.of(layer, group);
+  const int64_t done = cache_.lanes.Soon(Lane::kCompute);
+  for (int segment = table.first_kept(); segment < table.segments(); ++segment) {
+    (*cache_.slabs)[table.slab(group, segment)].used.Add(Lane::kCompute, done);
+  }
+}
+
+Result<SequenceId> KeptHeads::Create(int64_t length) {
+  HEADWAY_CHECK(cache_.options.tables == PageTables::Sharing::kGroup);
+  Result<SequenceId> made = sequences_.Create(0);
+  if (!made.ok()) return made;
+  Sequence& sequence = *sequences_.Find(*made);
+  sequence.length = length;
+  for (PageTable& table : sequence.tables.all()) table.Keep({}, cache_.math.ClosedPages(length));
+  return made;
+}
+
+Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> positions,
+                       const ClosedRows& rows) {
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  Sequence* sequence = sequences_.Find(id);
+  if (sequence == nullptr) return NoSuchSequence(id);
+  const int group = PlaceOf(layer, head).group;
+  HEADWAY_CHECK(cache_.format.HeadsIn(layer, group) == 1 && !cache_.format.encoded());
+  PageTable& table = sequence->tables.of(layer, group);
+  HEADWAY_CHECK(table.pages() == 0);
+  const int64_t pages = std::ssize(positions) / cache_.math.slots();
+  const int segments = cache_.math.Segments(pages);
+  if (Status s = cache_.slabs->CheckRoom(kKind, segments); !s.ok()) return s;
+  Fence computed;
+  computed.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));
+  cache_.lanes.Wait(Lane::kDeviceToHost, computed);
+  Fence copied;
+  for (int segment = 0; segment < segments; ++segment) {
+    Result<SlabId> made = cache_.slabs->New(kKind, layer, group, segment);
+    if (!made.ok()) return made.status();
+    table.Exchange(group, segment, *made);
+    Slab& slab = (*cache_.slabs)[*made];
+    const int64_t first = int64_t{segment} * cache_.format.segment_pages;
+    slab.pages = static_cast<int>(std::min<int64_t>(cache_.format.segment_pages, pages - first));
+    ClosedRows part = rows;
+    part.rows += first * cache_.format.page_stride();
+    slab.written.Join(cache_.mover->Append(cache_.slabs->PagesOf(slab, 0, slab.pages), part,
+                                           slab.place(), slab.behind()));
+    copied.Join(slab.written);
+  }
+  table.Keep(std::move(positions), cache_.math.ClosedPages(sequence->length));
+  cache_.lanes.Wait(Lane::kCompute, copied);
+  return OkStatus();
+}
+
+PageRun KeptHeads::OpenPageOf(SequenceId id, int layer, int head) {
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const Sequence* sequence = sequences_.Find(id);
+  HEADWAY_CHECK(sequence != nullptr);
+  const CacheFormat& format = cache_.format;
+  const HeadPlace place = PlaceOf(layer, head);
+  const int at = sequences_.PlaceOf(*sequence);
+  cache_.lanes.Wait(Lane::kCompute, cache_.buffers->open_fence(at, layer));
+  const OpenPages& open = cache_.buffers->of(kKind);
+  const int row = FirstRow(format, layer, place.group) + place.run.index;
+  PageRun run;
+  run.k = open.Open(at, layer, row);
+  run.v = open.Open(at, layer, row + format.HeadsIn(layer, place.group));
+  run.page_stride = format.page_stride();
+  run.head_stride = open.open_row_stride();
+  run.count = sequence->length % cache_.math.slots();
+  return run;
+}
+
+}  // namespace headway::kv

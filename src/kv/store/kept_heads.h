@@ -1,0 +1,42 @@
+// KeptHeads: sequences whose heads have let go of tokens (eviction), and the keys that these are
+// chosen from.
+#ifndef HEADWAY_KV_STORE_KEPT_HEADS_H_
+#define HEADWAY_KV_STORE_KEPT_HEADS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "headway/status.h"
+#include "kv/step/cache.h"
+#include "kv/step/sequences.h"
+
+namespace headway::kv {
+
+class KeptHeads {
+ public:
+  // Both outlive it.
+  KeptHeads(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {}
+
+  // As Store's functions of eviction, between steps.
+  Result<std::vector<KeyRun>> KeysOf(SequenceId id, int layer, int head);
+  void FinishKeys(SequenceId id, int layer, int head);
+  Result<SequenceId> Create(int64_t length);
+  Status Keep(SequenceId id, int layer, int head, std::vector<int32_t> positions,
+              const ClosedRows& rows);
+  PageRun OpenPageOf(SequenceId id, int layer, int head);
+
+ private:
+  // Where a head of the model is in the cache.
+  struct HeadPlace {
+    int group = 0;
+    HeadRun run;  // of this head alone
+  };
+  HeadPlace PlaceOf(int layer, int head) const;
+
+  Cache& cache_;
+  Sequences& sequences_;
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_STORE_KEPT_HEADS_H_

@@ -1,0 +1,242 @@
+// Sequences whose heads have let go of tokens: what each head has then is what was given to it,
+// wherever slabs lie, and what comes behind follows.
+#include "kv/store/kept_heads.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "device/trace.h"
+#include "kv/store/store.h"
+#include "kv/testing/memory_env.h"
+
+namespace headway::kv {
+namespace {
+
+constexpr int kSlots = 4, kDim = 8, kLayers = 2, kHeads = 3;
+
+// A store on the CPU device in which the K and V of every token are a number of their own.
+class KeptHeadsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = NewCpuDevice(&env_, &trace_);
+    compute_ = std::move(*device_->NewStream(Lane::kCompute));
+    lanes_ = std::move(*Lanes::Create(device_.get(), compute_.get()));
+  }
+
+  std::unique_ptr<Store> NewStore(int group_heads, PageTables::Sharing tables,
+                                  int64_t device_bytes = 1 << 24, int64_t host_bytes = 1 << 24) {
+    StoreOptions options;
+    options.format.layers = kLayers;
+    options.format.kv_heads = kHeads;
+    options.format.page = {DType::kF32, kSlots, kDim, Encoding::kNone};
+    options.format.group_heads = group_heads;
+    options.format.segment_pages = 2;
+    options.max_sequences = 2;
+    options.max_step_tokens = 64;
+    options.bounce_slabs = 0;
+    options.tables = tables;
+    options.poison_freed = true;
+    for (const auto& [name, bytes] : {std::pair("device", device_bytes), {"host", host_bytes}}) {
+      budgets_.push_back(std::make_unique<Budget>(name, bytes));
+    }
+    options.device_budget = budgets_[budgets_.size() - 2].get();
+    options.host_budget = budgets_.back().get();
+    Result<std::unique_ptr<Store>> store =
+        Store::Create(options, &env_, device_.get(), lanes_.get(), nullptr);
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+
+  static float NumberOf(int layer, int head, int64_t position, bool value) {
+    return static_cast<float>(((position * kLayers + layer) * kHeads + head) * 2 + (value ? 1 : 0));
+  }
+  static void Fill(const PageRun& run, int index, int64_t slot, float number, bool value) {
+    const int64_t at = run.first_slot + slot;
+    std::byte* page =
+        (value ? run.v : run.k) + index * run.head_stride + at / kSlots * run.page_stride;
+    std::fill_n(reinterpret_cast<float*>(page) + at % kSlots * kDim, kDim, number);
+  }
+  static float At(const PageRun& run, int64_t slot, bool value) {
+    const int64_t at = run.first_slot + slot;
+    const std::byte* page = (value ? run.v : run.k) + at / kSlots * run.page_stride;
+    const float* numbers = reinterpret_cast<const float*>(page) + at % kSlots * kDim;
+    EXPECT_EQ(std::count(numbers, numbers + kDim, *numbers), kDim);
+    return *numbers;
+  }
+
+  // A step that appends tokens, without looking at keys.
+  void Append(Store& store, SequenceId id, int64_t tokens) {
+    const int64_t before = store.Length(id);
+    const StepEntry entry{id, tokens, {}};
+    ASSERT_TRUE(store.step().Begin({&entry, 1}).ok());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int group = 0; group < store.format().head_groups(layer); ++group) {
+        const PageRun target = store.step().Target(0, layer, group);
+        for (const HeadRun& run : store.format().Runs(layer, group)) {
+          for (int64_t i = 0; i < tokens * run.heads; ++i) {
+            const int head = static_cast<int>(i % run.heads);
+            for (const bool value : {false, true}) {
+              Fill(target, run.index + head, i / run.heads,
+                   NumberOf(layer, run.head + head, before + i / run.heads, value), value);
+            }
+          }
+        }
+      }
+      store.step().CloseLayer(layer);
+    }
+    ASSERT_TRUE(store.step().End().ok());
+  }
+
+  // The sequence's keys are those of `positions` of each table, [layers * kHeads], in order.
+  void Check(Store& store, SequenceId id, const std::vector<std::vector<int32_t>>& positions) {
+    for (int table = 0; table < kLayers * kHeads; ++table) {
+      const int layer = table / kHeads, head = table % kHeads;
+      Result<std::vector<KeyRun>> keys = store.KeysOf(id, layer, head);
+      ASSERT_TRUE(keys.ok());
+      lanes_->Drain();
+      auto next = positions[static_cast<size_t>(table)].begin();
+      const auto end = positions[static_cast<size_t>(table)].end();
+      for (const KeyRun& run : *keys) {
+        for (int64_t i = 0; i < run.pages.count; ++i, ++next) {
+          ASSERT_NE(next, end);
+          EXPECT_LE(run.position + i, *next);  // no mask hides it
+          for (const bool value : {false, true}) {
+            EXPECT_EQ(At(run.pages, i, value), NumberOf(layer, head, *next, value));
+          }
+        }
+      }
+      EXPECT_EQ(next, end);
+      store.FinishKeys(id, layer, head);
+    }
+  }
+
+  static std::vector<int32_t> Every(int64_t from, int64_t to) {
+    std::vector<int32_t> all(static_cast<size_t>(to - from));
+    std::iota(all.begin(), all.end(), static_cast<int32_t>(from));
+    return all;
+  }
+
+  // Gives a sequence of `store` some tokens of `prompt`, different ones for each head, and returns
+  // their positions, the tail's among them.
+  std::vector<std::vector<int32_t>> KeepSome(Store& from, SequenceId prompt, Store& store,
+                                             SequenceId id, Random& random) {
+    const int64_t length = from.Length(prompt), closed = length - length % kSlots;
+    std::vector<std::vector<int32_t>> kept;
+    std::vector<std::byte> rows(2 * static_cast<size_t>(closed / kSlots) * 4096);
+    const auto stride = static_cast<int64_t>(rows.size() / 2);
+    for (int table = 0; table < kLayers * kHeads; ++table) {
+      const int layer = table / kHeads, head = table % kHeads;
+      std::vector<int32_t> positions = Every(0, closed);
+      for (size_t i = positions.size(); i > 1; --i) {
+        std::swap(positions[i - 1],
+                  positions[static_cast<size_t>(random.Below(static_cast<int64_t>(i)))]);
+      }
+      positions.resize(static_cast<size_t>(kSlots * random.Below(closed / kSlots + 1)));
+      std::sort(positions.begin(), positions.end());
+      PageRun run{.k = rows.data(), .v = rows.data() + stride, .page_stride = 4096};
+      for (size_t i = 0; i < positions.size(); ++i) {
+        for (const bool value : {false, true}) {
+          Fill(run, 0, static_cast<int64_t>(i), NumberOf(layer, head, positions[i], value), value);
+        }
+      }
+      EXPECT_TRUE(store.Keep(id, layer, head, positions, {rows.data(), stride, nullptr}).ok());
+      lanes_->Drain();  // the rows are written to from here
+      const PageRun open = store.OpenPageOf(id, layer, head);
+      for (int64_t position = closed; position < length; ++position) {
+        positions.push_back(static_cast<int32_t>(position));
+        for (const bool value : {false, true}) {
+          Fill(open, 0, position - closed, NumberOf(layer, head, position, value), value);
+        }
+      }
+      kept.push_back(positions);
+    }
+    return kept;
+  }
+
+  MemoryEnv env_;
+  Trace trace_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Lanes> lanes_;
+  std::vector<std::unique_ptr<Budget>> budgets_;
+};
+
+TEST_F(KeptHeadsTest, HeadsHaveWhatTheyWereGivenAndWhatCameBehind) {
+  for (uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
+    Random random(seed);
+    std::unique_ptr<Store> prompts = NewStore(2, PageTables::Sharing::kLayer);
+    const SequenceId prompt = *prompts->CreateSequence();
+    Append(*prompts, prompt, 1 + random.Below(60));
+    const int64_t length = prompts->Length(prompt);
+    std::vector<std::vector<int32_t>> all(kLayers * kHeads, Every(0, length));
+    Check(*prompts, prompt, all);
+
+    // Sometimes only a few slabs are on the device.
+    std::unique_ptr<Store> store =
+        NewStore(1, PageTables::Sharing::kGroup, random.Below(2) == 0 ? 1 << 24 : 1400 << 10);
+    Result<SequenceId> id = store->CreateKept(length);
+    ASSERT_TRUE(id.ok());
+    std::vector<std::vector<int32_t>> kept = KeepSome(*prompts, prompt, *store, *id, random);
+    Check(*store, *id, kept);
+    Result<SequenceId> fork = store->Fork(*id);
+    ASSERT_TRUE(fork.ok());
+    const std::vector<std::vector<int32_t>> before = kept;
+    for (int64_t tokens : {int64_t{1}, 1 + random.Below(20), int64_t{1}, int64_t{1}}) {
+      Append(*store, *id, tokens);
+      for (std::vector<int32_t>& positions : kept) {
+        for (int64_t i = 0; i < tokens; ++i) {
+          positions.push_back(static_cast<int32_t>(store->Length(*id) - tokens + i));
+        }
+      }
+      Check(*store, *id, kept);
+    }
+    Check(*store, *fork, before);
+  }
+}
+
+TEST_F(KeptHeadsTest, OneCanGoBackToThePromptsEndAndNoFurther) {
+  Random random(5);
+  std::unique_ptr<Store> prompts = NewStore(3, PageTables::Sharing::kLayer);
+  const SequenceId prompt = *prompts->CreateSequence();
+  Append(*prompts, prompt, 42);
+  std::unique_ptr<Store> store = NewStore(1, PageTables::Sharing::kGroup);
+  const SequenceId id = *store->CreateKept(42);
+  std::vector<std::vector<int32_t>> kept = KeepSome(*prompts, prompt, *store, id, random);
+  Append(*store, id, 17);
+  const Result<int64_t> back = store->Truncate(id, 39);
+  EXPECT_EQ(back.status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->Length(id), 59);
+  ASSERT_EQ(*store->Truncate(id, 55), 52);
+  ASSERT_EQ(*store->Truncate(id, 42), 40);
+  for (std::vector<int32_t>& positions : kept) positions.resize(positions.size() - 2);
+  Check(*store, id, kept);
+  ASSERT_EQ(*store->Truncate(id, 0), 0);
+  Append(*store, id, 9);
+  Check(*store, id, std::vector<std::vector<int32_t>>(kLayers * kHeads, Every(0, 9)));
+  store->Drop(id);
+  EXPECT_EQ(store->Usage(Tier::kDevice).slabs, 0);
+}
+
+TEST_F(KeptHeadsTest, WhatDoesNotFitIsAnErrorThatLosesNothing) {
+  Random random(7);
+  std::unique_ptr<Store> prompts = NewStore(3, PageTables::Sharing::kLayer);
+  std::unique_ptr<Store> store = NewStore(1, PageTables::Sharing::kGroup, 1400 << 10, 0);
+  const SequenceId id = *store->CreateKept(4096);
+  std::vector<std::byte> rows(2 * 1024 * 4096);
+  const ClosedRows from = {rows.data(), 1024 * 4096, nullptr};
+  EXPECT_EQ(store->Keep(id, 0, 0, Every(0, 4096), from).code(), StatusCode::kOutOfBudget);
+  EXPECT_TRUE(store->Keep(id, 0, 0, Every(0, 8), from).ok());
+  store->Drop(id);
+  EXPECT_EQ(store->Usage(Tier::kDevice).slabs, 0);
+}
+
+}  // namespace
+}  // namespace headway::kv

@@ -1,0 +1,172 @@
+// Eviction by the public API: what heads keep of prompts, and what follows.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headway/engine.h"
+#include "support/api.h"
+
+namespace headway {
+namespace {
+
+EngineOptions Evicting(const std::string& method, const std::string& budget) {
+  EngineOptions options;
+  options.evict = method;
+  options.evict_budget = budget;
+  return options;
+}
+
+// The likelihood of `tokens` behind their first `prompt`, read in two parts.
+double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens, int64_t prompt) {
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(tokens.size())}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  Context::ScorePart part;
+  part.end = prompt;
+  EXPECT_TRUE((*context)->Score(tokens, part, {}).ok());
+  part.begin = prompt;
+  part.end = -1;
+  const Result<Context::ScoreResult> score = (*context)->Score(tokens, part, {});
+  EXPECT_TRUE(score.ok()) << score.status().message();
+  return score.ok() ? score->negative_log_likelihood : NAN;
+}
+
+// What is kept is cut into segments of 256 tokens: so is the cache that it is compared with.
+TEST(EngineEviction, WhoKeepsAllIsExactBitForBit) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
+  EngineOptions exact;
+  exact.segment = 256;
+  const double expected = Behind(exact, tokens, 933);
+  for (const char* method : {"snapkv", "streamingllm", "ada-snapkv", "defensivekv"}) {
+    EXPECT_EQ(Behind(Evicting(method, "2000"), tokens, 933), expected) << method;
+    EXPECT_EQ(Behind(Evicting(method, "100%"), tokens, 933), expected) << method;
+  }
+  EXPECT_NE(Behind(Evicting("snapkv", "128"), tokens, 933), expected);
+}
+
+// The text repeats itself after 150 tokens: whoever keeps what the window attended to, and what
+// stands around it, knows how it goes on.
+TEST(EngineEviction, AttentionFindsWhatIsNeeded) {
+  std::vector<TokenId> tokens = Quoting(*Open(kDemo), 3000, 3);
+  tokens.resize(2908);
+  const double exact = Behind({}, tokens, 2900);
+  const double streaming = Behind(Evicting("streamingllm", "70"), tokens, 2900);
+  for (const char* method : {"snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"}) {
+    EngineOptions options = Evicting(method, "512");
+    options.evict_pool = "31:max";
+    EXPECT_LT(std::abs(Behind(options, tokens, 2900) - exact), 0.3 * (streaming - exact)) << method;
+  }
+}
+
+// What requests with the same prompts as before, and their answers and some tokens behind them,
+// give: each alone, or all in one context.
+std::vector<std::vector<TokenId>> TwoTurns(Engine& engine, std::vector<Request> requests,
+                                           const std::vector<int64_t>& slots) {
+  Result<std::unique_ptr<Context>> context = engine.NewContext({slots});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  std::vector<std::vector<TokenId>> tokens;
+  for (int turn = 0; turn < 2; ++turn) {
+    const Result<std::vector<Generation>> all = (*context)->Generate(requests, {});
+    EXPECT_TRUE(all.ok()) << all.status().message();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Generation& one = (*all)[i];
+      tokens.push_back(one.tokens);
+      std::vector<TokenId>& prompt = requests[i].prompt;
+      if (turn == 1 && requests.size() <= slots.size()) {
+        EXPECT_GE(one.reused_tokens, std::ssize(prompt) - 50);
+      }
+      prompt.insert(prompt.end(), one.tokens.begin(), one.tokens.end());
+      for (int k = 0; k < 30; ++k) prompt.push_back(prompt[prompt.size() - 150]);
+    }
+  }
+  return tokens;
+}
+
+TEST(EngineEviction, SequencesOfABatchAreAsEachAlone) {
+  const EngineOptions options = Evicting("snapkv", "192");
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  std::vector<Request> requests;
+  for (const int64_t length : {700, 230, 411}) {
+    requests.push_back(RequestOf(Quoting(*engine, length, static_cast<size_t>(length) % 50), 12));
+  }
+  std::vector<std::vector<TokenId>> alone(6);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::vector<std::vector<TokenId>> turns = TwoTurns(*engine, {requests[i]}, {900});
+    alone[i] = turns[0];
+    alone[3 + i] = turns[1];
+  }
+  EXPECT_EQ(TwoTurns(*engine, requests, {900, 900, 900}), alone);
+  // With fewer slots than requests, prompts are read anew.
+  const std::vector<std::vector<TokenId>> fewer = TwoTurns(*engine, requests, {900, 900});
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(fewer[i], alone[i]) << i;
+}
+
+TEST(EngineEviction, AConversationGoesOnBehindWhatIsKept) {
+  const EngineOptions options = Evicting("snapkv", "100%");
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1200}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const std::vector<TokenId> text = Quoting(*engine, 1200, 9);
+  std::vector<TokenId> prompt(text.begin(), text.begin() + 700);
+  Result<Generation> first = GenerateOne(**context, RequestOf(prompt, 20));
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  prompt.insert(prompt.end(), first->tokens.begin(), first->tokens.end());
+  prompt.insert(prompt.end(), text.begin() + 720, text.begin() + 1000);
+  Result<Generation> second = GenerateOne(**context, RequestOf(prompt, 8));
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second->reused_tokens, 719);  // of the last one no keys were made
+  EXPECT_EQ(second->tokens, Fresh(kDemo, {}, RequestOf(prompt, 8)).tokens);
+
+  // A prompt that leaves the first one before its end needs what was let go.
+  prompt.resize(500);
+  prompt.push_back(7);
+  Result<Generation> other = GenerateOne(**context, RequestOf(prompt, 8));
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_EQ(other->reused_tokens, 0);
+  ASSERT_EQ(other->notices.size(), 1u);
+  EXPECT_NE(other->notices[0].find("let go"), std::string::npos) << other->notices[0];
+  EXPECT_EQ(other->tokens, Fresh(kDemo, options, RequestOf(prompt, 8)).tokens);
+}
+
+TEST(EngineEviction, ASequenceGrowsByItsRoom) {
+  EngineOptions options = Evicting("streamingllm", "128");
+  options.evict_room = 10;
+  const Request request = RequestOf(Quoting(*Open(kDemo), 300, 9), 100);
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{400}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Result<Generation> result = GenerateOne(**context, request);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->tokens.size(), 11u);  // the last is not in the cache
+  EXPECT_EQ(result->finish, FinishReason::kContextFull);
+}
+
+// Each head keeps whole pages, and the tokens behind the last one.
+TEST(EngineEviction, FreesTheRestOfThePrompt) {
+  for (const char* method : {"snapkv", "ada-snapkv"}) {
+    const std::unique_ptr<Engine> engine = Open(kDemo, Evicting(method, "256"));
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{2100, 2100}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    const std::vector<Request> requests(2, RequestOf(Quoting(*engine, 2048, 9), 1));
+    ASSERT_TRUE((*context)->Generate(requests, {}).ok());
+    int64_t bytes = 0;
+    for (int tier = 0; tier < 3; ++tier) bytes += (*context)->TierBytes(tier);
+    const int64_t tables = engine->info().layers * engine->info().kv_heads;
+    const int64_t token = engine->info().kv_bytes_per_token / tables;
+    const int64_t kept = 2 * tables * 256 * token;
+    if (std::string(method) == "snapkv") {
+      EXPECT_EQ(bytes, kept);
+    } else {
+      EXPECT_LE(bytes, kept * 103 / 100 + 2 * tables * 32 * token);
+      EXPECT_GE(bytes, kept);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway
