@@ -185,8 +185,7 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBounds) {
   }
 }
 
-// The table of segments lies in memory, of summaries and then of keys, and several rounds of codes
-// are listed.
+// Tables of segments lie in memory, of summaries and then of keys; codes take several rounds.
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBoundsOfManyBlocks) {
   for (const double epsilon : {0.02, 0.2, 0.5}) {
     SelectionCase c;
