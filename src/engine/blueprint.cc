@@ -390,6 +390,13 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (!plan.ok()) return plan.status();
   if (inputs.plan == nullptr) {
     if (Status s = CheckReach(*selection, *plan); !s.ok()) return s;
+    const bool to_disk = plan->slabs[static_cast<size_t>(Tier::kDisk)] > 0;
+    if (eviction.evicts() && to_disk) {
+      return Unsupported({Option::kEvict,
+                          ": what is kept of a prompt is chosen in memory, and it "
+                          "would not fit there; give more ",
+                          Option::kHostMemory});
+    }
   }
   if (selection->selects() && !selection->reaches()) {
     request->selection.from = ReadWhole(inputs, *plan);
@@ -419,7 +426,7 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
   return !settings.host_share.has_value() && backend.own_memory &&
          settings.policy == Policy::kAuto && !settings.selection.selects() &&
-         !settings.self_extend.on();
+         !settings.self_extend.on() && !settings.eviction.evicts();
 }
 
 Status OtherModel(const SessionSettings& session, const std::string& what) {

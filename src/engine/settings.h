@@ -61,6 +61,9 @@ struct SessionSettings {
   Misfit misfit = Misfit::kRefuse;
 };
 
+// Of EngineOptions::placement: the policy's.
+inline constexpr const char* kAutoPlacement = "auto";
+
 struct Settings {
   hardware::Target target;
   MemorySettings memory;

@@ -16,6 +16,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cost.h"
 #include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/call.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/eviction.h"
 #include "kernels/cuda/gemm.h"
@@ -33,30 +34,11 @@
 namespace headway {
 namespace {
 
+using cuda::Call;
 using cuda::CudaStream;
 using cuda::kJoinedMax;
 using cuda::kUploads;
 using Layout = cuda::WorkspaceLayout;
-
-// Enqueued work of one call: chooses the GPU, times the call where the trace wants it, and gives
-// the first error to the stream.
-class Call {
- public:
-  Call(Stream& stream, const WorkCost& cost) : stream_(static_cast<CudaStream&>(stream)) {
-    cudaSetDevice(stream_.device());
-    stream_.Begin(cost);
-  }
-  ~Call() { stream_.End(); }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  cudaStream_t native() const { return stream_.native(); }
-  void Check(cudaError_t error, const char* what) { stream_.Check(error, what); }
-  void Check(const Status& status) { stream_.Fail(status); }
-
- private:
-  CudaStream& stream_;
-};
 
 class CudaKernels final : public Kernels {
  public:

@@ -1,0 +1,267 @@
+#include "engine/selection_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "headway/plan.h"
+#include "headway/refusal.h"
+
+namespace headway {
+namespace {
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+template <typename T>
+std::optional<T> MoreThan(T value, T absent) {
+  return value > absent ? std::optional<T>(value) : std::nullopt;
+}
+
+// "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
+bool ParseStages(std::string_view text, kv::SelectionPolicy& policy) {
+  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
+    if (text.empty()) return true;
+    const char* end = text.data() + text.size();
+    const auto chunk = std::from_chars(text.data(), end, stage.chunk);
+    if (chunk.ec != std::errc() || chunk.ptr == end || *chunk.ptr != ':') return false;
+    const auto keys = std::from_chars(chunk.ptr + 1, end, stage.keys);
+    if (keys.ec != std::errc()) return false;
+    if (keys.ptr != end && (*keys.ptr != ',' || keys.ptr + 1 == end)) return false;
+    text.remove_prefix(static_cast<size_t>(keys.ptr - text.data()) + (keys.ptr != end ? 1 : 0));
+  }
+  return text.empty();
+}
+
+// "16,8": a number for each stage that there is.
+bool ParseStageRefresh(std::string_view text, kv::SelectionPolicy& policy) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
+    if (stage.chunk == 0) break;
+    if (at != text.data() && (at == end || *at++ != ',')) return false;
+    const auto read = std::from_chars(at, end, stage.refresh);
+    if (read.ec != std::errc()) return false;
+    at = read.ptr;
+  }
+  return at == end;
+}
+
+// A stage that is renewed renews those behind it, so it is due with them.
+Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  if (options.hip_refresh.empty()) return OkStatus();
+  const Status wrong = Wrong(
+      {Option::kSelector, " infinitehip: refresh '" + options.hip_refresh +
+                              "' is not a number of tokens for each stage before the last, each a "
+                              "multiple of the next, and the last of the tokens of a choice, " +
+                              std::to_string(policy->refresh)});
+  if (!ParseStageRefresh(options.hip_refresh, *policy)) return wrong;
+  int64_t next = policy->refresh;
+  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
+    if (stage->chunk == 0) continue;
+    if (stage->refresh < next || stage->refresh % next != 0 || stage->refresh > kMaxLength) {
+      return wrong;
+    }
+    next = stage->refresh;
+  }
+  return OkStatus();
+}
+
+// Chunks of a stage are cut into those of the next, and of the last one into blocks.
+Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  const Status wrong =
+      Wrong({Option::kSelector, " infinitehip: stages '" + options.hip_stages +
+                                    "' are not up to two pairs of a chunk and the keys that "
+                                    "survive, with chunks that the next ones, and blocks of " +
+                                    std::to_string(policy->summary.block_slots) + ", divide"});
+  if (!ParseStages(options.hip_stages, *policy)) return wrong;
+  int64_t next = policy->summary.block_slots;
+  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
+    if (stage->chunk == 0 && stage->keys == 0) continue;
+    if (stage->chunk <= next || stage->chunk % next != 0 || stage->chunk > kMaxLength ||
+        stage->keys < 1 || stage->keys > kMaxLength) {
+      return wrong;
+    }
+    next = stage->chunk;
+  }
+  if (options.hip_outer_keys < 0 || options.hip_outer_keys > kMaxLength) {
+    return Wrong({Option::kSelector,
+                  " infinitehip: the outer layers read 0 keys, which is as many as others, or "
+                  "more, but not more than a sequence may have"});
+  }
+  if (options.sparse_top_p > 0.0) {
+    return Wrong({Option::kSparseTopP, " needs shares of attention, which infinitehip has not"});
+  }
+  policy->outer_keys = options.hip_outer_keys;
+  return ReadStageRefresh(options, policy);
+}
+
+// The numbers of a selection that stand for themselves.
+Status CheckSelectionNumbers(const EngineOptions& options) {
+  if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
+      options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
+      options.sparse_recent > kMaxLength) {
+    return Wrong({Option::kSelector,
+                  " reads at least 1 chosen key and 1 recent one, and not more "
+                  "of any than a sequence may have"});
+  }
+  if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
+    return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
+  }
+  if (!(options.sparse_top_p >= 0.0 && options.sparse_top_p <= 1.0)) {
+    return Wrong({Option::kSparseTopP, " is a share of the attention, between 0 and 1"});
+  }
+  if (options.sparse_top_p > 0.0 &&
+      (options.sparse_least < 1 || options.sparse_least > options.sparse_keys)) {
+    return Wrong({Option::kSparseTopP,
+                  ": the fewest keys that are chosen are at least 1, and not "
+                  "more than the most, " +
+                      std::to_string(options.sparse_keys)});
+  }
+  if (!(options.sparse_epsilon >= 0.0 && options.sparse_epsilon < 1.0)) {
+    return Wrong({Option::kSparseEpsilon, " is a share of the attention, from 0 to less than 1"});
+  }
+  if (!(options.sparse_delta > 0.0 && options.sparse_delta <= 0.5)) {
+    return Wrong({Option::kSparseDelta, " is a probability above 0, and at most 0.5"});
+  }
+  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength ||
+      options.sparse_candidates_refresh < 1 || options.sparse_candidates_refresh > kMaxLength) {
+    return Wrong({Option::kSelector, " chooses once for one token or more"});
+  }
+  if (options.sparse_looks < 1 || options.sparse_looks > 2) {
+    return Wrong({Option::kSelector, " looks at blocks once or twice"});
+  }
+  return OkStatus();
+}
+
+// Candidates of a second look for each key that it chooses (docs/decisions/selection.md).
+constexpr int64_t kBreadth = 8;
+
+// A second look at sketches, or at the summaries of candidates that serve some tokens.
+Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* policy) {
+  if (options.sparse_looks == 2) {
+    if (policy->summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {
+      return Wrong(
+          {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
+    }
+    policy->breadth = kBreadth;
+    policy->summary.sketch = SketchKind::kTwoBits;
+  }
+  if (options.sparse_candidates_refresh > 1) {
+    if (!HasSummaries(policy->summary.kind)) {
+      return Wrong(
+          {Option::kSelector, ": only pages, quest and infllm keep candidates for later tokens"});
+    }
+    if (options.sparse_candidates_refresh <= options.sparse_refresh) {
+      return Wrong({Option::kSelector,
+                    ": candidates are for more tokens than a choice among them, which is for " +
+                        std::to_string(options.sparse_refresh)});
+    }
+    policy->breadth = kBreadth;
+  }
+  return OkStatus();
+}
+
+// Lists as long as a bound asks for: of each head, by its summaries, in each decode step.
+Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  if (options.sparse_epsilon == 0.0) return OkStatus();
+  if (!HasSummaries(policy->summary.kind)) {
+    return Wrong(
+        {Option::kSparseEpsilon, " needs summaries: only pages, quest and infllm have them"});
+  }
+  if (options.sparse_top_p > 0.0) {
+    return Wrong({"give ", Option::kSparseEpsilon, " or ", Option::kSparseTopP, ", not both"});
+  }
+  if (options.sparse_looks != 1 || options.sparse_refresh != 1 ||
+      options.sparse_candidates_refresh != 1) {
+    return Wrong({Option::kSparseEpsilon,
+                  " bounds the error of one look, made for each token; leave out second looks and "
+                  "choices for several tokens"});
+  }
+  if (options.sparse_prefill) {
+    return Wrong({Option::kSparseEpsilon, " is for decode; prompts are read exactly beside it"});
+  }
+  policy->bound.epsilon = options.sparse_epsilon;
+  policy->bound.deviations = kv::DeviationsOf(options.sparse_delta);
+  policy->delta = options.sparse_delta;
+  policy->share = BudgetShare::kHead;
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ReadSelection(const EngineOptions& options, Settings* settings) {
+  Result<Settings::Reach> reach = ReadReach(options.reach);
+  if (!reach.ok()) return reach.status();
+  settings->reach = *reach;
+  using FarPositions = kv::SelectionPolicy::FarPositions;
+  FarPositions& positions = settings->selection.far_positions;
+  if (options.reach_positions == FarPositionsName(FarPositions::kTogether)) {
+    positions = FarPositions::kTogether;
+  } else if (options.reach_positions != FarPositionsName(FarPositions::kConsecutive)) {
+    return Wrong({"positions " + options.reach_positions +
+                  " of far keys: streamingllm and infllm are known"});
+  }
+  if (options.selector == "none") {
+    if (options.sparse_prefill || *reach == Settings::Reach::kOn ||
+        positions == FarPositions::kTogether) {
+      return Wrong(
+          {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
+    }
+    if (options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
+        options.sparse_candidates_refresh > 1) {
+      return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
+    }
+    return OkStatus();
+  }
+  kv::SelectionPolicy& policy = settings->selection;
+  const auto selector =
+      std::find_if(std::begin(kSelectors), std::end(kSelectors),
+                   [&](const Selector& each) { return options.selector == each.name; });
+  if (selector == std::end(kSelectors)) {
+    std::string known = "none";
+    for (const Selector& each : kSelectors) known += std::string(", ") + each.name;
+    return Wrong({"selector " + options.selector + ": there are " + known});
+  }
+  policy.summary.kind = selector->kind;
+  policy.share = selector->share;
+  if (Status s = CheckSelectionNumbers(options); !s.ok()) return s;
+  const int block = options.sparse_block == 0 ? selector->block : options.sparse_block;
+  if (block < 1 || options.page_slots % block != 0) {
+    return Wrong({Option::kSelector, ": a page of " + std::to_string(options.page_slots) +
+                                         " tokens cannot be cut into blocks of " +
+                                         std::to_string(block)});
+  }
+  if (Status s = ReadLooks(options, block, &policy); !s.ok()) return s;
+  if (Status s = ReadBound(options, &policy); !s.ok()) return s;
+  if (!options.head_pattern.empty()) {
+    return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
+  }
+  if (options.sparse_prefill) policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
+  settings->page_cache = MoreThan(options.sparse_cache, kSparseCacheAuto);
+  policy.summary.block_slots = block;
+  policy.keys = options.sparse_keys;
+  policy.refresh = options.sparse_refresh;
+  policy.candidates_refresh = options.sparse_candidates_refresh;
+  policy.growth = options.sparse_share;
+  policy.top_p = options.sparse_top_p;
+  policy.least_keys = options.sparse_least;
+  policy.sink = options.sparse_sink;
+  policy.recent = options.sparse_recent;
+  if (policy.summary.kind == SummaryKind::kStages) {
+    if (Status s = ReadStages(options, &policy); !s.ok()) return s;
+  } else if (!options.hip_refresh.empty()) {
+    return Wrong({Option::kSelector, ": only infinitehip has stages that are renewed"});
+  }
+  // What every step reads lies on the device, unless the user has another place for it.
+  if (settings->policy == Policy::kAuto && options.placement == kAutoPlacement) {
+    settings->placement = kv::PlacementKind::kRecent;
+  }
+  return OkStatus();
+}
+
+}  // namespace headway
