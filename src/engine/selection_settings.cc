@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,28 @@ Status Wrong(Message message) {
 template <typename T>
 std::optional<T> MoreThan(T value, T absent) {
   return value > absent ? std::optional<T>(value) : std::nullopt;
+}
+
+struct Selector {
+  const char* name;
+  SummaryKind kind;
+  BudgetShare share;
+  int block;  // unless the user says otherwise
+};
+constexpr Selector kSelectors[] = {
+    {"pages", SummaryKind::kMoments, BudgetShare::kLayer, 16},
+    {"quest", SummaryKind::kBoxes, BudgetShare::kHead, 16},
+    {"oracle", SummaryKind::kMasses, BudgetShare::kLayer, 16},
+    {"oracle-heads", SummaryKind::kMasses, BudgetShare::kHead, 16},
+    {"infllm", SummaryKind::kPairs, BudgetShare::kHead, 64},
+    {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
+};
+
+Result<Settings::Reach> ReadReach(const std::string& name) {
+  if (name == "auto") return Settings::Reach::kAuto;
+  if (name == "on") return Settings::Reach::kOn;
+  if (name == "off") return Settings::Reach::kOff;
+  return Wrong({Option::kReach, " " + name + ": auto, on and off are known"});
 }
 
 // "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
@@ -192,6 +215,14 @@ Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
 }
 
 }  // namespace
+
+const char* SelectorName(const kv::SelectionPolicy& policy) {
+  for (const Selector& each : kSelectors) {
+    const bool same_share = each.share == policy.share || policy.is_bounded();
+    if (each.kind == policy.summary.kind && same_share) return each.name;
+  }
+  return "?";
+}
 
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   Result<Settings::Reach> reach = ReadReach(options.reach);

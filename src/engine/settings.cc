@@ -114,27 +114,6 @@ Status ReadStreamingHeads(const EngineOptions& options, Settings* settings) {
   return OkStatus();
 }
 
-struct Selector {
-  const char* name;
-  SummaryKind kind;
-  BudgetShare share;
-  int block;  // unless the user says otherwise
-};
-constexpr Selector kSelectors[] = {
-    {"pages", SummaryKind::kMoments, BudgetShare::kLayer, 16},
-    {"quest", SummaryKind::kBoxes, BudgetShare::kHead, 16},
-    {"oracle", SummaryKind::kMasses, BudgetShare::kLayer, 16},
-    {"oracle-heads", SummaryKind::kMasses, BudgetShare::kHead, 16},
-    {"infllm", SummaryKind::kPairs, BudgetShare::kHead, 64},
-    {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
-};
-Result<Settings::Reach> ReadReach(const std::string& name) {
-  if (name == "auto") return Settings::Reach::kAuto;
-  if (name == "on") return Settings::Reach::kOn;
-  if (name == "off") return Settings::Reach::kOff;
-  return Wrong({Option::kReach, " " + name + ": auto, on and off are known"});
-}
-
 // "yarn:4".
 Result<std::optional<RopeScaling>> ReadRopeScaling(const std::string& text) {
   if (text.empty()) return std::optional<RopeScaling>();
@@ -192,14 +171,6 @@ std::string DiskDirectory(const std::string& path) {
 }
 
 }  // namespace
-
-const char* SelectorName(const kv::SelectionPolicy& policy) {
-  for (const Selector& each : kSelectors) {
-    const bool same_share = each.share == policy.share || policy.is_bounded();
-    if (each.kind == policy.summary.kind && same_share) return each.name;
-  }
-  return "?";
-}
 
 const char* FarPositionsName(kv::SelectionPolicy::FarPositions positions) {
   return positions == kv::SelectionPolicy::FarPositions::kTogether ? "infllm" : "streamingllm";
