@@ -1,5 +1,5 @@
-// What the slots of a generator hold: sequences of the store that reads prompts or, where tokens are
-// let go behind each prompt, of the store of what is kept.
+// What the slots of a generator hold: sequences of the store that reads prompts or, where tokens
+// are let go behind each prompt, of the store of what is kept.
 #include <utility>
 
 #include "engine/generator.h"
