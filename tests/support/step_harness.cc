@@ -79,7 +79,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<Blueprint> blueprint = h->Draw((*backend)->info(), workload, disk_directory);
   if (!blueprint.ok()) return blueprint.status();
   h->x_segments_ = blueprint->plan.x_segments.front();
-  h->MakeBudgets(&blueprint->layout.store);
+  h->MakeBudgets(&blueprint->layout);
   if (config.host || config.host_share > 0.0) {
     if (Status s = h->MakeHost(blueprint->layout); !s.ok()) return s;
   }
@@ -156,6 +156,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   settings.cut.page_slots = config_.page_slots;
   settings.encoding = config_.encoding;
   settings.selection = config_.selection;
+  settings.eviction = config_.eviction;
   settings.self_extend = config_.self_extend;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
   settings.sparse_from = config_.selection.from;
@@ -172,14 +173,17 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   return MakeBlueprint(inputs, workload);
 }
 
-void StepHarness::MakeBudgets(kv::StoreOptions* options) {
+void StepHarness::MakeBudgets(Layout* layout) {
+  kv::StoreOptions* const options = &layout->store;
   options->page_cache_bytes = config_.page_cache_bytes;
+  options->poison_freed = config_.poison_freed;
   const kv::StoreFootprint fixed = kv::FootprintOf(*options);
   const int64_t slab = options->format.slab_bytes();
+  const int64_t kept = layout->kept.has_value() ? layout->kept->StoreBytes() : 0;
   device_budget_ = std::make_unique<Budget>(
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
-                    config_.device_slabs * slab);
+                    config_.device_slabs * slab + kept);
   host_budget_ =
       std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
                                            config_.host_slabs * options->format.x_slab_bytes());
@@ -221,9 +225,10 @@ Result<LogitRows> StepHarness::Append(kv::SequenceId sequence, std::span<const T
   return rows;
 }
 
-Result<std::vector<LogitRows>> StepHarness::Step(std::span<const StepInput> inputs) {
+Result<std::vector<LogitRows>> StepHarness::Step(Executor& executor,
+                                                 std::span<const StepInput> inputs) {
   std::vector<LogitRows> rows(inputs.size());
-  const Status status = executor().Step(
+  const Status status = executor.Step(
       inputs,
       [&](int entry, int64_t, std::span<float> logits) {
         rows[static_cast<size_t>(entry)].emplace_back(logits.begin(), logits.end());

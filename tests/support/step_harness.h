@@ -42,6 +42,8 @@ struct HarnessConfig {
   int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half
   kv::HeadPattern pattern;
   kv::SelectionPolicy selection;
+  kv::EvictionPolicy eviction;  // the store then holds one prompt at a time
+  bool poison_freed = false;
   SelfExtend self_extend;
   bool host = false;        // there is a path `host`
   double host_share = 0.0;  // of it; above 0 there is one
@@ -79,6 +81,10 @@ class StepHarness {
 
   kv::Store& store() { return *assembly_.store; }
   Executor& executor() { return *assembly_.executor; }
+  Stream& compute() { return *assembly_.compute; }
+  // Where the configuration lets tokens go: what prompts leave behind.
+  Evictor& evictor() { return *assembly_.evictor; }
+  kv::Store& kept_store() { return *assembly_.kept_store; }
   // Of what lies in host memory, what the host attends to now.
   double host_share() const { return assembly_.host_share.share(); }
 
@@ -87,7 +93,13 @@ class StepHarness {
   Result<LogitRows> Append(kv::SequenceId sequence, std::span<const TokenId> tokens,
                            const RopeFrequencies& rope);
   // One step of several sequences, all logits; [sequence][token].
-  Result<std::vector<LogitRows>> Step(std::span<const StepInput> inputs);
+  Result<std::vector<LogitRows>> Step(std::span<const StepInput> inputs) {
+    return Step(executor(), inputs);
+  }
+  // The same of sequences of the kept store.
+  Result<std::vector<LogitRows>> StepKept(std::span<const StepInput> inputs) {
+    return Step(*assembly_.kept_executor, inputs);
+  }
 
   ~StepHarness();
 
@@ -101,9 +113,10 @@ class StepHarness {
   Status PlaceWeights(Model& model, const Backend& backend, const std::string& disk_directory);
   // The kernels, and around them and the device what the configuration asks for.
   Status MakeKernels(Backend& backend);
-  // Sets those of the options, too.
-  void MakeBudgets(kv::StoreOptions* options);
+  // Sets those of the layout's store, too.
+  void MakeBudgets(Layout* layout);
   Status MakeHost(const Layout& layout);
+  static Result<std::vector<LogitRows>> Step(Executor& executor, std::span<const StepInput> inputs);
 
   HarnessConfig config_;
   int x_segments_ = 0;  // of each sequence
