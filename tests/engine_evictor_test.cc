@@ -358,9 +358,9 @@ class ListedAttention : public ForwardingKernels {
     const int dim = format.head_dim;
     const PageRun& pages = item.keys.pages;
     const auto element = [&](const std::byte* plane, int64_t key, int i) -> double {
-      return LoadAsFloat(plane + kv_head * pages.head_stride +
-                             key / format.page_slots * pages.page_stride,
-                         key % format.page_slots * dim + i, format.dtype);
+      return LoadAsFloat(
+          plane + kv_head * pages.head_stride + key / format.page_slots * pages.page_stride,
+          key % format.page_slots * dim + i, format.dtype);
     };
     const int64_t last = item.tokens - 1;
     const float* q = static_cast<const float*>(item.q) + last * item.q_stride + head * dim;
@@ -416,8 +416,9 @@ TEST_P(EngineEvictor, DecodesByWhatWasKept) {
   tokens.push_back(golden_.tokens[0]);
   std::vector<int64_t> everything(tokens.size());
   std::iota(everything.begin(), everything.end(), 0);
-  const Lists all(static_cast<size_t>(shape.layers),
-                  std::vector<std::vector<int64_t>>(static_cast<size_t>(shape.kv_heads), everything));
+  const Lists all(
+      static_cast<size_t>(shape.layers),
+      std::vector<std::vector<int64_t>>(static_cast<size_t>(shape.kv_heads), everything));
   std::vector<std::vector<float>> queries;
   const std::vector<float> exact = ListedLogits(*plain, tokens, all, &queries);
   for (const EvictionMethod method : {EvictionMethod::kStreaming, EvictionMethod::kAdaSnap}) {

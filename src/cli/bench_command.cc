@@ -228,9 +228,14 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
   const PlanReport& plan = (*context)->plan();
-  Work work = flags.prefill
-                  ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)
-                  : DecodeWork(engine.info(), measured.lengths, flags.steps, plan.selection);
+  std::vector<int64_t> kept = measured.lengths;  // what steps read
+  for (int64_t& length : kept) {
+    if (!plan.eviction.has_value()) break;
+    const auto of_share = static_cast<int64_t>(plan.eviction->share * static_cast<double>(length));
+    length = std::min(length, std::max(plan.eviction->budget, of_share));
+  }
+  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)
+                            : DecodeWork(engine.info(), kept, flags.steps, plan.selection);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
   // What a selection brings over the bus depends on what it chooses.
   if (!flags.prefill && !plan.selection.has_value()) {

@@ -404,6 +404,9 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
       plan::Predict(*request, &*plan);
     }
   }
+  if (eviction.evicts() && request->machine != nullptr) {
+    PredictKept(eviction, workload.lengths, *request, &*plan);
+  }
   Blueprint blueprint;
   blueprint.request = std::move(*request);
   blueprint.own_memory = inputs.backend.own_memory;

@@ -189,4 +189,19 @@ Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config
                                              ": this model's layers have sliding windows"}});
 }
 
+void PredictKept(const kv::EvictionPolicy& policy, std::span<const int64_t> lengths,
+                 const plan::PlanRequest& request, plan::Plan* plan) {
+  plan::PlanRequest kept = request;
+  kept.lengths.clear();
+  for (const int64_t length : lengths) {
+    kept.lengths.push_back(std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]));
+  }
+  plan::Plan steps = *plan;
+  for (int64_t& slabs : steps.slabs) slabs = 0;
+  steps.slabs[0] = 1;  // of all, the share that is resident
+  steps.host_share = 0.0;
+  plan::Predict(kept, &steps);
+  plan->decode = steps.decode;
+}
+
 }  // namespace headway

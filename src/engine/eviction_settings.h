@@ -2,10 +2,14 @@
 #ifndef HEADWAY_ENGINE_EVICTION_SETTINGS_H_
 #define HEADWAY_ENGINE_EVICTION_SETTINGS_H_
 
+#include <cstdint>
+#include <span>
+
 #include "headway/options.h"
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
 #include "model/config.h"
+#include "plan/plan.h"
 
 namespace headway {
 
@@ -15,6 +19,11 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 
 // kUnsupported for a model whose prompts are not attended to as a whole.
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);
+
+// Decode steps of sequences that reach these lengths read what is kept of them, all of it on the
+// device: the plan's decode is predicted so, by the request's machine.
+void PredictKept(const kv::EvictionPolicy& policy, std::span<const int64_t> lengths,
+                 const plan::PlanRequest& request, plan::Plan* plan);
 
 }  // namespace headway
 

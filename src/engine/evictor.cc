@@ -98,12 +98,17 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
     keys.push_back(std::move(*runs));
   }
   queries_ = 0;
-  if (limits_.policy.observes()) Observe(layer, keys);
+  kv::EvictionPolicy policy = limits_.policy;
+  if (policy.observes() && parts_.executor.observed().end() == length_) {
+    Observe(layer, keys);
+  } else {
+    policy.method = kv::EvictionMethod::kStreaming;  // of a synthetic prompt nothing is observed
+  }
   // The slots of the layer before have come to the device, too.
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int64_t closed = keys[0].back().position;
   const std::vector<std::vector<int32_t>> kept =
-      kv::ChooseKept(limits_.policy, Observed(), closed, budget, limits_.page.page_slots);
+      kv::ChooseKept(policy, Observed(), closed, budget, limits_.page.page_slots);
   slots_.clear();
   slots_.reserve(static_cast<size_t>(heads * Places(limits_).slot_stride));  // copies read them
   for (int head = 0; head < heads; ++head) {

@@ -111,8 +111,8 @@ std::vector<Bounded> PlainScores(const EvictionPolicy& policy, const Queries& qu
 int64_t PlainLayerBudget(const EvictionPolicy& policy, int layer, int64_t tokens) {
   const int64_t share = std::llround(policy.share * static_cast<double>(tokens));
   const int64_t mean = std::min(tokens, policy.share > 0.0 ? share : policy.budget);
-  const bool pyramid = policy.method == EvictionMethod::kPyramid ||
-                       policy.method == EvictionMethod::kAdaPyramid;
+  const bool pyramid =
+      policy.method == EvictionMethod::kPyramid || policy.method == EvictionMethod::kAdaPyramid;
   const auto free = static_cast<double>(mean - policy.window);
   if (!pyramid || free <= 0) return mean;
   const int64_t first = policy.window + std::min(std::llround(2 * free - free / policy.steepness),
@@ -120,8 +120,8 @@ int64_t PlainLayerBudget(const EvictionPolicy& policy, int layer, int64_t tokens
   return layer == 0 ? first : 2 * mean - first;
 }
 
-// The k-th best score of a head lies between the k-th best of the lower bounds and that of the upper
-// ones.
+// The k-th best score of a head lies between the k-th best of the lower bounds and that of the
+// upper ones.
 std::vector<std::pair<int64_t, int64_t>> SharedCounts(
     const std::vector<std::vector<Bounded>>& scores, const EvictionParts& parts, int64_t safe) {
   std::vector<std::vector<double>> low, high;

@@ -37,7 +37,7 @@ struct Cached {
 
 // The prompt's last queries in a layer.
 struct Queries {
-  int64_t position = 0;   // of the first
+  int64_t position = 0;  // of the first
   std::vector<float> q;  // [rows, query_heads, head_dim]
 };
 
@@ -50,8 +50,8 @@ struct Bounded {
   double high() const { return value + error; }
 };
 
-// The scores of a KV head's tokens in front of the window. `keys` are those of the head, in pages of
-// this format; all tokens of the prompt are there.
+// The scores of a KV head's tokens in front of the window. `keys` are those of the head, in pages
+// of this format; all tokens of the prompt are there.
 std::vector<Bounded> PlainScores(const kv::EvictionPolicy& policy, const Queries& queries,
                                  const Cached& keys, const PageFormat& page,
                                  const ModelShape& shape, int head);

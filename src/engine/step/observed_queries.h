@@ -32,6 +32,8 @@ class ObservedQueries {
     int64_t position = 0;  // of the first
   };
   std::array<Run, 2> Of(int layer) const;
+  // Behind the last of them.
+  int64_t end() const { return end_; }
 
  private:
   std::byte* Row(int layer, int64_t position) const;
