@@ -121,11 +121,14 @@ class Reading {
   StepHarness& harness() { return *h_; }
   const RopeFrequencies& rope() const { return rope_; }
 
-  // Reads a prompt, lets go of it and of what is not kept, and checks what is.
+  // Reads a prompt, keeps some of it, and drops the rest.
   kv::SequenceId Evict(const std::vector<TokenId>& tokens, Prompt* prompt) {
     prompt->tokens = tokens;
     const kv::SequenceId sequence = *h_->NewSequence();
     EXPECT_TRUE(h_->Append(sequence, tokens, rope_).ok());
+    // Before anything here waits for the prompt's pages. The prompt stays as it is.
+    const Result<kv::SequenceId> kept = h_->evictor().Evict(sequence);
+    EXPECT_TRUE(kept.ok()) << kept.status().message();
     for (int layer = 0; layer < shape_.layers; ++layer) {
       prompt->heads.emplace_back();
       for (int head = 0; head < shape_.kv_heads; ++head) {
@@ -133,8 +136,6 @@ class Reading {
       }
       if (policy_.observes()) prompt->queries.push_back(ReadQueries(*h_, shape_, layer));
     }
-    const Result<kv::SequenceId> kept = h_->evictor().Evict(sequence);
-    EXPECT_TRUE(kept.ok()) << kept.status().message();
     h_->store().Drop(sequence);
     return kept.ok() ? *kept : -1;
   }
@@ -236,7 +237,7 @@ std::vector<EvictionPolicy> Policies() {
   policies.push_back(wide);
   EvictionPolicy safe = PolicyFor(EvictionMethod::kAdaSnap, 48);
   safe.pool = 1;
-  safe.safeguard = 0.6;
+  safe.safeguard = 0.9;
   policies.push_back(safe);
   EvictionPolicy defensive = PolicyFor(EvictionMethod::kDefensive, 40);
   defensive.pool = 3;
@@ -288,6 +289,10 @@ class EngineEvictor : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Model> model_;
 };
 
+class EngineEvictorLanes : public EngineEvictor {};
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineEvictorLanes, ::testing::Values("llama31"));
+
 // Two prompts, one after the other: the second is read where the first one was.
 TEST_P(EngineEvictor, KeepsWhatAPlainReadingSays) {
   const auto length = std::ssize(golden_.prompt);
@@ -320,6 +325,31 @@ TEST_P(EngineEvictor, KeepsWhatAPlainReadingSays) {
   // Bounds leave few choices open.
   EXPECT_GT(choices, 50);
   EXPECT_GE(decided, choices * 9 / 10);
+}
+
+// Copies and kernels that come late: whoever does not wait for them takes what is not there yet, or
+// what is poisoned.
+TEST_P(EngineEvictorLanes, MayBeLate) {
+  const std::vector<TokenId> other(golden_.prompt.rbegin(), golden_.prompt.rend() - 9);
+  for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost}) {
+    SCOPED_TRACE(LaneName(lane));
+    Delays delays(7);
+    HarnessConfig config = Cuts()[1];
+    config.delays = &delays;
+    config.eviction = PolicyFor(EvictionMethod::kSnap, 53);
+    Reading reading(*model_, config, std::ssize(golden_.prompt));
+    ASSERT_TRUE(reading.ok());
+    // Longer than a layer takes.
+    const int least_us = lane == Lane::kCompute ? 200 : 4000;
+    delays.Set(lane, /*every=*/1, least_us, 2 * least_us);
+    Prompt first, second;
+    const kv::SequenceId a = reading.Evict(golden_.prompt, &first);
+    const kv::SequenceId b = reading.Evict(other, &second);
+    reading.Check(b, second);
+    reading.Check(a, first);
+    ASSERT_FALSE(HasFailure());
+    EXPECT_GT(delays.slept(), 0);
+  }
 }
 
 // Attention as other kernels compute it, but that of the last token, which is computed from its
