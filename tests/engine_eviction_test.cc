@@ -36,11 +36,11 @@ double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens, 
   return score.ok() ? score->negative_log_likelihood : NAN;
 }
 
-// What is kept is cut into segments of 256 tokens: so is the cache that it is compared with.
+// What is kept is cut into segments of 512 tokens: so is the cache that it is compared with.
 TEST(EngineEviction, WhoKeepsAllIsExactBitForBit) {
   const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
   EngineOptions exact;
-  exact.segment = 256;
+  exact.segment = 512;
   const double expected = Behind(exact, tokens, 933);
   for (const char* method : {"snapkv", "streamingllm", "ada-snapkv", "defensivekv"}) {
     EXPECT_EQ(Behind(Evicting(method, "2000"), tokens, 933), expected) << method;

@@ -405,7 +405,7 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     }
   }
   if (eviction.evicts() && request->machine != nullptr) {
-    PredictKept(eviction, workload.lengths, *request, &*plan);
+    plan->decode = PredictKept(eviction, *request->machine, *request, *plan, workload.lengths);
   }
   Blueprint blueprint;
   blueprint.request = std::move(*request);

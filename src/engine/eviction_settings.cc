@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/types.h"
 #include "headway/refusal.h"
@@ -189,19 +190,19 @@ Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config
                                              ": this model's layers have sliding windows"}});
 }
 
-void PredictKept(const kv::EvictionPolicy& policy, std::span<const int64_t> lengths,
-                 const plan::PlanRequest& request, plan::Plan* plan) {
-  plan::PlanRequest kept = request;
-  kept.lengths.clear();
+plan::StepTime PredictKept(const kv::EvictionPolicy& policy, const MachineProfile& machine,
+                           const plan::PlanRequest& request, const plan::Plan& plan,
+                           std::span<const int64_t> lengths) {
+  std::vector<int64_t> kept;
   for (const int64_t length : lengths) {
-    kept.lengths.push_back(std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]));
+    kept.push_back(std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]));
   }
-  plan::Plan steps = *plan;
+  plan::Plan steps = plan;
   for (int64_t& slabs : steps.slabs) slabs = 0;
   steps.slabs[0] = 1;  // of all, the share that is resident
   steps.host_share = 0.0;
-  plan::Predict(kept, &steps);
-  plan->decode = steps.decode;
+  return plan::PredictDecode(machine, plan::SubjectOf(request, plan.cache),
+                             plan::ExecutionOf(steps, kept), kept);
 }
 
 }  // namespace headway

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/machine_profile.h"
 #include "headway/options.h"
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
@@ -20,10 +21,11 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 // kUnsupported for a model whose prompts are not attended to as a whole.
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);
 
-// Decode steps of sequences that reach these lengths read what is kept of them, all of it on the
-// device: the plan's decode is predicted so, by the request's machine.
-void PredictKept(const kv::EvictionPolicy& policy, std::span<const int64_t> lengths,
-                 const plan::PlanRequest& request, plan::Plan* plan);
+// A decode step of sequences of these lengths, which reads what is kept of them, all of it on the
+// device.
+plan::StepTime PredictKept(const kv::EvictionPolicy& policy, const MachineProfile& machine,
+                           const plan::PlanRequest& request, const plan::Plan& plan,
+                           std::span<const int64_t> lengths);
 
 }  // namespace headway
 

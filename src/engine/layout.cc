@@ -1,6 +1,7 @@
 #include "engine/layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 
 namespace headway {
@@ -75,11 +76,11 @@ KernelLimits KernelsOf(const LayoutBasis& basis, const kv::StoreOptions& store) 
   return limits;
 }
 
-// Every head of every layer is a group with slabs of its own, which are small: heads keep different
-// numbers of tokens, and of each head half a slab is empty on average.
+// Every head of every layer is a group with slabs of its own. They are small, since of each head
+// half a slab is empty on average, and not smaller, since steps read them one by one.
 KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
-  constexpr int64_t kSegmentPages = 4;
-  constexpr int64_t kChunk = 256;  // tokens of a step, of what is appended behind a prompt
+  constexpr int64_t kSegmentPages = 16;  // at most
+  constexpr int64_t kChunk = 256;        // tokens of a step, of what is appended behind a prompt
   const kv::EvictionPolicy& policy = basis.eviction;
   const ModelShape& shape = basis.config.shape;
   const int slots = basis.page_slots;
@@ -90,8 +91,8 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   KeptLayout kept;
   kept.store.format = prompts.store.format;
   kept.store.format.group_heads = 1;
-  kept.store.format.segment_pages = static_cast<int>(
-      std::clamp<int64_t>(bounds.all_pages / tables / kSegmentPages, 1, kSegmentPages));
+  const int64_t half = std::clamp<int64_t>(bounds.all_pages / tables / 2, 1, kSegmentPages);
+  kept.store.format.segment_pages = static_cast<int>(std::bit_floor(static_cast<uint64_t>(half)));
   kept.store.tables = kv::PageTables::Sharing::kGroup;
   kept.store.max_sequences = basis.sequences;
   kept.store.max_step_tokens = std::max<int64_t>(kChunk, basis.sequences);

@@ -195,7 +195,8 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
     blueprint->request.machine = &planning.machine->machine;
     plan::Predict(blueprint->request, &blueprint->plan);
     if (settings.eviction.evicts()) {
-      PredictKept(settings.eviction, blueprint->lengths, blueprint->request, &blueprint->plan);
+      blueprint->plan.decode = PredictKept(settings.eviction, *blueprint->request.machine,
+                                           blueprint->request, blueprint->plan, blueprint->lengths);
     }
   }
   return blueprint;

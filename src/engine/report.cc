@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "engine/eviction_settings.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
 
@@ -174,8 +175,11 @@ double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, c
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;
-    seconds = static_cast<double>(phase.decode_steps) *
-              plan::PredictDecode(machine, subject, run, lengths).seconds;
+    const plan::StepTime step =
+        blueprint.layout.kept.has_value()
+            ? PredictKept(blueprint.layout.kept->evictor.policy, machine, request, plan, lengths)
+            : plan::PredictDecode(machine, subject, run, lengths);
+    seconds = static_cast<double>(phase.decode_steps) * step.seconds;
   }
   return seconds;
 }
