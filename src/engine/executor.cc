@@ -224,8 +224,11 @@ Status Executor::Attend(int layer) {
     for (const auto& path : paths_) {
       if (Status s = path->Attend(layer, group); !s.ok()) return s;
     }
-    board_->Flush();
+    // A prefill state takes its ranges one after the other; what decode reads of all groups on the
+    // device is launched together.
+    if (!batch_.all_decode()) board_->Flush();
   }
+  board_->Flush();
   for (const auto& path : paths_) path->EndLayer(layer);
   return board_->Merge();
 }
