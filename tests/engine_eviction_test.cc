@@ -106,6 +106,26 @@ TEST(EngineEviction, SequencesOfABatchAreAsEachAlone) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(fewer[i], alone[i]) << i;
 }
 
+// A request that waits for the slot of another may go on behind what that one keeps.
+TEST(EngineEviction, ARequestThatWaitsGoesOnInItsSlot) {
+  EngineOptions options = Evicting("snapkv", "192");
+  options.chunk = 64;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  const std::vector<TokenId> text = Quoting(*engine, 900, 9);
+  std::vector<Request> requests = {RequestOf({text.begin(), text.begin() + 500}, 1),
+                                   RequestOf(text, 6)};
+  const auto context_of_one = [&] { return std::move(*engine->NewContext({{1000}})); };
+  std::unique_ptr<Context> one_by_one = context_of_one();
+  std::vector<std::vector<TokenId>> expected;
+  for (const Request& request : requests) {
+    expected.push_back(GenerateOne(*one_by_one, request)->tokens);
+  }
+  const Result<std::vector<Generation>> both = context_of_one()->Generate(requests, {});
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ((*both)[i].tokens, expected[i]) << i;
+  EXPECT_EQ((*both)[1].reused_tokens, 500);
+}
+
 TEST(EngineEviction, AConversationGoesOnBehindWhatIsKept) {
   const EngineOptions options = Evicting("snapkv", "100%");
   const std::unique_ptr<Engine> engine = Open(kDemo, options);

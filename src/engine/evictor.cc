@@ -83,7 +83,9 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
     status = EvictLayer(layer, prompt, *kept, budgets[static_cast<size_t>(layer)]);
   }
-  if (status.ok()) status = parts_.compute.Synchronize();
+  // Also after an error: kernels read the prompt, and memory of the evictor.
+  const Status done = parts_.compute.Synchronize();
+  if (status.ok()) status = done;
   if (status.ok()) return kept;
   parts_.to.Drop(*kept);
   return status;
@@ -102,7 +104,8 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
   if (policy.observes() && parts_.executor.observed().end() == length_) {
     Observe(layer, keys);
   } else {
-    policy.method = kv::EvictionMethod::kStreaming;  // of a synthetic prompt nothing is observed
+    if (policy.observes()) policy.sink = 0;  // of a synthetic prompt nothing is observed
+    policy.method = kv::EvictionMethod::kStreaming;
   }
   // The slots of the layer before have come to the device, too.
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;

@@ -224,9 +224,9 @@ Status Executor::Attend(int layer) {
     for (const auto& path : paths_) {
       if (Status s = path->Attend(layer, group); !s.ok()) return s;
     }
-    // A prefill state takes its ranges one after the other; what decode reads of all groups on the
-    // device is launched together.
-    if (!batch_.all_decode()) board_->Flush();
+    // What is kept of prompts has a group for each head, all of it on the device: one launch is for
+    // all. Elsewhere a group's tail is attended to while slabs of the next one are on their way.
+    if (limits().keys == 0 || !batch_.all_decode()) board_->Flush();
   }
   board_->Flush();
   for (const auto& path : paths_) path->EndLayer(layer);

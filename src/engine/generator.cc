@@ -149,7 +149,8 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
       if (kept.ok()) {
         slot.tokens.resize(static_cast<size_t>(*kept));
         run->out.reused_tokens = *kept;
-        if (slot.approximate && *kept > 0 && !executor_.limits().selection.selects()) {
+        if (slot.approximate && !slot.kept() && *kept > 0 &&
+            !executor_.limits().selection.selects()) {
           run->out.notices.push_back(
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
@@ -389,6 +390,7 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
       batch.kept = SlotOf(run).kept();
     }
     Batch prompts;
+    prompts.beside = true;
     Status status = AddPrompts(runs, chunk_ - batch.Tokens(), &batch);
     if (status.ok() && batch.kept) status = AddPrompts(runs, chunk_, &prompts);
     if (!status.ok()) return status;

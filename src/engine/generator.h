@@ -125,7 +125,8 @@ class Generator {
     std::vector<StepInput> inputs;
     std::vector<Run*> runs;
     int64_t prompt_tokens = 0;
-    bool kept = false;  // of sequences of what is kept
+    bool kept = false;    // of sequences of what is kept
+    bool beside = false;  // another batch has these, as far as they fit
 
     int64_t Tokens() const {
       int64_t tokens = 0;

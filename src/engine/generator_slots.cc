@@ -59,6 +59,7 @@ Result<int64_t> Generator::CutTo(const Slot& slot, int64_t tokens) {
 bool Generator::MayJoin(const Run& run, const Batch& batch) const {
   if (evictor_ == nullptr) return true;
   const Slot& slot = slots_[static_cast<size_t>(run.slot)];
+  if (batch.beside && slot.kept()) return false;
   if (!batch.inputs.empty()) return batch.kept && slot.kept();
   return slot.kept() || reading_ < 0 || reading_ == run.slot;
 }
