@@ -481,11 +481,7 @@ TEST_P(EngineEvictor, DecodesByWhatWasKept) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineEvictor, ::testing::ValuesIn(GoldenNames()),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         [](const auto& param) { return GoldenTestName(param.param); });
 
 }  // namespace
 }  // namespace headway::testing

@@ -59,11 +59,7 @@ TEST_P(EngineGolden, LogitsAndGreedyTokensEqualTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineGolden, ::testing::ValuesIn(GoldenNames()),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         [](const auto& param) { return GoldenTestName(param.param); });
 
 }  // namespace
 }  // namespace headway::testing

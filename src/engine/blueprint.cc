@@ -251,6 +251,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   }
   request.page_slots = settings.cut.page_slots;
   request.lengths = basis.lengths;
+  request.kept = KeptOf(basis.eviction, workload.lengths);
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
   request.chunk = std::min(
@@ -403,9 +404,6 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     if (request->machine != nullptr && request->selection.from > 0) {
       plan::Predict(*request, &*plan);
     }
-  }
-  if (eviction.evicts() && request->machine != nullptr) {
-    plan->decode = PredictKept(eviction, *request->machine, *request, *plan, workload.lengths);
   }
   Blueprint blueprint;
   blueprint.request = std::move(*request);

@@ -190,19 +190,11 @@ Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config
                                              ": this model's layers have sliding windows"}});
 }
 
-plan::StepTime PredictKept(const kv::EvictionPolicy& policy, const MachineProfile& machine,
-                           const plan::PlanRequest& request, const plan::Plan& plan,
-                           std::span<const int64_t> lengths) {
-  std::vector<int64_t> kept;
-  for (const int64_t length : lengths) {
-    kept.push_back(std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]));
-  }
-  plan::Plan steps = plan;
-  for (int64_t& slabs : steps.slabs) slabs = 0;
-  steps.slabs[0] = 1;  // of all, the share that is resident
-  steps.host_share = 0.0;
-  return plan::PredictDecode(machine, plan::SubjectOf(request, plan.cache),
-                             plan::ExecutionOf(steps, kept), kept);
+plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths) {
+  if (!policy.evicts()) return {};
+  return {lengths, [policy](int64_t length) {
+            return std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]);
+          }};
 }
 
 }  // namespace headway

@@ -3,9 +3,8 @@
 #define HEADWAY_ENGINE_EVICTION_SETTINGS_H_
 
 #include <cstdint>
-#include <span>
+#include <vector>
 
-#include "base/machine_profile.h"
 #include "headway/options.h"
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
@@ -21,11 +20,8 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 // kUnsupported for a model whose prompts are not attended to as a whole.
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);
 
-// A decode step of sequences of these lengths, which reads what is kept of them, all of it on the
-// device.
-plan::StepTime PredictKept(const kv::EvictionPolicy& policy, const MachineProfile& machine,
-                           const plan::PlanRequest& request, const plan::Plan& plan,
-                           std::span<const int64_t> lengths);
+// What decode reads of sequences that will reach these lengths, on average over layers and heads.
+plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths);
 
 }  // namespace headway
 

@@ -8,43 +8,24 @@
 #include "base/check.h"
 
 namespace headway {
-namespace {
-
-// Where things lie in an evictor's memory. What is observed, and the tokens that a head keeps, are
-// there one after the other.
-struct Places {
-  int64_t sums = 0;     // [kv_heads, length]
-  int64_t maxima = 0;   // the same
-  int64_t row_lse = 0;  // [rows * group]
-  int64_t slots = 0;    // [kv_heads, kept slots]
-  int64_t scratch = 0;  // logits [rows * group, length], or K and V of a head's kept pages
-  int64_t bytes = 0;
-  int64_t slot_stride = 0;   // of a head, in slots
-  int64_t row_stride = 0;    // of K and V in the scratch
-  int64_t result_bytes = 0;  // of sums and maxima
-
-  explicit Places(const EvictorLimits& limits) {
-    const ModelShape& shape = limits.shape;
-    const int64_t slots_of_page = limits.page.page_slots;
-    const kv::KeptBounds kept = kv::KeptBoundsOf(limits.policy, shape.layers, shape.kv_heads,
-                                                 limits.length, limits.page.page_slots);
-    const int64_t rows = limits.policy.observes() ? limits.policy.window * shape.group() : 0;
-    const int64_t columns = rows == 0 ? 0 : shape.kv_heads * limits.length;
-    const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
-    sums = take(FloatBytes(columns));
-    maxima = take(FloatBytes(columns));
-    result_bytes = bytes;
-    row_lse = take(FloatBytes(rows));
-    slot_stride = kept.head_pages * slots_of_page;
-    slots = take(FloatBytes(shape.kv_heads * slot_stride));
-    row_stride =
-        kept.head_pages * kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
-    bytes = RoundUp(bytes, int64_t{4096});
-    scratch = take(std::max(FloatBytes(rows * limits.length), 2 * row_stride));
-  }
-};
-
-}  // namespace
+Evictor::Places::Places(const EvictorLimits& limits) {
+  const ModelShape& shape = limits.shape;
+  const int64_t slots_of_page = limits.page.page_slots;
+  const kv::KeptBounds kept = kv::KeptBoundsOf(limits.policy, shape.layers, shape.kv_heads,
+                                               limits.length, limits.page.page_slots);
+  const int64_t rows = limits.policy.observes() ? limits.policy.window * shape.group() : 0;
+  const int64_t columns = rows == 0 ? 0 : shape.kv_heads * limits.length;
+  const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
+  sums = take(FloatBytes(columns));
+  maxima = take(FloatBytes(columns));
+  result_bytes = bytes;
+  row_lse = take(FloatBytes(rows));
+  slot_stride = kept.head_pages * slots_of_page;
+  slots = take(FloatBytes(shape.kv_heads * slot_stride));
+  row_stride = kept.head_pages * kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
+  bytes = RoundUp(bytes, int64_t{4096});
+  scratch = take(std::max(FloatBytes(rows * limits.length), 2 * row_stride));
+}
 
 int64_t Evictor::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
 
@@ -69,6 +50,7 @@ Evictor::Evictor(const EvictorParts& parts, const EvictorLimits& limits,
                  std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory)
     : parts_(parts),
       limits_(limits),
+      places_(limits),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)) {}
 
@@ -113,7 +95,7 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
   const std::vector<std::vector<int32_t>> kept =
       kv::ChooseKept(policy, Observed(), closed, budget, limits_.page.page_slots);
   slots_.clear();
-  slots_.reserve(static_cast<size_t>(heads * Places(limits_).slot_stride));  // copies read them
+  slots_.reserve(static_cast<size_t>(heads * places_.slot_stride));  // copies read them
   for (int head = 0; head < heads; ++head) {
     const auto at = static_cast<size_t>(head);
     if (Status s = KeepHead(layer, head, to, keys[at], kept[at]); !s.ok()) return s;
@@ -123,11 +105,10 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
 }
 
 void Evictor::Observe(int layer, std::span<const std::vector<KeyRun>> keys) {
-  const Places places(limits_);
   const ModelShape& shape = limits_.shape;
   const int group = shape.group();
   const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(memory_->data() + at); };
-  float* const logits = floats(places.scratch);
+  float* const logits = floats(places_.scratch);
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   for (int head = 0; head < shape.kv_heads; ++head) {
     std::vector<KeyLogitsItem> items;
@@ -155,20 +136,19 @@ void Evictor::Observe(int layer, std::span<const std::vector<KeyRun>> keys) {
                                     .stride = length_,
                                     .rows = queries_,
                                     .columns = length_,
-                                    .sum = floats(places.sums) + head * length_,
-                                    .max = floats(places.maxima) + head * length_,
-                                    .row_lse = floats(places.row_lse)};
+                                    .sum = floats(places_.sums) + head * length_,
+                                    .max = floats(places_.maxima) + head * length_,
+                                    .row_lse = floats(places_.row_lse)};
     parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
   }
   if (host_memory_ == nullptr) return;
-  for (const int64_t at : {places.sums, places.maxima}) {
+  for (const int64_t at : {places_.sums, places_.maxima}) {
     parts_.compute.Copy(host_memory_->data() + at, memory_->data() + at,
                         static_cast<size_t>(shape.kv_heads * length_) * sizeof(float));
   }
 }
 
 kv::ObservedWeights Evictor::Observed() const {
-  const Places places(limits_);
   kv::ObservedWeights observed;
   observed.heads = limits_.shape.kv_heads;
   observed.tokens = length_;
@@ -176,19 +156,18 @@ kv::ObservedWeights Evictor::Observed() const {
   if (queries_ == 0) return observed;
   const std::byte* const data = (host_memory_ == nullptr ? *memory_ : *host_memory_).data();
   const auto all = static_cast<size_t>(observed.heads * length_);
-  observed.sum = {reinterpret_cast<const float*>(data + places.sums), all};
-  observed.max = {reinterpret_cast<const float*>(data + places.maxima), all};
+  observed.sum = {reinterpret_cast<const float*>(data + places_.sums), all};
+  observed.max = {reinterpret_cast<const float*>(data + places_.maxima), all};
   return observed;
 }
 
 Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                          const std::vector<int32_t>& positions) {
-  const Places places(limits_);
   const int64_t stride = kv::CacheFormat::Padded(static_cast<int64_t>(limits_.page.bytes()));
-  std::byte* const rows = memory_->data() + places.scratch;
+  std::byte* const rows = memory_->data() + places_.scratch;
   auto* const slots =
-      reinterpret_cast<int32_t*>(memory_->data() + places.slots) + head * places.slot_stride;
-  HEADWAY_CHECK(std::ssize(positions) <= places.slot_stride);
+      reinterpret_cast<int32_t*>(memory_->data() + places_.slots) + head * places_.slot_stride;
+  HEADWAY_CHECK(std::ssize(positions) <= places_.slot_stride);
   const auto first_slot = std::ssize(slots_);
   std::vector<GatherSlotsItem> items;
   auto next = positions.begin();
@@ -201,7 +180,7 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
     item.slots = slots + at;
     item.count = end - next;
     item.to = {.k = rows + at / limits_.page.page_slots * stride,
-               .v = rows + places.row_stride + at / limits_.page.page_slots * stride,
+               .v = rows + places_.row_stride + at / limits_.page.page_slots * stride,
                .page_stride = stride,
                .first_slot = at % limits_.page.page_slots,
                .count = item.count};
@@ -215,7 +194,7 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
                         positions.size() * sizeof(int32_t));
     parts_.kernels.GatherSlots(parts_.compute, limits_.page, items);
   }
-  const kv::ClosedRows closed = {rows, places.row_stride, nullptr};
+  const kv::ClosedRows closed = {rows, places_.row_stride, nullptr};
   if (Status s = parts_.to.Keep(to, layer, head, positions, closed); !s.ok()) return s;
   const PageRun& tail = keys.back().pages;
   const PageRun open = parts_.to.OpenPageOf(to, layer, head);

@@ -54,6 +54,22 @@ class Evictor {
   Result<kv::SequenceId> Evict(kv::SequenceId prompt);
 
  private:
+  // Where things lie in the memory. What is observed, and the tokens that a head keeps, are there
+  // one after the other.
+  struct Places {
+    explicit Places(const EvictorLimits& limits);
+
+    int64_t sums = 0;     // [kv_heads, length]
+    int64_t maxima = 0;   // the same
+    int64_t row_lse = 0;  // [rows * group]
+    int64_t slots = 0;    // [kv_heads, kept slots]
+    int64_t scratch = 0;  // logits [rows * group, length], or K and V of a head's kept pages
+    int64_t bytes = 0;
+    int64_t slot_stride = 0;   // of a head, in slots
+    int64_t row_stride = 0;    // of K and V in the scratch
+    int64_t result_bytes = 0;  // of sums and maxima
+  };
+
   Evictor(const EvictorParts& parts, const EvictorLimits& limits, std::unique_ptr<Buffer> memory,
           std::unique_ptr<Buffer> host_memory);
 
@@ -66,6 +82,7 @@ class Evictor {
 
   const EvictorParts parts_;
   const EvictorLimits limits_;
+  const Places places_;
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads the device's
   int64_t length_ = 0;                   // of the prompt at hand

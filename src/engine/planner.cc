@@ -8,7 +8,6 @@
 #include "base/exceptions.h"
 #include "engine/blueprint.h"
 #include "engine/context.h"
-#include "engine/eviction_settings.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
@@ -194,10 +193,6 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   if (inputs.machine == nullptr && planning.machine.has_value()) {
     blueprint->request.machine = &planning.machine->machine;
     plan::Predict(blueprint->request, &blueprint->plan);
-    if (settings.eviction.evicts()) {
-      blueprint->plan.decode = PredictKept(settings.eviction, *blueprint->request.machine,
-                                           blueprint->request, blueprint->plan, blueprint->lengths);
-    }
   }
   return blueprint;
 }

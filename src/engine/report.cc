@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "engine/eviction_settings.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
 
@@ -115,8 +114,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   if (const SelfExtend& extend = blueprint.layout.executor.self_extend; extend.on()) {
     report.reasons.push_back(
         fmt::format("Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
-                    "turning them "
-                    "costs is not in predicted times",
+                    "turning them costs is not in predicted times",
                     extend.window, extend.group));
   }
   if (report.selection.has_value() && report.selection->from > 0) {
@@ -175,11 +173,8 @@ double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, c
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;
-    const plan::StepTime step =
-        blueprint.layout.kept.has_value()
-            ? PredictKept(blueprint.layout.kept->evictor.policy, machine, request, plan, lengths)
-            : plan::PredictDecode(machine, subject, run, lengths);
-    seconds = static_cast<double>(phase.decode_steps) * step.seconds;
+    seconds = static_cast<double>(phase.decode_steps) *
+              plan::DecodeAt(machine, request, plan, lengths).seconds;
   }
   return seconds;
 }

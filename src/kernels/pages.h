@@ -45,6 +45,15 @@ struct PageRun {
   int64_t params_head_stride = 0;
 };
 
+// Where a slot of a head of the run, counted from the run's first, is behind its `k`, or `v`. Of
+// pages that are not encoded.
+inline int64_t SlotOffset(const PageFormat& format, const PageRun& run, int64_t head,
+                          int64_t slot) {
+  const int64_t at = run.first_slot + slot;
+  return head * run.head_stride + at / format.page_slots * run.page_stride +
+         at % format.page_slots * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
+}
+
 }  // namespace headway
 
 #endif  // HEADWAY_KERNELS_PAGES_H_

@@ -39,6 +39,16 @@ inline RopeAnglesItem AnglesOf(const RopeFrequencies& rope, std::span<const int3
           .sin = sin};
 }
 
+// The same for rotating on what is rotated already: without the factor that keys have, if they have
+// one (yarn).
+inline RopeAnglesItem TurnAngles(const RopeFrequencies& rope, std::span<const int32_t> positions,
+                                 float* cos, float* sin) {
+  RopeAnglesItem item = AnglesOf(rope, positions, cos, sin);
+  item.scale = RopeAnglesItem{}.scale;
+  item.product = RopeProduct::kExact;
+  return item;
+}
+
 // `total_length` is the length of the whole prompt in tokens, cached prefix included, without the
 // tokens to be generated. Only `dynamic` depends on it: Transformers chooses the same frequencies
 // when it prefills that prompt, but then changes them again while it generates, under keys that

@@ -129,7 +129,23 @@ void Predict(const PlanRequest& request, Plan* plan) {
   const Execution run = ExecutionOf(*plan, request.lengths);
   const Subject subject = SubjectOf(request, plan->cache);
   plan->prefill = PredictPrefills(*request.machine, subject, run, request.lengths);
-  plan->decode = PredictDecode(*request.machine, subject, run, request.lengths);
+  plan->decode = DecodeAt(*request.machine, request, *plan,
+                          request.kept.count ? request.kept.lengths : request.lengths);
+}
+
+StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
+                  const std::vector<int64_t>& lengths) {
+  const Subject subject = SubjectOf(request, plan.cache);
+  if (!request.kept.count) {
+    return PredictDecode(machine, subject, ExecutionOf(plan, request.lengths), lengths);
+  }
+  std::vector<int64_t> kept;
+  for (const int64_t length : lengths) kept.push_back(request.kept.count(length));
+  Plan steps = plan;
+  std::fill(std::begin(steps.slabs), std::end(steps.slabs), 0);
+  steps.slabs[static_cast<size_t>(Tier::kDevice)] = 1;  // all of them
+  steps.host_share = 0.0;
+  return PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {

@@ -96,6 +96,12 @@ struct PageCacheRequest {
   bool fixed = false;
 };
 
+// Where heads keep some tokens of prompts, all of them on the device, decode reads these alone.
+struct KeptTokens {
+  std::vector<int64_t> lengths;                  // of the sequences that decode together
+  std::function<int64_t(int64_t length)> count;  // that are kept of so many; null: all
+};
+
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
@@ -139,6 +145,7 @@ struct PlanRequest {
   // The plan may recompute what is in host memory, as much of it as is fastest. (So much:
   // fixed.recompute.)
   bool recompute = false;
+  KeptTokens kept;
   // What decode reads, where a policy selects.
   KeySelection selection;
   PageCacheRequest page_cache;
@@ -211,6 +218,10 @@ bool XIsSmaller(const ModelShape& shape);
 
 // Fills a plan's predicted times by the request's machine.
 void Predict(const PlanRequest& request, Plan* plan);
+
+// A decode step of sequences of these lengths on a machine.
+StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
+                  const std::vector<int64_t>& lengths);
 
 // What a plan does, as the cost model takes it, for sequences of these lengths.
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);

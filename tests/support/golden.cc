@@ -22,6 +22,11 @@ std::vector<std::string> GoldenNames() {
   return names;
 }
 
+std::string GoldenTestName(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 Result<Golden> LoadGolden(Env& env, const std::string& name) {
   Golden golden;
   golden.folder = std::string(kModels) + "/" + name;

@@ -26,6 +26,8 @@ struct Golden {
 
 // The names of all models, sorted.
 std::vector<std::string> GoldenNames();
+// One of them as the name of a test's parameter.
+std::string GoldenTestName(std::string name);
 
 Result<Golden> LoadGolden(Env& env, const std::string& name);
 

@@ -86,14 +86,11 @@ class SelfExtendPath : public AttentionPath {
   std::vector<AttentionItem> items_;
 };
 
-// The angles of positions_. Keys keep the factor that yarn gives them: these have none.
+// The angles of positions_.
 void SelfExtendPath::Fill(const RopeFrequencies& rope, const Angles& angles, int64_t row) {
-  context_.kernels.RopeAngles(context_.compute, {.positions = positions_,
-                                                 .inv_freq = rope.inv_freq.data(),
-                                                 .rotary_dim = rope.rotary_dim(),
-                                                 .product = RopeProduct::kExact,
-                                                 .cos = angles.cos + row * half_,
-                                                 .sin = angles.sin + row * half_});
+  context_.kernels.RopeAngles(
+      context_.compute,
+      TurnAngles(rope, positions_, angles.cos + row * half_, angles.sin + row * half_));
 }
 
 // All sequences of a context have the same frequencies: Generator::RopeOf.

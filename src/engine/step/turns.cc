@@ -47,15 +47,11 @@ int64_t Turns::ClosingRow(int entry) const {
   return batch_[entry].row + entry * int64_t{context_.limits.page_slots};
 }
 
-// Keys keep the factor that yarn gives them: these angles have none.
 void Turns::Fill(const RopeFrequencies& rope, std::span<const int32_t> positions,
                  const Angles& angles, int64_t row) {
-  context_.kernels.RopeAngles(context_.compute, {.positions = positions,
-                                                 .inv_freq = rope.inv_freq.data(),
-                                                 .rotary_dim = rope.rotary_dim(),
-                                                 .product = RopeProduct::kExact,
-                                                 .cos = angles.cos + row * half_,
-                                                 .sin = angles.sin + row * half_});
+  context_.kernels.RopeAngles(
+      context_.compute,
+      TurnAngles(rope, positions, angles.cos + row * half_, angles.sin + row * half_));
 }
 
 void Turns::Begin() {

@@ -324,16 +324,12 @@ void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items) {
   const StoreRowFunction store = StoreRowFor(isa);
-  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (const StoreKvItem& item : items) {
     pool.Run(item.to.count * item.heads, kRowsGrain, [&](int, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / item.to.count;
         const int64_t row = i % item.to.count;
-        const int64_t slot = item.to.first_slot + row;
-        const int64_t to = head * item.to.head_stride +
-                           slot / format.page_slots * item.to.page_stride +
-                           slot % format.page_slots * row_bytes;
+        const int64_t to = SlotOffset(format, item.to, head, row);
         const int64_t from = row * item.kv_stride + head * format.head_dim;
         store(static_cast<const float*>(item.k) + from, format.head_dim, format.dtype,
               item.to.k + to);
@@ -348,16 +344,12 @@ void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKey
   const Elementwise& rows = ElementwiseFor(isa);
   const StoreRowFunction store = StoreRowFor(isa);
   const int half = item.table.rotary_dim / 2;
-  const int64_t row_bytes = format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
   pool.Run(item.heads * item.from.count, kRowsGrain, [&](int, int64_t begin, int64_t end) {
     std::vector<float> key(static_cast<size_t>(format.head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / item.from.count;
       const int64_t row = i % item.from.count;
-      const int64_t slot = item.from.first_slot + row;
-      const int64_t at = head * item.from.head_stride +
-                         slot / format.page_slots * item.from.page_stride +
-                         slot % format.page_slots * row_bytes;
+      const int64_t at = SlotOffset(format, item.from, head, row);
       rows.to_f32(item.from.k + at, format.dtype, format.head_dim, key.data());
       rows.rope(item.table.cos + row * half, item.table.sin + row * half, half, 1, format.head_dim,
                 key.data());

@@ -20,12 +20,6 @@ constexpr int64_t kKeysGrain = 16 * kTileKeys;
 constexpr int64_t kColumnsGrain = 1024;
 constexpr int64_t kSlotsGrain = 64;
 
-std::byte* RowOf(const PageFormat& format, std::byte* pages, const PageRun& run, int64_t slot) {
-  const int64_t at = run.first_slot + slot;
-  return pages + at / format.page_slots * run.page_stride +
-         at % format.page_slots * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
-}
-
 // fn(item, begin, end) over pieces of [0, count_of(item)) of every item.
 template <typename Item, typename CountOf, typename Fn>
 void OverPieces(ThreadPool& pool, std::span<const Item> items, int64_t grain,
@@ -59,7 +53,7 @@ class KeyTile {
   void Load(const Elementwise& code, const PageFormat& format, const PageRun& run, int64_t first,
             int64_t count) {
     for (int64_t key = 0; key < count; ++key) {
-      code.to_f32(RowOf(format, run.k, run, first + key), format.dtype, format.head_dim,
+      code.to_f32(run.k + SlotOffset(format, run, 0, first + key), format.dtype, format.head_dim,
                   row_.data());
       for (size_t i = 0; i < row_.size(); ++i) {
         keys_[i * kTileKeys + static_cast<size_t>(key)] = row_[i];
@@ -144,10 +138,10 @@ void GatherSlots(ThreadPool& pool, const PageFormat& format,
       pool, items, kSlotsGrain, [](const GatherSlotsItem& item) { return item.count; },
       [&](const GatherSlotsItem& item, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          std::memcpy(RowOf(format, item.to.k, item.to, i),
-                      RowOf(format, item.from.k, item.from, item.slots[i]), row_bytes);
-          std::memcpy(RowOf(format, item.to.v, item.to, i),
-                      RowOf(format, item.from.v, item.from, item.slots[i]), row_bytes);
+          std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
+                      item.from.k + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+          std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
+                      item.from.v + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
         }
       });
 }

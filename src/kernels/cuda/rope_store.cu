@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(kThreads)
   sin[at] = s * scale;
 }
 
-// Rotates elements at to at + kN with those half further on, in place; angles are the token's.
+// Elements of x at to at + kN, and those half further on, rotated; angles are the token's.
 template <DType kType, int kN>
-__device__ inline void Rotate(const RopeTable& table, int64_t token, int column, void* x,
-                              int64_t at, float (&halves)[2][kN]) {
+__device__ inline void LoadRotated(const RopeTable& table, int64_t token, int column, const void* x,
+                                   int64_t at, float (&halves)[2][kN]) {
   float(&low)[kN] = halves[0];
   float(&high)[kN] = halves[1];
   const int half = table.rotary_dim / 2;
@@ -54,8 +54,15 @@ __device__ inline void Rotate(const RopeTable& table, int64_t token, int column,
     high[i] = high[i] * c[i] + low[i] * s[i];
     low[i] = turned;
   }
-  Store<kType>(x, at, low);
-  Store<kType>(x, at + half, high);
+}
+
+// The same in place.
+template <DType kType, int kN>
+__device__ inline void Rotate(const RopeTable& table, int64_t token, int column, void* x,
+                              int64_t at, float (&halves)[2][kN]) {
+  LoadRotated<kType>(table, token, column, x, at, halves);
+  Store<kType>(x, at, halves[0]);
+  Store<kType>(x, at + table.rotary_dim / 2, halves[1]);
 }
 
 constexpr int kRopeThreads = 128;
@@ -198,29 +205,18 @@ __global__ void __launch_bounds__(kThreads)
   const std::byte* from = item.from.k + offset;
   std::byte* to = item.to + offset;
   const auto unit = static_cast<int>(index - row * units);
-  float low[kN];
   if (unit >= pairs) {
     const int column = table.rotary_dim + (unit - pairs) * kN;
-    Load<kPage>(from, column, low);
-    Store<kPage>(to, column, low);
+    float rest[kN];
+    Load<kPage>(from, column, rest);
+    Store<kPage>(to, column, rest);
     return;
   }
   const int column = unit * kN;
-  float high[kN];
-  float c[kN];
-  float s[kN];
-  Load<kPage>(from, column, low);
-  Load<kPage>(from, column + half, high);
-  Load<DType::kF32>(table.cos, slot * half + column, c);
-  Load<DType::kF32>(table.sin, slot * half + column, s);
-#pragma unroll
-  for (int i = 0; i < kN; ++i) {
-    const float turned = low[i] * c[i] - high[i] * s[i];
-    high[i] = high[i] * c[i] + low[i] * s[i];
-    low[i] = turned;
-  }
-  Store<kPage>(to, column, low);
-  Store<kPage>(to, column + half, high);
+  float halves[2][kN];
+  LoadRotated<kPage>(table, slot, column, from, column, halves);
+  Store<kPage>(to, column, halves[0]);
+  Store<kPage>(to, column + half, halves[1]);
 }
 
 bool RopeAligned(const RopeTable& table, const HeadRows& rows, DType dtype) {

@@ -130,6 +130,17 @@ class CudaSelectionTest : public testing::Test {
     CheckCached(c, seed, outputs);
   }
 
+  // Random problems, some with groups of up to 16 query heads.
+  void CheckGroups(SelectionCase (*draw)(Random&)) {
+    for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+      Random random(seed);
+      SelectionCase c = draw(random);
+      c.activation = c.format.dtype;
+      if (seed % 3 == 0) c.group = 16 - static_cast<int>(random.Below(12));
+      Check(c, seed);
+    }
+  }
+
   // Open pages and the merge in the launch of the blocks; the bits are the same with pages
   // elsewhere, through a cache, and from step to step.
   void CheckRest(const SelectionCase& c, uint64_t seed) {
@@ -165,25 +176,9 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinition) {
   EXPECT_GT(cached(), 200);  // of 450
 }
 
-TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) {
-  for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
-    Random random(seed);
-    SelectionCase c = RandomOtherCase(random);
-    c.activation = c.format.dtype;
-    if (seed % 3 == 0) c.group = 16 - static_cast<int>(random.Below(12));
-    Check(c, seed);
-  }
-}
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) { CheckGroups(RandomOtherCase); }
 
-TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBounds) {
-  for (uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
-    Random random(seed);
-    SelectionCase c = RandomBoundedCase(random);
-    c.activation = c.format.dtype;
-    if (seed % 3 == 0) c.group = 16 - static_cast<int>(random.Below(12));
-    Check(c, seed);
-  }
-}
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBounds) { CheckGroups(RandomBoundedCase); }
 
 // Tables of segments lie in memory, of summaries and then of keys; codes take several rounds.
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBoundsOfManyBlocks) {

@@ -152,15 +152,12 @@ void TurnKeys(const PageFormat& format, const TurnKeysItem& item) {
   const int half = item.table.rotary_dim / 2;
   for (int head = 0; head < item.heads; ++head) {
     for (int64_t i = 0; i < item.from.count; ++i) {
-      const int64_t slot = item.from.first_slot + i;
-      const int64_t page =
-          head * item.from.head_stride + slot / format.page_slots * item.from.page_stride;
-      const int64_t row = slot % format.page_slots * format.head_dim;
+      const int64_t row = SlotOffset(format, item.from, head, i);
       const auto load = [&](int channel) {
-        return double{LoadAsFloat(item.from.k + page, row + channel, format.dtype)};
+        return double{LoadAsFloat(item.from.k + row, channel, format.dtype)};
       };
       const auto store = [&](int channel, double value) {
-        StoreFloat(item.to + page, row + channel, format.dtype, static_cast<float>(value));
+        StoreFloat(item.to + row, channel, format.dtype, static_cast<float>(value));
       };
       for (int pair = 0; pair < half; ++pair) {
         const double c = item.table.cos[i * half + pair];
@@ -178,17 +175,12 @@ void TurnKeys(const PageFormat& format, const TurnKeysItem& item) {
 void StoreKv(const PageFormat& format, std::span<const StoreKvItem> items) {
   for (const StoreKvItem& item : items) {
     for (int64_t slot = 0; slot < item.to.count; ++slot) {
-      const int64_t at = item.to.first_slot + slot;
       for (int head = 0; head < item.heads; ++head) {
-        const int64_t page =
-            head * item.to.head_stride + at / format.page_slots * item.to.page_stride;
+        const int64_t row = SlotOffset(format, item.to, head, slot);
         for (int64_t i = 0; i < format.head_dim; ++i) {
-          const int64_t element = at % format.page_slots * format.head_dim + i;
           const int64_t from = slot * item.kv_stride + int64_t{head} * format.head_dim + i;
-          StoreFloat(item.to.k + page, element, format.dtype,
-                     static_cast<const float*>(item.k)[from]);
-          StoreFloat(item.to.v + page, element, format.dtype,
-                     static_cast<const float*>(item.v)[from]);
+          StoreFloat(item.to.k + row, i, format.dtype, static_cast<const float*>(item.k)[from]);
+          StoreFloat(item.to.v + row, i, format.dtype, static_cast<const float*>(item.v)[from]);
         }
       }
     }

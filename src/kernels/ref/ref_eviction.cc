@@ -13,13 +13,6 @@ namespace {
 
 constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
-// The row of `slot`, counted from the run's first, in K or V pages.
-std::byte* RowOf(const PageFormat& format, std::byte* pages, const PageRun& run, int64_t slot) {
-  const int64_t at = run.first_slot + slot;
-  return pages + at / format.page_slots * run.page_stride +
-         at % format.page_slots * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype));
-}
-
 // One query of a group against all keys.
 void QueryLogits(const PageFormat& format, float scale, const KeyLogitsItem& item, const float* q,
                  int64_t position, float* logits) {
@@ -28,7 +21,7 @@ void QueryLogits(const PageFormat& format, float scale, const KeyLogitsItem& ite
       logits[key] = kUnseen;
       continue;
     }
-    const std::byte* k = RowOf(format, item.keys.pages.k, item.keys.pages, key);
+    const std::byte* k = item.keys.pages.k + SlotOffset(format, item.keys.pages, 0, key);
     double sum = 0.0;
     for (int64_t i = 0; i < format.head_dim; ++i) {
       sum += double{q[i]} * double{LoadAsFloat(k, i, format.dtype)};
@@ -78,10 +71,10 @@ void GatherSlots(const PageFormat& format, std::span<const GatherSlotsItem> item
   const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
   for (const GatherSlotsItem& item : items) {
     for (int64_t i = 0; i < item.count; ++i) {
-      std::memcpy(RowOf(format, item.to.k, item.to, i),
-                  RowOf(format, item.from.k, item.from, item.slots[i]), row_bytes);
-      std::memcpy(RowOf(format, item.to.v, item.to, i),
-                  RowOf(format, item.from.v, item.from, item.slots[i]), row_bytes);
+      std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
+                  item.from.k + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+      std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
+                  item.from.v + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
     }
   }
 }
