@@ -52,7 +52,8 @@ TEST_F(Cli, RetrievalComparesWithExact) {
   EXPECT_TRUE(compared["groups"][0].contains("exact_score"));
   Args alone = base;
   alone.push_back("--compare");
-  ExpectFailure(alone, 2, "--compare needs --sparse, --evict, --kv-encoding or --head-pattern");
+  ExpectFailure(alone, 2,
+                "--compare needs --sparse, --evict, --hgca, --kv-encoding or --head-pattern");
 }
 
 TEST_F(Cli, RetrievalRefusesTasksByName) {

@@ -168,6 +168,23 @@ struct EngineOptions {
   // Tokens that a sequence may grow by behind its prompt. -1: 4096.
   int64_t evict_room = -1;
 
+  // HGCA, an approximation (Xu et al., 2025): decodes attend to a window of the last tokens and,
+  // before it, to those tokens alone whose attention was above `hgca` even shares while they were
+  // in the window, or when the prompt was read: 1, less for more of them. 0: to all tokens,
+  // exactly; -1: there is no window. What is left out stays in the cache; whatever is appended in
+  // more than one token attends to all of it, and every head chooses anew. Not together with
+  // selection, eviction, streaming heads, encoded pages or recomputing.
+  double hgca = -1.0;
+  int64_t hgca_window = -1;  // last tokens, at least; -1: 4096
+  // What a step adds to the moving average of a token's attention, above 0 and up to 1. -1: 1/64.
+  double hgca_alpha = -1.0;
+  // Of the tokens before the window, that a head attends to at most, above 0 and up to 1. -1: 0.3.
+  double hgca_most = -1.0;
+  // Last queries of what was read that say what its tokens are worth, from 1 to 256. -1: 32.
+  int64_t hgca_queries = -1;
+  // Where salient tokens lie: "host", for its cores, "device", or "auto".
+  std::string hgca_on = "auto";
+
   // Exact attention beyond that window, as far as the model bears it: its rotary angles are
   // stretched as configurations of models may ask for, "linear:F", "dynamic:F" or "yarn:F", by a
   // factor that the window grows by. Empty: as the model has them.

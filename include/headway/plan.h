@@ -95,6 +95,16 @@ struct EvictionReport {
   int64_t room = 0;
 };
 
+// What decodes attend to of the tokens before a window (EngineOptions::hgca).
+struct SalienceReport {
+  double beta = 0.0;
+  int64_t window = 0;
+  double alpha = 0.0;
+  double most = 0.0;
+  int64_t queries = 0;
+  bool on_host = false;
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
@@ -112,6 +122,7 @@ struct PlanReport {
   int staging_slabs = 0;
   std::optional<SelectionReport> selection;
   std::optional<EvictionReport> eviction;
+  std::optional<SalienceReport> salience;
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;

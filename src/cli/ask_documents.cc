@@ -171,7 +171,7 @@ void AddAskFlags(CLI::App& app, const std::string& group, AskFlags* flags) {
             "most tokens of an answer, for those whose task or file says nothing else")
       ->default_str(std::to_string(flags->max_tokens));
   AddSwitch(app, group, "--compare", &flags->compare,
-            "also run the model without what approximates (--sparse, --evict, "
+            "also run the model without what approximates (--sparse, --evict, --hgca, "
             "--kv-encoding, --head-pattern), and print both scores");
   AddTemplateFlag(app, group, &flags->template_options);
   AddSamplingFlags(app, &flags->sampling);
@@ -180,7 +180,7 @@ void AddAskFlags(CLI::App& app, const std::string& group, AskFlags* flags) {
 
 std::string CheckAskFlags(const AskFlags& flags) {
   if (flags.compare && eval::ApproximationsOf(flags.model.engine).empty()) {
-    return "--compare needs --sparse, --evict, --kv-encoding or --head-pattern";
+    return "--compare needs --sparse, --evict, --hgca, --kv-encoding or --head-pattern";
   }
   return "";
 }

@@ -47,7 +47,7 @@ What:
   perplexity    perplexity of a text over windows; --compare has KL divergence
                 from exact beside it
   divergence    KL divergence of decode steps from exact ones, token by token:
-                what --sparse, --evict, --kv-encoding and --head-pattern cost
+                what --sparse, --evict, --hgca, --kv-encoding and --head-pattern cost
   recall        the share of far attention that the blocks hold which selectors
                 list, beside an oracle's, by layer and head
   retrieval     questions about generated documents of any length: passkey at

@@ -155,7 +155,8 @@ int DivergenceCommand(const Args& args, Console& console) {
       "eval divergence",
       "How far an approximation is from exact in decode: reads the beginning of a text, then its "
       "next tokens as they are, one a step, without what approximates (--sparse, "
-      "--evict, --kv-encoding, --head-pattern) and as asked, and compares the distributions of the "
+      "--evict, --hgca, --kv-encoding, --head-pattern) and as asked, and compares the "
+      "distributions of the "
       "next token. The runs "
       "follow one another, each with the budgets to itself; beside these, the logits of the exact "
       "one stay in RAM.",

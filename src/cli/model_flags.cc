@@ -269,6 +269,34 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
       ->default_str("4096");
 }
 
+// A dense window, and salient tokens before it.
+void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
+  const std::string hgca = More("HGCA (an approximation)");
+  AddNumber(app, hgca, "--hgca", &engine.hgca, {0.0, 1e6},
+            "decode attends to the last --hgca-window tokens and, before them, to those whose "
+            "attention was above X even shares: 1, or less for more of them; 0: to all, exactly. "
+            "Prompts are read exactly, and every head chooses anew behind them")
+      ->type_name("X")
+      ->default_str("none");
+  AddNumber(app, hgca, "--hgca-window", &engine.hgca_window, {1, kMaxCount},
+            "last tokens that every head attends to")
+      ->default_str("4096");
+  AddNumber(app, hgca, "--hgca-alpha", &engine.hgca_alpha, {0.0, 1.0},
+            "what a step adds to the moving average of a token's attention")
+      ->type_name("X")
+      ->default_str("1/64");
+  AddNumber(app, hgca, "--hgca-most", &engine.hgca_most, {0.0, 1.0},
+            "of the tokens before the window, that a head attends to at most")
+      ->type_name("X")
+      ->default_str("0.3");
+  AddNumber(app, hgca, "--hgca-queries", &engine.hgca_queries, {1, 256},
+            "last queries of a prompt that say what its tokens are worth")
+      ->default_str("32");
+  AddChoice(app, hgca, "--hgca-on", &engine.hgca_on, {"auto", "host", "device"},
+            "where salient tokens lie: in memory of the host, whose cores attend to them, or of "
+            "the device");
+}
+
 // Beyond the trained window by other angles, or positions.
 void AddRopeFlags(CLI::App& app, EngineOptions& engine) {
   AddText(app, More("Model"), "--rope-scaling", &engine.rope_scaling,
@@ -328,6 +356,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddStreamingHeadFlags(app, engine);
   AddSelectionFlags(app, engine);
   AddEvictionFlags(app, engine);
+  AddHgcaFlags(app, engine);
   AddRopeFlags(app, engine);
   AddSessionFlags(app, engine);
   AddComputeFlags(app, engine);

@@ -120,10 +120,13 @@ int PerplexityCommand(const Args& args, Console& console) {
                       "--sparse-prefill; headway eval divergence compares token by token",
                       console);
   }
-  if (flags.model.engine.evict != EngineOptions{}.evict) {
+  for (const auto& [given, flag] :
+       {std::pair{flags.model.engine.evict != EngineOptions{}.evict, "--evict"},
+        std::pair{flags.model.engine.hgca != EngineOptions{}.hgca, "--hgca"}}) {
+    if (!given) continue;
     return WrongUsage(*app,
-                      "a text is scored as prompts are, which --evict reads exactly; headway eval "
-                      "divergence compares token by token",
+                      std::string("a text is scored as prompts are, which ") + flag +
+                          " reads exactly; headway eval divergence compares token by token",
                       console);
   }
   Result<std::string> text = ReadText(flags.text.file, console);

@@ -118,6 +118,7 @@ std::string ReportText(const ModelPlan& made) {
             "\n";
   }
   if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n";
+  if (plan.salience.has_value()) text += SalienceLine(plan) + "\n";
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   if (!plan.cut_notice.empty()) text += "- " + Wrap(Worded(plan.cut_notice), 78, 2) + "\n";
   text += PredictionText(made);

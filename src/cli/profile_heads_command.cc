@@ -138,10 +138,11 @@ int ProfileHeadsCommand(const Args& args, Console& console) {
   }
   EngineOptions& options = flags.model.engine;
   if (!options.head_pattern.empty() || options.sparsity >= 0.0 || !options.session.empty() ||
-      options.selector != EngineOptions{}.selector || options.evict != EngineOptions{}.evict) {
+      options.selector != EngineOptions{}.selector || options.evict != EngineOptions{}.evict ||
+      options.hgca != EngineOptions{}.hgca) {
     return WrongUsage(*app,
                       "the exact model is profiled; leave out --head-pattern, --sparsity, "
-                      "--sparse, --evict and --session",
+                      "--sparse, --evict, --hgca and --session",
                       console);
   }
   eval::HeadProfile profile;

@@ -132,6 +132,17 @@ std::string EvictionLine(const PlanReport& plan) {
   return fmt::format("eviction  {}: {} of the prompt's tokens a head", eviction.method, kept);
 }
 
+std::string SalienceLine(const PlanReport& plan) {
+  if (!plan.salience.has_value()) return "";
+  const SalienceReport& salience = *plan.salience;
+  return fmt::format(
+      "hgca      {} last tokens, and at most {:.4g} % of those before, above {:.4g} even shares; "
+      "on "
+      "the {}",
+      FormatCount(salience.window), 100.0 * salience.most, salience.beta,
+      salience.on_host ? "host" : "device");
+}
+
 Json TimingsJson(const Timings& timings) {
   return {
       {"prefill_tokens", timings.prefill_tokens},
@@ -202,6 +213,11 @@ Json PlanJson(const PlanReport& plan) {
         {"pool", plan.eviction->pool},           {"pooling", plan.eviction->pooling},
         {"sink", plan.eviction->sink},           {"safeguard", plan.eviction->safeguard},
         {"steepness", plan.eviction->steepness}, {"room", plan.eviction->room}};
+  }
+  if (plan.salience.has_value()) {
+    json["hgca"] = {{"beta", plan.salience->beta},       {"window", plan.salience->window},
+                    {"alpha", plan.salience->alpha},     {"most", plan.salience->most},
+                    {"queries", plan.salience->queries}, {"on_host", plan.salience->on_host}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);

@@ -38,6 +38,10 @@ void WarnOfMemory(const PlanReport& plan, Console& console);
 // One line where the budgets' cut of the cache gives other bits than an all-resident run.
 void SayCut(const PlanReport& plan, Console& console);
 
+// "hgca      4,096 last tokens, and at most 30 % of those before, above 1 even shares; on the
+// host"; empty without a window.
+std::string SalienceLine(const PlanReport& plan);
+
 // "eviction  snapkv: 1,024 of the prompt's tokens a head"; empty where nothing is evicted.
 std::string EvictionLine(const PlanReport& plan);
 

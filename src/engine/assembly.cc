@@ -28,6 +28,9 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }
+  if (layout.salience.has_value()) {
+    if (Status s = BuildSalience(*layout.salience, options); !s.ok()) return s;
+  }
   ExecutorLimits limits = layout.executor;
   limits.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Executor>> made =
@@ -39,11 +42,22 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                         *device_budget,
                         *memory_budget,
                         {host_attention.get(), &host_share, host_trace},
-                        weights.get()},
+                        weights.get(),
+                        salience.get()},
                        limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
   return layout.kept.has_value() ? BuildKept(*layout.kept, options) : OkStatus();
+}
+
+Status Assembly::BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options) {
+  Result<std::unique_ptr<Salience>> made = Salience::Create(
+      {*kernels, *device, *compute, *store, *device_budget,
+       limits.on_host ? *options.host_budget : *options.device_budget, *memory_budget},
+      limits);
+  if (!made.ok()) return made.status();
+  salience = std::move(*made);
+  return OkStatus();
 }
 
 Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts) {

@@ -11,6 +11,7 @@
 #include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/layout.h"
+#include "engine/step/salience.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
 #include "model/model.h"
@@ -38,6 +39,7 @@ struct Assembly {
   std::unique_ptr<Lanes> lanes;
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
+  std::unique_ptr<Salience> salience;     // null where decodes attend to all tokens
   std::unique_ptr<Executor> executor;
   // Of a context that lets tokens go; else null.
   std::unique_ptr<kv::Store> kept_store;
@@ -45,6 +47,7 @@ struct Assembly {
   std::unique_ptr<Evictor> evictor;
 
  private:
+  Status BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options);
   Status BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts);
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/eviction_settings.h"
+#include "engine/salience_settings.h"
 #include "engine/selection_plan.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
@@ -251,7 +252,9 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   }
   request.page_slots = settings.cut.page_slots;
   request.lengths = basis.lengths;
-  request.kept = KeptOf(basis.eviction, workload.lengths);
+  request.kept = basis.eviction.evicts()
+                     ? KeptOf(basis.eviction, workload.lengths)
+                     : KeptOf(basis.salience, workload.lengths, basis.salient_on_host);
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
   request.chunk = std::min(
@@ -331,6 +334,24 @@ Result<plan::Plan> PlanSession(const BlueprintInputs& inputs, plan::PlanRequest*
   return other;
 }
 
+// Whether salient tokens lie on the host: where a GPU's memory has no room for them, or its plan is
+// slower.
+bool SalientOnHost(const BlueprintInputs& inputs, const Workload& workload, LayoutBasis basis) {
+  const Settings& settings = *inputs.settings;
+  if (settings.salient_on_host.has_value()) return *settings.salient_on_host;
+  if (!inputs.backend.own_memory) return false;
+  double seconds[2] = {};  // of a step: on the device, on the host
+  for (const bool on_host : {false, true}) {
+    basis.salient_on_host = on_host;
+    Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
+    if (!request.ok()) return false;
+    const Result<plan::Plan> plan = PlanSession(inputs, &*request);
+    if (!plan.ok()) return !on_host;
+    seconds[on_host ? 1 : 0] = plan->decode.seconds;
+  }
+  return seconds[1] < seconds[0];
+}
+
 // What the layout of a plan takes of the settings and of the plan beside its cut.
 Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const plan::Plan& plan) {
   Layout layout = LayOut(basis, plan.cache, plan.gather_tokens);
@@ -338,7 +359,7 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   store.placement = inputs.settings->placement;
   store.page_cache_bytes = plan.page_cache;
   store.sink_tokens = basis.selection.sink;
-  store.recent_tokens = basis.selection.recent;
+  store.recent_tokens = basis.salience.chooses() ? basis.salience.window : basis.selection.recent;
   if (inputs.settings->alias_host_memory.has_value()) {
     store.alias_host_slabs =
         std::max<int64_t>(1, *inputs.settings->alias_host_memory / store.format.slab_bytes());
@@ -383,6 +404,10 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     basis.sequences = static_cast<int>(workload.lengths.size());
     basis.lengths = {*std::max_element(workload.lengths.begin(), workload.lengths.end())};
   }
+  if (inputs.settings->salience.chooses()) {
+    basis.salience = inputs.settings->salience;
+    basis.salient_on_host = SalientOnHost(inputs, workload, basis);
+  }
   if (Status s = CheckSelection(basis); !s.ok()) return s;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
@@ -392,6 +417,12 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   if (inputs.plan == nullptr) {
     if (Status s = CheckReach(*selection, *plan); !s.ok()) return s;
     const bool to_disk = plan->slabs[static_cast<size_t>(Tier::kDisk)] > 0;
+    if (basis.salience.chooses() && to_disk) {
+      return Unsupported({Option::kHgca,
+                          ": salient tokens are chosen in memory, and the cache would not fit "
+                          "there; give more ",
+                          Option::kHostMemory});
+    }
     if (eviction.evicts() && to_disk) {
       return Unsupported({Option::kEvict,
                           ": what is kept of a prompt is chosen in memory, and it "
@@ -427,7 +458,7 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
   return !settings.host_share.has_value() && backend.own_memory &&
          settings.policy == Policy::kAuto && !settings.selection.selects() &&
-         !settings.self_extend.on() && !settings.eviction.evicts();
+         !settings.self_extend.on() && !settings.eviction.evicts() && !settings.salience.chooses();
 }
 
 Status OtherModel(const SessionSettings& session, const std::string& what) {

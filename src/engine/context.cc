@@ -104,7 +104,9 @@ Status Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
       planned && blueprint.request.machine == nullptr ? 0.5 : blueprint.plan.host_share;
   const bool nothing = planned && blueprint.plan.slabs[static_cast<size_t>(Tier::kHost)] == 0;
   plan.host_share = 0.0;
-  if (share == 0.0 || nothing) return OkStatus();
+  const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
+  const bool salient = salience.has_value() && salience->on_host;
+  if ((share == 0.0 || nothing) && !salient) return OkStatus();
   const CoresBeside beside =
       blueprint.own_memory ? CoresBeside::kAccelerator : CoresBeside::kKernels;
   // The threads are wanted again within a layer's time.
@@ -170,7 +172,8 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   generator = std::make_unique<Generator>(
       GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
                      assembly.kept_executor.get(), assembly.kept_store.get(),
-                     assembly.evictor.get(), parts.settings->eviction.room},
+                     assembly.evictor.get(), parts.settings->eviction.room,
+                     assembly.salience.get()},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();

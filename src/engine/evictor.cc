@@ -83,7 +83,7 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
   }
   queries_ = 0;
   kv::EvictionPolicy policy = limits_.policy;
-  if (policy.observes() && parts_.executor.observed().end() == length_) {
+  if (policy.observes() && parts_.executor.observed().EndOf(from, length_)) {
     Observe(layer, keys);
   } else {
     if (policy.observes()) policy.sink = 0;  // of a synthetic prompt nothing is observed

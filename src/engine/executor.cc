@@ -82,7 +82,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   for (size_t i = 0; i < path_memory.offsets.size(); ++i) {
     std::unique_ptr<AttentionPath> path = RegisteredPaths()[i].make(
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
-         static_cast<int>(paths_.size())});
+         static_cast<int>(paths_.size()), parts.salience});
     if (path == nullptr) continue;
     choose_by_query_ = choose_by_query_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();
@@ -122,11 +122,15 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
 Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                          const kv::UpProgress& progress) {
   const kv::SelectionPolicy& policy = limits().selection;
-  if (!policy.selects()) return OkStatus();
+  if (!policy.selects() && !limits().salience) return OkStatus();
   Status status = context_.store.BringUp(
       sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{}, progress);
   // What stays on disk is read whole, at its own distance.
   if (status.code() != StatusCode::kOutOfBudget) return status;
+  if (limits().salience) {
+    return status.Within(
+        {}, {"; salient tokens are chosen in memory: give more ", Option::kHostMemory});
+  }
   if (!policy.reaches()) return OkStatus();
   return status.Within({}, {"; beyond the window that the model was trained for the cache stays in "
                             "memory: give more ",

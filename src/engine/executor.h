@@ -47,6 +47,7 @@ struct ExecutorParts {
   Budget& host_budget;    // of memory that results come to, where the host does not read that
   HostOptions host = {};  // of the path `host`
   WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
+  Salience* salience = nullptr;     // of the path `salient`; null without it
 };
 
 class Executor {
@@ -70,7 +71,8 @@ class Executor {
 
   // Where keys are chosen, what lies on disk of a sequence, whose keys `rope` has rotated, such as
   // all that a session holds, comes up before the first step, so that it can be listed: all of it
-  // where the context reaches beyond the trained window, else as much as memory holds.
+  // where the context reaches beyond the trained window or chooses salient tokens, else as much as
+  // memory holds.
   Status BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                  const kv::UpProgress& progress);
 

@@ -26,6 +26,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       kept_store_(parts.kept_store),
       evictor_(parts.evictor),
       room_(parts.room),
+      salience_(parts.salience),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -92,6 +93,7 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
   filled.tokens.assign(static_cast<size_t>(tokens), 0);
   filled.rope_hash = RopeOf(tokens + 1).Hash();
   status = executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
+  if (status.ok() && salience_ != nullptr) status = ChooseSalient(filled);
   return status.ok() && evictor_ != nullptr ? LetGo(slot) : status;
 }
 
@@ -150,7 +152,7 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
         slot.tokens.resize(static_cast<size_t>(*kept));
         run->out.reused_tokens = *kept;
         if (slot.approximate && !slot.kept() && *kept > 0 &&
-            !executor_.limits().selection.selects()) {
+            !executor_.limits().selection.selects() && salience_ == nullptr) {
           run->out.notices.push_back(
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
@@ -191,7 +193,7 @@ Status Generator::Start(int slot, Run* run, const Hooks& hooks) {
   }
   if (Status s = ReuseCache(run, hooks); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();
-  SlotOf(*run).approximate |= executor_.limits().selection.selects();
+  SlotOf(*run).approximate |= executor_.limits().selection.selects() || salience_ != nullptr;
   return OkStatus();
 }
 
@@ -326,10 +328,12 @@ Status Generator::RunBatch(const Batch& batch, const Hooks& hooks) {
     } else if (SlotOf(*run).tokens.size() == run->request->prompt.size()) {
       Finish(FinishReason::kLength, run, hooks);  // nothing is to be generated
     }
-    if (evictor_ == nullptr || SlotOf(*run).kept() ||
-        SlotOf(*run).tokens.size() < run->request->prompt.size()) {
-      continue;
+    if (SlotOf(*run).tokens.size() < run->request->prompt.size()) continue;
+    // The first token behind the prompt is not in the cache yet.
+    if (salience_ != nullptr && SlotOf(*run).tokens.size() == run->request->prompt.size()) {
+      if (Status s = ChooseSalient(SlotOf(*run)); !s.ok()) return s;
     }
+    if (evictor_ == nullptr || SlotOf(*run).kept()) continue;
     if (Status s = LetGo(run->slot); !s.ok()) return s;
   }
   return OkStatus();
@@ -384,6 +388,7 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
     for (Run& run : runs) {
       if (!run.active) continue;
       StepInput input{*SlotOf(run).sequence, {&run.next, 1}, &run.rope};
+      input.observed = false;
       SampleNext(&run, &input);
       batch.inputs.push_back(input);
       batch.runs.push_back(&run);

@@ -14,6 +14,7 @@
 
 #include "engine/evictor.h"
 #include "engine/executor.h"
+#include "engine/step/salience.h"
 #include "engine/stop_matcher.h"
 #include "headway/context.h"
 #include "headway/status.h"
@@ -51,6 +52,9 @@ struct GeneratorParts {
   kv::Store* kept_store = nullptr;
   Evictor* evictor = nullptr;
   int64_t room = 0;  // tokens that a sequence may grow by then
+  // Of contexts whose decodes attend to salient tokens; else null. Prompts have steps of their own
+  // then, or share them with decodes.
+  Salience* salience = nullptr;
 };
 
 class Generator {
@@ -118,6 +122,7 @@ class Generator {
   Status ReadyToScore(size_t begin, size_t end, const RopeFrequencies& rope, const Hooks& hooks);
   // The slot's prompt has been read.
   Status LetGo(int index);
+  Status ChooseSalient(const Slot& slot);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
   Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);
   // The inputs of one step, and whose they are.
@@ -165,6 +170,7 @@ class Generator {
   kv::Store* const kept_store_;
   Evictor* const evictor_;
   const int64_t room_;
+  Salience* const salience_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;
   const std::vector<int> x_segments_;

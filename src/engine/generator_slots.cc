@@ -8,6 +8,7 @@
 namespace headway {
 
 void Generator::DropSequence(Slot* slot) {
+  if (slot->sequence.has_value() && salience_ != nullptr) salience_->Forget(*slot->sequence);
   if (slot->sequence.has_value()) StoreOf(*slot).Drop(*slot->sequence);
   if (reading_ == slot - slots_.data()) reading_ = -1;
   *slot = Slot{};
@@ -45,6 +46,10 @@ Status Generator::LetGo(int index) {
   return OkStatus();
 }
 
+Status Generator::ChooseSalient(const Slot& slot) {
+  return salience_->Choose(*slot.sequence, executor_.observed());
+}
+
 // What is kept of a prompt serves no part of it.
 Result<int64_t> Generator::CutTo(const Slot& slot, int64_t tokens) {
   if (!slot.kept()) return store_.Truncate(*slot.sequence, tokens);
@@ -57,6 +62,7 @@ Result<int64_t> Generator::CutTo(const Slot& slot, int64_t tokens) {
 }
 
 bool Generator::MayJoin(const Run& run, const Batch& batch) const {
+  if (salience_ != nullptr) return batch.prompt_tokens == 0;  // whose queries are observed
   if (evictor_ == nullptr) return true;
   const Slot& slot = slots_[static_cast<size_t>(run.slot)];
   if (batch.beside && slot.kept()) return false;
@@ -70,6 +76,10 @@ Status Generator::ReadyToScore(size_t begin, size_t end, const RopeFrequencies& 
   if (begin == 0) {
     Status status = EmptySlot(0);
     return status.ok() ? BeginPrompt(0) : status;
+  }
+  if (salience_ != nullptr &&
+      salience_->Find(*slots_[0].sequence, static_cast<int64_t>(begin)) == nullptr) {
+    return ChooseSalient(slots_[0]);
   }
   if (evictor_ == nullptr) return BringUp(0, rope, hooks);
   if (Status s = slots_[0].kept() ? OkStatus() : LetGo(0); !s.ok()) return s;

@@ -56,6 +56,8 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.selection = basis.selection;
   limits.self_extend = basis.self_extend;
   if (basis.eviction.observes()) limits.observed_queries = basis.eviction.window;
+  limits.salience = basis.salience.chooses();
+  if (limits.salience) limits.observed_queries = basis.salience.queries;
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
   return limits;
@@ -146,6 +148,16 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
     layout.kept = KeptOf(basis, layout);
     layout.kernels.rows = std::max(layout.kernels.rows, layout.kept->executor.step_tokens);
   }
+  if (basis.salience.chooses()) {
+    layout.salience = {.shape = basis.config.shape,
+                       .page = layout.store.format.page,
+                       .windows = basis.config.windows,
+                       .policy = basis.salience,
+                       .sequences = layout.executor.entries,
+                       .length = layout.executor.length,
+                       .activation_dtype = layout.executor.activation_dtype,
+                       .on_host = basis.salient_on_host};
+  }
   return layout;
 }
 
@@ -155,10 +167,13 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
     return LayOut(*shared, cut, plan::GatherTokens(cut, shared->lengths));
   };
   plan::CostModel costs;
-  costs.cache = [lay_out](const plan::CacheChoice& cut) {
+  costs.cache = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);
     const kv::StoreOptions& store = layout.store;
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
+    const int64_t salient =
+        layout.salience.has_value() ? Salience::TokenBytes(*layout.salience) : 0;
+    const int64_t kept = layout.kept.has_value() ? layout.kept->StoreBytes() : 0;
     return plan::CacheBytes{footprint.open_pages,
                             footprint.append_buffer,
                             footprint.streaming_heads,
@@ -168,12 +183,14 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
                             footprint.bounce,
                             store.format.slab_bytes(),
                             store.format.x_slab_bytes(),
-                            layout.kept.has_value() ? layout.kept->StoreBytes() : 0};
+                            kept + (shared->salient_on_host ? 0 : salient),
+                            shared->salient_on_host ? salient : 0};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);
     const ModelShape& shape = shared->config.shape;
-    const int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels);
+    int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels);
+    if (layout.salience.has_value()) bytes += Salience::DeviceBytes(*layout.salience);
     if (!layout.kept.has_value()) return bytes;
     return bytes + Executor::Bytes(shape, layout.kept->executor, *shared->kernels) +
            Evictor::Bytes(layout.kept->evictor);

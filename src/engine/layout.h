@@ -12,9 +12,11 @@
 #include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/paths/host_attention.h"
+#include "engine/step/salience.h"
 #include "kernels/kernels.h"
 #include "kv/policy/eviction.h"
 #include "kv/policy/head_pattern.h"
+#include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
 #include "kv/store/store.h"
 #include "model/config.h"
@@ -36,6 +38,8 @@ struct LayoutBasis {
   SelfExtend self_extend;
   kv::EvictionPolicy eviction = {};
   int sequences = 0;  // that live on with what is kept of their prompts
+  kv::SaliencePolicy salience = {};
+  bool salient_on_host = false;  // salient tokens lie there, for its cores
 };
 
 // Of a context that lets tokens go: the cache of what is kept, and what runs steps over it.
@@ -53,6 +57,7 @@ struct Layout {
   ExecutorLimits executor;
   KernelLimits kernels;
   std::optional<KeptLayout> kept;
+  std::optional<SalienceLimits> salience;
 
   // Of the path `host`, whose queries have the activations' dtype.
   HostAttentionLimits host(const ModelShape& shape) const;

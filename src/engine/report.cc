@@ -64,6 +64,21 @@ std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
   return report;
 }
 
+std::optional<SalienceReport> SalienceReportOf(const Blueprint& blueprint) {
+  const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
+  if (!salience.has_value()) return std::nullopt;
+  const kv::SaliencePolicy& policy = salience->policy;
+  return SalienceReport{policy.beta, policy.window,  policy.alpha,
+                        policy.most, policy.queries, salience->on_host};
+}
+
+std::string SelfExtendReason(const SelfExtend& extend) {
+  return fmt::format(
+      "Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
+      "turning them costs is not in predicted times",
+      extend.window, extend.group);
+}
+
 }  // namespace
 
 PlanReport ReportOf(const Blueprint& blueprint) {
@@ -97,6 +112,13 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   report.reasons = plan.reasons;
   report.selection = SelectionOf(blueprint);
   report.eviction = EvictionReportOf(blueprint);
+  report.salience = SalienceReportOf(blueprint);
+  if (report.salience.has_value()) {
+    report.reasons.push_back(
+        fmt::format("approximate: before the last {} tokens decode attends to those alone that had "
+                    "attention; prompts are read exactly",
+                    report.salience->window));
+  }
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(fmt::format(
         "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
@@ -112,10 +134,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
              : "chosen keys are attended to as if they lay next to each other"));
   }
   if (const SelfExtend& extend = blueprint.layout.executor.self_extend; extend.on()) {
-    report.reasons.push_back(
-        fmt::format("Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
-                    "turning them costs is not in predicted times",
-                    extend.window, extend.group));
+    report.reasons.push_back(SelfExtendReason(extend));
   }
   if (report.selection.has_value() && report.selection->from > 0) {
     report.reasons.push_back(

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/eviction_settings.h"
+#include "engine/salience_settings.h"
 #include "engine/selection_settings.h"
 #include "headway/plan.h"
 #include "headway/refusal.h"
@@ -219,8 +220,9 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   Result<kv::EvictionPolicy> eviction = ReadEviction(options);
   if (!eviction.ok()) return eviction.status();
   settings.eviction = *eviction;
+  if (Status s = ReadSalience(options, &settings); !s.ok()) return s;
   // The planner would recompute of its own accord.
-  if (eviction->evicts()) settings.recompute_share = 0.0;
+  if (eviction->evicts() || settings.salience.chooses()) settings.recompute_share = 0.0;
   Result<std::optional<RopeScaling>> scaling = ReadRopeScaling(options.rope_scaling);
   if (!scaling.ok()) return scaling.status();
   settings.rope_scaling = *scaling;

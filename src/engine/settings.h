@@ -15,6 +15,7 @@
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
 #include "kv/policy/placement.h"
+#include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
 #include "model/rope_config.h"
 #include "model/self_extend.h"
@@ -80,6 +81,8 @@ struct Settings {
   std::optional<StreamingHeadsSettings> streaming_heads;
   kv::SelectionPolicy selection;
   kv::EvictionPolicy eviction;
+  kv::SaliencePolicy salience;
+  std::optional<bool> salient_on_host;    // absent: as the planner finds it faster
   enum class Reach { kAuto, kOn, kOff };  // beyond the trained window; kAuto: where it is exceeded
   Reach reach = Reach::kAuto;
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is

@@ -26,13 +26,31 @@ struct KeyLogitsItem {
   int64_t stride = 0;
 };
 
+// Where sums of weights go that are averaged over steps: that of column c to slot (first + c) %
+// ring, as share * sum, to which the first `kept` columns add keep * what is there.
+struct MovingAverage {
+  int64_t ring = 0;  // slots; 0: sums are not averaged, and column c's goes to slot c
+  int64_t first = 0;
+  int64_t kept = 0;
+  float keep = 0.0f;
+  float share = 1.0f;
+
+  constexpr int64_t SlotOf(int64_t column) const {
+    return ring == 0 ? column : (first + column) % ring;
+  }
+  constexpr float Join(int64_t column, float there, float sum) const {
+    return column < kept ? keep * there + share * sum : share * sum;
+  }
+};
+
 // Weights of the softmax over each row of logits, added up over the rows, and the largest.
 struct KeyWeightsItem {
   const float* logits = nullptr;  // [rows, columns], rows `stride` apart; each has a finite one
   int64_t stride = 0;
   int64_t rows = 0;
   int64_t columns = 0;
-  float* sum = nullptr;      // [columns]
+  float* sum = nullptr;  // [columns], or [average.ring]
+  MovingAverage average = {};
   float* max = nullptr;      // [columns], or null
   float* row_lse = nullptr;  // [rows], scratch: the natural logarithm of the sum of exponentials
 };

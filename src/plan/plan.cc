@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/bytes.h"
@@ -67,6 +68,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
+  add(Tier::kHost, "KV: kept tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
   add(Tier::kDisk, request.weights_in_files ? "weights, in the model's files" : "weights",
@@ -140,11 +142,17 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
     return PredictDecode(machine, subject, ExecutionOf(plan, request.lengths), lengths);
   }
   std::vector<int64_t> kept;
-  for (const int64_t length : lengths) kept.push_back(request.kept.count(length));
+  int64_t on_host = 0;
+  for (const int64_t length : lengths) {
+    kept.push_back(request.kept.count(length));
+    if (request.kept.on_host) on_host += request.kept.on_host(length);
+  }
   Plan steps = plan;
   std::fill(std::begin(steps.slabs), std::end(steps.slabs), 0);
-  steps.slabs[static_cast<size_t>(Tier::kDevice)] = 1;  // all of them
-  steps.host_share = 0.0;
+  steps.slabs[static_cast<size_t>(Tier::kDevice)] =
+      std::reduce(kept.begin(), kept.end(), int64_t{0}) - on_host;
+  steps.slabs[static_cast<size_t>(Tier::kHost)] = on_host;
+  steps.host_share = on_host > 0 ? 1.0 : 0.0;
   return PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
 }
 

@@ -43,9 +43,10 @@ struct CacheBytes {
   int64_t summaries = 0;
   int64_t sketches = 0;
   int64_t bounce = 0;
-  int64_t slab = 0;    // one slab
-  int64_t x_slab = 0;  // one of X
-  int64_t kept = 0;    // of the cache of tokens that heads keep of prompts, all of it
+  int64_t slab = 0;     // one slab
+  int64_t x_slab = 0;   // one of X
+  int64_t kept = 0;     // of the cache of tokens that heads keep of prompts, all of it
+  int64_t on_host = 0;  // of tokens that the host's cores attend to, beside slabs
 
   // What the fast tier holds beside slabs.
   int64_t fixed() const {
@@ -96,10 +97,12 @@ struct PageCacheRequest {
   bool fixed = false;
 };
 
-// Where heads keep some tokens of prompts, all of them on the device, decode reads these alone.
+// Where heads keep some tokens, decode reads these alone, on the device and on the host, whose
+// cores then attend to them.
 struct KeptTokens {
   std::vector<int64_t> lengths;                  // of the sequences that decode together
   std::function<int64_t(int64_t length)> count;  // that are kept of so many; null: all
+  std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
 };
 
 struct PlanRequest {

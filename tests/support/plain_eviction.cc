@@ -14,7 +14,32 @@ namespace {
 
 constexpr double kUnit = 0x1p-24;  // half a unit in the last place of an f32
 
-// The weights that one query gives the first keys. A logit is a sum of dim products of f32, then
+// Of all queries of a KV head together: for each token the sum of its weights, or the largest.
+std::vector<Bounded> Gathered(const Queries& queries, const Cached& keys, const PageFormat& page,
+                              const ModelShape& shape, int head, bool largest) {
+  const int64_t width = int64_t{shape.query_heads} * shape.head_dim;
+  const int64_t rows = static_cast<int64_t>(queries.q.size()) / width;
+  std::vector<Bounded> gathered(static_cast<size_t>(keys.tokens()));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int g = 0; g < shape.group(); ++g) {
+      const float* const q =
+          queries.q.data() + row * width + (int64_t{head} * shape.group() + g) * shape.head_dim;
+      const std::vector<Bounded> weights = WeightsOf(q, keys, queries.position + row + 1, page);
+      for (size_t i = 0; i < weights.size(); ++i) {
+        Bounded& all = gathered[i];
+        all.value = largest ? std::max(all.value, weights[i].value) : all.value + weights[i].value;
+        all.error = largest ? std::max(all.error, weights[i].error) : all.error + weights[i].error;
+      }
+    }
+  }
+  const double additions = largest ? 0.0 : static_cast<double>(rows * shape.group());
+  for (Bounded& all : gathered) all.error += additions * kUnit * all.value;
+  return gathered;
+}
+
+}  // namespace
+
+// A logit is a sum of dim products of f32, then
 // scaled: it is off by at most (dim + 4) units of what its products reach. The logarithm of the sum
 // of exponentials is off by as much, by a unit for each key and by its own rounding; and so is a
 // weight, relative to itself. What vanishes in f32 has no relative error.
@@ -47,31 +72,6 @@ std::vector<Bounded> WeightsOf(const float* q, const Cached& keys, int64_t count
   }
   return weights;
 }
-
-// Of all queries of a KV head together: for each token the sum of its weights, or the largest.
-std::vector<Bounded> Gathered(const Queries& queries, const Cached& keys, const PageFormat& page,
-                              const ModelShape& shape, int head, bool largest) {
-  const int64_t width = int64_t{shape.query_heads} * shape.head_dim;
-  const int64_t rows = static_cast<int64_t>(queries.q.size()) / width;
-  std::vector<Bounded> gathered(static_cast<size_t>(keys.tokens()));
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int g = 0; g < shape.group(); ++g) {
-      const float* const q =
-          queries.q.data() + row * width + (int64_t{head} * shape.group() + g) * shape.head_dim;
-      const std::vector<Bounded> weights = WeightsOf(q, keys, queries.position + row + 1, page);
-      for (size_t i = 0; i < weights.size(); ++i) {
-        Bounded& all = gathered[i];
-        all.value = largest ? std::max(all.value, weights[i].value) : all.value + weights[i].value;
-        all.error = largest ? std::max(all.error, weights[i].error) : all.error + weights[i].error;
-      }
-    }
-  }
-  const double additions = largest ? 0.0 : static_cast<double>(rows * shape.group());
-  for (Bounded& all : gathered) all.error += additions * kUnit * all.value;
-  return gathered;
-}
-
-}  // namespace
 
 std::vector<Bounded> PlainScores(const EvictionPolicy& policy, const Queries& queries,
                                  const Cached& keys, const PageFormat& page,

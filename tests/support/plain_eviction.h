@@ -50,6 +50,10 @@ struct Bounded {
   double high() const { return value + error; }
 };
 
+// The weights that one query gives the first keys.
+std::vector<Bounded> WeightsOf(const float* q, const Cached& keys, int64_t count,
+                               const PageFormat& page);
+
 // The scores of a KV head's tokens in front of the window. `keys` are those of the head, in pages
 // of this format; all tokens of the prompt are there.
 std::vector<Bounded> PlainScores(const kv::EvictionPolicy& policy, const Queries& queries,

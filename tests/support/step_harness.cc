@@ -80,7 +80,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (!blueprint.ok()) return blueprint.status();
   h->x_segments_ = blueprint->plan.x_segments.front();
   h->MakeBudgets(&blueprint->layout);
-  if (config.host || config.host_share > 0.0) {
+  if (config.host || config.host_share > 0.0 || config.salient_on_host) {
     if (Status s = h->MakeHost(blueprint->layout); !s.ok()) return s;
   }
   if (Status s = assembly.Build(blueprint->layout, nullptr); !s.ok()) return s;
@@ -157,6 +157,8 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   settings.encoding = config_.encoding;
   settings.selection = config_.selection;
   settings.eviction = config_.eviction;
+  settings.salience = config_.salience;
+  settings.salient_on_host = config_.salient_on_host;
   settings.self_extend = config_.self_extend;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
   settings.sparse_from = config_.selection.from;
@@ -180,13 +182,16 @@ void StepHarness::MakeBudgets(Layout* layout) {
   const kv::StoreFootprint fixed = kv::FootprintOf(*options);
   const int64_t slab = options->format.slab_bytes();
   const int64_t kept = layout->kept.has_value() ? layout->kept->StoreBytes() : 0;
+  const int64_t salient =
+      layout->salience.has_value() ? Salience::TokenBytes(*layout->salience) : 0;
+  const bool on_host = config_.salient_on_host;
   device_budget_ = std::make_unique<Budget>(
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
-                    config_.device_slabs * slab + kept);
-  host_budget_ =
-      std::make_unique<Budget>("host", fixed.bounce + config_.host_slabs * slab +
-                                           config_.host_slabs * options->format.x_slab_bytes());
+                    config_.device_slabs * slab + kept + (on_host ? 0 : salient));
+  host_budget_ = std::make_unique<Budget>(
+      "host", fixed.bounce + (on_host ? salient : 0) + config_.host_slabs * slab +
+                  config_.host_slabs * options->format.x_slab_bytes());
   options->device_budget = device_budget_.get();
   options->host_budget = host_budget_.get();
   options->disk_budget = &disk_budget_;

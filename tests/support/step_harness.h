@@ -43,6 +43,8 @@ struct HarnessConfig {
   kv::HeadPattern pattern;
   kv::SelectionPolicy selection;
   kv::EvictionPolicy eviction;  // the store then holds one prompt at a time
+  kv::SaliencePolicy salience;
+  bool salient_on_host = false;
   bool poison_freed = false;
   SelfExtend self_extend;
   bool host = false;        // there is a path `host`
@@ -84,6 +86,7 @@ class StepHarness {
   Stream& compute() { return *assembly_.compute; }
   // Where the configuration lets tokens go: what prompts leave behind.
   Evictor& evictor() { return *assembly_.evictor; }
+  Salience& salience() { return *assembly_.salience; }
   kv::Store& kept_store() { return *assembly_.kept_store; }
   // Of what lies in host memory, what the host attends to now.
   double host_share() const { return assembly_.host_share.share(); }

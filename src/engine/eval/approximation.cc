@@ -20,6 +20,19 @@ Approximation EvictionOf(const EngineOptions& options) {
   return eviction;
 }
 
+Approximation HgcaOf(const EngineOptions& options) {
+  const EngineOptions defaults;
+  Approximation hgca{"hgca", {{"beta", options.hgca}}};
+  const auto add = [&hgca](const char* name, const auto& value, const auto& absent) {
+    if (value != absent) hgca.parameters.push_back({name, value});
+  };
+  add("window", options.hgca_window, defaults.hgca_window);
+  add("alpha", options.hgca_alpha, defaults.hgca_alpha);
+  add("most", options.hgca_most, defaults.hgca_most);
+  add("queries", options.hgca_queries, defaults.hgca_queries);
+  return hgca;
+}
+
 }  // namespace
 
 EngineOptions ExactOptions(EngineOptions options) {
@@ -45,6 +58,12 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.evict_safeguard = defaults.evict_safeguard;
   options.evict_steepness = defaults.evict_steepness;
   options.evict_room = defaults.evict_room;
+  options.hgca = defaults.hgca;
+  options.hgca_window = defaults.hgca_window;
+  options.hgca_alpha = defaults.hgca_alpha;
+  options.hgca_most = defaults.hgca_most;
+  options.hgca_queries = defaults.hgca_queries;
+  options.hgca_on = defaults.hgca_on;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;
@@ -109,6 +128,7 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     all.push_back({"self-extend", {{"positions", options.self_extend}}});
   }
   if (options.evict != defaults.evict) all.push_back(EvictionOf(options));
+  if (options.hgca > 0.0) all.push_back(HgcaOf(options));
   return all;
 }
 

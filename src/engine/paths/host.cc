@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/paths/host_queries.h"
 
 namespace headway {
 namespace {
@@ -26,7 +27,6 @@ class HostPath : public AttentionPath {
     const size_t first = first_[static_cast<size_t>(layer)];
     return std::span(reads_).subspan(first, first_[static_cast<size_t>(layer) + 1] - first);
   }
-  void SendQueries();
   HostStepTimes LaneTimes() const;
 
   const PathParts parts_;
@@ -97,20 +97,6 @@ void HostPath::Take(int layer, std::vector<SlabRange>* ranges) {
   first_[static_cast<size_t>(layer) + 1] = reads_.size();
 }
 
-// Entries whose rows follow one another go down together.
-void HostPath::SendQueries() {
-  const int entries = parts_.batch.size();
-  const auto row_bytes = static_cast<size_t>(context_.ActivationBytes(context_.QWidth()));
-  const auto stride = static_cast<size_t>(context_.ActivationBytes(context_.act.qkv_stride));
-  for (int first = 0, end = 0; first < entries; first = std::max(first + 1, end)) {
-    for (end = first; end < entries && on_host_[static_cast<size_t>(end)];) ++end;
-    if (end == first) continue;
-    context_.compute.Copy2D(host_.Queries(first), row_bytes,
-                            context_.QueryAt(parts_.batch[first].row, 0), stride, row_bytes,
-                            static_cast<size_t>(end - first));
-  }
-}
-
 // Sends the queries down and has the host begin.
 void HostPath::BeginLayer(int layer) {
   const std::span<const kv::HostRead> reads = ReadsOf(layer);
@@ -118,7 +104,7 @@ void HostPath::BeginLayer(int layer) {
   on_host_.assign(parts_.batch.entries().size(), false);
   for (const kv::HostRead& read : reads) on_host_[static_cast<size_t>(read.slab.entry)] = true;
   host_.Begin();
-  SendQueries();
+  SendQueries(context_, parts_.batch, on_host_, host_);
   size_t next = 0;
   std::vector<KeyRun> keys;
   for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {

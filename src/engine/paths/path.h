@@ -24,15 +24,18 @@
 
 namespace headway {
 
+class Salience;
+
 // What a path works with; all outlives it.
 struct PathParts {
   StepContext& context;
   const Batch& batch;
   Reads& reads;
   Board& board;
-  std::byte* memory;  // of PathKind::bytes, aligned to a page
-  HostOptions host;   // of the path `host`
-  int number;         // of this path among all: its name in Reads
+  std::byte* memory;             // of PathKind::bytes, aligned to a page
+  HostOptions host;              // of the path `host`
+  int number;                    // of this path among all: its name in Reads
+  Salience* salience = nullptr;  // of the path `salient`; null without it
 };
 
 // What a step calls, in this order: BeginStep; Take for each layer, before the first layer, or
@@ -88,6 +91,7 @@ inline constexpr int kRecompute = 100;
 inline constexpr int kSelection = 150;
 inline constexpr int kSelectedPrefill = 160;
 inline constexpr int kSelfExtend = 170;
+inline constexpr int kSalient = 180;
 inline constexpr int kHost = 200;
 inline constexpr int kRest = 1000;  // slabs that are resident, or stream
 inline constexpr int kStreamingHeads = 1100;

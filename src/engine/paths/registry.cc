@@ -5,6 +5,7 @@
 
 #include "engine/paths/host.h"
 #include "engine/paths/recompute.h"
+#include "engine/paths/salient.h"
 #include "engine/paths/selected_prefill.h"
 #include "engine/paths/selection.h"
 #include "engine/paths/self_extend.h"
@@ -16,9 +17,9 @@ namespace headway {
 namespace {
 
 std::vector<PathKind>& Kinds() {
-  static std::vector<PathKind> kinds = {kRecomputePath,      kSelectionPath, kSelectedPrefillPath,
-                                        kSelfExtendPath,     kHostPath,      kSlabsPath,
-                                        kStreamingHeadsPath, kTailPath};
+  static std::vector<PathKind> kinds = {kRecomputePath,  kSelectionPath,      kSelectedPrefillPath,
+                                        kSelfExtendPath, kSalientPath,        kHostPath,
+                                        kSlabsPath,      kStreamingHeadsPath, kTailPath};
   return kinds;
 }
 

@@ -19,6 +19,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.position = context_.store.Length(input.sequence);
     entry.decode = entry.tokens == 1;
     entry.rope = input.rope;
+    entry.observed = input.observed;
     entry.split =
         RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens), limits.page_slots);
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);

@@ -19,8 +19,9 @@ struct BatchEntry {
   int64_t tokens = 0;
   int64_t position = 0;  // of its first token
   const RopeFrequencies* rope = nullptr;
-  int64_t split = 0;    // decode: keys of a partial state
-  bool decode = false;  // one token: its states are kept apart and merged at the end
+  int64_t split = 0;     // decode: keys of a partial state
+  bool observed = true;  // StepInput's
+  bool decode = false;   // one token: its states are kept apart and merged at the end
 };
 
 class Batch {

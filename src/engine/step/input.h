@@ -22,6 +22,7 @@ struct StepInput {
   std::span<const TokenId> tokens;        // new ones, >= 1
   const RopeFrequencies* rope = nullptr;  // of this sequence
   LogitsMode logits = LogitsMode::kNone;
+  bool observed = true;  // its queries are, where ExecutorLimits ask for some
   // Not null: the token behind the last one is picked on the device and put into *sampled; logits
   // is kNone, and there are no targets.
   Sampler* sampler = nullptr;

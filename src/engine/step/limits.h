@@ -18,7 +18,8 @@ struct ExecutorLimits {
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
   int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
-  int64_t observed_queries = 0;          // of a prompt, that eviction asks; steps have one entry
+  int64_t observed_queries = 0;          // of a prompt, the last ones, that are kept
+  bool salience = false;                 // there is a path `salient`
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
   SelfExtend self_extend;                // not on: no position is grouped

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace headway {
 
 int64_t ObservedQueries::Bytes(const ModelShape& shape, const ExecutorLimits& limits) {
@@ -25,11 +23,15 @@ std::byte* ObservedQueries::Row(int layer, int64_t position) const {
 void ObservedQueries::Take(int layer) {
   const int64_t ring = context_.limits.observed_queries;
   if (ring == 0) return;
-  HEADWAY_CHECK(batch_.size() == 1);
-  const BatchEntry& entry = batch_[0];
+  const std::span<const BatchEntry> entries = batch_.entries();
+  const auto last = std::find_if(entries.rbegin(), entries.rend(),
+                                 [](const BatchEntry& each) { return each.observed; });
+  if (last == entries.rend()) return;
+  const BatchEntry& entry = *last;
   const int64_t end = entry.position + entry.tokens;
   if (layer == 0) {
-    if (entry.position != end_) first_ = entry.position;
+    if (!EndOf(entry.sequence, entry.position)) first_ = entry.position;
+    sequence_ = entry.sequence;
     end_ = end;
   }
   const auto width = static_cast<size_t>(context_.ActivationBytes(context_.QWidth()));

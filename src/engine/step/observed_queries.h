@@ -21,7 +21,7 @@ class ObservedQueries {
   // Takes them from `memory`.
   ObservedQueries(StepContext& context, const Batch& batch, Memory* memory);
 
-  // Keeps the last queries of the batch's only entry, which are rotated.
+  // Keeps the last queries of the batch's last entry that is observed; they are rotated.
   void Take(int layer);
 
   // The queries that there are of a layer, at most limits.observed_queries, as one or two runs in
@@ -32,8 +32,10 @@ class ObservedQueries {
     int64_t position = 0;  // of the first
   };
   std::array<Run, 2> Of(int layer) const;
-  // Behind the last of them.
-  int64_t end() const { return end_; }
+  // Whether they are the last ones of a sequence of so many tokens.
+  bool EndOf(kv::SequenceId sequence, int64_t length) const {
+    return sequence == sequence_ && length == end_;
+  }
 
  private:
   std::byte* Row(int layer, int64_t position) const;
@@ -41,7 +43,8 @@ class ObservedQueries {
   StepContext& context_;
   const Batch& batch_;
   std::byte* memory_ = nullptr;  // [layers, rows, query_heads, head_dim]
-  int64_t first_ = 0;            // positions [first_, end_) were seen one behind the other
+  kv::SequenceId sequence_ = -1;
+  int64_t first_ = 0;  // positions [first_, end_) were seen one behind the other
   int64_t end_ = 0;
 };
 

@@ -118,15 +118,19 @@ void KeyWeights(ThreadPool& pool, std::span<const KeyWeightsItem> items) {
   OverPieces(
       pool, items, kColumnsGrain, [](const KeyWeightsItem& item) { return item.columns; },
       [](const KeyWeightsItem& item, int64_t begin, int64_t end) {
-        std::fill(item.sum + begin, item.sum + end, 0.0f);
+        std::array<float, kColumnsGrain> sums = {};
         if (item.max != nullptr) std::fill(item.max + begin, item.max + end, 0.0f);
         for (int64_t row = 0; row < item.rows; ++row) {
           const float* logits = item.logits + row * item.stride;
           for (int64_t i = begin; i < end; ++i) {
             const float weight = std::exp(logits[i] - item.row_lse[row]);
-            item.sum[i] += weight;
+            sums[static_cast<size_t>(i - begin)] += weight;
             if (item.max != nullptr) item.max[i] = std::max(item.max[i], weight);
           }
+        }
+        for (int64_t i = begin; i < end; ++i) {
+          float& there = item.sum[item.average.SlotOf(i)];
+          there = item.average.Join(i, there, sums[static_cast<size_t>(i - begin)]);
         }
       });
 }

@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(kThreads) ColumnSums(const __grid_constant__ W
     sum += weight;
     max = fmaxf(max, weight);
   }
-  item.sum[column] = sum;
+  float& there = item.sum[item.average.SlotOf(column)];
+  there = item.average.Join(column, there, sum);
   if (item.max != nullptr) item.max[column] = max;
 }
 

@@ -212,6 +212,7 @@ TEST(CudaKeyWeightsTest, AgreeWithTheDefinitionAndRepeatTheirBits) {
     }
     std::vector<KeyWeightsOutputs> first;
     for (int turn = 0; turn < 2; ++turn) {
+      for (const auto& problem : problems) problem->sum.Write(problem->problem.before.sum);
       ASSERT_EQ(KeyWeights(nullptr, items), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       for (size_t i = 0; i < problems.size(); ++i) {

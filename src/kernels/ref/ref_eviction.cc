@@ -61,7 +61,8 @@ void KeyWeights(std::span<const KeyWeightsItem> items) {
         sum += weight;
         max = std::max(max, weight);
       }
-      item.sum[i] = static_cast<float>(sum);
+      float& there = item.sum[item.average.SlotOf(i)];
+      there = item.average.Join(i, there, static_cast<float>(sum));
       if (item.max != nullptr) item.max[i] = static_cast<float>(max);
     }
   }

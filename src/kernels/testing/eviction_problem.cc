@@ -122,6 +122,18 @@ KeyWeightsProblem::KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool w
   }
   outputs.sum.assign(static_cast<size_t>(columns + 3), kPoison);
   outputs.max = outputs.sum;
+  if (random.Below(2) == 0) {
+    average.ring = columns + random.Below(4);
+    average.first = random.Below(3 * average.ring);
+    average.kept = random.Below(columns + 1);
+    average.keep = 0.75f;
+    average.share = 0.125f;
+    for (int64_t column = 0; column < average.kept; ++column) {
+      outputs.sum[static_cast<size_t>(average.SlotOf(column))] =
+          std::abs(random.Normal()) * static_cast<float>(rows);
+    }
+  }
+  before = outputs;
   outputs.row_lse.assign(static_cast<size_t>(rows + 3), kPoison);
 }
 
@@ -131,12 +143,13 @@ KeyWeightsItem KeyWeightsProblem::Item() {
           .rows = rows,
           .columns = columns,
           .sum = outputs.sum.data(),
+          .average = average,
           .max = has_max ? outputs.max.data() : nullptr,
           .row_lse = outputs.row_lse.data()};
 }
 
 KeyWeightsOutputs KeyWeightsProblem::Expected() {
-  KeyWeightsOutputs expected = outputs;
+  KeyWeightsOutputs expected = before;
   KeyWeightsItem item = Item();
   item.sum = expected.sum.data();
   if (has_max) item.max = expected.max.data();

@@ -64,18 +64,21 @@ struct KeyWeightsOutputs {
 // their results.
 class KeyWeightsProblem {
  public:
+  // Every second one is averaged with what was there.
   KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool with_max, Random& random);
 
   // Over the memory here.
   KeyWeightsItem Item();
+  // Of what the outputs were at first.
   KeyWeightsOutputs Expected();
   // As that of KeyLogitsProblem.
   std::string Disagreement(const KeyWeightsOutputs& actual);
 
   int64_t rows, columns, stride;
   bool has_max;
+  MovingAverage average;
   std::vector<float> logits;
-  KeyWeightsOutputs outputs;
+  KeyWeightsOutputs outputs, before;
 };
 
 // Slots of one run, in any order, and where they go.

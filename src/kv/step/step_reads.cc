@@ -107,6 +107,17 @@ SegmentPlace StepReads::InPlace(const SlabRead& read) const {
   return place;
 }
 
+KeyRun StepReads::KeysInPlace(const SlabRead& read) const {
+  const Result<Found> found = FindSlab(read);
+  HEADWAY_CHECK(found.ok());
+  const Slab& slab = (*cache_.slabs)[found->slab];
+  HEADWAY_CHECK(slab.held);
+  KeyRun keys;
+  keys.position = found->position;
+  keys.pages = RunIn(cache_.format, slab.data, 0, read.pages == 0 ? found->pages : read.pages);
+  return keys;
+}
+
 BlockCache StepReads::block_cache() const {
   return cache_.page_cache == nullptr ? BlockCache{} : cache_.page_cache->view();
 }

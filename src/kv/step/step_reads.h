@@ -40,6 +40,8 @@ class StepReads {
   Status HoldInPlace(std::span<const SlabRead> reads);
   // Where a slab that is held, and its summaries lie.
   SegmentPlace InPlace(const SlabRead& read) const;
+  // Its keys, those of all heads of the group.
+  KeyRun KeysInPlace(const SlabRead& read) const;
   // What kernels that read them may keep blocks of host slabs in; without lines where there is
   // none.
   BlockCache block_cache() const;

@@ -27,13 +27,15 @@ KeptHeads::HeadPlace KeptHeads::PlaceOf(int layer, int head) const {
   return {};
 }
 
-Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head) {
+Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head, int64_t from) {
   const Sequence* sequence = sequences_.Find(id);
   if (sequence == nullptr) return NoSuchSequence(id);
   const HeadPlace place = PlaceOf(layer, head);
   const PageTable& table = sequence->tables.of(layer, place.group);
   std::vector<KeyRun> runs;
-  for (int segment = table.first_kept(); segment < table.segments(); ++segment) {
+  const auto segment_of_from = static_cast<int>(from / cache_.format.segment_tokens());
+  for (int segment = std::max(table.first_kept(), segment_of_from); segment < table.segments();
+       ++segment) {
     const Slab& slab = (*cache_.slabs)[table.slab(place.group, segment)];
     if (slab.tier == Tier::kDisk || slab.kind != SlabKind::kKeysValues) {
       return Status(StatusCode::kUnsupported,

@@ -18,7 +18,7 @@ class KeptHeads {
   KeptHeads(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {}
 
   // As Store's functions of eviction, between steps.
-  Result<std::vector<KeyRun>> KeysOf(SequenceId id, int layer, int head);
+  Result<std::vector<KeyRun>> KeysOf(SequenceId id, int layer, int head, int64_t from);
   void FinishKeys(SequenceId id, int layer, int head);
   Result<SequenceId> Create(int64_t length);
   Status Keep(SequenceId id, int layer, int head, std::vector<int32_t> positions,

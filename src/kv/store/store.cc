@@ -127,10 +127,10 @@ Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
 
 // --- Eviction
 
-Result<std::vector<KeyRun>> Store::KeysOf(SequenceId sequence, int layer, int head) {
+Result<std::vector<KeyRun>> Store::KeysOf(SequenceId sequence, int layer, int head, int64_t from) {
   Status status = impl_->step.Refuse("a sequence's keys cannot be read");
   if (!status.ok()) return status;
-  return impl_->kept.KeysOf(sequence, layer, head);
+  return impl_->kept.KeysOf(sequence, layer, head, from);
 }
 
 void Store::FinishKeys(SequenceId sequence, int layer, int head) {

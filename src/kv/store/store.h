@@ -64,9 +64,10 @@ class Store {
 
   // --- Eviction, between steps: a sequence of which each head has some tokens is made of one that
   // has all, by kernels on the compute lane. `head` is one of the model.
-  // The keys of a head, range by range, where they lie in memory that kernels read; the last range
-  // is of the tokens behind the last whole page. kUnsupported where some lie on disk.
-  Result<std::vector<KeyRun>> KeysOf(SequenceId sequence, int layer, int head);
+  // The keys of a head from position `from` on or some before it, range by range, where they lie in
+  // memory that kernels read; the last range is of the tokens behind the last whole page.
+  // kUnsupported where some lie on disk.
+  Result<std::vector<KeyRun>> KeysOf(SequenceId sequence, int layer, int head, int64_t from = 0);
   // All kernels that read them are enqueued.
   void FinishKeys(SequenceId sequence, int layer, int head);
   // A sequence of so many tokens, of whose whole pages no head has any yet. The options' tables are

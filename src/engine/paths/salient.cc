@@ -1,0 +1,215 @@
+#include "engine/paths/salient.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/paths/host_queries.h"
+#include "engine/step/salience.h"
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+class SalientPath : public AttentionPath {
+ public:
+  explicit SalientPath(const PathParts& parts)
+      : parts_(parts), context_(parts.context), salience_(*parts.salience) {}
+
+  void BeginStep() override;
+  void Take(int layer, std::vector<SlabRange>* ranges) override;
+  void BeginLayer(int layer) override;
+  Status Attend(int layer, int group) override;
+  void EndLayer(int layer) override;
+  void EndStep() override;
+  void Abort() override { context_.store.reads().AwaitHost(); }
+
+ private:
+  // A slab of which an entry's window has something.
+  struct Near {
+    int layer = 0;
+    kv::SlabRead slab;
+  };
+  bool Chooses(int entry) const { return chosen_[static_cast<size_t>(entry)] != nullptr; }
+  int64_t Before(int entry) const { return chosen_[static_cast<size_t>(entry)]->before; }
+  // The keys of a run from a position on.
+  KeyRun From(const KeyRun& keys, int64_t position) const;
+  void WeighLayer(int layer);
+
+  const PathParts parts_;
+  StepContext& context_;
+  Salience& salience_;
+  std::vector<Salience::Chosen*> chosen_;  // [entries] of the step; null: read whole
+  bool any_ = false;
+  std::vector<Near> near_;     // of the step, layer by layer
+  std::vector<size_t> first_;  // [layers + 1]: the first of each layer
+  std::vector<Salience::WindowKeys> windows_;
+  Status status_;  // of choosing behind a step
+};
+
+void SalientPath::BeginStep() {
+  chosen_.clear();
+  for (const BatchEntry& entry : parts_.batch.entries()) {
+    chosen_.push_back(entry.decode && parts_.board.observer() == nullptr
+                          ? salience_.Find(entry.sequence, entry.position)
+                          : nullptr);
+  }
+  any_ = std::any_of(chosen_.begin(), chosen_.end(), [](const auto* each) { return each; });
+  near_.clear();
+  first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
+}
+
+// What is before the window is left out; of a slab on the edge of it a part.
+void SalientPath::Take(int layer, std::vector<SlabRange>* ranges) {
+  const int64_t segment_tokens = context_.store.format().segment_tokens();
+  std::erase_if(*ranges, [&](const SlabRange& range) {
+    const kv::SlabRead& slab = range.slab;
+    if (!salience_.ChoosesIn(layer) || !Chooses(slab.entry)) return false;
+    const int64_t begin = slab.segment * segment_tokens;
+    const int64_t pages = context_.store.reads().PlaceOf(slab).pages;
+    if (begin + pages * context_.format.page_slots <= Before(slab.entry)) return true;
+    near_.push_back({layer, slab});
+    parts_.reads.HoldInPlace(slab);
+    if (begin >= Before(slab.entry)) return false;
+    parts_.reads.Add(parts_.number, slab);
+    return true;
+  });
+  first_[static_cast<size_t>(layer) + 1] = near_.size();
+}
+
+// Has the host's cores begin.
+void SalientPath::BeginLayer(int layer) {
+  if (!any_ || !salience_.on_host() || !salience_.ChoosesIn(layer)) return;
+  HostAttention& host = *parts_.host.attention;
+  host.Begin();
+  std::vector<bool> on_host;
+  for (int entry = 0; entry < parts_.batch.size(); ++entry) on_host.push_back(Chooses(entry));
+  SendQueries(context_, parts_.batch, on_host, host);
+  for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+    if (!Chooses(entry)) continue;
+    for (int head = 0; head < context_.shape.kv_heads; ++head) {
+      const KeyRun keys = salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head);
+      host.Add(entry, parts_.batch[entry].position, {head, 1, 0}, {&keys, 1});
+    }
+  }
+  const WorkCost cost = host.Cost();
+  context_.store.reads().RunOnHost({}, cost, host.Work(0));
+}
+
+Status SalientPath::Attend(int layer, int group) {
+  if (!status_.ok()) return std::exchange(status_, OkStatus());
+  Reads& reads = parts_.reads;
+  while (reads.IsNext(parts_.number, layer, group)) {
+    const int entry = reads.Peek().entry;
+    Result<kv::SlabView> view = reads.Next();
+    if (!view.ok()) return view.status();
+    parts_.board.Attend(entry, context_.RunsOf(layer, group), From(view->keys, Before(entry)),
+                        RangeOrder::kMoreFollow);
+    reads.FinishLater(*view);
+    if (view->tier != Tier::kDevice) parts_.board.Flush();
+  }
+  if (!any_ || !salience_.ChoosesIn(layer) ||
+      group == context_.store.format().StreamingGroup(layer)) {
+    return OkStatus();
+  }
+  for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+    if (!Chooses(entry)) continue;
+    const HostAttention* const host = parts_.host.attention;
+    if (salience_.on_host()) {
+      parts_.board.AddLastState(entry, context_.RunsOf(layer, group), host->o(entry),
+                                host->lse(entry));
+      continue;
+    }
+    for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
+      for (int head = run.head; head < run.head + run.heads; ++head) {
+        const KeyRun keys = salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head);
+        const kv::HeadRun alone = {head, 1, 0};
+        if (keys.pages.count == 0) continue;
+        parts_.board.Attend(entry, {&alone, 1}, keys, RangeOrder::kMoreFollow);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+KeyRun SalientPath::From(const KeyRun& keys, int64_t position) const {
+  KeyRun cut = keys;
+  const int64_t pages = std::max<int64_t>(0, position - keys.position) / context_.format.page_slots;
+  cut.position += pages * context_.format.page_slots;
+  cut.pages.k += pages * keys.pages.page_stride;
+  cut.pages.v += pages * keys.pages.page_stride;
+  cut.pages.count -= pages * context_.format.page_slots;
+  return cut;
+}
+
+// Adds what the layer's queries give the tokens that are not before the window to their masses.
+void SalientPath::WeighLayer(int layer) {
+  const std::span<const Near> near = std::span(near_).subspan(
+      first_[static_cast<size_t>(layer)],
+      first_[static_cast<size_t>(layer) + 1] - first_[static_cast<size_t>(layer)]);
+  std::vector<kv::SlabRead> held;
+  for (const Near& each : near) held.push_back(each.slab);
+  context_.store.reads().AwaitInPlace(held);
+  windows_.clear();
+  for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+    if (!Chooses(entry)) continue;
+    Salience::WindowKeys& window = windows_.emplace_back();
+    window.entry = entry;
+    window.chosen = chosen_[static_cast<size_t>(entry)];
+    window.q = context_.QueryAt(parts_.batch[entry].row, 0);
+    window.keys.resize(static_cast<size_t>(context_.shape.kv_heads));
+    const auto add = [&](int group, const KeyRun& keys) {
+      if (keys.pages.count == 0) return;
+      for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
+        for (int head = 0; head < run.heads; ++head) {
+          KeyRun of_head = keys;
+          of_head.pages = kv::PagesOf(keys.pages, {run.head + head, 1, run.index + head});
+          window.keys[static_cast<size_t>(run.head + head)].push_back(of_head);
+        }
+      }
+    };
+    for (const kv::SlabRead& slab : held) {
+      if (slab.entry != entry) continue;
+      add(slab.group, From(context_.store.reads().KeysInPlace(slab), window.chosen->before));
+    }
+    for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {
+      add(group, context_.store.step().Tail(entry, layer, group));
+    }
+  }
+  salience_.Weigh(layer, windows_);
+  context_.store.reads().FinishInPlace(held);
+}
+
+void SalientPath::EndLayer(int layer) {
+  if (!any_) return;
+  if (salience_.ChoosesIn(layer)) {
+    WeighLayer(layer);
+    if (salience_.on_host()) {
+      parts_.host.attention->StreamWaits(context_.compute);
+      context_.store.reads().AwaitHost();
+    }
+  }
+  if (layer + 1 < context_.shape.layers) return;
+  for (const Salience::Chosen* chosen : chosen_) {
+    if (chosen != nullptr) salience_.Weighed(*chosen);
+  }
+}
+
+void SalientPath::EndStep() {
+  for (Salience::Chosen* chosen : chosen_) {
+    if (chosen == nullptr) continue;
+    const Status status = salience_.Append(chosen);
+    if (!status.ok()) status_ = status;
+  }
+}
+
+}  // namespace
+
+const PathKind kSalientPath = {.name = "salient",
+                               .order = path_order::kSalient,
+                               .bytes = NoBytes,
+                               .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
+                                 if (parts.salience == nullptr) return nullptr;
+                                 return std::make_unique<SalientPath>(parts);
+                               }};
+
+}  // namespace headway

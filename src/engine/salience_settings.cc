@@ -1,0 +1,111 @@
+#include "engine/salience_settings.h"
+
+#include <string>
+#include <utility>
+
+#include "base/types.h"
+#include "headway/refusal.h"
+#include "headway/types.h"
+
+namespace headway {
+namespace {
+
+constexpr double kMostBeta = 1e6;
+constexpr int64_t kMostQueries = 256;
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+// NaN is in no range.
+Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
+  const EngineOptions absent;
+  policy->beta = options.hgca;
+  if (options.hgca_window != absent.hgca_window) policy->window = options.hgca_window;
+  if (options.hgca_alpha != absent.hgca_alpha) policy->alpha = options.hgca_alpha;
+  if (options.hgca_most != absent.hgca_most) policy->most = options.hgca_most;
+  if (options.hgca_queries != absent.hgca_queries) policy->queries = options.hgca_queries;
+  if (!(policy->beta >= 0.0 && policy->beta <= kMostBeta)) {
+    return Wrong({Option::kHgca, " is 0, for exact attention, or a number of even shares above it"});
+  }
+  if (policy->window < 1 || policy->window > kMaxLength) {
+    return Wrong({Option::kHgcaWindow, " is 1 token or more, as many as a sequence may have"});
+  }
+  if (!(policy->alpha > 0.0 && policy->alpha <= 1.0)) {
+    return Wrong({Option::kHgcaAlpha, " is above 0 and at most 1"});
+  }
+  if (!(policy->most > 0.0 && policy->most <= 1.0)) {
+    return Wrong({Option::kHgcaMost, " is a share of the tokens, above 0 and at most 1"});
+  }
+  if (policy->queries < 1 || policy->queries > kMostQueries) {
+    return Wrong({Option::kHgcaQueries, " is 1 to " + std::to_string(kMostQueries) + " queries"});
+  }
+  if (policy->queries > policy->window) {
+    return Wrong({Option::kHgcaQueries, " " + std::to_string(policy->queries) +
+                                            ": queries come from the window, which is of " +
+                                            std::to_string(policy->window) + " tokens"});
+  }
+  return OkStatus();
+}
+
+Status CheckTogether(const EngineOptions& options, const Settings& settings) {
+  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
+  const std::pair<bool, Option> others[] = {
+      {settings.selection.selects(), Option::kSelector},
+      {settings.eviction.evicts(), Option::kEvict},
+      {settings.streaming_heads.has_value(), Option::kHeadPattern},
+      {!options.self_extend.empty(), Option::kSelfExtend},
+      {codes != nullptr && *codes != Encoding::kNone, Option::kKvEncoding},
+      {settings.host_share.value_or(0.0) > 0.0, Option::kHostAttention},
+      {settings.recompute_share.value_or(0.0) > 0.0, Option::kRecompute},
+      {settings.policy == Policy::kKvpr, Option::kPolicy}};
+  for (const auto& [given, option] : others) {
+    if (given) return Wrong({Option::kHgca, " and ", option, " do not go together"});
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ReadSalience(const EngineOptions& options, Settings* settings) {
+  const EngineOptions absent;
+  const std::pair<bool, Option> given[] = {
+      {options.hgca_window != absent.hgca_window, Option::kHgcaWindow},
+      {options.hgca_alpha != absent.hgca_alpha, Option::kHgcaAlpha},
+      {options.hgca_most != absent.hgca_most, Option::kHgcaMost},
+      {options.hgca_queries != absent.hgca_queries, Option::kHgcaQueries},
+      {options.hgca_on != absent.hgca_on, Option::kHgcaOn}};
+  if (options.hgca == absent.hgca) {
+    for (const auto& [is, option] : given) {
+      if (is) return Wrong({option, " needs ", Option::kHgca});
+    }
+    return OkStatus();
+  }
+  if (Status s = ReadNumbers(options, &settings->salience); !s.ok()) return s;
+  if (!settings->salience.chooses()) return OkStatus();
+  if (options.hgca_on != "auto" && options.hgca_on != "host" && options.hgca_on != "device") {
+    return Wrong({Option::kHgcaOn, ": '" + options.hgca_on + "' is none of auto, host, device"});
+  }
+  if (options.hgca_on != "auto") settings->salient_on_host = options.hgca_on == "host";
+  if (options.placement == kAutoPlacement && settings->policy == Policy::kAuto) {
+    settings->placement = kv::PlacementKind::kRecent;
+  }
+  return CheckTogether(options, *settings);
+}
+
+plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,
+                        bool on_host) {
+  if (!policy.chooses()) return {};
+  const auto salient = [policy](int64_t length) {
+    return kv::MostSalient(policy, std::max<int64_t>(0, length - policy.window));
+  };
+  plan::KeptTokens kept;
+  kept.lengths = lengths;
+  kept.count = [policy, salient](int64_t length) {
+    return std::min(length, policy.window) + salient(length);
+  };
+  if (on_host) kept.on_host = salient;
+  return kept;
+}
+
+}  // namespace headway

@@ -1,0 +1,99 @@
+#include "engine/salience_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+namespace headway {
+namespace {
+
+// What is wrong with the options; empty: nothing.
+std::string Wrong(const std::function<void(EngineOptions&)>& change) {
+  EngineOptions options;
+  options.hgca = 1.0;
+  change(options);
+  const Result<Settings> settings = ReadSettings(options);
+  if (settings.ok()) return "";
+  EXPECT_EQ(settings.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(settings.status().message().find('\n'), std::string::npos);
+  return settings.status().message();
+}
+
+TEST(SalienceSettings, WhatIsGivenIsThere) {
+  EngineOptions options;
+  EXPECT_FALSE(ReadSettings(options)->salience.chooses());
+  options.hgca = 0.0;  // exact
+  EXPECT_FALSE(ReadSettings(options)->salience.chooses());
+  options.hgca = 0.5;
+  Settings settings = *ReadSettings(options);
+  EXPECT_TRUE(settings.salience.chooses());
+  EXPECT_EQ(settings.salience.beta, 0.5);
+  EXPECT_EQ(settings.salience.window, 4096);
+  EXPECT_EQ(settings.salience.alpha, 1.0 / 64);
+  EXPECT_EQ(settings.salience.most, 0.3);
+  EXPECT_EQ(settings.salience.queries, 32);
+  EXPECT_FALSE(settings.salient_on_host.has_value());
+  EXPECT_EQ(settings.placement, kv::PlacementKind::kRecent);
+  EXPECT_EQ(settings.recompute_share, 0.0);
+  options.hgca_window = 100;
+  options.hgca_alpha = 0.25;
+  options.hgca_most = 1.0;
+  options.hgca_queries = 8;
+  options.hgca_on = "host";
+  options.placement = "first-fit";
+  settings = *ReadSettings(options);
+  EXPECT_EQ(settings.salience.window, 100);
+  EXPECT_EQ(settings.salience.alpha, 0.25);
+  EXPECT_EQ(settings.salience.most, 1.0);
+  EXPECT_EQ(settings.salience.queries, 8);
+  EXPECT_EQ(settings.salient_on_host, true);
+  EXPECT_EQ(settings.placement, kv::PlacementKind::kFirstFit);
+}
+
+TEST(SalienceSettings, WhatMakesNoSenseIsRefused) {
+  const auto names = [](const std::string& what,
+                        const std::function<void(EngineOptions&)>& change) {
+    EXPECT_NE(Wrong(change).find(what), std::string::npos) << what << ": " << Wrong(change);
+  };
+  EXPECT_EQ(Wrong([](EngineOptions&) {}), "");
+  names("hgca is", [](EngineOptions& o) { o.hgca = -0.5; });
+  names("hgca is", [](EngineOptions& o) { o.hgca = NAN; });
+  names("hgca_window", [](EngineOptions& o) { o.hgca_window = 0; });
+  names("hgca_alpha", [](EngineOptions& o) { o.hgca_alpha = 0.0; });
+  names("hgca_alpha", [](EngineOptions& o) { o.hgca_alpha = NAN; });
+  names("hgca_most", [](EngineOptions& o) { o.hgca_most = 1.5; });
+  names("hgca_queries", [](EngineOptions& o) { o.hgca_queries = 257; });
+  names("hgca_queries 32: queries come from the window",
+        [](EngineOptions& o) { o.hgca_window = 31; });
+  names("hgca_on", [](EngineOptions& o) { o.hgca_on = "disk"; });
+  names("hgca_window needs hgca", [](EngineOptions& o) {
+    o.hgca = -1.0;
+    o.hgca_window = 100;
+  });
+  names("evict", [](EngineOptions& o) { o.evict = "snapkv"; });
+  names("selector", [](EngineOptions& o) { o.selector = "pages"; });
+  names("kv_encoding", [](EngineOptions& o) { o.kv_encoding = "int8"; });
+  names("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
+  names("head_pattern", [](EngineOptions& o) { o.head_pattern = "heads.json"; });
+  names("host_share", [](EngineOptions& o) { o.host_share = 0.5; });
+  names("recompute", [](EngineOptions& o) { o.recompute_share = 0.5; });
+}
+
+TEST(SalienceSettings, PlansReadTheWindowAndWhatIsSalientAtMost) {
+  kv::SaliencePolicy policy;
+  EXPECT_FALSE(KeptOf(policy, {5000}, true).count);
+  policy.beta = 1.0;
+  policy.window = 1000;
+  policy.most = 0.25;
+  const plan::KeptTokens kept = KeptOf(policy, {5000, 300}, true);
+  EXPECT_EQ(kept.count(5000), 2000);
+  EXPECT_EQ(kept.on_host(5000), 1000);
+  EXPECT_EQ(kept.count(300), 300);
+  EXPECT_EQ(kept.on_host(300), 0);
+  EXPECT_FALSE(KeptOf(policy, {5000}, false).on_host);
+}
+
+}  // namespace
+}  // namespace headway

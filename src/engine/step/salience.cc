@@ -1,0 +1,371 @@
+#include "engine/step/salience.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "engine/step/step_context.h"
+#include "kernels/items.h"
+
+namespace headway {
+namespace {
+
+// Logits of queries that are weighed at a time.
+constexpr int64_t kLogitBytes = int64_t{128} << 20;
+
+// `count` of `tokens`, for a cache of which nobody knows what its tokens are worth.
+std::vector<int32_t> Evenly(int64_t tokens, int64_t count) {
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < count; ++i) positions.push_back(static_cast<int32_t>(i * tokens / count));
+  return positions;
+}
+
+}  // namespace
+
+Salience::Places::Places(const SalienceLimits& limits) {
+  const ModelShape& shape = limits.shape;
+  const int64_t page_slots = limits.page.page_slots;
+  const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
+  const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
+  // A page leaves when it is full behind the window; the next one fills meanwhile.
+  ring = RoundUp(limits.policy.window, page_slots) + 2 * page_slots;
+  const int64_t most = kv::MostSalient(limits.policy, limits.length);
+  pages = CeilDiv(most, page_slots);
+  page_stride = static_cast<int64_t>(limits.page.bytes());
+  const int64_t row = FloatBytes(shape.group() * limits.length);
+  rows = std::clamp<int64_t>(kLogitBytes / row, 1, limits.policy.queries);
+  slot_count = std::max(shape.kv_heads * most, tables * page_slots);
+  masses = take(FloatBytes(limits.sequences * tables * ring));
+  sums = take(FloatBytes(shape.kv_heads * limits.length));
+  row_lse = take(FloatBytes(std::max(limits.sequences * shape.query_heads, rows * shape.group())));
+  slots = take(FloatBytes(slot_count));
+  logits = take(
+      std::max(rows * row, FloatBytes(limits.sequences * shape.query_heads * ring)));
+}
+
+int64_t Salience::TokenBytes(const SalienceLimits& limits) {
+  const Places places(limits);
+  return limits.sequences * limits.shape.layers * limits.shape.kv_heads * 2 * places.pages *
+         places.page_stride;
+}
+
+int64_t Salience::DeviceBytes(const SalienceLimits& limits) { return Places(limits).bytes; }
+
+Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
+                                                   const SalienceLimits& limits) {
+  const auto bytes = static_cast<size_t>(DeviceBytes(limits));
+  Result<std::unique_ptr<Buffer>> memory = parts.device.Allocate(parts.budget, bytes, "salience");
+  if (!memory.ok()) return memory.status();
+  const auto token_bytes = static_cast<size_t>(TokenBytes(limits));
+  Result<std::unique_ptr<Buffer>> tokens =
+      limits.on_host ? parts.device.AllocateHost(parts.token_budget, token_bytes, "salient tokens")
+                     : parts.device.Allocate(parts.token_budget, token_bytes, "salient tokens");
+  if (!tokens.ok()) return tokens.status();
+  const ModelShape& shape = limits.shape;
+  const int64_t results = std::max(shape.kv_heads * limits.length,
+                                   limits.sequences * shape.layers * shape.kv_heads *
+                                       limits.page.page_slots);
+  Result<std::unique_ptr<Buffer>> host = parts.device.AllocateHost(
+      parts.result_budget, static_cast<size_t>(FloatBytes(results)), "salience");
+  if (!host.ok()) return host.status();
+  return std::unique_ptr<Salience>(
+      new Salience(parts, limits, std::move(*memory), std::move(*tokens), std::move(*host)));
+}
+
+Salience::Salience(const SalienceParts& parts, const SalienceLimits& limits,
+                   std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> tokens,
+                   std::unique_ptr<Buffer> results)
+    : parts_(parts),
+      limits_(limits),
+      places_(limits),
+      memory_(std::move(memory)),
+      tokens_(std::move(tokens)),
+      results_(std::move(results)),
+      chosen_(static_cast<size_t>(limits.sequences)) {
+  for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i].place = static_cast<int>(i);
+  slots_.reserve(static_cast<size_t>(places_.slot_count));  // copies read them
+}
+
+float* Salience::MassesOf(const Chosen& chosen, int layer, int head) const {
+  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  return Floats(places_.masses) + (chosen.place * tables + HeadIndex(layer, head)) * places_.ring;
+}
+
+KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
+  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  const int64_t of_head = places_.pages * places_.page_stride;
+  KeyRun keys;
+  keys.pages.k =
+      tokens_->data() + (chosen.place * tables + HeadIndex(layer, head)) * 2 * of_head;
+  keys.pages.v = keys.pages.k + of_head;
+  keys.pages.page_stride = places_.page_stride;
+  keys.pages.count = chosen.counts[static_cast<size_t>(HeadIndex(layer, head))];
+  return keys;
+}
+
+Salience::Chosen* Salience::Find(kv::SequenceId sequence, int64_t length) {
+  for (Chosen& chosen : chosen_) {
+    if (chosen.sequence != sequence || chosen.length != length) continue;
+    chosen.leaving =
+        kv::TokensBefore(limits_.policy, length + 1, limits_.page.page_slots) - chosen.before;
+    return &chosen;
+  }
+  return nullptr;
+}
+
+void Salience::Forget(kv::SequenceId sequence) {
+  for (Chosen& chosen : chosen_) {
+    if (chosen.sequence == sequence) chosen.sequence = -1;
+  }
+}
+
+// A sequence that has to give its place up is read whole from then on.
+Salience::Chosen& Salience::PlaceFor(kv::SequenceId sequence) {
+  for (const kv::SequenceId wanted : {sequence, kv::SequenceId{-1}}) {
+    for (Chosen& chosen : chosen_) {
+      if (chosen.sequence == wanted) return chosen;
+    }
+  }
+  return chosen_.front();
+}
+
+Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed) {
+  Chosen& chosen = PlaceFor(sequence);
+  chosen.sequence = sequence;
+  chosen.length = parts_.store.Length(sequence);
+  chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
+  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  chosen.counts.assign(static_cast<size_t>(tables), 0);
+  const bool known = observed.EndOf(sequence, chosen.length);
+  const std::vector<float> none(known ? 0 : static_cast<size_t>(tables * places_.ring), 0.0f);
+  parts_.compute.Copy(reinterpret_cast<std::byte*>(MassesOf(chosen, 0, 0)),
+                      reinterpret_cast<const std::byte*>(none.data()),
+                      none.size() * sizeof(float));
+  Status status;
+  for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
+    if (ChoosesIn(layer)) status = ChooseInLayer(layer, known, observed, &chosen);
+  }
+  // Also after an error: kernels read the cache, and memory that is here.
+  const Status done = parts_.compute.Synchronize();
+  if (status.ok()) status = done;
+  if (!status.ok()) chosen.sequence = -1;
+  return status;
+}
+
+Status Salience::ChooseInLayer(int layer, bool observed, const ObservedQueries& queries,
+                               Chosen* chosen) {
+  const int heads = limits_.shape.kv_heads;
+  std::vector<std::vector<KeyRun>> keys;
+  for (int head = 0; head < heads; ++head) {
+    Result<std::vector<KeyRun>> runs = parts_.store.KeysOf(chosen->sequence, layer, head);
+    if (!runs.ok()) return runs.status();
+    keys.push_back(std::move(*runs));
+  }
+  if (observed) Observe(layer, queries, *chosen, keys);
+  // The slots of the layer before have come to the device, too.
+  if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
+  const int64_t most = kv::MostSalient(limits_.policy, chosen->before);
+  const double even = static_cast<double>(observed_rows_) / static_cast<double>(chosen->length);
+  std::vector<GatherSlotsItem> items;
+  slots_.clear();
+  for (int head = 0; head < heads; ++head) {
+    const std::span<const float> sums = ResultsAt(head * limits_.length, chosen->before);
+    const std::vector<int32_t> positions =
+        observed ? kv::ChooseSalient(sums, limits_.policy.beta * even, most)
+                 : Evenly(chosen->before, most);
+    Gather(layer, head, keys[static_cast<size_t>(head)], positions, chosen, &items);
+  }
+  RunGathers(items);
+  for (int head = 0; head < heads; ++head) parts_.store.FinishKeys(chosen->sequence, layer, head);
+  return OkStatus();
+}
+
+// Sums over all keys, on their way to the host, and masses of the window.
+void Salience::Observe(int layer, const ObservedQueries& queries, const Chosen& chosen,
+                       std::span<const std::vector<KeyRun>> keys) {
+  const ModelShape& shape = limits_.shape;
+  const int group = shape.group();
+  const int64_t length = chosen.length, window = length - chosen.before;
+  float* const logits = Floats(places_.logits);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  observed_rows_ = 0;
+  for (const ObservedQueries::Run& run : queries.Of(layer)) observed_rows_ += run.rows * group;
+  const float share = static_cast<float>(window) / static_cast<float>(observed_rows_);
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    bool first = true;
+    for (const ObservedQueries::Run& run : queries.Of(layer)) {
+      const int64_t row_bytes =
+          int64_t{shape.query_heads} * shape.head_dim *
+          static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+      for (int64_t row = 0; row < run.rows; row += places_.rows) {
+        KeyLogitsItem item;
+        item.q = run.q + row * row_bytes + head * (row_bytes / shape.kv_heads);
+        item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
+        item.rows = std::min(places_.rows, run.rows - row);
+        item.q_position = run.position + row;
+        item.stride = length;
+        std::vector<KeyLogitsItem> items;
+        for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
+          if (range.pages.count == 0) continue;
+          item.keys = range;
+          item.logits = logits + range.position;
+          items.push_back(item);
+        }
+        parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, items);
+        KeyWeightsItem all;
+        all.logits = logits;
+        all.stride = length;
+        all.rows = item.rows * group;
+        all.columns = length;
+        all.sum = Floats(places_.sums) + head * limits_.length;
+        all.average = {.kept = first ? 0 : length, .keep = 1.0f};
+        all.row_lse = Floats(places_.row_lse);
+        KeyWeightsItem near = all;
+        near.logits += chosen.before;
+        near.columns = window;
+        near.sum = MassesOf(chosen, layer, head);
+        near.average = {places_.ring, chosen.before, first ? 0 : window, 1.0f, share};
+        parts_.kernels.KeyWeights(parts_.compute, {&all, 1});
+        parts_.kernels.KeyWeights(parts_.compute, {&near, 1});
+        first = false;
+      }
+    }
+  }
+  parts_.compute.Copy(results_->data(), memory_->data() + places_.sums,
+                      static_cast<size_t>(shape.kv_heads * limits_.length) * sizeof(float));
+}
+
+std::span<const float> Salience::ResultsAt(int64_t first, int64_t count) const {
+  return {reinterpret_cast<const float*>(results_->data()) + first, static_cast<size_t>(count)};
+}
+
+// What copies tokens at these positions behind the head's salient ones; slots_ grows by their slots.
+void Salience::Gather(int layer, int head, std::span<const KeyRun> keys,
+                      std::span<const int32_t> positions, Chosen* chosen,
+                      std::vector<GatherSlotsItem>* items) {
+  int64_t& count = chosen->counts[static_cast<size_t>(HeadIndex(layer, head))];
+  HEADWAY_CHECK(count + std::ssize(positions) <= places_.pages * limits_.page.page_slots);
+  auto next = positions.begin();
+  for (const KeyRun& range : keys) {
+    const auto end = std::lower_bound(next, positions.end(), range.position + range.pages.count);
+    if (next == end) continue;
+    GatherSlotsItem item;
+    item.from = range.pages;
+    item.slots = reinterpret_cast<const int32_t*>(memory_->data() + places_.slots) + slots_.size();
+    item.count = end - next;
+    item.to = KeysOf(*chosen, layer, head).pages;
+    item.to.first_slot = count;
+    item.to.count = item.count;
+    count += item.count;
+    for (; next != end; ++next) slots_.push_back(static_cast<int32_t>(*next - range.position));
+    items->push_back(item);
+  }
+  HEADWAY_CHECK(next == positions.end());
+}
+
+void Salience::RunGathers(std::span<const GatherSlotsItem> items) {
+  if (items.empty()) return;
+  HEADWAY_CHECK(std::ssize(slots_) <= places_.slot_count);
+  parts_.compute.Copy(memory_->data() + places_.slots,
+                      reinterpret_cast<const std::byte*>(slots_.data()),
+                      slots_.size() * sizeof(int32_t));
+  parts_.kernels.GatherSlots(parts_.compute, limits_.page, items);
+}
+
+void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
+  const ModelShape& shape = limits_.shape;
+  const int group = shape.group();
+  const auto head_bytes = int64_t{group} * shape.head_dim *
+                          static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+  std::vector<KeyLogitsItem> logits;
+  std::vector<KeyWeightsItem> weights;
+  for (const WindowKeys& entry : entries) {
+    const Chosen& chosen = *entry.chosen;
+    const int64_t columns = chosen.length + 1 - chosen.before;  // the new token among them
+    HEADWAY_CHECK(columns <= places_.ring);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const int64_t query_head = entry.entry * shape.query_heads + int64_t{head} * group;
+      KeyWeightsItem weigh;
+      float* const at = Floats(places_.logits) + query_head * places_.ring;
+      weigh.logits = at;
+      weigh.stride = places_.ring;
+      weigh.rows = group;
+      weigh.columns = columns;
+      weigh.sum = MassesOf(chosen, layer, head);
+      weigh.average.ring = places_.ring;
+      weigh.average.first = chosen.before;
+      weigh.average.kept = columns - 1;
+      weigh.average.keep = static_cast<float>(1.0 - limits_.policy.alpha);
+      weigh.average.share =
+          static_cast<float>(limits_.policy.alpha * static_cast<double>(columns) / group);
+      weigh.row_lse = Floats(places_.row_lse) + query_head;
+      weights.push_back(weigh);
+      for (const KeyRun& range : entry.keys[static_cast<size_t>(head)]) {
+        KeyLogitsItem item;
+        item.q = entry.q + head * head_bytes;
+        item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
+        item.rows = 1;
+        item.q_position = chosen.length;
+        item.keys = range;
+        item.logits = at + (range.position - chosen.before);
+        item.stride = places_.ring;
+        logits.push_back(item);
+      }
+    }
+  }
+  if (weights.empty()) return;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, logits);
+  parts_.kernels.KeyWeights(parts_.compute, weights);
+}
+
+void Salience::Weighed(const Chosen& chosen) {
+  if (chosen.leaving == 0) return;
+  const int64_t slots = limits_.page.page_slots;
+  HEADWAY_CHECK(chosen.leaving == slots);
+  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  const auto width = static_cast<size_t>(slots) * sizeof(float);
+  parts_.compute.Copy2D(
+      results_->data() + chosen.place * tables * static_cast<int64_t>(width), width,
+      reinterpret_cast<const std::byte*>(MassesOf(chosen, 0, 0) + chosen.before % places_.ring),
+      static_cast<size_t>(places_.ring) * sizeof(float), width, static_cast<size_t>(tables));
+}
+
+Status Salience::Append(Chosen* chosen) {
+  ++chosen->length;
+  const int64_t leaving = std::exchange(chosen->leaving, 0);
+  if (leaving == 0) return OkStatus();
+  if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
+  const int heads = limits_.shape.kv_heads;
+  const int64_t tables = int64_t{limits_.shape.layers} * heads;
+  const int64_t most = kv::MostSalient(limits_.policy, chosen->before + leaving);
+  std::vector<GatherSlotsItem> items;
+  slots_.clear();
+  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
+    for (int head = 0; ChoosesIn(layer) && head < heads; ++head) {
+      const int64_t index = HeadIndex(layer, head);
+      const int64_t room = most - chosen->counts[static_cast<size_t>(index)];
+      std::vector<int32_t> positions =
+          kv::ChooseSalient(ResultsAt((chosen->place * tables + index) * leaving, leaving),
+                            limits_.policy.beta, room);
+      if (positions.empty()) continue;
+      for (int32_t& position : positions) position += static_cast<int32_t>(chosen->before);
+      const Result<std::vector<KeyRun>> keys =
+          parts_.store.KeysOf(chosen->sequence, layer, head, chosen->before);
+      if (!keys.ok()) return keys.status();
+      Gather(layer, head, *keys, positions, chosen, &items);
+    }
+  }
+  RunGathers(items);
+  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
+    for (int head = 0; head < heads; ++head) {
+      parts_.store.FinishKeys(chosen->sequence, layer, head);
+    }
+  }
+  chosen->before += leaving;
+  return OkStatus();
+}
+
+}  // namespace headway

@@ -1,0 +1,151 @@
+// Salience (HGCA: Xu et al., 2025, §3): what decodes go on attending to of the tokens before a dense
+// window. Each KV head has its own salient tokens, whose keys and values lie one behind the other in
+// memory of the host, for its cores, or of the device. The cache itself stays whole below them.
+//
+// The mass of a token is the moving average of its share of the window's attention, averaged over the
+// head's query heads and counted in even shares of the window. It is asked when a page of tokens
+// leaves the window. When a prompt, or what was appended to it, has been read, all tokens have their
+// masses from its last queries, over all keys, and every head's choice is made anew.
+#ifndef HEADWAY_ENGINE_STEP_SALIENCE_H_
+#define HEADWAY_ENGINE_STEP_SALIENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/budget.h"
+#include "device/device.h"
+#include "engine/step/observed_queries.h"
+#include "headway/status.h"
+#include "kernels/kernels.h"
+#include "kv/policy/salience.h"
+#include "kv/store/store.h"
+#include "model/config.h"
+
+namespace headway {
+
+// What it is made for.
+struct SalienceLimits {
+  ModelShape shape;
+  PageFormat page;
+  std::vector<int64_t> windows;  // of layers that have one of their own and choose nothing; or none
+  kv::SaliencePolicy policy;
+  int64_t sequences = 0;
+  int64_t length = 0;                    // of the longest
+  DType activation_dtype = DType::kF32;  // of queries
+  bool on_host = false;  // salient tokens lie in memory of the host
+};
+
+// What it works with; all outlives it.
+struct SalienceParts {
+  Kernels& kernels;
+  Device& device;
+  Stream& compute;
+  kv::Store& store;
+  Budget& budget;         // of the device's memory
+  Budget& token_budget;   // of memory for salient tokens
+  Budget& result_budget;  // of memory that results come to, where the host does not read the device's
+};
+
+class Salience {
+ public:
+  // Bytes that Create takes for salient tokens, and of the device's budget beside them; pure.
+  static int64_t TokenBytes(const SalienceLimits& limits);
+  static int64_t DeviceBytes(const SalienceLimits& limits);
+  static Result<std::unique_ptr<Salience>> Create(const SalienceParts& parts,
+                                                  const SalienceLimits& limits);
+
+  // --- Between steps
+  // The sequence was read to its end by steps of several tokens, whose last queries `observed` may
+  // have; of one whose queries it has not, tokens are chosen evenly.
+  Status Choose(kv::SequenceId sequence, const ObservedQueries& observed);
+  void Forget(kv::SequenceId sequence);
+
+  // --- In a step
+  // What was chosen of a sequence of so many tokens; null: nothing was, and it is read whole.
+  struct Chosen;
+  Chosen* Find(kv::SequenceId sequence, int64_t length);
+  bool ChoosesIn(int layer) const {
+    return limits_.windows.empty() || limits_.windows[static_cast<size_t>(layer)] == 0;
+  }
+  bool on_host() const { return limits_.on_host; }
+  // A head's salient tokens, at positions that every query sees.
+  KeyRun KeysOf(const Chosen& chosen, int layer, int head) const;
+  // Enqueues what the queries of a decode add to the masses of the tokens that are not before the
+  // window: q is that of the layer's first head, `keys` are of each KV head in the order of
+  // positions, the new one the last.
+  struct WindowKeys {
+    int entry = 0;  // of the step
+    const Chosen* chosen = nullptr;
+    const std::byte* q = nullptr;  // activations [query_heads, head_dim]
+    std::vector<std::vector<KeyRun>> keys;
+  };
+  void Weigh(int layer, std::span<const WindowKeys> entries);
+  // The last layer's masses are enqueued.
+  void Weighed(const Chosen& chosen);
+  // The sequence has the step's token; what leaves the window is chosen from.
+  Status Append(Chosen* chosen);
+
+  struct Chosen {
+    int place = 0;
+    kv::SequenceId sequence = -1;  // -1: of none
+    int64_t length = 0;
+    int64_t before = 0;           // tokens before the window
+    std::vector<int64_t> counts;  // [layers, kv_heads]
+
+    // So many more tokens leave the window with the next one.
+    int64_t leaving = 0;
+  };
+
+ private:
+  // Where things lie in the device's memory.
+  struct Places {
+    explicit Places(const SalienceLimits& limits);
+
+    int64_t ring = 0;           // slots of a head's masses
+    int64_t rows = 0;           // of queries that are weighed at a time
+    int64_t pages = 0;          // of a head's salient tokens
+    int64_t page_stride = 0;    // of these
+    int64_t masses = 0;         // [sequences, layers, kv_heads, ring]
+    int64_t sums = 0;           // [kv_heads, length]
+    int64_t row_lse = 0;        // [sequences, query_heads], or of queries that are weighed at once
+    int64_t slots = 0;          // those of a layer that are gathered, or of a page in all layers
+    int64_t logits = 0;         // [rows * group, length], or [sequences, query_heads, ring]
+    int64_t bytes = 0;
+    int64_t slot_count = 0;
+  };
+
+  Salience(const SalienceParts& parts, const SalienceLimits& limits,
+           std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> tokens,
+           std::unique_ptr<Buffer> results);
+
+  int64_t HeadIndex(int layer, int head) const {
+    return int64_t{layer} * limits_.shape.kv_heads + head;
+  }
+  float* Floats(int64_t at) const { return reinterpret_cast<float*>(memory_->data() + at); }
+  float* MassesOf(const Chosen& chosen, int layer, int head) const;
+  Chosen& PlaceFor(kv::SequenceId sequence);
+  Status ChooseInLayer(int layer, bool observed, const ObservedQueries& queries, Chosen* chosen);
+  void Observe(int layer, const ObservedQueries& queries, const Chosen& chosen,
+               std::span<const std::vector<KeyRun>> keys);
+  void Gather(int layer, int head, std::span<const KeyRun> keys,
+              std::span<const int32_t> positions, Chosen* chosen,
+              std::vector<GatherSlotsItem>* items);
+  void RunGathers(std::span<const GatherSlotsItem> items);
+  std::span<const float> ResultsAt(int64_t first, int64_t count) const;
+
+  const SalienceParts parts_;
+  const SalienceLimits limits_;
+  const Places places_;
+  std::unique_ptr<Buffer> memory_, tokens_;
+  std::unique_ptr<Buffer> results_;  // sums of a layer, or masses of a page that leaves
+  std::vector<Chosen> chosen_;       // [sequences]
+  std::vector<int32_t> slots_;       // on their way to the device
+  int64_t observed_rows_ = 0;        // of each KV head
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_SALIENCE_H_

@@ -1,0 +1,160 @@
+// HGCA by the public API.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headway/engine.h"
+#include "support/api.h"
+
+namespace headway {
+namespace {
+
+EngineOptions Hgca(double beta, int64_t window) {
+  EngineOptions options;
+  options.hgca = beta;
+  options.hgca_window = window;
+  return options;
+}
+
+// What is said in `turns` turns of a conversation, of which each but the first goes on with some
+// tokens of the text.
+std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Request> requests,
+                                        const std::vector<int64_t>& slots, int turns) {
+  Result<std::unique_ptr<Context>> context = engine.NewContext({slots});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  std::vector<std::vector<TokenId>> tokens;
+  for (int turn = 0; turn < turns; ++turn) {
+    const Result<std::vector<Generation>> all = (*context)->Generate(requests, {});
+    EXPECT_TRUE(all.ok()) << all.status().message();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Generation& one = (*all)[i];
+      tokens.push_back(one.tokens);
+      EXPECT_TRUE(one.notices.empty());
+      std::vector<TokenId>& prompt = requests[i].prompt;
+      if (turn > 0 && requests.size() <= slots.size()) {
+        EXPECT_GE(one.reused_tokens, std::ssize(prompt) - 100);
+      }
+      prompt.insert(prompt.end(), one.tokens.begin(), one.tokens.end());
+      for (int k = 0; k < 30; ++k) prompt.push_back(prompt[prompt.size() - 150]);
+    }
+  }
+  return tokens;
+}
+
+// The likelihood of what is behind the first `prompt` tokens, read one by one.
+double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens, int64_t prompt) {
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(tokens.size())}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  double sum = 0.0;
+  Context::ScorePart part;
+  for (part.end = prompt; part.begin < std::ssize(tokens) - 1; part.begin = part.end++) {
+    const Result<Context::ScoreResult> score = (*context)->Score(tokens, part, {});
+    EXPECT_TRUE(score.ok()) << score.status().message();
+    if (!score.ok()) return NAN;
+    if (part.begin > 0) sum += score->negative_log_likelihood;
+  }
+  return sum;
+}
+
+// A beta of 0, and a window that holds everything, leave nothing out.
+TEST(EngineHgca, WhoLeavesNothingOutIsExactBitForBit) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 900, 3);
+  const double exact = Behind({}, tokens, 860);
+  EXPECT_EQ(Behind(Hgca(0.0, 64), tokens, 860), exact);
+  EXPECT_EQ(Behind(Hgca(1.0, 900), tokens, 860), exact);
+  EXPECT_NE(Behind(Hgca(1.0, 64), tokens, 860), exact);
+  // All tokens are salient: the same but for the order of additions.
+  EngineOptions all = Hgca(1e-30, 64);
+  all.hgca_most = 1.0;
+  for (const char* on : {"host", "device"}) {
+    all.hgca_on = on;
+    EXPECT_NEAR(Behind(all, tokens, 860), exact, 1e-3 * std::abs(exact)) << on;
+  }
+}
+
+// The text repeats itself after 150 tokens: what is attended to lies before the window. Of tokens
+// that nobody has needed for long few are salient, so some of what exact attention finds is lost.
+TEST(EngineHgca, SalientTokensKnowHowTheTextGoesOn) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1140, 3);
+  const double exact = Behind({}, tokens, 1100);
+  const double window = Behind(Hgca(1e6, 96), tokens, 1100);
+  for (const char* on : {"host", "device"}) {
+    EngineOptions options = Hgca(1.0, 96);
+    options.hgca_on = on;
+    options.hgca_queries = 96;
+    const double hgca = Behind(options, tokens, 1100);
+    EXPECT_LT(std::abs(hgca - exact), 0.8 * (window - exact)) << exact << " " << window << " " << hgca;
+  }
+}
+
+TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
+  for (const char* on : {"host", "device"}) {
+    EngineOptions options = Hgca(1.0, 128);
+    options.hgca_on = on;
+    options.chunk = 200;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    std::vector<Request> requests;
+    for (const int64_t length : {700, 230, 411}) {
+      requests.push_back(RequestOf(Quoting(*engine, length, static_cast<size_t>(length) % 50), 70));
+    }
+    std::vector<std::vector<TokenId>> alone(6);
+    for (size_t i = 0; i < 3; ++i) {
+      const std::vector<std::vector<TokenId>> turns = Turns(*engine, {requests[i]}, {1200}, 2);
+      alone[i] = turns[0];
+      alone[3 + i] = turns[1];
+    }
+    EXPECT_EQ(Turns(*engine, requests, {1200, 1200, 1200}, 2), alone) << on;
+    const std::vector<std::vector<TokenId>> fewer = Turns(*engine, requests, {1200, 1200}, 1);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(fewer[i], alone[i]) << i;
+  }
+}
+
+// Sessions hold whole caches: heads choose again when one is opened.
+TEST(EngineHgca, SessionsGoOn) {
+  const std::string path = ::testing::TempDir() + "hgca.session";
+  std::filesystem::remove(path);
+  EngineOptions options = Hgca(1.0, 96);
+  options.session = path;
+  Request request = RequestOf(Quoting(*Open(kDemo), 800, 9), 20);
+  const auto turn = [&] {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    Result<Generation> one = GenerateOne(**context, request);
+    EXPECT_TRUE(one.ok()) << one.status().message();
+    EXPECT_TRUE((*context)->SaveSession().ok());
+    return *one;
+  };
+  const Generation first = turn();
+  request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
+  for (int k = 0; k < 30; ++k) request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
+  const Generation second = turn();
+  EXPECT_GT(second.reused_tokens, 750);
+  options.session.clear();
+  options.hgca = -1.0;
+  options.hgca_window = -1;
+  EXPECT_EQ(second.tokens, Fresh(kDemo, options, request).tokens);
+}
+
+TEST(EngineHgca, WhatDoesNotFitInMemoryIsRefused) {
+  EngineOptions options = Hgca(1.0, 96);
+  options.kv_memory = int64_t{60} << 20;
+  options.host_memory = int64_t{10} << 20;
+  options.disk_memory = int64_t{1} << 30;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  const Result<std::unique_ptr<Context>> context = engine->NewContext({{16000}});
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(context.status().message().find("hgca"), std::string::npos)
+      << context.status().message();
+}
+
+}  // namespace
+}  // namespace headway
