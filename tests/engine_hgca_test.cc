@@ -90,7 +90,8 @@ TEST(EngineHgca, SalientTokensKnowHowTheTextGoesOn) {
     options.hgca_on = on;
     options.hgca_queries = 96;
     const double hgca = Behind(options, tokens, 1100);
-    EXPECT_LT(std::abs(hgca - exact), 0.8 * (window - exact)) << exact << " " << window << " " << hgca;
+    EXPECT_LT(std::abs(hgca - exact), 0.8 * (window - exact))
+        << exact << " " << window << " " << hgca;
   }
 }
 
@@ -134,7 +135,8 @@ TEST(EngineHgca, SessionsGoOn) {
   };
   const Generation first = turn();
   request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
-  for (int k = 0; k < 30; ++k) request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
+  for (int k = 0; k < 30; ++k)
+    request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
   const Generation second = turn();
   EXPECT_GT(second.reused_tokens, 750);
   options.session.clear();

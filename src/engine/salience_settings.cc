@@ -26,7 +26,8 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
   if (options.hgca_most != absent.hgca_most) policy->most = options.hgca_most;
   if (options.hgca_queries != absent.hgca_queries) policy->queries = options.hgca_queries;
   if (!(policy->beta >= 0.0 && policy->beta <= kMostBeta)) {
-    return Wrong({Option::kHgca, " is 0, for exact attention, or a number of even shares above it"});
+    return Wrong(
+        {Option::kHgca, " is 0, for exact attention, or a number of even shares above it"});
   }
   if (policy->window < 1 || policy->window > kMaxLength) {
     return Wrong({Option::kHgcaWindow, " is 1 token or more, as many as a sequence may have"});

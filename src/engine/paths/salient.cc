@@ -204,12 +204,13 @@ void SalientPath::EndStep() {
 
 }  // namespace
 
-const PathKind kSalientPath = {.name = "salient",
-                               .order = path_order::kSalient,
-                               .bytes = NoBytes,
-                               .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
-                                 if (parts.salience == nullptr) return nullptr;
-                                 return std::make_unique<SalientPath>(parts);
-                               }};
+const PathKind kSalientPath = {
+    .name = "salient",
+    .order = path_order::kSalient,
+    .bytes = NoBytes,
+    .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
+      if (parts.salience == nullptr) return nullptr;
+      return std::make_unique<SalientPath>(parts);
+    }};
 
 }  // namespace headway

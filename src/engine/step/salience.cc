@@ -41,8 +41,7 @@ Salience::Places::Places(const SalienceLimits& limits) {
   sums = take(FloatBytes(shape.kv_heads * limits.length));
   row_lse = take(FloatBytes(std::max(limits.sequences * shape.query_heads, rows * shape.group())));
   slots = take(FloatBytes(slot_count));
-  logits = take(
-      std::max(rows * row, FloatBytes(limits.sequences * shape.query_heads * ring)));
+  logits = take(std::max(rows * row, FloatBytes(limits.sequences * shape.query_heads * ring)));
 }
 
 int64_t Salience::TokenBytes(const SalienceLimits& limits) {
@@ -64,9 +63,9 @@ Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
                      : parts.device.Allocate(parts.token_budget, token_bytes, "salient tokens");
   if (!tokens.ok()) return tokens.status();
   const ModelShape& shape = limits.shape;
-  const int64_t results = std::max(shape.kv_heads * limits.length,
-                                   limits.sequences * shape.layers * shape.kv_heads *
-                                       limits.page.page_slots);
+  const int64_t results =
+      std::max(shape.kv_heads * limits.length,
+               limits.sequences * shape.layers * shape.kv_heads * limits.page.page_slots);
   Result<std::unique_ptr<Buffer>> host = parts.device.AllocateHost(
       parts.result_budget, static_cast<size_t>(FloatBytes(results)), "salience");
   if (!host.ok()) return host.status();
@@ -97,8 +96,7 @@ KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
   const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
   const int64_t of_head = places_.pages * places_.page_stride;
   KeyRun keys;
-  keys.pages.k =
-      tokens_->data() + (chosen.place * tables + HeadIndex(layer, head)) * 2 * of_head;
+  keys.pages.k = tokens_->data() + (chosen.place * tables + HeadIndex(layer, head)) * 2 * of_head;
   keys.pages.v = keys.pages.k + of_head;
   keys.pages.page_stride = places_.page_stride;
   keys.pages.count = chosen.counts[static_cast<size_t>(HeadIndex(layer, head))];
@@ -141,8 +139,7 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   const bool known = observed.EndOf(sequence, chosen.length);
   const std::vector<float> none(known ? 0 : static_cast<size_t>(tables * places_.ring), 0.0f);
   parts_.compute.Copy(reinterpret_cast<std::byte*>(MassesOf(chosen, 0, 0)),
-                      reinterpret_cast<const std::byte*>(none.data()),
-                      none.size() * sizeof(float));
+                      reinterpret_cast<const std::byte*>(none.data()), none.size() * sizeof(float));
   Status status;
   for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
     if (ChoosesIn(layer)) status = ChooseInLayer(layer, known, observed, &chosen);
@@ -196,9 +193,8 @@ void Salience::Observe(int layer, const ObservedQueries& queries, const Chosen& 
   for (int head = 0; head < shape.kv_heads; ++head) {
     bool first = true;
     for (const ObservedQueries::Run& run : queries.Of(layer)) {
-      const int64_t row_bytes =
-          int64_t{shape.query_heads} * shape.head_dim *
-          static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+      const int64_t row_bytes = int64_t{shape.query_heads} * shape.head_dim *
+                                static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
       for (int64_t row = 0; row < run.rows; row += places_.rows) {
         KeyLogitsItem item;
         item.q = run.q + row * row_bytes + head * (row_bytes / shape.kv_heads);
@@ -241,7 +237,8 @@ std::span<const float> Salience::ResultsAt(int64_t first, int64_t count) const {
   return {reinterpret_cast<const float*>(results_->data()) + first, static_cast<size_t>(count)};
 }
 
-// What copies tokens at these positions behind the head's salient ones; slots_ grows by their slots.
+// What copies tokens at these positions behind the head's salient ones; slots_ grows by their
+// slots.
 void Salience::Gather(int layer, int head, std::span<const KeyRun> keys,
                       std::span<const int32_t> positions, Chosen* chosen,
                       std::vector<GatherSlotsItem>* items) {
@@ -277,8 +274,8 @@ void Salience::RunGathers(std::span<const GatherSlotsItem> items) {
 void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
   const ModelShape& shape = limits_.shape;
   const int group = shape.group();
-  const auto head_bytes = int64_t{group} * shape.head_dim *
-                          static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+  const auto head_bytes =
+      int64_t{group} * shape.head_dim * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
   std::vector<KeyLogitsItem> logits;
   std::vector<KeyWeightsItem> weights;
   for (const WindowKeys& entry : entries) {

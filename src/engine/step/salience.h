@@ -1,11 +1,12 @@
-// Salience (HGCA: Xu et al., 2025, §3): what decodes go on attending to of the tokens before a dense
-// window. Each KV head has its own salient tokens, whose keys and values lie one behind the other in
-// memory of the host, for its cores, or of the device. The cache itself stays whole below them.
+// Salience (HGCA: Xu et al., 2025, §3): what decodes go on attending to of the tokens before a
+// dense window. Each KV head has its own salient tokens, whose keys and values lie one behind the
+// other in memory of the host, for its cores, or of the device. The cache itself stays whole below
+// them.
 //
-// The mass of a token is the moving average of its share of the window's attention, averaged over the
-// head's query heads and counted in even shares of the window. It is asked when a page of tokens
-// leaves the window. When a prompt, or what was appended to it, has been read, all tokens have their
-// masses from its last queries, over all keys, and every head's choice is made anew.
+// The mass of a token is the moving average of its share of the window's attention, averaged over
+// the head's query heads and counted in even shares of the window. It is asked when a page of
+// tokens leaves the window. When a prompt, or what was appended to it, has been read, all tokens
+// have their masses from its last queries, over all keys, and every head's choice is made anew.
 #ifndef HEADWAY_ENGINE_STEP_SALIENCE_H_
 #define HEADWAY_ENGINE_STEP_SALIENCE_H_
 
@@ -35,7 +36,7 @@ struct SalienceLimits {
   int64_t sequences = 0;
   int64_t length = 0;                    // of the longest
   DType activation_dtype = DType::kF32;  // of queries
-  bool on_host = false;  // salient tokens lie in memory of the host
+  bool on_host = false;                  // salient tokens lie in memory of the host
 };
 
 // What it works with; all outlives it.
@@ -44,9 +45,10 @@ struct SalienceParts {
   Device& device;
   Stream& compute;
   kv::Store& store;
-  Budget& budget;         // of the device's memory
-  Budget& token_budget;   // of memory for salient tokens
-  Budget& result_budget;  // of memory that results come to, where the host does not read the device's
+  Budget& budget;        // of the device's memory
+  Budget& token_budget;  // of memory for salient tokens
+  Budget&
+      result_budget;  // of memory that results come to, where the host does not read the device's
 };
 
 class Salience {
@@ -104,22 +106,21 @@ class Salience {
   struct Places {
     explicit Places(const SalienceLimits& limits);
 
-    int64_t ring = 0;           // slots of a head's masses
-    int64_t rows = 0;           // of queries that are weighed at a time
-    int64_t pages = 0;          // of a head's salient tokens
-    int64_t page_stride = 0;    // of these
-    int64_t masses = 0;         // [sequences, layers, kv_heads, ring]
-    int64_t sums = 0;           // [kv_heads, length]
-    int64_t row_lse = 0;        // [sequences, query_heads], or of queries that are weighed at once
-    int64_t slots = 0;          // those of a layer that are gathered, or of a page in all layers
-    int64_t logits = 0;         // [rows * group, length], or [sequences, query_heads, ring]
+    int64_t ring = 0;         // slots of a head's masses
+    int64_t rows = 0;         // of queries that are weighed at a time
+    int64_t pages = 0;        // of a head's salient tokens
+    int64_t page_stride = 0;  // of these
+    int64_t masses = 0;       // [sequences, layers, kv_heads, ring]
+    int64_t sums = 0;         // [kv_heads, length]
+    int64_t row_lse = 0;      // [sequences, query_heads], or of queries that are weighed at once
+    int64_t slots = 0;        // those of a layer that are gathered, or of a page in all layers
+    int64_t logits = 0;       // [rows * group, length], or [sequences, query_heads, ring]
     int64_t bytes = 0;
     int64_t slot_count = 0;
   };
 
-  Salience(const SalienceParts& parts, const SalienceLimits& limits,
-           std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> tokens,
-           std::unique_ptr<Buffer> results);
+  Salience(const SalienceParts& parts, const SalienceLimits& limits, std::unique_ptr<Buffer> memory,
+           std::unique_ptr<Buffer> tokens, std::unique_ptr<Buffer> results);
 
   int64_t HeadIndex(int layer, int head) const {
     return int64_t{layer} * limits_.shape.kv_heads + head;
@@ -130,9 +131,8 @@ class Salience {
   Status ChooseInLayer(int layer, bool observed, const ObservedQueries& queries, Chosen* chosen);
   void Observe(int layer, const ObservedQueries& queries, const Chosen& chosen,
                std::span<const std::vector<KeyRun>> keys);
-  void Gather(int layer, int head, std::span<const KeyRun> keys,
-              std::span<const int32_t> positions, Chosen* chosen,
-              std::vector<GatherSlotsItem>* items);
+  void Gather(int layer, int head, std::span<const KeyRun> keys, std::span<const int32_t> positions,
+              Chosen* chosen, std::vector<GatherSlotsItem>* items);
   void RunGathers(std::span<const GatherSlotsItem> items);
   std::span<const float> ResultsAt(int64_t first, int64_t count) const;
 

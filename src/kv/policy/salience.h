@@ -1,6 +1,6 @@
-// SaliencePolicy: which tokens before a dense window a decode goes on attending to, by the attention
-// that they had while they were in it (HGCA: Xu et al., 2025, §3.2 and Alg 1). Pure functions of
-// masses; kernels/eviction.h makes these, engine/step/salience joins the two.
+// SaliencePolicy: which tokens before a dense window a decode goes on attending to, by the
+// attention that they had while they were in it (HGCA: Xu et al., 2025, §3.2 and Alg 1). Pure
+// functions of masses; kernels/eviction.h makes these, engine/step/salience joins the two.
 #ifndef HEADWAY_KV_POLICY_SALIENCE_H_
 #define HEADWAY_KV_POLICY_SALIENCE_H_
 
@@ -14,10 +14,10 @@ struct SaliencePolicy {
   // A token is salient for a KV head if its mass is above beta even shares; 0: every token is, and
   // attention is exact; < 0: there is no window.
   double beta = -1.0;
-  int64_t window = 4096;        // last tokens, at least, that each head attends to anyway
-  double alpha = 1.0 / 64.0;    // what a step adds to the moving average of a mass
-  double most = 0.3;            // of the tokens before the window, that a head attends to at most
-  int64_t queries = 32;         // last ones of what was read, from which its tokens have their masses
+  int64_t window = 4096;      // last tokens, at least, that each head attends to anyway
+  double alpha = 1.0 / 64.0;  // what a step adds to the moving average of a mass
+  double most = 0.3;          // of the tokens before the window, that a head attends to at most
+  int64_t queries = 32;       // last ones of what was read, from which its tokens have their masses
 
   bool chooses() const { return beta > 0.0; }
 };
