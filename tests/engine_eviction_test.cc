@@ -49,6 +49,21 @@ TEST(EngineEviction, WhoKeepsAllIsExactBitForBit) {
   EXPECT_NE(Behind(Evicting("snapkv", "128"), tokens, 933), expected);
 }
 
+// Prompts are read as they are; what is kept is encoded, and so is what closes behind it.
+TEST(EngineEviction, WhatIsKeptMayBeEncoded) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
+  const double exact = Behind({}, tokens, 933);
+  double error = 0.0;  // of what was encoded with more bits
+  for (const char* encoding : {"int8", "int4"}) {
+    EngineOptions options = Evicting("snapkv", "100%");
+    options.kv_encoding = encoding;
+    const double now = std::abs(Behind(options, tokens, 933) - exact);
+    EXPECT_GT(now, error) << encoding;
+    EXPECT_LT(now, 0.02 * exact) << encoding;
+    error = now;
+  }
+}
+
 // The text repeats itself after 150 tokens: whoever keeps what the window attended to, and what
 // stands around it, knows how it goes on.
 TEST(EngineEviction, AttentionFindsWhatIsNeeded) {
@@ -167,25 +182,32 @@ TEST(EngineEviction, ASequenceGrowsByItsRoom) {
 }
 
 // Each head keeps whole pages, and the tokens behind the last one.
-TEST(EngineEviction, FreesTheRestOfThePrompt) {
-  for (const char* method : {"snapkv", "ada-snapkv"}) {
-    const std::unique_ptr<Engine> engine = Open(kDemo, Evicting(method, "256"));
-    Result<std::unique_ptr<Context>> context = engine->NewContext({{2100, 2100}});
-    ASSERT_TRUE(context.ok()) << context.status().message();
-    const std::vector<Request> requests(2, RequestOf(Quoting(*engine, 2048, 9), 1));
-    ASSERT_TRUE((*context)->Generate(requests, {}).ok());
-    int64_t bytes = 0;
-    for (int tier = 0; tier < 3; ++tier) bytes += (*context)->TierBytes(tier);
-    const int64_t tables = engine->info().layers * engine->info().kv_heads;
-    const int64_t token = engine->info().kv_bytes_per_token / tables;
-    const int64_t kept = 2 * tables * 256 * token;
-    if (std::string(method) == "snapkv") {
-      EXPECT_EQ(bytes, kept);
-    } else {
-      EXPECT_LE(bytes, kept * 103 / 100 + 2 * tables * 32 * token);
-      EXPECT_GE(bytes, kept);
-    }
+void ExpectBytesOfKept(const std::string& method, const std::string& encoding) {
+  EngineOptions options = Evicting(method, "256");
+  options.kv_encoding = encoding;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{2100, 2100}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const std::vector<Request> requests(2, RequestOf(Quoting(*engine, 2048, 9), 1));
+  ASSERT_TRUE((*context)->Generate(requests, {}).ok());
+  int64_t bytes = 0;
+  for (int tier = 0; tier < 3; ++tier) bytes += (*context)->TierBytes(tier);
+  const int64_t tables = engine->info().layers * engine->info().kv_heads;
+  const int64_t token = engine->info().kv_bytes_per_token / tables;
+  const int64_t kept = 2 * tables * 256 * token;
+  if (method == "snapkv") {
+    EXPECT_EQ(bytes, kept);
+  } else {
+    EXPECT_LE(bytes, kept * 103 / 100 + 2 * tables * 32 * token);
+    EXPECT_GE(bytes, kept);
   }
+}
+
+TEST(EngineEviction, FreesTheRestOfThePrompt) {
+  ExpectBytesOfKept("snapkv", "none");
+  ExpectBytesOfKept("snapkv", "int4");
+  ExpectBytesOfKept("ada-snapkv", "none");
+  ExpectBytesOfKept("ada-snapkv", "int8");
 }
 
 }  // namespace

@@ -255,6 +255,11 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.kept = basis.eviction.evicts()
                      ? KeptOf(basis.eviction, workload.lengths)
                      : KeptOf(basis.salience, workload.lengths, basis.salient_on_host);
+  if (basis.eviction.evicts()) {
+    kv::CacheFormat kept;  // of one page of a head
+    kept.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding};
+    request.kept.closed_bytes = static_cast<double>(kept.slab_bytes()) / basis.page_slots;
+  }
   TakeWeights(inputs, workload, &request);
   request.chunk = inputs.backend.chunk;
   request.chunk = std::min(

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/types.h"
 #include "headway/refusal.h"
 #include "headway/types.h"
 
@@ -131,7 +130,6 @@ Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy
 
 Status CheckTogether(const EngineOptions& options) {
   const EngineOptions absent;
-  const Result<Encoding> encoding = ParseEncoding(options.kv_encoding);
   const struct {
     Option option;
     bool given;
@@ -141,7 +139,6 @@ Status CheckTogether(const EngineOptions& options) {
       {Option::kHeadPattern, !options.head_pattern.empty(), ""},
       {Option::kSelfExtend, options.self_extend != absent.self_extend, ""},
       {Option::kSession, !options.session.empty(), ""},
-      {Option::kKvEncoding, encoding.ok() && *encoding != Encoding::kNone, ""},
       {Option::kPolicy, options.policy == "kvpr", " kvpr"},
       {Option::kRecompute, options.recompute_share > 0.0, ""},
   };

@@ -22,9 +22,14 @@ Evictor::Places::Places(const EvictorLimits& limits) {
   row_lse = take(FloatBytes(rows));
   slot_stride = kept.head_pages * slots_of_page;
   slots = take(FloatBytes(shape.kv_heads * slot_stride));
-  row_stride = kept.head_pages * kv::CacheFormat::Padded(static_cast<int64_t>(limits.page.bytes()));
+  plain.layers = plain.kv_heads = 1;
+  plain.page = limits.page;
+  plain.segment_pages = static_cast<int>(kept.head_pages);
+  closed = plain;
+  closed.page.encoding = limits.encoding;
   bytes = RoundUp(bytes, int64_t{4096});
-  scratch = take(std::max(FloatBytes(rows * limits.length), 2 * row_stride));
+  const int64_t encoded = closed.encoded() ? closed.slab_bytes() : 0;
+  scratch = take(std::max(FloatBytes(rows * limits.length), plain.slab_bytes() + encoded));
 }
 
 int64_t Evictor::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
@@ -161,9 +166,22 @@ kv::ObservedWeights Evictor::Observed() const {
   return observed;
 }
 
+kv::ClosedRows Evictor::Close(int pages) {
+  const kv::CacheFormat& plain = places_.plain;
+  const kv::CacheFormat& closed = places_.closed;
+  std::byte* const rows = memory_->data() + places_.scratch;
+  if (!closed.encoded()) return {rows, plain.head_stride(), nullptr};
+  std::byte* const codes = rows + plain.slab_bytes();
+  if (pages > 0) {
+    const EncodePagesItem item = {.from = kv::RunIn(plain, rows, 0, pages),
+                                  .to = kv::RunIn(closed, codes, 0, pages)};
+    parts_.kernels.EncodePages(parts_.compute, closed.page, {&item, 1});
+  }
+  return {codes, closed.head_stride(), codes + closed.ParamOffset(0)};
+}
+
 Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                          const std::vector<int32_t>& positions) {
-  const int64_t stride = kv::CacheFormat::Padded(static_cast<int64_t>(limits_.page.bytes()));
   std::byte* const rows = memory_->data() + places_.scratch;
   auto* const slots =
       reinterpret_cast<int32_t*>(memory_->data() + places_.slots) + head * places_.slot_stride;
@@ -179,11 +197,9 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
     item.from = range.pages;
     item.slots = slots + at;
     item.count = end - next;
-    item.to = {.k = rows + at / limits_.page.page_slots * stride,
-               .v = rows + places_.row_stride + at / limits_.page.page_slots * stride,
-               .page_stride = stride,
-               .first_slot = at % limits_.page.page_slots,
-               .count = item.count};
+    item.to = kv::RunIn(places_.plain, rows, static_cast<int>(at / limits_.page.page_slots), 0);
+    item.to.first_slot = at % limits_.page.page_slots;
+    item.to.count = item.count;
     for (; next != end; ++next) slots_.push_back(static_cast<int32_t>(*next - range.position));
     items.push_back(item);
   }
@@ -194,7 +210,8 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
                         positions.size() * sizeof(int32_t));
     parts_.kernels.GatherSlots(parts_.compute, limits_.page, items);
   }
-  const kv::ClosedRows closed = {rows, places_.row_stride, nullptr};
+  const kv::ClosedRows closed =
+      Close(static_cast<int>(std::ssize(positions) / limits_.page.page_slots));
   if (Status s = parts_.to.Keep(to, layer, head, positions, closed); !s.ok()) return s;
   const PageRun& tail = keys.back().pages;
   const PageRun open = parts_.to.OpenPageOf(to, layer, head);

@@ -14,6 +14,7 @@
 #include "engine/executor.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
+#include "kv/pages/format.h"
 #include "kv/policy/eviction.h"
 #include "kv/store/store.h"
 #include "model/config.h"
@@ -23,7 +24,8 @@ namespace headway {
 // What an evictor is made for.
 struct EvictorLimits {
   ModelShape shape;
-  PageFormat page;
+  PageFormat page;                      // of prompts
+  Encoding encoding = Encoding::kNone;  // of closed pages of what is kept
   kv::EvictionPolicy policy;
   int64_t length = 0;                    // of the longest prompt
   DType activation_dtype = DType::kF32;  // of queries
@@ -63,10 +65,12 @@ class Evictor {
     int64_t maxima = 0;   // the same
     int64_t row_lse = 0;  // [rows * group]
     int64_t slots = 0;    // [kv_heads, kept slots]
-    int64_t scratch = 0;  // logits [rows * group, length], or K and V of a head's kept pages
+    int64_t scratch = 0;  // logits [rows * group, length], or a head's kept pages: as they were,
+                          // then as they are closed, if that differs
     int64_t bytes = 0;
     int64_t slot_stride = 0;   // of a head, in slots
-    int64_t row_stride = 0;    // of K and V in the scratch
+    kv::CacheFormat plain;     // of a slab with a head's kept pages as they were
+    kv::CacheFormat closed;    // the same as they are closed
     int64_t result_bytes = 0;  // of sums and maxima
   };
 
@@ -78,6 +82,8 @@ class Evictor {
   void Observe(int layer, std::span<const std::vector<KeyRun>> keys);
   Status KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                   const std::vector<int32_t>& positions);
+  // The pages that were gathered, as the store has closed ones.
+  kv::ClosedRows Close(int pages);
   kv::ObservedWeights Observed() const;
 
   const EvictorParts parts_;

@@ -25,7 +25,9 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   kv::StoreOptions store;
   store.format.layers = config.shape.layers;
   store.format.kv_heads = config.shape.kv_heads;
-  store.format.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding};
+  // Prompts that are let go of are chosen from as they were computed.
+  const Encoding encoding = basis.eviction.evicts() ? Encoding::kNone : basis.encoding;
+  store.format.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, encoding};
   store.format.group_heads = cut.group_heads;
   store.format.segment_pages = static_cast<int>(cut.segment_tokens / basis.page_slots);
   store.format.window = config.windows;
@@ -74,7 +76,7 @@ KernelLimits KernelsOf(const LayoutBasis& basis, const kv::StoreOptions& store) 
   limits.query_heads = shape.query_heads;
   limits.vocab = shape.vocab;
   limits.activation = basis.kernels->ActivationDType(shape.dtype);
-  limits.encoding = store.format.page.encoding;
+  limits.encoding = basis.encoding;
   return limits;
 }
 
@@ -92,6 +94,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
   KeptLayout kept;
   kept.store.format = prompts.store.format;
+  kept.store.format.page.encoding = basis.encoding;
   kept.store.format.group_heads = 1;
   const int64_t half = std::clamp<int64_t>(bounds.all_pages / tables / 2, 1, kSegmentPages);
   kept.store.format.segment_pages = static_cast<int>(std::bit_floor(static_cast<uint64_t>(half)));
@@ -113,7 +116,8 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor.segment_tokens = kept.store.format.segment_tokens();
   kept.executor.keys = bounds.head_pages * slots + room + 2 * slots;
   kept.evictor = {.shape = shape,
-                  .page = kept.store.format.page,
+                  .page = prompts.store.format.page,
+                  .encoding = basis.encoding,
                   .policy = policy,
                   .length = length,
                   .activation_dtype = prompts.executor.activation_dtype};

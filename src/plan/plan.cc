@@ -137,10 +137,11 @@ void Predict(const PlanRequest& request, Plan* plan) {
 
 StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
                   const std::vector<int64_t>& lengths) {
-  const Subject subject = SubjectOf(request, plan.cache);
+  Subject subject = SubjectOf(request, plan.cache);
   if (!request.kept.count) {
     return PredictDecode(machine, subject, ExecutionOf(plan, request.lengths), lengths);
   }
+  if (request.kept.closed_bytes > 0.0) subject.closed_bytes = request.kept.closed_bytes;
   std::vector<int64_t> kept;
   int64_t on_host = 0;
   for (const int64_t length : lengths) {

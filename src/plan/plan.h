@@ -103,6 +103,7 @@ struct KeptTokens {
   std::vector<int64_t> lengths;                  // of the sequences that decode together
   std::function<int64_t(int64_t length)> count;  // that are kept of so many; null: all
   std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
+  double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
 };
 
 struct PlanRequest {

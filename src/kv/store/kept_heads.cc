@@ -79,7 +79,7 @@ Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> 
   Sequence* sequence = sequences_.Find(id);
   if (sequence == nullptr) return NoSuchSequence(id);
   const int group = PlaceOf(layer, head).group;
-  HEADWAY_CHECK(cache_.format.HeadsIn(layer, group) == 1 && !cache_.format.encoded());
+  HEADWAY_CHECK(cache_.format.HeadsIn(layer, group) == 1);
   PageTable& table = sequence->tables.of(layer, group);
   HEADWAY_CHECK(table.pages() == 0);
   const int64_t pages = std::ssize(positions) / cache_.math.slots();
@@ -97,7 +97,8 @@ Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> 
     const int64_t first = int64_t{segment} * cache_.format.segment_pages;
     slab.pages = static_cast<int>(std::min<int64_t>(cache_.format.segment_pages, pages - first));
     ClosedRows part = rows;
-    part.rows += first * cache_.format.page_stride();
+    part.rows += first * cache_.format.closed_stride();
+    if (part.params != nullptr) part.params += first * cache_.format.param_stride();
     slab.written.Join(cache_.mover->Append(cache_.slabs->PagesOf(slab, 0, slab.pages), part,
                                            slab.place(), slab.behind()));
     copied.Join(slab.written);

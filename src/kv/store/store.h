@@ -74,8 +74,8 @@ class Store {
   // those of each group, which has one head.
   Result<SequenceId> CreateKept(int64_t length);
   // Gives a head of it the tokens at these positions, whole pages of them, ascending. `rows` are
-  // those of K and of V of the head, which kernels may still be writing, and which may be written
-  // to again by kernels that are enqueued later.
+  // those of K and of V of the head, as closed pages are, which kernels may still be writing, and
+  // which may be written to again by kernels that are enqueued later.
   Status Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
               const ClosedRows& rows);
   // Where its tokens behind the last whole page go.
