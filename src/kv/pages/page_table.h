@@ -91,6 +91,7 @@ class PageTable {
   // kept_pages() are not whole.
   int64_t left_out() const { return left_out_; }
   int64_t kept_pages() const { return std::ssize(positions_) / slots_; }
+  std::span<const int32_t> positions() const { return positions_; }  // of these pages' tokens
 
  private:
   size_t At(int group, int segment) const {

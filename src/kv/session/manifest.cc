@@ -18,6 +18,7 @@ constexpr size_t kSlabEntryBytes = 4 * sizeof(uint32_t) + sizeof(uint64_t);
 // Bits of the flags.
 constexpr uint8_t kKeysRotated = 1;
 constexpr uint8_t kApproximate = 2;
+constexpr uint8_t kKept = 4;
 
 Status Corrupt(std::string reason) { return Status(StatusCode::kCorrupt, std::move(reason)); }
 
@@ -38,9 +39,15 @@ int64_t FirstNeeded(const CacheFormat& format, int layer, int64_t tokens) {
 }
 
 // `slabs` are those of one layer and group, by segment.
-Status CheckColumn(const CacheFormat& format, int layer, int group, int64_t tokens,
+Status CheckColumn(const Manifest& manifest, int layer, int group,
                    std::span<const SavedSlab* const> slabs) {
-  const int64_t closed = tokens / format.page.page_slots;
+  const CacheFormat& format = manifest.format;
+  const auto tokens = std::ssize(manifest.tokens);
+  const auto table = static_cast<size_t>(layer) * static_cast<size_t>(format.kv_heads) +
+                     static_cast<size_t>(group);  // of what is kept
+  const int64_t closed = manifest.kept.has_value()
+                             ? manifest.kept->PagesOf(table, tokens, format.page.page_slots)
+                             : tokens / format.page.page_slots;
   const int64_t segments = CeilDiv(closed, format.segment_pages);
   // Segments are distinct and ascend, the last is at most `segments`, so the first tells by their
   // number whether there is a gap.
@@ -83,7 +90,6 @@ Status CheckSlots(const Manifest& manifest, int64_t slots) {
 
 Status CheckSlabs(const Manifest& manifest) {
   const CacheFormat& format = manifest.format;
-  const auto tokens = static_cast<int64_t>(manifest.tokens.size());
   std::vector<const SavedSlab*> sorted;
   sorted.reserve(manifest.slabs.size());
   for (const SavedSlab& slab : manifest.slabs) {
@@ -110,25 +116,11 @@ Status CheckSlabs(const Manifest& manifest) {
         ++next;
       }
       Status status =
-          CheckColumn(format, layer, group, tokens, std::span(sorted).subspan(first, next - first));
+          CheckColumn(manifest, layer, group, std::span(sorted).subspan(first, next - first));
       if (!status.ok()) return status;
     }
   }
   return OkStatus();
-}
-
-void PutText(const std::string& text, WireWriter* out) {
-  out->Put(static_cast<uint64_t>(text.size()));
-  for (const char byte : text) out->Put(byte);
-}
-
-// False where there are fewer bytes than it claims.
-bool GetText(WireReader* in, std::string* text) {
-  const auto size = in->Get<uint64_t>();
-  if (size > in->left()) return false;
-  text->resize(size);
-  for (char& byte : *text) byte = in->Get<char>();
-  return true;
 }
 
 void PutFormat(const CacheFormat& format, WireWriter* out) {
@@ -244,12 +236,16 @@ Status CheckManifest(const Manifest& manifest, int64_t slots) {
   Status format = CheckFormat(manifest.format);
   if (!format.ok()) return Corrupt(format.message());
   const auto tokens = static_cast<int64_t>(manifest.tokens.size());
-  if (tokens > kMaxSavedTokens || tokens % manifest.format.page.page_slots != 0) {
+  const bool whole = manifest.kept.has_value() || tokens % manifest.format.page.page_slots == 0;
+  if (tokens > kMaxSavedTokens || !whole) {
     return Corrupt(fmt::format("{} tokens do not fill whole pages of {}", tokens,
                                manifest.format.page.page_slots));
   }
   for (const TokenId token : manifest.tokens) {
     if (token < 0) return Corrupt(fmt::format("there is no token {}", token));
+  }
+  if (manifest.kept.has_value()) {
+    if (Status s = CheckKept(*manifest.kept, manifest.format, tokens); !s.ok()) return s;
   }
   Status status = CheckSlots(manifest, slots);
   if (!status.ok()) return status;
@@ -269,7 +265,8 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   out.Put(manifest.tokenizer_hash);
   out.Put(manifest.rope_hash);
   out.Put(static_cast<uint8_t>((manifest.keys_rotated ? kKeysRotated : 0) |
-                               (manifest.approximate ? kApproximate : 0)));
+                               (manifest.approximate ? kApproximate : 0) |
+                               (manifest.kept.has_value() ? kKept : 0)));
   PutFormat(manifest.format, &out);
   out.Put(static_cast<uint64_t>(manifest.tokens.size()));
   for (const TokenId token : manifest.tokens) out.Put(token);
@@ -282,8 +279,9 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
     out.Put(slab.slot);
     for (const uint64_t checksum : slab.checksums) out.Put(checksum);
   }
-  PutText(manifest.note, &out);
-  PutText(manifest.model_config, &out);
+  out.PutSized(std::as_bytes(std::span(manifest.note)));
+  out.PutSized(std::as_bytes(std::span(manifest.model_config)));
+  if (manifest.kept.has_value()) PutKept(*manifest.kept, &out);
   return out.Take();
 }
 
@@ -294,7 +292,7 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes, int64_t slots)
   manifest.tokenizer_hash = in.Get<uint64_t>();
   manifest.rope_hash = in.Get<uint64_t>();
   const auto flags = in.Get<uint8_t>();
-  if (flags > (kKeysRotated | kApproximate)) {
+  if (flags > (kKeysRotated | kApproximate | kKept)) {
     return Corrupt(fmt::format("there are no flags {:#x} of the keys", flags));
   }
   manifest.keys_rotated = (flags & kKeysRotated) != 0;
@@ -315,8 +313,11 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes, int64_t slots)
     Status status = GetSlab(&in, &slab);
     if (!status.ok()) return status;
   }
-  if (!GetText(&in, &manifest.note)) return Corrupt("the note is cut short");
-  if (!GetText(&in, &manifest.model_config)) return Corrupt("the configuration is cut short");
+  if (!in.GetSized(&manifest.note)) return Corrupt("the note is cut short");
+  if (!in.GetSized(&manifest.model_config)) return Corrupt("the configuration is cut short");
+  if ((flags & kKept) != 0 && !GetKept(&in, &manifest.kept.emplace())) {
+    return Corrupt("what is kept is cut short");
+  }
   if (!in.ok()) return Corrupt("the manifest is cut short");
   if (in.left() != 0) return Corrupt(fmt::format("{} bytes are left over", in.left()));
   Status status = CheckManifest(manifest, slots);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "headway/status.h"
 #include "headway/types.h"
 #include "kv/pages/format.h"
+#include "kv/session/saved_kept.h"
 
 namespace headway::kv {
 
@@ -38,9 +40,11 @@ struct Manifest {
   bool keys_rotated = true;  // K is stored after RoPE
   bool approximate = false;  // some tokens attended to chosen keys alone
   CacheFormat format;
-  std::vector<TokenId> tokens;  // those that the closed pages hold, a multiple of page_slots
+  // Those that the closed pages hold, a multiple of page_slots, or of what is kept, all.
+  std::vector<TokenId> tokens;
   std::vector<SavedSlab> slabs;
-  std::string note;  // the saver's own: bytes that mean nothing here
+  std::optional<SavedKept> kept;  // where heads have let go of tokens
+  std::string note;               // the saver's own: bytes that mean nothing here
 };
 
 // Bounds on what a file may claim, so that no product of them overflows and no table built from
@@ -60,10 +64,11 @@ Status CheckFormat(const CacheFormat& format);
 
 // The rules: the format is sound; tokens fill whole pages; slabs lie in distinct slots below
 // `slots`; each layer and head group has one slab for every segment of the tokens, with as many
-// pages as the tokens close there. Missing may be only the oldest segments of a layer with a
-// sliding window, those that no query could see any more before the open page behind the last
-// closed one was full (the open page is not saved: whether the window's keys suffice at the last
-// closed page is for the reader to check). kCorrupt, with a reason that names no file.
+// pages as the tokens close there, or as are left of those with what is kept. Missing may be only
+// the oldest segments of a layer with a sliding window, those that no query could see any more
+// before the open page behind the last closed one was full (the open page is not saved: whether the
+// window's keys suffice at the last closed page is for the reader to check). kCorrupt, with a
+// reason that names no file.
 Status CheckManifest(const Manifest& manifest, int64_t slots);
 
 std::vector<std::byte> EncodeManifest(const Manifest& manifest);

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "kv/session/session_claim.h"
 #include "kv/testing/memory_env.h"
+#include "kv/testing/session_model.h"
 #include "kv/testing/slab_test_util.h"
 
 namespace headway::kv {
@@ -24,6 +25,33 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kSlots = 1000;
+
+// Some pages of each head are of kept tokens, as many of all heads: the others are longer by as
+// many tokens as were let go of.
+SavedKept RandomKept(Random* random, Manifest* manifest) {
+  const CacheFormat& format = manifest->format;
+  const int slots = format.page.page_slots;
+  const int64_t pages = std::ssize(manifest->tokens) / slots;
+  const int64_t kept_pages = random->Below(pages + 1), left_out = random->Below(5);
+  const int64_t open = random->Below(slots);
+  SavedKept kept;
+  kept.policy = "some (budget 7)";
+  kept.from = (kept_pages + left_out) * slots + random->Below(slots);
+  for (int64_t i = 0; i < left_out * slots + open; ++i) manifest->tokens.push_back(3);
+  for (int table = 0; table < format.layers * format.kv_heads; ++table) {
+    std::vector<int32_t>& positions = kept.positions.emplace_back();
+    int64_t left = kept_pages * slots;
+    const int64_t all = (kept_pages + left_out) * slots;
+    for (int64_t i = 0; left > 0; ++i) {
+      if (random->Below(all - i) >= left) continue;
+      positions.push_back(static_cast<int32_t>(i));
+      --left;
+    }
+  }
+  kept.open.resize(static_cast<size_t>(OpenPageBytes(format, std::ssize(manifest->tokens))));
+  FillRandom(random, kept.open.data(), kept.open.size());
+  return kept;
+}
 
 // A manifest with all segments, in a random order, in random slots.
 Manifest RandomManifest(Random* random) {
@@ -53,6 +81,7 @@ Manifest RandomManifest(Random* random) {
       }
     }
   }
+  if (ModelsKept(format)) manifest.kept = RandomKept(random, &manifest);
   manifest.note.assign(static_cast<size_t>(random->Below(100)), '\xff');
   manifest.model_config.assign(static_cast<size_t>(random->Below(100)), '\n');
   for (size_t i = manifest.slabs.size(); i > 1; --i) {
@@ -91,6 +120,7 @@ Manifest PlainManifest() {
 
 TEST(ManifestTest, ComesBackFromItsBytes) {
   Random random(11);
+  int kept = 0;
   for (int round = 0; round < 200; ++round) {
     const Manifest manifest = RandomManifest(&random);
     const std::vector<std::byte> bytes = EncodeManifest(manifest);
@@ -103,6 +133,14 @@ TEST(ManifestTest, ComesBackFromItsBytes) {
     EXPECT_EQ(decoded->format.window, manifest.format.window);
     EXPECT_EQ(decoded->tokens, manifest.tokens);
     EXPECT_EQ(decoded->note, manifest.note);
+    ASSERT_EQ(decoded->kept.has_value(), manifest.kept.has_value());
+    if (manifest.kept.has_value()) {
+      ++kept;
+      EXPECT_EQ(decoded->kept->policy, manifest.kept->policy);
+      EXPECT_EQ(decoded->kept->from, manifest.kept->from);
+      EXPECT_EQ(decoded->kept->positions, manifest.kept->positions);
+      EXPECT_EQ(decoded->kept->open, manifest.kept->open);
+    }
     ASSERT_EQ(decoded->slabs.size(), manifest.slabs.size());
     for (size_t i = 0; i < manifest.slabs.size(); ++i) {
       EXPECT_EQ(decoded->slabs[i].slot, manifest.slabs[i].slot);
@@ -110,6 +148,7 @@ TEST(ManifestTest, ComesBackFromItsBytes) {
     }
     EXPECT_EQ(EncodeManifest(*decoded), bytes);
   }
+  EXPECT_GT(kept, 10);
 }
 
 TEST(ManifestTest, RefusesWhatIsCutShortOrLongerAndSurvivesFlips) {
@@ -223,6 +262,65 @@ TEST(ManifestTest, RefusesLies) {
     EXPECT_THAT(status.message(), HasSubstr(lies[i].answer));
     const Status decoded = DecodeManifest(EncodeManifest(manifest), 16).status();
     EXPECT_EQ(decoded.code(), StatusCode::kCorrupt);
+  }
+}
+
+// One layer of two heads, and 46 tokens in pages of 8: of 27, the first head keeps 16, the other
+// none; the pages behind have 16 each, and 6 are in open pages.
+Manifest KeptManifest() {
+  Manifest manifest;
+  manifest.format.layers = 1;
+  manifest.format.kv_heads = 2;
+  manifest.format.segment_pages = 3;
+  manifest.format.page.page_slots = 8;
+  manifest.format.page.head_dim = 16;
+  manifest.tokens.assign(46, 5);
+  manifest.slabs = {{0, 0, 0, 3, 0, {1, 1, 1}}, {0, 0, 1, 1, 1, {1}}, {0, 1, 0, 2, 2, {1, 1}}};
+  SavedKept& kept = manifest.kept.emplace();
+  kept.policy = "snapkv";
+  kept.from = 27;
+  kept.positions = {{0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 20, 21, 22, 23}, {}};
+  kept.open.resize(2 * 2 * 6 * 32);
+  return manifest;
+}
+
+TEST(ManifestTest, RefusesLiesAboutWhatIsKept) {
+  ASSERT_TRUE(CheckManifest(KeptManifest(), 4).ok()) << CheckManifest(KeptManifest(), 4).message();
+  const std::vector<Lie> lies = {
+      {[](Manifest* m) { m->kept.reset(); }, "do not fill whole pages"},
+      {[](Manifest* m) { m->kept->policy.clear(); }, "in words"},
+      {[](Manifest* m) { m->kept->policy = "two\nlines"; }, "in words"},
+      {[](Manifest* m) { m->kept->policy.assign(5000, 'x'); }, "in words"},
+      {[](Manifest* m) { m->kept->from = -1; }, "kept of -1, and there are 46"},
+      {[](Manifest* m) { m->kept->from = 48; }, "kept of 48, and there are 46"},
+      {[](Manifest* m) { m->kept->from = 23; }, "position 20 follows"},
+      {[](Manifest* m) { m->kept->from = 32; }, "segment"},
+      {[](Manifest* m) { m->kept->from = std::numeric_limits<int64_t>::min(); }, "tokens are kept"},
+      {[](Manifest* m) { m->kept->positions.pop_back(); }, "of 1 heads, not of 2"},
+      {[](Manifest* m) { m->kept->positions[0].pop_back(); }, "whole pages"},
+      {[](Manifest* m) { m->kept->positions[0][0] = -1; }, "position -1"},
+      {[](Manifest* m) { m->kept->positions[0][15] = 24; }, "position 24"},
+      {[](Manifest* m) { m->kept->positions[0][3] = 2; }, "position 2 follows 2"},
+      {[](Manifest* m) {
+         m->kept->positions[1].assign(m->kept->positions[0].begin(),
+                                      m->kept->positions[0].begin() + 8);
+       },
+       "segment"},
+      {[](Manifest* m) { m->kept->open.pop_back(); }, "open pages take 767 bytes, not 768"},
+      {[](Manifest* m) { m->tokens.pop_back(); }, "open pages"},
+      {[](Manifest* m) { m->format.window = {24}; }, "windows"},
+      {[](Manifest* m) { m->format.group_heads = 2; }, "in groups"},
+      {[](Manifest* m) { m->slabs.pop_back(); }, "lacks segment 0"},
+      {[](Manifest* m) { m->slabs[1].slot = 4; }, "slot 4 is not one of 4"},
+  };
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    Manifest manifest = KeptManifest();
+    lies[i].tell(&manifest);
+    const Status status = CheckManifest(manifest, 4);
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+    EXPECT_THAT(status.message(), HasSubstr(lies[i].answer));
+    EXPECT_EQ(DecodeManifest(EncodeManifest(manifest), 4).status().code(), StatusCode::kCorrupt);
   }
 }
 

@@ -26,7 +26,7 @@ struct Child {
   int output = -1;
 };
 
-Child Start(const std::string& path, uint64_t seed) {
+Child Start(const std::string& path, uint64_t seed, bool kept) {
   std::array<int, 2> ends = {-1, -1};
   if (pipe(ends.data()) != 0) return {};
   const std::string text = std::to_string(seed);
@@ -35,7 +35,8 @@ Child Start(const std::string& path, uint64_t seed) {
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
-    execl(HEADWAY_SESSION_WRITER, HEADWAY_SESSION_WRITER, path.c_str(), text.c_str(), nullptr);
+    execl(HEADWAY_SESSION_WRITER, HEADWAY_SESSION_WRITER, path.c_str(), text.c_str(),
+          kept ? "kept" : nullptr, nullptr);
     _exit(127);
   }
   close(ends[1]);
@@ -50,17 +51,20 @@ uint64_t LastCommit(int output) {
   return last;
 }
 
-TEST(SessionKillTest, AKilledProcessLeavesAWholeSession) {
+// Of whole prompts, or of what heads keep.
+class SessionKillTest : public testing::TestWithParam<bool> {};
+
+TEST_P(SessionKillTest, AKilledProcessLeavesAWholeSession) {
   TestDir dir;
   const std::string path = dir.File("session");
   Env* const env = Env::Default();
   Random random(5);
   uint64_t committed = 0;
   int kills = 0;
-  const int64_t deadline = env->NowNanos() + 4'000'000'000;
+  const int64_t deadline = env->NowNanos() + 2'500'000'000;
   while (env->NowNanos() < deadline) {
     SCOPED_TRACE(kills);
-    const Child child = Start(path, random.Next());
+    const Child child = Start(path, random.Next(), GetParam());
     ASSERT_GT(child.pid, 0);
     usleep(static_cast<useconds_t>(random.Below(60'000)));
     ASSERT_EQ(kill(child.pid, SIGKILL), 0);
@@ -82,6 +86,7 @@ TEST(SessionKillTest, AKilledProcessLeavesAWholeSession) {
     ASSERT_TRUE(manifest.weights_hash == committed || manifest.weights_hash == committed + 1)
         << manifest.weights_hash << " was found after commit " << committed;
     committed = manifest.weights_hash;
+    EXPECT_EQ(manifest.kept.has_value(), GetParam());
     const Status status = VerifySession(env, file->get(), manifest);
     ASSERT_TRUE(status.ok()) << status.message();
     const std::vector<std::string> names = *env->List(dir.path());
@@ -92,6 +97,8 @@ TEST(SessionKillTest, AKilledProcessLeavesAWholeSession) {
   EXPECT_GT(kills, 10);
   EXPECT_GT(committed, 4u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, SessionKillTest, testing::Bool());
 
 }  // namespace
 }  // namespace headway::kv

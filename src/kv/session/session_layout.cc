@@ -39,7 +39,7 @@ struct Side {
   bool intact = false;  // its hash is right
   uint32_t version = 0;
   uint64_t generation = 0;
-  Superblock superblock;  // of kSessionVersion
+  Superblock superblock;  // of a version that is read
 };
 
 Side DecodeSide(std::span<const std::byte> block) {
@@ -107,13 +107,13 @@ Result<std::pair<Superblock, int>> ReadSuperblock(Env* env, File* file, const st
   const int newest =
       sides[1].intact && (!sides[0].intact || sides[1].generation > sides[0].generation) ? 1 : 0;
   const Side& side = sides[static_cast<size_t>(newest)];
-  if (side.version != kSessionVersion) {
+  if (side.version < kOldestSessionVersion || side.version > kSessionVersion) {
     return Status(
         StatusCode::kUnsupported,
-        Refusal{{fmt::format("{} has session format {}, this Headway reads {}{}; use the Headway "
-                             "that wrote it or give another ",
-                             path, side.version, kSessionVersion,
-                             side.version < kSessionVersion
+        Refusal{{fmt::format("{} has session format {}, this Headway reads {} and {}{}; use the "
+                             "Headway that wrote it or give another ",
+                             path, side.version, kOldestSessionVersion, kSessionVersion,
+                             side.version < kOldestSessionVersion
                                  ? ", since older ones do not say enough about their model"
                                  : ""),
                  Option::kSession, " file"}});

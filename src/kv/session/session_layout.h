@@ -26,7 +26,9 @@
 
 namespace headway::kv {
 
-inline constexpr uint32_t kSessionVersion = 4;
+inline constexpr uint32_t kSessionVersion = 5;
+// Files of these versions are read, too: they have no more than what this one may leave out.
+inline constexpr uint32_t kOldestSessionVersion = 4;
 inline constexpr size_t kSuperblockBytes = 4096;
 inline constexpr int64_t kFirstSlotOffset = 2 * int64_t{kSuperblockBytes};
 // Requests of this size, several in flight, are what disks are fast with.

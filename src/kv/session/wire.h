@@ -35,6 +35,11 @@ class WireWriter {
     bytes_.resize(at + sizeof(T));
     StoreLittleEndian(value, bytes_.data() + at);
   }
+  // Their number, then the bytes.
+  void PutSized(std::span<const std::byte> bytes) {
+    Put(static_cast<uint64_t>(bytes.size()));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   void Reserve(size_t bytes) { bytes_.reserve(bytes); }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
@@ -57,6 +62,16 @@ class WireReader {
     const T value = LoadLittleEndian<T>(bytes_.data());
     bytes_ = bytes_.subspan(sizeof(T));
     return value;
+  }
+  // What PutSized wrote, into a text or into bytes; false where there are fewer than it claims.
+  template <typename Bytes>
+  bool GetSized(Bytes* to) {
+    const auto size = Get<uint64_t>();
+    if (size > left()) return false;
+    const auto* const from = reinterpret_cast<const typename Bytes::value_type*>(bytes_.data());
+    to->assign(from, from + size);
+    bytes_ = bytes_.subspan(size);
+    return true;
   }
   bool ok() const { return ok_; }
   size_t left() const { return bytes_.size(); }

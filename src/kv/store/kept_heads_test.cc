@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "device/trace.h"
 #include "kv/store/store.h"
 #include "kv/testing/memory_env.h"
+#include "kv/testing/slab_test_util.h"
 
 namespace headway::kv {
 namespace {
@@ -31,17 +34,34 @@ class KeptHeadsTest : public testing::Test {
     lanes_ = std::move(*Lanes::Create(device_.get(), compute_.get()));
   }
 
+  static CacheFormat FormatOf(int group_heads) {
+    CacheFormat format;
+    format.layers = kLayers;
+    format.kv_heads = kHeads;
+    format.page = {DType::kF32, kSlots, kDim, Encoding::kNone};
+    format.group_heads = group_heads;
+    format.segment_pages = 2;
+    return format;
+  }
+
+  // A store of what heads keep with a session.
+  std::unique_ptr<Store> OpenStore() {
+    Result<std::unique_ptr<SlabFile>> file =
+        env_.Exists(path_) ? OpenSessionAt(&env_, path_, &disk_)
+                           : CreateSessionAt(&env_, path_, FormatOf(1), &disk_);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    return NewStore(1, PageTables::Sharing::kGroup, 1 << 24, 1 << 24, std::move(*file));
+  }
+
   std::unique_ptr<Store> NewStore(int group_heads, PageTables::Sharing tables,
-                                  int64_t device_bytes = 1 << 24, int64_t host_bytes = 1 << 24) {
+                                  int64_t device_bytes = 1 << 24, int64_t host_bytes = 1 << 24,
+                                  std::unique_ptr<SlabFile> session = nullptr) {
     StoreOptions options;
-    options.format.layers = kLayers;
-    options.format.kv_heads = kHeads;
-    options.format.page = {DType::kF32, kSlots, kDim, Encoding::kNone};
-    options.format.group_heads = group_heads;
-    options.format.segment_pages = 2;
+    options.format = FormatOf(group_heads);
     options.max_sequences = 2;
     options.max_step_tokens = 64;
-    options.bounce_slabs = 0;
+    options.bounce_slabs = session == nullptr ? 0 : 1;
+    options.disk_budget = &disk_;
     options.tables = tables;
     options.poison_freed = true;
     for (const auto& [name, bytes] : {std::pair("device", device_bytes), {"host", host_bytes}}) {
@@ -50,7 +70,7 @@ class KeptHeadsTest : public testing::Test {
     options.device_budget = budgets_[budgets_.size() - 2].get();
     options.host_budget = budgets_.back().get();
     Result<std::unique_ptr<Store>> store =
-        Store::Create(options, &env_, device_.get(), lanes_.get(), nullptr);
+        Store::Create(options, &env_, device_.get(), lanes_.get(), std::move(session));
     EXPECT_TRUE(store.ok()) << store.status().message();
     return store.ok() ? std::move(*store) : nullptr;
   }
@@ -93,6 +113,16 @@ class KeptHeadsTest : public testing::Test {
       store.step().CloseLayer(layer);
     }
     ASSERT_TRUE(store.step().End().ok());
+  }
+
+  // The same, and the positions that it has then, of each table.
+  void Grow(Store& store, SequenceId id, int64_t tokens, std::vector<std::vector<int32_t>>* kept) {
+    Append(store, id, tokens);
+    for (std::vector<int32_t>& positions : *kept) {
+      for (int64_t i = store.Length(id) - tokens; i < store.Length(id); ++i) {
+        positions.push_back(static_cast<int32_t>(i));
+      }
+    }
   }
 
   // The sequence's keys are those of `positions` of each table, [layers * kHeads], in order.
@@ -161,7 +191,29 @@ class KeptHeadsTest : public testing::Test {
     return kept;
   }
 
+  static Manifest MetaOf(int64_t from) {
+    Manifest meta;
+    meta.kept.emplace();
+    meta.kept->policy = "some";
+    meta.kept->from = from;
+    return meta;
+  }
+  static Status Save(Store& store, SequenceId id, int64_t from) {
+    const std::vector<TokenId> tokens(static_cast<size_t>(store.Length(id)), 7);
+    return store.Save(id, tokens, MetaOf(from));
+  }
+  // What the session holds, in memory.
+  static SequenceId Restored(Store& store) {
+    const Result<SequenceId> id = store.Restore();
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    const Status up = store.BringUp(*id, {}, [](int64_t, int64_t) { return true; });
+    EXPECT_TRUE(up.ok()) << up.message();
+    return *id;
+  }
+
+  std::string path_ = "/disk/session";
   MemoryEnv env_;
+  Budget disk_{"disk", kUnlimited};
   Trace trace_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;
@@ -190,12 +242,7 @@ TEST_F(KeptHeadsTest, HeadsHaveWhatTheyWereGivenAndWhatCameBehind) {
     ASSERT_TRUE(fork.ok());
     const std::vector<std::vector<int32_t>> before = kept;
     for (int64_t tokens : {int64_t{1}, 1 + random.Below(20), int64_t{1}, int64_t{1}}) {
-      Append(*store, *id, tokens);
-      for (std::vector<int32_t>& positions : kept) {
-        for (int64_t i = 0; i < tokens; ++i) {
-          positions.push_back(static_cast<int32_t>(store->Length(*id) - tokens + i));
-        }
-      }
+      Grow(*store, *id, tokens, &kept);
       Check(*store, *id, kept);
     }
     Check(*store, *fork, before);
@@ -223,6 +270,110 @@ TEST_F(KeptHeadsTest, OneCanGoBackToThePromptsEndAndNoFurther) {
   Check(*store, id, std::vector<std::vector<int32_t>>(kLayers * kHeads, Every(0, 9)));
   store->Drop(id);
   EXPECT_EQ(store->Usage(Tier::kDevice).slabs, 0);
+}
+
+// Also what lies in open pages, which are not whole.
+TEST_F(KeptHeadsTest, ASessionHoldsWhatHeadsKeep) {
+  for (uint64_t seed = 1; seed <= 12 && !HasFailure(); ++seed) {
+    Random random(seed);
+    path_ = "/disk/session" + std::to_string(seed);
+    std::unique_ptr<Store> prompts = NewStore(3, PageTables::Sharing::kLayer);
+    const SequenceId prompt = *prompts->CreateSequence();
+    const int64_t length = 1 + random.Below(60);
+    Append(*prompts, prompt, length);
+    std::vector<std::vector<int32_t>> kept;
+    {
+      std::unique_ptr<Store> store = OpenStore();
+      const SequenceId id = *store->CreateKept(length);
+      kept = KeepSome(*prompts, prompt, *store, id, random);
+      ASSERT_TRUE(Save(*store, id, length).ok());
+      Grow(*store, id, 1 + random.Below(3), &kept);
+      ASSERT_TRUE(Save(*store, id, length).ok());
+      std::vector<std::vector<int32_t>> lost = kept;
+      Grow(*store, id, 1 + random.Below(9), &lost);  // not saved
+    }
+    for (int life = 0; life < 3; ++life) {
+      std::unique_ptr<Store> store = OpenStore();
+      const SequenceId id = Restored(*store);
+      Check(*store, id, kept);
+      if (length >= 2 * kSlots) {
+        const Result<int64_t> cut = store->Truncate(id, length / kSlots * kSlots - 1);
+        EXPECT_EQ(cut.status().code(), StatusCode::kNotFound);
+      }
+      Grow(*store, id, 1 + random.Below(12), &kept);
+      Check(*store, id, kept);
+      ASSERT_TRUE(Save(*store, id, length).ok());
+    }
+  }
+}
+
+TEST_F(KeptHeadsTest, SessionsOfOtherStoresAreRefused) {
+  Random random(3);
+  std::unique_ptr<Store> prompts = NewStore(3, PageTables::Sharing::kLayer);
+  const SequenceId prompt = *prompts->CreateSequence();
+  Append(*prompts, prompt, 30);
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    const SequenceId id = *store->CreateKept(30);
+    KeepSome(*prompts, prompt, *store, id, random);
+    const std::vector<TokenId> tokens(30, 7);
+    EXPECT_EQ(store->Save(id, tokens, Manifest()).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(Save(*store, id, 24).code(), StatusCode::kInvalidArgument);  // of another prompt
+    EXPECT_EQ(store->Save(id, std::span(tokens).first(29), MetaOf(30)).code(),
+              StatusCode::kInvalidArgument);
+    ASSERT_TRUE(Save(*store, id, 30).ok());
+  }
+  std::unique_ptr<Store> whole = NewStore(1, PageTables::Sharing::kLayer, 1 << 24, 1 << 24,
+                                          std::move(*OpenSessionAt(&env_, path_, &disk_)));
+  EXPECT_EQ(whole->Restore().status().code(), StatusCode::kInvalidArgument);
+}
+
+// Forks, truncations and drops in any order, against lists of positions.
+TEST_F(KeptHeadsTest, AgreesWithLists) {
+  for (uint64_t seed = 1; seed <= 15 && !HasFailure(); ++seed) {
+    Random random(seed);
+    std::unique_ptr<Store> prompts = NewStore(3, PageTables::Sharing::kLayer);
+    const SequenceId prompt = *prompts->CreateSequence();
+    const int64_t length = kSlots + random.Below(40), closed = length / kSlots * kSlots;
+    Append(*prompts, prompt, length);
+    std::unique_ptr<Store> store = NewStore(1, PageTables::Sharing::kGroup);
+    std::map<SequenceId, std::vector<std::vector<int32_t>>> model;
+    for (int i = 0; i < 40 && !HasFailure(); ++i) {
+      const int64_t choice = random.Below(6);
+      if (model.empty()) {
+        const SequenceId id = *store->CreateKept(length);
+        model[id] = KeepSome(*prompts, prompt, *store, id, random);
+        continue;
+      }
+      const SequenceId id = std::next(model.begin(), random.Below(std::ssize(model)))->first;
+      std::vector<std::vector<int32_t>>& kept = model[id];
+      if (choice == 0 && model.size() == 2) {
+        store->Drop(id);
+        model.erase(id);
+      } else if (choice <= 1 && model.size() == 1) {
+        model[*store->Fork(id)] = std::vector(kept);
+      } else if (choice == 2) {
+        const int64_t to = random.Below(store->Length(id) + 1);
+        const Result<int64_t> cut = store->Truncate(id, to);
+        EXPECT_EQ(cut.ok(), to < kSlots || to / kSlots * kSlots >= closed);
+        if (!cut.ok()) {
+          EXPECT_NE(cut.status().message().find("eviction has let go"), std::string::npos);
+        } else if (*cut == 0) {
+          store->Drop(id);
+          model.erase(id);
+        } else {
+          for (std::vector<int32_t>& head : kept) {
+            std::erase_if(head, [&](int32_t position) { return position >= *cut; });
+          }
+        }
+      } else {
+        Grow(*store, id, 1 + random.Below(10), &kept);
+      }
+      for (const auto& [sequence, positions] : model) Check(*store, sequence, positions);
+    }
+    for (const auto& [sequence, positions] : model) store->Drop(sequence);
+    EXPECT_EQ(store->Usage(Tier::kDevice).slabs, 0);
+  }
 }
 
 TEST_F(KeptHeadsTest, WhatDoesNotFitIsAnErrorThatLosesNothing) {

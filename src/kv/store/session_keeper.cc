@@ -11,6 +11,15 @@
 #include "kv/tiers/promotions.h"
 
 namespace headway::kv {
+namespace {
+
+Status OfOtherTables() {
+  return Status(StatusCode::kInvalidArgument,
+                "KV store: the session is of what heads keep, and the heads of this store have one "
+                "table");
+}
+
+}  // namespace
 
 template <typename Visit>
 Status SessionKeeper::VisitSlabs(const Sequence& sequence, Visit&& visit) {
@@ -57,23 +66,25 @@ Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manif
   if (sequence == nullptr) {
     return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
   }
-  const int64_t closed = cache_.math.ClosedTokens(sequence->length);
+  const bool kept = meta.kept.has_value();
   for (const PageTable& table : sequence->tables.all()) {
-    if (table.left_out() == 0) continue;
-    return Status(StatusCode::kUnsupported,
-                  "KV store: a session cannot keep a sequence that let go of tokens");
+    if (kept || table.left_out() + table.kept_pages() == 0) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: what heads keep is saved with words that say how it was chosen");
   }
-  if (static_cast<int64_t>(tokens.size()) < closed) {
+  const int64_t held = kept ? sequence->length : cache_.math.ClosedTokens(sequence->length);
+  if (static_cast<int64_t>(tokens.size()) < held) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: " + std::to_string(tokens.size()) + " tokens are given for " +
-                      std::to_string(closed) + " that the sequence holds");
+                      std::to_string(held) + " that the sequence holds");
   }
-  Status status = WriteSlabs(*sequence);
+  Status status = kept ? DescribeKept(*sequence, &*meta.kept) : OkStatus();
+  if (status.ok()) status = WriteSlabs(*sequence);
   if (!status.ok()) return status;
 
   const std::vector<SavedSlab> before = cache_.disk.file().manifest().slabs;
   meta.format = cache_.format;
-  meta.tokens.assign(tokens.begin(), tokens.begin() + closed);
+  meta.tokens.assign(tokens.begin(), tokens.begin() + held);
   meta.slabs.clear();
   status = VisitSlabs(*sequence, [&](const Slab& slab, int segment, int pages) {
     DiskCopy& copy = *slab.disk;
@@ -99,6 +110,56 @@ Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manif
   return OkStatus();
 }
 
+Status SessionKeeper::DescribeKept(const Sequence& sequence, SavedKept* kept) {
+  kept->positions.clear();
+  if (cache_.options.tables != PageTables::Sharing::kGroup) return OfOtherTables();
+  for (const PageTable& table : sequence.tables.all()) {
+    if (table.left_out() + table.kept_pages() != kept->ClosedPages(cache_.format.page.page_slots)) {
+      return Status(StatusCode::kInvalidArgument,
+                    "KV store: the sequence does not keep tokens of a prompt of " +
+                        std::to_string(kept->from));
+    }
+    const std::span<const int32_t> positions = table.positions();
+    kept->positions.emplace_back(positions.begin(), positions.end());
+  }
+  kept->open.resize(static_cast<size_t>(OpenPageBytes(cache_.format, sequence.length)));
+  return CopyOpenPages(sequence, OpenPagesTo::kSession, kept->open.data());
+}
+
+Status SessionKeeper::CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes) {
+  const int64_t slots = sequence.length % cache_.math.slots();
+  if (slots == 0) return OkStatus();
+  const OpenPages& pages = cache_.buffers->of(SlabKind::kKeysValues);
+  const int place = sequences_.PlaceOf(sequence);
+  const auto width = static_cast<size_t>(slots * pages.layout().slot_bytes);
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    cache_.lanes.Wait(Lane::kCompute, cache_.buffers->open_fence(place, layer));
+  }
+  std::byte* const open = pages.Open(place, 0, 0);
+  const auto stride = static_cast<size_t>(pages.open_row_stride());
+  const size_t rows = static_cast<size_t>(cache_.format.layers * pages.layout().open_rows);
+  if (to == OpenPagesTo::kSession) {
+    cache_.compute->Copy2D(bytes, width, open, stride, width, rows);
+  } else {
+    cache_.compute->Copy2D(open, stride, bytes, width, width, rows);
+  }
+  return cache_.compute->Synchronize();
+}
+
+Status SessionKeeper::RestoreKept(const SavedKept& kept, Sequence* sequence) {
+  const int slots = cache_.format.page.page_slots;
+  size_t next = 0;
+  for (PageTable& table : sequence->tables.all()) {
+    const int64_t pages = kept.PagesOf(next, sequence->length, slots);
+    table.Keep(kept.positions[next], kept.ClosedPages(slots));
+    table.Resize(cache_.math.Segments(pages), ReleaserOf(*cache_.slabs));
+    table.set_pages(pages);
+    ++next;
+  }
+  std::vector<std::byte> open = kept.open;
+  return CopyOpenPages(*sequence, OpenPagesTo::kSequence, open.data());
+}
+
 Result<SequenceId> SessionKeeper::Restore() {
   if (!cache_.disk.holds_session() || restored_) {
     return Status(StatusCode::kInvalidArgument,
@@ -106,6 +167,9 @@ Result<SequenceId> SessionKeeper::Restore() {
                             : "KV store: there is no session to restore");
   }
   const Manifest& manifest = cache_.disk.file().manifest();
+  if (manifest.kept.has_value() && cache_.options.tables != PageTables::Sharing::kGroup) {
+    return OfOtherTables();
+  }
   const auto length = static_cast<int64_t>(manifest.tokens.size());
   // Where each layer's slabs begin; the manifest's own rules leave none out behind that.
   std::vector<int> first(static_cast<size_t>(cache_.format.layers),
@@ -126,6 +190,14 @@ Result<SequenceId> SessionKeeper::Restore() {
   if (!made.ok()) return made;
   Sequence& sequence = *sequences_.Find(*made);
   sequence.length = length;
+  if (manifest.kept.has_value()) {
+    if (Status s = RestoreKept(*manifest.kept, &sequence); !s.ok()) {
+      sequences_.DropSequence(sequence);
+      return s;
+    }
+    AdoptSlabs(manifest, &sequence);
+    return made;
+  }
   const int64_t pages = cache_.math.ClosedPages(length);
   for (int layer = 0; layer < cache_.format.layers; ++layer) {
     for (PageTable& table : sequence.tables.of_layer(layer)) {
@@ -134,16 +206,20 @@ Result<SequenceId> SessionKeeper::Restore() {
       table.FreeBefore(first[static_cast<size_t>(layer)], ReleaserOf(*cache_.slabs));
     }
   }
+  AdoptSlabs(manifest, &sequence);
+  return made;
+}
+
+void SessionKeeper::AdoptSlabs(const Manifest& manifest, Sequence* sequence) {
   for (const SavedSlab& saved : manifest.slabs) {
     auto copy = std::make_shared<DiskCopy>(saved.slot, cache_.format.segment_pages);
     copy->pages = copy->sealed = saved.pages;
     std::copy(saved.checksums.begin(), saved.checksums.end(), copy->checksums.begin());
-    sequence.tables.of(saved.layer, saved.group)
+    sequence->tables.of(saved.layer, saved.group)
         .Exchange(saved.group, saved.segment,
                   cache_.slabs->Adopt(saved.layer, saved.group, saved.segment, std::move(copy)));
   }
   restored_ = true;
-  return made;
 }
 
 Status SessionKeeper::BringUpSegment(std::span<const SlabId> slabs, int64_t position,

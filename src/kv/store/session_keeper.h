@@ -27,6 +27,15 @@ class SessionKeeper {
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
   template <typename Visit>
   Status VisitSlabs(const Sequence& sequence, Visit&& visit);
+  // Of a sequence of which each head has some tokens: fills in what the manifest says of these, and
+  // makes the tables and open pages that it says.
+  Status DescribeKept(const Sequence& sequence, SavedKept* kept);
+  Status RestoreKept(const SavedKept& kept, Sequence* sequence);
+  // The tokens behind the last whole page, as SavedKept::open has them, to or from `bytes`.
+  enum class OpenPagesTo { kSession, kSequence };
+  Status CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes);
+  // Gives the sequence's tables the slabs of the manifest.
+  void AdoptSlabs(const Manifest& manifest, Sequence* sequence);
   // Brings a copy of every slab to disk, and waits for it.
   Status WriteSlabs(const Sequence& sequence);
   // Those of a segment, which lie on disk.

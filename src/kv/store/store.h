@@ -89,8 +89,9 @@ class Store {
 
   // --- Sessions
   // Writes what is not on disk yet and commits. `tokens` are those of the sequence; hashes and rope
-  // state come with `meta` (its format, tokens and slabs are filled in here). After any error the
-  // file holds what was saved before.
+  // state come with `meta` (its format, tokens and slabs are filled in here), and of a sequence
+  // with some tokens of a prompt its words and that prompt's tokens. After any error the file holds
+  // what was saved before.
   Status Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta);
   // The sequence that the session's file holds, its slabs on disk until they are read and there is
   // room above. Empty when the session is new.

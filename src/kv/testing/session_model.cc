@@ -1,6 +1,7 @@
 #include "kv/testing/session_model.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace headway::kv {
 namespace {
 
 constexpr int64_t kMostPages = 12;
+// Of models of what is kept: pages that were let go of, most of those that are kept, and tokens
+// behind the last whole page.
+constexpr int64_t kLeftOut = 2, kMostKept = 3, kOpen = 1;
 
 }  // namespace
 
@@ -26,7 +30,16 @@ CacheFormat RandomSmallFormat(Random* random) {
       format.window.push_back(random->Below(2) * 5 * format.page.page_slots);
     }
   }
+  if (random->Below(2) == 0) {
+    format.group_heads = 1;
+    format.window.clear();
+    format.page.page_slots = 2 + format.page.page_slots / 2 * 2;
+  }
   return format;
+}
+
+bool ModelsKept(const CacheFormat& format) {
+  return format.group_heads == 1 && format.window.empty() && format.page.page_slots % 2 == 0;
 }
 
 Status VerifySession(Env* env, SlabFile* file, const Manifest& manifest) {
@@ -40,10 +53,18 @@ Status VerifySession(Env* env, SlabFile* file, const Manifest& manifest) {
 }
 
 SessionModel::SessionModel(Env* env, SlabFile* file, Random* random)
-    : env_(env), file_(file), random_(random), format_(file->format()) {}
+    : env_(env),
+      file_(file),
+      random_(random),
+      format_(file->format()),
+      kept_(ModelsKept(format_)) {}
 
 Status SessionModel::Load() {
   tokens_ = file_->manifest().tokens;
+  if (kept_ && !tokens_.empty()) {
+    tokens_.resize(tokens_.size() -
+                   static_cast<size_t>(kOpen + kLeftOut * format_.page.page_slots));
+  }
   for (const SavedSlab& saved : file_->manifest().slabs) {
     Slab slab{saved, std::make_shared<AlignedBuffer>(SlabBuffer(env_, format_)), false};
     Status status = file_->ReadPages(saved.slot, format_.HeadsIn(saved.layer, saved.group),
@@ -70,8 +91,28 @@ Manifest SessionModel::Describe() const {
   manifest.weights_hash = file_->manifest().weights_hash + 1;
   manifest.format = format_;
   manifest.tokens = tokens_;
+  if (kept_) {
+    const int slots = format_.page.page_slots;
+    manifest.kept = Kept(std::ssize(tokens_) / slots);
+    manifest.tokens.resize(tokens_.size() + static_cast<size_t>(kOpen + kLeftOut * slots), 7);
+  }
   for (const auto& [key, slab] : slabs_) manifest.slabs.push_back(slab.saved);
   return manifest;
+}
+
+// The last of the tokens that there were.
+SavedKept SessionModel::Kept(int64_t pages) const {
+  const int slots = format_.page.page_slots;
+  SavedKept kept;
+  kept.policy = "the last ones";
+  const int64_t count = std::min(pages, kMostKept) * slots;
+  kept.from = count + kLeftOut * slots + kOpen;
+  std::vector<int32_t> positions(static_cast<size_t>(count));
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(kLeftOut * slots));
+  kept.positions.assign(static_cast<size_t>(format_.layers * format_.kv_heads), positions);
+  kept.open.assign(static_cast<size_t>(OpenPageBytes(format_, kept.from)),
+                   static_cast<std::byte>(file_->manifest().weights_hash));
+  return kept;
 }
 
 Status SessionModel::Verify() const {

@@ -17,8 +17,13 @@
 
 namespace headway::kv {
 
-// Formats whose slabs are small, for tests that write many.
+// Formats whose slabs are small, for tests that write many. Models of about half of them are of
+// what heads keep.
 CacheFormat RandomSmallFormat(Random* random);
+
+// Whether a model of this format is of what heads keep: of those that may be, those with an even
+// number of slots.
+bool ModelsKept(const CacheFormat& format);
 
 // Reads every slab of the manifest and compares its checksums.
 Status VerifySession(Env* env, SlabFile* file, const Manifest& manifest);
@@ -59,8 +64,12 @@ class SessionModel {
   Env* const env_;
   SlabFile* const file_;
   Random* const random_;
+  // What is kept of so many pages, if these are in the slabs.
+  SavedKept Kept(int64_t pages) const;
+
   const CacheFormat format_;
-  std::vector<TokenId> tokens_;
+  const bool kept_;
+  std::vector<TokenId> tokens_;  // of the pages in the slabs
   Slabs slabs_;
 };
 

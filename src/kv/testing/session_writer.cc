@@ -1,6 +1,7 @@
 // Changes a session and commits, for ever: what the kill test kills. Prints the number of each
 // commit when it is done.
-//   session_writer PATH SEED
+// With a third argument it is of what heads keep.
+//   session_writer PATH SEED [kept]
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,14 +23,19 @@ int Fail(const Status& status) {
   return 1;
 }
 
-int Main(const std::string& path, uint64_t seed) {
+int Main(const std::string& path, uint64_t seed, bool kept) {
   Env* const env = Env::Default();
   Budget budget("disk-memory", kUnlimited);
   Random random(seed);
-  Random format_random(99);  // one format for all lives
-  Result<std::unique_ptr<SlabFile>> file =
-      env->Exists(path) ? OpenSessionAt(env, path, &budget)
-                        : CreateSessionAt(env, path, RandomSmallFormat(&format_random), &budget);
+  // One format for all lives.
+  Random format_random(99);
+  CacheFormat format = RandomSmallFormat(&format_random);
+  format.group_heads = 1;
+  format.window.clear();
+  format.page.page_slots = kept ? 8 : 7;
+  Result<std::unique_ptr<SlabFile>> file = env->Exists(path)
+                                               ? OpenSessionAt(env, path, &budget)
+                                               : CreateSessionAt(env, path, format, &budget);
   if (!file.ok()) return Fail(file.status());
   SessionModel model(env, file->get(), &random);
   Status status = model.Load();
@@ -48,6 +54,6 @@ int Main(const std::string& path, uint64_t seed) {
 }  // namespace headway::kv
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  return headway::kv::Main(argv[1], std::strtoull(argv[2], nullptr, 10));
+  if (argc != 3 && argc != 4) return 2;
+  return headway::kv::Main(argv[1], std::strtoull(argv[2], nullptr, 10), argc == 4);
 }
