@@ -143,7 +143,6 @@ TEST_F(Cli, EvictionsAreRefusedByTheirFlags) {
   evict({"--sparse"}, "--evict and --sparse do not go together");
   evict({"--selector", "infinitehip"}, "--evict and --sparse do not go together");
   evict({"--head-pattern", "p"}, "--evict and --head-pattern do not go together");
-  evict({"--session", dir_.File("s")}, "--evict and --session do not go together");
   evict({"--policy", "kvpr"}, "--evict and --policy kvpr do not go together");
   evict({"--recompute", "0.5"}, "--evict and --recompute do not go together");
   ExpectFailure({"run", kModel, "-pHello", "--evict", "h2o"}, 2, "--evict: h2o not in {none,");

@@ -167,6 +167,66 @@ INSTANTIATE_TEST_SUITE_P(Placements, EngineFault,
                            return name;
                          });
 
+// A session of what heads keep is opened, brought up, gone on with and saved: answers behind what
+// is kept, or behind the prompt where that was read anew.
+class EngineKeptFault : public ::testing::TestWithParam<FaultTimes> {
+ protected:
+  EngineOptions OptionsOf(const std::string& session) const {
+    EngineOptions options = Options(dir_, "first-fit", session);
+    options.kv_memory = options.host_memory = kNoLimit;
+    options.disk_memory = 0;
+    options.disk_path = "";
+    options.evict = "snapkv";
+    options.evict_budget = "64";
+    return options;
+  }
+  // Of a copy of the first session.
+  Outcome Run(Env* env, const std::string& name) const {
+    const std::string session = dir_.File(name);
+    std::filesystem::copy_file(dir_.File("saved"), session,
+                               std::filesystem::copy_options::overwrite_existing);
+    return RunEngine(env, OptionsOf(session), RequestOf(kContext - 10));
+  }
+
+  const TestDir dir_;
+};
+
+TEST_P(EngineKeptFault, EachCall) {
+  Request first = RequestOf(200);
+  first.max_tokens = 1;  // so that the next prompt begins with all of its tokens
+  ASSERT_TRUE(RunEngine(Env::Default(), OptionsOf(dir_.File("saved")), first).status.ok());
+  const Outcome behind = Run(Env::Default(), "one");
+  ASSERT_TRUE(behind.status.ok()) << behind.status.message();
+  EXPECT_EQ(behind.reused, 200);
+  const std::vector<TokenId> anew =
+      RunEngine(Env::Default(), OptionsOf(""), RequestOf(kContext - 10)).tokens;
+  const auto is_right = [&](const std::vector<TokenId>& tokens) {
+    return tokens == behind.tokens || tokens == anew;
+  };
+  int64_t n = 1;
+  for (bool failed = true; failed && !HasFailure(); ++n) {
+    SCOPED_TRACE("call " + std::to_string(n));
+    FaultEnv env(Env::Default());
+    env.FailAt(n, GetParam());
+    const Outcome run = Run(&env, "session");
+    failed = env.faults() > 0;
+    EXPECT_TRUE(!run.answered || is_right(run.tokens));
+    EXPECT_TRUE(run.answered || !run.opened || GetParam() == FaultTimes::kForGood);
+    EXPECT_TRUE(failed || run.status.ok()) << run.status.message();
+    EXPECT_EQ(run.status.message().find('\n'), std::string::npos) << run.status.message();
+    EXPECT_EQ(env.LiveAllocations(), 0);
+    EXPECT_EQ(env.LiveFiles(), 0);
+    const Outcome later =
+        RunEngine(Env::Default(), OptionsOf(dir_.File("session")), RequestOf(kContext - 10));
+    EXPECT_TRUE(later.status.ok()) << later.status.message();
+    EXPECT_TRUE(is_right(later.tokens));
+  }
+  EXPECT_GT(n, 30);  // the calls were there to fail
+}
+
+INSTANTIATE_TEST_SUITE_P(Times, EngineKeptFault,
+                         ::testing::Values(FaultTimes::kOnce, FaultTimes::kForGood));
+
 TEST(EngineFullDisk, FailsTheSaveAndNotTheAnswer) {
   const TestDir dir;
   const Request request = RequestOf(kContext - 10);

@@ -147,8 +147,8 @@ struct EngineOptions {
   // the prompt's last queries: "snapkv" (Li et al., 2024), "pyramidkv" with budgets that fall from
   // layer to layer (Cai et al., 2024), "ada-snapkv" and "ada-pyramidkv" with budgets that the heads
   // of a layer share (Feng et al., 2024), "defensivekv" by the largest attention, not the mean
-  // (2025). Not together with selection, streaming heads, a session, encoded pages or recomputing,
-  // nor for models with sliding windows.
+  // (2025). A session is continued with the same choice. Not together with selection, streaming
+  // heads or recomputing, nor for models with sliding windows.
   std::string evict = "none";
   // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
   // kDefaultEvictBudget.

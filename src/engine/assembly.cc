@@ -18,7 +18,8 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
   kv::StoreOptions options = layout.store;
   options.kernels = kernels.get();
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(options, env, device.get(), lanes.get(), std::move(session));
+      kv::Store::Create(options, env, device.get(), lanes.get(),
+                        layout.kept.has_value() ? nullptr : std::move(session));
   if (!new_store.ok()) return new_store.status();
   store = std::move(*new_store);
   // Where any layer streams, the last one does (StreamedLayers).
@@ -47,7 +48,8 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                        limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
-  return layout.kept.has_value() ? BuildKept(*layout.kept, options) : OkStatus();
+  return layout.kept.has_value() ? BuildKept(*layout.kept, options, std::move(session))
+                                 : OkStatus();
 }
 
 Status Assembly::BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options) {
@@ -60,16 +62,19 @@ Status Assembly::BuildSalience(const SalienceLimits& limits, const kv::StoreOpti
   return OkStatus();
 }
 
-Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts) {
+Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts,
+                           std::unique_ptr<kv::SlabFile> session) {
   kv::StoreOptions options = layout.store;
   options.kernels = kernels.get();
   options.device_budget = prompts.device_budget;
   options.host_budget = prompts.host_budget;
+  options.bounce_budget = memory_budget;
+  options.disk_budget = prompts.disk_budget;
   options.poison_freed = prompts.poison_freed;
   // Memory of a GPU takes too long to make once work has begun; elsewhere it is taken as it fills.
   if (prompts.device_slabs == 0 && prompts.host_slabs == 0) options.device_slabs = 0;
   Result<std::unique_ptr<kv::Store>> new_store =
-      kv::Store::Create(options, env, device.get(), lanes.get(), nullptr);
+      kv::Store::Create(options, env, device.get(), lanes.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   kept_store = std::move(*new_store);
   ExecutorLimits limits = layout.executor;

@@ -19,7 +19,8 @@
 namespace headway {
 
 struct Assembly {
-  // `layout` is of the blueprint, its store with budgets; `session` may be null. Everything that is
+  // `layout` is of the blueprint, its store with budgets; `session` may be null, and is of what is
+  // kept where tokens are let go. Everything that is
   // marked as given is there, and what it points to outlives the assembly.
   Status Build(const Layout& layout, std::unique_ptr<kv::SlabFile> session);
 
@@ -48,7 +49,8 @@ struct Assembly {
 
  private:
   Status BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options);
-  Status BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts);
+  Status BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts,
+                   std::unique_ptr<kv::SlabFile> session);
 };
 
 }  // namespace headway

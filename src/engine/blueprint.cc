@@ -7,10 +7,10 @@
 #include "engine/eviction_settings.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_plan.h"
+#include "engine/session_check.h"
 #include "headway/refusal.h"
 #include "kernels/page_codec.h"
 #include "kv/session/session_sizes.h"
-#include "model/config_identity.h"
 #include "plan/choose.h"
 
 namespace headway {
@@ -166,36 +166,6 @@ Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
   return OkStatus();
 }
 
-Status CheckSession(const BlueprintInputs& inputs, Encoding encoding) {
-  const ModelConfig& config = *inputs.config;
-  const SessionSettings& session = *inputs.settings->session;
-  const kv::CacheFormat& format = inputs.session->format;
-  const std::string differs =
-      IdentityDifference(inputs.session->model_config, ConfigIdentity(config));
-  if (!differs.empty()) return OtherModel(session, differs);
-  // So that nothing is taken for granted of a file that was made up.
-  const bool fits = format.layers == config.shape.layers &&
-                    format.kv_heads == config.shape.kv_heads &&
-                    format.page.head_dim == config.shape.head_dim &&
-                    format.page.dtype == config.shape.dtype && inputs.session->keys_rotated;
-  if (!fits) return OtherModel(session, "another cache");
-  if (format.page.page_slots != inputs.settings->cut.page_slots) {
-    const std::string slots = std::to_string(format.page.page_slots);
-    return Wrong({"session " + session.path + " has pages of " + slots + " slots; use ",
-                  Option::kPage, " " + slots + " or another ", Option::kSession, " file"});
-  }
-  if (format.page.encoding != encoding) {
-    const std::string saved = EncodingName(format.page.encoding);
-    return Wrong({"session " + session.path + " keeps its cache in KV encoding " + saved + "; use ",
-                  Option::kKvEncoding, " " + saved + " or another ", Option::kSession, " file"});
-  }
-  if (inputs.settings->policy != Policy::kAuto) {
-    return Wrong({"session " + session.path + " fixes how the cache is cut; continue it without ",
-                  Option::kPolicy, std::string(" ") + PolicyName(inputs.settings->policy)});
-  }
-  return OkStatus();
-}
-
 // The longest chunk of prompts: all keys of a step, and those of the page before that is open, are
 // near.
 int64_t ExtendedChunk(const SelfExtend& extend, int page_slots) {
@@ -232,7 +202,7 @@ void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
   request->keep_on_device = settings.placement != kv::PlacementKind::kHostOnly &&
                             settings.placement != kv::PlacementKind::kDiskOnly;
   request->keep_on_host = settings.placement != kv::PlacementKind::kDiskOnly;
-  if (settings.session.has_value()) {
+  if (settings.session.has_value() && !settings.eviction.evicts()) {
     request->session = {kv::kSessionSuperblocks, kv::kManifestFields, kv::kManifestToken,
                         kv::kManifestSlab,       kv::kManifestPage,   kv::kManifests};
   }
@@ -275,7 +245,11 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   if (Status s = ApplyRecompute(inputs, basis.encoding, &request); !s.ok()) return s;
   // Also one that is too short for a closed page: its file has slots of a slab.
   if (HasCut(inputs)) {
-    if (Status s = CheckSession(inputs, basis.encoding); !s.ok()) return s;
+    if (Status s = CheckSession(*inputs.session, settings, config, basis.encoding); !s.ok()) {
+      return s;
+    }
+  }
+  if (HasCut(inputs) && !basis.kept_session) {
     request.fixed.group_heads = inputs.session->format.group_heads;
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
@@ -321,7 +295,8 @@ Result<SelfExtend> SelfExtendFor(const BlueprintInputs& inputs, const Workload& 
 // request is freed of that cut.
 Result<plan::Plan> PlanSession(const BlueprintInputs& inputs, plan::PlanRequest* request) {
   Result<plan::Plan> plan = plan::MakePlan(*request);
-  if (plan.status().code() != StatusCode::kOutOfBudget || !HasCut(inputs)) return plan;
+  const bool fixes = HasCut(inputs) && !inputs.settings->eviction.evicts();
+  if (plan.status().code() != StatusCode::kOutOfBudget || !fixes) return plan;
   const SessionSettings& session = *inputs.settings->session;
   plan::PlanRequest freed = *request;
   freed.fixed.group_heads = inputs.settings->cut.head_group;
@@ -408,6 +383,9 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     basis.eviction = eviction;
     basis.sequences = static_cast<int>(workload.lengths.size());
     basis.lengths = {*std::max_element(workload.lengths.begin(), workload.lengths.end())};
+    basis.host_reads_device = !inputs.backend.own_memory;
+    basis.kept_session = inputs.settings->session.has_value();
+    if (HasCut(inputs)) basis.kept_segment_pages = inputs.session->format.segment_pages;
   }
   if (inputs.settings->salience.chooses()) {
     basis.salience = inputs.settings->salience;
@@ -464,11 +442,6 @@ bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
   return !settings.host_share.has_value() && backend.own_memory &&
          settings.policy == Policy::kAuto && !settings.selection.selects() &&
          !settings.self_extend.on() && !settings.eviction.evicts() && !settings.salience.chooses();
-}
-
-Status OtherModel(const SessionSettings& session, const std::string& what) {
-  return Wrong({"session " + session.path + " was made with " + what + "; give another ",
-                Option::kSession, " file"});
 }
 
 }  // namespace headway

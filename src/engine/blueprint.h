@@ -65,9 +65,6 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings);
 // the device, and no policy leaves them out, as selection does, whose kernels read host memory.
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend);
 
-// The error for a session of another model; `what` says how it differs.
-Status OtherModel(const SessionSettings& session, const std::string& what);
-
 }  // namespace headway
 
 #endif  // HEADWAY_ENGINE_BLUEPRINT_H_

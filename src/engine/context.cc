@@ -8,6 +8,8 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/eviction_settings.h"
+#include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "model/config_identity.h"
 
@@ -163,8 +165,8 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   // No host tier, but a disk tier's buffers.
   if (parts.settings->memory.host == 0) layout.store.bounce_budget = &memory_budget;
   layout.store.disk_budget = &disk_budget;
-  Result<std::unique_ptr<kv::SlabFile>> session =
-      OpenSession(std::move(claim), layout.store.format);
+  Result<std::unique_ptr<kv::SlabFile>> session = OpenSession(
+      std::move(claim), layout.kept.has_value() ? layout.kept->store.format : layout.store.format);
   if (!session.ok()) return session.status();
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
@@ -188,13 +190,15 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
                                std::to_string(assembly.executor->limits().length) + "; raise ",
                            Option::kLength}});
   }
-  Result<kv::SequenceId> sequence = assembly.store->Restore();
+  const bool kept = manifest.kept.has_value();
+  Result<kv::SequenceId> sequence = (kept ? assembly.kept_store : assembly.store)->Restore();
   if (!sequence.ok()) return sequence.status();
   Slot& slot = generator->slots()[0];
   slot.sequence = *sequence;
   slot.tokens = manifest.tokens;
   slot.rope_hash = manifest.rope_hash;
   slot.approximate = manifest.approximate;
+  if (kept) slot.kept_from = manifest.kept->from;
   session_tokens = static_cast<int64_t>(manifest.tokens.size());
   return OkStatus();
 }
@@ -207,6 +211,11 @@ kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   meta.tokenizer_hash = TokenizerHash();
   meta.rope_hash = generator->slots()[0].rope_hash;
   meta.approximate = generator->slots()[0].approximate;
+  if (const Slot& slot = generator->slots()[0]; slot.kept()) {
+    meta.kept.emplace();
+    meta.kept->policy = EvictionWords(parts.settings->eviction);
+    meta.kept->from = slot.kept_from;
+  }
   return meta;
 }
 
@@ -282,8 +291,11 @@ void Context::Reset() {
 Status Context::SaveSession(std::string_view note) try {
   if (!impl_->broken.ok()) return impl_->broken;
   const Slot& slot = impl_->generator->slots()[0];
-  if (!impl_->assembly.store->has_session() || !slot.sequence.has_value()) return OkStatus();
-  return impl_->assembly.store->Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
+  kv::Store& store = impl_->generator->StoreOf(slot);
+  // Where tokens are let go, the session is of the store of what is kept: a prompt that is not read
+  // to its end has nothing there.
+  if (!store.has_session() || !slot.sequence.has_value()) return OkStatus();
+  return store.Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
 } catch (...) {
   return impl_->Break();
 }

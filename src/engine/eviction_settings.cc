@@ -1,5 +1,7 @@
 #include "engine/eviction_settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -138,7 +140,6 @@ Status CheckTogether(const EngineOptions& options) {
       {Option::kSelector, options.selector != absent.selector, ""},
       {Option::kHeadPattern, !options.head_pattern.empty(), ""},
       {Option::kSelfExtend, options.self_extend != absent.self_extend, ""},
-      {Option::kSession, !options.session.empty(), ""},
       {Option::kPolicy, options.policy == "kvpr", " kvpr"},
       {Option::kRecompute, options.recompute_share > 0.0, ""},
   };
@@ -176,6 +177,24 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
   }
   if (Status s = CheckTogether(options); !s.ok()) return s;
   return policy;
+}
+
+std::string EvictionWords(const kv::EvictionPolicy& policy) {
+  using kv::EvictionMethod;
+  std::string words = fmt::format("{} (", kv::EvictionName(policy.method));
+  words += policy.share > 0.0 ? fmt::format("budget {}%", 100.0 * policy.share)
+                              : fmt::format("budget {}", policy.budget);
+  if (policy.observes()) {
+    words += fmt::format(", window {}, pool {}:{}", policy.window, policy.pool,
+                         policy.pooling == kv::EvictionPolicy::Pool::kMax ? "max" : "mean");
+  } else {
+    words += fmt::format(", sink {}", policy.sink);
+  }
+  if (policy.uneven()) words += fmt::format(", safeguard {}", policy.safeguard);
+  if (policy.method == EvictionMethod::kPyramid || policy.method == EvictionMethod::kAdaPyramid) {
+    words += fmt::format(", steepness {}", policy.steepness);
+  }
+  return words + ")";
 }
 
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {

@@ -3,6 +3,7 @@
 #define HEADWAY_ENGINE_EVICTION_SETTINGS_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "headway/options.h"
@@ -16,6 +17,10 @@ namespace headway {
 // kInvalidArgument for numbers that make no sense, for options that the method does not read, and
 // for others that do not go together with it.
 Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
+
+// The method and the parameters that it reads, as a line of text: two policies that keep the same
+// tokens of every prompt have the same.
+std::string EvictionWords(const kv::EvictionPolicy& policy);
 
 // kUnsupported for a model whose prompts are not attended to as a whole.
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);

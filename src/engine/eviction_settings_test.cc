@@ -181,8 +181,6 @@ TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {
   }
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.head_pattern = "p.tsv"; }),
             "evict and head_pattern do not go together");
-  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.session = "s"; }),
-            "evict and session do not go together");
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.policy = "kvpr"; }),
             "evict and policy kvpr do not go together");
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.recompute_share = 0.5; }),
@@ -190,6 +188,19 @@ TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {
   // What is kept may be encoded, and other policies recompute nothing.
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.kv_encoding = "int4"; }), "");
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.policy = "layerwise"; }), "");
+}
+
+TEST(EvictionSettings, WordsNameWhatAMethodReads) {
+  EXPECT_EQ(EvictionWords(Read("streamingllm")), "streamingllm (budget 1024, sink 4)");
+  EXPECT_EQ(EvictionWords(Read("snapkv",
+                               [](EngineOptions& o) {
+                                 o.evict_pool = "31:max";
+                                 o.evict_room = 7;
+                               })),
+            "snapkv (budget 1024, window 32, pool 31:max)");
+  EXPECT_EQ(
+      EvictionWords(Read("ada-pyramidkv", [](EngineOptions& o) { o.evict_budget = "12.5%"; })),
+      "ada-pyramidkv (budget 12.5%, window 32, pool 7:mean, safeguard 0.2, steepness 20)");
 }
 
 TEST(EvictionSettings, NothingIsRecomputedUnasked) {

@@ -34,6 +34,10 @@ Evictor::Places::Places(const EvictorLimits& limits) {
 
 int64_t Evictor::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
 
+int64_t Evictor::HostBytes(const EvictorLimits& limits) {
+  return limits.host_reads_device ? 0 : Places(limits).result_bytes;
+}
+
 Result<std::unique_ptr<Evictor>> Evictor::Create(const EvictorParts& parts,
                                                  const EvictorLimits& limits) {
   const Places places(limits);
@@ -41,9 +45,9 @@ Result<std::unique_ptr<Evictor>> Evictor::Create(const EvictorParts& parts,
       parts.device.Allocate(parts.budget, static_cast<size_t>(places.bytes), "eviction");
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Buffer> host_memory;
-  if (!limits.host_reads_device && places.result_bytes > 0) {
-    Result<std::unique_ptr<Buffer>> made = parts.device.AllocateHost(
-        parts.host_budget, static_cast<size_t>(places.result_bytes), "eviction");
+  if (const int64_t bytes = HostBytes(limits); bytes > 0) {
+    Result<std::unique_ptr<Buffer>> made =
+        parts.device.AllocateHost(parts.host_budget, static_cast<size_t>(bytes), "eviction");
     if (!made.ok()) return made.status();
     host_memory = std::move(*made);
   }

@@ -48,6 +48,8 @@ class Evictor {
  public:
   // Bytes that Create takes from the device's budget; pure.
   static int64_t Bytes(const EvictorLimits& limits);
+  // And from the host's.
+  static int64_t HostBytes(const EvictorLimits& limits);
   static Result<std::unique_ptr<Evictor>> Create(const EvictorParts& parts,
                                                  const EvictorLimits& limits);
 

@@ -122,11 +122,13 @@ std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
 
 Status Generator::BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
-  return executor_.BringUp(
-      *slots_[static_cast<size_t>(slot)].sequence, rope, [&](int64_t done, int64_t total) {
-        Report(hooks, Progress::Phase::kRestore, done, total, start);
-        return hooks.cancel == nullptr || !hooks.cancel->load(std::memory_order_relaxed);
-      });
+  const kv::UpProgress progress = [&](int64_t done, int64_t total) {
+    Report(hooks, Progress::Phase::kRestore, done, total, start);
+    return hooks.cancel == nullptr || !hooks.cancel->load(std::memory_order_relaxed);
+  };
+  const Slot& held = slots_[static_cast<size_t>(slot)];
+  if (held.kept()) return kept_store_->BringUp(*held.sequence, {}, progress);
+  return executor_.BringUp(*held.sequence, rope, progress);
 }
 
 Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
@@ -157,7 +159,7 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
         }
-        return slot.kept() ? OkStatus() : BringUp(run->slot, run->rope, hooks);
+        return BringUp(run->slot, run->rope, hooks);
       }
       if (kept.status().code() != StatusCode::kNotFound) return kept.status();
       run->out.notices.push_back(

@@ -105,7 +105,7 @@ class Generator {
   // Gives free slots to requests that have none, in order.
   Status FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks);
   Status Start(int slot, Run* run, const Hooks& hooks);
-  // What the slot's sequence has on disk, where a selection wants it in memory.
+  // What the slot's sequence has on disk, where a selection wants it in memory, or of what is kept.
   Status BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks);
   // Empties the slot or keeps as much of its cache as fits the prompt.
   Status ReuseCache(Run* run, const Hooks& hooks);

@@ -18,6 +18,14 @@
 namespace headway {
 namespace {
 
+// Of a session of what heads keep.
+std::string DescribeKept(const kv::SavedKept& kept) {
+  size_t tokens = 0;
+  for (const std::vector<int32_t>& positions : kept.positions) tokens += positions.size();
+  return fmt::format("{}: {} of {} tokens of the prompt a head", kept.policy,
+                     tokens / std::max<size_t>(kept.positions.size(), 1), kept.from);
+}
+
 Inspection InspectionOfSession(const std::string& path, const kv::Manifest& manifest) {
   const kv::CacheFormat& format = manifest.format;
   const auto& page = format.page;
@@ -32,7 +40,10 @@ Inspection InspectionOfSession(const std::string& path, const kv::Manifest& mani
        {"segment", fmt::format("{} tokens", format.segment_tokens())},
        {"slabs", fmt::format("{} of {}", manifest.slabs.size(), FormatBytes(format.slab_bytes()))},
        {"keys", manifest.keys_rotated ? "after RoPE" : "before RoPE"},
-       {"attention", manifest.approximate ? "of some tokens, to chosen keys (selection)" : "exact"},
+       {"attention", manifest.kept.has_value() ? "of tokens behind the prompt, to what is kept"
+                     : manifest.approximate    ? "of some tokens, to chosen keys (selection)"
+                                               : "exact"},
+       {"kept", manifest.kept.has_value() ? DescribeKept(*manifest.kept) : "all tokens"},
        {"weights hash", fmt::format("{:016x}", manifest.weights_hash)},
        {"tokenizer hash", fmt::format("{:016x}", manifest.tokenizer_hash)},
        {"RoPE hash", fmt::format("{:016x}", manifest.rope_hash)}}};

@@ -4,6 +4,9 @@
 #include <bit>
 #include <memory>
 
+#include "kv/session/session_layout.h"
+#include "kv/session/session_sizes.h"
+
 namespace headway {
 namespace {
 
@@ -97,18 +100,20 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.store.format.page.encoding = basis.encoding;
   kept.store.format.group_heads = 1;
   const int64_t half = std::clamp<int64_t>(bounds.all_pages / tables / 2, 1, kSegmentPages);
-  kept.store.format.segment_pages = static_cast<int>(std::bit_floor(static_cast<uint64_t>(half)));
+  kept.store.format.segment_pages = basis.kept_segment_pages.value_or(
+      static_cast<int>(std::bit_floor(static_cast<uint64_t>(half))));
   kept.store.tables = kv::PageTables::Sharing::kGroup;
   kept.store.max_sequences = basis.sequences;
   kept.store.max_step_tokens = std::max<int64_t>(kChunk, basis.sequences);
   kept.store.staging_slabs = 1;
-  kept.store.bounce_slabs = 0;
+  kept.store.bounce_slabs = basis.kept_session ? 2 : 0;
   // What is kept begins with whole slabs; what is appended may begin in the last of them.
   const int64_t room = std::min(policy.room, length);
   const int64_t of_table = CeilDiv(room, kept.store.format.segment_tokens()) + 2;
-  kept.store.device_slabs =
-      basis.sequences *
-      (CeilDiv(bounds.all_pages, kept.store.format.segment_pages) + tables * of_table);
+  kept.kept_pages = bounds.all_pages;
+  kept.sequence_slabs =
+      CeilDiv(bounds.all_pages, kept.store.format.segment_pages) + tables * of_table;
+  kept.store.device_slabs = basis.sequences * kept.sequence_slabs;
   kept.executor = prompts.executor;
   kept.executor.step_tokens = kept.store.max_step_tokens;
   kept.executor.entries = basis.sequences;
@@ -120,7 +125,8 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
                   .encoding = basis.encoding,
                   .policy = policy,
                   .length = length,
-                  .activation_dtype = prompts.executor.activation_dtype};
+                  .activation_dtype = prompts.executor.activation_dtype,
+                  .host_reads_device = basis.host_reads_device};
   return kept;
 }
 
@@ -130,6 +136,22 @@ int64_t KeptLayout::StoreBytes() const {
   const kv::StoreFootprint footprint = kv::FootprintOf(store);
   return footprint.open_pages + footprint.append_buffer + footprint.staging +
          store.device_slabs * store.format.slab_bytes();
+}
+
+int64_t KeptLayout::HostBytes() const {
+  return kv::FootprintOf(store).bounce + Evictor::HostBytes(evictor);
+}
+
+int64_t KeptLayout::FileBytes() const {
+  const kv::CacheFormat& format = store.format;
+  const int64_t slots = format.page.page_slots;
+  const int64_t contents =
+      kv::kManifestFields + kv::kManifestToken * executor.length +
+      sequence_slabs * (kv::kManifestSlab + format.segment_pages * kv::kManifestPage) +
+      kv::kManifestPosition * kept_pages * slots + kv::OpenPageBytes(format, slots - 1) +
+      kv::kManifestTable * format.layers * format.kv_heads;
+  const int64_t manifests = kv::kManifests * kv::ManifestSlots(contents, format.slab_bytes());
+  return kv::kSessionSuperblocks + (sequence_slabs + manifests) * format.slab_bytes();
 }
 
 HostAttentionLimits Layout::host(const ModelShape& shape) const {
@@ -188,7 +210,9 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
                             store.format.slab_bytes(),
                             store.format.x_slab_bytes(),
                             kept + (shared->salient_on_host ? 0 : salient),
-                            shared->salient_on_host ? salient : 0};
+                            shared->salient_on_host ? salient : 0,
+                            layout.kept.has_value() ? layout.kept->HostBytes() : 0,
+                            shared->kept_session ? layout.kept->FileBytes() : 0};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);

@@ -40,6 +40,10 @@ struct LayoutBasis {
   int sequences = 0;  // that live on with what is kept of their prompts
   kv::SaliencePolicy salience = {};
   bool salient_on_host = false;  // salient tokens lie there, for its cores
+  bool host_reads_device = true;
+  // What is kept is saved to a session, which fixes how it is cut once it is there.
+  bool kept_session = false;
+  std::optional<int> kept_segment_pages = {};
 };
 
 // Of a context that lets tokens go: the cache of what is kept, and what runs steps over it.
@@ -47,9 +51,16 @@ struct KeptLayout {
   kv::StoreOptions store;
   ExecutorLimits executor;
   EvictorLimits evictor;
+  // Of a sequence at its full length, at most.
+  int64_t sequence_slabs = 0;
+  int64_t kept_pages = 0;
 
   // What the store takes of the device.
   int64_t StoreBytes() const;
+  // Of the host: buffers of the store and of the evictor.
+  int64_t HostBytes() const;
+  // Of a session's file, with a sequence.
+  int64_t FileBytes() const;
 };
 
 struct Layout {

@@ -80,10 +80,11 @@ struct Sizes {
 };
 
 // A session's file holds all slabs once it is saved, whatever the tiers that they are read from,
-// and its table of contents.
+// and its table of contents; or what is kept of a prompt alone.
 int64_t SessionBytes(const PlanRequest& request, const CacheChoice& choice, int64_t slabs,
-                     int64_t slab_bytes) {
-  if (!request.session.has_value()) return 0;
+                     const CacheBytes& bytes) {
+  if (!request.session.has_value()) return bytes.kept_file;
+  const int64_t slab_bytes = bytes.slab;
   const SessionSizes& sizes = *request.session;
   const int64_t pages = choice.segment_tokens / request.page_slots;
   const int64_t contents = sizes.contents + sizes.token * TotalTokens(request) +
@@ -98,7 +99,7 @@ Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
   sizes.x_slabs = CountXSlabs(request, choice);
   sizes.beside =
       request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice);
-  sizes.session = SessionBytes(request, choice, sizes.slabs, sizes.bytes.slab);
+  sizes.session = SessionBytes(request, choice, sizes.slabs, sizes.bytes);
   return sizes;
 }
 

@@ -43,10 +43,15 @@ struct CacheBytes {
   int64_t summaries = 0;
   int64_t sketches = 0;
   int64_t bounce = 0;
-  int64_t slab = 0;     // one slab
-  int64_t x_slab = 0;   // one of X
-  int64_t kept = 0;     // of the cache of tokens that heads keep of prompts, all of it
+  int64_t slab = 0;    // one slab
+  int64_t x_slab = 0;  // one of X
+  // Of the cache of tokens that heads keep of prompts, all of it.
+  int64_t kept = 0;
   int64_t on_host = 0;  // of tokens that the host's cores attend to, beside slabs
+  // Of what heads keep of prompts: buffers on the host, which no budget counts, and the file of a
+  // session that holds these tokens alone.
+  int64_t kept_host = 0;
+  int64_t kept_file = 0;
 
   // What the fast tier holds beside slabs.
   int64_t fixed() const {

@@ -13,6 +13,9 @@ inline constexpr int64_t kManifestFields = 8192;
 inline constexpr int64_t kManifestToken = 4;
 inline constexpr int64_t kManifestSlab = 24;
 inline constexpr int64_t kManifestPage = 8;
+// Of what heads keep: of each token of a head, and of each head.
+inline constexpr int64_t kManifestPosition = 4;
+inline constexpr int64_t kManifestTable = 4;
 // The old manifest counts until the new one is written.
 inline constexpr int64_t kManifests = 2;
 
