@@ -109,7 +109,13 @@ TEST_F(Cli, PlansSayWhatHeadsKeepOfPrompts) {
   EXPECT_FALSE(RunJson(with({})).contains("eviction"));
   const Outcome outcome = Run(with({"--evict", "snapkv"}));
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("\neviction  snapkv: 1,024 of the prompt's tokens a head\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("\neviction  snapkv: 1,024 of the prompt's tokens a head\n"
+                                     "fit       sequences of 16,384 tokens: 4,096; with all"));
+  const Json admitted = RunJson(with({"--evict", "snapkv", "--kv-memory", "512MiB"}))["eviction"];
+  EXPECT_EQ(admitted["kept_bytes"], 8 << 20);
+  EXPECT_EQ(admitted["sequence_bytes"], 48 << 20);
+  EXPECT_EQ(admitted["whole_sequences"], 3);  // of 128 MiB, and buffers
+  EXPECT_EQ(admitted["sequences"], 10);
   const Json json = RunJson(with({"--evict", "pyramidkv", "--evict-budget", "25%"}))["eviction"];
   EXPECT_EQ(json["method"], "pyramidkv");
   EXPECT_EQ(json["budget"], 0);

@@ -203,6 +203,36 @@ void ExpectBytesOfKept(const std::string& method, const std::string& encoding) {
   }
 }
 
+// A plan says how many sequences fit, and what each keeps.
+TEST(EngineEviction, AdmitsWhatThePlanSays) {
+  for (const char* method : {"snapkv", "ada-snapkv"}) {
+    EngineOptions options = Evicting(method, "512");
+    options.evict_room = 64;
+    options.kv_memory = 48 << 20;
+    options.host_memory = 64 << 20;
+    const Result<ModelPlan> plan = PlanModel(kDemo, options, {{2100}}, Explain::kNo);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const EvictionReport& report = *plan->plan.eviction;
+    EXPECT_GT(report.sequences, report.whole_sequences);
+    const auto lengths = [&](int64_t more) {
+      return std::vector<int64_t>(static_cast<size_t>(report.sequences + more), 2100);
+    };
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    EXPECT_EQ(engine->NewContext({lengths(1)}).status().code(), StatusCode::kOutOfBudget);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({lengths(0)});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    // Of each prompt the last page is whole.
+    const std::vector<Request> requests(lengths(0).size(), RequestOf(Quoting(*engine, 2048, 9), 1));
+    ASSERT_TRUE((*context)->Generate(requests, {}).ok());
+    int64_t bytes = 0;
+    for (int tier = 0; tier < 3; ++tier) bytes += (*context)->TierBytes(tier);
+    const int64_t formula = report.sequences * report.kept_bytes;
+    EXPECT_LE(bytes, formula);
+    const int64_t page = 64 * engine->info().kv_bytes_per_token;  // half of one a head, and 3 %
+    EXPECT_GE(bytes, formula * 97 / 100 - report.sequences * page / 2);
+  }
+}
+
 TEST(EngineEviction, FreesTheRestOfThePrompt) {
   ExpectBytesOfKept("snapkv", "none");
   ExpectBytesOfKept("snapkv", "int4");

@@ -93,6 +93,14 @@ struct EvictionReport {
   double safeguard = 0.0;
   double steepness = 0.0;
   int64_t room = 0;
+  // Of the device, for the longest sequence: what is kept of its prompt, and all that it may grow
+  // to by `room` tokens.
+  int64_t kept_bytes = 0;
+  int64_t sequence_bytes = 0;
+  // Sequences of that length that fit the budgets, and those that would with all of their tokens on
+  // the device; of a plan alone (PlanModel). 4,096: as many as a context may have.
+  int64_t sequences = 0;
+  int64_t whole_sequences = 0;
 };
 
 // What decodes attend to of the tokens before a window (EngineOptions::hgca).

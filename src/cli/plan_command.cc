@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
 
 #include "base/bytes.h"
 #include "cli/commands.h"
@@ -81,6 +82,20 @@ std::string PredictionText(const ModelPlan& made) {
   return text;
 }
 
+// How many sequences fit where heads keep some tokens, and what one takes.
+std::string AdmissionText(const ModelPlan& made) {
+  const EvictionReport& eviction = *made.plan.eviction;
+  const int64_t longest = *std::max_element(made.lengths.begin(), made.lengths.end());
+  const std::string text = fmt::format(
+      "fit       sequences of {} tokens: {}; with all of their tokens on the device: {}. Each "
+      "takes {} "
+      "of the device, {} of them for what is kept, the rest for {} tokens behind it",
+      FormatCount(longest), FormatCount(eviction.sequences), FormatCount(eviction.whole_sequences),
+      FormatBytes(eviction.sequence_bytes), FormatBytes(eviction.kept_bytes),
+      FormatCount(std::min(eviction.room, longest)));
+  return Wrap(text, 78, 10) + "\n";
+}
+
 std::string ReportText(const ModelPlan& made) {
   const ModelInfo& info = made.info;
   const PlanReport& plan = made.plan;
@@ -117,7 +132,7 @@ std::string ReportText(const ModelPlan& made) {
                  78, 10) +
             "\n";
   }
-  if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n";
+  if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n" + AdmissionText(made);
   if (plan.salience.has_value()) text += SalienceLine(plan) + "\n";
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   if (!plan.cut_notice.empty()) text += "- " + Wrap(Worded(plan.cut_notice), 78, 2) + "\n";

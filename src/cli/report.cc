@@ -207,12 +207,22 @@ Json PlanJson(const PlanReport& plan) {
                          {"from", plan.selection->from}};
   }
   if (plan.eviction.has_value()) {
-    json["eviction"] = {
-        {"method", plan.eviction->method},       {"budget", plan.eviction->budget},
-        {"share", plan.eviction->share},         {"window", plan.eviction->window},
-        {"pool", plan.eviction->pool},           {"pooling", plan.eviction->pooling},
-        {"sink", plan.eviction->sink},           {"safeguard", plan.eviction->safeguard},
-        {"steepness", plan.eviction->steepness}, {"room", plan.eviction->room}};
+    json["eviction"] = {{"method", plan.eviction->method},
+                        {"budget", plan.eviction->budget},
+                        {"share", plan.eviction->share},
+                        {"window", plan.eviction->window},
+                        {"pool", plan.eviction->pool},
+                        {"pooling", plan.eviction->pooling},
+                        {"sink", plan.eviction->sink},
+                        {"safeguard", plan.eviction->safeguard},
+                        {"steepness", plan.eviction->steepness},
+                        {"room", plan.eviction->room},
+                        {"kept_bytes", plan.eviction->kept_bytes},
+                        {"sequence_bytes", plan.eviction->sequence_bytes}};
+    if (plan.eviction->sequences > 0) {
+      json["eviction"]["sequences"] = plan.eviction->sequences;
+      json["eviction"]["whole_sequences"] = plan.eviction->whole_sequences;
+    }
   }
   if (plan.salience.has_value()) {
     json["hgca"] = {{"beta", plan.salience->beta},       {"window", plan.salience->window},

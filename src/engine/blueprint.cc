@@ -73,8 +73,8 @@ Status CheckAttention(const BlueprintInputs& inputs, Encoding encoding) {
 }
 
 Status CheckWorkload(const ModelConfig& config, const Workload& workload) {
-  if (workload.lengths.empty() || workload.lengths.size() > 4096) {
-    return Wrong({"a workload has 1 to 4096 sequences"});
+  if (workload.lengths.empty() || std::ssize(workload.lengths) > kMaxSequences) {
+    return Wrong({"a workload has 1 to " + std::to_string(kMaxSequences) + " sequences"});
   }
   for (int64_t length : workload.lengths) {
     if (length < 1 || length > kMaxLength) {
@@ -360,9 +360,9 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   return layout;
 }
 
-}  // namespace
-
-Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& workload) {
+// What a layout follows from. kUnsupported where the model or the device does not do what the
+// settings ask for.
+Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& workload) {
   const ModelConfig& config = *inputs.config;
   const Result<Encoding> encoding =
       EncodingFor(inputs.settings->encoding, config.shape.dtype, *inputs.kernels);
@@ -392,28 +392,71 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     basis.salient_on_host = SalientOnHost(inputs, workload, basis);
   }
   if (Status s = CheckSelection(basis); !s.ok()) return s;
+  return basis;
+}
+
+// Tokens that are salient, or that are kept of a prompt, are chosen of keys in memory.
+Status CheckInMemory(const LayoutBasis& basis, const plan::Plan& plan) {
+  if (plan.slabs[static_cast<size_t>(Tier::kDisk)] == 0) return OkStatus();
+  if (basis.salience.chooses()) {
+    return Unsupported({Option::kHgca,
+                        ": salient tokens are chosen in memory, and the cache would not fit "
+                        "there; give more ",
+                        Option::kHostMemory});
+  }
+  if (basis.eviction.evicts()) {
+    return Unsupported({Option::kEvict,
+                        ": what is kept of a prompt is chosen in memory, and it "
+                        "would not fit there; give more ",
+                        Option::kHostMemory});
+  }
+  return OkStatus();
+}
+
+bool Fits(const BlueprintInputs& inputs, const Workload& workload) {
+  const Result<LayoutBasis> basis = MakeBasis(inputs, workload);
+  if (!basis.ok()) return false;
+  const Result<plan::PlanRequest> request = MakeRequest(inputs, workload, *basis);
+  if (!request.ok()) return false;
+  const Result<plan::Plan> plan = plan::MakeSilentPlan(*request);
+  return plan.ok() && CheckInMemory(*basis, *plan).ok();
+}
+
+}  // namespace
+
+int64_t FittingSequences(BlueprintInputs inputs, int64_t length) {
+  Settings settings = *inputs.settings;
+  settings.session.reset();
+  inputs.settings = &settings;
+  inputs.session = nullptr;
+  inputs.machine = nullptr;  // that chooses among cuts that fit
+  const auto fit = [&](int64_t sequences) {
+    return Fits(inputs, {std::vector<int64_t>(static_cast<size_t>(sequences), length)});
+  };
+  if (fit(kMaxSequences)) return kMaxSequences;
+  int64_t low = 0, high = kMaxSequences;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fit(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& workload) {
+  const Result<LayoutBasis> made = MakeBasis(inputs, workload);
+  if (!made.ok()) return made.status();
+  const LayoutBasis& basis = *made;
+  const kv::SelectionPolicy& selection = basis.selection;
   Result<plan::PlanRequest> request = MakeRequest(inputs, workload, basis);
   if (!request.ok()) return request.status();
   Result<plan::Plan> plan =
       inputs.plan == nullptr ? PlanSession(inputs, &*request) : Result<plan::Plan>(*inputs.plan);
   if (!plan.ok()) return plan.status();
   if (inputs.plan == nullptr) {
-    if (Status s = CheckReach(*selection, *plan); !s.ok()) return s;
-    const bool to_disk = plan->slabs[static_cast<size_t>(Tier::kDisk)] > 0;
-    if (basis.salience.chooses() && to_disk) {
-      return Unsupported({Option::kHgca,
-                          ": salient tokens are chosen in memory, and the cache would not fit "
-                          "there; give more ",
-                          Option::kHostMemory});
-    }
-    if (eviction.evicts() && to_disk) {
-      return Unsupported({Option::kEvict,
-                          ": what is kept of a prompt is chosen in memory, and it "
-                          "would not fit there; give more ",
-                          Option::kHostMemory});
-    }
+    if (Status s = CheckReach(selection, *plan); !s.ok()) return s;
+    if (Status s = CheckInMemory(basis, *plan); !s.ok()) return s;
   }
-  if (selection->selects() && !selection->reaches()) {
+  if (selection.selects() && !selection.reaches()) {
     request->selection.from = ReadWhole(inputs, *plan);
     if (request->machine != nullptr && request->selection.from > 0) {
       plan::Predict(*request, &*plan);

@@ -45,17 +45,31 @@ struct BlueprintInputs {
   std::optional<int> weight_layers, disk_layers;
 };
 
+// Sequences of a workload at most.
+inline constexpr int64_t kMaxSequences = 4096;
+
+// How many sequences fit the budgets where tokens are let go of, and with all tokens on the device.
+struct Admission {
+  int64_t kept = 0;
+  int64_t whole = 0;
+};
+
 struct Blueprint {
   plan::PlanRequest request;  // what the planner was asked
   bool own_memory = false;    // of the device
   plan::Plan plan;
   Layout layout;
   std::vector<int64_t> lengths;  // of the workload; where tokens are let go the request has one
+  std::optional<Admission> admission;  // where a plan alone was asked for, of its longest sequence
 };
 
 // kOutOfBudget where nothing fits. Where nothing but the session's cut keeps it from fitting, the
 // error says so, or the plan is free of that cut, as the settings have it.
 Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& workload);
+
+// The largest number of sequences of this length that fit the settings' budgets, whatever the cut;
+// kMaxSequences where more would.
+int64_t FittingSequences(BlueprintInputs inputs, int64_t length);
 
 // Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
 // without what pads pages.

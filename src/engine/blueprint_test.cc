@@ -46,6 +46,64 @@ void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& me
   EXPECT_EQ(blueprint.status().message(), message);
 }
 
+// Prompts lie in host memory, weights on the device, and nothing of the cut is the planner's
+// choice: each sequence more takes as many bytes.
+TEST(Blueprint, AsManySequencesAreAdmittedAsTheFormulaSays) {
+  Subject subject(128);
+  subject.settings.placement = kv::PlacementKind::kHostOnly;
+  subject.settings.eviction.method = kv::EvictionMethod::kAdaSnap;
+  subject.settings.eviction.budget = 1024;
+  subject.settings.eviction.room = 512;
+  subject.settings.gpu_layers = 2;
+  subject.settings.cut = {.chunk = 512, .head_group = 2, .segment = 1024, .staging_slabs = 1};
+  const auto [info, sizes] = PlanGpuBackend(int64_t{80} << 30);
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    subject.settings.encoding = encoding;
+    BlueprintInputs inputs;
+    inputs.settings = &subject.settings;
+    inputs.config = &subject.config;
+    inputs.pattern = &subject.pattern;
+    inputs.backend = info;
+    inputs.kernels = sizes.get();
+    inputs.device_memory = int64_t{2} << 30;
+    const auto bytes = [&](int64_t sequences) {
+      const Result<Blueprint> blueprint =
+          MakeBlueprint(inputs, {std::vector<int64_t>(static_cast<size_t>(sequences), 30000)});
+      if (!blueprint.ok()) {
+        EXPECT_EQ(blueprint.status().code(), StatusCode::kOutOfBudget);
+        return int64_t{-1};
+      }
+      return blueprint->plan.Bytes(Tier::kDevice);
+    };
+    const int64_t admitted = FittingSequences(inputs, 30000);
+    const int64_t one = bytes(1), more = bytes(2) - one;
+    const auto formula = 1 + (*inputs.device_memory - one) / more;
+    EXPECT_EQ(admitted, formula);
+    EXPECT_GT(admitted, 20);
+    EXPECT_GT(bytes(admitted), 0);
+    EXPECT_EQ(bytes(admitted + 1), -1);
+  }
+}
+
+// What it observes comes to the host, where that does not read the device's memory.
+TEST(Blueprint, AnEvictorsMemoryOnTheHostIsPlanned) {
+  Subject subject(128);
+  subject.settings.eviction.method = kv::EvictionMethod::kSnap;
+  subject.settings.eviction.budget = 256;
+  const auto planned = [](const Result<Blueprint>& blueprint) {
+    EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
+    int64_t bytes = 0;
+    for (const plan::MemoryRow& row : blueprint->plan.memory) {
+      if (row.tier == Tier::kHost && row.tag == "eviction") bytes += row.bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(planned(subject.OnGpu()), 2 * 2 * 1000 * 4);  // sums and maxima of two heads
+  EXPECT_EQ(planned(subject.OnCpu()), 0);
+  subject.settings.eviction.method = kv::EvictionMethod::kStreaming;
+  EXPECT_EQ(planned(subject.OnGpu()), 0);
+}
+
 TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {
   for (const int head_dim : {8, 64, 256}) {
     EXPECT_TRUE(Subject(head_dim).OnGpu().ok()) << head_dim;

@@ -132,6 +132,10 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
 
 }  // namespace
 
+int64_t KeptLayout::KeptBytes() const {
+  return kept_pages * store.format.slab_bytes() / store.format.segment_pages;
+}
+
 int64_t KeptLayout::StoreBytes() const {
   const kv::StoreFootprint footprint = kv::FootprintOf(store);
   return footprint.open_pages + footprint.append_buffer + footprint.staging +

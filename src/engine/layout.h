@@ -55,6 +55,8 @@ struct KeptLayout {
   int64_t sequence_slabs = 0;
   int64_t kept_pages = 0;
 
+  // What is kept of a prompt, at most.
+  int64_t KeptBytes() const;
   // What the store takes of the device.
   int64_t StoreBytes() const;
   // Of the host: buffers of the store and of the evictor.

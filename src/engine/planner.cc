@@ -1,6 +1,7 @@
 // Planning without loading: from a model's config.json and the headers of its weights.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -190,6 +191,17 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
   Result<Blueprint> blueprint = MakeBlueprint(inputs, planning.workload);
   if (!blueprint.ok()) return blueprint;
+  if (settings.eviction.evicts()) {
+    const std::vector<int64_t>& lengths = planning.workload.lengths;
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    blueprint->admission.emplace().kept = FittingSequences(inputs, longest);
+    Settings whole = settings;
+    whole.eviction = {};
+    whole.memory.host = whole.memory.disk = 0;  // steps are as fast as those over what is kept
+    inputs.settings = &whole;
+    blueprint->admission->whole = FittingSequences(inputs, longest);
+    inputs.settings = &settings;
+  }
   if (inputs.machine == nullptr && planning.machine.has_value()) {
     blueprint->request.machine = &planning.machine->machine;
     plan::Predict(blueprint->request, &blueprint->plan);

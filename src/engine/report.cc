@@ -61,6 +61,13 @@ std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
   report.safeguard = policy.safeguard;
   report.steepness = policy.steepness;
   report.room = policy.room;
+  report.kept_bytes = blueprint.layout.kept->KeptBytes();
+  report.sequence_bytes =
+      blueprint.layout.kept->sequence_slabs * blueprint.layout.kept->store.format.slab_bytes();
+  if (blueprint.admission.has_value()) {
+    report.sequences = blueprint.admission->kept;
+    report.whole_sequences = blueprint.admission->whole;
+  }
   return report;
 }
 
