@@ -94,7 +94,7 @@ TEST(Blueprint, AnEvictorsMemoryOnTheHostIsPlanned) {
     EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
     int64_t bytes = 0;
     for (const plan::MemoryRow& row : blueprint->plan.memory) {
-      if (row.tier == Tier::kHost && row.tag == "eviction") bytes += row.bytes;
+      if (row.tier == Tier::kHost && row.tag == "observed weights") bytes += row.bytes;
     }
     return bytes;
   };

@@ -203,6 +203,8 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
     const kv::StoreFootprint footprint = kv::FootprintOf(store);
     const int64_t salient =
         layout.salience.has_value() ? Salience::TokenBytes(*layout.salience) : 0;
+    const int64_t results =
+        layout.salience.has_value() ? Salience::ResultBytes(*layout.salience) : 0;
     const int64_t kept = layout.kept.has_value() ? layout.kept->StoreBytes() : 0;
     return plan::CacheBytes{footprint.open_pages,
                             footprint.append_buffer,
@@ -215,7 +217,7 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
                             store.format.x_slab_bytes(),
                             kept + (shared->salient_on_host ? 0 : salient),
                             shared->salient_on_host ? salient : 0,
-                            layout.kept.has_value() ? layout.kept->HostBytes() : 0,
+                            layout.kept.has_value() ? layout.kept->HostBytes() : results,
                             shared->kept_session ? layout.kept->FileBytes() : 0};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {

@@ -70,7 +70,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: kept tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
-  add(Tier::kHost, "eviction", bytes.kept_host);
+  add(Tier::kHost, "observed weights", bytes.kept_host);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
   add(Tier::kDisk, request.weights_in_files ? "weights, in the model's files" : "weights",
       weights.disk);

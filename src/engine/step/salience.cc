@@ -52,6 +52,14 @@ int64_t Salience::TokenBytes(const SalienceLimits& limits) {
 
 int64_t Salience::DeviceBytes(const SalienceLimits& limits) { return Places(limits).bytes; }
 
+// Sums over the keys of a layer, or masses of pages that leave.
+int64_t Salience::ResultBytes(const SalienceLimits& limits) {
+  const ModelShape& shape = limits.shape;
+  const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
+  return FloatBytes(
+      std::max(shape.kv_heads * limits.length, limits.sequences * tables * limits.page.page_slots));
+}
+
 Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
                                                    const SalienceLimits& limits) {
   const auto bytes = static_cast<size_t>(DeviceBytes(limits));
@@ -62,12 +70,8 @@ Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
       limits.on_host ? parts.device.AllocateHost(parts.token_budget, token_bytes, "salient tokens")
                      : parts.device.Allocate(parts.token_budget, token_bytes, "salient tokens");
   if (!tokens.ok()) return tokens.status();
-  const ModelShape& shape = limits.shape;
-  const int64_t results =
-      std::max(shape.kv_heads * limits.length,
-               limits.sequences * shape.layers * shape.kv_heads * limits.page.page_slots);
   Result<std::unique_ptr<Buffer>> host = parts.device.AllocateHost(
-      parts.result_budget, static_cast<size_t>(FloatBytes(results)), "salience");
+      parts.result_budget, static_cast<size_t>(ResultBytes(limits)), "salience");
   if (!host.ok()) return host.status();
   return std::unique_ptr<Salience>(
       new Salience(parts, limits, std::move(*memory), std::move(*tokens), std::move(*host)));

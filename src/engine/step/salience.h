@@ -53,9 +53,11 @@ struct SalienceParts {
 
 class Salience {
  public:
-  // Bytes that Create takes for salient tokens, and of the device's budget beside them; pure.
+  // Bytes that Create takes for salient tokens, of the device's budget beside them, and for
+  // results; pure.
   static int64_t TokenBytes(const SalienceLimits& limits);
   static int64_t DeviceBytes(const SalienceLimits& limits);
+  static int64_t ResultBytes(const SalienceLimits& limits);
   static Result<std::unique_ptr<Salience>> Create(const SalienceParts& parts,
                                                   const SalienceLimits& limits);
 

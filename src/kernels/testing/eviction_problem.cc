@@ -133,8 +133,8 @@ KeyWeightsProblem::KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool w
           std::abs(random.Normal()) * static_cast<float>(rows);
     }
   }
-  before = outputs;
   outputs.row_lse.assign(static_cast<size_t>(rows + 3), kPoison);
+  before = outputs;
 }
 
 KeyWeightsItem KeyWeightsProblem::Item() {
