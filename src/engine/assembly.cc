@@ -39,7 +39,8 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                         *device_budget,
                         *memory_budget,
                         {host_attention.get(), &host_share, host_trace},
-                        weights.get()},
+                        weights.get(),
+                        communicator},
                        limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);

@@ -41,15 +41,17 @@ class ThreadGroup::Member final : public Communicator {
                     [=, this] { return group_->AllGather(rank_, matrix); });
   }
   void Broadcast(Stream& stream, std::byte* data, int64_t bytes, int from) override {
-    stream.HostWork({"broadcast", 2 * bytes, 0},
-                    [=, this] { return group_->Broadcast(rank_, data, bytes, from); });
+    stream.HostWork({"broadcast", 2 * bytes, 0}, [=, this] {
+      const auto size = static_cast<size_t>(bytes);
+      return group_->Broadcast(&group_->streams_, rank_, {data, size}, from);
+    });
   }
   void Barrier(Stream& stream) override {
-    stream.HostWork({"barrier", 0, 0}, [this] { return group_->Meet(); });
+    stream.HostWork({"barrier", 0, 0}, [this] { return group_->Meet(&group_->streams_); });
   }
   Result<int64_t> OfFirst(int64_t value) override {
-    Status status =
-        group_->Broadcast(rank_, reinterpret_cast<std::byte*>(&value), sizeof(value), 0);
+    const Status status =
+        group_->Broadcast(&group_->hosts_, rank_, std::as_writable_bytes(std::span(&value, 1)), 0);
     if (!status.ok()) return status;
     return value;
   }
@@ -59,8 +61,10 @@ class ThreadGroup::Member final : public Communicator {
   const int rank_;
 };
 
-ThreadGroup::ThreadGroup(int ranks) : given_(static_cast<size_t>(ranks)) {
+ThreadGroup::ThreadGroup(int ranks) {
   HEADWAY_CHECK(ranks >= 1);
+  streams_.given.resize(static_cast<size_t>(ranks));
+  hosts_.given.resize(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     members_.push_back(std::make_unique<Member>(this, rank));
   }
@@ -73,7 +77,7 @@ Communicator& ThreadGroup::communicator(int rank) { return *members_[static_cast
 Status ThreadGroup::Run(const std::function<Status(int rank)>& work) {
   if (!broken_.ok()) return broken_;
   failure_ = OkStatus();
-  arrived_ = 0;
+  streams_.arrived = hosts_.arrived = 0;
   left_ = false;
   const auto run = [&](int rank) { Leave(rank, Guarded([&] { return work(rank); })); };
   std::vector<std::thread> threads;
@@ -104,25 +108,25 @@ void ThreadGroup::Leave(int rank, const Status& status) {
   changed_.notify_all();
 }
 
-Status ThreadGroup::Meet() {
+Status ThreadGroup::Meet(Place* place) {
   int64_t meeting = 0;
   {
     const std::lock_guard lock(mutex_);
-    meeting = meetings_;
-    if (++arrived_ == ranks()) {
-      arrived_ = 0;
-      ++meetings_;
+    meeting = place->meetings;
+    if (++place->arrived == ranks()) {
+      place->arrived = 0;
+      ++place->meetings;
       changed_.notify_all();
       return OkStatus();
     }
   }
   const auto until = std::chrono::steady_clock::now() + kYieldTime;
-  while (meetings_ == meeting && !left_ && std::chrono::steady_clock::now() < until) {
+  while (place->meetings == meeting && !left_ && std::chrono::steady_clock::now() < until) {
     sched_yield();
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return meetings_ != meeting || left_; });
-  if (meetings_ != meeting) return OkStatus();
+  changed_.wait(lock, [&] { return place->meetings != meeting || left_; });
+  if (place->meetings != meeting) return OkStatus();
   cut_short_ = true;
   if (failure_.ok()) {
     failure_ = Status(StatusCode::kInternal, "it waits for a rank that has ended");
@@ -130,59 +134,60 @@ Status ThreadGroup::Meet() {
   return failure_;
 }
 
-bool ThreadGroup::SameSizes() const {
-  return std::all_of(given_.begin(), given_.end(),
-                     [&](const Contribution& other) { return other.size == given_[0].size; });
+bool ThreadGroup::Place::SameSizes() const {
+  return std::all_of(given.begin(), given.end(),
+                     [&](const Contribution& other) { return other.size == given[0].size; });
 }
 
 // Each rank adds up its part of the elements and gives it to all. What is between two meetings is
 // left by all ranks together: none ends, and takes its buffer away, before the second one.
 Status ThreadGroup::AllReduceSum(int rank, float* data, int64_t count) {
-  given_[static_cast<size_t>(rank)] = {data, count};
-  if (Status s = Meet(); !s.ok()) return s;
-  const bool same = SameSizes();
+  const std::vector<Contribution>& given = streams_.given;
+  streams_.given[static_cast<size_t>(rank)] = {data, count};
+  if (Status s = Meet(&streams_); !s.ok()) return s;
+  const bool same = streams_.SameSizes();
   if (same) {
     const int64_t begin = count * rank / ranks(), end = count * (rank + 1) / ranks();
     constexpr int64_t kBlock = 1024;  // stays in the core's cache
     float sums[kBlock];
     for (int64_t at = begin; at < end; at += kBlock) {
       const int64_t n = std::min(kBlock, end - at);
-      std::copy_n(static_cast<const float*>(given_[0].data) + at, n, sums);
-      for (size_t i = 1; i < given_.size(); ++i) {
-        const float* from = static_cast<const float*>(given_[i].data) + at;
+      std::copy_n(static_cast<const float*>(given[0].data) + at, n, sums);
+      for (size_t i = 1; i < given.size(); ++i) {
+        const float* from = static_cast<const float*>(given[i].data) + at;
         for (int64_t j = 0; j < n; ++j) sums[j] += from[j];
       }
-      for (const Contribution& to : given_) std::copy_n(sums, n, static_cast<float*>(to.data) + at);
+      for (const Contribution& to : given) std::copy_n(sums, n, static_cast<float*>(to.data) + at);
     }
   }
-  if (Status s = Meet(); !s.ok()) return s;
+  if (Status s = Meet(&streams_); !s.ok()) return s;
   return same ? OkStatus() : Unequal();
 }
 
 Status ThreadGroup::AllGather(int rank, const SharedColumns& matrix) {
-  given_[static_cast<size_t>(rank)] = {matrix.data, matrix.rows * matrix.columns, matrix};
-  if (Status s = Meet(); !s.ok()) return s;
-  const bool same = SameSizes();
-  for (size_t other = 0; other < given_.size() && same; ++other) {
-    const SharedColumns& from = given_[other].columns;
-    if (static_cast<int>(other) == rank) continue;
+  streams_.given[static_cast<size_t>(rank)] = {matrix.data, matrix.rows * matrix.columns, matrix};
+  if (Status s = Meet(&streams_); !s.ok()) return s;
+  const bool same = streams_.SameSizes();
+  for (int other = 0; other < ranks() && same; ++other) {
+    const SharedColumns& from = streams_.given[static_cast<size_t>(other)].columns;
+    if (other == rank) continue;
     for (int64_t row = 0; row < matrix.rows; ++row) {
       std::copy_n(from.data + row * from.columns + from.begin, from.end - from.begin,
                   matrix.data + row * matrix.columns + from.begin);
     }
   }
-  if (Status s = Meet(); !s.ok()) return s;
+  if (Status s = Meet(&streams_); !s.ok()) return s;
   return same ? OkStatus() : Unequal();
 }
 
-Status ThreadGroup::Broadcast(int rank, std::byte* data, int64_t bytes, int from) {
-  given_[static_cast<size_t>(rank)] = {data, bytes};
-  if (Status s = Meet(); !s.ok()) return s;
-  const bool same = SameSizes();
+Status ThreadGroup::Broadcast(Place* place, int rank, std::span<std::byte> data, int from) {
+  place->given[static_cast<size_t>(rank)] = {data.data(), std::ssize(data)};
+  if (Status s = Meet(place); !s.ok()) return s;
+  const bool same = place->SameSizes();
   if (same && rank != from) {
-    std::memcpy(data, given_[static_cast<size_t>(from)].data, static_cast<size_t>(bytes));
+    std::memcpy(data.data(), place->given[static_cast<size_t>(from)].data, data.size());
   }
-  if (Status s = Meet(); !s.ok()) return s;
+  if (Status s = Meet(place); !s.ok()) return s;
   return same ? OkStatus() : Unequal();
 }
 

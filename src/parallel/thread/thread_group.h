@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "headway/status.h"
@@ -40,23 +41,28 @@ class ThreadGroup {
     int64_t size = 0;
     SharedColumns columns = {};
   };
+  // Where ranks meet. Streams and hosts have one each, since a stream may be behind its host.
+  struct Place {
+    std::vector<Contribution> given;  // [ranks], between two meetings
+    std::atomic<int64_t> meetings = 0;
+    int arrived = 0;  // at the next meeting
 
-  // Waits until every rank has come here.
-  Status Meet();
+    bool SameSizes() const;
+  };
+
+  // Waits until every rank has come to the place.
+  Status Meet(Place* place);
   Status AllReduceSum(int rank, float* data, int64_t count);
   Status AllGather(int rank, const SharedColumns& matrix);
-  Status Broadcast(int rank, std::byte* data, int64_t bytes, int from);
+  Status Broadcast(Place* place, int rank, std::span<std::byte> data, int from);
   void Leave(int rank, const Status& status);
-  bool SameSizes() const;
 
   std::vector<std::unique_ptr<Member>> members_;
-  std::vector<Contribution> given_;  // [ranks], between two meetings
+  Place streams_, hosts_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<int64_t> meetings_ = 0;
   std::atomic<bool> left_ = false;  // a rank has ended its work of this Run
-  int arrived_ = 0;                 // at the next meeting
   Status failure_;                  // the first of this Run
   int failed_rank_ = 0;
   bool cut_short_ = false;  // a rank waited in vain
