@@ -36,8 +36,10 @@ const WeightPart& KeyPart(const arch::Program& program, const std::vector<Weight
 
 }  // namespace
 
-WeightBytes CountWeightBytes(const ModelConfig& config) {
-  WeightTable table(config, config.family->build(config), /*source=*/nullptr);
+WeightBytes CountWeightBytes(const ModelConfig& config, const Shard* shard) {
+  const arch::Program program = config.family->build(config);
+  WeightTable table(config, program, /*source=*/nullptr);
+  if (shard != nullptr) table.Cut(program, config.shape, *shard);
   for (WeightPart& part : table.parts()) part.type = WeightTypeOf(config.shape.dtype);
   return table.Count();
 }

@@ -34,8 +34,8 @@
 
 namespace headway {
 
-// Of a model of this config whose matrices are of shape.dtype.
-WeightBytes CountWeightBytes(const ModelConfig& config);
+// Of a model of this config whose matrices are of shape.dtype, or of its shard.
+WeightBytes CountWeightBytes(const ModelConfig& config, const Shard* shard = nullptr);
 
 // The dtype of the cache of a model with these weights: that of its keys' projection. The config's
 // where the source has no such tensor.
