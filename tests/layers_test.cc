@@ -28,7 +28,9 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"model", {"base", "device", "kernels"}},
     {"hardware", {"base", "device", "kernels"}},
     {"plan", {"base"}},
-    {"engine", {"base", "device", "kernels", "kv", "text", "model", "hardware", "plan"}},
+    {"parallel", {"base", "device"}},
+    {"engine",
+     {"base", "device", "kernels", "kv", "text", "model", "hardware", "plan", "parallel"}},
     {"engine/eval", {"base"}},
     {"cli", {"base"}},
 };
@@ -59,6 +61,7 @@ const std::map<std::string, std::vector<std::vector<Part>>> kOrder = {
      {{{"model/config", "model/config_reader", "model/foreign", "model/rope_config", "model/arch"}},
       {{"model/weights"}},
       {{"model"}}}},
+    {"parallel", {{{"parallel"}}, {{"parallel/thread"}}}},
     {"engine", {{{"engine/step"}}, {{"engine/paths"}}, {{"engine"}}}},
     {"engine/eval", {{{"engine/eval"}}, {{"engine/eval/files"}, {"engine/eval/tasks"}}}},
 };
@@ -227,6 +230,8 @@ TEST(Layers, TheTableForbids) {
   EXPECT_FALSE(Allowed("plan/plan.cc", "kernels/kernels.h"));
   EXPECT_FALSE(Allowed("kv/store/store.cc", "model/model.h"));
   EXPECT_FALSE(Allowed("plan/cost.cc", "hardware/profiles.h"));
+  EXPECT_FALSE(Allowed("parallel/communicator.h", "plan/assignment.h"));
+  EXPECT_FALSE(Allowed("model/model.cc", "parallel/communicator.h"));
   EXPECT_FALSE(Allowed("hardware/meter.cc", "engine/paths/host_attention.h"));
   EXPECT_FALSE(Allowed("base/env.cc", "device/device.h"));
   EXPECT_FALSE(Allowed("text/tokenizer/bpe.cc", "model/config.h"));

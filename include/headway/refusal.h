@@ -20,6 +20,7 @@ enum class Option {
   kLength,  // of a sequence of the workload
   kDevice,
   kThreads,
+  kTensorParallel,
   kGpuMemory,
   kKvMemory,
   kHostMemory,

@@ -2,6 +2,7 @@
 #ifndef HEADWAY_BASE_HEAD_SET_H_
 #define HEADWAY_BASE_HEAD_SET_H_
 
+#include <cstddef>
 #include <numeric>
 #include <vector>
 

@@ -16,6 +16,7 @@ constexpr Named kNames[] = {
     {Option::kLength, "length"},
     {Option::kDevice, "device"},
     {Option::kThreads, "threads"},
+    {Option::kTensorParallel, "tensor_parallel"},
     {Option::kGpuMemory, "gpu_memory"},
     {Option::kKvMemory, "kv_memory"},
     {Option::kHostMemory, "host_memory"},

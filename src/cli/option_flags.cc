@@ -15,6 +15,7 @@ constexpr Flag kFlags[] = {
     {Option::kLength, "--ctx-size"},
     {Option::kDevice, "--device"},
     {Option::kThreads, "--threads"},
+    {Option::kTensorParallel, "--tp"},
     {Option::kGpuMemory, "--gpu-memory"},
     {Option::kKvMemory, "--kv-memory"},
     {Option::kHostMemory, "--host-memory"},

@@ -44,7 +44,8 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                         *memory_budget,
                         {host_attention.get(), &host_share, host_trace},
                         weights.get(),
-                        salience.get()},
+                        salience.get(),
+                        communicator},
                        limits);
   if (!made.ok()) return made.status();
   executor = std::move(*made);

@@ -36,6 +36,7 @@ struct Assembly {
   HostShareControl host_share{0.0};               // given: its share of pages in host memory
   const Trace* host_trace = nullptr;              // given: HostOptions::trace
   LaneWaitFilter wait_filter;                     // given: Lanes::Create
+  Communicator* communicator = nullptr;           // given: ExecutorParts::communicator
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Lanes> lanes;
   std::unique_ptr<kv::Store> store;

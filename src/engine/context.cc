@@ -47,6 +47,7 @@ Context::Impl::Impl(const ContextParts& p)
   assembly.device_budget = p.device_budget == nullptr ? &memory_budget : p.device_budget;
   assembly.host_budget = &host_budget;
   assembly.memory_budget = &memory_budget;
+  assembly.communicator = p.communicator;
 }
 
 Context::Impl::~Impl() {
@@ -243,6 +244,7 @@ const PlanReport& Context::plan() const { return impl_->plan; }
 Result<std::vector<Generation>> Context::Generate(std::span<const Request> requests,
                                                   const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
+  if (impl_->group != nullptr) return impl_->GenerateOnRanks(requests, hooks);
   return impl_->generator->Generate(requests, hooks);
 } catch (...) {
   return impl_->Break();
@@ -255,6 +257,7 @@ Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, con
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const ScorePart& part,
                                             const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
+  if (impl_->group != nullptr) return impl_->ScoreOnRanks(tokens, part, hooks);
   return impl_->generator->Score(tokens, part, hooks);
 } catch (...) {
   return impl_->Break();
@@ -264,6 +267,7 @@ Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens
                                                  int64_t sink, int64_t recent,
                                                  const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
+  if (Status s = impl_->CheckOneRank("attention"); !s.ok()) return s;
   return impl_->generator->FarAttention(tokens, from, sink, recent, hooks);
 } catch (...) {
   return impl_->Break();
@@ -279,13 +283,18 @@ Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> toke
 
 Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) try {
   if (!impl_->broken.ok()) return impl_->broken;
-  return impl_->generator->FillSynthetic(slot, tokens, seed, spread);
+  const auto fill = [&](Impl& rank) {
+    return rank.generator->FillSynthetic(slot, tokens, seed, spread);
+  };
+  return impl_->group != nullptr ? impl_->EachRank(fill) : fill(*impl_);
 } catch (...) {
   return impl_->Break();
 }
 
 void Context::Reset() {
-  if (impl_->broken.ok()) impl_->generator->Reset();
+  if (!impl_->broken.ok()) return;
+  impl_->generator->Reset();
+  for (const std::unique_ptr<Impl>& rank : impl_->others) rank->generator->Reset();
 }
 
 Status Context::SaveSession(std::string_view note) try {
@@ -312,17 +321,23 @@ Timings Context::timings() const {
 }
 
 int64_t Context::TierBytes(int tier) const {
-  const kv::Store& store = *impl_->assembly.store;
-  int64_t bytes = store.Usage(static_cast<Tier>(tier)).tokens_bytes;
-  if (impl_->assembly.kept_store != nullptr) {
-    bytes += impl_->assembly.kept_store->Usage(static_cast<Tier>(tier)).tokens_bytes;
+  int64_t bytes = impl_->TierBytes(static_cast<Tier>(tier));
+  for (const std::unique_ptr<Impl>& rank : impl_->others) {
+    bytes += rank->TierBytes(static_cast<Tier>(tier));
   }
-  if (static_cast<Tier>(tier) != Tier::kDevice) return bytes;
-  for (const Slot& slot : impl_->generator->slots()) {
+  return bytes;
+}
+
+int64_t Context::Impl::TierBytes(Tier tier) const {
+  const kv::Store& store = *assembly.store;
+  int64_t bytes = store.Usage(tier).tokens_bytes;
+  if (assembly.kept_store != nullptr) bytes += assembly.kept_store->Usage(tier).tokens_bytes;
+  if (tier != Tier::kDevice) return bytes;
+  for (const Slot& slot : generator->slots()) {
     if (!slot.sequence.has_value()) continue;
-    const int64_t length = impl_->generator->StoreOf(slot).Length(*slot.sequence);
+    const int64_t length = generator->StoreOf(slot).Length(*slot.sequence);
     const int64_t open = length % store.format().page.page_slots;
-    bytes += open * impl_->parts.model->shape().KvBytesPerToken();
+    bytes += open * parts.model->shape().KvBytesPerToken();
   }
   return bytes;
 }

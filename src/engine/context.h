@@ -2,8 +2,11 @@
 #ifndef HEADWAY_ENGINE_CONTEXT_H_
 #define HEADWAY_ENGINE_CONTEXT_H_
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/exceptions.h"
 #include "base/thread_pool.h"
@@ -14,6 +17,7 @@
 #include "engine/generator.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
+#include "parallel/thread/thread_group.h"
 
 namespace headway {
 
@@ -25,9 +29,10 @@ struct ContextParts {
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
   const Settings* settings = nullptr;
-  int64_t host_weights = 0;   // bytes of streamed weights in host memory
-  int64_t disk_weights = 0;   // and of the disk's budget
-  uint64_t weights_hash = 0;  // for a session
+  int64_t host_weights = 0;              // bytes of streamed weights in host memory
+  int64_t disk_weights = 0;              // and of the disk's budget
+  uint64_t weights_hash = 0;             // for a session
+  Communicator* communicator = nullptr;  // of a rank; null: the model is whole
 };
 
 struct Context::Impl {
@@ -51,10 +56,21 @@ struct Context::Impl {
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 
+  // Of the first rank: what it does, on all of them.
+  Status EachRank(const std::function<Status(Impl& rank)>& work);
+  Result<std::vector<Generation>> GenerateOnRanks(std::span<const Request> requests,
+                                                  const Hooks& hooks);
+  Result<ScoreResult> ScoreOnRanks(std::span<const TokenId> tokens, const ScorePart& part,
+                                   const Hooks& hooks);
+  // kUnsupported for what ranks do not do.
+  Status CheckOneRank(const char* what) const;
+  int64_t TierBytes(Tier tier) const;  // of this rank
+
   explicit Impl(const ContextParts& p);
 
   const ContextParts parts;
   // In the order in which they are built; destroyed in reverse.
+  std::unique_ptr<ThreadGroup> group;  // of the first of several ranks; else null
   Trace trace;
   Budget kv_budget, host_budget, disk_budget;
   Budget memory_budget;  // RAM that no other budget counts
@@ -65,6 +81,7 @@ struct Context::Impl {
   PlanReport plan;
   int64_t session_tokens = 0;
   std::string session_note;
+  std::vector<std::unique_ptr<Impl>> others;  // where there is a group: its ranks from 1 on
   Status broken;  // an exception ended a call at some point or other: the context is of no more use
 
   // For a catch block: from now on every call fails with what the exception says.

@@ -19,6 +19,7 @@
 #include "engine/measure.h"
 #include "engine/model_info.h"
 #include "engine/open.h"
+#include "engine/ranks.h"
 #include "engine/report.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
@@ -33,19 +34,13 @@ namespace headway {
 
 namespace {
 
-Result<std::unique_ptr<Model>> LoadModel(Env* env, const std::string& folder,
-                                         const Settings& settings, ThreadPool* pool) {
-  const bool random = settings.weights == Settings::Weights::kRandom;
-  Result<ModelConfig> config =
-      random ? ReadRandomConfig(*env, folder) : ReadModelConfig(*env, folder);
-  if (!config.ok()) return config.status();
-  if (settings.rope_scaling.has_value()) {
-    if (Status s = ScaleRope(*settings.rope_scaling, &*config); !s.ok()) return s;
-  }
-  if (random) return Model::Random(env, *config, /*seed=*/1, pool);
-  Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
-  if (!source.ok()) return source.status();
-  return Model::Map(env, *config, std::move(*source));
+Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settings& settings) {
+  Result<ModelConfig> config = settings.weights == Settings::Weights::kRandom
+                                   ? ReadRandomConfig(*env, folder)
+                                   : ReadModelConfig(*env, folder);
+  if (!config.ok() || !settings.rope_scaling.has_value()) return config;
+  if (Status s = ScaleRope(*settings.rope_scaling, &*config); !s.ok()) return s;
+  return config;
 }
 
 }  // namespace
@@ -85,7 +80,13 @@ struct Engine::Impl {
   std::optional<hardware::ChosenProfile>
       machine;                          // that cuts are chosen for; empty: by the planner's rule
   std::optional<MachineProfile> quick;  // measured for predictions alone
+  // Where ranks share the model: those from 1 on. Each has a shard and what a context of it takes.
+  std::vector<std::unique_ptr<Impl>> others;
 
+  // The model, or the shard of each rank, and what is told of it.
+  Status LoadModel(const Settings& all, const std::string& folder);
+  // With null the model is whole.
+  Status LoadShard(const ModelConfig& config, const std::string& folder, const Shard* shard);
   Status LoadText(const std::string& folder);
   Status OpenBackend();
   // What a plan's error means, and whether what it takes of a device with its own memory is free.
@@ -100,11 +101,53 @@ struct Engine::Impl {
   Result<kv::Manifest> Session();
   // Hashes the weights, for a session.
   Status FindFingerprint();
-  Result<Blueprint> Draw(const Workload& workload);
+  // With null the planner is asked; ranks have the first one's plan.
+  Result<Blueprint> Draw(const Workload& workload, const plan::Plan* plan = nullptr);
   PlanReport Report(const Blueprint& blueprint) const;
-  ContextParts PartsOfContext();
+  ContextParts PartsOfContext(Communicator* communicator);
+  // The contexts of the other ranks, beside the first one's.
+  Status AddContexts(const Workload& workload, const Blueprint& first, const PlanReport& report,
+                     Context::Impl* context);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };
+
+Status Engine::Impl::LoadShard(const ModelConfig& config, const std::string& folder,
+                               const Shard* shard) {
+  if (settings.weights == Settings::Weights::kRandom) {
+    Result<std::unique_ptr<Model>> drawn = Model::Random(env, config, /*seed=*/1, &pool);
+    if (drawn.ok()) model = std::move(*drawn);
+    return drawn.status();
+  }
+  Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
+  if (!source.ok()) return source.status();
+  Result<std::unique_ptr<Model>> mapped = Model::Map(env, config, std::move(*source), shard);
+  if (mapped.ok()) model = std::move(*mapped);
+  return mapped.status();
+}
+
+Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
+  const Result<ModelConfig> config = ReadConfig(env, folder, all);
+  if (!config.ok()) return config.status();
+  if (all.ranks == 1) {
+    if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
+    info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
+    return OkStatus();
+  }
+  const Result<std::vector<Shard>> shards = ShardsOf(*config, all.ranks);
+  if (!shards.ok()) return shards.status();
+  if (Status s = LoadShard(*config, folder, &shards->front()); !s.ok()) return s;
+  for (int rank = 1; rank < all.ranks; ++rank) {
+    Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
+    if (Status s = other.OpenBackend(); !s.ok()) return s;
+    other.machine = machine;
+    const Shard& shard = (*shards)[static_cast<size_t>(rank)];
+    if (Status s = other.LoadShard(*config, folder, &shard); !s.ok()) return s;
+  }
+  ModelConfig whole = *config;
+  whole.shape.dtype = model->shape().dtype;
+  info = ModelInfoOf(whole, CountWeightBytes(whole), folder, settings);
+  return OkStatus();
+}
 
 Status Engine::Impl::OpenBackend() {
   Result<std::unique_ptr<Backend>> made =
@@ -149,7 +192,7 @@ Status Engine::Impl::FindMachine() {
   return OkStatus();
 }
 
-Result<Blueprint> Engine::Impl::Draw(const Workload& workload) {
+Result<Blueprint> Engine::Impl::Draw(const Workload& workload, const plan::Plan* plan) {
   Result<kv::Manifest> manifest = Session();
   if (!manifest.ok()) return manifest.status();
   BlueprintInputs inputs;
@@ -165,6 +208,7 @@ Result<Blueprint> Engine::Impl::Draw(const Workload& workload) {
   inputs.program_bytes = program_bytes;
   inputs.weight_layers = placed_layers;
   inputs.disk_layers = placed_on_disk;
+  inputs.plan = plan;
   Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
   if (!blueprint.ok()) return Explain(blueprint.status());
   return blueprint;
@@ -173,6 +217,7 @@ Result<Blueprint> Engine::Impl::Draw(const Workload& workload) {
 PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
   PlanReport report = ReportOf(blueprint);
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
+  TellOfRanks(settings.ranks, &report);
   return report;
 }
 
@@ -202,7 +247,8 @@ Status Engine::Impl::FindFingerprint() {
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
-  if (!device_budget.has_value() || settings.memory.gpu.has_value()) return error;
+  if (!device_budget.has_value()) return OfRanks(settings.ranks, error);
+  if (settings.memory.gpu.has_value()) return error;
   return ExplainFreeMemory(error, backend->info().free_memory, backend->info().memory);
 }
 
@@ -290,7 +336,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
                                                    const EngineOptions& options) {
   Result<Settings> read = ReadSettings(options);
   if (!read.ok()) return read.status();
-  auto impl = std::make_unique<Engine::Impl>(env, std::move(*read));
+  auto impl = std::make_unique<Engine::Impl>(env, SettingsOfRank(*read, 0));
   const Settings& settings = impl->settings;
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   if (Status s = impl->FindMachine(); !s.ok()) return s;
@@ -300,10 +346,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
     if (!located.ok()) return located.status();
     folder = *located;
   }
-  Result<std::unique_ptr<Model>> loaded = LoadModel(impl->env, folder, settings, &impl->pool);
-  if (!loaded.ok()) return loaded.status();
-  impl->model = std::move(*loaded);
-  impl->info = ModelInfoOf(impl->model->config(), impl->model->weight_bytes(), folder, settings);
+  if (Status s = impl->LoadModel(*read, folder); !s.ok()) return s;
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
@@ -313,7 +356,11 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
 
 const ModelInfo& Engine::info() const { return impl_->info; }
 std::string Engine::kernels() const { return impl_->kernels->name(); }
-int Engine::threads() const { return impl_->pool.threads(); }
+int Engine::threads() const {
+  int threads = impl_->pool.threads();
+  for (const std::unique_ptr<Impl>& rank : impl_->others) threads += rank->pool.threads();
+  return threads;
+}
 
 Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
                                             const EncodeOptions& options) const try {
@@ -387,8 +434,9 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
   return StatusOfException();
 }
 
-ContextParts Engine::Impl::PartsOfContext() {
+ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   ContextParts parts;
+  parts.communicator = communicator;
   parts.env = env;
   parts.backend = backend.get();
   parts.device_budget = fast_budget();
@@ -399,6 +447,23 @@ ContextParts Engine::Impl::PartsOfContext() {
   parts.disk_weights = disk_budget.used();
   parts.weights_hash = weights_hash.value_or(0);
   return parts;
+}
+
+Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& first,
+                                 const PlanReport& report, Context::Impl* context) {
+  for (const std::unique_ptr<Impl>& rank : others) {
+    const Result<Blueprint> blueprint = rank->Draw(workload, &first.plan);
+    if (!blueprint.ok()) return blueprint.status();
+    if (Status s = rank->MoveWeights(report); !s.ok()) return s;
+    const auto index = static_cast<int>(context->others.size()) + 1;
+    ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
+    parts.tokenizer = tokenizer.get();
+    Result<std::unique_ptr<Context::Impl>> made =
+        Context::Impl::Create(parts, *blueprint, report, nullptr);
+    if (!made.ok()) return OfRanks(settings.ranks, made.status());
+    context->others.push_back(std::move(*made));
+  }
+  return OkStatus();
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) try {
@@ -416,9 +481,14 @@ Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) tr
     const std::lock_guard lock(impl_->claiming);
     claim = std::move(impl_->claim);
   }
-  Result<std::unique_ptr<Context::Impl>> made =
-      Context::Impl::Create(impl_->PartsOfContext(), *blueprint, report, std::move(claim));
+  std::unique_ptr<ThreadGroup> group;
+  if (impl_->settings.ranks > 1) group = std::make_unique<ThreadGroup>(impl_->settings.ranks);
+  Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(
+      impl_->PartsOfContext(group == nullptr ? nullptr : &group->communicator(0)), *blueprint,
+      report, std::move(claim));
   if (!made.ok()) return made.status();
+  (*made)->group = std::move(group);
+  if (Status s = impl_->AddContexts(workload, *blueprint, report, made->get()); !s.ok()) return s;
   return std::unique_ptr<Context>(new Context(std::move(*made)));
 } catch (...) {
   return StatusOfException();

@@ -68,6 +68,12 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       host_memory_(std::move(host_memory)),
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
+  context_.communicator = parts.communicator;
+  if (parts.communicator != nullptr) {
+    sum_ = [this](float* residual, int64_t count) {
+      context_.communicator->AllReduceSum(context_.compute, residual, count);
+    };
+  }
   context_.awaits_lanes = parts.weights != nullptr || parts.host.attention != nullptr;
   const PathMemory path_memory(shape, limits);
   Memory behind_paths(memory_->data() + path_memory.bytes);
@@ -93,6 +99,11 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
 
 Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
                       const std::atomic<bool>* cancel) {
+  if (context_.communicator != nullptr) {
+    const Result<bool> stop = AllStop(std::exchange(cancel, nullptr));
+    if (!stop.ok()) return stop.status();
+    if (*stop) return Status(StatusCode::kCancelled, "cancelled");
+  }
   batch_.Begin(inputs);
   for (const auto& path : paths_) path->BeginStep();
   // First what needs no pages: the device begins while the store prepares the step.
@@ -147,6 +158,13 @@ Status Executor::BeginStep(std::span<const StepInput> inputs) {
   return context_.store.step().Begin(entries);
 }
 
+Result<bool> Executor::AllStop(const std::atomic<bool>* cancel) {
+  const bool own = cancel != nullptr && cancel->load(std::memory_order_relaxed);
+  const Result<int64_t> first = context_.communicator->OfFirst(own ? 1 : 0);
+  if (!first.ok()) return first.status();
+  return *first != 0;
+}
+
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   for (int layer = 0; layer < context_.shape.layers; ++layer) {
     if (layer > 0) BeginLayer(layer);
@@ -163,8 +181,13 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (weights_ != nullptr) weights_->Prefetch();
     CloseLayer(layer);
     context_.model.AfterAttention(context_.kernels, context_.compute,
-                                  {layer, batch_.tokens(), context_.block}, context_.act);
+                                  {layer, batch_.tokens(), context_.block, sum_ ? &sum_ : nullptr},
+                                  context_.act);
     if (weights_ != nullptr) weights_->Release();
+    if (sum_) {
+      // A rank that has ended takes part in nothing any more.
+      if (Status s = context_.compute.status(); !s.ok()) return s;
+    }
     if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
   return OkStatus();

@@ -46,8 +46,9 @@ struct ExecutorParts {
   Budget& budget;         // of the device's memory
   Budget& host_budget;    // of memory that results come to, where the host does not read that
   HostOptions host = {};  // of the path `host`
-  WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
-  Salience* salience = nullptr;     // of the path `salient`; null without it
+  WeightStream* weights = nullptr;       // brings the layers that are not resident; null: all are
+  Salience* salience = nullptr;          // of the path `salient`; null without it
+  Communicator* communicator = nullptr;  // of ranks that have shards; null: the model is whole
 };
 
 class Executor {
@@ -64,6 +65,7 @@ class Executor {
   // Where no input WantsLogits it may return while the step still runs; what is enqueued is never
   // more than as many layers as a step has, so that a wish to stop is met within a chunk.
   // kCancelled when *cancel (may be null) turned true: the step was given up, see kv::Step::Abort.
+  // Of ranks the first's counts, before a step begins.
   // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit,
   // or a loss is not finite.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
@@ -101,6 +103,8 @@ class Executor {
            std::unique_ptr<Buffer> host_memory);
 
   Status BeginStep(std::span<const StepInput> inputs);
+  // Whether the first rank wishes to stop.
+  Result<bool> AllStop(const std::atomic<bool>* cancel);
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginLayer(int layer);
   void TakeRanges(int layer);
@@ -123,6 +127,7 @@ class Executor {
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
+  arch::ResidualSum sum_;                              // over the ranks; empty without
   // [layers], behind each layer of the last step that came to it without logits.
   std::vector<std::unique_ptr<Event>> layer_done_;
   std::vector<SlabRange> ranges_;           // of the layer at hand

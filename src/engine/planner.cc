@@ -12,6 +12,7 @@
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
+#include "engine/ranks.h"
 #include "engine/report.h"
 #include "engine/settings.h"
 #include "headway/engine.h"
@@ -116,9 +117,10 @@ Result<ChosenBackend> BackendFor(const hardware::Target& wanted,
 
 // What a plan is made for, before anything is planned.
 struct Planning {
-  Settings settings;
+  Settings settings;  // of the first rank
   ChosenBackend backend;
   Described model;
+  std::optional<Shard> shard;  // of the first of several ranks, which has the largest
   Workload workload;
   // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
   // without what is measured here.
@@ -163,13 +165,20 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   Result<Described> described = Describe(env, model, planning.settings);
   if (!described.ok()) return described.status();
   planning.model = std::move(*described);
+  if (planning.settings.ranks > 1) {
+    Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
+    if (!shards.ok()) return shards.status();
+    planning.shard = std::move(shards->front());
+  }
   if (Status s = FindMachine(env, pool->threads(), &planning); !s.ok()) return s;
   return planning;
 }
 
 Result<Blueprint> Draw(Env& env, const Planning& planning) {
   const Settings& settings = planning.settings;
-  const ModelConfig& config = planning.model.config;
+  const Shard* const shard = planning.shard.has_value() ? &*planning.shard : nullptr;
+  ModelConfig config = planning.model.config;
+  if (shard != nullptr) config.shape = ShardShape(config.shape, *shard);
   Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, config.shape);
   if (!pattern.ok()) return pattern.status();
   Result<kv::Manifest> session = SessionManifest(env, settings);
@@ -178,7 +187,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   BlueprintInputs inputs;
   inputs.settings = &settings;
   inputs.config = &config;
-  inputs.weights = CountWeightBytes(config);
+  inputs.weights = CountWeightBytes(planning.model.config, shard);
   inputs.pattern = &*pattern;
   inputs.session = &*session;
   inputs.backend = info;
@@ -190,7 +199,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
     inputs.machine = &planning.machine->machine;
   inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
   Result<Blueprint> blueprint = MakeBlueprint(inputs, planning.workload);
-  if (!blueprint.ok()) return blueprint;
+  if (!blueprint.ok()) return OfRanks(settings.ranks, blueprint.status());
   if (settings.eviction.evicts()) {
     const std::vector<int64_t>& lengths = planning.workload.lengths;
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
@@ -235,8 +244,9 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Env& env = *Env::Default();
   Result<Settings> settings = ReadSettings(options);
   if (!settings.ok()) return settings.status();
-  ThreadPool pool(settings->target.pool_threads());
-  Result<Planning> planning = FindPlanning(env, model, std::move(*settings), &pool);
+  Settings own = SettingsOfRank(*settings, 0);
+  ThreadPool pool(own.target.pool_threads());
+  Result<Planning> planning = FindPlanning(env, model, std::move(own), &pool);
   if (!planning.ok()) return planning.status();
   const ModelConfig& config = planning->model.config;
   planning->workload = workload;
@@ -250,9 +260,10 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   result.info =
       ModelInfoOf(config, CountWeightBytes(config), planning->model.folder, planning->settings);
   result.kernels = planning->backend.name;
-  result.threads = pool.threads();
+  result.threads = settings->ranks * pool.threads();
   result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
+  TellOfRanks(planning->settings.ranks, &result.plan);
   if (!planning->machine.has_value()) return result;
   result.plan.prediction = PredictionOf(*blueprint, *planning->machine);
   if (explain == Explain::kYes) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/eviction_settings.h"
+#include "engine/ranks.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_settings.h"
 #include "headway/plan.h"
@@ -237,6 +238,8 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   settings.time_kernels = options.time_kernels;
   settings.alias_host_memory = MoreThan<int64_t>(options.alias_host_memory, 0);
   if (options.random_weights) settings.weights = Settings::Weights::kRandom;
+  settings.ranks = options.tensor_parallel;
+  if (Status s = CheckRanks(settings); !s.ok()) return s;
   return settings;
 }
 

@@ -67,6 +67,7 @@ inline constexpr const char* kAutoPlacement = "auto";
 
 struct Settings {
   hardware::Target target;
+  int ranks = 1;  // that share the model, of which an engine may be one
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit
   Policy policy = Policy::kAuto;

@@ -36,8 +36,10 @@ const WeightPart& KeyPart(const arch::Program& program, const std::vector<Weight
 
 }  // namespace
 
-WeightBytes CountWeightBytes(const ModelConfig& config) {
-  WeightTable table(config, config.family->build(config), /*source=*/nullptr);
+WeightBytes CountWeightBytes(const ModelConfig& config, const Shard* shard) {
+  const arch::Program program = config.family->build(config);
+  WeightTable table(config, program, /*source=*/nullptr);
+  if (shard != nullptr) table.Cut(program, config.shape, *shard);
   for (WeightPart& part : table.parts()) part.type = WeightTypeOf(config.shape.dtype);
   return table.Count();
 }
@@ -52,14 +54,17 @@ Result<DType> CacheDType(const ModelConfig& config, const WeightSource& source) 
 }
 
 Model::Model(const ModelConfig& config, const arch::Program& program,
-             std::unique_ptr<ModelWeights> weights)
+             std::unique_ptr<ModelWeights> weights, const Shard* shard)
     : config_(config),
+      vocab_rows_(shard == nullptr ? Interval{0, config.shape.vocab} : shard->vocab),
       weights_(std::move(weights)),
       embed_(arch::Resolve(program.embed, Normed::kDropped)),
       output_(arch::Resolve(program.output, Normed::kDropped)) {
   config_.shape.dtype = KeyPart(program, weights_->parts()).dtype();
+  if (shard != nullptr) config_.shape = ShardShape(config_.shape, *shard);
+  const arch::SumRole role = shard == nullptr ? arch::SumRole::kAlone : shard->role;
   for (const arch::LayerProgram& layer : program.layers) {
-    layers_.push_back(arch::ResolveLayer(layer));
+    layers_.push_back(arch::ResolveLayer(layer, role));
   }
 }
 
@@ -70,9 +75,7 @@ Result<std::unique_ptr<Model>> Model::Map(Env* env, const ModelConfig& config,
   Result<std::unique_ptr<ModelWeights>> weights =
       ModelWeights::Load(env, config, program, std::move(source), shard);
   if (!weights.ok()) return weights.status();
-  ModelConfig own = config;
-  if (shard != nullptr) own.shape = ShardShape(config.shape, *shard);
-  return std::unique_ptr<Model>(new Model(own, program, std::move(*weights)));
+  return std::unique_ptr<Model>(new Model(config, program, std::move(*weights), shard));
 }
 
 Result<std::unique_ptr<Model>> Model::Load(Env* env, const std::string& folder) {
@@ -98,14 +101,15 @@ Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config
   Result<std::unique_ptr<ModelWeights>> weights =
       ModelWeights::Random(env, config, program, seed, pool);
   if (!weights.ok()) return weights.status();
-  return std::unique_ptr<Model>(new Model(config, program, std::move(*weights)));
+  return std::unique_ptr<Model>(new Model(config, program, std::move(*weights), nullptr));
 }
 
 arch::Frame Model::FrameOf(const LayerCall& call, const Activations& a) const {
   arch::Frame frame = {.tensors = weights_->Views(call.layer, call.block),
                        .shape = &config_.shape,
                        .rows = call.tokens,
-                       .qkv_stride = a.qkv_stride};
+                       .qkv_stride = a.qkv_stride,
+                       .sum = call.sum};
   frame[arch::Slot::kResidual] = a.x;
   frame[arch::Slot::kNormed] = a.normed;
   frame[arch::Slot::kQuery] = a.q;
@@ -151,7 +155,7 @@ void Model::Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x,
   arch::Frame frame = FrameOf({kNoLayer, rows}, {.x = const_cast<float*>(x), .normed = scratch});
   frame[arch::Slot::kProjected] =
       static_cast<std::byte*>(scratch) + HeadScratchBytes(config_.shape, dtype, rows) / 2;
-  frame[arch::Slot::kLogits] = logits;
+  frame[arch::Slot::kLogits] = logits + vocab_rows_.begin;
   arch::Run(kernels, stream, output_, frame);
 }
 

@@ -34,8 +34,8 @@
 
 namespace headway {
 
-// Of a model of this config whose matrices are of shape.dtype.
-WeightBytes CountWeightBytes(const ModelConfig& config);
+// Of a model of this config whose matrices are of shape.dtype, or of its shard.
+WeightBytes CountWeightBytes(const ModelConfig& config, const Shard* shard = nullptr);
 
 // The dtype of the cache of a model with these weights: that of its keys' projection. The config's
 // where the source has no such tensor.
@@ -47,6 +47,7 @@ struct LayerCall {
   int64_t tokens = 0;
   const std::byte* block = nullptr;  // a copy of the layer's block, from which its matrices are
                                      // read; null: they are read where they are
+  const arch::ResidualSum* sum = nullptr;  // of a shard: over the ranks; else null
 };
 
 // Where keys and values go.
@@ -132,11 +133,12 @@ class Model {
   // k and v, as Qkv makes them of these rows of normed [call.tokens, d_model].
   void Kv(Kernels& kernels, Stream& stream, const LayerCall& call, const void* normed,
           const KvRows& to) const;
-  // x behind the layer, from x and attention's output o. Overwrites normed, gate and up (thus q, k,
-  // v, o).
+  // x behind the layer, from x and attention's output o, added up by call.sum. Overwrites normed,
+  // gate and up (thus q, k, v, o).
   void AfterAttention(Kernels& kernels, Stream& stream, const LayerCall& call,
                       const Activations& a) const;
-  // logits [rows, vocab] of x [rows, d_model]. `scratch` has HeadScratchBytes and is overwritten.
+  // logits [rows, vocab] of x [rows, d_model]; of a shard its vocab_rows alone. `scratch` has
+  // HeadScratchBytes and is overwritten.
   void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* scratch,
             float* logits) const;
 
@@ -144,14 +146,18 @@ class Model {
   // KernelLimits.
   int64_t MaxLinearIn() const;
   int64_t MaxLinearOut() const;
+  // The part of the vocabulary whose logits Head makes.
+  Interval vocab_rows() const { return vocab_rows_; }
 
  private:
+  // `shard` may be null.
   Model(const ModelConfig& config, const arch::Program& program,
-        std::unique_ptr<ModelWeights> weights);
+        std::unique_ptr<ModelWeights> weights, const Shard* shard);
   // The frame of steps that work on the activations, in which the caller may fill in more.
   arch::Frame FrameOf(const LayerCall& call, const Activations& a) const;
 
   ModelConfig config_;
+  Interval vocab_rows_;
   std::unique_ptr<ModelWeights> weights_;
   std::vector<arch::Call> embed_;
   std::vector<arch::LayerCalls> layers_;

@@ -61,6 +61,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   assembly.model = &model;
   assembly.device_budget = assembly.host_budget = assembly.memory_budget = &h->memory_budget_;
   assembly.wait_filter = config.wait_filter;
+  assembly.communicator = config.communicator;
   // Memory behind a file where there is such a place: the grid asks what is read, not how fast.
   const std::string disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
@@ -130,7 +131,8 @@ Status StepHarness::MakeKernels(Backend& backend) {
 plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& workload) const {
   plan::Plan plan;
   plan.cache.chunk = config_.chunk;
-  plan.cache.group_heads = config_.group_heads == 0 ? model.shape.kv_heads : config_.group_heads;
+  const int heads = model.shape.kv_heads;
+  plan.cache.group_heads = config_.group_heads == 0 ? heads : std::min(config_.group_heads, heads);
   plan.cache.segment_tokens = config_.segment_pages * config_.page_slots;
   plan.cache.staging_slabs = config_.staging_slabs;
   plan.cache.bounce_slabs = 2;

@@ -60,6 +60,8 @@ struct HarnessConfig {
   // too. Outlives the harness.
   Delays* delays = nullptr;
   LaneWaitFilter wait_filter;
+  // Of the ranks of which this one is with its shard of a model; null: the model is whole.
+  Communicator* communicator = nullptr;
   // Makes other kernels of them.
   std::function<std::unique_ptr<Kernels>(std::unique_ptr<Kernels>)> wrap_kernels;
 

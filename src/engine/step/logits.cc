@@ -116,6 +116,11 @@ Status Logits::Flush(std::span<const StepInput> inputs, const LogitsSink& sink) 
   if (rows_.empty()) return OkStatus();
   const auto rows = static_cast<int64_t>(rows_.size());
   context_.model.Head(context_.kernels, context_.compute, rows, HeadRows(), head_scratch_, logits_);
+  if (context_.communicator != nullptr) {
+    const Interval own = context_.model.vocab_rows();
+    context_.communicator->AllGather(context_.compute,
+                                     {logits_, rows, context_.shape.vocab, own.begin, own.end});
+  }
   AddItems(inputs);
   if (!sample_items_.empty()) context_.kernels.Sample(context_.compute, sample_items_);
   if (!score_items_.empty()) context_.kernels.Score(context_.compute, score_items_);

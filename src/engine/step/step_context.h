@@ -15,6 +15,7 @@
 #include "kv/pages/format.h"
 #include "kv/store/store.h"
 #include "model/model.h"
+#include "parallel/communicator.h"
 
 namespace headway {
 
@@ -72,6 +73,8 @@ struct StepContext {
   Activations act;
   const Turns* turns = nullptr;
   const std::byte* block = nullptr;  // of the layer at hand: its weights, where they stream
+  Communicator* communicator =
+      nullptr;  // of ranks that have shards of the model; null: one has all
   // Kernels wait for work of other lanes whose errors neither the store's reads nor the compute
   // stream tell.
   bool awaits_lanes = false;

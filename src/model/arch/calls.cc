@@ -70,6 +70,21 @@ Call LinearCall(const LinearStep& step) {
   return call;
 }
 
+// Makes calls whose products have split columns parts of a sum over the ranks: the residual stream
+// is in the first part, and the others are set.
+void Sum(const TensorList& tensors, SumRole role, std::vector<Call>* calls) {
+  for (Call& call : *calls) {
+    for (size_t i = 0; i < static_cast<size_t>(call.outputs); ++i) {
+      Call::Output& output = call.output[i];
+      const Split split = tensors.specs[static_cast<size_t>(output.linear.weight)].split;
+      if (split != Split::kQueryColumns && split != Split::kInnerColumns) continue;
+      HEADWAY_CHECK(call.outputs == 1 && output.result == LinearResult::kAddFloat);
+      call.sums = true;
+      if (role == SumRole::kOther) output.result = LinearResult::kFloat;
+    }
+  }
+}
+
 bool Writes(const LinearStep& step, Slot slot) {
   return std::any_of(step.products.begin(), step.products.end(),
                      [slot](const Product& product) { return product.to == slot; });
@@ -205,7 +220,7 @@ std::vector<Call> Resolve(std::span<const Step> steps, Normed normed) {
   return Resolver(steps, normed).Take();
 }
 
-LayerCalls ResolveLayer(const LayerProgram& layer) {
+LayerCalls ResolveLayer(const LayerProgram& layer, SumRole role) {
   const std::span<const Step> steps = layer.steps;
   LiveSlots live;
   live.Write(Slot::kResidual);
@@ -219,6 +234,7 @@ LayerCalls ResolveLayer(const LayerProgram& layer) {
   calls.before_keeping = Resolve(steps.first(cut), Normed::kKept);
   calls.keys_values = KeysValues(calls.before_keeping);
   calls.after = Resolve(steps.subspan(cut + 1), Normed::kDropped);
+  if (role != SumRole::kAlone) Sum(layer.tensors, role, &calls.after);
   return calls;
 }
 

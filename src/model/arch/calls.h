@@ -40,6 +40,7 @@ struct Call {
   EmbedStep embed = {};       // of kEmbed
   // Of kNorm: the matrix whose input is as wide as the rows; kNoTensor: d_model is.
   TensorId width_of = kNoTensor;
+  bool sums = false;  // what it adds to the residual stream is a part of a sum over the ranks
   int outputs = 0;
   std::array<Output, kMostOutputs> output = {};  // of products; of a gated one inner and up
 };
@@ -57,7 +58,7 @@ struct LayerCalls {
   std::vector<Call> keys_values;     // k and v alone, from kNormed as before_keeping leaves it
   std::vector<Call> after;           // the residual stream from itself and kAttended
 };
-LayerCalls ResolveLayer(const LayerProgram& layer);
+LayerCalls ResolveLayer(const LayerProgram& layer, SumRole role = SumRole::kAlone);
 
 }  // namespace headway::arch
 

@@ -91,6 +91,21 @@ TEST(CallsTest, OfLlama) {
                           "Linear inner -> += x"));
 }
 
+// What ranks add up: the first begins with the residual stream, the others set theirs.
+TEST(CallsTest, ProductsOfShardsAreSums) {
+  const Program program = kLlama.build(Config(kLlama));
+  for (const SumRole role : {SumRole::kAlone, SumRole::kFirst, SumRole::kOther}) {
+    const LayerCalls calls = ResolveLayer(program.layers[0], role);
+    const std::string to = role == SumRole::kOther ? " -> float x" : " -> += x";
+    EXPECT_THAT(Texts(calls.after),
+                ElementsAre("Linear attended" + to, "NormGatedLinear Rms -> inner, up",
+                            "Linear inner" + to));
+    const bool sums = role != SumRole::kAlone;
+    EXPECT_THAT(std::vector<bool>({calls.after[0].sums, calls.after[1].sums, calls.after[2].sums}),
+                ElementsAre(sums, false, sums));
+  }
+}
+
 TEST(CallsTest, NormsOfHeadsFollowTheirProducts) {
   ModelConfig config = Config(kQwen3);
   config.qk_norm = true;

@@ -91,8 +91,11 @@ Program Build(const ModelConfig& c) {
   program.front = t.specs.size();
   program.layers.assign(static_cast<size_t>(s.layers), BuildLayer(c));
   const Norm last = t.AddNorm("final_layer_norm", s.d_model, Traits(c));
-  program.head = t.Add(
-      {.name = "embed_out.weight", .rows = s.vocab, .columns = s.d_model, .has_prefix = false});
+  program.head = t.Add({.name = "embed_out.weight",
+                        .rows = s.vocab,
+                        .columns = s.d_model,
+                        .split = Split::kVocabRows,
+                        .has_prefix = false});
   program.output = {NormStep{last}, LinearStep{Slot::kNormed, {{{program.head}, Slot::kLogits}}}};
   return program;
 }

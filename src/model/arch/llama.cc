@@ -93,8 +93,11 @@ Program BuildLlama(const ModelConfig& c) {
     program.output.push_back(
         NormStep{t.AddNorm("norm", s.d_model, {NormKind::kRms, c.norm_eps, c.norm_affine})});
   }
-  program.head =
-      t.Add({.name = "lm_head.weight", .rows = s.vocab, .columns = s.d_model, .has_prefix = false});
+  program.head = t.Add({.name = "lm_head.weight",
+                        .rows = s.vocab,
+                        .columns = s.d_model,
+                        .split = Split::kVocabRows,
+                        .has_prefix = false});
   program.output.push_back(LinearStep{c.final_norm ? Slot::kNormed : Slot::kResidual,
                                       {{{program.head}, Slot::kLogits}}});
   return program;

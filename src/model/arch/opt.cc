@@ -130,8 +130,11 @@ Program Build(const ModelConfig& c) {
     program.output.push_back(LinearStep{last, {{projections.out, Slot::kProjected}}});
     last = Slot::kProjected;
   }
-  program.head = program.tensors.Add(
-      {.name = "lm_head.weight", .rows = s.vocab, .columns = width, .has_prefix = false});
+  program.head = program.tensors.Add({.name = "lm_head.weight",
+                                      .rows = s.vocab,
+                                      .columns = width,
+                                      .split = Split::kVocabRows,
+                                      .has_prefix = false});
   program.output.push_back(LinearStep{last, {{{program.head}, Slot::kLogits}}});
   return program;
 }

@@ -31,6 +31,14 @@ enum class Split : uint8_t {
   kQueryColumns,  // the columns of its query heads; the ranks' products add up
   kInnerColumns,  // its columns of d_ff; the ranks' products add up
   kOnce,          // a bias of such a sum, which one rank adds
+  kVocabRows,     // its rows of the vocabulary, of the head
+};
+
+// What a rank's products of split columns are: parts of sums over the ranks.
+enum class SumRole : uint8_t {
+  kAlone,  // there is one rank, which has all
+  kFirst,  // the first part of each sum, with what it is added to and the bias
+  kOther,  // a part and nothing else
 };
 
 // Tensors that the files hold as one, some rows of each by turns.

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "base/check.h"
+
 namespace headway::arch {
 
 namespace {
@@ -76,7 +78,9 @@ class Runner {
     return {.weight = weight,
             .bias = frame_.tensors.Vector(output.linear.bias),
             .y = frame_[output.to],
-            .y_stride = head ? frame_.qkv_stride : weight.out,
+            .y_stride = head                         ? frame_.qkv_stride
+                        : output.to == Slot::kLogits ? frame_.shape->vocab
+                                                     : weight.out,
             .result = output.result};
   }
 
@@ -109,7 +113,12 @@ class Runner {
 
 void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame) {
   Runner runner(kernels, stream, frame);
-  for (const Call& call : calls) runner.Make(call);
+  for (const Call& call : calls) {
+    runner.Make(call);
+    if (!call.sums) continue;
+    HEADWAY_CHECK(frame.sum != nullptr);
+    (*frame.sum)(static_cast<float*>(frame[Slot::kResidual]), frame.rows * frame.shape->d_model);
+  }
 }
 
 }  // namespace headway::arch

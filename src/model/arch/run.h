@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/types.h"
@@ -33,6 +34,10 @@ struct TensorViews {
   }
 };
 
+// Adds up the parts that the ranks have of the residual stream, `count` elements, on the stream
+// that made them.
+using ResidualSum = std::function<void(float* residual, int64_t count)>;
+
 // What the calls of one run work on.
 struct Frame {
   TensorViews tensors = {};
@@ -42,6 +47,7 @@ struct Frame {
   int64_t qkv_stride = 0;                // elements between the tokens of q, of k and of v
   std::span<const TokenId> ids = {};     // [rows], for kEmbed
   std::span<const int32_t> positions = {};
+  const ResidualSum* sum = nullptr;  // of ranks; null where no call sums
 
   void*& operator[](Slot slot) { return slots[static_cast<size_t>(slot)]; }
   void* operator[](Slot slot) const { return slots[static_cast<size_t>(slot)]; }

@@ -37,6 +37,11 @@ class MemorySource : public WeightSource {
     files_.push_back(std::make_unique<File>(std::move(bytes)));
   }
 
+  void Rename(const std::string& from, const std::string& to) {
+    tensors_[to] = tensors_.at(from);
+    tensors_.erase(from);
+  }
+
   // The offsets in a tensor of the bytes that were asked for.
   const std::set<int64_t>& touched(const std::string& name) const { return touched_[name]; }
 

@@ -61,6 +61,19 @@ Result<SourceTensor> FindPart(const WeightSource& source, const WeightPart& part
                   part.is_matrix() ? fmt::format(", {}", part.file_columns) : ""));
 }
 
+// Moves rows of a part that lie one behind the other so far apart that its columns of zeros fit
+// between them, in memory that was zero behind these rows.
+void MakeRoomForZeros(const WeightPart& part, std::byte* rows) {
+  if (part.zero_columns == 0) return;
+  const auto from_bytes =
+      static_cast<size_t>(RowBytes(part.type, part.columns - part.zero_columns));
+  const auto to_bytes = static_cast<size_t>(RowBytes(part.type, part.columns));
+  for (auto row = static_cast<size_t>(part.rows); row-- > 0;) {
+    std::memmove(rows + row * to_bytes, rows + row * from_bytes, from_bytes);
+    std::memset(rows + row * to_bytes + from_bytes, 0, to_bytes - from_bytes);
+  }
+}
+
 }  // namespace
 
 ModelWeights::~ModelWeights() {
@@ -106,7 +119,16 @@ Status ModelWeights::LoadParts(arch::TensorId head) {
   }
   table_.LayOutBlocks();
   bytes_ = table_.Count();
+  MakeZeros();
   return LoadVectors(vectors);
+}
+
+void ModelWeights::MakeZeros() {
+  int64_t most = 0;
+  for (const WeightPart& part : parts()) {
+    most = std::max(most, part.zero_rows * RowBytes(part.type, part.columns));
+  }
+  zeros_.resize(static_cast<size_t>(most));
 }
 
 Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
@@ -115,8 +137,9 @@ Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
     Result<std::byte*> memory = Own(part->bytes(), part->layer);
     if (!memory.ok()) return memory.status();
     if (Status s = source_->Read(tensor, slice, *memory); !s.ok()) return s;
+    MakeRoomForZeros(*part, *memory);
     part->on_host = *memory;
-  } else if (slice.rows.size() == 1) {
+  } else if (slice.rows.size() == 1 && part->zero_rows == 0) {
     const int64_t begin = slice.rows[0].begin * RowBytes(tensor.type, part->file_columns);
     part->on_host = source_->Bytes(tensor, begin, part->bytes()).data();
     part->mapped = true;
@@ -134,6 +157,8 @@ std::vector<std::span<const std::byte>> ModelWeights::PiecesOf(const WeightPart&
   for (const Interval& rows : part.slice.rows) {
     pieces.push_back(source_->Bytes(*tensor, rows.begin * row_bytes, rows.size() * row_bytes));
   }
+  const auto zeros = static_cast<size_t>(part.zero_rows * RowBytes(part.type, part.columns));
+  if (zeros > 0) pieces.push_back(std::span(zeros_).first(zeros));
   return pieces;
 }
 

@@ -107,6 +107,8 @@ class ModelWeights {
   Result<const WeightFile*> FileOf(size_t file);
   Result<DiskBlock::Tensor> WriteToDisk(const WeightPlacement& to, int layer);
   std::vector<UsedTensor> UsedTensors() const;
+  // Memory for the zeros of all parts that have rows of them.
+  void MakeZeros();
   // The bytes of a part that the host can read, one behind the other; none of what was moved and
   // cannot be read from the source.
   std::vector<std::span<const std::byte>> PiecesOf(const WeightPart& part) const;
@@ -116,6 +118,7 @@ class ModelWeights {
   uint64_t seed_ = 0;
   WeightTable table_;
   WeightBytes bytes_;
+  std::vector<std::byte> zeros_;  // as many as a part has in its rows
   // Norms and biases, and matrices that are not read where they are mapped, layer by layer.
   std::vector<Owned> owned_;
   std::unique_ptr<Buffer> on_device_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 namespace headway {
@@ -42,19 +44,55 @@ std::vector<Interval> RowsInFiles(const arch::Fused& fused, const std::vector<In
 }
 
 void Check(const ModelShape& whole, const Shard& shard) {
-  const std::vector<int>& heads = shard.kv_heads.heads;
-  HEADWAY_CHECK(!heads.empty() && heads.front() >= 0 && heads.back() < whole.kv_heads);
-  HEADWAY_CHECK(std::adjacent_find(heads.begin(), heads.end(), std::greater_equal<>()) ==
-                heads.end());
+  HEADWAY_CHECK(std::ssize(shard.kv_heads) == whole.layers && shard.head_slots > 0);
+  for (const HeadSet& set : shard.kv_heads) {
+    const std::vector<int>& heads = set.heads;
+    HEADWAY_CHECK(set.size() <= shard.head_slots);
+    HEADWAY_CHECK(heads.empty() || (heads.front() >= 0 && heads.back() < whole.kv_heads));
+    HEADWAY_CHECK(std::adjacent_find(heads.begin(), heads.end(), std::greater_equal<>()) ==
+                  heads.end());
+  }
   HEADWAY_CHECK(shard.inner.begin >= 0 && shard.inner.size() > 0 && shard.inner.end <= whole.d_ff);
+  HEADWAY_CHECK(shard.vocab.begin >= 0 && shard.vocab.size() > 0 && shard.vocab.end <= whole.vocab);
+}
+
+// The `index`-th of `parts` of so many rows, in whole vectors where there are enough of them.
+Interval Cut(int64_t rows, int64_t parts, int64_t index) {
+  int64_t unit = 64;
+  while (unit > 1 && CeilDiv(rows, unit) < 8 * parts) unit /= 2;
+  const int64_t units = CeilDiv(rows, unit);
+  const auto begin = [&](int64_t part) {
+    return std::min(rows, (units / parts * part + std::min(part, units % parts)) * unit);
+  };
+  return {begin(index), begin(index + 1)};
 }
 
 }  // namespace
 
+std::vector<Shard> CutShards(const ModelShape& whole,
+                             const std::vector<std::vector<HeadSet>>& heads) {
+  int slots = 1;
+  for (const std::vector<HeadSet>& layers : heads) {
+    for (const HeadSet& set : layers) slots = std::max(slots, set.size());
+  }
+  const std::ptrdiff_t ranks = std::ssize(heads);
+  std::vector<Shard> shards;
+  for (std::ptrdiff_t rank = 0; rank < ranks; ++rank) {
+    shards.push_back({.kv_heads = heads[static_cast<size_t>(rank)],
+                      .head_slots = slots,
+                      .inner = Cut(whole.d_ff, ranks, rank),
+                      .vocab = Cut(whole.vocab, ranks, rank),
+                      .role = ranks == 1  ? arch::SumRole::kAlone
+                              : rank == 0 ? arch::SumRole::kFirst
+                                          : arch::SumRole::kOther});
+  }
+  return shards;
+}
+
 ModelShape ShardShape(const ModelShape& whole, const Shard& shard) {
   Check(whole, shard);
   ModelShape shape = whole;
-  shape.kv_heads = shard.kv_heads.size();
+  shape.kv_heads = shard.head_slots;
   shape.query_heads = shape.kv_heads * whole.group();
   shape.d_ff = static_cast<int>(shard.inner.size());
   return shape;
@@ -64,33 +102,42 @@ Slice WholeSlice(const arch::TensorSpec& spec) {
   return {RowsInFiles(spec.fused, {{0, spec.rows}}), {}};
 }
 
-std::optional<Slice> SliceOf(const arch::TensorSpec& spec, const ModelShape& whole,
-                             const Shard& shard) {
+HeldPart PartOf(const arch::TensorSpec& spec, const ModelShape& whole, const Shard& shard,
+                int layer) {
   Check(whole, shard);
+  const HeadSet none;
+  const HeadSet& heads = layer < 0 ? none : shard.kv_heads[static_cast<size_t>(layer)];
   const int64_t query_width = int64_t{whole.group()} * whole.head_dim;  // of a KV head
-  const auto rows = [&](const std::vector<Interval>& intervals) {
-    return Slice{RowsInFiles(spec.fused, intervals), {}};
+  const int64_t missing = shard.head_slots - heads.size();
+  const auto rows = [&](const std::vector<Interval>& intervals, int64_t zeros) {
+    return HeldPart{{RowsInFiles(spec.fused, intervals), {}}, zeros, 0, spec.columns};
   };
-  Slice all = WholeSlice(spec);
+  HeldPart all = {.slice = WholeSlice(spec), .columns = spec.columns};
   switch (spec.split) {
     case arch::Split::kWhole:
-      break;
+      return all;
     case arch::Split::kQueryRows:
-      return rows(OfHeads(shard.kv_heads, query_width));
+      return rows(OfHeads(heads, query_width), missing * query_width);
     case arch::Split::kKvRows:
-      return rows(OfHeads(shard.kv_heads, whole.head_dim));
+      return rows(OfHeads(heads, whole.head_dim), missing * whole.head_dim);
     case arch::Split::kInnerRows:
-      return rows({shard.inner});
+      return rows({shard.inner}, 0);
+    case arch::Split::kVocabRows:
+      return rows({shard.vocab}, 0);
     case arch::Split::kQueryColumns:
-      all.columns = OfHeads(shard.kv_heads, query_width);
-      break;
+      all.columns = shard.head_slots * query_width;
+      if (heads.size() == 0) return {.zero_rows = spec.rows, .columns = all.columns};
+      all.slice.columns = OfHeads(heads, query_width);
+      all.zero_columns = missing * query_width;
+      return all;
     case arch::Split::kInnerColumns:
-      all.columns = {shard.inner};
-      break;
+      all.slice.columns = {shard.inner};
+      all.columns = shard.inner.size();
+      return all;
     case arch::Split::kOnce:
-      if (shard.sum_biases == SumBiases::kElsewhere) return std::nullopt;
-      break;
+      return shard.role == arch::SumRole::kOther ? HeldPart{.columns = spec.columns} : all;
   }
+  HEADWAY_CHECK(false);
   return all;
 }
 

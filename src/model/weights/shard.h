@@ -3,7 +3,7 @@
 #define HEADWAY_MODEL_WEIGHTS_SHARD_H_
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "base/head_set.h"
 #include "model/arch/program.h"
@@ -11,15 +11,22 @@
 
 namespace headway {
 
-// Who adds the biases of products that are sums over the ranks.
-enum class SumBiases : uint8_t { kHere, kElsewhere };
-
-// The same of every layer. Embeddings, head and norms are whole on each rank.
+// Embeddings and norms are whole on each rank, of the MLP and the head it has neighbours.
 struct Shard {
-  HeadSet kv_heads;  // with the query heads of their groups
-  Interval inner;    // of d_ff
-  SumBiases sum_biases = SumBiases::kHere;
+  // [layers], with the query heads of their groups. A layer may have none.
+  std::vector<HeadSet> kv_heads;
+  // Heads of every layer of the shard's model: behind its own a layer has zeros in the place of
+  // those that others have more. They make zeros of whatever they read.
+  int head_slots = 0;
+  Interval inner;  // of d_ff
+  Interval vocab;  // rows of the head
+  arch::SumRole role = arch::SumRole::kAlone;
 };
+
+// The shards of as many ranks as there are lists of heads, [ranks][layers]; d_ff and the vocabulary
+// are cut evenly, the first shard is the largest. There are no more ranks than either has rows.
+std::vector<Shard> CutShards(const ModelShape& whole,
+                             const std::vector<std::vector<HeadSet>>& heads);
 
 // The shape of the model that the shard is.
 ModelShape ShardShape(const ModelShape& whole, const Shard& shard);
@@ -27,9 +34,19 @@ ModelShape ShardShape(const ModelShape& whole, const Shard& shard);
 // Where the files have the rows of a whole tensor.
 Slice WholeSlice(const arch::TensorSpec& spec);
 
-// The same of those that the shard holds; empty: none of the tensor.
-std::optional<Slice> SliceOf(const arch::TensorSpec& spec, const ModelShape& whole,
-                             const Shard& shard);
+// The part of a tensor that is held.
+struct HeldPart {
+  Slice slice = {};          // of the files; without rows: nothing of them
+  int64_t zero_rows = 0;     // behind those of the slice
+  int64_t zero_columns = 0;  // the same, of a slice with columns of its own
+  int64_t columns = 0;       // in all; 0: a vector
+
+  int64_t rows() const { return slice.row_count() + zero_rows; }
+};
+
+// That which the shard has of a layer's tensor, or of one of no layer; no rows: none of it.
+HeldPart PartOf(const arch::TensorSpec& spec, const ModelShape& whole, const Shard& shard,
+                int layer);
 
 }  // namespace headway
 

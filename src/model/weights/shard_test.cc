@@ -70,9 +70,14 @@ std::unique_ptr<Source> MakeSource(const ModelConfig& config) {
   return source;
 }
 
-// Two heads apart from one another, and the two others; a cut of d_ff that divides nothing.
-const Shard kFirst = {{{0, 2}}, {0, 7}, SumBiases::kHere};
-const Shard kSecond = {{{1, 3}}, {7, 20}, SumBiases::kElsewhere};
+// Two heads apart from one another, and the two others; cuts of d_ff and of the vocabulary that
+// divide nothing.
+const Shard kFirst = {{{{0, 2}}, {{0, 2}}}, 2, {0, 7}, {0, 31}, arch::SumRole::kFirst};
+const Shard kSecond = {{{{1, 3}}, {{1, 3}}}, 2, {7, 20}, {31, 50}, arch::SumRole::kOther};
+// One whose layers have unequal numbers of heads, with zeros in the place of the others, and what
+// it leaves, more than it can: the second layer's last head is nobody's.
+const Shard kUneven = {{{{0, 1, 3}}, {}}, 3, {0, 7}, {0, 31}, arch::SumRole::kFirst};
+const Shard kUnevenRest = {{{{2}}, {{0, 1, 2}}}, 3, {7, 20}, {31, 50}, arch::SumRole::kOther};
 
 struct Loaded {
   std::unique_ptr<Model> model;
@@ -94,16 +99,23 @@ std::map<std::pair<int64_t, int64_t>, float> Elements(const Model& model, const 
   const arch::TensorViews views = model.weights().Views(part.layer, nullptr);
   const std::vector<Interval> whole = {{0, std::max<int64_t>(part.file_columns, 1)}};
   int64_t index = 0;
+  const auto next = [&] {
+    const int64_t at = index++;
+    return part.is_matrix() ? LoadAsFloat(views.Matrix(part.id).data, at, part.dtype())
+                            : views.Vector(part.id)[at];
+  };
   for (const Interval& rows : part.slice.rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       for (const Interval& columns : part.slice.columns.empty() ? whole : part.slice.columns) {
-        for (int64_t column = columns.begin; column < columns.end; ++column, ++index) {
-          elements[{row, column}] =
-              part.is_matrix() ? LoadAsFloat(views.Matrix(part.id).data, index, part.dtype())
-                               : views.Vector(part.id)[index];
+        for (int64_t column = columns.begin; column < columns.end; ++column) {
+          elements[{row, column}] = next();
         }
       }
+      for (int64_t i = 0; i < part.zero_columns; ++i) EXPECT_EQ(next(), 0.0f) << part.name;
     }
+  }
+  for (int64_t i = 0; i < part.zero_rows * std::max<int64_t>(part.columns, 1); ++i) {
+    EXPECT_EQ(next(), 0.0f) << part.name;
   }
   EXPECT_EQ(index, part.count()) << part.name;
   return elements;
@@ -111,12 +123,12 @@ std::map<std::pair<int64_t, int64_t>, float> Elements(const Model& model, const 
 
 TEST(ShardTest, SlicesAreIntervalsOfHeads) {
   const ModelShape shape = Config().shape;
-  const Shard shard = {{{0, 1, 3}}, {5, 9}};
+  const Shard shard = {{{{0, 1, 3}}, {{2}}}, 3, {5, 9}, {10, 20}};
   const arch::TensorSpec spec = {.rows = 48, .columns = 24, .split = arch::Split::kQueryRows};
   const auto slice = [&](arch::Split split) {
     arch::TensorSpec other = spec;
     other.split = split;
-    return *SliceOf(other, shape, shard);
+    return PartOf(other, shape, shard, 0).slice;
   };
   EXPECT_THAT(slice(arch::Split::kQueryRows).rows, ElementsAre(Interval{0, 24}, Interval{36, 48}));
   EXPECT_THAT(slice(arch::Split::kKvRows).rows, ElementsAre(Interval{0, 12}, Interval{18, 24}));
@@ -126,6 +138,7 @@ TEST(ShardTest, SlicesAreIntervalsOfHeads) {
   EXPECT_THAT(slice(arch::Split::kInnerColumns).columns, ElementsAre(Interval{5, 9}));
   EXPECT_THAT(slice(arch::Split::kWhole).rows, ElementsAre(Interval{0, 48}));
   EXPECT_TRUE(slice(arch::Split::kWhole).columns.empty());
+  EXPECT_THAT(slice(arch::Split::kVocabRows).rows, ElementsAre(Interval{10, 20}));
   const ModelShape part = ShardShape(shape, shard);
   EXPECT_EQ(part.kv_heads, 3);
   EXPECT_EQ(part.query_heads, 6);
@@ -157,10 +170,80 @@ size_t ExpectTogetherToBeTheWhole(const ModelConfig& config) {
 }
 
 TEST(ShardTest, TogetherTheyAreTheWhole) {
-  // q, k, v, o, gate, up, down; biases of all but o and down
-  EXPECT_EQ(ExpectTogetherToBeTheWhole(Config()), 2u * 12u);
-  // q, k, v, o and both of the MLP; biases of all but o and the second
-  EXPECT_EQ(ExpectTogetherToBeTheWhole(FusedConfig()), 2u * 10u);
+  // q, k, v, o, gate, up, down; biases of all but o and down; the head
+  EXPECT_EQ(ExpectTogetherToBeTheWhole(Config()), 2u * 12u + 1);
+  // q, k, v, o and both of the MLP; biases of all but o and the second; the head
+  EXPECT_EQ(ExpectTogetherToBeTheWhole(FusedConfig()), 2u * 10u + 1);
+}
+
+// Where a layer has fewer heads than others its tensors end with zeros, wherever they are.
+TEST(ShardTest, HeadsThatALayerHasNotAreZeros) {
+  for (const ModelConfig& config : {Config(), FusedConfig()}) {
+    const Loaded whole = Load(nullptr, config);
+    for (const Shard& shard : {kUneven, kUnevenRest}) {
+      const Loaded loaded = Load(&shard, config);
+      const auto device = NewCpuDevice(Env::Default(), nullptr);
+      Budget budget("memory", int64_t{1} << 40);
+      for (const bool moved : {false, true}) {
+        if (moved) {
+          const WeightPlacement to = {.device_budget = &budget, .host_budget = &budget};
+          ASSERT_TRUE(loaded.model->MoveTo(*device, to).ok());
+        }
+        for (size_t i = 0; i < whole.model->weights().parts().size(); ++i) {
+          const WeightPart& part = loaded.model->weights().parts()[i];
+          const auto all = Elements(*whole.model, whole.model->weights().parts()[i]);
+          for (const auto& [place, value] : Elements(*loaded.model, part)) {
+            EXPECT_EQ(value, all.at(place)) << part.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardTest, CutsCoverAllAndTheFirstIsTheLargest) {
+  ModelShape shape = Config().shape;
+  for (const int d_ff : {5, 20, 1024, 14336, 27648}) {
+    shape.d_ff = d_ff;
+    for (const int ranks : {1, 2, 3, 5}) {
+      const std::vector<std::vector<HeadSet>> heads(static_cast<size_t>(ranks),
+                                                    {HeadSet{{0}}, HeadSet{}});
+      const std::vector<Shard> shards = CutShards(shape, heads);
+      ASSERT_EQ(std::ssize(shards), ranks);
+      int64_t inner = 0, vocab = 0;
+      for (const Shard& shard : shards) {
+        EXPECT_EQ(shard.inner.begin, inner);
+        EXPECT_EQ(shard.vocab.begin, vocab);
+        EXPECT_GT(shard.inner.size(), 0);
+        EXPECT_GT(shard.vocab.size(), 0);
+        EXPECT_LE(shard.inner.size(), shards[0].inner.size());
+        EXPECT_LE(shard.vocab.size(), shards[0].vocab.size());
+        inner = shard.inner.end;
+        vocab = shard.vocab.end;
+      }
+      EXPECT_EQ(inner, d_ff);
+      EXPECT_EQ(vocab, shape.vocab);
+    }
+  }
+}
+
+// The head's rows, of a table that is the embedding, too.
+TEST(ShardTest, TiedHeadsAreRowsOfTheEmbedding) {
+  ModelConfig config = Config();
+  config.tied_embeddings = true;
+  for (const bool stores_head : {false, true}) {
+    std::unique_ptr<Source> source = MakeSource(config);
+    source->Rename(stores_head ? "model.embed_tokens.weight" : "lm_head.weight", "unused");
+    Result<std::unique_ptr<Model>> model =
+        Model::Load(Env::Default(), config, std::move(source), &kSecond);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const arch::TensorViews views = (*model)->weights().Views(kNoLayer, nullptr);
+    const arch::Program program = config.family->build(config);
+    const WeightView table = views.Matrix(program.embedding), head = views.Matrix(program.head);
+    EXPECT_EQ(table.out, 50);
+    EXPECT_EQ(head.out, 19);
+    EXPECT_EQ(head.data, table.data + 31 * 24 * 2);
+  }
 }
 
 // Head by head the rows of q, of k and of v, as GPT-NeoX has them.
@@ -222,7 +305,7 @@ TEST(ShardTest, NothingElseIsTouched) {
 }
 
 TEST(ShardTest, RunsOfRowsAreMapped) {
-  const Shard shard = {{{1, 2}}, {3, 9}};
+  const Shard shard = {{{{1, 2}}, {{1, 2}}}, 2, {3, 9}, {0, 50}};
   const Loaded loaded = Load(&shard);
   int mapped = 0;
   for (const WeightPart& part : loaded.model->weights().parts()) {
@@ -265,11 +348,12 @@ void ExpectHeadsToComputeWhatTheyDoInTheWhole(const ModelConfig& config) {
   for (const Shard& shard : {kFirst, kSecond}) {
     std::vector<size_t> heads;  // of the whole's q, k and v side by side
     const auto kv_heads = static_cast<size_t>(whole.kv_heads);
-    for (const int head : shard.kv_heads.heads) {
+    for (const int head : shard.kv_heads[1].heads) {
       for (size_t i = 0; i < group; ++i) heads.push_back(static_cast<size_t>(head) * group + i);
     }
     for (size_t part : {group * kv_heads, (group + 1) * kv_heads}) {
-      for (const int head : shard.kv_heads.heads) heads.push_back(part + static_cast<size_t>(head));
+      for (const int head : shard.kv_heads[1].heads)
+        heads.push_back(part + static_cast<size_t>(head));
     }
     std::vector<float> expected;
     for (size_t t = 0; t < ids.size(); ++t) {

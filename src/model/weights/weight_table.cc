@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -84,14 +83,30 @@ void WeightTable::AddParts(const arch::TensorList& tensors, int layer, const std
 }
 
 void WeightTable::Cut(const arch::Program& program, const ModelShape& whole, const Shard& shard) {
+  head_rows_ = shard.vocab;
   for (WeightPart& part : parts_) {
-    std::optional<Slice> slice = SliceOf(SpecOf(program, part), whole, shard);
-    part.slice = slice.has_value() ? std::move(*slice) : Slice();
-    part.rows = part.slice.row_count();
-    if (part.slice.columns.empty()) continue;
-    part.columns = 0;
-    for (const Interval& columns : part.slice.columns) part.columns += columns.size();
+    if (IsBoth(part)) continue;  // rows of ids are looked up in it
+    HeldPart held = PartOf(SpecOf(program, part), whole, shard, part.layer);
+    part.rows = held.rows();
+    part.columns = held.columns;
+    part.zero_rows = held.zero_rows;
+    part.zero_columns = held.zero_columns;
+    part.slice = std::move(held.slice);
   }
+}
+
+bool WeightTable::IsBoth(const WeightPart& part) const {
+  if (part.layer != kNoLayer) return false;
+  return (part.id == embedding_ && !has_head_) || (part.id == head_ && !has_embedding_);
+}
+
+WeightView WeightTable::HeadOf(const WeightView& whole) const {
+  if (head_rows_.size() == 0) return whole;
+  WeightView rows = whole;
+  rows.data =
+      whole.data + head_rows_.begin * whole.in * static_cast<int64_t>(DTypeBytes(whole.dtype));
+  rows.out = head_rows_.size();
+  return rows;
 }
 
 void WeightTable::Point(const WeightPart& part, const std::byte* data) {
@@ -104,10 +119,9 @@ void WeightTable::Point(const WeightPart& part, const std::byte* data) {
   }
   const WeightView view = {data, part.dtype(), part.rows, part.columns};
   list.matrices[id] = view;
-  if (part.layer != kNoLayer) return;
-  const auto embedding = static_cast<size_t>(embedding_), head = static_cast<size_t>(head_);
-  if (id == embedding && !has_head_) list.matrices[head] = view;
-  if (id == head && !has_embedding_) list.matrices[embedding] = view;
+  if (!IsBoth(part)) return;
+  list.matrices[static_cast<size_t>(embedding_)] = view;
+  list.matrices[static_cast<size_t>(head_)] = HeadOf(view);
 }
 
 void WeightTable::LayOutBlocks() {

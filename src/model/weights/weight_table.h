@@ -44,7 +44,9 @@ struct WeightPart {
   int64_t file_rows = 0;
   int64_t file_columns = 0;  // 0: a vector
   Slice slice = {};
-  int64_t rows = 0;  // of the slice; 0: nothing is held
+  int64_t zero_rows = 0;     // HeldPart's
+  int64_t zero_columns = 0;  // the same
+  int64_t rows = 0;          // 0: nothing is held
   int64_t columns = 0;
   WeightType type = WeightType::kF32;  // of a matrix; vectors are held as f32
   const std::byte* on_host = nullptr;  // where the host reads it, if it can
@@ -89,12 +91,17 @@ class WeightTable {
     std::vector<int64_t> in_block;
   };
   List& ListOf(int layer) { return lists_[static_cast<size_t>(layer + 1)]; }
+  // Whether a part is the head and the embedding.
+  bool IsBoth(const WeightPart& part) const;
+  // The rows of the head that are held, of a view of the whole.
+  WeightView HeadOf(const WeightView& whole) const;
   void AddParts(const arch::TensorList& tensors, int layer, const std::string& prefix);
 
   arch::TensorId embedding_;
   arch::TensorId head_;
   bool has_embedding_ = true;  // else it is the head
   bool has_head_ = true;       // else it is the embedding
+  Interval head_rows_;         // of the whole head, where it is cut
   std::vector<WeightPart> parts_;
   std::vector<List> lists_;  // [layers + 1], that of the model first
 };

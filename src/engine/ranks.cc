@@ -1,0 +1,133 @@
+#include "engine/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "headway/refusal.h"
+#include "plan/assignment.h"
+
+namespace headway {
+namespace {
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+// A rank's part of `all`, which has no end or is cut into parts.
+int64_t PartOf(int64_t all, int ranks) { return all == kNoLimit ? kNoLimit : all / ranks; }
+
+}  // namespace
+
+Status CheckRanks(const Settings& settings) {
+  if (settings.ranks < 1 || settings.ranks > kMaxRanks) {
+    return Wrong({Option::kTensorParallel, fmt::format(": 1 to {} ranks are possible", kMaxRanks)});
+  }
+  if (settings.ranks == 1) return OkStatus();
+  if (settings.target.device != "cpu") {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kTensorParallel,
+                           ": several GPUs are not supported yet; leave it out or use ",
+                           Option::kDevice, " cpu"}});
+  }
+  const std::pair<bool, Option> others[] = {
+      {settings.session.has_value(), Option::kSession},
+      {settings.eviction.evicts(), Option::kEvict},
+      {settings.salience.chooses(), Option::kHgca},
+      {settings.selection.selects(), Option::kSelector},
+      {settings.streaming_heads.has_value(), Option::kHeadPattern}};
+  for (const auto& [given, option] : others) {
+    if (!given) continue;
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kTensorParallel, " and ", option,
+                           " do not go together yet; leave one of them out"}});
+  }
+  if (settings.weights == Settings::Weights::kRandom) {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kTensorParallel,
+                           ": random weights are not shared between ranks yet; leave it out"}});
+  }
+  return OkStatus();
+}
+
+Settings SettingsOfRank(const Settings& settings, int rank) {
+  const int ranks = settings.ranks;
+  if (ranks == 1) return settings;
+  Settings own = settings;
+  const int threads = ThreadPool(settings.target.pool_threads()).threads();
+  own.target.threads = std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0));
+  own.memory.kv = PartOf(settings.memory.kv, ranks);
+  own.memory.host = PartOf(settings.memory.host, ranks);
+  own.memory.disk = PartOf(settings.memory.disk, ranks);
+  if (settings.alias_host_memory.has_value()) {
+    own.alias_host_memory = PartOf(*settings.alias_host_memory, ranks);
+  }
+  if (rank == 0) return own;
+  own.memory.gpu.reset();  // which a warning says once
+  own.trace.reset();
+  return own;
+}
+
+Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks) {
+  const ModelShape& shape = config.shape;
+  if (ranks > std::min(shape.d_ff, shape.vocab)) {
+    return Wrong(
+        {Option::kTensorParallel, fmt::format(" {}: this model has parts for {} ranks at most",
+                                              ranks, std::min(shape.d_ff, shape.vocab))});
+  }
+  plan::AssignmentRequest request;
+  request.ranks = ranks;
+  request.loads.assign(static_cast<size_t>(shape.layers),
+                       std::vector<double>(static_cast<size_t>(shape.kv_heads), 1.0));
+  const plan::Assignment assignment = plan::Assign(request, plan::AssignmentMethod::kBalanced);
+  std::vector<std::vector<HeadSet>> heads(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const plan::LayerAssignment& layer : assignment.layers) {
+      heads[static_cast<size_t>(rank)].push_back({plan::HeadsOf(layer, rank)});
+    }
+  }
+  return CutShards(shape, heads);
+}
+
+Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
+  const bool first = communicator.rank() == 0;
+  Hooks own = first ? hooks : Hooks{};
+  if (!hooks.on_text) return own;
+  own.on_text = [&hooks, &communicator, first](int request, std::string_view text) {
+    const bool on = !first || hooks.on_text(request, text);
+    const Result<int64_t> all = communicator.OfFirst(on ? 1 : 0);
+    // A rank that has ended ends the next step of the others.
+    return all.ok() && *all != 0;
+  };
+  return own;
+}
+
+void TellOfRanks(int ranks, PlanReport* report) {
+  if (ranks == 1) return;
+  const auto all = [ranks](int64_t* bytes) { *bytes *= ranks; };
+  all(&report->kv_bytes);
+  all(&report->memory_bytes);
+  all(&report->streamed_weight_bytes);
+  for (MemoryLine& line : report->memory) all(&line.bytes);
+  all(&report->smallest_kv_memory);
+  all(&report->smallest_host_memory);
+  all(&report->smallest_disk_memory);
+  report->reasons.push_back(
+      fmt::format("{} ranks share the model, each with 1/{} of every budget; bytes are of all, as "
+                  "many as the largest has, times are without what they say to each other",
+                  ranks, ranks));
+}
+
+Status OfRanks(int ranks, const Status& error) {
+  if (ranks == 1 || error.code() != StatusCode::kOutOfBudget) return error;
+  return error.Within(
+      {}, {fmt::format("; these are figures of each of {} ranks, which has 1/{} of what is given, "
+                       "by ",
+                       ranks, ranks),
+           Option::kTensorParallel});
+}
+
+}  // namespace headway

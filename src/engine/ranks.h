@@ -1,0 +1,42 @@
+// Ranks: how settings, budgets and a model are shared between the ranks of one process, each of
+// which is an engine and a context of its own.
+#ifndef HEADWAY_ENGINE_RANKS_H_
+#define HEADWAY_ENGINE_RANKS_H_
+
+#include <vector>
+
+#include "engine/settings.h"
+#include "headway/context.h"
+#include "headway/plan.h"
+#include "headway/status.h"
+#include "model/config.h"
+#include "model/weights/shard.h"
+#include "parallel/communicator.h"
+
+namespace headway {
+
+inline constexpr int kMaxRanks = 64;
+
+// Refuses by name what ranks do not do yet.
+Status CheckRanks(const Settings& settings);
+
+// What a rank is made with: its share of the threads and of each budget. The first has what does
+// not divide, and the trace.
+Settings SettingsOfRank(const Settings& settings, int rank);
+
+// Each rank's part of a model, the first one's the largest: heads as plan/assignment has them, all
+// of one load. kInvalidArgument where there are more ranks than d_ff or the vocabulary has rows.
+Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks);
+
+// The first rank's hooks on any rank: it alone calls them, and all end a request where it does.
+// Both outlive the result.
+Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator);
+
+// Makes a report of the first rank one of all.
+void TellOfRanks(int ranks, PlanReport* report);
+// The same of a refusal, whose figures are one rank's.
+Status OfRanks(int ranks, const Status& error);
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_RANKS_H_

@@ -1,0 +1,183 @@
+// Ranks in one process: golden models whose heads, MLP and vocabulary are shared between ranks that
+// add up what each has, under random placements of the heads. Run again under other cache
+// configurations through HEADWAY_TEST_CONFIG.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/random.h"
+#include "model/rope.h"
+#include "model/weights/open_weights.h"
+#include "parallel/thread/thread_group.h"
+#include "support/golden.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+using Placement = std::vector<std::vector<HeadSet>>;  // [ranks][layers]
+
+// Each head of each layer at some rank, so that some have more than others and some have none.
+Placement RandomPlacement(const ModelShape& shape, int ranks, uint64_t seed) {
+  Random random(seed);
+  Placement placement(static_cast<size_t>(ranks),
+                      std::vector<HeadSet>(static_cast<size_t>(shape.layers)));
+  for (size_t layer = 0; layer < static_cast<size_t>(shape.layers); ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      placement[static_cast<size_t>(random.Below(ranks))][layer].heads.push_back(head);
+    }
+  }
+  return placement;
+}
+
+struct Case {
+  Golden golden;
+  ModelConfig config;
+
+  explicit Case(const std::string& name) {
+    Result<Golden> read = LoadGolden(*Env::Default(), name);
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    golden = std::move(*read);
+    config = *ReadModelConfig(*Env::Default(), golden.folder);
+    const std::unique_ptr<WeightSource> source = *OpenWeights(*Env::Default(), golden.folder);
+    config.shape.dtype = *CacheDType(config, *source);
+  }
+  int64_t length() const { return std::ssize(golden.prompt) + std::ssize(golden.tokens); }
+};
+
+HarnessConfig Config() {
+  HarnessConfig config = HarnessConfig::Default();
+  config.chunk = 37;  // divides nothing
+  config.threads = 1;
+  return config;
+}
+
+// What one rank makes of the prompt and, token by token, of what follows it.
+Result<LogitRows> RunRank(const Case& test, const Shard& shard, const HarnessConfig& config) {
+  Result<std::unique_ptr<WeightSource>> source = OpenWeights(*Env::Default(), test.golden.folder);
+  if (!source.ok()) return source.status();
+  Result<std::unique_ptr<Model>> model =
+      Model::Load(Env::Default(), test.config, std::move(*source), &shard);
+  if (!model.ok()) return model.status();
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(**model, config, 1, test.length());
+  if (!h.ok()) return h.status();
+  const Result<kv::SequenceId> sequence = (*h)->NewSequence();
+  if (!sequence.ok()) return sequence.status();
+  const RopeFrequencies rope =
+      ComputeRope(test.config.rope, test.config.shape.head_dim, std::ssize(test.golden.prompt));
+  Result<LogitRows> rows = (*h)->Append(*sequence, test.golden.prompt, rope);
+  if (!rows.ok()) return rows.status();
+  for (const TokenId& token : test.golden.tokens) {  // teacher-forced
+    Result<LogitRows> next = (*h)->Append(*sequence, {&token, 1}, rope);
+    if (!next.ok()) return next.status();
+    rows->push_back(std::move((*next)[0]));
+  }
+  return rows;
+}
+
+bool SameBits(const LogitRows& a, const LogitRows& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+  });
+}
+
+// The logits that every rank has.
+LogitRows RunRanks(const Case& test, const Placement& placement, const HarnessConfig& config) {
+  const std::vector<Shard> shards = CutShards(test.config.shape, placement);
+  std::vector<LogitRows> rows(shards.size());
+  ThreadGroup group(static_cast<int>(shards.size()));
+  const Status status = group.Run([&](int rank) {
+    HarnessConfig own = config;
+    own.communicator = &group.communicator(rank);
+    const auto index = static_cast<size_t>(rank);
+    Result<LogitRows> made = RunRank(test, shards[index], own);
+    if (made.ok()) rows[index] = std::move(*made);
+    return made.status();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  for (const LogitRows& of_rank : rows) EXPECT_TRUE(SameBits(of_rank, rows[0]));
+  return std::move(rows[0]);
+}
+
+class EngineRanks : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EngineRanks, LogitsEqualTransformersOnAnyNumberOfRanks) {
+  const Case test(GetParam());
+  const ModelShape& shape = test.config.shape;
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    SCOPED_TRACE("ranks " + std::to_string(ranks));
+    const Placement placement = RandomPlacement(shape, ranks, static_cast<uint64_t>(ranks));
+    const LogitRows logits = RunRanks(test, placement, Config());
+    ASSERT_EQ(std::ssize(logits), test.length());
+    for (size_t i = 0; i < test.golden.rows.size(); ++i) {
+      const std::vector<float>& expected = test.golden.logits[i];
+      const double tolerance = GoldenTolerance(shape, test.length(), shape.dtype, expected);
+      EXPECT_LE(MaxDifference(logits[static_cast<size_t>(test.golden.rows[i])], expected),
+                tolerance)
+          << "position " << test.golden.rows[i];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineRanks, ::testing::ValuesIn(GoldenNames()),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+// Late lanes and late ranks change nothing, nor does another run.
+TEST(EngineRanksTest, BitsAreTheSameFromRunToRun) {
+  for (const char* name : {"neox-sequential", "qwen2"}) {
+    const Case test(name);
+    const Placement placement = RandomPlacement(test.config.shape, 3, 5);
+    const LogitRows once = RunRanks(test, placement, Config());
+    EXPECT_TRUE(SameBits(RunRanks(test, placement, Config()), once));
+    Delays delays(3);
+    delays.Set(Lane::kCompute, 200, 50, 500);
+    HarnessConfig late = Config();
+    late.delays = &delays;
+    EXPECT_TRUE(SameBits(RunRanks(test, placement, late), once));
+    EXPECT_GT(delays.slept(), 0);
+  }
+}
+
+// Closed pages are encoded by the rank that has the head: the same codes as on one rank but where
+// other sums turned a rounding, by one step of a code.
+TEST(EngineRanksTest, EncodedPagesAreThoseOfOneRank) {
+  const Case test("llama31");
+  const ModelShape& shape = test.config.shape;
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kFp8E4M3}) {
+    HarnessConfig config = Config();
+    config.x_segments = 0;  // encoded keys are not made of X
+    config.encoding = encoding;
+    const LogitRows one = RunRanks(test, RandomPlacement(shape, 1, 1), config);
+    const LogitRows two = RunRanks(test, RandomPlacement(shape, 2, 4), config);
+    ASSERT_EQ(one.size(), two.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_LE(MaxDifference(one[i], two[i]),
+                GoldenTolerance(shape, test.length(), DType::kBF16, one[i]));
+    }
+  }
+}
+
+// A rank whose disk or memory fails ends all, with its error.
+TEST(EngineRanksTest, OneRankThatFailsEndsAll) {
+  const Case test("llama31");
+  const std::vector<Shard> shards =
+      CutShards(test.config.shape, RandomPlacement(test.config.shape, 3, 2));
+  ThreadGroup group(3);
+  const Status status = group.Run([&](int rank) {
+    HarnessConfig own = Config();
+    own.communicator = &group.communicator(rank);
+    // Its store is not made.
+    if (rank == 2) own.device_slabs = own.host_slabs = -(1 << 20);
+    return RunRank(test, shards[static_cast<size_t>(rank)], own).status();
+  });
+  EXPECT_EQ(status.code(), StatusCode::kOutOfBudget) << status.message();
+  EXPECT_NE(status.message().find("rank 2 of 3: "), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace headway::testing

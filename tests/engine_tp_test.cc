@@ -1,0 +1,227 @@
+// The public API with ranks that share the model: the same tokens as on one rank, and one error
+// where one of them fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "base/bytes.h"
+#include "base/fault_env.h"
+#include "base/test_dir.h"
+#include "engine/open.h"
+#include "headway/refusal.h"
+#include "support/api.h"
+
+namespace headway {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions OnRanks(int ranks) {
+  EngineOptions options;
+  options.tensor_parallel = ranks;
+  options.threads = 2;
+  return options;
+}
+
+// Four KV heads on 1 to 5 ranks: of three one has two, of five one has none.
+TEST(EngineTp, GreedyTokensAreThoseOfOneRank) {
+  Request request;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo);
+    request = RequestOf(Quoting(*engine, 700, 40), 24);
+  }
+  const Generation one = Fresh(kDemo, {}, request);
+  for (const int ranks : {2, 3, 4, 5}) {
+    const Generation made = Fresh(kDemo, OnRanks(ranks), request);
+    EXPECT_EQ(made.tokens, one.tokens) << ranks << " ranks";
+    EXPECT_EQ(made.text, one.text);
+  }
+}
+
+// Under budgets that send the cache to host and disk, in every share that ranks have of them.
+TEST(EngineTp, BudgetsAreShared) {
+  Request request;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo);
+    request = RequestOf(Quoting(*engine, 1200, 90), 12);
+  }
+  const Generation one = Fresh(kDemo, {}, request);
+  TestDir dir;
+  for (const char* placement : {"auto", "host-only", "disk-only"}) {
+    EngineOptions options = OnRanks(2);
+    options.placement = placement;
+    options.disk_path = dir.File("");
+    options.disk_memory = 64 * kMiB;
+    options.chunk = 256;
+    options.segment = 256;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    const Result<PlanReport> plan = engine->Plan({{1300}});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    if (options.placement == "auto") {
+      options.kv_memory = plan->smallest_kv_memory + kMiB;
+      options.host_memory = 2 * kMiB;
+    }
+    EXPECT_EQ(Fresh(kDemo, options, request).tokens, one.tokens) << placement;
+  }
+  EngineOptions small = OnRanks(2);
+  small.kv_memory = kMiB / 4;
+  small.host_memory = 0;
+  const Status refused = Open(kDemo, small)->NewContext({{4000}}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kOutOfBudget);
+  EXPECT_THAT(refused.message(), HasSubstr("each of 2 ranks"));
+}
+
+TEST(EngineTp, BatchesSamplingAndScoresAreThoseOfOneRank) {
+  std::unique_ptr<Engine> one = Open(kDemo), three = Open(kDemo, OnRanks(3));
+  EXPECT_EQ(three->info().kv_heads, one->info().kv_heads);
+  EXPECT_EQ(three->info().kv_bytes_per_token, one->info().kv_bytes_per_token);
+  std::vector<Request> requests;
+  for (const int64_t n : {310, 370, 500, 420}) {
+    requests.push_back(RequestOf(Quoting(*one, n, static_cast<size_t>(n)), 10));
+  }
+  requests[1].sampling.temperature = 0.2f;
+  requests[1].sampling.seed = 5;
+  std::vector<TokenId> tokens[2];
+  double losses[2];
+  for (const bool ranks : {false, true}) {
+    // Fewer slots than requests: some begin as others decode.
+    Result<std::unique_ptr<Context>> context = (ranks ? three : one)->NewContext({{520, 520}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    for (int round = 0; round < 2; ++round) {  // again, of what is cached
+      Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      for (const Generation& generation : *made) {
+        tokens[ranks].insert(tokens[ranks].end(), generation.tokens.begin(),
+                             generation.tokens.end());
+      }
+    }
+    EXPECT_GT((*context)->TierBytes(0), 0);
+    size_t seen = 0;
+    Context::ScorePart part;
+    part.logits = [&](int64_t, std::span<const float> logits) {
+      seen += static_cast<int64_t>(logits.size()) == one->info().vocab ? 1 : 0;
+    };
+    const auto score = (*context)->Score(requests[0].prompt, part, {});
+    ASSERT_TRUE(score.ok()) << score.status().message();
+    EXPECT_EQ(seen, requests[0].prompt.size() - 1);
+    losses[ranks] = score->negative_log_likelihood;
+    (*context)->Reset();
+    EXPECT_EQ((*context)->TierBytes(0), 0);
+  }
+  EXPECT_EQ(tokens[0], tokens[1]);
+  // bf16 keys and values: 2^-8 of what they are made of, in eight layers.
+  EXPECT_NEAR(losses[0], losses[1], 0x1p-8 * losses[0]);
+}
+
+// What the first rank's hooks say counts for all.
+TEST(EngineTp, HooksEndRequestsOnAllRanks) {
+  const std::unique_ptr<Engine> engine = Open(kDemo, OnRanks(3));
+  const Request request = RequestOf(Quoting(*engine, 400, 10), 50);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{500}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  int calls = 0;
+  Hooks hooks;
+  hooks.on_text = [&](int, std::string_view) { return ++calls < 4; };
+  Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ((*made)[0].finish, FinishReason::kCancelled);
+
+  std::atomic<bool> cancel = false;
+  int steps = 0;
+  Hooks stopping;
+  stopping.cancel = &cancel;
+  stopping.on_progress = [&](const Progress&) { cancel = ++steps > 5; };
+  made = (*context)->Generate({&request, 1}, stopping);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)[0].finish, FinishReason::kCancelled);
+  EXPECT_LT((*made)[0].tokens.size(), 50u);
+
+  // What is refused before anything runs leaves the context as it is.
+  const Request empty;
+  EXPECT_EQ((*context)->Generate({&empty, 1}, {}).status().message(), "the prompt is empty");
+  made = (*context)->Generate({&request, 1}, {});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)[0].tokens, Fresh(kDemo, {}, request).tokens);
+}
+
+// Reads of the disk fail from some call on, on whichever rank that is: all end, with one error.
+TEST(EngineTp, OneErrorEndsAll) {
+  TestDir dir;
+  int failed = 0;
+  for (int64_t call = 4; call < 400; call = call * 3 / 2 + 1) {
+    FaultEnv env(Env::Default());
+    EngineOptions options = OnRanks(3);
+    options.placement = "disk-only";
+    options.disk_memory = 64 * kMiB;
+    options.disk_path = dir.File("");
+    options.chunk = 64;
+    options.segment = 64;
+    options.page_slots = 16;
+    Result<std::unique_ptr<Engine>> engine = EngineOpener::Open(&env, kGolden + "llama31", options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{460}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    env.SetKinds(kFaultRead | kFaultWrite);
+    env.FailAt(call);
+    const Request request = RequestOf(Tokens(440, 160, 3), 8);
+    const Result<Generation> made = GenerateOne(**context, request);
+    if (made.ok()) continue;
+    ++failed;
+    EXPECT_THAT(made.status().message(), HasSubstr("of 3: "));
+    // Ranks are at different points: the context is of no more use, and says why.
+    EXPECT_EQ(GenerateOne(**context, request).status().message(), made.status().message());
+  }
+  EXPECT_GT(failed, 3);
+}
+
+TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
+  const auto refusal = [](const EngineOptions& options, const std::string& model = kDemo) {
+    return Engine::Open(model, options).status().message();
+  };
+  EXPECT_THAT(refusal(OnRanks(0)), HasSubstr("tensor_parallel: 1 to 64 ranks are possible"));
+  EXPECT_THAT(refusal(OnRanks(65)), HasSubstr("1 to 64 ranks"));
+  EXPECT_THAT(refusal(OnRanks(49), kGolden + "llama31"), HasSubstr("parts for 48 ranks at most"));
+  EngineOptions options = OnRanks(2);
+  options.device = "cuda";
+  EXPECT_THAT(refusal(options), HasSubstr("several GPUs are not supported yet"));
+  options = OnRanks(2);
+  options.session = "a.session";
+  EXPECT_THAT(refusal(options), HasSubstr("tensor_parallel and session do not go together yet"));
+  options = OnRanks(2);
+  options.evict = "snapkv";
+  EXPECT_THAT(refusal(options), HasSubstr("and evict do not"));
+  options = OnRanks(2);
+  options.selector = "pages";
+  EXPECT_THAT(refusal(options), HasSubstr("and selector do not"));
+  options = OnRanks(2);
+  options.head_pattern = "heads.tsv";
+  EXPECT_THAT(refusal(options), HasSubstr("and head_pattern do not"));
+  options = OnRanks(2);
+  options.random_weights = true;
+  EXPECT_THAT(refusal(options), HasSubstr("random weights are not shared"));
+  const std::unique_ptr<Engine> engine = Open(kDemo, OnRanks(2));
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_THAT((*context)->FarAttention(Tokens(20, 100, 1), 10, 2, 4, {}).status().message(),
+              HasSubstr("attention is measured on one rank; leave out tensor_parallel"));
+}
+
+// A plan without the model is that of a run.
+TEST(EngineTp, PlansAreOfAllRanks) {
+  EngineOptions options = OnRanks(2);
+  options.kv_memory = 8 * kMiB;
+  const Workload workload{{4096}};
+  const Result<PlanReport> run = Open(kDemo, options)->Plan(workload);
+  const Result<ModelPlan> planned = PlanModel(kDemo, options, workload, Explain::kNo);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->plan.chunk, run->chunk);
+  EXPECT_EQ(planned->plan.kv_bytes, run->kv_bytes);
+  EXPECT_EQ(planned->plan.memory_bytes, run->memory_bytes);
+  EXPECT_THAT(run->reasons.back(), HasSubstr("2 ranks share the model"));
+}
+
+}  // namespace
+}  // namespace headway
