@@ -159,8 +159,8 @@ class Context {
   Status FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread = 0.0);
 
   void Reset();  // empties every slot
-  // Slot 0 into the session file; nothing when there is none. `note` is the caller's own and kept
-  // with it, such as the conversation that the tokens are. Also from within on_progress.
+  // Slot 0 into the session file, if there is one; with eviction, once its prompt has been read.
+  // `note` is the caller's own and kept with it, such as a conversation. Also within on_progress.
   Status SaveSession(std::string_view note = {});
   int64_t SessionTokens() const;           // that it began with, from the session file
   const std::string& SessionNote() const;  // that it was saved with; empty without a session

@@ -18,8 +18,8 @@ namespace headway {
 // for others that do not go together with it.
 Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 
-// The method and the parameters that it reads, as a line of text: two policies that keep the same
-// tokens of every prompt have the same.
+// The method and every parameter that it reads, as a line of text: a session goes on under policies
+// of the same words alone.
 std::string EvictionWords(const kv::EvictionPolicy& policy);
 
 // kUnsupported for a model whose prompts are not attended to as a whole.
