@@ -76,6 +76,21 @@ TEST_F(Cli, ManyPromptsGiveTheirTextsInOrder) {
   ExpectFailure({"run", kModel, "--prompts", "-", "-p", "a"}, 2, "--prompt and --prompts");
 }
 
+TEST_F(Cli, RanksShareAModel) {
+  const Args run = {"run", kModel, "-p", "Once upon a time", "-n", "8"};
+  const Json one = RunJson(run);
+  Args shared = run;
+  shared.insert(shared.end(), {"--tp", "3", "--gpu-layers", "2", "--trace", dir_.File("trace")});
+  EXPECT_EQ(RunJson(shared)["tokens"], one["tokens"]);
+  EXPECT_THAT(ReadFile(dir_.File("trace")), HasSubstr("all-reduce"));
+  const Outcome plan = Run({"plan", kModel, "-c", "4096", "--tp", "2"});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("2 ranks share the model"));
+  shared.insert(shared.end(), {"--session", dir_.File("session")});
+  ExpectFailure(shared, 1, "--tp and --session do not go together yet");
+  ExpectFailure({"run", kModel, "-p", "a", "--tp", "0"}, 2, "--tp");
+}
+
 TEST_F(Cli, WeightsStreamWhereLayersDoNotStay) {
   const Args run = {"run", kModel, "-p", "Once upon a time", "-n", "8"};
   const Json all = RunJson(run);

@@ -38,7 +38,7 @@ struct AssignmentRequest {
   double fixed = 0.0;  // of a head's load: what each of its ranks takes, whatever its share is
   // Assignments that the exact search of a layer may try before it gives up; its result is then
   // the best that is known.
-  int64_t node_limit = 50'000;
+  int64_t node_limit = 500'000;
 };
 
 // A rank that attends for a head, and the share of the head's sequences or tokens that it has.
