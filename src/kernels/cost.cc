@@ -273,4 +273,51 @@ WorkCost GatherSlotsCost(const PageFormat& format, std::span<const GatherSlotsIt
   return cost;
 }
 
+WorkCost QueryMomentsCost(const PageFormat& format, int heads,
+                          std::span<const QueryMomentsItem> items, int64_t activation_bytes) {
+  WorkCost cost{.name = "query moments"};
+  const int64_t width = int64_t{heads} * format.head_dim;
+  for (const QueryMomentsItem& item : items) {
+    cost.bytes += item.rows * width * activation_bytes + 2 * width * (format.head_dim + 1) * kFloat;
+    cost.flops += 2 * item.rows * width * format.head_dim;
+  }
+  return cost;
+}
+
+WorkCost ExpectedLogitsCost(const PageFormat& format, int group,
+                            std::span<const ExpectedLogitsItem> items) {
+  WorkCost cost{.name = "expected logits"};
+  const int64_t dim = format.head_dim;
+  for (const ExpectedLogitsItem& item : items) {
+    const int64_t keys = item.keys.pages.count;
+    cost.bytes += keys * dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
+                  group * (dim * (dim + 1) + keys) * kFloat;
+    cost.flops += 2 * group * keys * dim * (dim + 1);
+  }
+  return cost;
+}
+
+WorkCost ValueNormsCost(const PageFormat& format, std::span<const ValueNormsItem> items) {
+  WorkCost cost{.name = "value norms"};
+  for (const ValueNormsItem& item : items) {
+    cost.bytes += item.values.count *
+                  (format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) + kFloat);
+    cost.flops += 2 * item.values.count * format.head_dim;
+  }
+  return cost;
+}
+
+WorkCost ProjectedNormsCost(const PageFormat& format, int group,
+                            std::span<const ProjectedNormsItem> items) {
+  WorkCost cost{.name = "projected norms"};
+  for (const ProjectedNormsItem& item : items) {
+    const int64_t of_weight = item.weight.out * group * format.head_dim;
+    cost.bytes += item.values.count *
+                      (format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) + kFloat) +
+                  of_weight * static_cast<int64_t>(DTypeBytes(item.weight.dtype));
+    cost.flops += 2 * item.values.count * of_weight;
+  }
+  return cost;
+}
+
 }  // namespace headway

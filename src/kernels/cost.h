@@ -55,6 +55,14 @@ WorkCost KeyLogitsCost(const PageFormat& format, int group, std::span<const KeyL
 WorkCost KeyWeightsCost(std::span<const KeyWeightsItem> items);
 // K and V of the slots, read and written.
 WorkCost GatherSlotsCost(const PageFormat& format, std::span<const GatherSlotsItem> items);
+// Queries are read, and sums read and written.
+WorkCost QueryMomentsCost(const PageFormat& format, int heads,
+                          std::span<const QueryMomentsItem> items, int64_t activation_bytes);
+WorkCost ExpectedLogitsCost(const PageFormat& format, int group,
+                            std::span<const ExpectedLogitsItem> items);
+WorkCost ValueNormsCost(const PageFormat& format, std::span<const ValueNormsItem> items);
+WorkCost ProjectedNormsCost(const PageFormat& format, int group,
+                            std::span<const ProjectedNormsItem> items);
 
 }  // namespace headway
 

@@ -120,6 +120,26 @@ TEST(Cost, EvictionReadsKeysOnceAndWhatIsKeptTwice) {
   GatherSlotsItem gather;
   gather.count = 10;
   EXPECT_EQ(GatherSlotsCost(kFormat, {&gather, 1}).bytes, 10 * (2 * 2 * 32 * 2 + 4));
+  const QueryMomentsItem moments = {.rows = 7};
+  cost = QueryMomentsCost(kFormat, 3, {&moments, 1}, 2);
+  EXPECT_EQ(cost.bytes, 7 * 96 * 2 + 2 * 96 * 33 * 4);
+  EXPECT_EQ(cost.flops, 2 * 7 * 96 * 32);
+  ExpectedLogitsItem expected;
+  expected.keys.pages.count = 100;
+  cost = ExpectedLogitsCost(kFormat, kGroup, {&expected, 1});
+  EXPECT_EQ(cost.bytes, 100 * 32 * 2 + kGroup * (32 * 33 + 100) * 4);
+  EXPECT_EQ(cost.flops, 2 * kGroup * 100 * 32 * 33);
+  ValueNormsItem norms;
+  norms.values.count = 100;
+  cost = ValueNormsCost(kFormat, {&norms, 1});
+  EXPECT_EQ(cost.bytes, 100 * (32 * 2 + 4));
+  EXPECT_EQ(cost.flops, 2 * 100 * 32);
+  ProjectedNormsItem projected;
+  projected.values.count = 100;
+  projected.weight.out = 64;
+  cost = ProjectedNormsCost(kFormat, kGroup, {&projected, 1});
+  EXPECT_EQ(cost.bytes, 100 * (32 * 2 + 4) + 64 * kGroup * 32 * 2);
+  EXPECT_EQ(cost.flops, 2 * 100 * 64 * kGroup * 32);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Kernels of eviction: how much attention the tokens of a cache had from some last queries, and
-// gathering the tokens that are kept.
+// Kernels of eviction: how much attention the tokens of a cache had from some queries or are to
+// expect, how large their values are, and gathering the tokens that are kept.
 #ifndef HEADWAY_KERNELS_EVICTION_H_
 #define HEADWAY_KERNELS_EVICTION_H_
 
@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "kernels/attention.h"
 #include "kernels/pages.h"
+#include "kernels/weight_view.h"
 
 namespace headway {
 
@@ -63,6 +64,43 @@ struct GatherSlotsItem {
   PageRun to;  // its count is `count`
 };
 
+// Sums over the queries of one layer that are not rotated yet, and over their products: what says
+// how queries are distributed.
+struct QueryMomentsItem {
+  const void* q = nullptr;  // activations [rows, heads, head_dim]; rows q_stride elements apart
+  int64_t q_stride = 0;
+  int64_t rows = 0;
+  float* sums = nullptr;      // [heads, head_dim], added to
+  float* products = nullptr;  // [heads, head_dim, head_dim], added to
+};
+
+// Logarithms of how much attention the keys of one head are to expect from queries that are
+// normally distributed: of a query head g and a key k
+//   scale mean_g·k + scale² k·covariance_g·k / 2,
+// which is the logarithm of the mean of exp(scale q·k) over such queries.
+struct ExpectedLogitsItem {
+  KeyRun keys;                        // of one head, not encoded
+  const float* mean = nullptr;        // [group, head_dim]
+  const float* covariance = nullptr;  // [group, head_dim, head_dim]
+  float* logits = nullptr;            // [group, keys], rows `stride` apart
+  int64_t stride = 0;
+};
+
+// Euclidean norms of the values of one head.
+struct ValueNormsItem {
+  PageRun values;          // not encoded
+  float* norms = nullptr;  // [values.count]
+};
+
+// What the values of one head reach behind the projection of attention's output: the sum of the
+// magnitudes of that output, its mean over the group's query heads.
+struct ProjectedNormsItem {
+  PageRun values;            // not encoded
+  WeightView weight;         // [out, in]
+  int64_t first_column = 0;  // the group's columns begin here: head_dim for each query head
+  float* norms = nullptr;    // [values.count]
+};
+
 // Pages on a GPU are those that attention takes there, and rows of q lie on 16 bytes; others are an
 // error of the stream, and nothing is written.
 class EvictionKernels {
@@ -75,6 +113,15 @@ class EvictionKernels {
   virtual void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) = 0;
   virtual void GatherSlots(Stream& stream, const PageFormat& format,
                            std::span<const GatherSlotsItem> items) = 0;
+  // Rows are added one after the other.
+  virtual void QueryMoments(Stream& stream, const PageFormat& format, int heads,
+                            std::span<const QueryMomentsItem> items) = 0;
+  virtual void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                              std::span<const ExpectedLogitsItem> items) = 0;
+  virtual void ValueNorms(Stream& stream, const PageFormat& format,
+                          std::span<const ValueNormsItem> items) = 0;
+  virtual void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
+                              std::span<const ProjectedNormsItem> items) = 0;
 };
 
 }  // namespace headway

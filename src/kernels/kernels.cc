@@ -63,6 +63,25 @@ void Kernels::GatherSlots(Stream& stream, const PageFormat&, std::span<const Gat
   RefuseEviction(stream);
 }
 
+void Kernels::QueryMoments(Stream& stream, const PageFormat&, int,
+                           std::span<const QueryMomentsItem>) {
+  RefuseEviction(stream);
+}
+
+void Kernels::ExpectedLogits(Stream& stream, const PageFormat&, int, float,
+                             std::span<const ExpectedLogitsItem>) {
+  RefuseEviction(stream);
+}
+
+void Kernels::ValueNorms(Stream& stream, const PageFormat&, std::span<const ValueNormsItem>) {
+  RefuseEviction(stream);
+}
+
+void Kernels::ProjectedNorms(Stream& stream, const PageFormat&, int,
+                             std::span<const ProjectedNormsItem>) {
+  RefuseEviction(stream);
+}
+
 void Kernels::NormLinear(Stream& stream, const NormedInput& input, std::span<const LinearOp> ops) {
   Norm(stream, input.x, input.norm, input.rows, ops.front().weight.in, input.normed);
   Linear(stream, input.normed, input.rows, ops);

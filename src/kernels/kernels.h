@@ -69,6 +69,14 @@ class Kernels : public KernelSizes,
   void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override;
   void GatherSlots(Stream& stream, const PageFormat& format,
                    std::span<const GatherSlotsItem> items) override;
+  void QueryMoments(Stream& stream, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override;
+  void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override;
+  void ValueNorms(Stream& stream, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override;
+  void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override;
 };
 
 }  // namespace headway

@@ -255,6 +255,29 @@ class DelayingKernels final : public Kernels {
     Run(stream,
         [this, format, copy = CopyOf(items)](Stream& s) { inner_->GatherSlots(s, format, copy); });
   }
+  void QueryMoments(Stream& stream, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items)](Stream& s) {
+      inner_->QueryMoments(s, format, heads, copy);
+    });
+  }
+  void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items)](Stream& s) {
+      inner_->ExpectedLogits(s, format, group, scale, copy);
+    });
+  }
+  void ValueNorms(Stream& stream, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override {
+    Run(stream,
+        [this, format, copy = CopyOf(items)](Stream& s) { inner_->ValueNorms(s, format, copy); });
+  }
+  void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items)](Stream& s) {
+      inner_->ProjectedNorms(s, format, group, copy);
+    });
+  }
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });

@@ -102,6 +102,22 @@ class ForwardingKernels : public Kernels {
                    std::span<const GatherSlotsItem> items) override {
     inner_->GatherSlots(s, format, items);
   }
+  void QueryMoments(Stream& s, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override {
+    inner_->QueryMoments(s, format, heads, items);
+  }
+  void ExpectedLogits(Stream& s, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override {
+    inner_->ExpectedLogits(s, format, group, scale, items);
+  }
+  void ValueNorms(Stream& s, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override {
+    inner_->ValueNorms(s, format, items);
+  }
+  void ProjectedNorms(Stream& s, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override {
+    inner_->ProjectedNorms(s, format, group, items);
+  }
   void Sample(Stream& s, std::span<const SampleItem> items) override { inner_->Sample(s, items); }
   void Score(Stream& s, std::span<const ScoreItem> items) override { inner_->Score(s, items); }
 

@@ -287,6 +287,30 @@ class CpuKernels : public Kernels {
     cpu::GatherSlots(pool_, format, items);
   }
 
+  void QueryMoments(Stream& stream, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override {
+    const Traced traced(trace_, stream.lane(), QueryMomentsCost(format, heads, items, kFloat));
+    cpu::QueryMoments(pool_, {format.head_dim, heads}, items);
+  }
+
+  void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override {
+    const Traced traced(trace_, stream.lane(), ExpectedLogitsCost(format, group, items));
+    cpu::ExpectedLogits(pool_, elementwise_, {format, group, scale}, items);
+  }
+
+  void ValueNorms(Stream& stream, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override {
+    const Traced traced(trace_, stream.lane(), ValueNormsCost(format, items));
+    cpu::ValueNorms(pool_, elementwise_, format, items);
+  }
+
+  void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override {
+    const Traced traced(trace_, stream.lane(), ProjectedNormsCost(format, group, items));
+    cpu::ProjectedNorms(pool_, elementwise_, {format, group, 1.0f}, items);
+  }
+
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     const Traced traced(trace_, stream.lane(), SampleCost(items));
     for (const SampleItem& item : items) *item.result = sampler_.Sample(item);

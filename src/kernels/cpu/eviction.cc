@@ -6,73 +6,17 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <vector>
+
+#include "kernels/cpu/key_tile.h"
 
 namespace headway::cpu {
 namespace {
 
 constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
-// Keys whose products are summed side by side: a sum of each is in order, and vectors hold several.
-constexpr int64_t kTileKeys = 32;
-// Keys, columns and slots that are handed to a thread at once.
-constexpr int64_t kKeysGrain = 16 * kTileKeys;
+// Columns and slots that are handed to a thread at once.
 constexpr int64_t kColumnsGrain = 1024;
 constexpr int64_t kSlotsGrain = 64;
-
-// fn(item, begin, end) over pieces of [0, count_of(item)) of every item.
-template <typename Item, typename CountOf, typename Fn>
-void OverPieces(ThreadPool& pool, std::span<const Item> items, int64_t grain,
-                const CountOf& count_of, const Fn& fn) {
-  struct Piece {
-    const Item* item;
-    int64_t begin, end;
-  };
-  std::vector<Piece> pieces;
-  for (const Item& item : items) {
-    const int64_t count = count_of(item);
-    for (int64_t begin = 0; begin < count; begin += grain) {
-      pieces.push_back({&item, begin, std::min(begin + grain, count)});
-    }
-  }
-  pool.Run(static_cast<int64_t>(pieces.size()), 1, [&](int, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = pieces[static_cast<size_t>(i)];
-      fn(*piece.item, piece.begin, piece.end);
-    }
-  });
-}
-
-// A tile of keys, transposed: [head_dim, kTileKeys].
-class KeyTile {
- public:
-  explicit KeyTile(int64_t head_dim)
-      : row_(static_cast<size_t>(head_dim)),
-        keys_(static_cast<size_t>(head_dim * kTileKeys), 0.0f) {}
-
-  void Load(const Elementwise& code, const PageFormat& format, const PageRun& run, int64_t first,
-            int64_t count) {
-    for (int64_t key = 0; key < count; ++key) {
-      code.to_f32(run.k + SlotOffset(format, run, 0, first + key), format.dtype, format.head_dim,
-                  row_.data());
-      for (size_t i = 0; i < row_.size(); ++i) {
-        keys_[i * kTileKeys + static_cast<size_t>(key)] = row_[i];
-      }
-    }
-  }
-
-  std::array<float, kTileKeys> Products(const float* q) const {
-    std::array<float, kTileKeys> sums = {};
-    const float* keys = keys_.data();
-    for (size_t i = 0; i < row_.size(); ++i, keys += kTileKeys) {
-      for (size_t key = 0; key < kTileKeys; ++key) sums[key] += q[i] * keys[key];
-    }
-    return sums;
-  }
-
- private:
-  std::vector<float> row_, keys_;
-};
 
 // Keys [first, first + count) of the tile, for all queries.
 void TileLogits(const KeyLogitsCall& call, const KeyLogitsItem& item, const KeyTile& tile,
@@ -96,12 +40,10 @@ void KeyLogits(ThreadPool& pool, const Elementwise& code, const KeyLogitsCall& c
   OverPieces(
       pool, items, kKeysGrain, [](const KeyLogitsItem& item) { return item.keys.pages.count; },
       [&](const KeyLogitsItem& item, int64_t begin, int64_t end) {
-        KeyTile tile(call.format.head_dim);
-        for (int64_t first = begin; first < end; first += kTileKeys) {
-          const int64_t count = std::min(kTileKeys, end - first);
-          tile.Load(code, call.format, item.keys.pages, first, count);
-          TileLogits(call, item, tile, first, count);
-        }
+        OverTiles({code, call.format, item.keys.pages, item.keys.pages.k}, begin, end,
+                  [&](const KeyTile& tile, int64_t first, int64_t count) {
+                    TileLogits(call, item, tile, first, count);
+                  });
       });
 }
 

@@ -11,7 +11,7 @@
 
 namespace headway::cpu {
 
-// The arguments of Kernels::KeyLogits that all items share.
+// The arguments of Kernels::KeyLogits, and of others that go over keys, that all items share.
 struct KeyLogitsCall {
   const PageFormat& format;
   int group;
@@ -23,6 +23,21 @@ void KeyLogits(ThreadPool& pool, const Elementwise& code, const KeyLogitsCall& c
 void KeyWeights(ThreadPool& pool, std::span<const KeyWeightsItem> items);
 void GatherSlots(ThreadPool& pool, const PageFormat& format,
                  std::span<const GatherSlotsItem> items);
+
+struct QueryShape {
+  int64_t head_dim;
+  int heads;
+};
+
+void QueryMoments(ThreadPool& pool, const QueryShape& shape,
+                  std::span<const QueryMomentsItem> items);
+void ExpectedLogits(ThreadPool& pool, const Elementwise& code, const KeyLogitsCall& call,
+                    std::span<const ExpectedLogitsItem> items);
+void ValueNorms(ThreadPool& pool, const Elementwise& code, const PageFormat& format,
+                std::span<const ValueNormsItem> items);
+// The call's scale is not asked for.
+void ProjectedNorms(ThreadPool& pool, const Elementwise& code, const KeyLogitsCall& call,
+                    std::span<const ProjectedNormsItem> items);
 
 }  // namespace headway::cpu
 

@@ -329,6 +329,34 @@ class CudaKernels final : public Kernels {
     call.Check(cuda::GatherSlots(call.native(), format, items), "gathering slots");
   }
 
+  void QueryMoments(Stream& stream, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override {
+    Call call(stream, QueryMomentsCost(format, heads, items, Bytes()));
+    call.Check(cuda::QueryMoments(call.native(), {dtype_, format.head_dim, heads}, items),
+               "query moments");
+  }
+
+  void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override {
+    const cuda::KeyLogitsCall shared = {format, dtype_, group, scale};
+    if (!cuda::CanExpect(shared, items)) return RefuseEviction(stream);
+    Call call(stream, ExpectedLogitsCost(format, group, items));
+    call.Check(cuda::ExpectedLogits(call.native(), shared, items), "expected logits");
+  }
+
+  void ValueNorms(Stream& stream, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override {
+    Call call(stream, ValueNormsCost(format, items));
+    call.Check(cuda::ValueNorms(call.native(), format, items), "value norms");
+  }
+
+  void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override {
+    if (!cuda::CanProject(format, items)) return RefuseEviction(stream);
+    Call call(stream, ProjectedNormsCost(format, group, items));
+    call.Check(cuda::ProjectedNorms(call.native(), format, group, items), "projected norms");
+  }
+
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     Call call(stream, SampleCost(items));
     for (const SampleItem& item : items) {

@@ -12,6 +12,7 @@
 #include "kernels/cuda/item_batch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/slot_rows.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/cuda/workspace.h"
@@ -31,42 +32,20 @@ constexpr int kPlainKeys = kWarp;
 constexpr int kPlainRows = 4;
 
 struct LogitsShape {
-  int32_t head_dim, page_slots, group;
+  int32_t head_dim, group;
   float scale;
 };
 
 struct LogitsItem {
   const std::byte* q;
   int64_t q_stride;  // bytes between rows
-  const std::byte* k;
-  int64_t page_stride;
+  SlotRows keys;
   float* logits;
   int64_t stride;
-  int32_t first_slot, keys;
   int32_t rows;   // query heads of rows
   int32_t ahead;  // keys that the first row sees: none below 1
 };
 using LogitsBatch = ItemBatch<LogitsItem, LogitsShape>;
-
-// Starts the way of keys [first, first + kRows) into shared memory, kColumns of kElement bytes and
-// `stride` bytes between them; zeros stand for what is behind the last key and the last element.
-template <int kRows, int kColumns, int kElement>
-__device__ inline void StartKeys(const LogitsShape& shape, const LogitsItem& item, int first,
-                                 std::byte* to, int stride) {
-  constexpr int kChunks = kColumns * kElement / 16;
-  const int row_bytes = shape.head_dim * kElement;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kBlockThreads) {
-    const int row = i / kChunks;
-    const int column = i % kChunks * 16;
-    const bool valid = first + row < item.keys && column < row_bytes;
-    const int slot = item.first_slot + (valid ? first + row : 0);
-    const int page = slot / shape.page_slots;
-    const std::byte* from = item.k + page * item.page_stride +
-                            int64_t{slot - page * shape.page_slots} * row_bytes +
-                            (valid ? column : 0);
-    CopyAsync(to + row * stride + column, from, valid);
-  }
-}
 
 // Where query `row` of the item lies.
 template <int kElement>
@@ -104,12 +83,12 @@ __device__ inline void StorePair(const LogitsShape& shape, const LogitsItem& ite
   left = key < seen ? left * shape.scale : kUnseen;
   right = key + 1 < seen ? right * shape.scale : kUnseen;
   float* to = item.logits + row * item.stride + key;
-  if (key + 1 < item.keys && reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0) {
+  if (key + 1 < item.keys.count && reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0) {
     *reinterpret_cast<float2*>(to) = make_float2(left, right);
     return;
   }
-  if (key < item.keys) to[0] = left;
-  if (key + 1 < item.keys) to[1] = right;
+  if (key < item.keys.count) to[0] = left;
+  if (key + 1 < item.keys.count) to[1] = right;
 }
 
 // Heads of up to kD elements of 16 bits.
@@ -127,8 +106,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 
-  StartKeys<kTileKeys, kD, 2>(shape, item, first, reinterpret_cast<std::byte*>(shared),
-                              kStride * 2);
+  StartRows<kTileKeys, kD, 2, kBlockThreads>(item.keys, first, reinterpret_cast<std::byte*>(shared),
+                                             kStride * 2);
   WaitForCopies();
   __syncthreads();
   uint32_t keys[kSteps][4];
@@ -179,8 +158,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   const LogitsItem& item = batch.items[at];
   const int first = (static_cast<int>(blockIdx.x) - batch.first_block[at]) * kPlainKeys;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  StartKeys<kPlainKeys, kHeadDimMax, 4>(shape, item, first, reinterpret_cast<std::byte*>(keys),
-                                        kStride * 4);
+  StartRows<kPlainKeys, kHeadDimMax, 4, kBlockThreads>(
+      item.keys, first, reinterpret_cast<std::byte*>(keys), kStride * 4);
   WaitForCopies();
   __syncthreads();
   const int key = first + lane;
@@ -206,7 +185,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
 #pragma unroll
     for (int r = 0; r < kPlainRows; ++r) {
-      if (row + r >= item.rows || key >= item.keys) continue;
+      if (row + r >= item.rows || key >= item.keys.count) continue;
       item.logits[(row + r) * item.stride + key] =
           key < SeenBy(shape, item, row + r) ? sums[r] * shape.scale : kUnseen;
     }
@@ -224,17 +203,13 @@ cudaError_t LaunchTiles(cudaStream_t stream, const LogitsBatch& batch, unsigned 
 
 LogitsItem ItemOf(const KeyLogitsCall& call, const KeyLogitsItem& from) {
   const PageRun& run = from.keys.pages;
-  const int64_t passed = run.first_slot / call.format.page_slots;
   const int64_t ahead = from.q_position - from.keys.position + 1;
   constexpr int64_t kFar = int64_t{1} << 30;  // more than there are keys
   return {.q = static_cast<const std::byte*>(from.q),
           .q_stride = from.q_stride * static_cast<int64_t>(DTypeBytes(call.activation)),
-          .k = run.k + passed * run.page_stride,
-          .page_stride = run.page_stride,
+          .keys = RowsOf(call.format, run, run.k),
           .logits = from.logits,
           .stride = from.stride,
-          .first_slot = static_cast<int32_t>(run.first_slot % call.format.page_slots),
-          .keys = static_cast<int32_t>(run.count),
           .rows = static_cast<int32_t>(from.rows * call.group),
           .ahead = static_cast<int32_t>(std::clamp(ahead, -kFar, kFar))};
 }
@@ -256,14 +231,14 @@ bool CanMakeLogits(const KeyLogitsCall& call, std::span<const KeyLogitsItem> ite
 
 cudaError_t KeyLogits(cudaStream_t stream, const KeyLogitsCall& call,
                       std::span<const KeyLogitsItem> items) {
-  const LogitsShape shape = {call.format.head_dim, call.format.page_slots, call.group, call.scale};
+  const LogitsShape shape = {call.format.head_dim, call.group, call.scale};
   const bool plain = call.format.dtype == DType::kF32;
   std::vector<LogitsItem> on_gpu;
   for (const KeyLogitsItem& item : items) on_gpu.push_back(ItemOf(call, item));
   return InBatches(
       shape, std::span<const LogitsItem>(on_gpu),
       [&](const LogitsItem& item) {
-        return item.rows == 0 ? 0 : CeilDiv(item.keys, plain ? kPlainKeys : kTileKeys);
+        return item.rows == 0 ? 0 : CeilDiv(item.keys.count, plain ? kPlainKeys : kTileKeys);
       },
       [&](const LogitsBatch& batch, unsigned blocks) {
         if (plain) return LaunchKernel(PlainLogits, blocks, kBlockThreads, 0, stream, batch);

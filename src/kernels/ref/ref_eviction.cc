@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/half.h"
 
@@ -76,6 +77,84 @@ void GatherSlots(const PageFormat& format, std::span<const GatherSlotsItem> item
                   item.from.k + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
       std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
                   item.from.v + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+    }
+  }
+}
+
+void QueryMoments(const PageFormat& format, int heads, std::span<const QueryMomentsItem> items) {
+  const int64_t dim = format.head_dim;
+  for (const QueryMomentsItem& item : items) {
+    for (int64_t at = 0; at < heads * dim; ++at) {
+      const float* const head = static_cast<const float*>(item.q) + at / dim * dim;
+      const int64_t i = at % dim;
+      double sum = double{item.sums[at]};
+      std::vector<double> products(item.products + at * dim, item.products + (at + 1) * dim);
+      for (int64_t row = 0; row < item.rows; ++row) {
+        const float* const q = head + row * item.q_stride;
+        sum += double{q[i]};
+        for (size_t j = 0; j < products.size(); ++j) products[j] += double{q[i]} * double{q[j]};
+      }
+      item.sums[at] = static_cast<float>(sum);
+      for (int64_t j = 0; j < dim; ++j) {
+        item.products[at * dim + j] = static_cast<float>(products[static_cast<size_t>(j)]);
+      }
+    }
+  }
+}
+
+void ExpectedLogits(const PageFormat& format, int group, float scale,
+                    std::span<const ExpectedLogitsItem> items) {
+  const int64_t dim = format.head_dim;
+  for (const ExpectedLogitsItem& item : items) {
+    for (int64_t at = 0; at < item.keys.pages.count * group; ++at) {
+      const int64_t key = at / group, head = at % group;
+      const std::byte* k = item.keys.pages.k + SlotOffset(format, item.keys.pages, 0, key);
+      double mean = 0.0, variance = 0.0;
+      for (int64_t i = 0; i < dim; ++i) {
+        const double element = LoadAsFloat(k, i, format.dtype);
+        mean += element * double{item.mean[head * dim + i]};
+        for (int64_t j = 0; j < dim; ++j) {
+          variance += element * double{item.covariance[(head * dim + i) * dim + j]} *
+                      double{LoadAsFloat(k, j, format.dtype)};
+        }
+      }
+      item.logits[head * item.stride + key] =
+          static_cast<float>(double{scale} * (mean + double{scale} * variance / 2));
+    }
+  }
+}
+
+void ValueNorms(const PageFormat& format, std::span<const ValueNormsItem> items) {
+  for (const ValueNormsItem& item : items) {
+    for (int64_t slot = 0; slot < item.values.count; ++slot) {
+      const std::byte* v = item.values.v + SlotOffset(format, item.values, 0, slot);
+      double sum = 0.0;
+      for (int64_t i = 0; i < format.head_dim; ++i) {
+        const double element = LoadAsFloat(v, i, format.dtype);
+        sum += element * element;
+      }
+      item.norms[slot] = static_cast<float>(std::sqrt(sum));
+    }
+  }
+}
+
+void ProjectedNorms(const PageFormat& format, int group,
+                    std::span<const ProjectedNormsItem> items) {
+  const int64_t dim = format.head_dim;
+  for (const ProjectedNormsItem& item : items) {
+    for (int64_t slot = 0; slot < item.values.count; ++slot) {
+      const std::byte* v = item.values.v + SlotOffset(format, item.values, 0, slot);
+      double norm = 0.0;
+      for (int64_t at = 0; at < item.weight.out * group; ++at) {
+        const int64_t first = at / group * item.weight.in + item.first_column + at % group * dim;
+        double sum = 0.0;
+        for (int64_t i = 0; i < dim; ++i) {
+          sum += double{LoadAsFloat(item.weight.data, first + i, item.weight.dtype)} *
+                 double{LoadAsFloat(v, i, format.dtype)};
+        }
+        norm += std::abs(sum);
+      }
+      item.norms[slot] = static_cast<float>(norm / group);
     }
   }
 }

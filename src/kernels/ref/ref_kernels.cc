@@ -196,6 +196,22 @@ class RefKernels : public Kernels {
                    std::span<const GatherSlotsItem> items) override {
     ref::GatherSlots(format, items);
   }
+  void QueryMoments(Stream&, const PageFormat& format, int heads,
+                    std::span<const QueryMomentsItem> items) override {
+    ref::QueryMoments(format, heads, items);
+  }
+  void ExpectedLogits(Stream&, const PageFormat& format, int group, float scale,
+                      std::span<const ExpectedLogitsItem> items) override {
+    ref::ExpectedLogits(format, group, scale, items);
+  }
+  void ValueNorms(Stream&, const PageFormat& format,
+                  std::span<const ValueNormsItem> items) override {
+    ref::ValueNorms(format, items);
+  }
+  void ProjectedNorms(Stream&, const PageFormat& format, int group,
+                      std::span<const ProjectedNormsItem> items) override {
+    ref::ProjectedNorms(format, group, items);
+  }
 
   void Sample(Stream&, std::span<const SampleItem> items) override {
     for (const SampleItem& item : items) *item.result = ref::Sample(item);
