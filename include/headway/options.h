@@ -149,9 +149,11 @@ struct EngineOptions {
   // first and the last tokens (Xiao et al., 2023), the others keep those that had the attention of
   // the prompt's last queries: "snapkv" (Li et al., 2024), "pyramidkv" with budgets that fall from
   // layer to layer (Cai et al., 2024), "ada-snapkv" and "ada-pyramidkv" with budgets that the heads
-  // of a layer share (Feng et al., 2024), "defensivekv" by the largest attention, not the mean
-  // (2025). A session is continued with the same choice. Not together with selection, streaming
-  // heads or recomputing, nor for models with sliding windows.
+  // of a layer share (Feng et al., 2024), "critical-snapkv" and "critical-ada-snapkv" by values,
+  // too (Feng et al., 2025), "defensivekv" by the largest attention, not the mean (Feng et al.,
+  // 2025). "expectedattention" keeps those to which queries behind the prompt are expected to
+  // attend (Devoto et al., 2025). A session is continued with the same choice. Not together with
+  // selection, streaming heads or recomputing, nor for models with sliding windows.
   std::string evict = "none";
   // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
   // kDefaultEvictBudget.
@@ -159,16 +161,20 @@ struct EngineOptions {
   // The prompt's last tokens, from 1 to 256, which are kept, and whose queries are observed.
   // -1: 32.
   int64_t evict_window = -1;
-  // Neighbours whose scores are pooled, an odd number, and how: "7:mean" or "7:max". Empty: 7:mean.
+  // Neighbours whose scores are pooled, an odd number, and how: "7:mean" or "7:max". Empty: 7:mean,
+  // of "defensivekv" 5:mean.
   std::string evict_pool;
-  // "streamingllm" only: the first tokens that are kept. -1: 4.
+  // "streamingllm" and "expectedattention" only: the first tokens that are kept. -1: 4.
   int64_t evict_sink = -1;
-  // "ada-snapkv" and "ada-pyramidkv" only: the share of an even budget that each head has for
-  // itself, from 0 to 1. -1: 0.2.
+  // "ada-snapkv", "ada-pyramidkv" and "critical-ada-snapkv" only: the share of an even budget that
+  // each head has for itself, from 0 to 1. -1: 0.2.
   double evict_safeguard = -1.0;
   // "pyramidkv" and "ada-pyramidkv" only: how many times smaller than the mean the last layer's
   // budget is, from 1 to 1000. -1: 20.
   double evict_steepness = -1.0;
+  // "expectedattention" only: over how many positions behind the prompt queries to come are
+  // averaged. -1: 512.
+  int64_t evict_future = -1;
   // Tokens that a sequence may grow by behind its prompt. -1: 4096.
   int64_t evict_room = -1;
 

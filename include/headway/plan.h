@@ -92,6 +92,7 @@ struct EvictionReport {
   int64_t sink = 0;
   double safeguard = 0.0;
   double steepness = 0.0;
+  int64_t future = 0;
   int64_t room = 0;
   // Of the device, for the longest sequence: what is kept of its prompt, and all that it may grow
   // to by `room` tokens.

@@ -47,6 +47,7 @@ enum class Option {
   kEvictSink,
   kEvictSafeguard,
   kEvictSteepness,
+  kEvictFuture,
   kEvictRoom,
   kHgca,
   kHgcaWindow,

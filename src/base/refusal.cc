@@ -43,6 +43,7 @@ constexpr Named kNames[] = {
     {Option::kEvictSink, "evict_sink"},
     {Option::kEvictSafeguard, "evict_safeguard"},
     {Option::kEvictSteepness, "evict_steepness"},
+    {Option::kEvictFuture, "evict_future"},
     {Option::kEvictRoom, "evict_room"},
     {Option::kHgca, "hgca"},
     {Option::kHgcaWindow, "hgca_window"},

@@ -236,10 +236,12 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string eviction = More("Eviction (an approximation)");
   AddChoice(
       app, eviction, "--evict", &engine.evict,
-      {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"},
+      {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv",
+       "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
       "drops the others for good, as a published method chooses: streamingllm, snapkv, "
-      "pyramidkv, ada-snapkv, ada-pyramidkv or defensivekv");
+      "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv or "
+      "expectedattention");
   AddText(app, eviction, "--evict-budget", &engine.evict_budget,
           "tokens of a prompt that a KV head keeps, on average, or a share of it, such as 25%")
       ->type_name("N|P%")
@@ -250,13 +252,14 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   AddText(app, eviction, "--evict-pool", &engine.evict_pool,
           "neighbouring tokens whose scores are pooled, an odd number, by mean or max")
       ->type_name("N[:mean|max]")
-      ->default_str("7:mean");
+      ->default_str("7:mean, of defensivekv 5:mean");
   AddNumber(app, eviction, "--evict-sink", &engine.evict_sink, {0, kMaxCount},
-            "streamingllm: first tokens that are kept")
+            "streamingllm, expectedattention: first tokens that are kept")
       ->default_str("4");
-  AddNumber(app, eviction, "--evict-safeguard", &engine.evict_safeguard, {0.0, 1.0},
-            "ada-snapkv and ada-pyramidkv, whose heads share a layer's budget: the share of an "
-            "even one that each keeps for itself")
+  AddNumber(
+      app, eviction, "--evict-safeguard", &engine.evict_safeguard, {0.0, 1.0},
+      "ada-snapkv, ada-pyramidkv and critical-ada-snapkv, whose heads share a layer's budget: "
+      "the share of an even one that each keeps for itself")
       ->type_name("X")
       ->default_str("0.2");
   AddNumber(app, eviction, "--evict-steepness", &engine.evict_steepness, {1.0, 1000.0},
@@ -264,6 +267,10 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
             "smaller than their mean the last one is")
       ->type_name("X")
       ->default_str("20");
+  AddNumber(
+      app, eviction, "--evict-future", &engine.evict_future, {1, 65536},
+      "expectedattention: positions behind the prompt over which queries to come are averaged")
+      ->default_str("512");
   AddNumber(app, eviction, "--evict-room", &engine.evict_room, {1, kMaxCount},
             "tokens that a sequence may grow by behind its prompt")
       ->default_str("4096");

@@ -42,6 +42,7 @@ constexpr Flag kFlags[] = {
     {Option::kEvictSink, "--evict-sink"},
     {Option::kEvictSafeguard, "--evict-safeguard"},
     {Option::kEvictSteepness, "--evict-steepness"},
+    {Option::kEvictFuture, "--evict-future"},
     {Option::kEvictRoom, "--evict-room"},
     {Option::kHgca, "--hgca"},
     {Option::kHgcaWindow, "--hgca-window"},

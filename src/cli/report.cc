@@ -216,6 +216,7 @@ Json PlanJson(const PlanReport& plan) {
                         {"sink", plan.eviction->sink},
                         {"safeguard", plan.eviction->safeguard},
                         {"steepness", plan.eviction->steepness},
+                        {"future", plan.eviction->future},
                         {"room", plan.eviction->room},
                         {"kept_bytes", plan.eviction->kept_bytes},
                         {"sequence_bytes", plan.eviction->sequence_bytes}};

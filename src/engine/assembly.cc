@@ -94,9 +94,10 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
   kept_executor = std::move(*made);
   EvictorLimits evicts = layout.evictor;
   evicts.host_reads_device = device->host_reads_memory();
-  Result<std::unique_ptr<Evictor>> new_evictor = Evictor::Create(
-      {*kernels, *device, *compute, *executor, *store, *kept_store, *device_budget, *memory_budget},
-      evicts);
+  Result<std::unique_ptr<Evictor>> new_evictor =
+      Evictor::Create({*model, *kernels, *device, *compute, *executor, *store, *kept_store,
+                       *device_budget, *memory_budget, weights.get()},
+                      evicts);
   if (!new_evictor.ok()) return new_evictor.status();
   evictor = std::move(*new_evictor);
   return OkStatus();

@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kMaxWindow = 256;
 constexpr int kMaxPool = 255;
 constexpr double kMaxSteepness = 1000.0;
+constexpr int64_t kMaxFuture = 65536;
+// DefensiveKV's, where the others have SnapKV's.
+constexpr int kDefensivePool = 5;
 
 Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
@@ -78,6 +81,7 @@ Status ReadNumbers(const EngineOptions& options, kv::EvictionPolicy* policy) {
   if (options.evict_steepness != absent.evict_steepness) {
     policy->steepness = options.evict_steepness;
   }
+  if (options.evict_future != absent.evict_future) policy->future = options.evict_future;
   if (options.evict_room != absent.evict_room) policy->room = options.evict_room;
   if (policy->window < 1 || policy->window > kMaxWindow) {
     return Wrong({Option::kEvictWindow, " is 1 to " + std::to_string(kMaxWindow) + " tokens"});
@@ -91,6 +95,9 @@ Status ReadNumbers(const EngineOptions& options, kv::EvictionPolicy* policy) {
   if (!(policy->steepness >= 1.0 && policy->steepness <= kMaxSteepness)) {
     return Wrong({Option::kEvictSteepness, " is between 1, for even budgets, and 1000"});
   }
+  if (policy->future < 1 || policy->future > kMaxFuture) {
+    return Wrong({Option::kEvictFuture, " is 1 to " + std::to_string(kMaxFuture) + " positions"});
+  }
   if (policy->room < 1 || policy->room > kMaxLength) {
     return Wrong({Option::kEvictRoom, " is 1 token or more, as many as a sequence may have"});
   }
@@ -101,31 +108,33 @@ Status ReadNumbers(const EngineOptions& options, kv::EvictionPolicy* policy) {
 Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy) {
   using kv::EvictionMethod;
   const EngineOptions absent;
-  const bool streams = policy.method == EvictionMethod::kStreaming;
-  const bool falls =
-      policy.method == EvictionMethod::kPyramid || policy.method == EvictionMethod::kAdaPyramid;
+  const std::string name = kv::EvictionName(policy.method);
   const struct {
     Option option;
     bool given, read;
-    const char* why;  // it is not read
+    std::string why;  // it is not read
   } all[] = {
       {Option::kEvictBudget, options.evict_budget != absent.evict_budget, true, ""},
       {Option::kEvictRoom, options.evict_room != absent.evict_room, true, ""},
       {Option::kEvictWindow, options.evict_window != absent.evict_window, policy.observes(),
-       "streamingllm observes no queries"},
+       name + " observes no queries"},
       {Option::kEvictPool, options.evict_pool != absent.evict_pool, policy.observes(),
-       "streamingllm has no scores to pool"},
-      {Option::kEvictSink, options.evict_sink != absent.evict_sink, streams,
-       "only streamingllm keeps the first tokens whatever their attention"},
-      {Option::kEvictSafeguard, options.evict_safeguard != absent.evict_safeguard, policy.uneven(),
-       "only in ada-snapkv and ada-pyramidkv heads share a budget"},
-      {Option::kEvictSteepness, options.evict_steepness != absent.evict_steepness, falls,
+       name + " has no scores to pool"},
+      {Option::kEvictSink, options.evict_sink != absent.evict_sink, policy.keeps_sink(),
+       "only streamingllm and expectedattention keep the first tokens whatever their attention"},
+      {Option::kEvictSafeguard, options.evict_safeguard != absent.evict_safeguard, policy.safe(),
+       "only in ada-snapkv, ada-pyramidkv and critical-ada-snapkv heads that share a budget have a "
+       "part of their own"},
+      {Option::kEvictSteepness, options.evict_steepness != absent.evict_steepness, policy.falls(),
        "only in pyramidkv and ada-pyramidkv budgets fall from layer to layer"},
+      {Option::kEvictFuture, options.evict_future != absent.evict_future,
+       policy.method == EvictionMethod::kExpected,
+       "only expectedattention looks at queries to come"},
   };
   for (const auto& each : all) {
     if (!each.given) continue;
     if (!policy.evicts()) return Wrong({each.option, " needs ", Option::kEvict});
-    if (!each.read) return Wrong({each.option, std::string(": ") + each.why});
+    if (!each.read) return Wrong({each.option, ": " + each.why});
   }
   return OkStatus();
 }
@@ -159,8 +168,10 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
     Result<kv::EvictionMethod> method = kv::EvictionOf(options.evict);
     if (!method.ok()) return method.status().Within({Option::kEvict, ": "});
     policy.method = *method;
-    // Nothing is observed, and the budget alone says how many of the last tokens are kept.
-    if (!policy.observes()) policy.window = 1;
+    // Where no window is observed, the budget and the scores alone say which of the last tokens are
+    // kept.
+    if (!policy.observes()) policy.window = policy.pool = 1;
+    if (policy.largest()) policy.pool = kDefensivePool;
   }
   if (Status s = CheckGiven(options, policy); !s.ok()) return s;
   if (!policy.evicts()) return policy;
@@ -190,9 +201,10 @@ std::string EvictionWords(const kv::EvictionPolicy& policy) {
   } else {
     words += fmt::format(", sink {}", policy.sink);
   }
-  if (policy.uneven()) words += fmt::format(", safeguard {}", policy.safeguard);
-  if (policy.method == EvictionMethod::kPyramid || policy.method == EvictionMethod::kAdaPyramid) {
-    words += fmt::format(", steepness {}", policy.steepness);
+  if (policy.safe()) words += fmt::format(", safeguard {}", policy.safeguard);
+  if (policy.falls()) words += fmt::format(", steepness {}", policy.steepness);
+  if (policy.method == EvictionMethod::kExpected) {
+    words += fmt::format(", future {}", policy.future);
   }
   return words + ")";
 }

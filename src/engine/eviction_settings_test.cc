@@ -14,6 +14,10 @@ namespace {
 using kv::EvictionMethod;
 using kv::EvictionPolicy;
 
+constexpr const char* kNames[] = {"streamingllm",        "snapkv",        "pyramidkv",
+                                  "ada-snapkv",          "ada-pyramidkv", "critical-snapkv",
+                                  "critical-ada-snapkv", "defensivekv",   "expectedattention"};
+
 // What is wrong with the method once the other options are changed; empty: nothing.
 std::string Wrong(
     const std::string& method,
@@ -41,16 +45,16 @@ EvictionPolicy Read(
 
 TEST(EvictionSettings, EveryMethodHasTheDefaultsOfItsPolicy) {
   EXPECT_FALSE(ReadSettings({})->eviction.evicts());
-  for (const char* name :
-       {"streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv"}) {
+  for (const char* name : kNames) {
     const EvictionPolicy policy = Read(name);
     EXPECT_STREQ(kv::EvictionName(policy.method), name);
     EXPECT_EQ(policy.budget, 1024);
     EXPECT_EQ(policy.share, 0.0);
     EXPECT_EQ(policy.window, policy.observes() ? 32 : 1);
-    EXPECT_EQ(policy.pool, 7);
+    EXPECT_EQ(policy.pool, policy.largest() ? 5 : policy.observes() ? 7 : 1);
     EXPECT_EQ(policy.pooling, EvictionPolicy::Pool::kMean);
     EXPECT_EQ(policy.sink, 4);
+    EXPECT_EQ(policy.future, 512);
     EXPECT_EQ(policy.safeguard, 0.2);
     EXPECT_EQ(policy.steepness, 20.0);
     EXPECT_EQ(policy.room, 4096);
@@ -89,11 +93,10 @@ TEST(EvictionSettings, WhatIsGivenIsThere) {
 }
 
 TEST(EvictionSettings, MethodsAreRefusedByName) {
-  const std::string unknown = Wrong("h2o");
-  for (const char* word : {"evict: ", "h2o", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv",
-                           "ada-pyramidkv", "defensivekv"}) {
-    EXPECT_NE(unknown.find(word), std::string::npos) << unknown;
-  }
+  const std::string unknown = Wrong("snap");
+  EXPECT_NE(unknown.find("evict: "), std::string::npos) << unknown;
+  EXPECT_NE(unknown.find("'snap'"), std::string::npos) << unknown;
+  for (const char* name : kNames) EXPECT_NE(unknown.find(name), std::string::npos) << unknown;
   EXPECT_NE(Wrong(""), "");
 }
 
@@ -127,6 +130,10 @@ TEST(EvictionSettings, NumbersThatMakeNoSenseAreRefusedByName) {
     EXPECT_EQ(Wrong("pyramidkv", [&](EngineOptions& o) { o.evict_steepness = steepness; }),
               "evict_steepness is between 1, for even budgets, and 1000");
   }
+  for (const int64_t future : {int64_t{0}, int64_t{-2}, int64_t{65537}}) {
+    EXPECT_EQ(Wrong("expectedattention", [&](EngineOptions& o) { o.evict_future = future; }),
+              "evict_future is 1 to 65536 positions");
+  }
   for (const int64_t room : {int64_t{0}, int64_t{-2}, kNoLimit}) {
     EXPECT_EQ(Wrong("snapkv", [&](EngineOptions& o) { o.evict_room = room; }),
               "evict_room is 1 token or more, as many as a sequence may have");
@@ -140,6 +147,8 @@ TEST(EvictionSettings, ABudgetIsMoreThanWhatIsKeptAnyway) {
   EXPECT_EQ(
       Wrong("defensivekv", [](EngineOptions& o) { o.evict_budget = "64", o.evict_window = 128; }),
       "evict_budget 64 is not more than the 128 tokens of evict_window");
+  EXPECT_EQ(Wrong("expectedattention", [](EngineOptions& o) { o.evict_budget = "4"; }),
+            "evict_budget 4 is not more than the 4 tokens of evict_sink");
   EXPECT_EQ(Wrong("streamingllm", [](EngineOptions& o) { o.evict_budget = "4"; }),
             "evict_budget 4 is not more than the 4 tokens of evict_sink");
 }
@@ -152,6 +161,7 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
       {"evict_sink", [](EngineOptions& o) { o.evict_sink = 4; }},
       {"evict_safeguard", [](EngineOptions& o) { o.evict_safeguard = 0.2; }},
       {"evict_steepness", [](EngineOptions& o) { o.evict_steepness = 20.0; }},
+      {"evict_future", [](EngineOptions& o) { o.evict_future = 512; }},
       {"evict_room", [](EngineOptions& o) { o.evict_room = 4096; }},
   };
   for (const auto& [name, give] : all) {
@@ -166,12 +176,18 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
     }
     return refused;
   };
-  EXPECT_EQ(refusals("streamingllm"), "evict_window evict_pool evict_safeguard evict_steepness");
-  EXPECT_EQ(refusals("snapkv"), "evict_sink evict_safeguard evict_steepness");
-  EXPECT_EQ(refusals("defensivekv"), "evict_sink evict_safeguard evict_steepness");
-  EXPECT_EQ(refusals("pyramidkv"), "evict_sink evict_safeguard");
-  EXPECT_EQ(refusals("ada-snapkv"), "evict_sink evict_steepness");
-  EXPECT_EQ(refusals("ada-pyramidkv"), "evict_sink");
+  const std::string shared = "evict_sink evict_safeguard evict_steepness evict_future";
+  EXPECT_EQ(refusals("streamingllm"),
+            "evict_window evict_pool evict_safeguard evict_steepness evict_future");
+  EXPECT_EQ(refusals("expectedattention"),
+            "evict_window evict_pool evict_safeguard evict_steepness");
+  EXPECT_EQ(refusals("snapkv"), shared);
+  EXPECT_EQ(refusals("critical-snapkv"), shared);
+  EXPECT_EQ(refusals("defensivekv"), shared);
+  EXPECT_EQ(refusals("pyramidkv"), "evict_sink evict_safeguard evict_future");
+  EXPECT_EQ(refusals("ada-snapkv"), "evict_sink evict_steepness evict_future");
+  EXPECT_EQ(refusals("critical-ada-snapkv"), "evict_sink evict_steepness evict_future");
+  EXPECT_EQ(refusals("ada-pyramidkv"), "evict_sink evict_future");
 }
 
 TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {

@@ -1,67 +1,52 @@
 #include "engine/evictor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/step/step_context.h"
 
 namespace headway {
+
 Evictor::Places::Places(const EvictorLimits& limits) {
   const ModelShape& shape = limits.shape;
-  const int64_t slots_of_page = limits.page.page_slots;
   const kv::KeptBounds kept = kv::KeptBoundsOf(limits.policy, shape.layers, shape.kv_heads,
                                                limits.length, limits.page.page_slots);
-  const int64_t rows = limits.policy.observes() ? limits.policy.window * shape.group() : 0;
-  const int64_t columns = rows == 0 ? 0 : shape.kv_heads * limits.length;
-  const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
-  sums = take(FloatBytes(columns));
-  maxima = take(FloatBytes(columns));
-  result_bytes = bytes;
-  row_lse = take(FloatBytes(rows));
-  slot_stride = kept.head_pages * slots_of_page;
-  slots = take(FloatBytes(shape.kv_heads * slot_stride));
+  slot_stride = kept.head_pages * limits.page.page_slots;
   plain.layers = plain.kv_heads = 1;
   plain.page = limits.page;
   plain.segment_pages = static_cast<int>(kept.head_pages);
   closed = plain;
   closed.page.encoding = limits.encoding;
-  bytes = RoundUp(bytes, int64_t{4096});
-  const int64_t encoded = closed.encoded() ? closed.slab_bytes() : 0;
-  scratch = take(std::max(FloatBytes(rows * limits.length), plain.slab_bytes() + encoded));
+  rows = RoundUp(FloatBytes(shape.kv_heads * slot_stride), int64_t{4096});
+  bytes = rows + plain.slab_bytes() + (closed.encoded() ? closed.slab_bytes() : 0);
 }
 
-int64_t Evictor::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
-
-int64_t Evictor::HostBytes(const EvictorLimits& limits) {
-  return limits.host_reads_device ? 0 : Places(limits).result_bytes;
+int64_t Evictor::Bytes(const EvictorLimits& limits) {
+  return Places(limits).bytes + PromptWeights::Bytes(limits);
 }
+
+int64_t Evictor::HostBytes(const EvictorLimits& limits) { return PromptWeights::HostBytes(limits); }
 
 Result<std::unique_ptr<Evictor>> Evictor::Create(const EvictorParts& parts,
                                                  const EvictorLimits& limits) {
-  const Places places(limits);
   Result<std::unique_ptr<Buffer>> memory =
-      parts.device.Allocate(parts.budget, static_cast<size_t>(places.bytes), "eviction");
+      parts.device.Allocate(parts.budget, static_cast<size_t>(Places(limits).bytes), "eviction");
   if (!memory.ok()) return memory.status();
-  std::unique_ptr<Buffer> host_memory;
-  if (const int64_t bytes = HostBytes(limits); bytes > 0) {
-    Result<std::unique_ptr<Buffer>> made =
-        parts.device.AllocateHost(parts.host_budget, static_cast<size_t>(bytes), "eviction");
-    if (!made.ok()) return made.status();
-    host_memory = std::move(*made);
-  }
+  Result<std::unique_ptr<PromptWeights>> weights = PromptWeights::Create(parts, limits);
+  if (!weights.ok()) return weights.status();
   return std::unique_ptr<Evictor>(
-      new Evictor(parts, limits, std::move(*memory), std::move(host_memory)));
+      new Evictor(parts, limits, std::move(*memory), std::move(*weights)));
 }
 
 Evictor::Evictor(const EvictorParts& parts, const EvictorLimits& limits,
-                 std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory)
+                 std::unique_ptr<Buffer> memory, std::unique_ptr<PromptWeights> weights)
     : parts_(parts),
       limits_(limits),
       places_(limits),
       memory_(std::move(memory)),
-      host_memory_(std::move(host_memory)) {}
+      weights_(std::move(weights)) {}
 
 Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   length_ = parts_.from.Length(prompt);
@@ -90,19 +75,22 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
     if (!runs.ok()) return runs.status();
     keys.push_back(std::move(*runs));
   }
-  queries_ = 0;
   kv::EvictionPolicy policy = limits_.policy;
-  if (policy.observes() && parts_.executor.observed().EndOf(from, length_)) {
-    Observe(layer, keys);
+  kv::ObservedWeights weights;
+  weights.heads = heads;
+  weights.tokens = length_;
+  if (policy.scores() && weights_->Saw(from, length_)) {
+    if (Status s = weights_->Weigh(layer, length_, keys); !s.ok()) return s;
+    weights = weights_->weights();
   } else {
-    if (policy.observes()) policy.sink = 0;  // of a synthetic prompt nothing is observed
+    if (policy.scores()) policy.sink = 0;  // of a synthetic prompt nothing is known
     policy.method = kv::EvictionMethod::kStreaming;
   }
   // The slots of the layer before have come to the device, too.
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int64_t closed = keys[0].back().position;
   const std::vector<std::vector<int32_t>> kept =
-      kv::ChooseKept(policy, Observed(), closed, budget, limits_.page.page_slots);
+      kv::ChooseKept(policy, weights, closed, budget, limits_.page.page_slots);
   slots_.clear();
   slots_.reserve(static_cast<size_t>(heads * places_.slot_stride));  // copies read them
   for (int head = 0; head < heads; ++head) {
@@ -113,67 +101,10 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
   return OkStatus();
 }
 
-void Evictor::Observe(int layer, std::span<const std::vector<KeyRun>> keys) {
-  const ModelShape& shape = limits_.shape;
-  const int group = shape.group();
-  const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(memory_->data() + at); };
-  float* const logits = floats(places_.scratch);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  for (int head = 0; head < shape.kv_heads; ++head) {
-    std::vector<KeyLogitsItem> items;
-    int64_t row = 0;
-    for (const ObservedQueries::Run& run : parts_.executor.observed().Of(layer)) {
-      if (run.rows == 0) continue;
-      for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
-        if (range.pages.count == 0) continue;
-        KeyLogitsItem item;
-        const int64_t element = int64_t{head} * group * shape.head_dim;
-        item.q = run.q + element * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
-        item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
-        item.rows = run.rows;
-        item.q_position = run.position;
-        item.keys = range;
-        item.logits = logits + row * group * length_ + range.position;
-        item.stride = length_;
-        items.push_back(item);
-      }
-      row += run.rows;
-    }
-    queries_ = row * group;
-    parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, items);
-    const KeyWeightsItem weights = {.logits = logits,
-                                    .stride = length_,
-                                    .rows = queries_,
-                                    .columns = length_,
-                                    .sum = floats(places_.sums) + head * length_,
-                                    .max = floats(places_.maxima) + head * length_,
-                                    .row_lse = floats(places_.row_lse)};
-    parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
-  }
-  if (host_memory_ == nullptr) return;
-  for (const int64_t at : {places_.sums, places_.maxima}) {
-    parts_.compute.Copy(host_memory_->data() + at, memory_->data() + at,
-                        static_cast<size_t>(shape.kv_heads * length_) * sizeof(float));
-  }
-}
-
-kv::ObservedWeights Evictor::Observed() const {
-  kv::ObservedWeights observed;
-  observed.heads = limits_.shape.kv_heads;
-  observed.tokens = length_;
-  observed.queries = queries_;
-  if (queries_ == 0) return observed;
-  const std::byte* const data = (host_memory_ == nullptr ? *memory_ : *host_memory_).data();
-  const auto all = static_cast<size_t>(observed.heads * length_);
-  observed.sum = {reinterpret_cast<const float*>(data + places_.sums), all};
-  observed.max = {reinterpret_cast<const float*>(data + places_.maxima), all};
-  return observed;
-}
-
 kv::ClosedRows Evictor::Close(int pages) {
   const kv::CacheFormat& plain = places_.plain;
   const kv::CacheFormat& closed = places_.closed;
-  std::byte* const rows = memory_->data() + places_.scratch;
+  std::byte* const rows = memory_->data() + places_.rows;
   if (!closed.encoded()) return {rows, plain.head_stride(), nullptr};
   std::byte* const codes = rows + plain.slab_bytes();
   if (pages > 0) {
@@ -186,7 +117,7 @@ kv::ClosedRows Evictor::Close(int pages) {
 
 Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                          const std::vector<int32_t>& positions) {
-  std::byte* const rows = memory_->data() + places_.scratch;
+  std::byte* const rows = memory_->data() + places_.rows;
   auto* const slots =
       reinterpret_cast<int32_t*>(memory_->data() + places_.slots) + head * places_.slot_stride;
   HEADWAY_CHECK(std::ssize(positions) <= places_.slot_stride);

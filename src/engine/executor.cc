@@ -39,7 +39,8 @@ int64_t Executor::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
                         const KernelSizes& kernels) {
   return PathMemory(shape, limits).bytes + ActivationBlock(shape, limits) +
          Board::Bytes(shape, limits, kernels) + Logits::Bytes(shape, limits) +
-         Turns::Bytes(shape, limits) + ObservedQueries::Bytes(shape, limits);
+         Turns::Bytes(shape, limits) + ObservedQueries::Bytes(shape, limits) +
+         QueryMoments::Bytes(shape, limits);
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(const ExecutorParts& parts,
@@ -85,6 +86,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   turns_ = std::make_unique<Turns>(context_, batch_, &behind_paths);
   context_.turns = turns_.get();
   observed_ = std::make_unique<ObservedQueries>(context_, batch_, &behind_paths);
+  moments_ = std::make_unique<QueryMoments>(context_, batch_, &behind_paths);
   for (size_t i = 0; i < path_memory.offsets.size(); ++i) {
     std::unique_ptr<AttentionPath> path = RegisteredPaths()[i].make(
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
@@ -171,6 +173,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
+    moments_->Take(layer);
     context_.kernels.RopeStoreKv(context_.compute, context_.format, FindNew(layer));
     observed_->Take(layer);
     if (choose_by_query_) {

@@ -25,6 +25,7 @@
 #include "engine/step/limits.h"
 #include "engine/step/logits.h"
 #include "engine/step/observed_queries.h"
+#include "engine/step/query_moments.h"
 #include "engine/step/reads.h"
 #include "engine/step/step_context.h"
 #include "engine/step/turns.h"
@@ -80,6 +81,8 @@ class Executor {
 
   // The last queries of the prompt that was read last, where the limits ask for some.
   const ObservedQueries& observed() const { return *observed_; }
+  // How its queries are distributed, where the limits ask for that.
+  const QueryMoments& moments() const { return *moments_; }
 
   // A step of one token, of which it says how the attention of each query head spreads: far
   // [layers, query_heads] is the share that falls on keys that are not near. Not with streaming
@@ -123,6 +126,7 @@ class Executor {
   std::unique_ptr<Logits> logits_;
   std::unique_ptr<Turns> turns_;
   std::unique_ptr<ObservedQueries> observed_;
+  std::unique_ptr<QueryMoments> moments_;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X

@@ -63,6 +63,10 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   if (basis.eviction.observes()) limits.observed_queries = basis.eviction.window;
   limits.salience = basis.salience.chooses();
   if (limits.salience) limits.observed_queries = basis.salience.queries;
+  if (basis.eviction.method == kv::EvictionMethod::kExpected) {
+    limits.query_moments = true;
+    limits.moments_from = basis.eviction.sink;
+  }
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
   return limits;
@@ -118,6 +122,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor.step_tokens = kept.store.max_step_tokens;
   kept.executor.entries = basis.sequences;
   kept.executor.observed_queries = 0;
+  kept.executor.query_moments = false;
   kept.executor.segment_tokens = kept.store.format.segment_tokens();
   kept.executor.keys = bounds.head_pages * slots + room + 2 * slots;
   kept.evictor = {.shape = shape,

@@ -60,6 +60,7 @@ std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
   report.sink = policy.sink;
   report.safeguard = policy.safeguard;
   report.steepness = policy.steepness;
+  report.future = policy.future;
   report.room = policy.room;
   report.kept_bytes = blueprint.layout.kept->KeptBytes();
   report.sequence_bytes =

@@ -70,8 +70,9 @@ struct QueryMomentsItem {
   const void* q = nullptr;  // activations [rows, heads, head_dim]; rows q_stride elements apart
   int64_t q_stride = 0;
   int64_t rows = 0;
-  float* sums = nullptr;      // [heads, head_dim], added to
-  float* products = nullptr;  // [heads, head_dim, head_dim], added to
+  bool adds = true;           // to what is there; off: it is overwritten
+  float* sums = nullptr;      // [heads, head_dim]
+  float* products = nullptr;  // [heads, head_dim, head_dim]
 };
 
 // Logarithms of how much attention the keys of one head are to expect from queries that are

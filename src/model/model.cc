@@ -148,6 +148,15 @@ void Model::AfterAttention(Kernels& kernels, Stream& stream, const LayerCall& ca
   arch::Run(kernels, stream, layers_[static_cast<size_t>(call.layer)].after, FrameOf(call, a));
 }
 
+WeightView Model::OutputProjection(int layer, const std::byte* block) const {
+  const std::vector<arch::Call>& calls = layers_[static_cast<size_t>(layer)].after;
+  const auto call = std::find_if(calls.begin(), calls.end(), [](const arch::Call& each) {
+    return each.at == arch::Slot::kAttended;
+  });
+  HEADWAY_CHECK(call != calls.end());
+  return weights_->Views(layer, block).Matrix(call->output[0].linear.weight);
+}
+
 void Model::Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* scratch,
                  float* logits) const {
   const DType dtype = kernels.ActivationDType(config_.shape.dtype);

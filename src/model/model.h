@@ -137,6 +137,8 @@ class Model {
   // gate and up (thus q, k, v, o).
   void AfterAttention(Kernels& kernels, Stream& stream, const LayerCall& call,
                       const Activations& a) const;
+  // The matrix [d_model, query_heads * head_dim] that attention's output of a layer goes through.
+  WeightView OutputProjection(int layer, const std::byte* block) const;
   // logits [rows, vocab] of x [rows, d_model]; of a shard its vocab_rows alone. `scratch` has
   // HeadScratchBytes and is overwritten.
   void Head(Kernels& kernels, Stream& stream, int64_t rows, const float* x, void* scratch,

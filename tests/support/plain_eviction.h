@@ -12,8 +12,10 @@
 
 #include "base/bytes.h"
 #include "kernels/pages.h"
+#include "kernels/weight_view.h"
 #include "kv/policy/eviction.h"
 #include "model/config.h"
+#include "model/rope.h"
 
 namespace headway::testing {
 
@@ -35,7 +37,7 @@ struct Cached {
   }
 };
 
-// The prompt's last queries in a layer.
+// A prompt's queries in a layer: the last ones, or all as they were before their rotation.
 struct Queries {
   int64_t position = 0;  // of the first
   std::vector<float> q;  // [rows, query_heads, head_dim]
@@ -54,11 +56,27 @@ struct Bounded {
 std::vector<Bounded> WeightsOf(const float* q, const Cached& keys, int64_t count,
                                const PageFormat& page);
 
-// The scores of a KV head's tokens in front of the window. `keys` are those of the head, in pages
-// of this format; all tokens of the prompt are there.
-std::vector<Bounded> PlainScores(const kv::EvictionPolicy& policy, const Queries& queries,
-                                 const Cached& keys, const PageFormat& page,
-                                 const ModelShape& shape, int head);
+// The weights that one query gives the first keys.
+std::vector<Bounded> WeightsOf(const float* q, const Cached& keys, int64_t count,
+                               const PageFormat& page);
+
+// What a layer's choices depend on.
+struct PlainLayer {
+  const kv::EvictionPolicy& policy;
+  const ModelShape& shape;
+  const PageFormat& page;
+  const RopeFrequencies& rope;
+  WeightView projection;             // of attention's output
+  const std::vector<Cached>& heads;  // [kv_heads], all tokens of the prompt
+  const Queries* queries = nullptr;  // null where the policy asks for none
+};
+
+// The scores of the tokens in front of the window [kv_heads][tokens]. `free` is what a head chooses
+// on average.
+std::vector<std::vector<Bounded>> PlainScores(const PlainLayer& layer, int64_t free);
+// Those of CriticalKV's second half, of a head with these scores.
+std::vector<Bounded> PlainLastScores(const PlainLayer& layer, size_t head,
+                                     const std::vector<Bounded>& scores);
 
 // The budget of one of two layers, as PyramidKV has them.
 int64_t PlainLayerBudget(const kv::EvictionPolicy& policy, int layer, int64_t tokens);
@@ -89,6 +107,9 @@ std::vector<std::pair<int64_t, int64_t>> SharedCounts(
 // not those that the plain scores say, of equal ones the earlier.
 bool AreBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& scores,
              int64_t candidates, bool* decided);
+// The same where the first half is the best by `scores` and the others by `last`.
+bool AreCriticalBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& scores,
+                     const std::vector<Bounded>& last, int64_t candidates, bool* decided);
 
 }  // namespace headway::testing
 

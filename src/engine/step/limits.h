@@ -17,9 +17,11 @@ struct ExecutorLimits {
   int64_t keys = 0;    // of a head, of any sequence: fewer where tokens were let go; 0: length
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
-  int64_t gather_tokens = 0;             // StoreOptions::gather_tokens; 0: nothing is recomputed
-  int64_t observed_queries = 0;          // of a prompt, the last ones, that are kept
-  bool salience = false;                 // there is a path `salient`
+  int64_t gather_tokens = 0;     // StoreOptions::gather_tokens; 0: nothing is recomputed
+  int64_t observed_queries = 0;  // of a prompt, the last ones, that are kept
+  bool salience = false;         // there is a path `salient`
+  bool query_moments = false;    // are taken of a prompt, from moments_from on
+  int64_t moments_from = 0;
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
   SelfExtend self_extend;                // not on: no position is grouped

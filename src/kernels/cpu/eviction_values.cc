@@ -84,6 +84,10 @@ void QueryMoments(ThreadPool& pool, const QueryShape& shape,
   OverPieces(
       pool, items, kMomentsGrain, [&](const QueryMomentsItem&) { return shape.heads * dim; },
       [&](const QueryMomentsItem& item, int64_t begin, int64_t end) {
+        if (!item.adds) {
+          std::fill(item.sums + begin, item.sums + end, 0.0f);
+          std::fill(item.products + begin * dim, item.products + end * dim, 0.0f);
+        }
         for (int64_t row = 0; row < item.rows; ++row) {
           const float* const q = static_cast<const float*>(item.q) + row * item.q_stride;
           for (int64_t at = begin; at < end; ++at) {

@@ -18,7 +18,7 @@
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/eviction.h"
+#include "kernels/cuda/eviction_kernels.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/merge.h"
@@ -40,7 +40,7 @@ using cuda::kJoinedMax;
 using cuda::kUploads;
 using Layout = cuda::WorkspaceLayout;
 
-class CudaKernels final : public Kernels {
+class CudaKernels final : public cuda::EvictionKernels {
  public:
   CudaKernels(int device, std::string name, std::unique_ptr<cuda::Gemm> gemm,
               std::unique_ptr<cuda::Sdpa> sdpa)
@@ -309,54 +309,6 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  void KeyLogits(Stream& stream, const PageFormat& format, int group, float scale,
-                 std::span<const KeyLogitsItem> items) override {
-    const cuda::KeyLogitsCall shared = {format, dtype_, group, scale};
-    if (!cuda::CanMakeLogits(shared, items)) return RefuseEviction(stream);
-    Call call(stream, KeyLogitsCost(format, group, items, Bytes()));
-    call.Check(cuda::KeyLogits(call.native(), shared, items), "key logits");
-  }
-
-  void KeyWeights(Stream& stream, std::span<const KeyWeightsItem> items) override {
-    Call call(stream, KeyWeightsCost(items));
-    call.Check(cuda::KeyWeights(call.native(), items), "key weights");
-  }
-
-  void GatherSlots(Stream& stream, const PageFormat& format,
-                   std::span<const GatherSlotsItem> items) override {
-    if (!cuda::CanGather(format, items)) return RefuseEviction(stream);
-    Call call(stream, GatherSlotsCost(format, items));
-    call.Check(cuda::GatherSlots(call.native(), format, items), "gathering slots");
-  }
-
-  void QueryMoments(Stream& stream, const PageFormat& format, int heads,
-                    std::span<const QueryMomentsItem> items) override {
-    Call call(stream, QueryMomentsCost(format, heads, items, Bytes()));
-    call.Check(cuda::QueryMoments(call.native(), {dtype_, format.head_dim, heads}, items),
-               "query moments");
-  }
-
-  void ExpectedLogits(Stream& stream, const PageFormat& format, int group, float scale,
-                      std::span<const ExpectedLogitsItem> items) override {
-    const cuda::KeyLogitsCall shared = {format, dtype_, group, scale};
-    if (!cuda::CanExpect(shared, items)) return RefuseEviction(stream);
-    Call call(stream, ExpectedLogitsCost(format, group, items));
-    call.Check(cuda::ExpectedLogits(call.native(), shared, items), "expected logits");
-  }
-
-  void ValueNorms(Stream& stream, const PageFormat& format,
-                  std::span<const ValueNormsItem> items) override {
-    Call call(stream, ValueNormsCost(format, items));
-    call.Check(cuda::ValueNorms(call.native(), format, items), "value norms");
-  }
-
-  void ProjectedNorms(Stream& stream, const PageFormat& format, int group,
-                      std::span<const ProjectedNormsItem> items) override {
-    if (!cuda::CanProject(format, items)) return RefuseEviction(stream);
-    Call call(stream, ProjectedNormsCost(format, group, items));
-    call.Check(cuda::ProjectedNorms(call.native(), format, group, items), "projected norms");
-  }
-
   void Sample(Stream& stream, std::span<const SampleItem> items) override {
     Call call(stream, SampleCost(items));
     for (const SampleItem& item : items) {
@@ -385,6 +337,9 @@ class CudaKernels final : public Kernels {
     }
   }
 
+ protected:
+  DType dtype() const override { return dtype_; }
+
  private:
   struct Upload {
     std::byte* host = nullptr;
@@ -403,13 +358,6 @@ class CudaKernels final : public Kernels {
                "selection on a GPU takes head sizes of multiples of 8 up to 256, groups of up to "
                "16 and blocks of multiples of 8 slots up to 64"));
     return false;
-  }
-
-  static void RefuseEviction(Stream& stream) {
-    static_cast<CudaStream&>(stream).Fail(
-        Status(StatusCode::kUnsupported,
-               "eviction on a GPU takes head sizes of multiples of 8 up to 256, and pages and "
-               "queries of one dtype on 16 bytes"));
   }
 
   // A copy of small host data for kernels of this call.

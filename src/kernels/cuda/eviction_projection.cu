@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int part = 0; part < kTileRows; part += 16) {
       float sums[2][4] = {};
-      const uint16_t* w = shared + (tile % 2 * kTileRows + part + lane % 16) * kStride +
-                          lane / 16 * 8;
+      const uint16_t* w =
+          shared + (tile % 2 * kTileRows + part + lane % 16) * kStride + lane / 16 * 8;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         uint32_t rows[4];

@@ -35,8 +35,7 @@ using MomentsBatch = ItemBatch<QueryMomentsItem, MomentsShape>;
 // end.
 template <DType kType>
 __device__ inline void LoadQueries(const MomentsShape& shape, const QueryMomentsItem& item,
-                                   int head, int64_t row, int first,
-                                   float (&to)[kAtOnce][kTile]) {
+                                   int head, int64_t row, int first, float (&to)[kAtOnce][kTile]) {
   using Element = typename ElementOf<kType>::Type;
   const Element* const q = static_cast<const Element*>(item.q) + int64_t{head} * shape.head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < kAtOnce * kTile; i += kThreads) {
@@ -88,9 +87,11 @@ __global__ void __launch_bounds__(kThreads) Moments(const __grid_constant__ Mome
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int of_j = first_j + j0 + j;
-      if (of_j < shape.head_dim) item.products[line * shape.head_dim + of_j] += products[i][j];
+      if (of_j >= shape.head_dim) break;
+      float& there = item.products[line * shape.head_dim + of_j];
+      there = item.adds ? there + products[i][j] : products[i][j];
     }
-    if (first_j + j0 == 0) item.sums[line] += sums[i];
+    if (first_j + j0 == 0) item.sums[line] = item.adds ? item.sums[line] + sums[i] : sums[i];
   }
 }
 
@@ -131,11 +132,10 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int i = static_cast<int>(threadIdx.x); i < kWarp * dim; i += kBlockThreads) {
     const int key = i / dim;
     const int element = i - key * dim;
-    keys[key * kStride + element] =
-        first + key < item.keys.count
-            ? AsFloat(reinterpret_cast<const Element*>(
-                  RowAt<kElement>(item.keys, first + key))[element])
-            : 0.0f;
+    keys[key * kStride + element] = first + key < item.keys.count
+                                        ? AsFloat(reinterpret_cast<const Element*>(
+                                              RowAt<kElement>(item.keys, first + key))[element])
+                                        : 0.0f;
   }
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -188,8 +188,7 @@ __global__ void __launch_bounds__(kThreads) Norms(const __grid_constant__ NormsB
   const int block = static_cast<int>(blockIdx.x) - batch.first_block[at];
   const int slot = block * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (slot >= item.values.count) return;
-  const auto* const value =
-      reinterpret_cast<const Element*>(RowAt<kElement>(item.values, slot));
+  const auto* const value = reinterpret_cast<const Element*>(RowAt<kElement>(item.values, slot));
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float sum = 0.0f;
   for (int i = lane; i < item.values.head_dim; i += kWarp) {
@@ -216,10 +215,7 @@ cudaError_t QueryMoments(cudaStream_t stream, const QueryShape& shape,
   const auto tiles = static_cast<int32_t>(CeilDiv(shape.head_dim, kTile));
   const MomentsShape on_gpu = {shape.head_dim, tiles};
   return InBatches(
-      on_gpu, items,
-      [&](const QueryMomentsItem& item) {
-        return item.rows == 0 ? int64_t{0} : int64_t{shape.heads} * tiles * tiles;
-      },
+      on_gpu, items, [&](const QueryMomentsItem&) { return int64_t{shape.heads} * tiles * tiles; },
       [&](const MomentsBatch& batch, unsigned blocks) {
         return WithDType(shape.activation, [&](auto type) {
           return LaunchKernel(Moments<decltype(type)::kValue>, blocks, kThreads, 0, stream, batch);
@@ -244,7 +240,8 @@ cudaError_t ExpectedLogits(cudaStream_t stream, const KeyLogitsCall& call,
       },
       [&](const ExpectedBatch& batch, unsigned blocks) {
         return WithDType(call.format.dtype, [&](auto type) {
-          return LaunchKernel(Expected<decltype(type)::kValue>, blocks, kBlockThreads, 0, stream, batch);
+          return LaunchKernel(Expected<decltype(type)::kValue>, blocks, kBlockThreads, 0, stream,
+                              batch);
         });
       });
 }

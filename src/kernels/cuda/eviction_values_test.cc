@@ -110,8 +110,7 @@ TEST_P(CudaEvictionValuesTest, ExpectedLogitsAgreeWithTheDefinition) {
       std::vector<std::unique_ptr<ExpectedOnGpu>> problems;
       std::vector<ExpectedLogitsItem> items;
       for (int i = 0; i < 2; ++i) {
-        problems.push_back(
-            std::make_unique<ExpectedOnGpu>(format, Layout(random), group, random));
+        problems.push_back(std::make_unique<ExpectedOnGpu>(format, Layout(random), group, random));
         items.push_back(problems.back()->Item());
       }
       const KeyLogitsCall call = {format, format.dtype, group, problems[0]->problem.scale};
@@ -176,9 +175,8 @@ TEST_P(CudaEvictionValuesTest, NormsAgreeWithTheDefinition) {
 TEST_P(CudaEvictionValuesTest, RefusesWhatItCannotDo) {
   alignas(16) std::byte memory[64] = {};
   const PageFormat format = Format(64, 16);
-  ProjectedNormsItem item = {
-      .values = {.k = memory, .v = memory, .page_stride = 4096, .count = 16},
-      .weight = {memory, GetParam(), 32, 128}};
+  ProjectedNormsItem item = {.values = {.k = memory, .v = memory, .page_stride = 4096, .count = 16},
+                             .weight = {memory, GetParam(), 32, 128}};
   EXPECT_TRUE(CanProject(format, {&item, 1}));
   item.first_column = 4;
   EXPECT_FALSE(CanProject(format, {&item, 1}));

@@ -87,8 +87,9 @@ void QueryMoments(const PageFormat& format, int heads, std::span<const QueryMome
     for (int64_t at = 0; at < heads * dim; ++at) {
       const float* const head = static_cast<const float*>(item.q) + at / dim * dim;
       const int64_t i = at % dim;
-      double sum = double{item.sums[at]};
-      std::vector<double> products(item.products + at * dim, item.products + (at + 1) * dim);
+      double sum = item.adds ? double{item.sums[at]} : 0.0;
+      std::vector<double> products(static_cast<size_t>(dim), 0.0);
+      if (item.adds) std::copy_n(item.products + at * dim, dim, products.begin());
       for (int64_t row = 0; row < item.rows; ++row) {
         const float* const q = head + row * item.q_stride;
         sum += double{q[i]};

@@ -31,21 +31,25 @@ QueryMomentsProblem::QueryMomentsProblem(int of_heads, const PageFormat& of_form
     : heads(of_heads),
       format(of_format),
       rows(of_rows),
-      q_stride(of_heads * of_format.head_dim + 8 * random.Below(3)) {
+      q_stride(of_heads * of_format.head_dim + 8 * random.Below(3)),
+      adds(random.Below(3) != 0) {
   const int64_t width = int64_t{heads} * format.head_dim;
   for (int64_t i = 0; i < rows * q_stride; ++i) {
     std::byte rounded[sizeof(float)];
     StoreFloat(rounded, 0, format.dtype, 0.5f + random.Normal());
     q.push_back(i % q_stride < width ? LoadAsFloat(rounded, 0, format.dtype) : kPoison);
   }
-  for (int64_t i = 0; i < width; ++i) sums.push_back(random.Normal());
-  for (int64_t i = 0; i < width * format.head_dim; ++i) products.push_back(random.Normal());
+  for (int64_t i = 0; i < width; ++i) sums.push_back(adds ? random.Normal() : kPoison);
+  for (int64_t i = 0; i < width * format.head_dim; ++i) {
+    products.push_back(adds ? random.Normal() : kPoison);
+  }
 }
 
 QueryMomentsItem QueryMomentsProblem::Item() {
   return {.q = q.data(),
           .q_stride = q_stride,
           .rows = rows,
+          .adds = adds,
           .sums = sums.data(),
           .products = products.data()};
 }
@@ -63,10 +67,11 @@ std::string QueryMomentsProblem::Disagreement(const std::vector<float>& got_sums
   const double unit = static_cast<double>(rows + 2) * kUnit;
   for (int64_t at = 0; at < heads * dim; ++at) {
     const auto i = static_cast<size_t>(at);
-    double reach = std::abs(double{sums[i]});
+    double reach = adds ? std::abs(double{sums[i]}) : 0.0;
     std::vector<double> reaches;
     for (int64_t j = 0; j < dim; ++j) {
-      reaches.push_back(std::abs(double{products[static_cast<size_t>(at * dim + j)]}));
+      const float there = adds ? products[static_cast<size_t>(at * dim + j)] : 0.0f;
+      reaches.push_back(std::abs(double{there}));
     }
     for (int64_t row = 0; row < rows; ++row) {
       const float* const of_row = q.data() + row * q_stride;

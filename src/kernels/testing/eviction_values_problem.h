@@ -14,7 +14,7 @@
 
 namespace headway {
 
-// Queries of one layer, and sums to which theirs are added.
+// Queries of one layer, and sums to which theirs are added; else these are poisoned.
 class QueryMomentsProblem {
  public:
   QueryMomentsProblem(int of_heads, const PageFormat& of_format, int64_t of_rows, Random& random);
@@ -29,6 +29,7 @@ class QueryMomentsProblem {
   int heads;
   PageFormat format;  // whose dtype the queries are rounded to
   int64_t rows, q_stride;
+  bool adds;
   std::vector<float> q, sums, products;
 };
 

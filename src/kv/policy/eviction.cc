@@ -13,22 +13,24 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kv/policy/eviction_scores.h"
 
 namespace headway::kv {
 namespace {
 
-constexpr std::array<std::pair<EvictionMethod, const char*>, 6> kNames = {{
+constexpr std::array<std::pair<EvictionMethod, const char*>, 9> kNames = {{
     {EvictionMethod::kStreaming, "streamingllm"},
     {EvictionMethod::kSnap, "snapkv"},
     {EvictionMethod::kPyramid, "pyramidkv"},
     {EvictionMethod::kAdaSnap, "ada-snapkv"},
     {EvictionMethod::kAdaPyramid, "ada-pyramidkv"},
+    {EvictionMethod::kCriticalSnap, "critical-snapkv"},
+    {EvictionMethod::kCriticalAdaSnap, "critical-ada-snapkv"},
     {EvictionMethod::kDefensive, "defensivekv"},
+    {EvictionMethod::kExpected, "expectedattention"},
 }};
 
-bool IsPyramid(EvictionMethod method) {
-  return method == EvictionMethod::kPyramid || method == EvictionMethod::kAdaPyramid;
-}
+using Candidate = EvictionCandidate;
 
 // The mean of the layers' budgets.
 int64_t MeanBudget(const EvictionPolicy& policy, int64_t tokens) {
@@ -53,80 +55,19 @@ Parts PartsOf(const EvictionPolicy& policy, int64_t tokens, int64_t closed, int6
   return parts;
 }
 
+// What a head of a layer that shares its budget keeps anyway, the window among it.
+int64_t SafeOf(const EvictionPolicy& policy, int64_t budget) {
+  return policy.safe() ? static_cast<int64_t>(policy.safeguard * static_cast<double>(budget)) : 0;
+}
+
 // Of a head that keeps `free` candidates: the same with its pages full.
 int64_t Filled(const Parts& parts, int64_t free, int slots) {
   const int64_t kept = RoundUp(parts.window + free, slots);
   return std::min(kept, parts.window + parts.candidates) - parts.window;
 }
 
-// The scores of one head's `tokens` tokens in front of the window, the earlier ones being pooled as
-// well as those that are candidates. What is no number counts as no attention.
-class Scores {
- public:
-  Scores(const EvictionPolicy& policy, const ObservedWeights& observed)
-      : policy_(policy),
-        observed_(observed),
-        tokens_(static_cast<size_t>(std::max<int64_t>(0, observed.tokens - policy.window))) {}
-
-  std::vector<double> OfHead(int head) const {
-    const bool defensive = policy_.method == EvictionMethod::kDefensive;
-    const std::span<const float> all = defensive ? observed_.max : observed_.sum;
-    const auto row = static_cast<size_t>(observed_.tokens);
-    const std::span<const float> weights = all.subspan(static_cast<size_t>(head) * row, tokens_);
-    const double scale = defensive ? 1.0 : 1.0 / static_cast<double>(observed_.queries);
-    std::vector<double> scores(tokens_);
-    for (size_t i = 0; i < tokens_; ++i) {
-      const double pooled = policy_.pooling == EvictionPolicy::Pool::kMean ? MeanAround(weights, i)
-                                                                           : MaxAround(weights, i);
-      scores[i] = pooled * scale;
-    }
-    if (defensive && tokens_ > 0) {
-      const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
-      const double mean = sum / static_cast<double>(tokens_);
-      for (double& score : scores) score = std::max(score, mean);
-    }
-    return scores;
-  }
-
- private:
-  static double WeightOf(float weight) { return std::max(0.0, double{weight}); }
-
-  std::span<const float> Around(std::span<const float> weights, size_t at) const {
-    const auto half = static_cast<size_t>(policy_.pool / 2);
-    const size_t begin = at - std::min(at, half);
-    return weights.subspan(begin, std::min(weights.size(), at + half + 1) - begin);
-  }
-  // Zeros stand for what is beyond either end.
-  double MeanAround(std::span<const float> weights, size_t at) const {
-    double sum = 0.0;
-    for (const float weight : Around(weights, at)) sum += WeightOf(weight);
-    return sum / policy_.pool;
-  }
-  double MaxAround(std::span<const float> weights, size_t at) const {
-    double max = 0.0;
-    for (const float weight : Around(weights, at)) max = std::max(max, WeightOf(weight));
-    return max;
-  }
-
-  const EvictionPolicy& policy_;
-  const ObservedWeights& observed_;
-  const size_t tokens_;
-};
-
-struct Candidate {
-  double score = 0.0;
-  int32_t position = 0;
-  int32_t head = 0;
-
-  // Whether this one is taken first.
-  bool operator<(const Candidate& other) const {
-    if (score != other.score) return score > other.score;
-    return position != other.position ? position < other.position : head < other.head;
-  }
-};
-
 // The first `count` candidates in the order of taking come to the front, in any order.
-void BringToFront(std::vector<Candidate>& candidates, int64_t count) {
+void BringToFront(std::span<Candidate> candidates, int64_t count) {
   if (count >= static_cast<int64_t>(candidates.size())) return;
   std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end());
 }
@@ -163,9 +104,22 @@ std::vector<int64_t> SharedCounts(const std::vector<std::vector<Candidate>>& of_
   return counts;
 }
 
-// The positions of `count` candidates, then the window's closed tokens.
-std::vector<int32_t> KeptOf(std::vector<Candidate>& candidates, int64_t count, int64_t closed) {
+// Those of a head that it keeps, `count` of them, come to the front, in any order.
+void Choose(const EvictionPolicy& policy, const EvictionScores& scores, int64_t count,
+            std::span<Candidate> candidates) {
+  if (policy.critical()) {
+    BringToFront(candidates, count / 2);
+    candidates = candidates.subspan(static_cast<size_t>(count / 2));
+    for (Candidate& left : candidates) {
+      left.score = scores.AtLast(left.score, left.head, static_cast<size_t>(left.position));
+    }
+    count -= count / 2;
+  }
   BringToFront(candidates, count);
+}
+
+// The positions of the first `count` candidates, then the window's closed tokens.
+std::vector<int32_t> KeptOf(std::span<const Candidate> candidates, int64_t count, int64_t closed) {
   std::vector<int32_t> kept;
   kept.reserve(static_cast<size_t>(closed));
   for (int64_t i = 0; i < count; ++i) {
@@ -213,7 +167,7 @@ std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int6
   const int64_t mean = MeanBudget(policy, tokens);
   std::vector<int64_t> budgets(static_cast<size_t>(layers), mean);
   const int64_t free = std::max<int64_t>(0, mean - policy.window);
-  if (!IsPyramid(policy.method) || layers < 2 || free == 0) return budgets;
+  if (!policy.falls() || layers < 2 || free == 0) return budgets;
   const auto middle = static_cast<double>(free);
   const double first = std::min(2.0 * middle - middle / policy.steepness,
                                 static_cast<double>(tokens - policy.window));
@@ -232,25 +186,27 @@ std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
                                              int64_t budget, int slots) {
   const Parts parts = PartsOf(policy, observed.tokens, closed, budget);
   const auto heads = static_cast<size_t>(observed.heads);
-  if (!policy.observes()) {
+  if (!policy.scores()) {
     HEADWAY_CHECK(policy.method == EvictionMethod::kStreaming);
     return std::vector<std::vector<int32_t>>(heads, KeptOfStream(policy, parts, slots));
   }
-  const Scores scores(policy, observed);
+  const EvictionScores scores(policy, observed, parts.free);
   std::vector<std::vector<Candidate>> candidates;
   for (int head = 0; head < observed.heads; ++head) {
     candidates.push_back(CandidatesOf(scores.OfHead(head), parts, head));
   }
   std::vector<int64_t> counts(heads, parts.free);
   if (policy.uneven()) {
-    const auto of_budget = static_cast<int64_t>(policy.safeguard * static_cast<double>(budget));
+    const auto of_budget = SafeOf(policy, budget);
     const int64_t anyway = observed.tokens - parts.candidates;
     const int64_t safe = std::clamp<int64_t>(of_budget - anyway, 0, parts.free);
     counts = SharedCounts(candidates, parts, safe);
   }
   std::vector<std::vector<int32_t>> kept;
   for (size_t head = 0; head < heads; ++head) {
-    kept.push_back(KeptOf(candidates[head], Filled(parts, counts[head], slots), closed));
+    const int64_t count = Filled(parts, counts[head], slots);
+    Choose(policy, scores, count, candidates[head]);
+    kept.push_back(KeptOf(candidates[head], count, closed));
   }
   return kept;
 }
@@ -259,20 +215,19 @@ KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, 
                         int slots) {
   // A shorter prompt has no larger first layer and no larger mean. What a head keeps whatever its
   // budget is the window, and the sink that a stream has.
-  const int64_t least =
-      policy.window + (policy.method == EvictionMethod::kStreaming ? policy.sink : 0);
+  const int64_t least = policy.window + (policy.keeps_sink() ? policy.sink : 0);
   const int64_t mean = std::max(MeanBudget(policy, length), least);
   int64_t head = std::max(LayerBudgets(policy, layers, length).front(), least);
   if (policy.uneven()) {
     // The others of its layer keep what is safe, and the window.
-    const auto safe = static_cast<int64_t>(policy.safeguard * static_cast<double>(head));
+    const int64_t safe = SafeOf(policy, head);
     head = kv_heads * head - (kv_heads - 1) * std::max(policy.window, safe);
   }
   const int64_t all = int64_t{layers} * kv_heads;
   KeptBounds bounds;
   bounds.head_pages = CeilDiv(std::min(head, length), slots);
   // Where heads keep different numbers, all of them may begin a page.
-  const bool alike = !policy.uneven() && !IsPyramid(policy.method);
+  const bool alike = !policy.uneven() && !policy.falls();
   bounds.all_pages = std::min(alike ? all * CeilDiv(mean, slots) : all * (mean + slots - 1) / slots,
                               all * CeilDiv(length, slots));
   return bounds;

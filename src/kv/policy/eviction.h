@@ -20,9 +20,15 @@ enum class EvictionMethod : uint8_t {
   kPyramid,     // PyramidKV (Cai et al., 2024): the same, budgets fall from layer to layer
   kAdaSnap,     // Ada-KV (Feng et al., 2024): SnapKV, the heads of a layer share their budget
   kAdaPyramid,  // the same of PyramidKV
-  // DefensiveKV (Feng et al., 2025): the largest attention of window and group, not the mean, and
-  // no less than what that is on average over the prompt; pooled here, not for each query
+  // CriticalKV (Feng et al., 2025) upon SnapKV: half of what a head chooses by attention, the rest
+  // by attention times what the token's value reaches behind the output projection
+  kCriticalSnap,
+  kCriticalAdaSnap,  // the same upon Ada-KV's SnapKV
+  // DefensiveKV (Feng et al., 2025) upon CriticalKV, the heads of a layer sharing their budget: the
+  // largest attention of window and group, not the mean, and no less than what that is on average
+  // over the prompt; pooled here, not for each query
   kDefensive,
+  kExpected,  // ExpectedAttention (Devoto et al., 2025): what queries to come are expected to give
 };
 
 struct EvictionPolicy {
@@ -37,22 +43,48 @@ struct EvictionPolicy {
   // ObservedWeights has of a group, not of each query head.
   enum class Pool : uint8_t { kMean, kMax };
   Pool pooling = Pool::kMean;
-  int64_t sink = 4;         // of kStreaming: first tokens that are kept
+  int64_t sink = 4;         // of kStreaming and kExpected: first tokens that are kept
   double safeguard = 0.2;   // of Ada-KV: the share of its even budget that a head keeps anyway,
                             // the window among it
   double steepness = 20.0;  // PyramidKV's beta: the last layer gets budget / beta
+  int64_t future = 512;     // of kExpected: positions behind the prompt that queries may have
   // Tokens that a sequence may grow by behind its prompt.
   int64_t room = 4096;
 
   bool evicts() const { return method != EvictionMethod::kNone; }
-  bool observes() const { return evicts() && method != EvictionMethod::kStreaming; }
+  // Whether tokens have scores.
+  bool scores() const { return evicts() && method != EvictionMethod::kStreaming; }
+  // Whether these are of the queries of the window, pooled.
+  bool observes() const { return scores() && method != EvictionMethod::kExpected; }
+  // Whether the first tokens are kept, whatever their scores.
+  bool keeps_sink() const { return evicts() && !observes(); }
   // Whether the heads of a layer keep different numbers of tokens.
   bool uneven() const {
-    return method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid;
+    return method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid ||
+           method == EvictionMethod::kCriticalAdaSnap || method == EvictionMethod::kDefensive;
+  }
+  // Whether a head's share of these is safe.
+  bool safe() const { return uneven() && method != EvictionMethod::kDefensive; }
+  // Whether budgets fall from layer to layer.
+  bool falls() const {
+    return method == EvictionMethod::kPyramid || method == EvictionMethod::kAdaPyramid;
+  }
+  // Whether the largest weights count.
+  bool largest() const { return method == EvictionMethod::kDefensive; }
+  // Whether heads choose the second half by norms, too.
+  bool critical() const {
+    return method == EvictionMethod::kCriticalSnap || method == EvictionMethod::kCriticalAdaSnap;
+  }
+  // Norms of values that are asked for: none, their own, or those behind the output projection.
+  enum class Norms : uint8_t { kNone, kOwn, kProjected };
+  Norms norms() const {
+    if (method == EvictionMethod::kExpected) return Norms::kOwn;
+    return critical() || method == EvictionMethod::kDefensive ? Norms::kProjected : Norms::kNone;
   }
 };
 
-// "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "defensivekv".
+// "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "critical-snapkv",
+// "critical-ada-snapkv", "defensivekv", "expectedattention".
 const char* EvictionName(EvictionMethod method);
 // kInvalidArgument, naming all that there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);
@@ -61,11 +93,13 @@ Result<EvictionMethod> EvictionOf(std::string_view name);
 // is the policy's budget, but where the prompt has fewer.
 std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens);
 
-// What the window's queries gave the tokens of a prompt in one layer: for each KV head the sum and
-// the largest of the weights (after softmax) of `rows` queries times `group` query heads.
+// What queries gave the tokens of a prompt in one layer: for each KV head the sum and the largest
+// of the weights (after softmax) of `rows` queries times `group` query heads; and how large the
+// values of the tokens are. What the method does not ask for is empty.
 struct ObservedWeights {
-  std::span<const float> sum;  // [heads, tokens]
-  std::span<const float> max;  // [heads, tokens], or empty where the method has no use for it
+  std::span<const float> sum;    // [heads, tokens]
+  std::span<const float> max;    // [heads, tokens]
+  std::span<const float> norms;  // [heads, tokens]
   int heads = 0;
   int64_t tokens = 0;
   int64_t queries = 0;  // rows * group: what `sum` is divided by

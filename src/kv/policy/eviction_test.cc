@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -22,9 +23,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr EvictionMethod kMethods[] = {EvictionMethod::kStreaming,  EvictionMethod::kSnap,
-                                       EvictionMethod::kPyramid,    EvictionMethod::kAdaSnap,
-                                       EvictionMethod::kAdaPyramid, EvictionMethod::kDefensive};
+constexpr EvictionMethod kMethods[] = {
+    EvictionMethod::kStreaming,       EvictionMethod::kSnap,       EvictionMethod::kPyramid,
+    EvictionMethod::kAdaSnap,         EvictionMethod::kAdaPyramid, EvictionMethod::kCriticalSnap,
+    EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,  EvictionMethod::kExpected};
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Weights of a layer. `levels` other than 0: so many different ones, so that many are equal.
 struct Weights {
@@ -35,13 +38,14 @@ struct Weights {
           levels == 0 ? std::exp(3.0 * random.Normal()) : static_cast<double>(random.Below(levels));
       sum.push_back(static_cast<float>(size * static_cast<double>(1 + i / tokens)));
       max.push_back(sum.back() * static_cast<float>(levels == 0 ? random.Uniform() : 0.5));
+      norms.push_back(levels == 0 ? std::exp(random.Normal()) : 2.0f);
     }
   }
-  ObservedWeights Observed() const { return {sum, max, heads, tokens, 128}; }
+  ObservedWeights Observed() const { return {sum, max, norms, heads, tokens, 128}; }
 
   int heads;
   int64_t tokens;
-  std::vector<float> sum, max;
+  std::vector<float> sum, max, norms;
 };
 
 // A plain reading of the methods, token by token.
@@ -55,12 +59,11 @@ class Plain {
     std::vector<std::vector<int32_t>> kept;
     const std::vector<int64_t> wanted = Wanted();
     for (int head = 0; head < weights_.heads; ++head) {
-      std::vector<int32_t> of_head;
-      for (const int64_t token : Ranked(head)) {
-        const auto have = static_cast<int64_t>(of_head.size());
-        if (have >= wanted[static_cast<size_t>(head)] && have % slots_ == 0) break;
-        of_head.push_back(static_cast<int32_t>(token));
-      }
+      const int64_t full = RoundUp(wanted[static_cast<size_t>(head)], slots_);
+      std::vector<int64_t> ranked = Ranked(head);
+      const auto taken = std::min<int64_t>(full, std::ssize(ranked));
+      if (policy_.critical()) RankAgain(head, taken, &ranked);
+      std::vector<int32_t> of_head(ranked.begin(), ranked.begin() + taken);
       std::sort(of_head.begin(), of_head.end());
       kept.push_back(of_head);
     }
@@ -71,6 +74,10 @@ class Plain {
   bool IsKeptAnyway(int64_t token) const {
     if (token >= weights_.tokens - policy_.window) return true;
     return policy_.method == EvictionMethod::kStreaming && token < policy_.sink;
+  }
+
+  double Norm(int head, int64_t token) const {
+    return weights_.norms[static_cast<size_t>(head * weights_.tokens + token)];
   }
 
   std::vector<double> Scores(int head) const {
@@ -90,13 +97,67 @@ class Plain {
       double score = policy_.pooling == EvictionPolicy::Pool::kMean ? sum / policy_.pool : max;
       if (!defensive) score *= 1.0 / 128;
       if (policy_.method == EvictionMethod::kStreaming) score = static_cast<double>(token);
+      if (policy_.method == EvictionMethod::kExpected) {
+        score = token < policy_.sink ? kInfinite : score * Norm(head, token);
+      }
       scores.push_back(score);
       total += score;
     }
-    for (double& score : scores) {
-      if (defensive) score = std::max(score, total / static_cast<double>(window_begin));
+    if (!defensive) return scores;
+    for (int64_t token = 0; token < window_begin; ++token) {
+      double norms = 0.0;
+      for (int other = 0; other < weights_.heads; ++other) norms += Norm(other, token);
+      double& score = scores[static_cast<size_t>(token)];
+      score =
+          std::max(score, total / static_cast<double>(window_begin)) * (Norm(head, token) / norms);
+    }
+    for (const int64_t token : MostAttended(head, window_begin)) {
+      scores[static_cast<size_t>(token)] = kInfinite;
     }
     return scores;
+  }
+
+  // As many of the first tokens as have less than 0.9 of the attention that they have together,
+  // what the window has of all heads' among it, and no more than a head chooses on average.
+  std::vector<int64_t> MostAttended(int head, int64_t count) const {
+    const auto sum_of = [&](int of_head, int64_t token) {
+      return double{weights_.sum[static_cast<size_t>(of_head * weights_.tokens + token)]};
+    };
+    double window = 0.0, all = 0.0, so_far = 0.0;
+    for (int other = 0; other < weights_.heads; ++other) {
+      for (int64_t token = count; token < weights_.tokens; ++token) window += sum_of(other, token);
+    }
+    std::vector<int64_t> tokens(static_cast<size_t>(count));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    std::stable_sort(tokens.begin(), tokens.end(), [&](int64_t left, int64_t right) {
+      return sum_of(head, left) > sum_of(head, right);
+    });
+    for (const int64_t token : tokens) all += sum_of(head, token);
+    const int64_t candidates = std::min(closed_, count);
+    const int64_t free =
+        std::clamp<int64_t>(budget_ - (weights_.tokens - candidates), 0, candidates);
+    std::vector<int64_t> most;
+    for (const int64_t token : tokens) {
+      so_far += sum_of(head, token);
+      if (so_far >= (0.9 - window / (weights_.heads * 128)) * all) break;
+      if (std::ssize(most) < free) most.push_back(token);
+    }
+    return most;
+  }
+
+  // Behind what is kept anyway, and the first half of what is chosen besides, the order is another.
+  void RankAgain(int head, int64_t taken, std::vector<int64_t>* ranked) const {
+    const std::vector<double> scores = Scores(head);
+    const auto anyway = std::count_if(ranked->begin(), ranked->end(),
+                                      [&](int64_t token) { return IsKeptAnyway(token); });
+    const auto from = anyway + std::max<int64_t>(0, taken - anyway) / 2;
+    const auto score = [&](int64_t token) {
+      return (scores[static_cast<size_t>(token)] + 1e-4) * Norm(head, token);
+    };
+    std::sort(ranked->begin() + from, ranked->end(), [&](int64_t left, int64_t right) {
+      if (score(left) != score(right)) return score(left) > score(right);
+      return left < right;
+    });
   }
 
   // The closed tokens, in the order in which a head takes them.
@@ -119,7 +180,8 @@ class Plain {
     std::vector<int64_t> wanted(static_cast<size_t>(weights_.heads), even);
     if (!policy_.uneven()) return wanted;
     // What the heads of a layer have together goes to the best of all, what is safe first.
-    const auto safe = static_cast<int64_t>(policy_.safeguard * static_cast<double>(budget_));
+    const double share = policy_.method == EvictionMethod::kDefensive ? 0.0 : policy_.safeguard;
+    const auto safe = static_cast<int64_t>(share * static_cast<double>(budget_));
     std::vector<std::tuple<bool, double, int64_t, int>> all;
     for (int head = 0; head < weights_.heads; ++head) {
       const std::vector<double> scores = Scores(head);
@@ -169,13 +231,13 @@ TEST(Eviction, NamesGoBothWays) {
   EXPECT_EQ(
       unknown.status().message(),
       "unknown eviction method 'snap'; there are streamingllm, snapkv, pyramidkv, ada-snapkv, "
-      "ada-pyramidkv, defensivekv");
+      "ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, expectedattention");
 }
 
 TEST(Eviction, EachMethodKeepsWhatAPlainReadingKeeps) {
   Random random(1);
-  for (int round = 0; round < 600; ++round) {
-    const EvictionPolicy policy = RandomPolicy(kMethods[round % 6], random);
+  for (int round = 0; round < 900; ++round) {
+    const EvictionPolicy policy = RandomPolicy(kMethods[round % std::size(kMethods)], random);
     const int slots = static_cast<int>(1 + random.Below(70));
     const int64_t tokens = 1 + random.Below(round % 5 == 0 ? 60 : 700);
     const int64_t closed = tokens / slots * slots;
@@ -204,7 +266,7 @@ TEST(Eviction, EachMethodKeepsWhatAPlainReadingKeeps) {
 TEST(Eviction, LayersHaveTheBudgetOnAverage) {
   Random random(2);
   for (int round = 0; round < 300; ++round) {
-    const EvictionPolicy policy = RandomPolicy(kMethods[round % 6], random);
+    const EvictionPolicy policy = RandomPolicy(kMethods[round % std::size(kMethods)], random);
     const int layers = static_cast<int>(1 + random.Below(40));
     const int64_t tokens = 1 + random.Below(2000);
     const std::vector<int64_t> budgets = LayerBudgets(policy, layers, tokens);
@@ -279,9 +341,43 @@ TEST(Eviction, ADefensiveHeadSeesWhatOneQuerySaw) {
   Weights weights(1, 16, 1, random);
   weights.sum = std::vector<float>(16, 1.0f);
   weights.sum[7] = 2.0f;
-  weights.max[12] = 0.9f;  // the mean is 0.06
+  weights.sum[15] = 128.0f;  // the window has all of the attention: no token is taken by its mean
+  weights.max[12] = 0.9f;    // the mean is 0.06
   weights.max[9] = 0.01f;
   EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 3, 1)[0], ElementsAre(0, 12, 15));
+  weights.sum[15] = 0.0f;  // 7 and 0 have less than 0.9 of it
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 3, 1)[0], ElementsAre(0, 7, 15));
+}
+
+TEST(Eviction, ACriticalHeadLooksAtValuesForItsSecondHalf) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kCriticalSnap;
+  policy.window = 1;
+  policy.pool = 1;
+  Random random(7);
+  Weights weights(1, 16, 1, random);
+  for (size_t i = 0; i < 16; ++i) weights.sum[i] = static_cast<float>(20 - i) * 12.8f;
+  weights.norms[9] = 100.0f;
+  weights.norms[12] = 200.0f;
+  weights.norms[1] = 0.0f;
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 1, 9, 12, 15));
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 4, 1)[0], ElementsAre(0, 9, 12, 15));
+}
+
+TEST(Eviction, ExpectedAttentionCountsByTheSizeOfValues) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kExpected;
+  policy.window = 1;
+  policy.pool = 1;
+  policy.sink = 2;
+  Random random(8);
+  Weights weights(1, 16, 1, random);
+  for (size_t i = 0; i < 16; ++i) weights.sum[i] = 1.0f;
+  weights.norms[9] = 3.0f;
+  weights.norms[12] = 4.0f;
+  weights.sum[12] = 0.5f;
+  weights.sum[5] = 1.25f;
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 1, 5, 9, 15));
 }
 
 TEST(Eviction, WhatIsNoNumberIsNoAttention) {
@@ -295,6 +391,8 @@ TEST(Eviction, WhatIsNoNumberIsNoAttention) {
     for (size_t i = 0; i < weights.sum.size(); i += 3) {
       weights.sum[i] = weights.max[i] = std::numeric_limits<float>::quiet_NaN();
       zeros.sum[i] = zeros.max[i] = 0.0f;
+      weights.norms[i / 2] = std::numeric_limits<float>::quiet_NaN();
+      zeros.norms[i / 2] = 0.0f;
     }
     EXPECT_EQ(ChooseKept(policy, weights.Observed(), 192, 50, 16),
               ChooseKept(policy, zeros.Observed(), 192, 50, 16));

@@ -1,0 +1,46 @@
+// What an evictor is made for, and what it works with.
+#ifndef HEADWAY_ENGINE_EVICTOR_PARTS_H_
+#define HEADWAY_ENGINE_EVICTOR_PARTS_H_
+
+#include <cstdint>
+
+#include "device/budget.h"
+#include "device/device.h"
+#include "engine/executor.h"
+#include "engine/step/weight_stream.h"
+#include "kernels/kernels.h"
+#include "kv/policy/eviction.h"
+#include "kv/store/store.h"
+#include "model/config.h"
+#include "model/model.h"
+
+namespace headway {
+
+struct EvictorLimits {
+  ModelShape shape;
+  PageFormat page;                      // of prompts
+  Encoding encoding = Encoding::kNone;  // of closed pages of what is kept
+  kv::EvictionPolicy policy;
+  int64_t length = 0;                    // of the longest prompt
+  DType activation_dtype = DType::kF32;  // of queries
+  bool host_reads_device = true;
+};
+
+// All outlives it.
+struct EvictorParts {
+  const Model& model;
+  Kernels& kernels;
+  Device& device;
+  Stream& compute;
+  const Executor& executor;         // that reads prompts
+  kv::Store& from;                  // where their tokens are
+  kv::Store& to;                    // where those that are kept go
+  Budget& budget;                   // of the device's memory
+  Budget& host_budget;              // of memory that results come to, where the host does not read
+                                    // that
+  WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_EVICTOR_PARTS_H_

@@ -1,0 +1,237 @@
+#include "engine/prompt_weights.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/bytes.h"
+#include "engine/step/step_context.h"
+#include "kv/policy/expected_queries.h"
+
+namespace headway {
+namespace {
+
+bool Expects(const kv::EvictionPolicy& policy) {
+  return policy.method == kv::EvictionMethod::kExpected;
+}
+
+float AttentionScale(const ModelShape& shape) {
+  return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+}
+
+// Of each query head.
+int64_t RowsOf(const kv::EvictionPolicy& policy) {
+  return policy.observes() ? policy.window : policy.scores() ? 1 : 0;
+}
+
+}  // namespace
+
+PromptWeights::Places::Places(const EvictorLimits& limits) {
+  const ModelShape& shape = limits.shape;
+  const kv::EvictionPolicy& policy = limits.policy;
+  const int64_t rows = RowsOf(policy) * shape.group();
+  const int64_t columns = rows == 0 ? 0 : FloatBytes(shape.kv_heads * limits.length);
+  const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
+  sums = take(columns);
+  maxima = take(policy.largest() ? columns : 0);
+  norms = take(policy.norms() == kv::EvictionPolicy::Norms::kNone ? 0 : columns);
+  moments =
+      take(Expects(policy)
+               ? FloatBytes(int64_t{shape.query_heads} * shape.head_dim * (1 + shape.head_dim))
+               : 0);
+  host_bytes = bytes;
+  row_lse = take(FloatBytes(rows));
+  logits = take(FloatBytes(rows * limits.length));
+}
+
+int64_t PromptWeights::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
+
+int64_t PromptWeights::HostBytes(const EvictorLimits& limits) {
+  return limits.host_reads_device ? 0 : Places(limits).host_bytes;
+}
+
+Result<std::unique_ptr<PromptWeights>> PromptWeights::Create(const EvictorParts& parts,
+                                                             const EvictorLimits& limits) {
+  Result<std::unique_ptr<Buffer>> memory =
+      parts.device.Allocate(parts.budget, static_cast<size_t>(Bytes(limits)), "eviction");
+  if (!memory.ok()) return memory.status();
+  std::unique_ptr<Buffer> host_memory;
+  if (const int64_t bytes = HostBytes(limits); bytes > 0) {
+    Result<std::unique_ptr<Buffer>> made =
+        parts.device.AllocateHost(parts.host_budget, static_cast<size_t>(bytes), "eviction");
+    if (!made.ok()) return made.status();
+    host_memory = std::move(*made);
+  }
+  return std::unique_ptr<PromptWeights>(
+      new PromptWeights(parts, limits, std::move(*memory), std::move(host_memory)));
+}
+
+PromptWeights::PromptWeights(const EvictorParts& parts, const EvictorLimits& limits,
+                             std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory)
+    : parts_(parts),
+      limits_(limits),
+      places_(limits),
+      memory_(std::move(memory)),
+      host_memory_(std::move(host_memory)) {}
+
+float* PromptWeights::OnHost(int64_t place) const {
+  return reinterpret_cast<float*>((host_memory_ == nullptr ? *memory_ : *host_memory_).data() +
+                                  place);
+}
+
+bool PromptWeights::Saw(kv::SequenceId prompt, int64_t length) const {
+  if (Expects(limits_.policy)) {
+    const QueryMoments& moments = parts_.executor.moments();
+    return moments.AllOf(prompt, length) && moments.count() > 0;
+  }
+  return limits_.policy.observes() && parts_.executor.observed().EndOf(prompt, length);
+}
+
+Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vector<KeyRun>> keys) {
+  length_ = length;
+  const bool expects = Expects(limits_.policy);
+  if (expects) {
+    if (Status s = Expect(layer); !s.ok()) return s;
+  }
+  for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+    const std::vector<KeyRun>& of_head = keys[static_cast<size_t>(head)];
+    expects ? ExpectedLogits(head, of_head) : WindowLogits(layer, head, of_head);
+    const KeyWeightsItem weights = {
+        .logits = Floats(places_.logits),
+        .stride = length_,
+        .rows = queries_,
+        .columns = length_,
+        .sum = Floats(places_.sums) + head * length_,
+        .max = limits_.policy.largest() ? Floats(places_.maxima) + head * length_ : nullptr,
+        .row_lse = Floats(places_.row_lse)};
+    parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
+  }
+  Norms(layer, keys);
+  if (host_memory_ == nullptr) return OkStatus();
+  const auto bytes = static_cast<size_t>(limits_.shape.kv_heads * length_) * sizeof(float);
+  const std::pair<int64_t, int64_t> places[] = {{places_.sums, places_.maxima},
+                                                {places_.maxima, places_.norms},
+                                                {places_.norms, places_.moments}};
+  for (const auto& [at, end] : places) {
+    if (at < end) parts_.compute.Copy(host_memory_->data() + at, memory_->data() + at, bytes);
+  }
+  return OkStatus();
+}
+
+void PromptWeights::WindowLogits(int layer, int head, std::span<const KeyRun> keys) {
+  const ModelShape& shape = limits_.shape;
+  const int group = shape.group();
+  const int64_t element = int64_t{head} * group * shape.head_dim;
+  std::vector<KeyLogitsItem> items;
+  int64_t row = 0;
+  for (const ObservedQueries::Run& run : parts_.executor.observed().Of(layer)) {
+    if (run.rows == 0) continue;
+    for (const KeyRun& range : keys) {
+      if (range.pages.count == 0) continue;
+      KeyLogitsItem item;
+      item.q = run.q + element * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
+      item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
+      item.rows = run.rows;
+      item.q_position = run.position;
+      item.keys = range;
+      item.logits = Floats(places_.logits) + row * group * length_ + range.position;
+      item.stride = length_;
+      items.push_back(item);
+    }
+    row += run.rows;
+  }
+  queries_ = row * group;
+  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(shape), items);
+}
+
+void PromptWeights::ExpectedLogits(int head, std::span<const KeyRun> keys) {
+  const ModelShape& shape = limits_.shape;
+  const int64_t dim = shape.head_dim;
+  const int64_t first = int64_t{head} * shape.group();
+  const float* const means = Floats(places_.moments);
+  std::vector<ExpectedLogitsItem> items;
+  for (const KeyRun& range : keys) {
+    if (range.pages.count == 0) continue;
+    items.push_back({.keys = range,
+                     .mean = means + first * dim,
+                     .covariance = means + (shape.query_heads + first * dim) * dim,
+                     .logits = Floats(places_.logits) + range.position,
+                     .stride = length_});
+  }
+  queries_ = shape.group();
+  parts_.kernels.ExpectedLogits(parts_.compute, limits_.page, shape.group(), AttentionScale(shape),
+                                items);
+}
+
+Status PromptWeights::Expect(int layer) {
+  const QueryMoments& moments = parts_.executor.moments();
+  const ModelShape& shape = limits_.shape;
+  const int64_t width = int64_t{shape.query_heads} * shape.head_dim;
+  const auto count = static_cast<size_t>(width * (1 + shape.head_dim));
+  float* const to = OnHost(places_.moments);
+  // Kernels may still read what is there, of the layer before.
+  parts_.compute.Copy(reinterpret_cast<std::byte*>(to),
+                      reinterpret_cast<const std::byte*>(moments.SumsOf(layer)),
+                      count * sizeof(float));
+  if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
+  const kv::FutureTurn turn(moments.rope().inv_freq, double{moments.rope().scale}, length_,
+                            limits_.policy.future);
+  for (int64_t head = 0; head < shape.query_heads; ++head) {
+    kv::ExpectQueries(turn, moments.count(),
+                      {to + head * shape.head_dim, static_cast<size_t>(shape.head_dim)},
+                      {to + width + head * shape.head_dim * shape.head_dim,
+                       static_cast<size_t>(shape.head_dim * shape.head_dim)});
+  }
+  if (host_memory_ != nullptr) {
+    parts_.compute.Copy(memory_->data() + places_.moments, reinterpret_cast<const std::byte*>(to),
+                        count * sizeof(float));
+  }
+  return OkStatus();
+}
+
+void PromptWeights::Norms(int layer, std::span<const std::vector<KeyRun>> keys) {
+  using Kind = kv::EvictionPolicy::Norms;
+  const Kind kind = limits_.policy.norms();
+  if (kind == Kind::kNone) return;
+  const ModelShape& shape = limits_.shape;
+  std::vector<ValueNormsItem> own;
+  std::vector<ProjectedNormsItem> projected;
+  const bool streams = kind == Kind::kProjected && parts_.weights != nullptr;
+  WeightView weight;
+  if (kind == Kind::kProjected) {
+    weight =
+        parts_.model.OutputProjection(layer, streams ? parts_.weights->Acquire(layer) : nullptr);
+  }
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
+      if (range.pages.count == 0) continue;
+      float* const norms = Floats(places_.norms) + head * length_ + range.position;
+      own.push_back({.values = range.pages, .norms = norms});
+      projected.push_back({.values = range.pages,
+                           .weight = weight,
+                           .first_column = int64_t{head} * shape.group() * shape.head_dim,
+                           .norms = norms});
+    }
+  }
+  if (kind == Kind::kOwn) {
+    parts_.kernels.ValueNorms(parts_.compute, limits_.page, own);
+  } else {
+    parts_.kernels.ProjectedNorms(parts_.compute, limits_.page, shape.group(), projected);
+  }
+  if (!streams) return;
+  parts_.weights->Prefetch();
+  parts_.weights->Release();
+}
+
+kv::ObservedWeights PromptWeights::weights() const {
+  kv::ObservedWeights weights;
+  weights.heads = limits_.shape.kv_heads;
+  weights.tokens = length_;
+  weights.queries = queries_;
+  const auto all = static_cast<size_t>(weights.heads * length_);
+  weights.sum = {OnHost(places_.sums), all};
+  if (places_.maxima < places_.norms) weights.max = {OnHost(places_.maxima), all};
+  if (places_.norms < places_.moments) weights.norms = {OnHost(places_.norms), all};
+  return weights;
+}
+
+}  // namespace headway

@@ -1,0 +1,72 @@
+// PromptWeights: how much attention the tokens of a prompt had, or are to expect, in each layer,
+// and how large their values are, as an EvictionPolicy asks.
+#ifndef HEADWAY_ENGINE_PROMPT_WEIGHTS_H_
+#define HEADWAY_ENGINE_PROMPT_WEIGHTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/evictor_parts.h"
+#include "headway/status.h"
+#include "kv/policy/eviction.h"
+
+namespace headway {
+
+class PromptWeights {
+ public:
+  // Bytes that Create takes from the device's budget; pure.
+  static int64_t Bytes(const EvictorLimits& limits);
+  // And from that of host memory.
+  static int64_t HostBytes(const EvictorLimits& limits);
+  static Result<std::unique_ptr<PromptWeights>> Create(const EvictorParts& parts,
+                                                       const EvictorLimits& limits);
+
+  // Whether the executor saw the queries of a prompt of this length: not those of a synthetic one.
+  bool Saw(kv::SequenceId prompt, int64_t length) const;
+  // Weighs the prompt's tokens in a layer, whose keys and values are in these runs [kv_heads].
+  Status Weigh(int layer, int64_t length, std::span<const std::vector<KeyRun>> keys);
+  // What came of it, once the compute stream was waited for. Until then the next.
+  kv::ObservedWeights weights() const;
+
+ private:
+  // Where things lie in the memory. What the host reads comes first.
+  struct Places {
+    explicit Places(const EvictorLimits& limits);
+
+    int64_t sums = 0;     // [kv_heads, length]
+    int64_t maxima = 0;   // the same, as norms, or nothing
+    int64_t norms = 0;    //
+    int64_t moments = 0;  // means, then covariances, of rotated queries
+    int64_t host_bytes = 0;
+    int64_t row_lse = 0;  // [rows * group]
+    int64_t logits = 0;   // [rows * group, length]
+    int64_t bytes = 0;
+  };
+
+  PromptWeights(const EvictorParts& parts, const EvictorLimits& limits,
+                std::unique_ptr<Buffer> memory, std::unique_ptr<Buffer> host_memory);
+
+  float* Floats(int64_t place) const { return reinterpret_cast<float*>(memory_->data() + place); }
+  // Where the host reads and writes what lies there.
+  float* OnHost(int64_t place) const;
+  // Logits of the queries of one KV head's group, a row each.
+  void WindowLogits(int layer, int head, std::span<const KeyRun> keys);
+  void ExpectedLogits(int head, std::span<const KeyRun> keys);
+  // How queries to come are distributed, from how those of the prompt were.
+  Status Expect(int layer);
+  void Norms(int layer, std::span<const std::vector<KeyRun>> keys);
+
+  const EvictorParts parts_;
+  const EvictorLimits limits_;
+  const Places places_;
+  std::unique_ptr<Buffer> memory_;
+  std::unique_ptr<Buffer> host_memory_;  // null where the host reads the device's
+  int64_t length_ = 0;                   // of the prompt at hand
+  int64_t queries_ = 0;                  // weighed of each KV head
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_PROMPT_WEIGHTS_H_

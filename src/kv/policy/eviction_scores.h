@@ -1,0 +1,55 @@
+// What the tokens of a prompt score in the eyes of an EvictionPolicy, and in which order a head
+// takes them.
+#ifndef HEADWAY_KV_POLICY_EVICTION_SCORES_H_
+#define HEADWAY_KV_POLICY_EVICTION_SCORES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kv/policy/eviction.h"
+
+namespace headway::kv {
+
+// The scores of one layer's tokens in front of the window, the earlier ones being pooled as well as
+// those that are candidates. What is no number counts as no attention, and as no value.
+class EvictionScores {
+ public:
+  // `free` is what a head chooses on average.
+  EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed, int64_t free);
+
+  // Infinite where a token is chosen whatever the others score.
+  std::vector<double> OfHead(int head) const;
+  // Of a token that a head has not chosen when the first half is.
+  double AtLast(double score, int head, size_t token) const;
+
+ private:
+  const float* Row(std::span<const float> all, int head) const;
+  std::vector<double> Pooled(std::span<const float> weights) const;
+  double NormOf(int head, size_t token) const;
+  // The tokens that have most of the mean attention.
+  void TakeMost(int head, std::vector<double>* scores) const;
+
+  const EvictionPolicy& policy_;
+  const ObservedWeights& observed_;
+  const size_t tokens_;
+  const int64_t free_;
+  double of_window_ = 0.0;  // the share of the mean attention that the window has
+};
+
+// A candidate of a head.
+struct EvictionCandidate {
+  double score = 0.0;
+  int32_t position = 0;
+  int32_t head = 0;
+
+  // Whether this one is taken first.
+  bool operator<(const EvictionCandidate& other) const {
+    if (score != other.score) return score > other.score;
+    return position != other.position ? position < other.position : head < other.head;
+  }
+};
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_POLICY_EVICTION_SCORES_H_
