@@ -196,6 +196,9 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   options.selector = "pages";
   EXPECT_THAT(refusal(options), HasSubstr("and selector do not"));
   options = OnRanks(2);
+  options.hgca = 1.0;
+  EXPECT_THAT(refusal(options), HasSubstr("and hgca do not"));
+  options = OnRanks(2);
   options.head_pattern = "heads.tsv";
   EXPECT_THAT(refusal(options), HasSubstr("and head_pattern do not"));
   options = OnRanks(2);
