@@ -98,7 +98,7 @@ TEST(Blueprint, AnEvictorsMemoryOnTheHostIsPlanned) {
     }
     return bytes;
   };
-  EXPECT_EQ(planned(subject.OnGpu()), 2 * 2 * 1000 * 4);  // sums and maxima of two heads
+  EXPECT_EQ(planned(subject.OnGpu()), 2 * 1000 * 4);  // sums of two heads
   EXPECT_EQ(planned(subject.OnCpu()), 0);
   subject.settings.eviction.method = kv::EvictionMethod::kStreaming;
   EXPECT_EQ(planned(subject.OnGpu()), 0);
