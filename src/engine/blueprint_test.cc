@@ -100,6 +100,8 @@ TEST(Blueprint, AnEvictorsMemoryOnTheHostIsPlanned) {
   };
   EXPECT_EQ(planned(subject.OnGpu()), 2 * 1000 * 4);  // sums of two heads
   EXPECT_EQ(planned(subject.OnCpu()), 0);
+  subject.settings.eviction.method = kv::EvictionMethod::kDefensive;
+  EXPECT_EQ(planned(subject.OnGpu()), 3 * 2 * 1000 * 4);  // maxima and norms, too
   subject.settings.eviction.method = kv::EvictionMethod::kStreaming;
   EXPECT_EQ(planned(subject.OnGpu()), 0);
 }

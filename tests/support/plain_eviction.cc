@@ -81,9 +81,10 @@ bool AreBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& sco
 }
 
 bool AreCriticalBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& scores,
-                     const std::vector<Bounded>& last, int64_t candidates, bool* decided) {
+                     const std::vector<Bounded>& last, const CriticalCounts& counts,
+                     bool* decided) {
   const std::set<int64_t> in(chosen.begin(), chosen.end());
-  const int64_t first_half = std::ssize(chosen) / 2;
+  const auto& [candidates, first_half] = counts;
   double least = INFINITY, best_left = -INFINITY;
   bool right = true;
   for (int64_t i = 0; i < candidates; ++i) {

@@ -107,9 +107,12 @@ std::vector<std::pair<int64_t, int64_t>> SharedCounts(
 // not those that the plain scores say, of equal ones the earlier.
 bool AreBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& scores,
              int64_t candidates, bool* decided);
-// The same where the first half is the best by `scores` and the others by `last`.
+// The same where so many are the best by `scores`, of `candidates`, and the others by `last`.
+struct CriticalCounts {
+  int64_t candidates = 0, first = 0;
+};
 bool AreCriticalBest(const std::vector<int64_t>& chosen, const std::vector<Bounded>& scores,
-                     const std::vector<Bounded>& last, int64_t candidates, bool* decided);
+                     const std::vector<Bounded>& last, const CriticalCounts& counts, bool* decided);
 
 }  // namespace headway::testing
 

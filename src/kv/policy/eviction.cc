@@ -104,16 +104,18 @@ std::vector<int64_t> SharedCounts(const std::vector<std::vector<Candidate>>& of_
   return counts;
 }
 
-// Those of a head that it keeps, `count` of them, come to the front, in any order.
+// Those of a head that it keeps, `count` of them beside those that it keeps anyway, come to the
+// front, in any order.
 void Choose(const EvictionPolicy& policy, const EvictionScores& scores, int64_t count,
-            std::span<Candidate> candidates) {
+            int64_t anyway, std::span<Candidate> candidates) {
   if (policy.critical()) {
-    BringToFront(candidates, count / 2);
-    candidates = candidates.subspan(static_cast<size_t>(count / 2));
+    const int64_t first = std::max<int64_t>(0, (anyway + count) / 2 - anyway);
+    BringToFront(candidates, first);
+    candidates = candidates.subspan(static_cast<size_t>(first));
     for (Candidate& left : candidates) {
       left.score = scores.AtLast(left.score, left.head, static_cast<size_t>(left.position));
     }
-    count -= count / 2;
+    count -= first;
   }
   BringToFront(candidates, count);
 }
@@ -205,7 +207,7 @@ std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
   std::vector<std::vector<int32_t>> kept;
   for (size_t head = 0; head < heads; ++head) {
     const int64_t count = Filled(parts, counts[head], slots);
-    Choose(policy, scores, count, candidates[head]);
+    Choose(policy, scores, count, observed.tokens - parts.candidates, candidates[head]);
     kept.push_back(KeptOf(candidates[head], count, closed));
   }
   return kept;

@@ -20,8 +20,8 @@ enum class EvictionMethod : uint8_t {
   kPyramid,     // PyramidKV (Cai et al., 2024): the same, budgets fall from layer to layer
   kAdaSnap,     // Ada-KV (Feng et al., 2024): SnapKV, the heads of a layer share their budget
   kAdaPyramid,  // the same of PyramidKV
-  // CriticalKV (Feng et al., 2025) upon SnapKV: half of what a head chooses by attention, the rest
-  // by attention times what the token's value reaches behind the output projection
+  // CriticalKV (Feng et al., 2025) upon SnapKV: half of all by attention, the window among it, the
+  // rest by attention times what the token's value reaches behind the output projection
   kCriticalSnap,
   kCriticalAdaSnap,  // the same upon Ada-KV's SnapKV
   // DefensiveKV (Feng et al., 2025) upon CriticalKV, the heads of a layer sharing their budget: the

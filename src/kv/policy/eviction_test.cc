@@ -145,12 +145,13 @@ class Plain {
     return most;
   }
 
-  // Behind what is kept anyway, and the first half of what is chosen besides, the order is another.
+  // Behind the first half of what is kept, what is kept anyway among it, the order is another.
   void RankAgain(int head, int64_t taken, std::vector<int64_t>* ranked) const {
     const std::vector<double> scores = Scores(head);
     const auto anyway = std::count_if(ranked->begin(), ranked->end(),
                                       [&](int64_t token) { return IsKeptAnyway(token); });
-    const auto from = anyway + std::max<int64_t>(0, taken - anyway) / 2;
+    const int64_t tail = weights_.tokens - closed_;
+    const int64_t from = std::max<int64_t>(anyway, (taken + tail) / 2 - tail);
     const auto score = [&](int64_t token) {
       return (scores[static_cast<size_t>(token)] + 1e-4) * Norm(head, token);
     };
@@ -360,7 +361,7 @@ TEST(Eviction, ACriticalHeadLooksAtValuesForItsSecondHalf) {
   weights.norms[9] = 100.0f;
   weights.norms[12] = 200.0f;
   weights.norms[1] = 0.0f;
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 1, 9, 12, 15));
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 2, 9, 12, 15));
   EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 4, 1)[0], ElementsAre(0, 9, 12, 15));
 }
 
