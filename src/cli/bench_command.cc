@@ -148,6 +148,17 @@ int64_t MeasuredTokens(const BenchFlags& flags, const Context& context, size_t s
   return std::min(length, flags.last > 0 ? flags.last : context.plan().chunk);
 }
 
+// Keys of a KV head that a decode step of so many tokens reads, at most, selection apart.
+int64_t KeysRead(const PlanReport& plan, int64_t length) {
+  if (plan.eviction.has_value()) {
+    const auto of_share = static_cast<int64_t>(plan.eviction->share * static_cast<double>(length));
+    return std::min(length, std::max(plan.eviction->budget, of_share));
+  }
+  if (!plan.salience.has_value()) return length;
+  const int64_t before = std::max<int64_t>(0, length - plan.salience->window);
+  return length - before + static_cast<int64_t>(plan.salience->most * static_cast<double>(before));
+}
+
 // One repetition: fills the contexts and measures the phase that is asked for.
 Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, uint64_t seed,
               const Hooks& hooks, Measured* measured) {
@@ -228,17 +239,13 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
   const PlanReport& plan = (*context)->plan();
-  std::vector<int64_t> kept = measured.lengths;  // what steps read
-  for (int64_t& length : kept) {
-    if (!plan.eviction.has_value()) break;
-    const auto of_share = static_cast<int64_t>(plan.eviction->share * static_cast<double>(length));
-    length = std::min(length, std::max(plan.eviction->budget, of_share));
-  }
+  std::vector<int64_t> kept = measured.lengths;
+  for (int64_t& length : kept) length = KeysRead(plan, length);
   Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)
                             : DecodeWork(engine.info(), kept, flags.steps, plan.selection);
   // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
-  // What a selection brings over the bus depends on what it chooses.
-  if (!flags.prefill && !plan.selection.has_value()) {
+  // What a selection brings over the bus depends on what it chooses; salient tokens stay below.
+  if (!flags.prefill && !plan.selection.has_value() && !plan.salience.has_value()) {
     work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
     work.bus_bytes = static_cast<double>(flags.steps) *
                      static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
