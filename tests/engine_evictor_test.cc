@@ -41,7 +41,8 @@ std::vector<EvictionPolicy> Policies() {
   for (const EvictionMethod method :
        {EvictionMethod::kStreaming, EvictionMethod::kSnap, EvictionMethod::kPyramid,
         EvictionMethod::kAdaSnap, EvictionMethod::kAdaPyramid, EvictionMethod::kCriticalSnap,
-        EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive, EvictionMethod::kExpected}) {
+        EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive, EvictionMethod::kExpected,
+        EvictionMethod::kHeavy}) {
     policies.push_back(PolicyFor(method, 53));
   }
   EvictionPolicy wide = PolicyFor(EvictionMethod::kSnap, 0);
@@ -150,8 +151,8 @@ TEST_P(EngineEvictorLanes, MayBeLate) {
   const std::unique_ptr<Model> plain = Load();
   ASSERT_NE(plain, nullptr);
   for (const Lane lane : {Lane::kCompute, Lane::kHostToDevice, Lane::kDeviceToHost}) {
-    for (const EvictionMethod method :
-         {EvictionMethod::kSnap, EvictionMethod::kDefensive, EvictionMethod::kExpected}) {
+    for (const EvictionMethod method : {EvictionMethod::kSnap, EvictionMethod::kDefensive,
+                                        EvictionMethod::kExpected, EvictionMethod::kHeavy}) {
       SCOPED_TRACE(std::string(LaneName(lane)) + " " + EvictionName(method));
       Delays delays(7);
       HarnessConfig config = Cuts()[1];

@@ -152,8 +152,9 @@ struct EngineOptions {
   // of a layer share (Feng et al., 2024), "critical-snapkv" and "critical-ada-snapkv" by values,
   // too (Feng et al., 2025), "defensivekv" by the largest attention, not the mean (Feng et al.,
   // 2025). "expectedattention" keeps those to which queries behind the prompt are expected to
-  // attend (Devoto et al., 2025). A session is continued with the same choice. Not together with
-  // selection, streaming heads or recomputing, nor for models with sliding windows.
+  // attend (Devoto et al., 2025), "h2o" half by the attention from all of the prompt's queries and
+  // half of the last ones (Zhang et al., 2023). A session is continued with the same choice. Not
+  // together with selection, streaming heads or recomputing, nor for models with sliding windows.
   std::string evict = "none";
   // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
   // kDefaultEvictBudget.

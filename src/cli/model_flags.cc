@@ -237,11 +237,11 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   AddChoice(
       app, eviction, "--evict", &engine.evict,
       {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv",
-       "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention"},
+       "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
       "drops the others for good, as a published method chooses: streamingllm, snapkv, "
-      "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv or "
-      "expectedattention");
+      "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, "
+      "expectedattention or h2o");
   AddText(app, eviction, "--evict-budget", &engine.evict_budget,
           "tokens of a prompt that a KV head keeps, on average, or a share of it, such as 25%")
       ->type_name("N|P%")

@@ -100,6 +100,11 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                       evicts);
   if (!new_evictor.ok()) return new_evictor.status();
   evictor = std::move(*new_evictor);
+  if (evicts.policy.adds_up()) {
+    executor->OnStep([this](kv::SequenceId sequence, int64_t position) {
+      return evictor->AddUp(sequence, position);
+    });
+  }
   return OkStatus();
 }
 

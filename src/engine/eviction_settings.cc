@@ -171,6 +171,7 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
     // Where no window is observed, the budget and the scores alone say which of the last tokens are
     // kept.
     if (!policy.observes()) policy.window = policy.pool = 1;
+    if (policy.adds_up()) policy.sink = 0;
     if (policy.largest()) policy.pool = kDefensivePool;
   }
   if (Status s = CheckGiven(options, policy); !s.ok()) return s;
@@ -179,12 +180,12 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
   if (Status s = ReadPool(options.evict_pool, &policy); !s.ok()) return s;
   if (Status s = ReadNumbers(options, &policy); !s.ok()) return s;
   // What is kept anyway leaves something to choose.
-  const int64_t always = policy.observes() ? policy.window : policy.sink;
+  const int64_t always = policy.keeps_sink() ? policy.sink : policy.window;
   if (policy.budget > 0 && policy.budget <= always) {
     return Wrong({Option::kEvictBudget,
                   " " + std::to_string(policy.budget) + " is not more than the " +
                       std::to_string(always) + " tokens of ",
-                  policy.observes() ? Option::kEvictWindow : Option::kEvictSink});
+                  policy.keeps_sink() ? Option::kEvictSink : Option::kEvictWindow});
   }
   if (Status s = CheckTogether(options); !s.ok()) return s;
   return policy;
@@ -198,9 +199,8 @@ std::string EvictionWords(const kv::EvictionPolicy& policy) {
   if (policy.observes()) {
     words += fmt::format(", window {}, pool {}:{}", policy.window, policy.pool,
                          policy.pooling == kv::EvictionPolicy::Pool::kMax ? "max" : "mean");
-  } else {
-    words += fmt::format(", sink {}", policy.sink);
   }
+  if (policy.keeps_sink()) words += fmt::format(", sink {}", policy.sink);
   if (policy.safe()) words += fmt::format(", safeguard {}", policy.safeguard);
   if (policy.falls()) words += fmt::format(", steepness {}", policy.steepness);
   if (policy.method == EvictionMethod::kExpected) {

@@ -14,9 +14,11 @@ namespace {
 using kv::EvictionMethod;
 using kv::EvictionPolicy;
 
-constexpr const char* kNames[] = {"streamingllm",        "snapkv",        "pyramidkv",
-                                  "ada-snapkv",          "ada-pyramidkv", "critical-snapkv",
-                                  "critical-ada-snapkv", "defensivekv",   "expectedattention"};
+constexpr const char* kNames[] = {"streamingllm",        "snapkv",
+                                  "pyramidkv",           "ada-snapkv",
+                                  "ada-pyramidkv",       "critical-snapkv",
+                                  "critical-ada-snapkv", "defensivekv",
+                                  "expectedattention",   "h2o"};
 
 // What is wrong with the method once the other options are changed; empty: nothing.
 std::string Wrong(
@@ -53,7 +55,7 @@ TEST(EvictionSettings, EveryMethodHasTheDefaultsOfItsPolicy) {
     EXPECT_EQ(policy.window, policy.observes() ? 32 : 1);
     EXPECT_EQ(policy.pool, policy.largest() ? 5 : policy.observes() ? 7 : 1);
     EXPECT_EQ(policy.pooling, EvictionPolicy::Pool::kMean);
-    EXPECT_EQ(policy.sink, 4);
+    EXPECT_EQ(policy.sink, policy.adds_up() ? 0 : 4);
     EXPECT_EQ(policy.future, 512);
     EXPECT_EQ(policy.safeguard, 0.2);
     EXPECT_EQ(policy.steepness, 20.0);
@@ -181,6 +183,7 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
             "evict_window evict_pool evict_safeguard evict_steepness evict_future");
   EXPECT_EQ(refusals("expectedattention"),
             "evict_window evict_pool evict_safeguard evict_steepness");
+  EXPECT_EQ(refusals("h2o"), "evict_window evict_pool " + shared);
   EXPECT_EQ(refusals("snapkv"), shared);
   EXPECT_EQ(refusals("critical-snapkv"), shared);
   EXPECT_EQ(refusals("defensivekv"), shared);

@@ -29,6 +29,11 @@ class Evictor {
   // which stays as it is. After an error there is no such sequence.
   Result<kv::SequenceId> Evict(kv::SequenceId prompt);
 
+  // Where the policy adds attention up: that of the step that the executor made last.
+  Status AddUp(kv::SequenceId sequence, int64_t position) {
+    return weights_->AddUp(sequence, position);
+  }
+
  private:
   // Where things lie in the memory: of the tokens that a head keeps.
   struct Places {

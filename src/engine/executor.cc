@@ -129,7 +129,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   status = logits_->Run(inputs, sink);
   if (!status.ok()) return status;
   for (const auto& path : paths_) path->EndStep();
-  return OkStatus();
+  return seen_ == nullptr ? OkStatus() : seen_(batch_[0].sequence, batch_[0].position);
 }
 
 Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,

@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/budget.h"
@@ -94,6 +96,10 @@ class Executor {
   // reads the device's memory, without streaming heads.
   Status StepWithRecall(const StepInput& input, SelectionRecall* recall);
 
+  // After each step, of what its only entry's first position was; an error is the step's.
+  using StepSeen = std::function<Status(kv::SequenceId, int64_t position)>;
+  void OnStep(StepSeen seen) { seen_ = std::move(seen); }
+
   // Waits for the steps so far.
   Status Synchronize() { return context_.compute.Synchronize(); }
 
@@ -127,6 +133,7 @@ class Executor {
   std::unique_ptr<Turns> turns_;
   std::unique_ptr<ObservedQueries> observed_;
   std::unique_ptr<QueryMoments> moments_;
+  StepSeen seen_;                                      // or null
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X

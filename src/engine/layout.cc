@@ -61,6 +61,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.selection = basis.selection;
   limits.self_extend = basis.self_extend;
   if (basis.eviction.observes()) limits.observed_queries = basis.eviction.window;
+  if (basis.eviction.adds_up()) limits.observed_queries = limits.step_tokens;
   limits.salience = basis.salience.chooses();
   if (limits.salience) limits.observed_queries = basis.salience.queries;
   if (basis.eviction.method == kv::EvictionMethod::kExpected) {

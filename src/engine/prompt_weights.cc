@@ -1,5 +1,6 @@
 #include "engine/prompt_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -18,8 +19,12 @@ float AttentionScale(const ModelShape& shape) {
   return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
 }
 
+// Queries whose logits are there at a time, where all of a prompt's are added up.
+constexpr int64_t kRowsAtOnce = 32;
+
 // Of each query head.
 int64_t RowsOf(const kv::EvictionPolicy& policy) {
+  if (policy.adds_up()) return kRowsAtOnce;
   return policy.observes() ? policy.window : policy.scores() ? 1 : 0;
 }
 
@@ -39,6 +44,7 @@ PromptWeights::Places::Places(const EvictorLimits& limits) {
                ? FloatBytes(int64_t{shape.query_heads} * shape.head_dim * (1 + shape.head_dim))
                : 0);
   host_bytes = bytes;
+  masses = take(policy.adds_up() ? shape.layers * columns : 0);
   row_lse = take(FloatBytes(rows));
   logits = take(FloatBytes(rows * limits.length));
 }
@@ -83,6 +89,7 @@ bool PromptWeights::Saw(kv::SequenceId prompt, int64_t length) const {
     const QueryMoments& moments = parts_.executor.moments();
     return moments.AllOf(prompt, length) && moments.count() > 0;
   }
+  if (limits_.policy.adds_up()) return prompt == added_ && length == added_end_;
   return limits_.policy.observes() && parts_.executor.observed().EndOf(prompt, length);
 }
 
@@ -94,7 +101,18 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
   }
   for (int head = 0; head < limits_.shape.kv_heads; ++head) {
     const std::vector<KeyRun>& of_head = keys[static_cast<size_t>(head)];
-    expects ? ExpectedLogits(head, of_head) : WindowLogits(layer, head, of_head);
+    if (limits_.policy.adds_up()) {
+      queries_ = 1;
+      parts_.compute.Copy(reinterpret_cast<std::byte*>(Floats(places_.sums) + head * length_),
+                          reinterpret_cast<const std::byte*>(MassesOf(layer, head)),
+                          static_cast<size_t>(length_) * sizeof(float));
+      continue;
+    }
+    if (expects) {
+      ExpectedLogits(head, of_head);
+    } else {
+      queries_ = LogitsOf(layer, head, of_head, 0, length_);
+    }
     const KeyWeightsItem weights = {
         .logits = Floats(places_.logits),
         .stride = length_,
@@ -117,30 +135,64 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
   return OkStatus();
 }
 
-void PromptWeights::WindowLogits(int layer, int head, std::span<const KeyRun> keys) {
+int64_t PromptWeights::LogitsOf(int layer, int head, std::span<const KeyRun> keys, int64_t begin,
+                                int64_t end) {
   const ModelShape& shape = limits_.shape;
   const int group = shape.group();
+  const int64_t width = int64_t{shape.query_heads} * shape.head_dim;
   const int64_t element = int64_t{head} * group * shape.head_dim;
+  const auto bytes = static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
   std::vector<KeyLogitsItem> items;
   int64_t row = 0;
   for (const ObservedQueries::Run& run : parts_.executor.observed().Of(layer)) {
-    if (run.rows == 0) continue;
+    const int64_t first = std::max(begin, run.position);
+    const int64_t rows = std::min(end, run.position + run.rows) - first;
+    if (rows <= 0) continue;
     for (const KeyRun& range : keys) {
       if (range.pages.count == 0) continue;
       KeyLogitsItem item;
-      item.q = run.q + element * static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
-      item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
-      item.rows = run.rows;
-      item.q_position = run.position;
+      item.q = run.q + ((first - run.position) * width + element) * bytes;
+      item.q_stride = width;
+      item.rows = rows;
+      item.q_position = first;
       item.keys = range;
       item.logits = Floats(places_.logits) + row * group * length_ + range.position;
       item.stride = length_;
       items.push_back(item);
     }
-    row += run.rows;
+    row += rows;
   }
-  queries_ = row * group;
   parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(shape), items);
+  return row * group;
+}
+
+Status PromptWeights::AddUp(kv::SequenceId sequence, int64_t position) {
+  length_ = parts_.from.Length(sequence);
+  const bool goes_on = position == 0 || (sequence == added_ && position == added_end_);
+  added_ = goes_on && parts_.executor.observed().EndOf(sequence, length_) ? sequence : -1;
+  added_end_ = length_;
+  for (int layer = 0; added_ == sequence && layer < limits_.shape.layers; ++layer) {
+    for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+      const Result<std::vector<KeyRun>> keys = parts_.from.KeysOf(sequence, layer, head);
+      if (!keys.ok()) return keys.status();
+      for (int64_t begin = position; begin < length_; begin += kRowsAtOnce) {
+        AddUpHead(layer, head, *keys, begin, std::min(begin + kRowsAtOnce, length_));
+      }
+      parts_.from.FinishKeys(sequence, layer, head);
+    }
+  }
+  return OkStatus();
+}
+
+void PromptWeights::AddUpHead(int layer, int head, std::span<const KeyRun> keys, int64_t begin,
+                              int64_t end) {
+  KeyWeightsItem weights = {.logits = Floats(places_.logits), .stride = length_};
+  weights.rows = LogitsOf(layer, head, keys, begin, end);
+  weights.columns = end;  // behind which these queries see nothing
+  weights.sum = MassesOf(layer, head);
+  weights.average = {.kept = begin, .keep = 1.0f};
+  weights.row_lse = Floats(places_.row_lse);
+  parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
 }
 
 void PromptWeights::ExpectedLogits(int head, std::span<const KeyRun> keys) {

@@ -25,6 +25,9 @@ class PromptWeights {
 
   // Whether the executor saw the queries of a prompt of this length: not those of a synthetic one.
   bool Saw(kv::SequenceId prompt, int64_t length) const;
+  // Adds up what the queries of the step that the executor made last, whose first position this
+  // was, give to the tokens so far; where the policy asks for that.
+  Status AddUp(kv::SequenceId sequence, int64_t position);
   // Weighs the prompt's tokens in a layer, whose keys and values are in these runs [kv_heads].
   Status Weigh(int layer, int64_t length, std::span<const std::vector<KeyRun>> keys);
   // What came of it, once the compute stream was waited for. Until then the next.
@@ -40,6 +43,7 @@ class PromptWeights {
     int64_t norms = 0;    //
     int64_t moments = 0;  // means, then covariances, of rotated queries
     int64_t host_bytes = 0;
+    int64_t masses = 0;   // [layers, kv_heads, length], or nothing: what was added up
     int64_t row_lse = 0;  // [rows * group]
     int64_t logits = 0;   // [rows * group, length]
     int64_t bytes = 0;
@@ -51,8 +55,15 @@ class PromptWeights {
   float* Floats(int64_t place) const { return reinterpret_cast<float*>(memory_->data() + place); }
   // Where the host reads and writes what lies there.
   float* OnHost(int64_t place) const;
-  // Logits of the queries of one KV head's group, a row each.
-  void WindowLogits(int layer, int head, std::span<const KeyRun> keys);
+  // What was added up for a head.
+  float* MassesOf(int layer, int head) const {
+    const int64_t at = int64_t{layer} * limits_.shape.kv_heads + head;
+    return Floats(places_.masses) + at * limits_.length;
+  }
+  // Adds what queries [begin, end) of a layer give to a head's keys.
+  void AddUpHead(int layer, int head, std::span<const KeyRun> keys, int64_t begin, int64_t end);
+  // Logits of the observed queries [begin, end) of one KV head's group, a row each; how many rows.
+  int64_t LogitsOf(int layer, int head, std::span<const KeyRun> keys, int64_t begin, int64_t end);
   void ExpectedLogits(int head, std::span<const KeyRun> keys);
   // How queries to come are distributed, from how those of the prompt were.
   Status Expect(int layer);
@@ -64,6 +75,8 @@ class PromptWeights {
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads the device's
   int64_t length_ = 0;                   // of the prompt at hand
+  kv::SequenceId added_ = -1;            // whose first tokens were added up
+  int64_t added_end_ = 0;                // so many
   int64_t queries_ = 0;                  // weighed of each KV head
 };
 

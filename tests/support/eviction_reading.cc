@@ -15,14 +15,19 @@ using kv::EvictionPolicy;
 
 namespace {
 
-// Notes the queries of one sequence as they are before their rotation, layer by layer.
+// Notes the queries of one sequence as they are before or behind their rotation, layer by layer.
 class NotingKernels : public ForwardingKernels {
  public:
-  NotingKernels(std::unique_ptr<Kernels> kernels, DType activation, std::vector<Queries>* noted)
-      : ForwardingKernels(std::move(kernels)), activation_(activation), noted_(*noted) {}
+  NotingKernels(std::unique_ptr<Kernels> kernels, DType activation, bool rotated,
+                std::vector<Queries>* noted)
+      : ForwardingKernels(std::move(kernels)),
+        activation_(activation),
+        rotated_(rotated),
+        noted_(*noted) {}
 
   void RopeStoreKv(Stream& stream, const PageFormat& format,
                    std::span<const RopeStoreItem> items) override {
+    if (rotated_) ForwardingKernels::RopeStoreKv(stream, format, items);
     EXPECT_TRUE(stream.Synchronize().ok());
     Queries& queries = noted_[layer_++ % noted_.size()];
     for (int64_t token = 0; token < items[0].kv.to.count; ++token) {
@@ -40,11 +45,12 @@ class NotingKernels : public ForwardingKernels {
         }
       }
     }
-    ForwardingKernels::RopeStoreKv(stream, format, items);
+    if (!rotated_) ForwardingKernels::RopeStoreKv(stream, format, items);
   }
 
  private:
   const DType activation_;
+  const bool rotated_;
   std::vector<Queries>& noted_;
   size_t layer_ = 0;
 };
@@ -55,10 +61,11 @@ Reading::Reading(Model& model, const Model& plain, const HarnessConfig& config, 
     : plain_(plain), shape_(model.shape()), policy_(config.eviction), rope_(RopeOf(model, length)) {
   HarnessConfig noting = config;
   if (policy_.scores() && !policy_.observes()) {
-    unrotated_.resize(static_cast<size_t>(shape_.layers));
+    noted_.resize(static_cast<size_t>(shape_.layers));
     noting.wrap_kernels = [this](std::unique_ptr<Kernels> kernels) {
       const DType activation = kernels->ActivationDType(shape_.dtype);
-      return std::make_unique<NotingKernels>(std::move(kernels), activation, &unrotated_);
+      return std::make_unique<NotingKernels>(std::move(kernels), activation, policy_.adds_up(),
+                                             &noted_);
     };
   }
   Result<std::unique_ptr<StepHarness>> made = StepHarness::Create(model, noting, 2, length);
@@ -68,12 +75,12 @@ Reading::Reading(Model& model, const Model& plain, const HarnessConfig& config, 
 
 Queries Reading::QueriesOf(int layer) {
   if (policy_.observes()) return ReadQueries(*h_, shape_, layer);
-  return std::move(unrotated_[static_cast<size_t>(layer)]);
+  return std::move(noted_[static_cast<size_t>(layer)]);
 }
 
 kv::SequenceId Reading::Evict(const std::vector<TokenId>& tokens, Prompt* prompt) {
   prompt->tokens = tokens;
-  for (Queries& queries : unrotated_) queries = {};
+  for (Queries& queries : noted_) queries = {};
   const kv::SequenceId sequence = *h_->NewSequence();
   EXPECT_TRUE(h_->Append(sequence, tokens, rope_).ok());
   // Before anything here waits for the prompt's pages. The prompt stays as it is.

@@ -44,8 +44,8 @@ class Reading {
   const ModelShape shape_;
   const kv::EvictionPolicy policy_;
   const RopeFrequencies rope_;
-  // [layers], of the prompt at hand, as they were before their rotation; where the policy asks.
-  std::vector<Queries> unrotated_;
+  // [layers], all of the prompt at hand; where the policy asks for other queries than the last.
+  std::vector<Queries> noted_;
   std::unique_ptr<StepHarness> h_;
 };
 

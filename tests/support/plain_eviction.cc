@@ -9,6 +9,11 @@ namespace headway::testing {
 using kv::EvictionMethod;
 using kv::EvictionPolicy;
 
+int64_t PlainWindow(const EvictionPolicy& policy, int64_t tokens) {
+  if (policy.method != EvictionMethod::kHeavy) return policy.window;
+  return std::min(tokens, policy.budget) / 2;
+}
+
 // The last one has 1 / steepness of the mean beside its window.
 int64_t PlainLayerBudget(const EvictionPolicy& policy, int layer, int64_t tokens) {
   const int64_t share = std::llround(policy.share * static_cast<double>(tokens));

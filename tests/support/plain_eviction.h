@@ -37,7 +37,7 @@ struct Cached {
   }
 };
 
-// A prompt's queries in a layer: the last ones, or all as they were before their rotation.
+// A prompt's queries in a layer: the last ones, or all, or all as they were before their rotation.
 struct Queries {
   int64_t position = 0;  // of the first
   std::vector<float> q;  // [rows, query_heads, head_dim]
@@ -81,6 +81,9 @@ std::vector<Bounded> PlainLastScores(const PlainLayer& layer, size_t head,
 // The budget of one of two layers, as PyramidKV has them.
 int64_t PlainLayerBudget(const kv::EvictionPolicy& policy, int layer, int64_t tokens);
 
+// The last tokens that are kept whatever they score: of H2O half of the budget.
+int64_t PlainWindow(const kv::EvictionPolicy& policy, int64_t tokens);
+
 // Of a layer's prompt: what is kept anyway, and of how many candidates heads choose how many.
 struct EvictionParts {
   int64_t closed = 0;      // tokens in whole pages
@@ -88,7 +91,8 @@ struct EvictionParts {
   int64_t free = 0;        // candidates of a head on average
 
   EvictionParts(const kv::EvictionPolicy& policy, int64_t tokens, int64_t budget, int slots)
-      : closed(tokens / slots * slots), candidates(std::min(closed, tokens - policy.window)) {
+      : closed(tokens / slots * slots),
+        candidates(std::min(closed, tokens - PlainWindow(policy, tokens))) {
     free = std::clamp<int64_t>(budget - (tokens - candidates), 0, candidates);
   }
   // As many candidates as fill the pages of a head that has `count`.

@@ -345,9 +345,12 @@ std::vector<std::vector<Bounded>> PlainScores(const PlainLayer& layer, int64_t f
   if (policy.method == EvictionMethod::kDefensive) return DefensiveScores(layer, free);
   std::vector<std::vector<Bounded>> all;
   for (size_t head = 0; head < layer.heads.size(); ++head) {
-    const int64_t count = layer.heads[head].tokens() - policy.window;
+    const int64_t tokens = layer.heads[head].tokens();
+    const int64_t count = tokens - PlainWindow(policy, tokens);
     if (policy.method != EvictionMethod::kExpected) {
-      const auto queries = static_cast<double>(policy.window * layer.shape.group());
+      const double queries = policy.method == EvictionMethod::kHeavy
+                                 ? 1.0
+                                 : static_cast<double>(policy.window * layer.shape.group());
       all.push_back(Pooled(policy, Gathered(layer, head, false), count, queries));
       continue;
     }

@@ -18,7 +18,7 @@
 namespace headway::kv {
 namespace {
 
-constexpr std::array<std::pair<EvictionMethod, const char*>, 9> kNames = {{
+constexpr std::array<std::pair<EvictionMethod, const char*>, 10> kNames = {{
     {EvictionMethod::kStreaming, "streamingllm"},
     {EvictionMethod::kSnap, "snapkv"},
     {EvictionMethod::kPyramid, "pyramidkv"},
@@ -28,6 +28,7 @@ constexpr std::array<std::pair<EvictionMethod, const char*>, 9> kNames = {{
     {EvictionMethod::kCriticalAdaSnap, "critical-ada-snapkv"},
     {EvictionMethod::kDefensive, "defensivekv"},
     {EvictionMethod::kExpected, "expectedattention"},
+    {EvictionMethod::kHeavy, "h2o"},
 }};
 
 using Candidate = EvictionCandidate;
@@ -48,7 +49,7 @@ struct Parts {
 
 Parts PartsOf(const EvictionPolicy& policy, int64_t tokens, int64_t closed, int64_t budget) {
   Parts parts;
-  parts.candidates = std::min(closed, std::max<int64_t>(0, tokens - policy.window));
+  parts.candidates = std::min(closed, std::max<int64_t>(0, tokens - policy.WindowOf(tokens)));
   parts.window = closed - parts.candidates;
   const int64_t anyway = tokens - parts.candidates;
   parts.free = std::clamp<int64_t>(budget - anyway, 0, parts.candidates);
@@ -165,6 +166,10 @@ Result<EvictionMethod> EvictionOf(std::string_view name) {
                 fmt::format("unknown eviction method '{}'; there are {}", name, all));
 }
 
+int64_t EvictionPolicy::WindowOf(int64_t tokens) const {
+  return adds_up() ? std::max<int64_t>(1, MeanBudget(*this, tokens) / 2) : window;
+}
+
 std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens) {
   const int64_t mean = MeanBudget(policy, tokens);
   std::vector<int64_t> budgets(static_cast<size_t>(layers), mean);
@@ -217,7 +222,7 @@ KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, 
                         int slots) {
   // A shorter prompt has no larger first layer and no larger mean. What a head keeps whatever its
   // budget is the window, and the sink that a stream has.
-  const int64_t least = policy.window + (policy.keeps_sink() ? policy.sink : 0);
+  const int64_t least = policy.WindowOf(length) + (policy.keeps_sink() ? policy.sink : 0);
   const int64_t mean = std::max(MeanBudget(policy, length), least);
   int64_t head = std::max(LayerBudgets(policy, layers, length).front(), least);
   if (policy.uneven()) {

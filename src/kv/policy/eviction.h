@@ -29,6 +29,8 @@ enum class EvictionMethod : uint8_t {
   // over the prompt; pooled here, not for each query
   kDefensive,
   kExpected,  // ExpectedAttention (Devoto et al., 2025): what queries to come are expected to give
+  kHeavy,  // H2O (Zhang et al., 2023): half by the attention from all of the prompt's queries, and
+           // the last tokens
 };
 
 struct EvictionPolicy {
@@ -55,9 +57,15 @@ struct EvictionPolicy {
   // Whether tokens have scores.
   bool scores() const { return evicts() && method != EvictionMethod::kStreaming; }
   // Whether these are of the queries of the window, pooled.
-  bool observes() const { return scores() && method != EvictionMethod::kExpected; }
+  bool observes() const { return scores() && method != EvictionMethod::kExpected && !adds_up(); }
+  // Whether they are of all queries.
+  bool adds_up() const { return method == EvictionMethod::kHeavy; }
   // Whether the first tokens are kept, whatever their scores.
-  bool keeps_sink() const { return evicts() && !observes(); }
+  bool keeps_sink() const {
+    return method == EvictionMethod::kStreaming || method == EvictionMethod::kExpected;
+  }
+  // The last tokens of a prompt of so many, which are kept.
+  int64_t WindowOf(int64_t tokens) const;
   // Whether the heads of a layer keep different numbers of tokens.
   bool uneven() const {
     return method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid ||
@@ -84,7 +92,7 @@ struct EvictionPolicy {
 };
 
 // "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "critical-snapkv",
-// "critical-ada-snapkv", "defensivekv", "expectedattention".
+// "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o".
 const char* EvictionName(EvictionMethod method);
 // kInvalidArgument, naming all that there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);

@@ -40,7 +40,8 @@ EvictionScores::EvictionScores(const EvictionPolicy& policy, const ObservedWeigh
                                int64_t free)
     : policy_(policy),
       observed_(observed),
-      tokens_(static_cast<size_t>(std::max<int64_t>(0, observed.tokens - policy.window))),
+      tokens_(static_cast<size_t>(
+          std::max<int64_t>(0, observed.tokens - policy.WindowOf(observed.tokens)))),
       free_(free) {
   if (!policy.largest()) return;
   for (int head = 0; head < observed.heads; ++head) {

@@ -24,9 +24,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr EvictionMethod kMethods[] = {
-    EvictionMethod::kStreaming,       EvictionMethod::kSnap,       EvictionMethod::kPyramid,
-    EvictionMethod::kAdaSnap,         EvictionMethod::kAdaPyramid, EvictionMethod::kCriticalSnap,
-    EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,  EvictionMethod::kExpected};
+    EvictionMethod::kStreaming,       EvictionMethod::kSnap,
+    EvictionMethod::kPyramid,         EvictionMethod::kAdaSnap,
+    EvictionMethod::kAdaPyramid,      EvictionMethod::kCriticalSnap,
+    EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,
+    EvictionMethod::kExpected,        EvictionMethod::kHeavy};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Weights of a layer. `levels` other than 0: so many different ones, so that many are equal.
@@ -71,8 +73,16 @@ class Plain {
   }
 
  private:
+  int64_t Window() const {
+    if (policy_.method != EvictionMethod::kHeavy) return policy_.window;
+    const int64_t budget = policy_.share > 0.0
+                               ? std::llround(policy_.share * static_cast<double>(weights_.tokens))
+                               : std::min(policy_.budget, weights_.tokens);
+    return std::max<int64_t>(1, budget / 2);
+  }
+
   bool IsKeptAnyway(int64_t token) const {
-    if (token >= weights_.tokens - policy_.window) return true;
+    if (token >= weights_.tokens - Window()) return true;
     return policy_.method == EvictionMethod::kStreaming && token < policy_.sink;
   }
 
@@ -81,7 +91,7 @@ class Plain {
   }
 
   std::vector<double> Scores(int head) const {
-    const auto window_begin = std::max<int64_t>(0, weights_.tokens - policy_.window);
+    const auto window_begin = std::max<int64_t>(0, weights_.tokens - Window());
     const bool defensive = policy_.method == EvictionMethod::kDefensive;
     std::vector<double> scores;
     double total = 0.0;
@@ -232,7 +242,8 @@ TEST(Eviction, NamesGoBothWays) {
   EXPECT_EQ(
       unknown.status().message(),
       "unknown eviction method 'snap'; there are streamingllm, snapkv, pyramidkv, ada-snapkv, "
-      "ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, expectedattention");
+      "ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, expectedattention, "
+      "h2o");
 }
 
 TEST(Eviction, EachMethodKeepsWhatAPlainReadingKeeps) {
@@ -379,6 +390,19 @@ TEST(Eviction, ExpectedAttentionCountsByTheSizeOfValues) {
   weights.sum[12] = 0.5f;
   weights.sum[5] = 1.25f;
   EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 1, 5, 9, 15));
+}
+
+TEST(Eviction, AHeavyHitterIsKeptBesideTheLastTokens) {
+  EvictionPolicy policy;
+  policy.method = EvictionMethod::kHeavy;
+  policy.pool = 1;
+  policy.budget = 6;
+  Random random(9);
+  Weights weights(1, 16, 1, random);
+  weights.sum[9] = 2.0f;
+  weights.sum[3] = 1.0f;
+  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 6, 1)[0],
+              ElementsAre(0, 3, 9, 13, 14, 15));
 }
 
 TEST(Eviction, WhatIsNoNumberIsNoAttention) {
