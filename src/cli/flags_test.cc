@@ -123,7 +123,7 @@ TEST(Flags, OfEvictionAreRead) {
   EXPECT_EQ(engine.evict_steepness, 2.5);
   EXPECT_EQ(engine.evict_room, 128);
   for (const char* wrong :
-       {"--evict=h2o", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
+       {"--evict=headkv", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
         "--evict-safeguard=1.5", "--evict-steepness=0.5", "--evict-room=0"}) {
     AllFlags none;
     TestConsole said;

@@ -254,9 +254,11 @@ Status Executor::Attend(int layer) {
     for (const auto& path : paths_) {
       if (Status s = path->Attend(layer, group); !s.ok()) return s;
     }
-    // What is kept of prompts has a group for each head, all of it on the device: one launch is for
-    // all. Elsewhere a group's tail is attended to while slabs of the next one are on their way.
-    if (limits().keys == 0 || !batch_.all_decode()) board_->Flush();
+    // What is kept of prompts has a group for each head, all of it on the device, and so mostly is
+    // a window with its salient tokens: one launch is for all. Elsewhere a group's tail is attended
+    // to while slabs of the next one are on their way.
+    const bool on_device = limits().keys > 0 || limits().salience;
+    if (!on_device || !batch_.all_decode()) board_->Flush();
   }
   board_->Flush();
   for (const auto& path : paths_) path->EndLayer(layer);
