@@ -110,7 +110,8 @@ class Decode {
       std::vector<Bounded> masses(static_cast<size_t>(length_));
       Add(queries, 1, Behind(keys, before_), head, before_, &masses);
       plain.masses.resize(static_cast<size_t>(length_));
-      for (size_t i = static_cast<size_t>(before_); i < masses.size(); ++i) {
+      const bool weighed = (length_ - 1) % policy_.every == 0;
+      for (size_t i = static_cast<size_t>(before_); weighed && i < masses.size(); ++i) {
         Bounded& there = plain.masses[i];
         there.value = (1 - policy_.alpha) * there.value + policy_.alpha * masses[i].value;
         there.error = (1 - policy_.alpha) * there.error + policy_.alpha * masses[i].error +
@@ -239,6 +240,7 @@ kv::SaliencePolicy PolicyOf(double beta, double most) {
   policy.beta = beta;
   policy.window = 24;
   policy.alpha = 0.125;
+  policy.every = 1;
   policy.most = most;
   policy.queries = 6;
   return policy;
@@ -258,6 +260,7 @@ std::vector<HarnessConfig> Cuts() {
   cuts[1].group_heads = 1;
   cuts[1].poison_freed = true;
   cuts[1].salience = PolicyOf(0.5, 0.5);
+  cuts[1].salience.every = 3;
   cuts[2].chunk = 300;
   cuts[2].placement = kv::PlacementKind::kHostOnly;
   cuts[2].device_slabs = 0;

@@ -187,8 +187,10 @@ struct EngineOptions {
   // selection, eviction, streaming heads, encoded pages or recomputing.
   double hgca = -1.0;
   int64_t hgca_window = -1;  // last tokens, at least; -1: 4096
-  // What a step adds to the moving average of a token's attention, above 0 and up to 1. -1: 1/64.
+  // What a step that is weighed adds to the moving average of a token's attention, above 0 and up
+  // to 1. -1: 1/16.
   double hgca_alpha = -1.0;
+  int64_t hgca_every = -1;  // steps, of which one is weighed; -1: 8
   // Of the tokens before the window, that a head attends to at most, above 0 and up to 1. -1: 0.3.
   double hgca_most = -1.0;
   // Last queries of what was read that say what its tokens are worth, from 1 to 256. -1: 32.

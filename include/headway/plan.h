@@ -109,6 +109,7 @@ struct SalienceReport {
   double beta = 0.0;
   int64_t window = 0;
   double alpha = 0.0;
+  int64_t every = 0;
   double most = 0.0;
   int64_t queries = 0;
   bool on_host = false;

@@ -52,6 +52,7 @@ enum class Option {
   kHgca,
   kHgcaWindow,
   kHgcaAlpha,
+  kHgcaEvery,
   kHgcaMost,
   kHgcaQueries,
   kHgcaOn,

@@ -48,6 +48,7 @@ constexpr Named kNames[] = {
     {Option::kHgca, "hgca"},
     {Option::kHgcaWindow, "hgca_window"},
     {Option::kHgcaAlpha, "hgca_alpha"},
+    {Option::kHgcaEvery, "hgca_every"},
     {Option::kHgcaMost, "hgca_most"},
     {Option::kHgcaQueries, "hgca_queries"},
     {Option::kHgcaOn, "hgca_on"},

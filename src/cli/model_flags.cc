@@ -289,9 +289,12 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
             "last tokens that every head attends to")
       ->default_str("4096");
   AddNumber(app, hgca, "--hgca-alpha", &engine.hgca_alpha, {0.0, 1.0},
-            "what a step adds to the moving average of a token's attention")
+            "what a weighed step adds to the moving average of a token's attention")
       ->type_name("X")
-      ->default_str("1/64");
+      ->default_str("1/16");
+  AddNumber(app, hgca, "--hgca-every", &engine.hgca_every, {1, kMaxCount},
+            "steps, of which one is weighed")
+      ->default_str("8");
   AddNumber(app, hgca, "--hgca-most", &engine.hgca_most, {0.0, 1.0},
             "of the tokens before the window, that a head attends to at most")
       ->type_name("X")

@@ -47,6 +47,7 @@ constexpr Flag kFlags[] = {
     {Option::kHgca, "--hgca"},
     {Option::kHgcaWindow, "--hgca-window"},
     {Option::kHgcaAlpha, "--hgca-alpha"},
+    {Option::kHgcaEvery, "--hgca-every"},
     {Option::kHgcaMost, "--hgca-most"},
     {Option::kHgcaQueries, "--hgca-queries"},
     {Option::kHgcaOn, "--hgca-on"},

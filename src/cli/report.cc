@@ -226,9 +226,10 @@ Json PlanJson(const PlanReport& plan) {
     }
   }
   if (plan.salience.has_value()) {
-    json["hgca"] = {{"beta", plan.salience->beta},       {"window", plan.salience->window},
-                    {"alpha", plan.salience->alpha},     {"most", plan.salience->most},
-                    {"queries", plan.salience->queries}, {"on_host", plan.salience->on_host}};
+    json["hgca"] = {{"beta", plan.salience->beta},      {"window", plan.salience->window},
+                    {"alpha", plan.salience->alpha},    {"every", plan.salience->every},
+                    {"most", plan.salience->most},      {"queries", plan.salience->queries},
+                    {"on_host", plan.salience->on_host}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);

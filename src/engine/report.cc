@@ -76,7 +76,7 @@ std::optional<SalienceReport> SalienceReportOf(const Blueprint& blueprint) {
   const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
   if (!salience.has_value()) return std::nullopt;
   const kv::SaliencePolicy& policy = salience->policy;
-  return SalienceReport{policy.beta, policy.window,  policy.alpha,
+  return SalienceReport{policy.beta, policy.window,  policy.alpha,     policy.every,
                         policy.most, policy.queries, salience->on_host};
 }
 

@@ -23,6 +23,7 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
   policy->beta = options.hgca;
   if (options.hgca_window != absent.hgca_window) policy->window = options.hgca_window;
   if (options.hgca_alpha != absent.hgca_alpha) policy->alpha = options.hgca_alpha;
+  if (options.hgca_every != absent.hgca_every) policy->every = options.hgca_every;
   if (options.hgca_most != absent.hgca_most) policy->most = options.hgca_most;
   if (options.hgca_queries != absent.hgca_queries) policy->queries = options.hgca_queries;
   if (!(policy->beta >= 0.0 && policy->beta <= kMostBeta)) {
@@ -34,6 +35,9 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
   }
   if (!(policy->alpha > 0.0 && policy->alpha <= 1.0)) {
     return Wrong({Option::kHgcaAlpha, " is above 0 and at most 1"});
+  }
+  if (policy->every < 1 || policy->every > policy->window) {
+    return Wrong({Option::kHgcaEvery, " is 1 step to as many as the window has tokens"});
   }
   if (!(policy->most > 0.0 && policy->most <= 1.0)) {
     return Wrong({Option::kHgcaMost, " is a share of the tokens, above 0 and at most 1"});
@@ -73,6 +77,7 @@ Status ReadSalience(const EngineOptions& options, Settings* settings) {
   const std::pair<bool, Option> given[] = {
       {options.hgca_window != absent.hgca_window, Option::kHgcaWindow},
       {options.hgca_alpha != absent.hgca_alpha, Option::kHgcaAlpha},
+      {options.hgca_every != absent.hgca_every, Option::kHgcaEvery},
       {options.hgca_most != absent.hgca_most, Option::kHgcaMost},
       {options.hgca_queries != absent.hgca_queries, Option::kHgcaQueries},
       {options.hgca_on != absent.hgca_on, Option::kHgcaOn}};

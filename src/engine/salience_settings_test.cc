@@ -31,7 +31,8 @@ TEST(SalienceSettings, WhatIsGivenIsThere) {
   EXPECT_TRUE(settings.salience.chooses());
   EXPECT_EQ(settings.salience.beta, 0.5);
   EXPECT_EQ(settings.salience.window, 4096);
-  EXPECT_EQ(settings.salience.alpha, 1.0 / 64);
+  EXPECT_EQ(settings.salience.alpha, 1.0 / 16);
+  EXPECT_EQ(settings.salience.every, 8);
   EXPECT_EQ(settings.salience.most, 0.3);
   EXPECT_EQ(settings.salience.queries, 32);
   EXPECT_FALSE(settings.salient_on_host.has_value());
@@ -39,6 +40,7 @@ TEST(SalienceSettings, WhatIsGivenIsThere) {
   EXPECT_EQ(settings.recompute_share, 0.0);
   options.hgca_window = 100;
   options.hgca_alpha = 0.25;
+  options.hgca_every = 3;
   options.hgca_most = 1.0;
   options.hgca_queries = 8;
   options.hgca_on = "host";
@@ -46,6 +48,7 @@ TEST(SalienceSettings, WhatIsGivenIsThere) {
   settings = *ReadSettings(options);
   EXPECT_EQ(settings.salience.window, 100);
   EXPECT_EQ(settings.salience.alpha, 0.25);
+  EXPECT_EQ(settings.salience.every, 3);
   EXPECT_EQ(settings.salience.most, 1.0);
   EXPECT_EQ(settings.salience.queries, 8);
   EXPECT_EQ(settings.salient_on_host, true);
@@ -63,6 +66,7 @@ TEST(SalienceSettings, WhatMakesNoSenseIsRefused) {
   names("hgca_window", [](EngineOptions& o) { o.hgca_window = 0; });
   names("hgca_alpha", [](EngineOptions& o) { o.hgca_alpha = 0.0; });
   names("hgca_alpha", [](EngineOptions& o) { o.hgca_alpha = NAN; });
+  names("hgca_every", [](EngineOptions& o) { o.hgca_every = 0; });
   names("hgca_most", [](EngineOptions& o) { o.hgca_most = 1.5; });
   names("hgca_queries", [](EngineOptions& o) { o.hgca_queries = 257; });
   names("hgca_queries 32: queries come from the window",

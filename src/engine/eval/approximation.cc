@@ -28,6 +28,7 @@ Approximation HgcaOf(const EngineOptions& options) {
   };
   add("window", options.hgca_window, defaults.hgca_window);
   add("alpha", options.hgca_alpha, defaults.hgca_alpha);
+  add("every", options.hgca_every, defaults.hgca_every);
   add("most", options.hgca_most, defaults.hgca_most);
   add("queries", options.hgca_queries, defaults.hgca_queries);
   return hgca;
@@ -61,6 +62,7 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.hgca = defaults.hgca;
   options.hgca_window = defaults.hgca_window;
   options.hgca_alpha = defaults.hgca_alpha;
+  options.hgca_every = defaults.hgca_every;
   options.hgca_most = defaults.hgca_most;
   options.hgca_queries = defaults.hgca_queries;
   options.hgca_on = defaults.hgca_on;

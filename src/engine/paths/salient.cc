@@ -152,7 +152,7 @@ void SalientPath::WeighLayer(int layer) {
   context_.store.reads().AwaitInPlace(held);
   windows_.clear();
   for (int entry = 0; entry < parts_.batch.size(); ++entry) {
-    if (!Chooses(entry)) continue;
+    if (!Chooses(entry) || !salience_.Weighs(*chosen_[static_cast<size_t>(entry)])) continue;
     Salience::WindowKeys& window = windows_.emplace_back();
     window.entry = entry;
     window.chosen = chosen_[static_cast<size_t>(entry)];

@@ -139,6 +139,7 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.length = parts_.store.Length(sequence);
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
   const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  chosen.weighed = chosen.length;
   chosen.counts.assign(static_cast<size_t>(tables), 0);
   const bool known = observed.EndOf(sequence, chosen.length);
   const std::vector<float> none(known ? 0 : static_cast<size_t>(tables * places_.ring), 0.0f);
@@ -297,7 +298,7 @@ void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
       weigh.sum = MassesOf(chosen, layer, head);
       weigh.average.ring = places_.ring;
       weigh.average.first = chosen.before;
-      weigh.average.kept = columns - 1;
+      weigh.average.kept = chosen.weighed - chosen.before;
       weigh.average.keep = static_cast<float>(1.0 - limits_.policy.alpha);
       weigh.average.share =
           static_cast<float>(limits_.policy.alpha * static_cast<double>(columns) / group);
@@ -335,7 +336,9 @@ void Salience::Weighed(const Chosen& chosen) {
 }
 
 Status Salience::Append(Chosen* chosen) {
+  const bool weighed = Weighs(*chosen);
   ++chosen->length;
+  if (weighed) chosen->weighed = chosen->length;
   const int64_t leaving = std::exchange(chosen->leaving, 0);
   if (leaving == 0) return OkStatus();
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;

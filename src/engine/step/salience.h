@@ -77,6 +77,8 @@ class Salience {
   bool on_host() const { return limits_.on_host; }
   // A head's salient tokens, at positions that every query sees.
   KeyRun KeysOf(const Chosen& chosen, int layer, int head) const;
+  // Whether the next token's queries are weighed.
+  bool Weighs(const Chosen& chosen) const { return limits_.policy.weighs(chosen.length); }
   // Enqueues what the queries of a decode add to the masses of the tokens that are not before the
   // window: q is that of the layer's first head, `keys` are of each KV head in the order of
   // positions, the new one the last.
@@ -97,6 +99,7 @@ class Salience {
     kv::SequenceId sequence = -1;  // -1: of none
     int64_t length = 0;
     int64_t before = 0;           // tokens before the window
+    int64_t weighed = 0;          // the first so many tokens have masses
     std::vector<int64_t> counts;  // [layers, kv_heads]
 
     // So many more tokens leave the window with the next one.

@@ -15,11 +15,14 @@ struct SaliencePolicy {
   // attention is exact; < 0: there is no window.
   double beta = -1.0;
   int64_t window = 4096;      // last tokens, at least, that each head attends to anyway
-  double alpha = 1.0 / 64.0;  // what a step adds to the moving average of a mass
+  double alpha = 1.0 / 16.0;  // what a weighed step adds to the moving average of a mass
+  int64_t every = 8;          // steps, of which one is weighed
   double most = 0.3;          // of the tokens before the window, that a head attends to at most
   int64_t queries = 32;       // last ones of what was read, from which its tokens have their masses
 
   bool chooses() const { return beta > 0.0; }
+  // Whether the step of the token at this position is.
+  bool weighs(int64_t position) const { return position % every == 0; }
 };
 
 // Tokens before the window of a sequence of so many: whole pages.
