@@ -1,7 +1,6 @@
 #include "engine/prompt_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/bytes.h"
@@ -13,10 +12,6 @@ namespace {
 
 bool Expects(const kv::EvictionPolicy& policy) {
   return policy.method == kv::EvictionMethod::kExpected;
-}
-
-float AttentionScale(const ModelShape& shape) {
-  return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
 }
 
 // Queries whose logits are there at a time, where all of a prompt's are added up.
@@ -137,33 +132,12 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
 
 int64_t PromptWeights::LogitsOf(int layer, int head, std::span<const KeyRun> keys, int64_t begin,
                                 int64_t end) {
-  const ModelShape& shape = limits_.shape;
-  const int group = shape.group();
-  const int64_t width = int64_t{shape.query_heads} * shape.head_dim;
-  const int64_t element = int64_t{head} * group * shape.head_dim;
-  const auto bytes = static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
-  std::vector<KeyLogitsItem> items;
-  int64_t row = 0;
-  for (const ObservedQueries::Run& run : parts_.executor.observed().Of(layer)) {
-    const int64_t first = std::max(begin, run.position);
-    const int64_t rows = std::min(end, run.position + run.rows) - first;
-    if (rows <= 0) continue;
-    for (const KeyRun& range : keys) {
-      if (range.pages.count == 0) continue;
-      KeyLogitsItem item;
-      item.q = run.q + ((first - run.position) * width + element) * bytes;
-      item.q_stride = width;
-      item.rows = rows;
-      item.q_position = first;
-      item.keys = range;
-      item.logits = Floats(places_.logits) + row * group * length_ + range.position;
-      item.stride = length_;
-      items.push_back(item);
-    }
-    row += rows;
-  }
-  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(shape), items);
-  return row * group;
+  const ObservedQueries& observed = parts_.executor.observed();
+  const int group = limits_.shape.group();
+  parts_.kernels.KeyLogits(
+      parts_.compute, limits_.page, group, AttentionScale(limits_.shape),
+      observed.LogitsItems(layer, head, keys, begin, end, {Floats(places_.logits), length_}));
+  return (std::min(end, observed.end()) - std::max(begin, observed.begin())) * group;
 }
 
 Status PromptWeights::AddUp(kv::SequenceId sequence, int64_t position) {

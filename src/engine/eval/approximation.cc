@@ -3,34 +3,34 @@
 namespace headway::eval {
 namespace {
 
+// A parameter that is not left to its default.
+template <typename T>
+void AddGiven(const char* name, const T& value, const T& absent, Approximation* to) {
+  if (value != absent) to->parameters.push_back({name, value});
+}
+
 Approximation EvictionOf(const EngineOptions& options) {
   const EngineOptions defaults;
   Approximation eviction{
       "eviction",
       {{"method", options.evict},
        {"budget", options.evict_budget.empty() ? kDefaultEvictBudget : options.evict_budget}}};
-  const auto add = [&eviction](const char* name, const auto& value, const auto& absent) {
-    if (value != absent) eviction.parameters.push_back({name, value});
-  };
-  add("window", options.evict_window, defaults.evict_window);
-  add("pool", options.evict_pool, defaults.evict_pool);
-  add("sink", options.evict_sink, defaults.evict_sink);
-  add("safeguard", options.evict_safeguard, defaults.evict_safeguard);
-  add("steepness", options.evict_steepness, defaults.evict_steepness);
+  AddGiven("window", options.evict_window, defaults.evict_window, &eviction);
+  AddGiven("pool", options.evict_pool, defaults.evict_pool, &eviction);
+  AddGiven("sink", options.evict_sink, defaults.evict_sink, &eviction);
+  AddGiven("safeguard", options.evict_safeguard, defaults.evict_safeguard, &eviction);
+  AddGiven("steepness", options.evict_steepness, defaults.evict_steepness, &eviction);
   return eviction;
 }
 
 Approximation HgcaOf(const EngineOptions& options) {
   const EngineOptions defaults;
   Approximation hgca{"hgca", {{"beta", options.hgca}}};
-  const auto add = [&hgca](const char* name, const auto& value, const auto& absent) {
-    if (value != absent) hgca.parameters.push_back({name, value});
-  };
-  add("window", options.hgca_window, defaults.hgca_window);
-  add("alpha", options.hgca_alpha, defaults.hgca_alpha);
-  add("every", options.hgca_every, defaults.hgca_every);
-  add("most", options.hgca_most, defaults.hgca_most);
-  add("queries", options.hgca_queries, defaults.hgca_queries);
+  AddGiven("window", options.hgca_window, defaults.hgca_window, &hgca);
+  AddGiven("alpha", options.hgca_alpha, defaults.hgca_alpha, &hgca);
+  AddGiven("every", options.hgca_every, defaults.hgca_every, &hgca);
+  AddGiven("most", options.hgca_most, defaults.hgca_most, &hgca);
+  AddGiven("queries", options.hgca_queries, defaults.hgca_queries, &hgca);
   return hgca;
 }
 

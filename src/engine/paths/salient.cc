@@ -24,13 +24,11 @@ class SalientPath : public AttentionPath {
   void Abort() override { context_.store.reads().AwaitHost(); }
 
  private:
-  // A slab of which an entry's window has something.
-  struct Near {
-    int layer = 0;
-    kv::SlabRead slab;
-  };
   bool Chooses(int entry) const { return chosen_[static_cast<size_t>(entry)] != nullptr; }
   int64_t Before(int entry) const { return chosen_[static_cast<size_t>(entry)]->before; }
+  bool Weighs(int entry) const {
+    return Chooses(entry) && salience_.Weighs(*chosen_[static_cast<size_t>(entry)]);
+  }
   // The keys of a run from a position on.
   KeyRun From(const KeyRun& keys, int64_t position) const;
   void WeighLayer(int layer);
@@ -40,7 +38,8 @@ class SalientPath : public AttentionPath {
   Salience& salience_;
   std::vector<Salience::Chosen*> chosen_;  // [entries] of the step; null: read whole
   bool any_ = false;
-  std::vector<Near> near_;     // of the step, layer by layer
+  // Slabs of which the window of an entry that is weighed has something, layer by layer.
+  std::vector<kv::SlabRead> near_;
   std::vector<size_t> first_;  // [layers + 1]: the first of each layer
   std::vector<Salience::WindowKeys> windows_;
   Status status_;  // of choosing behind a step
@@ -67,8 +66,10 @@ void SalientPath::Take(int layer, std::vector<SlabRange>* ranges) {
     const int64_t begin = slab.segment * segment_tokens;
     const int64_t pages = context_.store.reads().PlaceOf(slab).pages;
     if (begin + pages * context_.format.page_slots <= Before(slab.entry)) return true;
-    near_.push_back({layer, slab});
-    parts_.reads.HoldInPlace(slab);
+    if (Weighs(slab.entry)) {
+      near_.push_back(slab);
+      parts_.reads.HoldInPlace(slab);
+    }
     if (begin >= Before(slab.entry)) return false;
     parts_.reads.Add(parts_.number, slab);
     return true;
@@ -133,26 +134,19 @@ Status SalientPath::Attend(int layer, int group) {
 }
 
 KeyRun SalientPath::From(const KeyRun& keys, int64_t position) const {
-  KeyRun cut = keys;
-  const int64_t pages = std::max<int64_t>(0, position - keys.position) / context_.format.page_slots;
-  cut.position += pages * context_.format.page_slots;
-  cut.pages.k += pages * keys.pages.page_stride;
-  cut.pages.v += pages * keys.pages.page_stride;
-  cut.pages.count -= pages * context_.format.page_slots;
-  return cut;
+  const int64_t before = std::max<int64_t>(0, position - keys.position);
+  return KeysOf(context_.format, keys, 0, before, keys.pages.count - before);
 }
 
 // Adds what the layer's queries give the tokens that are not before the window to their masses.
 void SalientPath::WeighLayer(int layer) {
-  const std::span<const Near> near = std::span(near_).subspan(
+  const std::span<const kv::SlabRead> held = std::span(near_).subspan(
       first_[static_cast<size_t>(layer)],
       first_[static_cast<size_t>(layer) + 1] - first_[static_cast<size_t>(layer)]);
-  std::vector<kv::SlabRead> held;
-  for (const Near& each : near) held.push_back(each.slab);
   context_.store.reads().AwaitInPlace(held);
   windows_.clear();
   for (int entry = 0; entry < parts_.batch.size(); ++entry) {
-    if (!Chooses(entry) || !salience_.Weighs(*chosen_[static_cast<size_t>(entry)])) continue;
+    if (!Weighs(entry)) continue;
     Salience::WindowKeys& window = windows_.emplace_back();
     window.entry = entry;
     window.chosen = chosen_[static_cast<size_t>(entry)];

@@ -1,7 +1,6 @@
 #include "engine/step/board.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -192,7 +191,7 @@ void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const fl
 
 AttentionParams Board::Params(int64_t window) const {
   AttentionParams params;
-  params.scale = 1.0f / std::sqrt(static_cast<float>(context_.shape.head_dim));
+  params.scale = AttentionScale(context_.shape);
   params.window = window;
   return params;
 }

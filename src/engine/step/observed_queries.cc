@@ -49,13 +49,46 @@ void ObservedQueries::Take(int layer) {
 std::array<ObservedQueries::Run, 2> ObservedQueries::Of(int layer) const {
   const int64_t ring = context_.limits.observed_queries;
   std::array<Run, 2> runs;
-  int64_t position = std::max(first_, end_ - ring);
+  int64_t position = begin();
   for (Run& run : runs) {
     if (position == end_) break;
     run = {Row(layer, position), std::min(end_ - position, ring - position % ring), position};
     position += run.rows;
   }
   return runs;
+}
+
+int64_t ObservedQueries::begin() const {
+  return std::max(first_, end_ - context_.limits.observed_queries);
+}
+
+std::vector<KeyLogitsItem> ObservedQueries::LogitsItems(int layer, int head,
+                                                        std::span<const KeyRun> keys, int64_t begin,
+                                                        int64_t end, const Logits& logits) const {
+  const ModelShape& shape = context_.shape;
+  const int group = shape.group();
+  std::vector<KeyLogitsItem> items;
+  int64_t row = 0;
+  for (const Run& run : Of(layer)) {
+    const int64_t first = std::max(begin, run.position);
+    const int64_t rows = std::min(end, run.position + run.rows) - first;
+    if (rows <= 0) continue;
+    for (const KeyRun& range : keys) {
+      if (range.pages.count == 0) continue;
+      KeyLogitsItem item;
+      item.q = run.q + context_.ActivationBytes((first - run.position) * context_.QWidth() +
+                                                int64_t{head} * group * shape.head_dim);
+      item.q_stride = context_.QWidth();
+      item.rows = rows;
+      item.q_position = first;
+      item.keys = range;
+      item.logits = logits.at + row * group * logits.stride + range.position;
+      item.stride = logits.stride;
+      items.push_back(item);
+    }
+    row += rows;
+  }
+  return items;
 }
 
 }  // namespace headway

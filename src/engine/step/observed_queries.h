@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "engine/step/batch.h"
 #include "engine/step/limits.h"
@@ -32,6 +34,17 @@ class ObservedQueries {
     int64_t position = 0;  // of the first
   };
   std::array<Run, 2> Of(int layer) const;
+  // Items for the logits of those queries of a KV head's group that are at positions [begin, end),
+  // against these runs of the head's keys: a row each, `stride` apart, whose columns are positions.
+  struct Logits {
+    float* at = nullptr;
+    int64_t stride = 0;
+  };
+  std::vector<KeyLogitsItem> LogitsItems(int layer, int head, std::span<const KeyRun> keys,
+                                         int64_t begin, int64_t end, const Logits& logits) const;
+  // The first position of those that there are, and the one behind the last.
+  int64_t begin() const;
+  int64_t end() const { return end_; }
   // Whether they are the last ones of a sequence of so many tokens.
   bool EndOf(kv::SequenceId sequence, int64_t length) const {
     return sequence == sequence_ && length == end_;

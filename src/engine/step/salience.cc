@@ -1,7 +1,6 @@
 #include "engine/step/salience.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/bytes.h"
@@ -92,15 +91,13 @@ Salience::Salience(const SalienceParts& parts, const SalienceLimits& limits,
 }
 
 float* Salience::MassesOf(const Chosen& chosen, int layer, int head) const {
-  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
-  return Floats(places_.masses) + (chosen.place * tables + HeadIndex(layer, head)) * places_.ring;
+  return Floats(places_.masses) + (chosen.place * Tables() + HeadIndex(layer, head)) * places_.ring;
 }
 
 KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
-  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
   const int64_t of_head = places_.pages * places_.page_stride;
   KeyRun keys;
-  keys.pages.k = tokens_->data() + (chosen.place * tables + HeadIndex(layer, head)) * 2 * of_head;
+  keys.pages.k = tokens_->data() + (chosen.place * Tables() + HeadIndex(layer, head)) * 2 * of_head;
   keys.pages.v = keys.pages.k + of_head;
   keys.pages.page_stride = places_.page_stride;
   keys.pages.count = chosen.counts[static_cast<size_t>(HeadIndex(layer, head))];
@@ -109,12 +106,14 @@ KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
 
 Salience::Chosen* Salience::Find(kv::SequenceId sequence, int64_t length) {
   for (Chosen& chosen : chosen_) {
-    if (chosen.sequence != sequence || chosen.length != length) continue;
-    chosen.leaving =
-        kv::TokensBefore(limits_.policy, length + 1, limits_.page.page_slots) - chosen.before;
-    return &chosen;
+    if (chosen.sequence == sequence && chosen.length == length) return &chosen;
   }
   return nullptr;
+}
+
+int64_t Salience::Leaving(const Chosen& chosen) const {
+  return kv::TokensBefore(limits_.policy, chosen.length + 1, limits_.page.page_slots) -
+         chosen.before;
 }
 
 void Salience::Forget(kv::SequenceId sequence) {
@@ -138,13 +137,15 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.sequence = sequence;
   chosen.length = parts_.store.Length(sequence);
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
-  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
   chosen.weighed = chosen.length;
-  chosen.counts.assign(static_cast<size_t>(tables), 0);
+  chosen.counts.assign(static_cast<size_t>(Tables()), 0);
   const bool known = observed.EndOf(sequence, chosen.length);
-  const std::vector<float> none(known ? 0 : static_cast<size_t>(tables * places_.ring), 0.0f);
-  parts_.compute.Copy(reinterpret_cast<std::byte*>(MassesOf(chosen, 0, 0)),
-                      reinterpret_cast<const std::byte*>(none.data()), none.size() * sizeof(float));
+  const std::vector<float> none(known ? 0 : static_cast<size_t>(Tables() * places_.ring));
+  if (!known) {
+    parts_.compute.Copy(reinterpret_cast<std::byte*>(MassesOf(chosen, 0, 0)),
+                        reinterpret_cast<const std::byte*>(none.data()),
+                        none.size() * sizeof(float));
+  }
   Status status;
   for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
     if (ChoosesIn(layer)) status = ChooseInLayer(layer, known, observed, &chosen);
@@ -187,55 +188,41 @@ Status Salience::ChooseInLayer(int layer, bool observed, const ObservedQueries& 
 // Sums over all keys, on their way to the host, and masses of the window.
 void Salience::Observe(int layer, const ObservedQueries& queries, const Chosen& chosen,
                        std::span<const std::vector<KeyRun>> keys) {
-  const ModelShape& shape = limits_.shape;
-  const int group = shape.group();
-  const int64_t length = chosen.length, window = length - chosen.before;
-  float* const logits = Floats(places_.logits);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  observed_rows_ = 0;
-  for (const ObservedQueries::Run& run : queries.Of(layer)) observed_rows_ += run.rows * group;
-  const float share = static_cast<float>(window) / static_cast<float>(observed_rows_);
-  for (int head = 0; head < shape.kv_heads; ++head) {
-    bool first = true;
-    for (const ObservedQueries::Run& run : queries.Of(layer)) {
-      const int64_t row_bytes = int64_t{shape.query_heads} * shape.head_dim *
-                                static_cast<int64_t>(DTypeBytes(limits_.activation_dtype));
-      for (int64_t row = 0; row < run.rows; row += places_.rows) {
-        KeyLogitsItem item;
-        item.q = run.q + row * row_bytes + head * (row_bytes / shape.kv_heads);
-        item.q_stride = int64_t{shape.query_heads} * shape.head_dim;
-        item.rows = std::min(places_.rows, run.rows - row);
-        item.q_position = run.position + row;
-        item.stride = length;
-        std::vector<KeyLogitsItem> items;
-        for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
-          if (range.pages.count == 0) continue;
-          item.keys = range;
-          item.logits = logits + range.position;
-          items.push_back(item);
-        }
-        parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, items);
-        KeyWeightsItem all;
-        all.logits = logits;
-        all.stride = length;
-        all.rows = item.rows * group;
-        all.columns = length;
-        all.sum = Floats(places_.sums) + head * limits_.length;
-        all.average = {.kept = first ? 0 : length, .keep = 1.0f};
-        all.row_lse = Floats(places_.row_lse);
-        KeyWeightsItem near = all;
-        near.logits += chosen.before;
-        near.columns = window;
-        near.sum = MassesOf(chosen, layer, head);
-        near.average = {places_.ring, chosen.before, first ? 0 : window, 1.0f, share};
-        parts_.kernels.KeyWeights(parts_.compute, {&all, 1});
-        parts_.kernels.KeyWeights(parts_.compute, {&near, 1});
-        first = false;
-      }
+  const int heads = limits_.shape.kv_heads, group = limits_.shape.group();
+  observed_rows_ = (queries.end() - queries.begin()) * group;
+  for (int head = 0; head < heads; ++head) {
+    for (int64_t begin = queries.begin(); begin < queries.end(); begin += places_.rows) {
+      const int64_t end = std::min(begin + places_.rows, queries.end());
+      parts_.kernels.KeyLogits(
+          parts_.compute, limits_.page, group, AttentionScale(limits_.shape),
+          queries.LogitsItems(layer, head, keys[static_cast<size_t>(head)], begin, end,
+                              {Floats(places_.logits), chosen.length}));
+      AddObserved(layer, head, (end - begin) * group, begin == queries.begin(), chosen);
     }
   }
   parts_.compute.Copy(results_->data(), memory_->data() + places_.sums,
-                      static_cast<size_t>(shape.kv_heads * limits_.length) * sizeof(float));
+                      static_cast<size_t>(heads * limits_.length) * sizeof(float));
+}
+
+// Adds so many rows of logits to a head's sums and masses, or begins these with them.
+void Salience::AddObserved(int layer, int head, int64_t rows, bool first, const Chosen& chosen) {
+  const int64_t length = chosen.length, window = length - chosen.before;
+  KeyWeightsItem all;
+  all.logits = Floats(places_.logits);
+  all.stride = length;
+  all.rows = rows;
+  all.columns = length;
+  all.sum = Floats(places_.sums) + head * limits_.length;
+  all.average = {.kept = first ? 0 : length, .keep = 1.0f};
+  all.row_lse = Floats(places_.row_lse);
+  KeyWeightsItem near = all;
+  near.logits += chosen.before;
+  near.columns = window;
+  near.sum = MassesOf(chosen, layer, head);
+  near.average = {places_.ring, chosen.before, first ? 0 : window, 1.0f,
+                  static_cast<float>(window) / static_cast<float>(observed_rows_)};
+  parts_.kernels.KeyWeights(parts_.compute, {&all, 1});
+  parts_.kernels.KeyWeights(parts_.compute, {&near, 1});
 }
 
 std::span<const float> Salience::ResultsAt(int64_t first, int64_t count) const {
@@ -318,32 +305,29 @@ void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
     }
   }
   if (weights.empty()) return;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, scale, logits);
+  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(shape), logits);
   parts_.kernels.KeyWeights(parts_.compute, weights);
 }
 
 void Salience::Weighed(const Chosen& chosen) {
-  if (chosen.leaving == 0) return;
+  if (Leaving(chosen) == 0) return;
   const int64_t slots = limits_.page.page_slots;
-  HEADWAY_CHECK(chosen.leaving == slots);
-  const int64_t tables = int64_t{limits_.shape.layers} * limits_.shape.kv_heads;
+  HEADWAY_CHECK(Leaving(chosen) == slots);
   const auto width = static_cast<size_t>(slots) * sizeof(float);
   parts_.compute.Copy2D(
-      results_->data() + chosen.place * tables * static_cast<int64_t>(width), width,
+      results_->data() + chosen.place * Tables() * static_cast<int64_t>(width), width,
       reinterpret_cast<const std::byte*>(MassesOf(chosen, 0, 0) + chosen.before % places_.ring),
-      static_cast<size_t>(places_.ring) * sizeof(float), width, static_cast<size_t>(tables));
+      static_cast<size_t>(places_.ring) * sizeof(float), width, static_cast<size_t>(Tables()));
 }
 
 Status Salience::Append(Chosen* chosen) {
   const bool weighed = Weighs(*chosen);
+  const int64_t leaving = Leaving(*chosen);
   ++chosen->length;
   if (weighed) chosen->weighed = chosen->length;
-  const int64_t leaving = std::exchange(chosen->leaving, 0);
   if (leaving == 0) return OkStatus();
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int heads = limits_.shape.kv_heads;
-  const int64_t tables = int64_t{limits_.shape.layers} * heads;
   const int64_t most = kv::MostSalient(limits_.policy, chosen->before + leaving);
   std::vector<GatherSlotsItem> items;
   slots_.clear();
@@ -352,7 +336,7 @@ Status Salience::Append(Chosen* chosen) {
       const int64_t index = HeadIndex(layer, head);
       const int64_t room = most - chosen->counts[static_cast<size_t>(index)];
       std::vector<int32_t> positions =
-          kv::ChooseSalient(ResultsAt((chosen->place * tables + index) * leaving, leaving),
+          kv::ChooseSalient(ResultsAt((chosen->place * Tables() + index) * leaving, leaving),
                             limits_.policy.beta, room);
       if (positions.empty()) continue;
       for (int32_t& position : positions) position += static_cast<int32_t>(chosen->before);

@@ -101,9 +101,6 @@ class Salience {
     int64_t before = 0;           // tokens before the window
     int64_t weighed = 0;          // the first so many tokens have masses
     std::vector<int64_t> counts;  // [layers, kv_heads]
-
-    // So many more tokens leave the window with the next one.
-    int64_t leaving = 0;
   };
 
  private:
@@ -127,6 +124,9 @@ class Salience {
   Salience(const SalienceParts& parts, const SalienceLimits& limits, std::unique_ptr<Buffer> memory,
            std::unique_ptr<Buffer> tokens, std::unique_ptr<Buffer> results);
 
+  int64_t Tables() const { return int64_t{limits_.shape.layers} * limits_.shape.kv_heads; }
+  // Tokens that leave the window with the next one.
+  int64_t Leaving(const Chosen& chosen) const;
   int64_t HeadIndex(int layer, int head) const {
     return int64_t{layer} * limits_.shape.kv_heads + head;
   }
@@ -136,6 +136,7 @@ class Salience {
   Status ChooseInLayer(int layer, bool observed, const ObservedQueries& queries, Chosen* chosen);
   void Observe(int layer, const ObservedQueries& queries, const Chosen& chosen,
                std::span<const std::vector<KeyRun>> keys);
+  void AddObserved(int layer, int head, int64_t rows, bool first, const Chosen& chosen);
   void Gather(int layer, int head, std::span<const KeyRun> keys, std::span<const int32_t> positions,
               Chosen* chosen, std::vector<GatherSlotsItem>* items);
   void RunGathers(std::span<const GatherSlotsItem> items);

@@ -2,6 +2,7 @@
 #ifndef HEADWAY_ENGINE_STEP_STEP_CONTEXT_H_
 #define HEADWAY_ENGINE_STEP_STEP_CONTEXT_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -90,6 +91,11 @@ class Memory {
  private:
   std::byte* at_;
 };
+
+// What logits are multiplied by.
+inline float AttentionScale(const ModelShape& shape) {
+  return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+}
 
 // Bytes of `count` floats, padded so that what lies behind them is aligned.
 inline int64_t FloatBytes(int64_t count) { return RoundUp(count * int64_t{sizeof(float)}, 64); }
