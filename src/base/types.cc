@@ -24,17 +24,20 @@ const char* EncodingName(Encoding encoding) {
       return "fp8";
     case Encoding::kInt4:
       return "int4";
+    case Encoding::kLossless:
+      return "lossless";
   }
   return "?";
 }
 
 Result<Encoding> ParseEncoding(std::string_view name) {
-  for (const Encoding encoding :
-       {Encoding::kNone, Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4}) {
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kLossless, Encoding::kInt8,
+                                  Encoding::kFp8E4M3, Encoding::kInt4}) {
     if (name == EncodingName(encoding)) return encoding;
   }
-  return Status(StatusCode::kInvalidArgument, "there is no KV encoding \"" + std::string(name) +
-                                                  "\"; there are none, int8, fp8 and int4");
+  return Status(StatusCode::kInvalidArgument,
+                "there is no KV encoding \"" + std::string(name) +
+                    "\"; there are none, lossless, int8, fp8 and int4");
 }
 
 const char* TierName(Tier tier) {

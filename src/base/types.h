@@ -20,20 +20,22 @@ enum class DType : uint8_t { kF32, kF16, kBF16 };
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 const char* DTypeName(DType dtype);  // "f32", "f16", "bf16"
 
-// How the numbers of a closed page are stored: in the model's dtype, or as codes of a group's own
-// scale and zero, value = zero + scale * code (see kernels/page_codec.h).
+// How the numbers of a closed page are stored (see kernels/page_codec.h): in the model's dtype, as
+// codes of a group's own scale and zero, value = zero + scale * code, or without loss.
 enum class Encoding : uint8_t {
-  kNone,     // the model's dtype
-  kInt8,     // 0 to 255
-  kFp8E4M3,  // 1 sign, 4 exponent, 3 fraction bits; no infinities
-  kInt4,     // 0 to 15, two to a byte
+  kNone,      // the model's dtype
+  kInt8,      // 0 to 255
+  kFp8E4M3,   // 1 sign, 4 exponent, 3 fraction bits; no infinities
+  kInt4,      // 0 to 15, two to a byte
+  kLossless,  // bf16 in 12 bits, bit for bit (see kernels/lossless_codec.h)
 };
-const char* EncodingName(Encoding encoding);  // "none", "int8", "fp8", "int4"
+const char* EncodingName(Encoding encoding);  // "none", "int8", "fp8", "int4", "lossless"
 // kInvalidArgument, with the names there are, for another.
 Result<Encoding> ParseEncoding(std::string_view name);
 // Bytes of `count` numbers without their scales; `count` is even.
 constexpr int64_t EncodedBytes(Encoding encoding, DType dtype, int64_t count) {
   if (encoding == Encoding::kNone) return count * static_cast<int64_t>(DTypeBytes(dtype));
+  if (encoding == Encoding::kLossless) return count / 2 * 3;
   return encoding == Encoding::kInt4 ? count / 2 : count;
 }
 

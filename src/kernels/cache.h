@@ -19,6 +19,9 @@ struct EncodePagesItem {
   PageRun from;
   PageRun to;
   int heads = 1;
+  // In the lossless encoding the kernel adds how many halves, K or V of a page of a head, did not
+  // fit. May be null; read behind the stream's work, on a GPU in pinned host memory.
+  int32_t* unfit = nullptr;
 };
 
 // K and V of `heads` KV heads [to.count, heads, head_dim], tokens kv_stride elements apart, to be

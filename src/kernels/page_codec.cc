@@ -1,11 +1,13 @@
 #include "kernels/page_codec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "base/check.h"
 #include "base/fp8.h"
 #include "base/half.h"
+#include "kernels/lossless_codec.h"
 #include "kernels/page_codec_math.h"
 
 namespace headway {
@@ -110,6 +112,7 @@ double CodeAt(const PageFormat& format, const std::byte* codes, int64_t slot, in
     case Encoding::kInt4:
       return row[i / 2] >> (i % 2 * 4) & 0xF;
     case Encoding::kNone:
+    case Encoding::kLossless:
       break;
   }
   HEADWAY_CHECK(false);
@@ -122,16 +125,30 @@ double Decoded(double code, int64_t group, int64_t groups, const std::byte* para
   return zero + scale * code;
 }
 
+// A row of a half in the lossless encoding.
+void DecodeLosslessRow(const PageFormat& format, const std::byte* codes, const std::byte* params,
+                       int64_t slot, double* row) {
+  std::vector<uint16_t> bits(static_cast<size_t>(format.head_dim));
+  lossless::DecodeRow(format, codes, params, slot, bits.data());
+  for (size_t i = 0; i < bits.size(); ++i) row[i] = double{ToFloat(BF16{bits[i]})};
+}
+
 }  // namespace
 
-void EncodePage(const PageFormat& format, const std::byte* k, const std::byte* v,
-                std::byte* k_codes, std::byte* v_codes, std::byte* params) {
+int EncodePage(const PageFormat& format, const std::byte* k, const std::byte* v, std::byte* k_codes,
+               std::byte* v_codes, std::byte* params) {
   HEADWAY_CHECK(format.encoding != Encoding::kNone && format.head_dim % 2 == 0);
+  if (format.encoding == Encoding::kLossless) {
+    const bool k_fits = lossless::EncodeHalf(format, k, k_codes, params);
+    const bool v_fits = lossless::EncodeHalf(format, v, v_codes, params + KeyParamBytes(format));
+    return (k_fits ? 0 : 1) + (v_fits ? 0 : 1);
+  }
   Work work(format);
   work.Load(format, k);
   EncodeKeys(format, work, k_codes, params);
   work.Load(format, v);
   EncodeValues(format, work, v_codes, params + KeyParamBytes(format));
+  return 0;
 }
 
 void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head,
@@ -139,13 +156,19 @@ void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t
   HEADWAY_CHECK(item.from.first_slot == 0 && item.to.first_slot == 0);
   const int64_t from = head * item.from.head_stride + page * item.from.page_stride;
   const int64_t to = head * item.to.head_stride + page * item.to.page_stride;
-  EncodePage(
+  const int unfit = EncodePage(
       format, item.from.k + from, item.from.v + from, item.to.k + to, item.to.v + to,
       item.to.params + head * item.to.params_head_stride + page * item.to.params_page_stride);
+  if (item.unfit != nullptr && unfit > 0) {
+    std::atomic_ref<int32_t>(*item.unfit).fetch_add(unfit, std::memory_order_relaxed);
+  }
 }
 
 void DecodeKeyRow(const PageFormat& format, const std::byte* codes, const std::byte* params,
                   int64_t slot, double* row) {
+  if (format.encoding == Encoding::kLossless) {
+    return DecodeLosslessRow(format, codes, params, slot, row);
+  }
   for (int64_t i = 0; i < format.head_dim; ++i) {
     row[i] = Decoded(CodeAt(format, codes, slot, i), i, format.head_dim, params);
   }
@@ -153,6 +176,9 @@ void DecodeKeyRow(const PageFormat& format, const std::byte* codes, const std::b
 
 void DecodeValueRow(const PageFormat& format, const std::byte* codes, const std::byte* params,
                     int64_t slot, double* row) {
+  if (format.encoding == Encoding::kLossless) {
+    return DecodeLosslessRow(format, codes, params + KeyParamBytes(format), slot, row);
+  }
   const int64_t groups = ValueGroups(format);
   for (int64_t i = 0; i < format.head_dim; ++i) {
     row[i] = Decoded(CodeAt(format, codes, slot, i), i / kValueGroup * format.page_slots + slot,

@@ -100,6 +100,7 @@ void AttendRows(const Piece& piece, int64_t group) {
       return AttendGroup<Coded<Encoding::kFp8E4M3>>(piece, group);
     case Encoding::kInt4:
       return AttendGroup<Coded<Encoding::kInt4>>(piece, group);
+    case Encoding::kLossless:
     case Encoding::kNone:
       break;
   }

@@ -196,6 +196,7 @@ void LoadRows(const PageFormat& format, const PageRun& run, int64_t first, int64
         case Encoding::kInt4:
           DecodeRows<Encoding::kInt4, kKeys>(format, from, params, in_page, rows, dim, row);
           break;
+        case Encoding::kLossless:
         case Encoding::kNone:
           HEADWAY_CHECK(false);
       }

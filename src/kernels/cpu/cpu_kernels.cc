@@ -200,7 +200,7 @@ class CpuKernels : public Kernels {
     cpu::TurnKeys(pool_, isa_, format, item);
   }
 
-  bool TakesEncoding(Encoding) const override { return true; }
+  bool TakesEncoding(Encoding encoding) const override { return encoding != Encoding::kLossless; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cpu::SupportsAttention(request);
   }

@@ -25,6 +25,8 @@ cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding encoding, const De
       return LaunchCodes<Encoding::kFp8E4M3>(stream, batch, block_queries, blocks);
     case Encoding::kInt4:
       return LaunchCodes<Encoding::kInt4>(stream, batch, block_queries, blocks);
+    case Encoding::kLossless:
+      return cudaErrorInvalidValue;
     case Encoding::kNone:
       break;
   }

@@ -287,6 +287,8 @@ cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format,
       return LaunchDecode<Encoding::kFp8E4M3>(stream, format.dtype, work, grid);
     case Encoding::kInt4:
       return LaunchDecode<Encoding::kInt4>(stream, format.dtype, work, grid);
+    case Encoding::kLossless:
+      return cudaErrorInvalidValue;
     case Encoding::kNone:
       break;
   }

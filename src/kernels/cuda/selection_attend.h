@@ -22,6 +22,7 @@ inline Rows RowsOf(const PageFormat& format) {
       return Rows::kFp8E4M3;
     case Encoding::kInt4:
       return Rows::kInt4;
+    case Encoding::kLossless:
     case Encoding::kNone:
       break;
   }

@@ -72,6 +72,8 @@ cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const Lis
       return LaunchListedTiles<kType, Rows::kFp8E4M3>(stream, work);
     case Encoding::kInt4:
       return LaunchListedTiles<kType, Rows::kInt4>(stream, work);
+    case Encoding::kLossless:
+      return cudaErrorInvalidValue;
     case Encoding::kNone:
       break;
   }

@@ -148,7 +148,9 @@ class RefKernels : public Kernels {
 
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
-    return request.encoding == Encoding::kNone || request.head_dim % 2 == 0;
+    return request.encoding == Encoding::kNone ||
+           (request.head_dim % 2 == 0 &&
+            (request.encoding != Encoding::kLossless || request.dtype == DType::kBF16));
   }
   void EncodePages(Stream&, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
