@@ -2,29 +2,61 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 
 namespace headway::lossless {
 namespace {
 
-uint16_t Load16(const std::byte* from, int64_t index) {
-  uint16_t value = 0;
-  std::memcpy(&value, from + 2 * index, sizeof(value));
+template <typename T>
+T Load(const std::byte* from, int64_t index) {
+  T value = 0;
+  std::memcpy(&value, from + index * static_cast<int64_t>(sizeof(value)), sizeof(value));
   return value;
 }
-
-void Store16(std::byte* to, int64_t index, uint16_t value) {
-  std::memcpy(to + 2 * index, &value, sizeof(value));
+template <typename T>
+void Store(std::byte* to, int64_t index, T value) {
+  std::memcpy(to + index * static_cast<int64_t>(sizeof(value)), &value, sizeof(value));
 }
 
-int BaseOf(const PageFormat& format, const std::byte* page, int64_t slot) {
-  int base = 0;
-  for (int64_t i = 0; i < format.head_dim; ++i) {
-    base = std::max(base, ExponentOf(Load16(page, slot * format.head_dim + i)));
+// The codes of a row whose numbers are given; returns its floor.
+int EncodeRow(int64_t dim, const std::byte* numbers, std::byte* row) {
+  int largest = 0;
+  for (int64_t i = 0; i < dim; ++i) {
+    largest = std::max(largest, ExponentOf(Load<uint16_t>(numbers, i)));
   }
-  return base;
+  const int floor = FloorOf(largest);
+  for (int64_t word = 0; word < dim / 8; ++word) {
+    uint32_t tops = 0;
+    for (int j = 0; j < 8; ++j) {
+      const auto bits = Load<uint16_t>(numbers, word * 8 + j);
+      row[word * 8 + j] = static_cast<std::byte>(bits & 0xFF);
+      tops |= TopOf(bits, floor, j);
+    }
+    Store(row + dim, word, tops);
+  }
+  return floor;
 }
+
+// What a half's lists hold so far.
+struct Escaped {
+  std::byte* params;
+  int64_t entries;
+  int64_t count = 0;
+
+  void Clear() {
+    std::memset(params, 0xFF, static_cast<size_t>(ExponentsAt(entries)));
+    std::memset(params + ExponentsAt(entries), 0, static_cast<size_t>(entries));
+  }
+  void Add(int64_t position, uint16_t bits) {
+    if (count < entries) {
+      Store(params, count, static_cast<uint16_t>(position));
+      params[ExponentsAt(entries) + count] = static_cast<std::byte>(ExponentOf(bits));
+    }
+    ++count;
+  }
+};
 
 }  // namespace
 
@@ -32,36 +64,28 @@ bool EncodeHalf(const PageFormat& format, const std::byte* page, std::byte* code
                 std::byte* params) {
   HEADWAY_CHECK(Takes(format));
   const int64_t dim = format.head_dim;
-  const int64_t entries = EscapeEntries(format.page_slots, dim);
-  int64_t escapes = 0;
-  std::memset(params, 0xFF, static_cast<size_t>(ExponentsAt(entries)));
-  std::memset(params + ExponentsAt(entries), 0,
-              static_cast<size_t>(HalfParamBytes(format.page_slots, dim) - ExponentsAt(entries)));
+  const int64_t row_bytes = dim * 3 / 2;
+  Escaped escaped = {params, EscapeEntries(format.page_slots, dim)};
+  std::byte* floors = params + FloorsAt(escaped.entries);
+  escaped.Clear();
+  std::fill(floors, params + HalfParamBytes(format.page_slots, dim), std::byte{0});
   for (int64_t slot = 0; slot < format.page_slots; ++slot) {
-    const int base = BaseOf(format, page, slot);
-    params[BasesAt(entries) + slot] = static_cast<std::byte>(base);
-    std::byte* row = codes + slot * dim * 3 / 2;
+    const std::byte* numbers = page + slot * dim * 2;
+    const int floor = EncodeRow(dim, numbers, codes + slot * row_bytes);
+    floors[slot] = static_cast<std::byte>(floor);
     for (int64_t i = 0; i < dim; ++i) {
-      const int64_t position = slot * dim + i;
-      const uint16_t bits = Load16(page, position);
-      const int exponent = ExponentOf(bits);
-      row[i] = static_cast<std::byte>(CodeOf(bits));
-      std::byte& pair = row[dim + i / 2];
-      const int distance = DistanceOf(exponent, base);
-      pair = i % 2 == 0 ? static_cast<std::byte>(distance)
-                        : pair | static_cast<std::byte>(distance << 4);
-      if (!Escapes(exponent, base)) continue;
-      if (escapes < entries) {
-        Store16(params, escapes, static_cast<uint16_t>(position));
-        params[ExponentsAt(entries) + escapes] = static_cast<std::byte>(exponent);
-      }
-      ++escapes;
+      const auto bits = Load<uint16_t>(numbers, i);
+      if (Escapes(bits, floor)) escaped.Add(slot * dim + i, bits);
     }
   }
-  if (escapes <= entries) return true;
-  std::memset(params, 0xFF, static_cast<size_t>(ExponentsAt(entries)));
-  std::memset(params + ExponentsAt(entries), 0, static_cast<size_t>(entries));
-  Store16(params, 0, kUnfit);
+  if (escaped.count <= escaped.entries) return true;
+  escaped.Clear();
+  Store(params, 0, kUnfit);
+  const std::vector<uint16_t> nothing(static_cast<size_t>(dim), kUnfitBits);
+  for (int64_t slot = 0; slot < format.page_slots; ++slot) {
+    const auto* numbers = reinterpret_cast<const std::byte*>(nothing.data());
+    floors[slot] = static_cast<std::byte>(EncodeRow(dim, numbers, codes + slot * row_bytes));
+  }
   return false;
 }
 
@@ -69,21 +93,16 @@ void DecodeRow(const PageFormat& format, const std::byte* codes, const std::byte
                int64_t slot, uint16_t* row) {
   const int64_t dim = format.head_dim;
   const int64_t entries = EscapeEntries(format.page_slots, dim);
-  if (Load16(params, 0) == kUnfit) {
-    std::fill_n(row, dim, kUnfitBits);
-    return;
-  }
-  const auto* of_row = reinterpret_cast<const uint8_t*>(codes) + slot * dim * 3 / 2;
-  const auto base = static_cast<int>(params[BasesAt(entries) + slot]);
+  const std::byte* of_row = codes + slot * dim * 3 / 2;
+  const auto floor = static_cast<int>(params[FloorsAt(entries) + slot]);
   for (int64_t i = 0; i < dim; ++i) {
-    const int distance = of_row[dim + i / 2] >> (i % 2 * 4) & 0xF;
-    // Of damaged parameters the difference may be below 0; its low 8 bits are an exponent.
-    row[i] = BitsOf(of_row[i], (base - distance) & 0xFF);
+    row[i] = BitsOf(static_cast<uint8_t>(of_row[i]), Load<uint32_t>(of_row + dim, i / 8), floor,
+                    static_cast<int>(i % 8));
   }
   for (int64_t e = 0; e < entries; ++e) {
-    const int64_t i = Load16(params, e) - slot * dim;
+    const int64_t i = Load<uint16_t>(params, e) - slot * dim;
     if (i < 0 || i >= dim) continue;
-    row[i] = BitsOf(of_row[i], static_cast<int>(params[ExponentsAt(entries) + e]));
+    row[i] = WithExponent(row[i], static_cast<int>(params[ExponentsAt(entries) + e]));
   }
 }
 

@@ -1,18 +1,19 @@
 // The lossless encoding of closed pages of bf16: 12 bits a number, bit for bit.
 //
 // Exponents of keys and values differ little within a token. A row of K or V, one token's, has
-// head_dim bytes of codes (the sign, then the 7 bits of the mantissa) and, behind them,
-// head_dim / 2 bytes of distances, 4 bits a number, element 2 i in the low half of byte i. A
-// number's exponent is its row's base, the largest exponent of the row, less its distance.
+// head_dim bytes, the low ones of its numbers, and, behind them, a word for each 8 numbers: a sign
+// and 3 bits of an exponent each (lossless_math.h). These 3 bits are added to the row's floor,
+// which is so that the row's largest exponent can be had; with the one in the low byte, 16
+// exponents can, or 15.
 //
-// A number further below its base escapes: its distance is 0, and (slot * head_dim + dim, exponent)
-// stands among the escapes of its half (K or V of a page) in ascending order; unused entries are
-// (kNoEscape, 0). A half's parameters: positions u16 [entries], exponents u8 [entries], bases u8
-// [page_slots], rounded up to 16 bytes; those of K, then those of V.
+// A smaller exponent escapes: (slot * head_dim + dim, exponent) stands among the escapes of its
+// half (K or V of a page) in ascending order; unused entries are (kNoEscape, 0). A half's
+// parameters: positions u16 [entries], exponents u8 [entries], floors u8 [page_slots], rounded up
+// to 16 bytes; those of K, then those of V.
 //
 // A half with more escapes than entries does not fit: its first position is kUnfit, its other
-// entries are unused, and all its numbers decode to NaN, so that no result passes that was made of
-// it. Who encodes is told (EncodePagesItem::unfit).
+// entries are unused, and its rows are rows of NaN, so that no result passes that was made of it.
+// Who encodes is told (EncodePagesItem::unfit).
 #ifndef HEADWAY_KERNELS_LOSSLESS_CODEC_H_
 #define HEADWAY_KERNELS_LOSSLESS_CODEC_H_
 
@@ -24,9 +25,9 @@
 
 namespace headway::lossless {
 
-// Whether pages of this format can be encoded: bf16, whole pairs, and positions in 16 bits.
+// Whether pages of this format can be encoded: bf16, rows of whole words, and positions in 16 bits.
 constexpr bool Takes(const PageFormat& format) {
-  return format.dtype == DType::kBF16 && format.head_dim % 2 == 0 &&
+  return format.dtype == DType::kBF16 && format.head_dim % 8 == 0 &&
          int64_t{format.page_slots} * format.head_dim < kUnfit;
 }
 

@@ -53,17 +53,17 @@ struct Half {
     return position;
   }
   int Exponent(int64_t entry) const { return static_cast<int>(params[At(2 * entries() + entry)]); }
-  int Base(int64_t slot) const { return static_cast<int>(params[At(3 * entries() + slot)]); }
-  // Numbers that are more than 15 exponents below the largest of their row.
+  int Floor(int64_t slot) const { return static_cast<int>(params[At(3 * entries() + slot)]); }
+  // Numbers whose exponent, without its last bit, is more than 7 below the largest of their row.
   int64_t Escapes() const {
     int64_t count = 0;
     for (size_t begin = 0; begin < bits.size(); begin += At(format.head_dim)) {
-      int base = 0;
+      int largest = 0;
       for (size_t i = begin; i < begin + At(format.head_dim); ++i) {
-        base = std::max(base, bits[i] >> 7 & 0xFF);
+        largest = std::max(largest, bits[i] >> 8 & 0x7F);
       }
       for (size_t i = begin; i < begin + At(format.head_dim); ++i) {
-        count += base - (bits[i] >> 7 & 0xFF) > 15 ? 1 : 0;
+        count += largest - (bits[i] >> 8 & 0x7F) > 7 ? 1 : 0;
       }
     }
     return count;
@@ -110,9 +110,11 @@ TEST(LosslessCodec, EveryPatternComesBack) {
 }
 
 TEST(LosslessCodec, BytesAreThoseOfTheFormat) {
-  Half half(Format(2, 4));
-  half.bits = {Bits(1, 130, 5), Bits(0, 128, 127), Bits(0, 0, 0), Bits(1, 115, 1),
-               Bits(0, 0, 0),   Bits(1, 0, 0),     Bits(0, 3, 9), Bits(0, 1, 2)};
+  Half half(Format(2, 8));
+  half.bits = {Bits(1, 130, 5), Bits(0, 128, 127), Bits(0, 0, 0),   Bits(1, 117, 1),
+               Bits(0, 130, 0), Bits(1, 131, 0),   Bits(1, 116, 2), Bits(1, 129, 3),
+               Bits(0, 14, 0),  Bits(1, 15, 0),    Bits(0, 3, 9),   Bits(0, 1, 2),
+               Bits(1, 0, 1),   Bits(0, 0, 0),     Bits(1, 5, 127), Bits(0, 8, 4)};
   ASSERT_TRUE(half.Encode());
   const auto bytes = [](std::vector<int> values) {
     std::vector<std::byte> all;
@@ -120,20 +122,42 @@ TEST(LosslessCodec, BytesAreThoseOfTheFormat) {
     all.push_back(kGuard);
     return all;
   };
-  // Codes, then distances: 0 and 2, an escape and 15; 3 and 3, 0 and 2.
-  EXPECT_EQ(half.codes, bytes({0x85, 127, 0, 0x81, 0x20, 0xF0, 0, 0x80, 9, 2, 0x33, 0x20}));
+  // The largest exponents are 131 and 15: tops are 0 at 116 and at 0. Low bytes, then a word.
+  EXPECT_EQ(half.codes, bytes({0x05,
+                               0x7F,
+                               0x00,
+                               0x81,
+                               0x00,
+                               0x80,
+                               0x02,
+                               0x83,  //
+                               0x87 | 0x70 | 0x08,
+                               0x06 | 0x70,
+                               0x00 | 0x00 | 0x08,
+                               0x80 | 0x60 | 0x08,
+                               0x00,
+                               0x80,
+                               0x89,
+                               0x82,
+                               0x01,
+                               0x00,
+                               0xFF,
+                               0x04,  //
+                               0x07,
+                               0x87 | 0x08,
+                               0x01 | 0x20,
+                               0x00 | 0x40 | 0x08}));
   ASSERT_EQ(half.entries(), 8);
   std::vector<int> params(32, 0);
   std::fill(params.begin(), params.begin() + 16, 0xFF);
   params[0] = 2;  // position 2, exponent 0
   params[1] = 0;
-  params[24] = 130;
-  params[25] = 3;
+  params[24] = 58;
   EXPECT_EQ(half.params, bytes(params));
 }
 
 TEST(LosslessCodec, PagesOfEscapesDoNotFitAndDecodeToNaN) {
-  for (const int head_dim : {2, 64, 128}) {
+  for (const int head_dim : {8, 64, 128}) {
     Half half(Format(64, head_dim));
     const int64_t entries = half.entries();
     // A number of each row stands out; then rows of zeros, until the escapes have entries.
@@ -161,7 +185,7 @@ TEST(LosslessCodec, ExactlyAsManyEscapesAsEntriesFit) {
   EXPECT_EQ(half.Decoded(), half.bits);
   EXPECT_EQ(half.Position(47), 47 * 170);
   EXPECT_EQ(half.Exponent(47), 84);
-  EXPECT_EQ(half.Base(63), 100);
+  EXPECT_EQ(half.Floor(63), 43);
   half.bits.back() = Bits(0, 84, 1);
   EXPECT_FALSE(half.Encode());
 }
@@ -170,15 +194,14 @@ TEST(LosslessCodec, RandomPagesComeBack) {
   Random random(11);
   for (int round = 0; round < 400; ++round) {
     const int slots = 1 + static_cast<int>(random.Below(64));
-    const int head_dim = 2 * (1 + static_cast<int>(random.Below(130)));
+    const int head_dim = 8 * (1 + static_cast<int>(random.Below(32)));
     Half half(Format(slots, head_dim));
     // Normal numbers of a size of their row's own, and one of so many that may be any.
     const auto rare = static_cast<int64_t>(1) << random.Below(12);
     for (size_t i = 0; i < half.bits.size(); ++i) {
       const auto row = static_cast<float>(i / Half::At(head_dim));
-      half.bits[i] = random.Below(rare) == 0
-                         ? static_cast<uint16_t>(random.Next())
-                         : ToBF16(std::exp2(row - 32) * random.Normal()).bits;
+      half.bits[i] = random.Below(rare) == 0 ? static_cast<uint16_t>(random.Next())
+                                             : ToBF16(std::exp2(row - 32) * random.Normal()).bits;
     }
     ExpectRoundTrip(half, "round " + std::to_string(round));
   }
@@ -188,7 +211,7 @@ TEST(LosslessCodec, DamagedBytesDecodeToSomething) {
   Random random(12);
   for (int round = 0; round < 100; ++round) {
     Half half(Format(1 + static_cast<int>(random.Below(16)),
-                     2 * (1 + static_cast<int>(random.Below(40)))));
+                     8 * (1 + static_cast<int>(random.Below(10)))));
     for (std::byte& b : half.codes) b = static_cast<std::byte>(random.Next());
     for (std::byte& b : half.params) b = static_cast<std::byte>(random.Next());
     half.Decoded();  // checks its guard
@@ -238,9 +261,9 @@ TEST(LosslessCodec, TakesThreeQuartersAndALittle) {
   };
   EXPECT_LT(share(128), 0.7630);
   EXPECT_LT(share(64), 0.7680);
-  EXPECT_TRUE(Takes(Format(64, 1022)));
+  EXPECT_TRUE(Takes(Format(64, 1016)));
   EXPECT_FALSE(Takes(Format(64, 1024)));
-  EXPECT_FALSE(Takes(Format(64, 65)));
+  EXPECT_FALSE(Takes(Format(64, 68)));
   EXPECT_FALSE(Takes({DType::kF16, 64, 64, Encoding::kLossless}));
 }
 

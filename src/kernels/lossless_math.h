@@ -1,4 +1,4 @@
-// The lossless encoding of bf16 rows, one number at a time, and where the parts of a half's
+// The lossless encoding of bf16 rows, a number at a time, and where the parts of a half's
 // parameters lie: shared by host and device. lossless_codec.h has the format.
 #ifndef HEADWAY_KERNELS_LOSSLESS_MATH_H_
 #define HEADWAY_KERNELS_LOSSLESS_MATH_H_
@@ -9,8 +9,6 @@
 
 namespace headway::lossless {
 
-// Distances have 4 bits.
-inline constexpr int kMaxDistance = 15;
 // Positions that no number has, as pages have fewer than kUnfit of them. kNoEscape: the entry and
 // all behind it are unused. kUnfit, as the first: the half has more escapes than entries.
 inline constexpr uint16_t kNoEscape = 0xFFFF;
@@ -18,20 +16,39 @@ inline constexpr uint16_t kUnfit = 0xFFFE;
 // What all numbers of a half decode to that does not fit: a quiet NaN.
 inline constexpr uint16_t kUnfitBits = 0x7FC0;
 
-// A bf16 number has a sign, 8 bits of exponent and 7 of mantissa. Its code is the first and the
-// last of them.
+// The low byte of a bf16 number, the exponent's last bit and the mantissa, is kept as it is. The
+// high byte is the sign and the other 7 bits of the exponent, which stand 0 to kTopMax above the
+// floor of their row.
+inline constexpr int kTopMax = 7;
 constexpr int ExponentOf(uint16_t bits) { return bits >> 7 & 0xFF; }
-constexpr uint8_t CodeOf(uint16_t bits) {
-  return static_cast<uint8_t>((bits >> 8 & 0x80) | (bits & 0x7F));
-}
-constexpr uint16_t BitsOf(uint8_t code, int exponent) {
-  return static_cast<uint16_t>((code & 0x80) << 8 | exponent << 7 | (code & 0x7F));
+constexpr uint16_t WithExponent(uint16_t bits, int exponent) {
+  return static_cast<uint16_t>((bits & 0x807F) | exponent << 7);
 }
 
-// Whether a number's exponent is too far below the largest of its row, its base.
-constexpr bool Escapes(int exponent, int base) { return base - exponent > kMaxDistance; }
-constexpr uint8_t DistanceOf(int exponent, int base) {
-  return Escapes(exponent, base) ? uint8_t{0} : static_cast<uint8_t>(base - exponent);
+// The floor of a row whose largest exponent is `largest`.
+constexpr int FloorOf(int largest) { return largest / 2 > kTopMax ? largest / 2 - kTopMax : 0; }
+constexpr bool Escapes(uint16_t bits, int floor) { return ExponentOf(bits) / 2 < floor; }
+
+// Tops and signs of 8 neighbouring numbers are a word, arranged so that few instructions take them
+// apart. Number j has, of j < 4: its top in bits [0, 3) of byte j and its sign in bit 7; of the
+// others, with k = j - 4: its top in bits [4, 7) of byte k, and its sign in bit 3 of byte (k + 1) %
+// 4. An escape's top is 0.
+constexpr uint32_t TopOf(uint16_t bits, int floor, int j) {
+  const uint32_t top =
+      Escapes(bits, floor) ? 0 : static_cast<uint32_t>(ExponentOf(bits) / 2 - floor);
+  const uint32_t sign = bits >> 15;
+  const int k = j % 4;
+  return j < 4 ? top << (8 * k) | sign << (8 * k + 7)
+               : top << (8 * k + 4) | sign << ((8 * k + 11) % 32);
+}
+// What AndTop takes: the signs and tops of the first four numbers, or of the others, a byte each.
+inline constexpr uint32_t kTopMask = 0x87878787;
+constexpr uint32_t OtherTops(uint32_t tops) { return tops >> 4 | tops << 28; }
+
+// Number j of 8 from their low byte, their word and the row's floor.
+constexpr uint16_t BitsOf(uint8_t low, uint32_t tops, int floor, int j) {
+  const uint32_t high = ((j < 4 ? tops : OtherTops(tops)) & kTopMask) >> (8 * (j % 4));
+  return static_cast<uint16_t>(((high + static_cast<uint32_t>(floor)) & 0xFFu) << 8 | low);
 }
 
 // Entries in the escapes of a half.
@@ -40,12 +57,12 @@ constexpr int64_t EscapeEntries(int64_t page_slots, int64_t head_dim) {
   return entries < 8 ? 8 : entries;
 }
 // Bytes from the parameters of a half, which begin with its escapes' positions, to their exponents
-// and to the bases of its rows.
+// and to the floors of its rows.
 constexpr int64_t ExponentsAt(int64_t entries) { return 2 * entries; }
-constexpr int64_t BasesAt(int64_t entries) { return 3 * entries; }
+constexpr int64_t FloorsAt(int64_t entries) { return 3 * entries; }
 // Of a half's parameters. Unused bytes at the end are 0.
 constexpr int64_t HalfParamBytes(int64_t page_slots, int64_t head_dim) {
-  return RoundUp(BasesAt(EscapeEntries(page_slots, head_dim)) + page_slots, 16);
+  return RoundUp(FloorsAt(EscapeEntries(page_slots, head_dim)) + page_slots, 16);
 }
 
 }  // namespace headway::lossless

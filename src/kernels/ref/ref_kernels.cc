@@ -150,7 +150,8 @@ class RefKernels : public Kernels {
   bool SupportsAttention(const AttentionRequest& request) const override {
     return request.encoding == Encoding::kNone ||
            (request.head_dim % 2 == 0 &&
-            (request.encoding != Encoding::kLossless || request.dtype == DType::kBF16));
+            (request.encoding != Encoding::kLossless ||
+             (request.dtype == DType::kBF16 && request.head_dim % 8 == 0)));
   }
   void EncodePages(Stream&, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
