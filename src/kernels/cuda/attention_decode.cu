@@ -9,9 +9,11 @@
 #include "kernels/cuda/attention_codes.h"
 #include "kernels/cuda/attention_decode_block.h"
 #include "kernels/cuda/attention_decode_launch.h"
+#include "kernels/cuda/attention_lossless.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/items.h"
+#include "kernels/lossless_codec.h"
 
 namespace headway::cuda {
 namespace {
@@ -26,7 +28,7 @@ cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding encoding, const De
     case Encoding::kInt4:
       return LaunchCodes<Encoding::kInt4>(stream, batch, block_queries, blocks);
     case Encoding::kLossless:
-      return cudaErrorInvalidValue;
+      return LaunchLossless(stream, batch, block_queries, blocks);
     case Encoding::kNone:
       break;
   }
@@ -151,7 +153,8 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
          Aligned(pages.k) && Aligned(pages.v) && pages.page_stride % 16 == 0 &&
          pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots &&
          (pages.params == nullptr ||
-          (format.encoding != Encoding::kNone && ParamsAligned(pages, 4)));
+          (format.encoding != Encoding::kNone && ParamsAligned(pages, 4) &&
+           (format.encoding != Encoding::kLossless || lossless::Takes(format))));
 }
 
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,

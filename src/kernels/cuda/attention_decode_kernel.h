@@ -243,6 +243,24 @@ __device__ __forceinline__ void AddValues(const typename Shape::Scores& s,
   }
 }
 
+// The warps' outputs become the block's.
+template <typename Shape, typename States>
+__device__ __forceinline__ void WriteOutputs(const BlockKeys& keys, const Lane& lane,
+                                             const typename Shape::Rows& max,
+                                             const typename Shape::Rows& sum,
+                                             const typename Shape::Outputs& o, States& states) {
+  WriteStates(keys, lane, max, sum, states, [&](float* row, int n, int j) {
+#pragma unroll
+    for (int h = 0; h < Shape::kVLoads; ++h) {
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        *reinterpret_cast<float4*>(row + h * 64 + lane.r * 8 + w * 2) =
+            make_float4(o[h][w][n][j], o[h][w][n][2 + j], o[h][w + 1][n][j], o[h][w + 1][n][2 + j]);
+      }
+    }
+  });
+}
+
 template <DType kType, int kDim, int kTiles>
 __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
                                   MmaShape<kType, kDim, kTiles>::kBlocks)
@@ -305,16 +323,7 @@ __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
   };
   ForChunks(chunk, end, Shape::kWarps * kChunk, ChunkSteps{ready, scores, next, softmax, values});
 
-  WriteStates(keys, lane, max, sum, states, [&](float* row, int n, int j) {
-#pragma unroll
-    for (int h = 0; h < Shape::kVLoads; ++h) {
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        *reinterpret_cast<float4*>(row + h * 64 + lane.r * 8 + w * 2) =
-            make_float4(o[h][w][n][j], o[h][w][n][2 + j], o[h][w + 1][n][j], o[h][w + 1][n][2 + j]);
-      }
-    }
-  });
+  WriteOutputs<Shape>(keys, lane, max, sum, o, states);
 }
 
 template <DType kType, int kDim, int kTiles>

@@ -23,7 +23,8 @@ namespace headway::cuda {
 // apart, and the products of both are added up. The exponential and the product with log2(e) take
 // some units more.
 inline AttentionPrecision DecodePrecision(const AttentionCase& c) {
-  const bool encoded = c.format.encoding != Encoding::kNone;
+  const bool encoded =
+      c.format.encoding != Encoding::kNone && c.format.encoding != Encoding::kLossless;
   const double unit = c.format.dtype == DType::kF32 ? 0 : UnitOf(c.format.dtype);
   return {.dim_units = encoded ? 3.0 : 0.5,
           .more_units = encoded ? 44.0 : 40.0,

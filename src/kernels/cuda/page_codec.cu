@@ -8,7 +8,9 @@
 #include <limits>
 
 #include "base/bytes.h"
+#include "kernels/cuda/encode_batch.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/lossless_pages.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/page_codec.h"
@@ -20,23 +22,6 @@ namespace headway::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-struct Item {
-  PageRun from;
-  PageRun to;
-  int32_t heads;
-};
-constexpr int kItemsPerLaunch = 16;
-struct Batch {
-  Item items[kItemsPerLaunch];
-  int32_t first_block[kItemsPerLaunch];
-  int32_t items_count;
-  int32_t head_dim;
-  int32_t page_slots;
-  DType dtype;
-  Encoding encoding;
-};
-static_assert(sizeof(Batch) <= 4096);
 
 // Numbers `index` and the next one of a page.
 __device__ float2 LoadPair(const std::byte* page, int64_t index, DType dtype) {
@@ -70,7 +55,7 @@ __device__ void StoreParams(uint16_t* params, int64_t group, int64_t groups,
 }
 
 // A thread takes two channels over the page's slots.
-__device__ void EncodeKeys(const Batch& batch, const std::byte* page, std::byte* codes,
+__device__ void EncodeKeys(const EncodeBatch& batch, const std::byte* page, std::byte* codes,
                            uint16_t* params) {
   const int dim = batch.head_dim;
   for (int i = static_cast<int>(threadIdx.x) * 2; i < dim; i += kThreads * 2) {
@@ -94,7 +79,7 @@ __device__ void EncodeKeys(const Batch& batch, const std::byte* page, std::byte*
 }
 
 // A warp takes a token, kValueGroup channels at a time.
-__device__ void EncodeValues(const Batch& batch, const std::byte* page, std::byte* codes,
+__device__ void EncodeValues(const EncodeBatch& batch, const std::byte* page, std::byte* codes,
                              uint16_t* params) {
   static_assert(kValueGroup == 2 * kWarp);
   const int dim = batch.head_dim;
@@ -130,24 +115,14 @@ __device__ void EncodeValues(const Batch& batch, const std::byte* page, std::byt
   }
 }
 
-// A block takes K or V of a page of a head.
-__global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ Batch batch) {
+__global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ EncodeBatch batch) {
   FollowPrevious();
-  const int block = static_cast<int>(blockIdx.x) / 2;
-  int at = batch.items_count - 1;
-  while (batch.first_block[at] > block) --at;
-  const Item& item = batch.items[at];
-  const int64_t pages = item.from.count / batch.page_slots;
-  const int64_t head = (block - batch.first_block[at]) / pages;
-  const int64_t page = (block - batch.first_block[at]) % pages;
-  const int64_t from = head * item.from.head_stride + page * item.from.page_stride;
-  const int64_t to = head * item.to.head_stride + page * item.to.page_stride;
-  auto* params = reinterpret_cast<uint16_t*>(item.to.params + head * item.to.params_head_stride +
-                                             page * item.to.params_page_stride);
-  if (blockIdx.x % 2 == 0) {
-    EncodeKeys(batch, item.from.k + from, item.to.k + to, params);
+  const HalfToEncode half = FindHalf(batch);
+  auto* params = reinterpret_cast<uint16_t*>(half.params);
+  if (half.of_keys) {
+    EncodeKeys(batch, half.numbers, half.codes, params);
   } else {
-    EncodeValues(batch, item.from.v + from, item.to.v + to, params + 2 * batch.head_dim);
+    EncodeValues(batch, half.numbers, half.codes, params + 2 * batch.head_dim);
   }
 }
 
@@ -233,16 +208,18 @@ cudaError_t LaunchDecode(cudaStream_t stream, DType dtype, const Decoding& work,
 cudaError_t EncodePages(cudaStream_t stream, const PageFormat& format,
                         std::span<const EncodePagesItem> items) {
   if (format.encoding == Encoding::kNone || format.head_dim % 2 != 0) return cudaErrorInvalidValue;
-  Batch batch = {};
+  EncodeBatch batch = {};
   batch.head_dim = format.head_dim;
   batch.page_slots = format.page_slots;
   batch.dtype = format.dtype;
   batch.encoding = format.encoding;
   int64_t blocks = 0;
   const auto flush = [&] {
+    const auto count = static_cast<unsigned>(2 * blocks);
     const cudaError_t error = blocks == 0 ? cudaSuccess
-                                          : LaunchKernel(Encode, static_cast<unsigned>(2 * blocks),
-                                                         kThreads, 0, stream, batch);
+                              : format.encoding == Encoding::kLossless
+                                  ? LaunchEncodeLossless(stream, batch, count)
+                                  : LaunchKernel(Encode, count, kThreads, 0, stream, batch);
     batch.items_count = 0;
     blocks = 0;
     return error;
@@ -252,12 +229,12 @@ cudaError_t EncodePages(cudaStream_t stream, const PageFormat& format,
     const int64_t more = item.heads * (item.from.count / format.page_slots);
     if (more == 0) continue;
     if (more > std::numeric_limits<int32_t>::max() / 2) return cudaErrorInvalidValue;
-    if (batch.items_count == kItemsPerLaunch ||
+    if (batch.items_count == kEncodeItemsPerLaunch ||
         blocks + more > std::numeric_limits<int32_t>::max() / 2) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.items[batch.items_count] = {item.from, item.to, item.heads};
+    batch.items[batch.items_count] = {item.from, item.to, item.heads, item.unfit};
     ++batch.items_count;
     blocks += more;
   }
@@ -288,7 +265,7 @@ cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format,
     case Encoding::kInt4:
       return LaunchDecode<Encoding::kInt4>(stream, format.dtype, work, grid);
     case Encoding::kLossless:
-      return cudaErrorInvalidValue;
+      return DecodeLossless(stream, format, item);
     case Encoding::kNone:
       break;
   }

@@ -106,9 +106,12 @@ TEST_P(PageCodecTest, WritesTheHostsCodes) {
       Fill(format, heads, pages, true, &plain, random);
       CodecPages host(format, heads, pages, true, random);
       const Bytes k(plain.k), v(plain.v), to_k(host.k), to_v(host.v), to_params(host.params);
+      const DeviceArray<int32_t> counter(std::vector<int32_t>{0});
+      int32_t unfit = 0;
       const EncodePagesItem there = {plain.In(k.at(), v.at(), nullptr),
-                                     host.In(to_k.at(), to_v.at(), to_params.at()), heads};
-      const EncodePagesItem here = {plain.Here(), host.Here(), heads};
+                                     host.In(to_k.at(), to_v.at(), to_params.at()), heads,
+                                     counter.at()};
+      const EncodePagesItem here = {plain.Here(), host.Here(), heads, &unfit};
       for (int64_t i = 0; i < heads * pages; ++i) EncodePageOf(format, here, i / pages, i % pages);
       // More items than a launch takes; all write the same.
       const std::vector<EncodePagesItem> items(slots == 5 ? 19 : 1, there);
@@ -118,6 +121,7 @@ TEST_P(PageCodecTest, WritesTheHostsCodes) {
       ASSERT_TRUE(to_k.Read(host.k.size()) == host.k);
       ASSERT_TRUE(to_v.Read(host.v.size()) == host.v);
       ASSERT_TRUE(to_params.Read(host.params.size()) == host.params);
+      ASSERT_EQ(counter.Read(1)[0], unfit * static_cast<int32_t>(items.size()));
     }
   }
 }
@@ -178,6 +182,8 @@ TEST_P(PageCodecTest, DecodesRows) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Lossless, PageCodecTest,
+                         testing::Values(std::tuple(DType::kBF16, Encoding::kLossless)));
 INSTANTIATE_TEST_SUITE_P(All, PageCodecTest,
                          testing::Combine(testing::Values(DType::kBF16, DType::kF16, DType::kF32),
                                           testing::Values(Encoding::kInt8, Encoding::kFp8E4M3,

@@ -103,19 +103,20 @@ constexpr bool SupportsAttention(const AttentionRequest& request) {
   return request.head_dim >= 8 && request.head_dim <= kHeadDimMax && request.head_dim % 8 == 0 &&
          request.group > 0 && request.page_alignment % 16 == 0 &&
          (request.encoding == Encoding::kNone || request.param_alignment % 4 == 0) &&
+         (request.encoding != Encoding::kLossless || request.dtype == DType::kBF16) &&
          !request.key_transform && !request.key_mass;
 }
 
-// Blocks of 8 to 64 slots in multiples of 8, in pages of any dtype and encoding, for groups of up
-// to kSelectGroupMax query heads.
+// Blocks of 8 to 64 slots in multiples of 8, in pages of any dtype and encoding but the lossless
+// one, for groups of up to kSelectGroupMax query heads.
 inline constexpr int kSelectGroupMax = 16;
 inline constexpr int kSelectSlotsMax = 64;
 constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
                                  int group) {
   return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
-         group >= 1 && group <= kSelectGroupMax && summary.block_slots >= 8 &&
-         summary.block_slots <= kSelectSlotsMax && summary.block_slots % 8 == 0 &&
-         format.page_slots % summary.block_slots == 0 &&
+         format.encoding != Encoding::kLossless && group >= 1 && group <= kSelectGroupMax &&
+         summary.block_slots >= 8 && summary.block_slots <= kSelectSlotsMax &&
+         summary.block_slots % 8 == 0 && format.page_slots % summary.block_slots == 0 &&
          (!summary.sketched() || summary.kind == SummaryKind::kMoments);
 }
 
