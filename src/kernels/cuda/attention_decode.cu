@@ -13,7 +13,6 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/items.h"
-#include "kernels/lossless_codec.h"
 
 namespace headway::cuda {
 namespace {
@@ -154,7 +153,7 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
          pages.head_stride % 16 == 0 && pages.first_slot + pages.count <= kMaxSlots &&
          (pages.params == nullptr ||
           (format.encoding != Encoding::kNone && ParamsAligned(pages, 4) &&
-           (format.encoding != Encoding::kLossless || lossless::Takes(format))));
+           (format.encoding != Encoding::kLossless || CanAttendLossless(format))));
 }
 
 cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,

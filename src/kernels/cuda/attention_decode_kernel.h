@@ -133,6 +133,27 @@ __device__ __forceinline__ void LoadQueries(const BlockKeys& keys, int thread,
   }
 }
 
+// s += K q over the dimensions of load i, of which k has the numbers.
+template <typename Shape>
+__device__ __forceinline__ void MultiplyLoad(const typename Shape::Queries& queries,
+                                             const Lane& lane, int i,
+                                             const uint4 (&k)[Shape::kKeyTiles][2],
+                                             typename Shape::Scores& s) {
+#pragma unroll
+  for (int n = 0; n < Shape::kQueryTiles; ++n) {
+    const uint4 q = queries[n][i][lane.lane];
+#pragma unroll
+    for (int t = 0; t < Shape::kKeyTiles; ++t) {
+      const uint4 low = k[t][0];
+      const uint4 high = k[t][1];
+      const uint32_t first[4] = {low.x, high.x, low.y, high.y};
+      MultiplyAdd<Shape::kElement>(s[t][n], first, q.x, q.y);
+      const uint32_t last[4] = {low.z, high.z, low.w, high.w};
+      MultiplyAdd<Shape::kElement>(s[t][n], last, q.z, q.w);
+    }
+  }
+}
+
 // s = K q
 template <typename Shape>
 __device__ __forceinline__ void Multiply(const typename Shape::Queries& queries, const Lane& lane,
@@ -140,19 +161,13 @@ __device__ __forceinline__ void Multiply(const typename Shape::Queries& queries,
   Clear(s);
 #pragma unroll
   for (int i = 0; i < Shape::kKLoads; ++i) {
+    uint4 some[Shape::kKeyTiles][2];
 #pragma unroll
-    for (int n = 0; n < Shape::kQueryTiles; ++n) {
-      const uint4 q = queries[n][i][lane.lane];
-#pragma unroll
-      for (int t = 0; t < Shape::kKeyTiles; ++t) {
-        const uint4 low = k[t][0][i];
-        const uint4 high = k[t][1][i];
-        const uint32_t first[4] = {low.x, high.x, low.y, high.y};
-        MultiplyAdd<Shape::kElement>(s[t][n], first, q.x, q.y);
-        const uint32_t last[4] = {low.z, high.z, low.w, high.w};
-        MultiplyAdd<Shape::kElement>(s[t][n], last, q.z, q.w);
-      }
+    for (int t = 0; t < Shape::kKeyTiles; ++t) {
+      some[t][0] = k[t][0][i];
+      some[t][1] = k[t][1][i];
     }
+    MultiplyLoad<Shape>(queries, lane, i, some, s);
   }
 }
 
@@ -206,6 +221,41 @@ __device__ __forceinline__ void Decay(const typename Shape::Rows& decays,
   }
 }
 
+// The weights of a tile of keys, split in two, so that they lose no more than the products' f32
+// sums do.
+template <typename Shape>
+__device__ __forceinline__ void SplitWeights(const float (&s)[Shape::kQueryTiles][4],
+                                             SplitPair (&p)[Shape::kQueryTiles][2]) {
+#pragma unroll
+  for (int n = 0; n < Shape::kQueryTiles; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const SplitPair pair = Split<Shape::kElement>(s[n][half * 2], s[n][half * 2 + 1]);
+      p[n][half] = {TransposePairs(pair.rounded), TransposePairs(pair.lost)};
+    }
+  }
+}
+
+// o += V p over a tile of keys and the dimensions of a load.
+template <typename Shape>
+__device__ __forceinline__ void AddLoad(const SplitPair (&p)[Shape::kQueryTiles][2],
+                                        const uint4 (&v)[4], float (&o)[4][Shape::kQueryTiles][4]) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t v0 = Word(v[0], w);
+    const uint32_t v1 = Word(v[1], w);
+    const uint32_t v2 = Word(v[2], w);
+    const uint32_t v3 = Word(v[3], w);
+    const uint32_t a[4] = {__byte_perm(v0, v1, 0x5410), __byte_perm(v0, v1, 0x7632),
+                           __byte_perm(v2, v3, 0x5410), __byte_perm(v2, v3, 0x7632)};
+#pragma unroll
+    for (int n = 0; n < Shape::kQueryTiles; ++n) {
+      MultiplyAdd<Shape::kElement>(o[w][n], a, p[n][0].rounded, p[n][1].rounded);
+      MultiplyAdd<Shape::kElement>(o[w][n], a, p[n][0].lost, p[n][1].lost);
+    }
+  }
+}
+
 // o += V p
 template <typename Shape>
 __device__ __forceinline__ void AddValues(const typename Shape::Scores& s,
@@ -213,32 +263,12 @@ __device__ __forceinline__ void AddValues(const typename Shape::Scores& s,
                                           typename Shape::Outputs& o) {
 #pragma unroll
   for (int t = 0; t < Shape::kKeyTiles; ++t) {
-    // The weights are split in two, so that they lose no more than the products' f32 sums do.
     SplitPair p[Shape::kQueryTiles][2];
-#pragma unroll
-    for (int n = 0; n < Shape::kQueryTiles; ++n) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const SplitPair pair = Split<Shape::kElement>(s[t][n][half * 2], s[t][n][half * 2 + 1]);
-        p[n][half] = {TransposePairs(pair.rounded), TransposePairs(pair.lost)};
-      }
-    }
+    SplitWeights<Shape>(s[t], p);
 #pragma unroll
     for (int h = 0; h < Shape::kVLoads; ++h) {
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const uint32_t v0 = Word(v[t][0][h], w);
-        const uint32_t v1 = Word(v[t][1][h], w);
-        const uint32_t v2 = Word(v[t][2][h], w);
-        const uint32_t v3 = Word(v[t][3][h], w);
-        const uint32_t a[4] = {__byte_perm(v0, v1, 0x5410), __byte_perm(v0, v1, 0x7632),
-                               __byte_perm(v2, v3, 0x5410), __byte_perm(v2, v3, 0x7632)};
-#pragma unroll
-        for (int n = 0; n < Shape::kQueryTiles; ++n) {
-          MultiplyAdd<Shape::kElement>(o[h][w][n], a, p[n][0].rounded, p[n][1].rounded);
-          MultiplyAdd<Shape::kElement>(o[h][w][n], a, p[n][0].lost, p[n][1].lost);
-        }
-      }
+      const uint4 some[4] = {v[t][0][h], v[t][1][h], v[t][2][h], v[t][3][h]};
+      AddLoad<Shape>(p, some, o[h]);
     }
   }
 }

@@ -5,9 +5,22 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
+#include "base/bytes.h"
 #include "kernels/cuda/attention_decode_block.h"
+#include "kernels/lossless_codec.h"
 
 namespace headway::cuda {
+
+// Escapes that the kernel has room for in a chunk of keys, of which there are 32 at most; chunks
+// begin anywhere in a page.
+inline constexpr int64_t kLosslessEscapesMax = 512;
+constexpr bool CanAttendLossless(const PageFormat& format) {
+  return lossless::Takes(format) && lossless::EscapeEntries(format.page_slots, format.head_dim) *
+                                            (CeilDiv(31, format.page_slots) + 1) <=
+                                        kLosslessEscapesMax;
+}
 
 // A launch of `blocks` blocks over items with parameters, `block_queries` (8 or 16) queries each.
 // The states are those of LaunchMma over the pages that were encoded, bit for bit.
