@@ -12,6 +12,7 @@ namespace headway::kv {
 struct Sequence {
   int64_t id = -1;  // -1: the place is free
   int64_t length = 0;
+  int64_t drafts = 0;  // the number of its last tokens that may be taken back
   int x_segments = 0;  // the number of its first segments that keep X instead of K and V
   PageTables tables;
   // Streaming heads: the first of the recent pages that are kept, and the area that they are in.

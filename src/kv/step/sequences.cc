@@ -35,6 +35,7 @@ int Sequences::FreePlace() const {
 void Sequences::Begin(Sequence& sequence) {
   sequence.id = next_id_++;
   sequence.length = 0;
+  sequence.drafts = 0;
   sequence.x_segments = 0;
   sequence.tables = PageTables(cache_.format, cache_.options.tables);
   sequence.recent_first = cache_.streaming_pages.sink();
@@ -59,6 +60,7 @@ void Sequences::Cut(Sequence& sequence, int64_t tokens) {
   sequence.recent_first =
       std::min(sequence.recent_first, std::max(cache_.streaming_pages.sink(), closed));
   sequence.length = tokens;
+  sequence.drafts = 0;
 }
 
 void Sequences::DropSequence(Sequence& sequence) {
@@ -173,6 +175,20 @@ Result<int64_t> Sequences::Truncate(SequenceId id, int64_t tokens) {
   }
   Cut(*sequence, keep);
   return keep;
+}
+
+Status Sequences::TakeBack(SequenceId id, int64_t tokens) {
+  Sequence* sequence = Find(id);
+  if (sequence == nullptr) return NoSuchSequence(id);
+  if (tokens < 0 || tokens > sequence->drafts) {
+    return Status(StatusCode::kInvalidArgument, "KV store: " + std::to_string(tokens) +
+                                                    " tokens cannot be taken back, of " +
+                                                    std::to_string(sequence->drafts) + " drafts");
+  }
+  // They are in the open page: what is written next goes over them.
+  sequence->length -= tokens;
+  sequence->drafts -= tokens;
+  return OkStatus();
 }
 
 int64_t Sequences::StreamingPagesOf(const Sequence& sequence) const {

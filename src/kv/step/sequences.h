@@ -27,6 +27,7 @@ class Sequences {
   Result<SequenceId> Create(int x_segments);
   Result<SequenceId> Fork(SequenceId id);
   Result<int64_t> Truncate(SequenceId id, int64_t tokens);
+  Status TakeBack(SequenceId id, int64_t tokens);
 
   Sequence* Find(SequenceId id);
   const Sequence* Find(SequenceId id) const;

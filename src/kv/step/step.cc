@@ -40,6 +40,13 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
                      std::to_string(want.sequence) + "; a step takes 1 to " +
                      std::to_string(cache_.options.max_step_tokens) + " tokens in all");
     }
+    const int64_t open = sequence->length % cache_.math.slots();
+    if (want.drafts < 0 || want.drafts >= want.tokens ||
+        (want.drafts > 0 && open + want.tokens >= cache_.math.slots())) {
+      return Invalid(std::to_string(want.drafts) + " drafts among " + std::to_string(want.tokens) +
+                     " tokens of a sequence that has " + std::to_string(open) +
+                     " in its open page, which must not close");
+    }
     if (want.tokens > kMaxLength - sequence->length) {
       return Invalid("sequence " + std::to_string(want.sequence) + " would be longer than " +
                      std::to_string(kMaxLength) + " tokens");
@@ -48,7 +55,8 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
     entry.tokens = want.tokens;
     entry.rotated = want.rotated;
     entry.before = sequence->length;
-    entry.appends = want.tokens > 1;
+    entry.drafts = want.drafts;
+    entry.appends = want.tokens > 1 && want.drafts == 0;
     entry.pages = CeilDiv(entry.before % cache_.math.slots() + entry.tokens, cache_.math.slots());
     if (entry.appends) {
       entry.append_page = append_page;
@@ -216,6 +224,7 @@ Status Step::Begin(std::span<const StepEntry> wanted) {
 void Step::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences_.at(entry.place);
   sequence.length = entry.before + entry.tokens;
+  sequence.drafts = entry.drafts;
   const int64_t closed = cache_.math.ClosedPages(sequence.length);
   if (closed > cache_.math.ClosedPages(entry.before)) {
     sequence.recent_first = cache_.streaming_pages.FirstKept(sequence.recent_first, closed);

@@ -71,6 +71,7 @@ class Step {
   struct Entry {
     int place = 0;  // of the sequence
     int64_t tokens = 0;
+    int64_t drafts = 0;       // as StepEntry's
     int64_t before = 0;       // length
     bool appends = false;     // through the append buffer, not in the open page
     int64_t append_page = 0;  // its first page there, of every head

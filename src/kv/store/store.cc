@@ -125,6 +125,11 @@ Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
   return impl_->sequences.Truncate(sequence, tokens);
 }
 
+Status Store::TakeBack(SequenceId sequence, int64_t tokens) {
+  Status status = impl_->step.Refuse("tokens cannot be taken back");
+  return status.ok() ? impl_->sequences.TakeBack(sequence, tokens) : status;
+}
+
 // --- Eviction
 
 Result<std::vector<KeyRun>> Store::KeysOf(SequenceId sequence, int layer, int head, int64_t from) {

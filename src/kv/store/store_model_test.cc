@@ -129,8 +129,15 @@ class Life {
       if (kind == 2) tokens = 1 + random_.Below(60);
       if (kind == 3 && rig.store().Length(id) < 300) tokens = 1 + random_.Below(200);
       tokens = std::min(tokens, left);
-      left -= tokens;
-      entries.push_back(StepEntry{id, tokens});
+      StepEntry entry{id, tokens};
+      const int64_t slots = rig.store().format().page.page_slots;
+      const int64_t room = std::min(left, slots - 1 - rig.store().Length(id) % slots);
+      if (kind == 4 && room > 1) {
+        entry.tokens = 2 + random_.Below(room - 1);
+        entry.drafts = 1 + random_.Below(entry.tokens - 1);
+      }
+      left -= entry.tokens;
+      entries.push_back(entry);
     }
     return entries;
   }
@@ -171,7 +178,12 @@ class Life {
   void StepOrMakeRoom(Rig& rig, SequenceId any) {
     const std::vector<StepEntry> entries = Entries(rig);
     Status status = rig.Step(entries);
-    if (status.ok()) return;
+    if (status.ok()) {
+      for (const StepEntry& entry : entries) {
+        ASSERT_TRUE(rig.TakeBack(entry.sequence, random_.Below(entry.drafts + 1)).ok());
+      }
+      return;
+    }
     ASSERT_EQ(status.code(), StatusCode::kOutOfBudget) << status.message();
     if (random_.Below(2) == 0) {
       rig.Drop(any);

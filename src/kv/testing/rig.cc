@@ -141,6 +141,13 @@ Result<int64_t> Rig::Truncate(SequenceId id, int64_t tokens) {
   return kept;
 }
 
+Status Rig::TakeBack(SequenceId id, int64_t tokens) {
+  const Status status = store_->TakeBack(id, tokens);
+  if (status.ok()) model_[id].resize(model_[id].size() - static_cast<size_t>(tokens));
+  EXPECT_EQ(store_->Length(id), static_cast<int64_t>(model_[id].size()));
+  return status;
+}
+
 Status Rig::Save(SequenceId id) {
   const std::vector<uint64_t>& tags = model_[id];
   std::vector<TokenId> tokens;

@@ -62,6 +62,7 @@ class Rig {
   Result<SequenceId> Fork(SequenceId from);
   void Drop(SequenceId id);
   Result<int64_t> Truncate(SequenceId id, int64_t tokens);
+  Status TakeBack(SequenceId id, int64_t tokens);
   Status Save(SequenceId id);
   // The file must hold what was saved last, or what a later save that failed wanted to.
   Result<SequenceId> Restore();
