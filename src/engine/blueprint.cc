@@ -379,6 +379,7 @@ Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& wor
                        *encoding,      *inputs.pattern,
                        *selection,     workload.lengths,
                        inputs.kernels, *self_extend};
+  basis.drafts = inputs.settings->drafts.tokens;
   if (eviction.evicts()) {
     basis.eviction = eviction;
     basis.sequences = static_cast<int>(workload.lengths.size());

@@ -154,8 +154,8 @@ Status Executor::BeginStep(std::span<const StepInput> inputs) {
   std::vector<kv::StepEntry> entries;
   for (const StepInput& input : inputs) {
     const auto entry = static_cast<int>(entries.size());
-    entries.push_back(
-        {input.sequence, static_cast<int64_t>(input.tokens.size()), turns_->OfClosing(entry)});
+    entries.push_back({input.sequence, static_cast<int64_t>(input.tokens.size()),
+                       turns_->OfClosing(entry), input.drafts});
   }
   return context_.store.step().Begin(entries);
 }

@@ -42,7 +42,7 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   store.gather_tokens = gather_tokens;
   store.format.x_width = store.gather_tokens > 0 ? config.shape.d_model : 0;
   store.max_sequences = static_cast<int>(basis.lengths.size());
-  store.max_step_tokens = std::max<int64_t>(cut.chunk, store.max_sequences);
+  store.max_step_tokens = std::max(cut.chunk, store.max_sequences * (1 + basis.drafts));
   store.staging_slabs = cut.staging_slabs;
   store.format.summary = basis.selection.summary;
   store.summary_frames = SummaryFrames(basis, store.format);
@@ -54,6 +54,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   ExecutorLimits limits;
   limits.step_tokens = store.max_step_tokens;
   limits.entries = store.max_sequences;
+  limits.drafts = basis.drafts;
   limits.length = *std::max_element(basis.lengths.begin(), basis.lengths.end());
   limits.segment_tokens = store.format.segment_tokens();
   limits.gather_tokens = store.gather_tokens;
@@ -169,6 +170,7 @@ HostAttentionLimits Layout::host(const ModelShape& shape) const {
   limits.shape = shape;
   limits.format = store.format.page;
   limits.entries = executor.entries;
+  limits.tokens = executor.decode_tokens();
   limits.length = executor.length;
   limits.segment_tokens = executor.segment_tokens;
   limits.activation = executor.activation_dtype;

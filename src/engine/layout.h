@@ -41,6 +41,7 @@ struct LayoutBasis {
   kv::SaliencePolicy salience = {};
   bool salient_on_host = false;  // salient tokens lie there, for its cores
   bool host_reads_device = true;
+  int64_t drafts = 0;  // that a decode step verifies of a sequence, at most
   // What is kept is saved to a session, which fixes how it is cut once it is there.
   bool kept_session = false;
   std::optional<int> kept_segment_pages = {};

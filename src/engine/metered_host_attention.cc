@@ -36,7 +36,7 @@ Result<hardware::AttendOnce> MeteredHostAttention(const hardware::HostAttentionS
   std::vector<std::function<Status()>> works;
   for (const KeyRun& keys : setup.layers) {
     host->Begin();
-    host->Add(0, setup.keys, {0, setup.shape.kv_heads, 0}, {&keys, 1});
+    host->Add({0, setup.keys}, {0, setup.shape.kv_heads, 0}, {&keys, 1});
     works.push_back(host->Work(/*window=*/0));
   }
   return hardware::AttendOnce([host, works = std::move(works)] {

@@ -62,6 +62,13 @@ struct SessionSettings {
   Misfit misfit = Misfit::kRefuse;
 };
 
+// Drafts of tokens, which decode steps verify.
+struct DraftSettings {
+  enum class By { kNone, kLookup };
+  By by = By::kNone;
+  int64_t tokens = 0;  // of a sequence in a step, at most; 0 where there are none
+};
+
 // Of EngineOptions::placement: the policy's.
 inline constexpr const char* kAutoPlacement = "auto";
 
@@ -92,6 +99,7 @@ struct Settings {
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
   std::optional<std::string> machine;       // name or file of a profile
   std::optional<SessionSettings> session;
+  DraftSettings drafts;
   std::optional<std::string> trace;
   bool time_kernels = false;
   std::optional<int64_t> alias_host_memory;

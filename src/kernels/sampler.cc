@@ -49,24 +49,43 @@ void Sampler::AcceptPrompt(std::span<const TokenId> tokens) {
 
 void Sampler::Accept(TokenId token) { ++counts_[token]; }
 
-SampleItem Sampler::Next() {
-  SampleItem item;
-  item.temperature = params_.temperature;
-  item.top_k = params_.top_k;
-  item.top_p = params_.top_p;
-  item.min_p = params_.min_p;
-  item.repetition_penalty = params_.repetition_penalty;
-  penalties_.clear();
+std::vector<TokenPenalty> Sampler::Penalties() const {
+  std::vector<TokenPenalty> penalties;
   if (params_.repetition_penalty != 1.0f || params_.presence_penalty != 0.0f ||
       params_.frequency_penalty != 0.0f) {
     for (const auto& [token, count] : counts_) {
       const float often = params_.frequency_penalty * static_cast<float>(count);
-      penalties_.push_back({token, count > 0 ? params_.presence_penalty + often : 0.0f});
+      penalties.push_back({token, count > 0 ? params_.presence_penalty + often : 0.0f});
     }
   }
-  item.penalties = penalties_;
-  if (params_.temperature > 0.0f) item.draw = random_.Next();
-  return item;
+  return penalties;
+}
+
+std::span<const SampleItem> Sampler::Next(std::span<const TokenId> drafts) {
+  items_.clear();
+  penalties_.clear();
+  behind_.clear();
+  std::vector<TokenId> unseen;  // drafts that no token before has been
+  for (size_t i = 0; i <= drafts.size(); ++i) {
+    SampleItem& item = items_.emplace_back();
+    item.temperature = params_.temperature;
+    item.top_k = params_.top_k;
+    item.top_p = params_.top_p;
+    item.min_p = params_.min_p;
+    item.repetition_penalty = params_.repetition_penalty;
+    item.penalties = penalties_.emplace_back(Penalties());
+    Random random = i == 0 ? random_ : behind_.back();
+    if (params_.temperature > 0.0f) item.draw = random.Next();
+    behind_.push_back(random);
+    if (i == drafts.size()) continue;
+    const auto [counted, added] = counts_.try_emplace(drafts[i], 0);
+    ++counted->second;
+    if (added) unseen.push_back(drafts[i]);
+  }
+  for (const TokenId draft : drafts) --counts_[draft];
+  for (const TokenId draft : unseen) counts_.erase(draft);
+  random_ = behind_.front();
+  return items_;
 }
 
 Result<TokenId> TokenOf(const Sampled& sampled) {

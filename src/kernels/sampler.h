@@ -44,14 +44,26 @@ class Sampler {
 
   // What Kernels::Sample needs for the next token, but for logits, vocab and result. Draws one
   // random number, or none with temperature 0. The penalties are valid until the next call.
-  SampleItem Next();
+  SampleItem Next() { return Next({}).front(); }
+  // The same, and behind it for the token behind each of `drafts`, as if these were tokens of the
+  // answer so far: the items that Next would give if they were accepted one by one. Valid until the
+  // next call.
+  std::span<const SampleItem> Next(std::span<const TokenId> drafts);
+  // The first `items` items of the last call, at least one, have picked tokens of the answer: the
+  // next call draws as if there had been a call for each.
+  void Keep(int64_t items) { random_ = behind_[static_cast<size_t>(items) - 1]; }
 
  private:
+  std::vector<TokenPenalty> Penalties() const;
+
   SamplingOptions params_;
   Random random_;
   std::unordered_map<TokenId, int64_t>
-      counts_;                           // in the answer, of each token seen; 0: prompt only
-  std::vector<TokenPenalty> penalties_;  // of the last Next
+      counts_;  // in the answer, of each token seen; 0: prompt only
+  // Of the last Next: items, their penalties, and the random numbers behind each.
+  std::vector<SampleItem> items_;
+  std::vector<std::vector<TokenPenalty>> penalties_;
+  std::vector<Random> behind_;
 };
 
 // The token, or kCorrupt: a logit is NaN or +infinity, or none is finite.

@@ -162,6 +162,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   settings.salience = config_.salience;
   settings.salient_on_host = config_.salient_on_host;
   settings.self_extend = config_.self_extend;
+  settings.drafts.tokens = config_.drafts;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches
   settings.sparse_from = config_.selection.from;
   const Model& model = *assembly_.model;

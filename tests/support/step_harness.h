@@ -52,6 +52,7 @@ struct HarnessConfig {
   bool adapt = false;       // correct it after each step
   int weight_layers = -1;   // whose weights stay on the device; -1: all. As first used of a model
   int disk_layers = 0;      // of the others, those that are read from disk; the same
+  int64_t drafts = 0;       // that a decode step verifies, at most
   int threads = 2;
   std::string isa = "auto";
   Encoding encoding = Encoding::kNone;

@@ -116,7 +116,8 @@ void HostPath::BeginLayer(int layer) {
         keys.push_back(context_.store.reads().KeysOnHost(reads[next++]));
       }
       for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
-        host_.Add(entry, parts_.batch[entry].position, run, keys);
+        const BatchEntry& queried = parts_.batch[entry];
+        host_.Add({entry, queried.position, queried.tokens}, run, keys);
       }
     }
   }

@@ -67,9 +67,10 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
   Result<std::unique_ptr<Stream>> at_once = host->cpu_->NewStream(Lane::kCompute);
   if (!at_once.ok()) return at_once.status();
   host->at_once_ = std::move(*at_once);
-  const int64_t heads = limits.entries * limits.shape.query_heads;
-  const int64_t width = limits.entries * host->Width();
-  const int64_t q_bytes = RoundUp(limits.entries * host->QueryBytes(), 64);
+  const int64_t rows = limits.entries * limits.tokens;
+  const int64_t heads = rows * limits.shape.query_heads;
+  const int64_t width = rows * host->Width();
+  const int64_t q_bytes = RoundUp(rows * host->QueryBytes(), 64);
   Result<std::unique_ptr<Buffer>> shared = device.AllocateHost(
       budget, static_cast<size_t>(q_bytes + (width + heads) * kFloat), "host attention");
   if (!shared.ok()) return shared.status();
@@ -92,7 +93,7 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
   host->part_o_ = host->q_f32_ + width;
   host->part_lse_ = host->part_o_ + parts * width;
   KernelLimits kernel_limits;
-  kernel_limits.rows = limits.entries;
+  kernel_limits.rows = rows;
   kernel_limits.max_in = limits.shape.head_dim;
   kernel_limits.max_out = limits.shape.head_dim;
   kernel_limits.head_dim = limits.shape.head_dim;
@@ -111,12 +112,14 @@ void HostAttention::Begin() {
   merges_.clear();
 }
 
-void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
+void HostAttention::Add(const Queried& queried, const kv::HeadRun& run,
                         std::span<const KeyRun> ranges) {
-  HEADWAY_CHECK(entry < limits_.entries && position < limits_.length);
+  const int64_t end = queried.position + queried.tokens;
+  HEADWAY_CHECK(queried.entry < limits_.entries && queried.tokens <= limits_.tokens &&
+                end <= limits_.length);
   const int64_t heads = limits_.shape.query_heads;
   const int64_t head = int64_t{run.head} * limits_.shape.group();  // query head
-  const int64_t first_part = entry * MaxParts();
+  const int64_t row = RowOf(queried.entry);
   const int64_t slots = limits_.format.page_slots;
   int64_t keys = 0;
   for (const KeyRun& range : ranges) keys += range.pages.count;
@@ -124,18 +127,21 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
   int64_t parts = 0;
   const auto add = [&](const KeyRun& part, const Cut& cut) {
     if (part.pages.count == 0) return;
+    const int64_t first = row * MaxParts() + parts * limits_.tokens;
     AttentionItem item;
-    item.q = q_f32_ + entry * Width() + head * limits_.shape.head_dim;
+    item.q = q_f32_ + row * Width() + head * limits_.shape.head_dim;
     item.q_stride = Width();
-    item.tokens = 1;
-    item.q_position = position;
+    item.tokens = queried.tokens;
+    item.q_position = queried.position;
     item.heads = run.heads;
     item.keys = part;
-    item.split = cut.Split(position + 1, slots);
-    item.o = part_o_ + (first_part + parts) * Width() + head * limits_.shape.head_dim;
-    item.o_part_stride = Width();
-    item.lse = part_lse_ + (first_part + parts) * heads + head;
-    item.lse_part_stride = heads;
+    item.split = cut.Split(end, slots);
+    item.o = part_o_ + first * Width() + head * limits_.shape.head_dim;
+    item.o_stride = Width();
+    item.o_part_stride = limits_.tokens * Width();
+    item.lse = part_lse_ + first * heads + head;
+    item.lse_stride = heads;
+    item.lse_part_stride = limits_.tokens * heads;
     parts += PartsOf(item);
     items_.push_back(item);
   };
@@ -148,23 +154,33 @@ void HostAttention::Add(int entry, int64_t position, const kv::HeadRun& run,
     add(KeysOf(limits_.format, range, 0, in_long, count - in_long), kShort);
   }
   HEADWAY_CHECK(parts <= MaxParts());
-  float* const o = o_ + entry * Width() + head * limits_.shape.head_dim;
-  float* const lse = lse_ + entry * heads + head;
+  AddMerges(queried, run, parts);
+}
+
+// Of the last `parts` states, which are those of the run.
+void HostAttention::AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts) {
+  const int64_t heads = limits_.shape.query_heads;
+  const int64_t head = int64_t{run.head} * limits_.shape.group();  // query head
+  float* const o = o_ + RowOf(queried.entry) * Width() + head * limits_.shape.head_dim;
+  float* const lse = lse_ + RowOf(queried.entry) * heads + head;
   if (parts == 1) {  // nothing to merge
     items_.back().o = o;
     items_.back().lse = lse;
     return;
   }
-  MergeItem merge;
-  merge.part_o = part_o_ + first_part * Width() + head * limits_.shape.head_dim;
-  merge.o_part_stride = Width();
-  merge.part_lse = part_lse_ + first_part * heads + head;
-  merge.lse_part_stride = heads;
-  merge.parts = static_cast<int>(parts);
-  merge.rows = int64_t{run.heads} * limits_.shape.group();
-  merge.o = o;
-  merge.lse = lse;
-  merges_.push_back(merge);
+  const int64_t first = RowOf(queried.entry) * MaxParts();
+  for (int64_t token = 0; token < queried.tokens; ++token) {
+    MergeItem merge;
+    merge.part_o = part_o_ + (first + token) * Width() + head * limits_.shape.head_dim;
+    merge.o_part_stride = limits_.tokens * Width();
+    merge.part_lse = part_lse_ + (first + token) * heads + head;
+    merge.lse_part_stride = limits_.tokens * heads;
+    merge.parts = static_cast<int>(parts);
+    merge.rows = int64_t{run.heads} * limits_.shape.group();
+    merge.o = o + token * Width();
+    merge.lse = lse + token * heads;
+    merges_.push_back(merge);
+  }
 }
 
 WorkCost HostAttention::Cost() const {
@@ -175,21 +191,22 @@ WorkCost HostAttention::Cost() const {
 
 // The queries of the entries that have keys here, neighbours together.
 std::vector<ConvertItem> HostAttention::QueriesToLoad() const {
-  std::vector<bool> wanted(static_cast<size_t>(limits_.entries) + 1);
+  std::vector<bool> wanted(static_cast<size_t>(limits_.entries * limits_.tokens) + 1);  // rows
   for (const AttentionItem& item : items_) {
-    wanted[static_cast<size_t>((static_cast<const float*>(item.q) - q_f32_) / Width())] = true;
+    const int64_t row = (static_cast<const float*>(item.q) - q_f32_) / Width();
+    std::fill_n(wanted.begin() + static_cast<std::ptrdiff_t>(row), item.tokens, true);
   }
   std::vector<ConvertItem> loads;
-  for (int64_t entry = 0, end = 0; entry < limits_.entries; entry = std::max(entry + 1, end)) {
-    for (end = entry; wanted[static_cast<size_t>(end)];) ++end;
-    if (end == entry) continue;
-    loads.push_back({.from = q_ + entry * QueryBytes(),
+  for (int64_t row = 0, end = 0; row < std::ssize(wanted); row = std::max(row + 1, end)) {
+    for (end = row; wanted[static_cast<size_t>(end)];) ++end;
+    if (end == row) continue;
+    loads.push_back({.from = q_ + row * QueryBytes(),
                      .from_dtype = limits_.activation,
                      .from_stride = Width(),
-                     .to = q_f32_ + entry * Width(),
+                     .to = q_f32_ + row * Width(),
                      .to_dtype = DType::kF32,
                      .to_stride = Width(),
-                     .rows = end - entry,
+                     .rows = end - row,
                      .width = Width()});
   }
   return loads;

@@ -28,6 +28,7 @@ struct HostAttentionLimits {
   ModelShape shape;
   PageFormat format;
   int64_t entries = 0;             // of a step
+  int64_t tokens = 1;              // of an entry, at most
   int64_t length = 0;              // of any sequence
   int64_t segment_tokens = 0;      // most keys of a range
   DType activation = DType::kF32;  // of the device's queries
@@ -42,18 +43,26 @@ class HostAttention {
                                                        Device& device, Budget& budget);
 
   // In memory of the host that copies and kernels of the device reach:
-  // room for the queries of an entry and those behind it, each [query_heads, head_dim] activations;
-  std::byte* Queries(int entry) { return q_ + entry * QueryBytes(); }
-  // what comes of them, [query_heads, head_dim] and [query_heads], until the next work runs.
-  const float* o(int entry) const { return o_ + entry * Width(); }
-  const float* lse(int entry) const { return lse_ + entry * limits_.shape.query_heads; }
+  // room for the queries of an entry and those behind it, of each HostAttentionLimits::tokens times
+  // [query_heads, head_dim] activations;
+  std::byte* Queries(int entry) { return q_ + RowOf(entry) * QueryBytes(); }
+  // what comes of them, [tokens, query_heads, head_dim] and [tokens, query_heads], until the next
+  // work runs.
+  const float* o(int entry) const { return o_ + RowOf(entry) * Width(); }
+  const float* lse(int entry) const { return lse_ + RowOf(entry) * limits_.shape.query_heads; }
+  int64_t tokens() const { return limits_.tokens; }
 
   // --- The work of a layer, put together before its queries are there.
   void Begin();
-  // KV heads `run` of an entry against ranges of keys (of all heads of
-  // their group) in the order of positions, perhaps none. Every head whose state is read comes
-  // once.
-  void Add(int entry, int64_t position, const kv::HeadRun& run, std::span<const KeyRun> ranges);
+  // KV heads `run` of an entry, whose queries begin at a position, against ranges of keys (of all
+  // heads of their group) in the order of positions, perhaps none. Every head whose state is read
+  // comes once.
+  struct Queried {
+    int entry = 0;
+    int64_t position = 0;
+    int64_t tokens = 1;
+  };
+  void Add(const Queried& queried, const kv::HeadRun& run, std::span<const KeyRun> ranges);
   // What it moves and computes, and what does it, once, on a thread of its own.
   WorkCost Cost() const;
   std::function<Status()> Work(int64_t window);
@@ -70,7 +79,9 @@ class HostAttention {
  private:
   HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels);
 
-  int64_t QueryBytes() const;
+  int64_t RowOf(int entry) const { return entry * limits_.tokens; }
+  void AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts);
+  int64_t QueryBytes() const;  // of a token
   int64_t Width() const { return int64_t{limits_.shape.query_heads} * limits_.shape.head_dim; }
   int64_t MaxParts() const;
   std::vector<ConvertItem> QueriesToLoad() const;
@@ -86,9 +97,9 @@ class HostAttention {
   std::byte* q_ = nullptr;
   float* o_ = nullptr;
   float* lse_ = nullptr;
-  float* q_f32_ = nullptr;     // [entries, query_heads, head_dim]
-  float* part_o_ = nullptr;    // [entries, max_parts, query_heads, head_dim]
-  float* part_lse_ = nullptr;  // [entries, max_parts, query_heads]
+  float* q_f32_ = nullptr;     // [entries, tokens, query_heads, head_dim]
+  float* part_o_ = nullptr;    // [entries, max_parts, tokens, query_heads, head_dim]
+  float* part_lse_ = nullptr;  // [entries, max_parts, tokens, query_heads]
 
   // Of the layer that is put together.
   std::vector<AttentionItem> items_;

@@ -92,7 +92,7 @@ std::vector<float> Attend(const Problem& problem, int64_t segment, int threads, 
     StoreFloat(host.Queries(0), static_cast<int64_t>(i), problem.activation, problem.q[i]);
   }
   for (int entry = 0; entry < limits.entries; ++entry) {
-    host.Add(entry, problem.positions[static_cast<size_t>(entry)], {0, kHeads, 0},
+    host.Add({entry, problem.positions[static_cast<size_t>(entry)]}, {0, kHeads, 0},
              problem.ranges[static_cast<size_t>(entry)]);
   }
   EXPECT_TRUE(host.Work(window)().ok());
@@ -205,7 +205,7 @@ TEST(HostAttentionPauses, CountBehindWorksThatTheStreamAwaited) {
   const auto run = [&](bool awaited) {
     host.Begin();
     std::fill_n(reinterpret_cast<float*>(host.Queries(0)), kDim, 0.0f);
-    host.Add(0, 0, {0, 1, 0}, {});
+    host.Add({0, 0}, {0, 1, 0}, {});
     const std::function<Status()> work = host.Work(0);
     if (awaited) host.StreamWaits(*stream);
     ASSERT_TRUE(work().ok());

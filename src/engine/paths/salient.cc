@@ -90,7 +90,7 @@ void SalientPath::BeginLayer(int layer) {
     for (int head = 0; head < context_.shape.kv_heads; ++head) {
       const KeyRun keys = salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head);
       // The query sees all of them, and tasks are cut for so many.
-      host.Add(entry, keys.pages.count, {head, 1, 0}, {&keys, 1});
+      host.Add({entry, keys.pages.count}, {head, 1, 0}, {&keys, 1});
     }
   }
   const WorkCost cost = host.Cost();

@@ -17,11 +17,13 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.row = tokens();
     entry.tokens = static_cast<int64_t>(input.tokens.size());
     entry.position = context_.store.Length(input.sequence);
-    entry.decode = entry.tokens == 1;
+    entry.drafts = input.drafts;
+    entry.decode = entry.tokens == 1 + entry.drafts;
     entry.rope = input.rope;
     entry.observed = input.observed;
     entry.split =
         RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens), limits.page_slots);
+    HEADWAY_CHECK(entry.drafts == 0 || (entry.decode && entry.drafts <= limits.drafts));
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
     for (int64_t t = 0; t < entry.tokens; ++t) {

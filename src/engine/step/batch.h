@@ -17,11 +17,13 @@ struct BatchEntry {
   kv::SequenceId sequence = 0;
   int64_t row = 0;  // of its first token
   int64_t tokens = 0;
+  int64_t drafts = 0;    // of the tokens the last ones; StepInput's
   int64_t position = 0;  // of its first token
   const RopeFrequencies* rope = nullptr;
   int64_t split = 0;     // decode: keys of a partial state
   bool observed = true;  // StepInput's
-  bool decode = false;   // one token: its states are kept apart and merged at the end
+  // One token, and drafts behind it: its states are kept apart and merged at the end.
+  bool decode = false;
 };
 
 class Batch {

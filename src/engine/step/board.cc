@@ -41,7 +41,8 @@ struct Sizes {
     const int64_t rows = limits.step_tokens * shape.query_heads;
     o = limits.activation_dtype == DType::kF32 ? 0 : FloatBytes(rows * shape.head_dim);
     lse = FloatBytes(rows);
-    const int64_t states = limits.entries * MaxParts(shape, limits, kernels) * shape.query_heads;
+    const int64_t states = limits.entries * limits.decode_tokens() *
+                           MaxParts(shape, limits, kernels) * shape.query_heads;
     part_o = FloatBytes(states * shape.head_dim);
     part_lse = FloatBytes(states);
   }
@@ -74,6 +75,15 @@ void Board::BeginLayer(int layer) {
   results_taken_.assign(static_cast<size_t>(batch_.size()), false);
 }
 
+// The states of an entry's heads from part `part` on; of each part, [tokens] one behind the other.
+Board::States Board::StatesFrom(int entry, int64_t part) const {
+  const int64_t width = context_.QWidth();
+  const int64_t tokens = context_.limits.decode_tokens();
+  const int64_t first = (entry * max_parts_ + part) * tokens;
+  return {part_o_ + first * width, tokens * width, part_lse_ + first * context_.shape.query_heads,
+          tokens * context_.shape.query_heads};
+}
+
 // The heads of the run have equal states. Their next state is the item's.
 AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const KeyRun& keys,
                               RangeOrder order) {
@@ -93,12 +103,12 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
   item.lse_stride = shape.query_heads;
   HeadStates states = StatesOf(entry_index, run.head);
   if (entry.decode) {
-    const int64_t part = entry_index * max_parts_ + states.parts;
+    const States parts = StatesFrom(entry_index, states.parts);
     item.split = entry.split;
-    item.o = part_o_ + part * width + head * shape.head_dim;
-    item.o_part_stride = width;
-    item.lse = part_lse_ + part * shape.query_heads + head;
-    item.lse_part_stride = shape.query_heads;
+    item.o = parts.o + head * shape.head_dim;
+    item.o_part_stride = parts.o_part_stride;
+    item.lse = parts.lse + head;
+    item.lse_part_stride = parts.lse_part_stride;
     states.parts += static_cast<int>(PartsOf(item));
     HEADWAY_CHECK(states.parts <= max_parts_);
   } else {
@@ -137,33 +147,26 @@ void Board::Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& 
 }
 
 Board::States Board::TakeStates(int entry, int parts) {
-  const int64_t width = context_.QWidth();
   for (int head = 0; head < context_.shape.kv_heads; ++head) {
     HeadStates& states = StatesOf(entry, head);
     HEADWAY_CHECK(batch_[entry].decode && !states.started && parts <= max_parts_);
     states.parts = parts;
     states.started = true;
   }
-  const int64_t first = entry * max_parts_;
-  return {part_o_ + first * width, width, part_lse_ + first * context_.shape.query_heads,
-          context_.shape.query_heads};
+  return StatesFrom(entry, 0);
 }
 
 // The last ones of the first entry: MaxParts counts them behind those of all ranges.
 Board::SpareStates Board::StatesOfObserver() const {
   HEADWAY_CHECK(observer_ != nullptr && observer_->WantsLists() && batch_.size() == 1);
   const int parts = SelectedStates(context_.shape, context_.limits, context_.kernels).parts;
-  const int64_t first = max_parts_ - parts;
-  const int64_t width = context_.QWidth();
-  return {{part_o_ + first * width, width, part_lse_ + first * context_.shape.query_heads,
-           context_.shape.query_heads},
-          parts};
+  return {StatesFrom(0, max_parts_ - parts), parts};
 }
 
 void* Board::TakeResult(int entry) {
   HEADWAY_CHECK(batch_[entry].decode && observer_ == nullptr);
   results_taken_[static_cast<size_t>(entry)] = true;
-  return ResultAt(entry, 0);
+  return ResultAt(entry, 0, 0);
 }
 
 Board::RowStates Board::TakeRowStates(int entry) {
@@ -205,30 +208,33 @@ void Board::FlushWithin(int64_t window) {
   reads_.FinishHeld();
 }
 
-void* Board::ResultAt(int entry, int64_t query_head) const {
+void* Board::ResultAt(int entry, int64_t token, int64_t query_head) const {
   return static_cast<std::byte*>(context_.act.o) +
-         context_.ActivationBytes(batch_[entry].row * context_.QWidth() +
+         context_.ActivationBytes((batch_[entry].row + token) * context_.QWidth() +
                                   query_head * context_.shape.head_dim);
 }
 
-MergeItem Board::MakeMerge(int entry, const kv::HeadRun& run) {
+MergeItem Board::MakeMerge(int entry, int64_t token, const kv::HeadRun& run) {
   const ModelShape& shape = context_.shape;
   const int64_t width = context_.QWidth();
   const HeadStates& states = StatesOf(entry, run.head);
   const int64_t head = int64_t{run.head} * shape.group();  // query head
+  const States parts = StatesFrom(entry, 0);
   MergeItem item;
-  item.part_o = part_o_ + entry * max_parts_ * width + head * shape.head_dim;
-  item.o_part_stride = width;
-  item.part_lse = part_lse_ + entry * max_parts_ * shape.query_heads + head;
-  item.lse_part_stride = shape.query_heads;
+  item.part_o = parts.o + token * width + head * shape.head_dim;
+  item.o_part_stride = parts.o_part_stride;
+  item.part_lse = parts.lse + token * shape.query_heads + head;
+  item.lse_part_stride = parts.lse_part_stride;
   item.parts = states.parts;
   if (states.last_o != nullptr) {
-    item.extra_o = states.last_o + head * shape.head_dim;
-    item.extra_lse = states.last_lse + head;
+    item.extra_o = states.last_o + token * width + head * shape.head_dim;
+    item.extra_lse = states.last_lse + token * shape.query_heads + head;
   }
   item.rows = int64_t{run.heads} * shape.group();
-  item.o = ResultAt(entry, head);
-  if (observer_ != nullptr) item.lse = lse_ + batch_[entry].row * shape.query_heads + head;
+  item.o = ResultAt(entry, token, head);
+  if (observer_ != nullptr) {
+    item.lse = lse_ + (batch_[entry].row + token) * shape.query_heads + head;
+  }
   return item;
 }
 
@@ -240,7 +246,9 @@ Status Board::Merge() {
     for (int first = 0, end = 0; first < heads; first = end) {
       const HeadStates& states = StatesOf(entry, first);
       for (end = first + 1; end < heads && StatesOf(entry, end) == states;) ++end;
-      merges_.push_back(MakeMerge(entry, {first, end - first, 0}));
+      for (int64_t token = 0; token < batch_[entry].tokens; ++token) {
+        merges_.push_back(MakeMerge(entry, token, {first, end - first, 0}));
+      }
     }
   }
   if (!merges_.empty()) context_.kernels.Merge(context_.compute, context_.shape.head_dim, merges_);

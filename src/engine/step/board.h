@@ -90,8 +90,8 @@ class Board {
   RowStates TakeRowStates(int entry);
   // Adds items of others to those of the next Flush.
   void Add(const AttentionItem& item) { items_.push_back(item); }
-  // One more state of an entry's heads, behind all others: [query_heads, head_dim] and
-  // [query_heads] of the entry, which are there before the layer's Merge runs. Decode only.
+  // One more state of an entry's heads, behind all others: [tokens, query_heads, head_dim] and
+  // [tokens, query_heads] of the entry, which are there before the layer's Merge runs. Decode only.
   void AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
                     const float* lse);
   // Enqueues the items so far and gives back the slabs that Reads holds for them.
@@ -127,8 +127,9 @@ class Board {
     return states_[static_cast<size_t>(entry * context_.shape.kv_heads + head)];
   }
   AttentionItem MakeItem(int entry, const kv::HeadRun& run, const KeyRun& keys, RangeOrder order);
-  MergeItem MakeMerge(int entry, const kv::HeadRun& run);
-  void* ResultAt(int entry, int64_t query_head) const;
+  MergeItem MakeMerge(int entry, int64_t token, const kv::HeadRun& run);
+  void* ResultAt(int entry, int64_t token, int64_t query_head) const;
+  States StatesFrom(int entry, int64_t part) const;
 
   StepContext& context_;
   const Batch& batch_;
@@ -136,8 +137,8 @@ class Board {
   const int64_t max_parts_;
   float* o_;         // act.o where that is f32
   float* lse_;       // [step_tokens, query_heads]
-  float* part_o_;    // [entries, max_parts, query_heads, head_dim]
-  float* part_lse_;  // [entries, max_parts, query_heads]
+  float* part_o_;    // [entries, max_parts, decode_tokens, query_heads, head_dim]
+  float* part_lse_;  // [entries, max_parts, decode_tokens, query_heads]
   AttentionObserver* observer_ = nullptr;
 
   int layer_ = 0;

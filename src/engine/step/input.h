@@ -23,8 +23,13 @@ struct StepInput {
   const RopeFrequencies* rope = nullptr;  // of this sequence
   LogitsMode logits = LogitsMode::kNone;
   bool observed = true;  // its queries are, where ExecutorLimits ask for some
-  // Not null: the token behind the last one is picked on the device and put into *sampled; logits
-  // is kNone, and there are no targets.
+  // So many of the tokens, the last ones, behind one at least, are drafts: guesses that the caller
+  // may take back behind the step (kv::StepEntry). The step is a decode step of the tokens
+  // together; the limits allow for it, and the page that is open does not close.
+  int64_t drafts = 0;
+  // Not null: the token behind the last one is picked on the device, and before it those behind
+  // each token that a draft follows: [drafts + 1] of `sampled`; logits is kNone, and there are no
+  // targets.
   Sampler* sampler = nullptr;
   TokenId* sampled = nullptr;
   // As many as tokens, or none: what comes behind each, and where its -ln p is put, which is taken
@@ -32,6 +37,7 @@ struct StepInput {
   std::span<const TokenId> targets = {};
   std::span<double> losses = {};
 
+  std::span<const TokenId> Drafts() const { return tokens.last(static_cast<size_t>(drafts)); }
   bool WantsLogits() const {
     return logits != LogitsMode::kNone || sampler != nullptr || !targets.empty();
   }

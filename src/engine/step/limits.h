@@ -13,6 +13,7 @@ namespace headway {
 struct ExecutorLimits {
   int64_t step_tokens = 0;  // of all entries of a step
   int64_t entries = 0;
+  int64_t drafts = 0;  // of an entry that decodes
   int64_t length = 0;  // of any sequence, the step included
   int64_t keys = 0;    // of a head, of any sequence: fewer where tokens were let go; 0: length
   int64_t segment_tokens = 0;
@@ -27,6 +28,8 @@ struct ExecutorLimits {
   SelfExtend self_extend;                // not on: no position is grouped
   DType activation_dtype = DType::kF32;  // Kernels::ActivationDType
   bool host_reads_device = true;         // Device::host_reads_memory
+
+  int64_t decode_tokens() const { return 1 + drafts; }  // of an entry that decodes, at most
 };
 
 }  // namespace headway

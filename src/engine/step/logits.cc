@@ -13,8 +13,11 @@ namespace {
 int64_t RowsOf(const ExecutorLimits& limits) {
   constexpr int64_t kLeast = 32;
   constexpr int64_t kMost = 128;
-  return std::clamp(limits.entries, kLeast, kMost);
+  return std::clamp(limits.entries * limits.decode_tokens(), kLeast, kMost);
 }
+
+// The token of an input with a sampler behind which the first one is picked.
+int64_t FirstSampled(const StepInput& input) { return std::ssize(input.tokens) - 1 - input.drafts; }
 
 struct Sizes {
   int64_t head_in, head_scratch, logits, sampled, scored;
@@ -57,11 +60,17 @@ Logits::Logits(StepContext& context, const Batch& batch, Memory* memory, std::by
 
 Status Logits::Run(std::span<const StepInput> inputs, const LogitsSink& sink) {
   rows_.clear();
+  samples_.resize(inputs.size());
   for (int e = 0; e < batch_.size(); ++e) {
     const StepInput& input = inputs[static_cast<size_t>(e)];
     if (!input.WantsLogits()) continue;
     const int64_t tokens = batch_[e].tokens;
-    for (int64_t token = input.sampler == nullptr ? 0 : tokens - 1; token < tokens; ++token) {
+    int64_t token = 0;
+    if (input.sampler != nullptr) {
+      samples_[static_cast<size_t>(e)] = input.sampler->Next(input.Drafts());
+      token = FirstSampled(input);
+    }
+    for (; token < tokens; ++token) {
       rows_.push_back({e, token});
       if (static_cast<int64_t>(rows_.size()) < RowsOf(context_.limits)) continue;
       if (Status s = Flush(inputs, sink); !s.ok()) return s;
@@ -97,7 +106,8 @@ void Logits::AddItems(std::span<const StepInput> inputs) {
     const StepInput& input = inputs[static_cast<size_t>(rows_[i].entry)];
     float* const logits = logits_ + static_cast<int64_t>(i) * vocab;
     if (input.sampler != nullptr) {
-      SampleItem item = input.sampler->Next();
+      const int64_t sample = rows_[i].token - FirstSampled(input);
+      SampleItem item = samples_[static_cast<size_t>(rows_[i].entry)][static_cast<size_t>(sample)];
       item.logits = logits;
       item.vocab = vocab;
       item.result = sampled_ + i;
@@ -156,7 +166,7 @@ Status Logits::Deliver(const StepInput& input, int64_t row, const LogitsSink& si
   if (input.sampler != nullptr) {
     const Result<TokenId> token = TokenOf(host_sampled_[row]);
     if (!token.ok()) return token.status();
-    *input.sampled = *token;
+    input.sampled[at.token - FirstSampled(input)] = *token;
   }
   if (!input.targets.empty()) {
     const Result<double> loss = NegativeLogLikelihood(host_scored_[row]);

@@ -52,6 +52,8 @@ class Logits {
   Sampled* host_sampled_;
   Scored* host_scored_;
   std::vector<Row> rows_;  // of the next Flush
+  // [entries]: of those with a sampler, for each token that is picked.
+  std::vector<std::span<const SampleItem>> samples_;
   std::vector<SampleItem> sample_items_;
   std::vector<ScoreItem> score_items_;
 };
