@@ -87,9 +87,8 @@ LogitRows RunVerified(Model& model, HarnessConfig config, std::span<const TokenI
   if (!h.ok()) return {};
   const RopeFrequencies rope = RopeOf(model, length);
   std::vector<Known> known(1);
-  known[0] = {{tokens.begin(), tokens.end()},
-              *(*h)->NewSequence(),
-              static_cast<size_t>(length - decode)};
+  known[0] = {
+      {tokens.begin(), tokens.end()}, *(*h)->NewSequence(), static_cast<size_t>(length - decode)};
   Result<LogitRows> rows =
       (*h)->Append(known[0].id, tokens.first(static_cast<size_t>(length - decode)), rope);
   EXPECT_TRUE(rows.ok()) << rows.status().message();
@@ -167,8 +166,8 @@ TEST_P(DraftsTest, AreVerifiedByOtherFamilies) {
        {TinyOptConfig(GetParam(), false), TinyNeoXConfig(GetParam(), true)}) {
     const std::unique_ptr<Model> model = Tiny(config);
     const std::vector<TokenId> tokens = RandomTokens(150, 96, 7);
-    ExpectNear(*model, RunTokens(*model, {}, tokens, 100),
-               RunVerified(*model, {}, tokens, 100, 7), config.architecture);
+    ExpectNear(*model, RunTokens(*model, {}, tokens, 100), RunVerified(*model, {}, tokens, 100, 7),
+               config.architecture);
   }
 }
 

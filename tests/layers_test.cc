@@ -62,7 +62,7 @@ const std::map<std::string, std::vector<std::vector<Part>>> kOrder = {
       {{"model/weights"}},
       {{"model"}}}},
     {"parallel", {{{"parallel"}}, {{"parallel/thread"}}}},
-    {"engine", {{{"engine/step"}}, {{"engine/paths"}}, {{"engine"}}}},
+    {"engine", {{{"engine/step"}, {"engine/drafts"}}, {{"engine/paths"}}, {{"engine"}}}},
     {"engine/eval", {{{"engine/eval"}}, {{"engine/eval/files"}, {"engine/eval/tasks"}}}},
 };
 

@@ -78,7 +78,9 @@ struct Timings {
   double prefill_seconds = 0.0;
   int64_t decode_tokens = 0;  // of all requests, computed by decode steps
   double decode_seconds = 0.0;
-  double host_share = 0.0;  // EngineOptions::host_share as it is now
+  int64_t drafted_tokens = 0;   // that decode steps verified
+  int64_t accepted_drafts = 0;  // of these, those that were right
+  double host_share = 0.0;      // EngineOptions::host_share as it is now
   // Since the Context was made. To count them, timings() waits for the GPU.
   PageCacheReads page_cache = {};
 };

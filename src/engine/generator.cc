@@ -27,6 +27,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       evictor_(parts.evictor),
       room_(parts.room),
       salience_(parts.salience),
+      new_drafter_(parts.new_drafter),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -193,6 +194,10 @@ Status Generator::Start(int slot, Run* run, const Hooks& hooks) {
   if (tokenizer_ != nullptr) {
     run->decoder.emplace(tokenizer_, SpecialTokens::kSkip);
   }
+  if (new_drafter_ != nullptr) {
+    run->drafter = new_drafter_();
+    run->drafter->Append(request.prompt);
+  }
   if (Status s = ReuseCache(run, hooks); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();
   SlotOf(*run).approximate |= executor_.limits().selection.selects() || salience_ != nullptr;
@@ -268,6 +273,7 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
     return Finish(FinishReason::kEos, run, hooks);
   }
   run->sampler->Accept(token);
+  if (run->drafter != nullptr) run->drafter->Append({&token, 1});
   run->out.tokens.push_back(token);
   run->active = true;
   if (run->decoder.has_value()) {
@@ -288,8 +294,9 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
 }
 
 void Generator::SampleNext(Run* run, StepInput* input) {
+  run->picked.resize(static_cast<size_t>(input->drafts) + 1);
   input->sampler = &*run->sampler;
-  input->sampled = &run->next;
+  input->sampled = run->picked.data();
 }
 
 Status Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch) {
@@ -319,14 +326,17 @@ Status Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch)
   return OkStatus();
 }
 
-Status Generator::RunBatch(const Batch& batch, const Hooks& hooks) {
+Status Generator::RunBatch(Batch* batch, const Hooks& hooks) {
   std::vector<int> slot_of;
-  for (const Run* run : batch.runs) slot_of.push_back(run->slot);
-  if (Status s = Step(batch.inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
-  for (size_t i = 0; i < batch.runs.size(); ++i) {
-    Run* const run = batch.runs[i];
-    if (batch.inputs[i].sampler != nullptr) {
-      Accept(run->next, run, hooks);
+  for (const Run* run : batch->runs) slot_of.push_back(run->slot);
+  if (Status s = Step(batch->inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
+  for (size_t i = 0; i < batch->runs.size(); ++i) {
+    Run* const run = batch->runs[i];
+    if (batch->inputs[i].sampler != nullptr) {
+      const bool decodes = run->active;
+      const Result<int64_t> accepted = AcceptPicked(batch->inputs[i], run, hooks);
+      if (!accepted.ok()) return accepted.status();
+      if (decodes) batch->decoded += *accepted;
     } else if (SlotOf(*run).tokens.size() == run->request->prompt.size()) {
       Finish(FinishReason::kLength, run, hooks);  // nothing is to be generated
     }
@@ -351,7 +361,7 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   while (timings_.prefill_tokens < total) {
     Batch batch;
     if (Status s = AddPrompts(runs, chunk_, &batch); !s.ok()) return s;
-    const Status status = RunBatch(batch, hooks);
+    const Status status = RunBatch(&batch, hooks);
     timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
     timings_.prefill_tokens += batch.prompt_tokens;
@@ -362,24 +372,23 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   return OkStatus();
 }
 
-Status Generator::DecodeBatch(const Batch& batch, int64_t* begun, const Hooks& hooks) {
-  const auto decoded = batch.Tokens() - batch.prompt_tokens;
+Status Generator::DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks) {
   const Status status = RunBatch(batch, hooks);
   // The step's time belongs to both, by their tokens.
   const int64_t now = env_.NowNanos();
   const double of_prompts =
-      static_cast<double>(batch.prompt_tokens) / static_cast<double>(batch.Tokens());
+      static_cast<double>(batch->prompt_tokens) / static_cast<double>(batch->Tokens());
   timings_.prefill_seconds += of_prompts * Seconds(*begun, now);
   timings_.decode_seconds += (1.0 - of_prompts) * Seconds(*begun, now);
   *begun = now;
-  timings_.prefill_tokens += batch.prompt_tokens;
-  timings_.decode_tokens += decoded;
+  timings_.prefill_tokens += batch->prompt_tokens;
+  timings_.decode_tokens += batch->decoded;
   return status;
 }
 
-// A token of each sequence a step, and prompts of requests that take the places of those that have
-// ended: both share the step, and what it reads of the weights. Where tokens are let go, prompts
-// that are read from their beginning have steps of their own.
+// A token of each sequence a step, with drafts behind it, and prompts of requests that take the
+// places of those that have ended: both share the step, and what it reads of the weights. Where
+// tokens are let go, prompts that are read from their beginning have steps of their own.
 Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
   int64_t total = 0, begun = start;
@@ -389,8 +398,10 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
     Batch batch;
     for (Run& run : runs) {
       if (!run.active) continue;
-      StepInput input{*SlotOf(run).sequence, {&run.next, 1}, &run.rope};
+      if (Status s = Feed(&run); !s.ok()) return s;
+      StepInput input{*SlotOf(run).sequence, run.fed, &run.rope};
       input.observed = false;
+      input.drafts = std::ssize(run.fed) - 1;
       SampleNext(&run, &input);
       batch.inputs.push_back(input);
       batch.runs.push_back(&run);
@@ -402,8 +413,8 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
     if (status.ok() && batch.kept) status = AddPrompts(runs, chunk_, &prompts);
     if (!status.ok()) return status;
     if (batch.inputs.empty()) break;
-    status = DecodeBatch(batch, &begun, hooks);
-    if (status.ok() && !prompts.inputs.empty()) status = DecodeBatch(prompts, &begun, hooks);
+    status = DecodeBatch(&batch, &begun, hooks);
+    if (status.ok() && !prompts.inputs.empty()) status = DecodeBatch(&prompts, &begun, hooks);
     if (!status.ok()) return status;
     Report(hooks, Progress::Phase::kDecode, timings_.decode_tokens, total, start);
   }

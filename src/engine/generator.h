@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/drafts/drafter.h"
 #include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/step/salience.h"
@@ -55,6 +56,8 @@ struct GeneratorParts {
   // Of contexts whose decodes attend to salient tokens; else null. Prompts have steps of their own
   // then, or share them with decodes.
   Salience* salience = nullptr;
+  // Of contexts whose decode steps verify drafts, as many as the executor's limits say; else null.
+  NewDrafter new_drafter = nullptr;
 };
 
 class Generator {
@@ -92,7 +95,10 @@ class Generator {
     std::optional<Sampler> sampler;
     std::optional<Detokenizer> decoder;  // none without a tokenizer
     std::optional<StopMatcher> stop;
-    TokenId next = 0;     // sampled, not yet in the cache
+    std::unique_ptr<Drafter> drafter;  // none without drafts
+    // Of the step at hand: the token that was picked last, which is not in the cache yet, and
+    // drafts behind it; and the tokens that the step picks.
+    std::vector<TokenId> fed, picked;
     bool active = false;  // decoding
     Generation out;
   };
@@ -130,6 +136,7 @@ class Generator {
     std::vector<StepInput> inputs;
     std::vector<Run*> runs;
     int64_t prompt_tokens = 0;
+    int64_t decoded = 0;  // tokens that the step gave those that decode
     bool kept = false;    // of sequences of what is kept
     bool beside = false;  // another batch has these, as far as they fit
 
@@ -144,12 +151,18 @@ class Generator {
   Status AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch);
   // Whether the run's slot may read on in the batch.
   bool MayJoin(const Run& run, const Batch& batch) const;
-  Status DecodeBatch(const Batch& batch, int64_t* begun, const Hooks& hooks);
-  Status RunBatch(const Batch& batch, const Hooks& hooks);
+  Status DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks);
+  Status RunBatch(Batch* batch, const Hooks& hooks);
   // A token was sampled: ends the run or appends it to the output.
   void Accept(TokenId token, Run* run, const Hooks& hooks);
-  // Has a step pick the run's next token.
+  // Has a step pick the run's next tokens.
   static void SampleNext(Run* run, StepInput* input);
+  // The token that was picked last, and drafts behind it.
+  Status Feed(Run* run);
+  int64_t MostDrafts(const Run& run);
+  // A step has picked what follows each draft, too: accepts tokens up to the first draft that is
+  // wrong, or to the end of the run, and cuts what is behind them off the cache. Returns how many.
+  Result<int64_t> AcceptPicked(const StepInput& input, Run* run, const Hooks& hooks);
   void Emit(const std::string& text, Run* run, const Hooks& hooks);
   // Ends a run, with the text that was held back; without it.
   void Finish(FinishReason reason, Run* run, const Hooks& hooks);
@@ -171,6 +184,7 @@ class Generator {
   Evictor* const evictor_;
   const int64_t room_;
   Salience* const salience_;
+  const NewDrafter new_drafter_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;
   const std::vector<int> x_segments_;
