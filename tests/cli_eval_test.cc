@@ -228,6 +228,72 @@ TEST_F(Cli, ProfiledHeadsStreamAndRetrieve) {
                 "the exact model is profiled");
 }
 
+TEST_F(Cli, BudgetsOfHeadsAreProfiledAndGivenBack) {
+  const std::string file = dir_.File("heads.json");
+  WriteFile(dir_.File("a"), Document(400)["context"]);
+  WriteFile(dir_.File("b"), ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 9000));
+  const Args profile = {
+      "profile-heads", kModel, "-o",           file,        "--evict", "ada-snapkv",     "--file",
+      dir_.File("a"),  "-f",   dir_.File("b"), "--context", "768",     "--evict-budget", "128"};
+  const Json json = RunJson(profile);
+  ASSERT_EQ(json["layers"].size(), 8u);
+  for (const Json& layer : json["layers"]) {
+    EXPECT_EQ(layer["mean"], 128.0);
+    EXPECT_LT(layer["least"], 128.0);
+    EXPECT_EQ(layer["imbalance"].get<double>(), layer["most"].get<double>() / 128.0);
+  }
+  EXPECT_NEAR(json["similarity"][0][0].get<double>(), 1.0, 1e-9);
+  EXPECT_LT(json["similarity"][0][1].get<double>(), 1.0);
+  EXPECT_EQ(json["texts"][1]["tokens"], 768);
+  const Outcome table = Run(profile);
+  EXPECT_THAT(table.out, HasSubstr("Ada-SnapKV, budget 128"));
+  EXPECT_THAT(table.out, HasSubstr("cosine similarity"));
+  EXPECT_EQ(Json::parse(ReadFile(file), nullptr, false)["texts"].size(), 2u);
+
+  const Args fixed = {"--evict", "snapkv", "--evict-budget", "128", "--evict-profile", file};
+  const auto with = [&fixed](Args args) {
+    args.insert(args.end(), fixed.begin(), fixed.end());
+    return args;
+  };
+  const Json run = RunJson(with({"run", kModel, "--file", dir_.File("a"), "-n", "2"}));
+  EXPECT_EQ(run["plan"]["eviction"]["profiled"], true);
+  const Json plan =
+      RunJson(with({"plan", kModel, "-c", "4096", "--kv-memory", "64MiB", "--evict-room", "64"}));
+  EXPECT_GT(plan["eviction"]["sequences"], 1);
+
+  ExpectFailure({"profile-heads", kModel, "-o", file, "--evict", "snapkv"}, 2, "--file");
+  ExpectFailure({"profile-heads", kModel, "-o", file, "--file", file}, 2, "--file needs --evict");
+  ExpectFailure({"profile-heads", kModel, "-o", file, "--evict", "snapkv", "--importance",
+                 "retrieval", "--file", file},
+                2, "--importance");
+  ExpectFailure({"profile-heads", kModel, "-o", dir_.File("x"), "--evict", "snapkv", "--file",
+                 dir_.File("b"), "--context", "512"},
+                1, "has 512 tokens, no more than --evict-budget 1024");
+  const std::string text = ReadFile(file);
+  WriteFile(file, text.substr(0, text.size() / 2));
+  ExpectFailure(with({"run", kModel, "-p", "Once", "-n", "2"}), 1,
+                "--evict-profile: head profile " + file + ": is not a JSON object");
+}
+
+TEST_F(Cli, ImportanceOfHeadsIsMeasuredForHeadKv) {
+  const std::string file = dir_.File("importance.json");
+  const Json profile = RunJson({"profile-heads", kModel, "-o", file, "--importance", "retrieval",
+                                "--context", "1024", "--prompts", "2", "--tasks", "passkey"});
+  ASSERT_GT(profile["answered"].get<int>(), 0);
+  double most = 0.0;
+  for (const Json& score : profile["scores"]) most = std::max(most, score.get<double>());
+  // Some head looks at the passkey while it is written, and most heads do not.
+  EXPECT_GT(most, 0.1);
+  EXPECT_LE(most, 1.0);
+  const Args headkv = {"eval",   "retrieval",      kModel, "--generate", "2",       "--context",
+                       "1024",   "--seed",         "9",    "--tasks",    "passkey", "--evict",
+                       "headkv", "--evict-budget", "256"};
+  ExpectFailure(headkv, 1, "--evict headkv needs --evict-profile");
+  Args with = headkv;
+  with.insert(with.end(), {"--evict-profile", file, "--evict-safeguard", "0.5"});
+  EXPECT_GE(RunJson(with)["score"].get<double>(), 0.0);
+}
+
 TEST_F(Cli, BenchMeasures) {
   const Json prefill =
       RunJson({"bench", "prefill", kModel, "-c", "64,64+32", "--repetitions", "2"});

@@ -1,12 +1,16 @@
 // Eviction by the public API: what heads keep of prompts, and what follows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/test_dir.h"
 #include "headway/engine.h"
 #include "support/api.h"
 
@@ -238,6 +242,111 @@ TEST(EngineEviction, FreesTheRestOfThePrompt) {
   ExpectBytesOfKept("snapkv", "int4");
   ExpectBytesOfKept("ada-snapkv", "none");
   ExpectBytesOfKept("ada-snapkv", "int8");
+}
+
+std::string WriteProfile(const std::string& file, const ModelInfo& info, const HeadBudgets& heads) {
+  std::string text = "{\"format\": \"headway head profile\", \"version\": 1, \"kind\": \"budgets\"";
+  text += ", \"model\": {\"layers\": " + std::to_string(info.layers) +
+          ", \"kv_heads\": " + std::to_string(info.kv_heads) + ", \"config\": \"" +
+          info.config_hash + "\"}, \"anyway\": " + std::to_string(heads.anyway) + ", \"heads\": [";
+  for (size_t at = 0; at < heads.tokens.size(); ++at) {
+    const auto of_layer = at % static_cast<size_t>(info.kv_heads);
+    text += of_layer > 0 ? "," : at > 0 ? "],[" : "[";
+    text += std::to_string(heads.tokens[at]);
+  }
+  std::ofstream(file) << text << "]]}";
+  return file;
+}
+
+// The budgets that a method gave, with this file's words for what went wrong.
+HeadBudgets BudgetsOf(const EngineOptions& options, const std::vector<TokenId>& prompt) {
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(prompt.size()) + 8}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ((*context)->EvictedBudgets().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(GenerateOne(**context, RequestOf(prompt, 0)).ok());
+  const Result<HeadBudgets> budgets = (*context)->EvictedBudgets();
+  EXPECT_TRUE(budgets.ok()) << budgets.status().message();
+  return budgets.ok() ? *budgets : HeadBudgets();
+}
+
+TEST(EngineEviction, AProfileGivesHeadsWhatTheMethodGaveThem) {
+  const TestDir dir;
+  EngineOptions options = Evicting("ada-snapkv", "160");
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  const ModelInfo info = engine->info();
+  const std::vector<TokenId> text = Quoting(*engine, 960, 3);
+  const HeadBudgets given = BudgetsOf(options, text);
+  EXPECT_EQ(given.anyway, 32);
+  EXPECT_EQ(std::accumulate(given.tokens.begin(), given.tokens.end(), int64_t{0}),
+            160 * std::ssize(given.tokens));
+  EXPECT_GT(*std::max_element(given.tokens.begin(), given.tokens.end()), 200);
+
+  // Another text, another method: the same budgets; and twice as much beside the window.
+  EngineOptions fixed = Evicting("snapkv", "160");
+  fixed.evict_profile = WriteProfile(dir.File("heads.json"), info, given);
+  const std::vector<TokenId> other = Quoting(*engine, 896, 40);
+  EXPECT_EQ(BudgetsOf(fixed, other).tokens, given.tokens);
+  fixed.evict_budget = "288";
+  const HeadBudgets twice = BudgetsOf(fixed, other);
+  for (size_t head = 0; head < twice.tokens.size(); ++head) {
+    EXPECT_EQ(twice.tokens[head] - 32, std::min<int64_t>(2 * (given.tokens[head] - 32), 864));
+  }
+  // Budgets of the method itself are bit for bit those of its profile.
+  fixed = Evicting("ada-snapkv", "160");
+  const double own = Behind(fixed, text, 933);
+  const HeadBudgets of_part = BudgetsOf(fixed, {text.begin(), text.begin() + 933});
+  fixed.evict_profile = WriteProfile(dir.File("heads.json"), info, of_part);
+  EXPECT_EQ(Behind(fixed, text, 933), own);
+}
+
+TEST(EngineEviction, AProfileOfAnotherModelIsRefused) {
+  const TestDir dir;
+  const ModelInfo info = Open(kDemo)->info();
+  HeadBudgets heads;
+  heads.anyway = 32;
+  heads.tokens.assign(static_cast<size_t>(info.layers * info.kv_heads), 100);
+  EngineOptions options = Evicting("snapkv", "160");
+  options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
+  EXPECT_TRUE(Engine::Open(kDemo, options).ok());
+  const Result<std::unique_ptr<Engine>> other = Engine::Open(kGolden + "llama31", options);
+  EXPECT_EQ(other.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(other.status().message().find("evict_profile: head profile"), std::string::npos);
+  EXPECT_EQ(PlanModel(kGolden + "llama31", options, {{64}}, Explain::kNo).status().message(),
+            other.status().message());
+  options.evict_profile = dir.File("absent");
+  EXPECT_NE(Engine::Open(kDemo, options).status().message().find("evict_profile: "),
+            std::string::npos);
+}
+
+// With a profile a sequence takes no more than in even budgets, but for half a page of each head.
+TEST(EngineEviction, APlanCountsSequencesOfAProfile) {
+  const TestDir dir;
+  const ModelInfo info = Open(kDemo)->info();
+  HeadBudgets heads;
+  heads.anyway = 32;
+  for (int head = 0; head < info.layers * info.kv_heads; ++head) {
+    heads.tokens.push_back(32 + 40 * head);
+  }
+  EngineOptions options = Evicting("snapkv", "1024");
+  options.evict_room = 64;
+  options.kv_memory = int64_t{64} << 20;
+  options.host_memory = int64_t{64} << 20;
+  const Result<ModelPlan> even = PlanModel(kDemo, options, {{8192}}, Explain::kNo);
+  ASSERT_TRUE(even.ok()) << even.status().message();
+  options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
+  const Result<ModelPlan> fixed = PlanModel(kDemo, options, {{8192}}, Explain::kNo);
+  ASSERT_TRUE(fixed.ok()) << fixed.status().message();
+  const EvictionReport& a = *even->plan.eviction;
+  const EvictionReport& b = *fixed->plan.eviction;
+  EXPECT_FALSE(a.profiled);
+  EXPECT_TRUE(b.profiled);
+  // Pages have 64 tokens, of which the last one of a head may have one alone.
+  const int64_t of_all = info.layers * info.kv_heads;
+  EXPECT_EQ(b.kept_bytes, a.kept_bytes / (of_all * 16) * (of_all * (1024 + 63) / 64));
+  EXPECT_GT(b.sequences, b.whole_sequences);
+  EXPECT_LE(b.sequences, a.sequences);
 }
 
 }  // namespace

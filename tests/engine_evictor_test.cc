@@ -58,7 +58,24 @@ std::vector<EvictionPolicy> Policies() {
   defensive.pool = 3;
   defensive.pooling = EvictionPolicy::Pool::kMax;
   policies.push_back(defensive);
+  // Static budgets, whose shares are those of the model's heads.
+  for (const EvictionMethod method :
+       {EvictionMethod::kHeadKv, EvictionMethod::kAdaSnap, EvictionMethod::kStreaming}) {
+    policies.push_back(PolicyFor(method, 53));
+    policies.back().profiled = true;
+  }
   return policies;
+}
+
+// From a third of the mean to more than half as much again; no budget is a token and a half.
+std::vector<double> SharesOf(const ModelShape& shape) {
+  const int heads = shape.layers * shape.kv_heads;
+  std::vector<double> shares(static_cast<size_t>(heads), 1.0);
+  for (size_t i = 0; i + 1 < shares.size(); i += 2) {
+    shares[i] = 0.3 + 0.5 * (static_cast<double>(i) + 0.3) / heads;
+    shares[i + 1] = 2.0 - shares[i];
+  }
+  return shares;
 }
 
 // How caches are cut and where they lie.
@@ -121,6 +138,7 @@ TEST_P(EngineEvictor, KeepsWhatAPlainReadingSays) {
                    std::to_string(cut.page_slots));
       HarnessConfig config = cut;
       config.eviction = policy;
+      if (policy.profiled) config.eviction.shares = SharesOf(model_->shape());
       if (HasWindows(model_->config())) {
         EXPECT_EQ(StepHarness::Create(*model_, config, 2, length).status().code(),
                   StatusCode::kUnsupported);

@@ -113,6 +113,19 @@ struct SelectionRecall {
   std::vector<Head> heads;  // [layers * KV heads]; all 0 in layers where nothing is left out
 };
 
+// Tokens [begin, end) of a text.
+struct TokenSpan {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// What each KV head was given of a prompt (EngineOptions::evict): tokens that it may keep, before
+// they are rounded up to whole pages.
+struct HeadBudgets {
+  int64_t anyway = 0;           // those that every head keeps: the last ones, and the first
+  std::vector<int64_t> tokens;  // these among them; [layers * KV heads]
+};
+
 // Caches of one workload's sequences and the steps that grow them. Lives shorter than its Engine.
 class Context {
  public:
@@ -149,6 +162,13 @@ class Context {
   // slot 0, whose cache is used as far as it fits. Not with streaming heads.
   Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
                                           int64_t sink, int64_t recent, const Hooks& hooks);
+
+  // The same of the share that falls on the tokens of `span`, which lie before `from`.
+  Result<std::vector<float>> AttentionOn(std::span<const TokenId> tokens, int64_t from,
+                                         const TokenSpan& span, const Hooks& hooks);
+
+  // Of the prompt that was read last. kInvalidArgument where none was, or nothing is let go.
+  Result<HeadBudgets> EvictedBudgets() const;
 
   // Reads tokens[from..) one a step, exactly, and measures what EngineOptions::selector would have
   // listed. In slot 0, whose cache is used as far as it fits. Without streaming heads.

@@ -153,8 +153,10 @@ struct EngineOptions {
   // too (Feng et al., 2025), "defensivekv" by the largest attention, not the mean (Feng et al.,
   // 2025). "expectedattention" keeps those to which queries behind the prompt are expected to
   // attend (Devoto et al., 2025), "h2o" half by the attention from all of the prompt's queries and
-  // half of the last ones (Zhang et al., 2023). A session is continued with the same choice. Not
-  // together with selection, streaming heads or recomputing, nor for models with sliding windows.
+  // half of the last ones (Zhang et al., 2023). "headkv" is "snapkv" in budgets that
+  // `evict_profile` gives the heads (Fu et al., 2024). A session is continued with the same choice.
+  // Not together with selection, streaming heads or recomputing, nor for models with sliding
+  // windows.
   std::string evict = "none";
   // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
   // kDefaultEvictBudget.
@@ -167,8 +169,9 @@ struct EngineOptions {
   std::string evict_pool;
   // "streamingllm" and "expectedattention" only: the first tokens that are kept. -1: 4.
   int64_t evict_sink = -1;
-  // "ada-snapkv", "ada-pyramidkv" and "critical-ada-snapkv" only: the share of an even budget that
-  // each head has for itself, from 0 to 1. -1: 0.2.
+  // "ada-snapkv", "ada-pyramidkv" and "critical-ada-snapkv": the share of an even budget that each
+  // head has for itself, from 0 to 1. -1: 0.2. "headkv": the share of the budget, beside the
+  // window, that all heads have alike, HeadKV's 1 - 1 / beta. -1: 1/6, for a beta of 1.2.
   double evict_safeguard = -1.0;
   // "pyramidkv" and "ada-pyramidkv" only: how many times smaller than the mean the last layer's
   // budget is, from 1 to 1000. -1: 20.
@@ -176,6 +179,9 @@ struct EngineOptions {
   // "expectedattention" only: over how many positions behind the prompt queries to come are
   // averaged. -1: 512.
   int64_t evict_future = -1;
+  // A file of `headway profile-heads`: each head keeps as much of the mean as it says, whatever the
+  // prompt, chosen by the method. "headkv" needs one. Empty: budgets are the method's own.
+  std::string evict_profile;
   // Tokens that a sequence may grow by behind its prompt. -1: 4096.
   int64_t evict_room = -1;
 

@@ -93,6 +93,7 @@ struct EvictionReport {
   double safeguard = 0.0;
   double steepness = 0.0;
   int64_t future = 0;
+  bool profiled = false;  // a profile says what heads have of the budget (evict_profile)
   int64_t room = 0;
   // Of the device, for the longest sequence: what is kept of its prompt, and all that it may grow
   // to by `room` tokens.
@@ -166,6 +167,8 @@ struct ModelInfo {
   int64_t step_weight_bytes = 0;   // of the weights that a decode step reads
   int64_t kv_bytes_per_token = 0;  // in closed pages, in the encoding asked for
   std::string rope_type;
+  // Of every value of the configuration that the computation reads, as hexadecimal digits.
+  std::string config_hash;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
   // What generation_config.json proposes; off where it says nothing, and greedy unless it has

@@ -48,6 +48,7 @@ enum class Option {
   kEvictSafeguard,
   kEvictSteepness,
   kEvictFuture,
+  kEvictProfile,
   kEvictRoom,
   kHgca,
   kHgcaWindow,

@@ -44,6 +44,7 @@ constexpr Named kNames[] = {
     {Option::kEvictSafeguard, "evict_safeguard"},
     {Option::kEvictSteepness, "evict_steepness"},
     {Option::kEvictFuture, "evict_future"},
+    {Option::kEvictProfile, "evict_profile"},
     {Option::kEvictRoom, "evict_room"},
     {Option::kHgca, "hgca"},
     {Option::kHgcaWindow, "hgca_window"},

@@ -27,7 +27,8 @@ Commands:
   eval recall         how much of the attention selectors find
   eval retrieval      questions about facts hidden in long documents
   eval file           questions of LongBench, InfiniteBench, SCBench and the like
-  profile-heads       which heads retrieve, for --head-pattern
+  profile-heads       which heads retrieve, for --head-pattern, and what --evict
+                      gives each head, for --evict-profile
   bench prefill       speed of reading prompts, beside what the machine can do
   bench decode        speed of generating, likewise
 

@@ -110,6 +110,7 @@ TEST(Flags, OfEvictionAreRead) {
                      "--evict-safeguard=0",
                      "--evict-steepness",
                      "2.5",
+                     "--evict-profile=p.json",
                      "--evict-room=128"};
   const std::optional<int> status = ParseAll(args, &flags, &test);
   ASSERT_FALSE(status.has_value()) << test.err();
@@ -121,9 +122,10 @@ TEST(Flags, OfEvictionAreRead) {
   EXPECT_EQ(engine.evict_sink, 0);
   EXPECT_EQ(engine.evict_safeguard, 0.0);
   EXPECT_EQ(engine.evict_steepness, 2.5);
+  EXPECT_EQ(engine.evict_profile, "p.json");
   EXPECT_EQ(engine.evict_room, 128);
   for (const char* wrong :
-       {"--evict=headkv", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
+       {"--evict=cake", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
         "--evict-safeguard=1.5", "--evict-steepness=0.5", "--evict-room=0"}) {
     AllFlags none;
     TestConsole said;

@@ -237,11 +237,12 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   AddChoice(
       app, eviction, "--evict", &engine.evict,
       {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv",
-       "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o"},
+       "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o",
+       "headkv"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
       "drops the others for good, as a published method chooses: streamingllm, snapkv, "
       "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, "
-      "expectedattention or h2o");
+      "expectedattention, h2o or headkv");
   AddText(app, eviction, "--evict-budget", &engine.evict_budget,
           "tokens of a prompt that a KV head keeps, on average, or a share of it, such as 25%")
       ->type_name("N|P%")
@@ -259,9 +260,10 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(
       app, eviction, "--evict-safeguard", &engine.evict_safeguard, {0.0, 1.0},
       "ada-snapkv, ada-pyramidkv and critical-ada-snapkv, whose heads share a layer's budget: "
-      "the share of an even one that each keeps for itself")
+      "the share of an even one that each keeps for itself; headkv: the share that is not handed "
+      "out by importance, 1 - 1 / beta")
       ->type_name("X")
-      ->default_str("0.2");
+      ->default_str("0.2, of headkv 1/6");
   AddNumber(app, eviction, "--evict-steepness", &engine.evict_steepness, {1.0, 1000.0},
             "pyramidkv and ada-pyramidkv, whose budgets fall from layer to layer: how many times "
             "smaller than their mean the last one is")
@@ -271,6 +273,10 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
       app, eviction, "--evict-future", &engine.evict_future, {1, 65536},
       "expectedattention: positions behind the prompt over which queries to come are averaged")
       ->default_str("512");
+  AddText(app, eviction, "--evict-profile", &engine.evict_profile,
+          "of headway profile-heads --evict: each head keeps as much of the budget as it says, "
+          "chosen by --evict; headkv needs one")
+      ->type_name("FILE");
   AddNumber(app, eviction, "--evict-room", &engine.evict_room, {1, kMaxCount},
             "tokens that a sequence may grow by behind its prompt")
       ->default_str("4096");

@@ -43,6 +43,7 @@ constexpr Flag kFlags[] = {
     {Option::kEvictSafeguard, "--evict-safeguard"},
     {Option::kEvictSteepness, "--evict-steepness"},
     {Option::kEvictFuture, "--evict-future"},
+    {Option::kEvictProfile, "--evict-profile"},
     {Option::kEvictRoom, "--evict-room"},
     {Option::kHgca, "--hgca"},
     {Option::kHgcaWindow, "--hgca-window"},

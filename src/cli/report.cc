@@ -129,7 +129,8 @@ std::string EvictionLine(const PlanReport& plan) {
   const EvictionReport& eviction = *plan.eviction;
   const std::string kept = eviction.budget > 0 ? FormatCount(eviction.budget)
                                                : fmt::format("{:.4g} %", 100.0 * eviction.share);
-  return fmt::format("eviction  {}: {} of the prompt's tokens a head", eviction.method, kept);
+  return fmt::format("eviction  {}: {} of the prompt's tokens a head{}", eviction.method, kept,
+                     eviction.profiled ? ", as the profile shares them out" : "");
 }
 
 std::string SalienceLine(const PlanReport& plan) {
@@ -217,6 +218,7 @@ Json PlanJson(const PlanReport& plan) {
                         {"safeguard", plan.eviction->safeguard},
                         {"steepness", plan.eviction->steepness},
                         {"future", plan.eviction->future},
+                        {"profiled", plan.eviction->profiled},
                         {"room", plan.eviction->room},
                         {"kept_bytes", plan.eviction->kept_bytes},
                         {"sequence_bytes", plan.eviction->sequence_bytes}};

@@ -273,6 +273,22 @@ Result<std::vector<float>> Context::FarAttention(std::span<const TokenId> tokens
   return impl_->Break();
 }
 
+Result<std::vector<float>> Context::AttentionOn(std::span<const TokenId> tokens, int64_t from,
+                                                const TokenSpan& span, const Hooks& hooks) try {
+  if (!impl_->broken.ok()) return impl_->broken;
+  if (Status s = impl_->CheckOneRank("attention"); !s.ok()) return s;
+  return impl_->generator->AttentionOn(tokens, from, span, hooks);
+} catch (...) {
+  return impl_->Break();
+}
+
+Result<HeadBudgets> Context::EvictedBudgets() const try {
+  if (!impl_->broken.ok()) return impl_->broken;
+  return impl_->generator->EvictedBudgets();
+} catch (...) {
+  return impl_->Break();
+}
+
 Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                                    const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;

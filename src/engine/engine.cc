@@ -14,6 +14,7 @@
 #include "engine/chat_variables.h"
 #include "engine/context.h"
 #include "engine/device_memory.h"
+#include "engine/eviction_settings.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
@@ -54,7 +55,7 @@ struct Engine::Impl {
         disk_budget(Option::kDiskMemory, settings.DiskLimit()) {}
 
   Env* const env;
-  const Settings settings;
+  Settings settings;
   ThreadPool pool;  // for loading and planning; a context has its own
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Kernels> kernels;
@@ -350,6 +351,8 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
+  const ModelConfig& config = impl->model->config();
+  if (Status s = LoadEvictionProfile(*env, config, &impl->settings); !s.ok()) return s;
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

@@ -9,8 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv.h"
+#include "engine/model_info.h"
 #include "headway/refusal.h"
 #include "headway/types.h"
+#include "kv/policy/eviction_budgets.h"
+#include "kv/policy/head_profile.h"
 
 namespace headway {
 namespace {
@@ -21,6 +25,8 @@ constexpr double kMaxSteepness = 1000.0;
 constexpr int64_t kMaxFuture = 65536;
 // DefensiveKV's, where the others have SnapKV's.
 constexpr int kDefensivePool = 5;
+// HeadKV's beta is 1.2: the share of a budget that is not in the pool.
+constexpr double kHeadKvSafeguard = 1.0 - 1.0 / 1.2;
 
 Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
@@ -115,6 +121,7 @@ Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy
     std::string why;  // it is not read
   } all[] = {
       {Option::kEvictBudget, options.evict_budget != absent.evict_budget, true, ""},
+      {Option::kEvictProfile, options.evict_profile != absent.evict_profile, true, ""},
       {Option::kEvictRoom, options.evict_room != absent.evict_room, true, ""},
       {Option::kEvictWindow, options.evict_window != absent.evict_window, policy.observes(),
        name + " observes no queries"},
@@ -123,10 +130,12 @@ Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy
       {Option::kEvictSink, options.evict_sink != absent.evict_sink, policy.keeps_sink(),
        "only streamingllm and expectedattention keep the first tokens whatever their attention"},
       {Option::kEvictSafeguard, options.evict_safeguard != absent.evict_safeguard, policy.safe(),
-       "only in ada-snapkv, ada-pyramidkv and critical-ada-snapkv heads that share a budget have a "
-       "part of their own"},
+       policy.profiled ? "the profile says what heads have"
+                       : "only in ada-snapkv, ada-pyramidkv, critical-ada-snapkv and headkv heads "
+                         "that share a budget have a part of their own"},
       {Option::kEvictSteepness, options.evict_steepness != absent.evict_steepness, policy.falls(),
-       "only in pyramidkv and ada-pyramidkv budgets fall from layer to layer"},
+       policy.profiled ? "the profile says what layers have"
+                       : "only in pyramidkv and ada-pyramidkv budgets fall from layer to layer"},
       {Option::kEvictFuture, options.evict_future != absent.evict_future,
        policy.method == EvictionMethod::kExpected,
        "only expectedattention looks at queries to come"},
@@ -160,6 +169,10 @@ Status CheckTogether(const EngineOptions& options) {
   return OkStatus();
 }
 
+uint64_t HashOf(const std::vector<double>& shares) {
+  return Fnv1a({reinterpret_cast<const char*>(shares.data()), shares.size() * sizeof(double)});
+}
+
 }  // namespace
 
 Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
@@ -173,9 +186,14 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
     if (!policy.observes()) policy.window = policy.pool = 1;
     if (policy.adds_up()) policy.sink = 0;
     if (policy.largest()) policy.pool = kDefensivePool;
+    if (policy.method == kv::EvictionMethod::kHeadKv) policy.safeguard = kHeadKvSafeguard;
+    policy.profiled = !options.evict_profile.empty();
   }
   if (Status s = CheckGiven(options, policy); !s.ok()) return s;
   if (!policy.evicts()) return policy;
+  if (policy.method == kv::EvictionMethod::kHeadKv && !policy.profiled) {
+    return Wrong({Option::kEvict, " headkv needs ", Option::kEvictProfile});
+  }
   if (Status s = ReadBudget(options.evict_budget, &policy); !s.ok()) return s;
   if (Status s = ReadPool(options.evict_pool, &policy); !s.ok()) return s;
   if (Status s = ReadNumbers(options, &policy); !s.ok()) return s;
@@ -201,12 +219,25 @@ std::string EvictionWords(const kv::EvictionPolicy& policy) {
                          policy.pooling == kv::EvictionPolicy::Pool::kMax ? "max" : "mean");
   }
   if (policy.keeps_sink()) words += fmt::format(", sink {}", policy.sink);
-  if (policy.safe()) words += fmt::format(", safeguard {}", policy.safeguard);
+  if (policy.safe()) words += fmt::format(", safeguard {:.6g}", policy.safeguard);
   if (policy.falls()) words += fmt::format(", steepness {}", policy.steepness);
   if (policy.method == EvictionMethod::kExpected) {
     words += fmt::format(", future {}", policy.future);
   }
+  if (policy.profiled) words += fmt::format(", profile {:016x}", HashOf(policy.shares));
   return words + ")";
+}
+
+Status LoadEvictionProfile(Env& env, const ModelConfig& config, Settings* settings) {
+  if (!settings->eviction_profile.has_value()) return OkStatus();
+  const std::string& file = *settings->eviction_profile;
+  const Result<std::string> text = env.ReadFile(file, kMaxConfigBytes);
+  if (!text.ok()) return text.status().Within({Option::kEvictProfile, ": "});
+  Result<std::vector<double>> shares = kv::ParseHeadProfile(
+      *text, file, {config.shape.layers, config.shape.kv_heads, ConfigHash(config)});
+  if (!shares.ok()) return shares.status().Within({Option::kEvictProfile, ": "});
+  settings->eviction.shares = std::move(*shares);
+  return OkStatus();
 }
 
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {
@@ -220,9 +251,8 @@ Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config
 
 plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths) {
   if (!policy.evicts()) return {};
-  return {lengths, [policy](int64_t length) {
-            return std::max<int64_t>(1, kv::LayerBudgets(policy, 1, length)[0]);
-          }};
+  return {lengths,
+          [policy](int64_t length) { return std::max<int64_t>(1, policy.MeanOf(length)); }};
 }
 
 }  // namespace headway

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/env.h"
+#include "engine/settings.h"
 #include "headway/options.h"
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
@@ -17,6 +19,10 @@ namespace headway {
 // kInvalidArgument for numbers that make no sense, for options that the method does not read, and
 // for others that do not go together with it.
 Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
+
+// Reads the profile of heads that the settings name, if any, into their policy. The error is that
+// of the file.
+Status LoadEvictionProfile(Env& env, const ModelConfig& config, Settings* settings);
 
 // The method and every parameter that it reads, as a line of text: a session goes on under policies
 // of the same words alone.

@@ -14,18 +14,30 @@ namespace {
 using kv::EvictionMethod;
 using kv::EvictionPolicy;
 
-constexpr const char* kNames[] = {"streamingllm",        "snapkv",
-                                  "pyramidkv",           "ada-snapkv",
-                                  "ada-pyramidkv",       "critical-snapkv",
-                                  "critical-ada-snapkv", "defensivekv",
-                                  "expectedattention",   "h2o"};
+constexpr const char* kNames[] = {"streamingllm",
+                                  "snapkv",
+                                  "pyramidkv",
+                                  "ada-snapkv",
+                                  "ada-pyramidkv",
+                                  "critical-snapkv",
+                                  "critical-ada-snapkv",
+                                  "defensivekv",
+                                  "expectedattention",
+                                  "h2o",
+                                  "headkv"};
+
+EngineOptions For(const std::string& method) {
+  EngineOptions options;
+  options.evict = method;
+  if (method == "headkv") options.evict_profile = "p.json";
+  return options;
+}
 
 // What is wrong with the method once the other options are changed; empty: nothing.
 std::string Wrong(
     const std::string& method,
     const std::function<void(EngineOptions&)>& change = [](EngineOptions&) {}) {
-  EngineOptions options;
-  options.evict = method;
+  EngineOptions options = For(method);
   change(options);
   const Result<Settings> settings = ReadSettings(options);
   if (settings.ok()) return "";
@@ -37,8 +49,7 @@ std::string Wrong(
 EvictionPolicy Read(
     const std::string& method,
     const std::function<void(EngineOptions&)>& change = [](EngineOptions&) {}) {
-  EngineOptions options;
-  options.evict = method;
+  EngineOptions options = For(method);
   change(options);
   const Result<Settings> settings = ReadSettings(options);
   EXPECT_TRUE(settings.ok()) << settings.status().message();
@@ -57,9 +68,10 @@ TEST(EvictionSettings, EveryMethodHasTheDefaultsOfItsPolicy) {
     EXPECT_EQ(policy.pooling, EvictionPolicy::Pool::kMean);
     EXPECT_EQ(policy.sink, policy.adds_up() ? 0 : 4);
     EXPECT_EQ(policy.future, 512);
-    EXPECT_EQ(policy.safeguard, 0.2);
+    EXPECT_DOUBLE_EQ(policy.safeguard, policy.profiled ? 1.0 / 6.0 : 0.2);
     EXPECT_EQ(policy.steepness, 20.0);
     EXPECT_EQ(policy.room, 4096);
+    EXPECT_EQ(policy.profiled, policy.method == EvictionMethod::kHeadKv);
   }
 }
 
@@ -164,6 +176,7 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
       {"evict_safeguard", [](EngineOptions& o) { o.evict_safeguard = 0.2; }},
       {"evict_steepness", [](EngineOptions& o) { o.evict_steepness = 20.0; }},
       {"evict_future", [](EngineOptions& o) { o.evict_future = 512; }},
+      {"evict_profile", [](EngineOptions& o) { o.evict_profile = "p.json"; }},
       {"evict_room", [](EngineOptions& o) { o.evict_room = 4096; }},
   };
   for (const auto& [name, give] : all) {
@@ -191,6 +204,22 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
   EXPECT_EQ(refusals("ada-snapkv"), "evict_sink evict_steepness evict_future");
   EXPECT_EQ(refusals("critical-ada-snapkv"), "evict_sink evict_steepness evict_future");
   EXPECT_EQ(refusals("ada-pyramidkv"), "evict_sink evict_future");
+  EXPECT_EQ(refusals("headkv"), "evict_sink evict_steepness evict_future");
+}
+
+TEST(EvictionSettings, AProfileTakesThePlaceOfAMethodsBudgets) {
+  const auto profile = [](EngineOptions& o) { o.evict_profile = "p.json"; };
+  EXPECT_TRUE(Read("ada-pyramidkv", profile).profiled);
+  EXPECT_FALSE(Read("ada-pyramidkv", profile).uneven());
+  EXPECT_FALSE(Read("ada-pyramidkv", profile).falls());
+  EXPECT_EQ(Wrong("ada-snapkv",
+                  [](EngineOptions& o) { o.evict_profile = "p.json", o.evict_safeguard = 0.5; }),
+            "evict_safeguard: the profile says what heads have");
+  EXPECT_EQ(Wrong("pyramidkv",
+                  [](EngineOptions& o) { o.evict_profile = "p.json", o.evict_steepness = 5.0; }),
+            "evict_steepness: the profile says what layers have");
+  EXPECT_EQ(Wrong("headkv", [](EngineOptions& o) { o.evict_profile = ""; }),
+            "evict headkv needs evict_profile");
 }
 
 TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {
@@ -220,6 +249,13 @@ TEST(EvictionSettings, WordsNameWhatAMethodReads) {
   EXPECT_EQ(
       EvictionWords(Read("ada-pyramidkv", [](EngineOptions& o) { o.evict_budget = "12.5%"; })),
       "ada-pyramidkv (budget 12.5%, window 32, pool 7:mean, safeguard 0.2, steepness 20)");
+  EvictionPolicy policy = Read("headkv");
+  policy.shares = {0.5, 1.5};
+  EXPECT_EQ(EvictionWords(policy),
+            "headkv (budget 1024, window 32, pool 7:mean, safeguard 0.166667, profile "
+            "2736e7d4e53131fd)");
+  policy.shares = {0.75, 1.25};
+  EXPECT_EQ(EvictionWords(policy).find("2736e7d4e53131fd"), std::string::npos);
 }
 
 TEST(EvictionSettings, NothingIsRecomputedUnasked) {

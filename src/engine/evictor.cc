@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "engine/step/step_context.h"
+#include "kv/policy/eviction_budgets.h"
 
 namespace headway {
 
@@ -53,11 +54,13 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   HEADWAY_CHECK(length_ <= limits_.length);
   Result<kv::SequenceId> kept = parts_.to.CreateKept(length_);
   if (!kept.ok()) return kept;
-  const std::vector<int64_t> budgets =
-      kv::LayerBudgets(limits_.policy, limits_.shape.layers, length_);
+  const ModelShape& shape = limits_.shape;
+  const auto heads = static_cast<size_t>(shape.kv_heads);
+  budgets_ = kv::HeadBudgets(limits_.policy, shape.layers, shape.kv_heads, length_);
   Status status;
-  for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
-    status = EvictLayer(layer, prompt, *kept, budgets[static_cast<size_t>(layer)]);
+  for (int layer = 0; status.ok() && layer < shape.layers; ++layer) {
+    status = EvictLayer(layer, prompt, *kept,
+                        std::span(budgets_).subspan(static_cast<size_t>(layer) * heads, heads));
   }
   // Also after an error: kernels read the prompt, and memory of the evictor.
   const Status done = parts_.compute.Synchronize();
@@ -67,7 +70,8 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   return status;
 }
 
-Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, int64_t budget) {
+Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to,
+                           std::span<int64_t> budgets) {
   const int heads = limits_.shape.kv_heads;
   std::vector<std::vector<KeyRun>> keys;
   for (int head = 0; head < heads; ++head) {
@@ -89,13 +93,14 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, in
   // The slots of the layer before have come to the device, too.
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int64_t closed = keys[0].back().position;
-  const std::vector<std::vector<int32_t>> kept =
-      kv::ChooseKept(policy, weights, closed, budget, limits_.page.page_slots);
+  const std::vector<kv::KeptOfHead> kept =
+      kv::ChooseKept(policy, weights, closed, budgets, limits_.page.page_slots);
   slots_.clear();
   slots_.reserve(static_cast<size_t>(heads * places_.slot_stride));  // copies read them
   for (int head = 0; head < heads; ++head) {
     const auto at = static_cast<size_t>(head);
-    if (Status s = KeepHead(layer, head, to, keys[at], kept[at]); !s.ok()) return s;
+    budgets[at] = kept[at].budget;
+    if (Status s = KeepHead(layer, head, to, keys[at], kept[at].positions); !s.ok()) return s;
     parts_.from.FinishKeys(from, layer, head);
   }
   return OkStatus();

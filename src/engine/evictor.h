@@ -29,6 +29,12 @@ class Evictor {
   // which stays as it is. After an error there is no such sequence.
   Result<kv::SequenceId> Evict(kv::SequenceId prompt);
 
+  // Tokens that heads were given of the last prompt, before pages were filled: [layers * KV heads].
+  const std::vector<int64_t>& budgets() const { return budgets_; }
+
+  // Of these, tokens that every head keeps.
+  int64_t anyway() const { return limits_.policy.AnywayOf(length_); }
+
   // Where the policy adds attention up: that of the step that the executor made last.
   Status AddUp(kv::SequenceId sequence, int64_t position) {
     return weights_->AddUp(sequence, position);
@@ -51,7 +57,8 @@ class Evictor {
   Evictor(const EvictorParts& parts, const EvictorLimits& limits, std::unique_ptr<Buffer> memory,
           std::unique_ptr<PromptWeights> weights);
 
-  Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, int64_t budget);
+  // Heads have `budgets`, which become those that they were given.
+  Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, std::span<int64_t> budgets);
   Status KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                   const std::vector<int32_t>& positions);
   // The pages that were gathered, as the store has closed ones.
@@ -62,8 +69,9 @@ class Evictor {
   const Places places_;
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<PromptWeights> weights_;
-  int64_t length_ = 0;          // of the prompt at hand
-  std::vector<int32_t> slots_;  // of the layer at hand, all heads: on their way
+  int64_t length_ = 0;            // of the prompt at hand
+  std::vector<int64_t> budgets_;  // of its heads
+  std::vector<int32_t> slots_;    // of the layer at hand, all heads: on their way
 };
 
 }  // namespace headway

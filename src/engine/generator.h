@@ -72,6 +72,9 @@ class Generator {
 
   Result<std::vector<float>> FarAttention(std::span<const TokenId> tokens, int64_t from,
                                           int64_t sink, int64_t recent, const Hooks& hooks);
+  Result<std::vector<float>> AttentionOn(std::span<const TokenId> tokens, int64_t from,
+                                         const TokenSpan& span, const Hooks& hooks);
+  Result<HeadBudgets> EvictedBudgets() const;
 
   Result<SelectionRecall> RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                             const Hooks& hooks);
@@ -108,6 +111,10 @@ class Generator {
   using WatchedStep = std::function<Status(const StepInput& input)>;
   Status StepThrough(std::span<const TokenId> tokens, int64_t from, const Hooks& hooks,
                      const WatchedStep& step);
+  // The share of attention that does not fall on near keys, the mean over the tokens from there on.
+  using NearKeysOf = std::function<NearKeys(int64_t position)>;
+  Result<std::vector<float>> MeanFarMass(std::span<const TokenId> tokens, int64_t from,
+                                         const Hooks& hooks, const NearKeysOf& near);
   // Gives free slots to requests that have none, in order.
   Status FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks);
   Status Start(int slot, Run* run, const Hooks& hooks);

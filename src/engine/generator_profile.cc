@@ -1,4 +1,5 @@
-// Context::FarAttention and Context::RecallOfSelection: what single steps attend to.
+// Context::FarAttention, Context::AttentionOn and Context::RecallOfSelection: what single steps
+// attend to; Context::EvictedBudgets.
 #include <algorithm>
 
 #include "engine/generator.h"
@@ -46,11 +47,35 @@ Result<std::vector<float>> Generator::FarAttention(std::span<const TokenId> toke
     return Status(StatusCode::kInvalidArgument,
                   "attention is profiled behind at least one token, with at least one recent one");
   }
+  return MeanFarMass(tokens, from, hooks, [&](int64_t) { return NearKeys{sink, recent}; });
+}
+
+Result<std::vector<float>> Generator::AttentionOn(std::span<const TokenId> tokens, int64_t from,
+                                                  const TokenSpan& span, const Hooks& hooks) {
+  if (from >= std::ssize(tokens) || span.begin < 0 || span.begin >= span.end || span.end > from) {
+    return Status(StatusCode::kInvalidArgument,
+                  "attention is measured on tokens that lie before those that attend");
+  }
+  return MeanFarMass(tokens, from, hooks, [&](int64_t position) {
+    return NearKeys{span.begin, position + 1 - span.end};
+  });
+}
+
+Result<HeadBudgets> Generator::EvictedBudgets() const {
+  if (evictor_ == nullptr || evictor_->budgets().empty()) {
+    return Status(StatusCode::kInvalidArgument, "no prompt was read of which heads keep some");
+  }
+  return HeadBudgets{evictor_->anyway(), evictor_->budgets()};
+}
+
+Result<std::vector<float>> Generator::MeanFarMass(std::span<const TokenId> tokens, int64_t from,
+                                                  const Hooks& hooks, const NearKeysOf& near) {
   const ModelShape& shape = model_.shape();
   std::vector<float> share(static_cast<size_t>(shape.layers * shape.query_heads));
   std::vector<float> far(static_cast<size_t>(shape.layers * shape.kv_heads), 0.0f);
   const auto add = [&](const StepInput& input) {
-    const Status status = executor_.StepWithFarMass(input, {sink, recent}, share);
+    const NearKeys keys = near(store_.Length(input.sequence));
+    const Status status = executor_.StepWithFarMass(input, keys, share);
     if (!status.ok()) return status;
     for (size_t head = 0; head < far.size(); ++head) {
       const auto group = share.begin() + static_cast<ptrdiff_t>(head) * shape.group();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <memory>
 
+#include "kv/policy/eviction_budgets.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/session_sizes.h"
 

@@ -1,10 +1,14 @@
 #include "engine/model_info.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "base/bytes.h"
+#include "base/fnv.h"
 #include "engine/blueprint.h"
+#include "model/config_identity.h"
 
 namespace headway {
 
@@ -42,6 +46,10 @@ SamplingOptions ProposedSampling(const GenerationDefaults& file) {
 
 }  // namespace
 
+std::string ConfigHash(const ModelConfig& config) {
+  return fmt::format("{:016x}", Fnv1a(ConfigIdentity(config)));
+}
+
 ModelInfo ModelInfoOf(const ModelConfig& config, const WeightBytes& weights,
                       const std::string& folder, const Settings& settings) {
   const ModelShape& shape = config.shape;
@@ -61,6 +69,7 @@ ModelInfo ModelInfoOf(const ModelConfig& config, const WeightBytes& weights,
   info.step_weight_bytes = weights.total() - weights.row_tables;
   info.kv_bytes_per_token = ClosedBytesPerToken(shape, settings);
   info.rope_type = RopeTypeName(config.rope.type);
+  info.config_hash = ConfigHash(config);
   info.bos = config.bos;
   info.eos = config.eos;
   info.sampling = ProposedSampling(config.generation);

@@ -20,6 +20,9 @@ int64_t ProgramBytes(int64_t tokens);
 // The config.json, or the one in the folder, of a model whose weights are drawn at random.
 Result<ModelConfig> ReadRandomConfig(Env& env, const std::string& path);
 
+// ModelInfo::config_hash.
+std::string ConfigHash(const ModelConfig& config);
+
 // What the engine says of a model.
 ModelInfo ModelInfoOf(const ModelConfig& config, const WeightBytes& weights,
                       const std::string& folder, const Settings& settings);

@@ -9,6 +9,7 @@
 #include "base/exceptions.h"
 #include "engine/blueprint.h"
 #include "engine/context.h"
+#include "engine/eviction_settings.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
@@ -165,6 +166,9 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   Result<Described> described = Describe(env, model, planning.settings);
   if (!described.ok()) return described.status();
   planning.model = std::move(*described);
+  if (Status s = LoadEvictionProfile(env, planning.model.config, &planning.settings); !s.ok()) {
+    return s;
+  }
   if (planning.settings.ranks > 1) {
     Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
     if (!shards.ok()) return shards.status();

@@ -61,6 +61,7 @@ std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
   report.safeguard = policy.safeguard;
   report.steepness = policy.steepness;
   report.future = policy.future;
+  report.profiled = policy.profiled;
   report.room = policy.room;
   report.kept_bytes = blueprint.layout.kept->KeptBytes();
   report.sequence_bytes =

@@ -8,6 +8,7 @@
 
 #include "engine/eviction_settings.h"
 #include "headway/refusal.h"
+#include "kv/policy/eviction_budgets.h"
 #include "model/config_identity.h"
 
 namespace headway {

@@ -221,6 +221,7 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   Result<kv::EvictionPolicy> eviction = ReadEviction(options);
   if (!eviction.ok()) return eviction.status();
   settings.eviction = *eviction;
+  settings.eviction_profile = Unless<std::string>(options.evict_profile, "");
   if (Status s = ReadSalience(options, &settings); !s.ok()) return s;
   // The planner would recompute of its own accord.
   if (eviction->evicts() || settings.salience.chooses()) settings.recompute_share = 0.0;

@@ -114,9 +114,14 @@ void Reading::CheckLayer(int layer, const Prompt& prompt,
                          const std::vector<std::vector<int64_t>>& lists) {
   const PageFormat& page = h_->store().format().page;
   const auto tokens = std::ssize(prompt.tokens);
-  const int64_t budget = PlainLayerBudget(policy_, layer, tokens);
-  const EvictionParts parts(policy_, tokens, budget, page.page_slots);
   const auto heads = lists.size();
+  std::vector<EvictionParts> parts_of;
+  for (size_t head = 0; head < heads; ++head) {
+    const int at = layer * shape_.kv_heads + static_cast<int>(head);
+    const int64_t budget = PlainHeadBudget(policy_, shape_.kv_heads, at, tokens);
+    parts_of.emplace_back(policy_, tokens, budget, page.page_slots);
+  }
+  const int64_t budget = PlainLayerBudget(policy_, layer, tokens);
   std::vector<std::vector<Bounded>> scores;
   PlainLayer plain = {.policy = policy_,
                       .shape = shape_,
@@ -130,12 +135,15 @@ void Reading::CheckLayer(int layer, const Prompt& prompt,
     const int64_t rows = std::ssize(plain.queries->q) / width;
     ASSERT_EQ(rows, policy_.observes() ? policy_.window : tokens);
     ASSERT_EQ(plain.queries->position, tokens - rows);
-    scores = PlainScores(plain, parts.free);
+    scores = PlainScores(plain, parts_of[0].free);
   }
-  const int64_t sink = policy_.scores() ? 0 : std::min(policy_.sink, parts.candidates);
-  std::vector<std::pair<int64_t, int64_t>> counts(
-      heads, {std::max(parts.free, sink), std::max(parts.free, sink)});
+  const int64_t sink = policy_.scores() ? 0 : std::min(policy_.sink, parts_of[0].candidates);
+  std::vector<std::pair<int64_t, int64_t>> counts;
+  for (const EvictionParts& parts : parts_of) {
+    counts.emplace_back(std::max(parts.free, sink), std::max(parts.free, sink));
+  }
   if (policy_.uneven()) {
+    const EvictionParts& parts = parts_of[0];
     const bool safe = policy_.method != kv::EvictionMethod::kDefensive;
     const auto share = static_cast<int64_t>(policy_.safeguard * static_cast<double>(budget));
     const int64_t anyway = tokens - parts.candidates;
@@ -145,6 +153,7 @@ void Reading::CheckLayer(int layer, const Prompt& prompt,
   for (size_t head = 0; head < heads; ++head) {
     SCOPED_TRACE("layer " + std::to_string(layer) + " head " + std::to_string(head));
     const std::vector<int64_t>& list = lists[head];
+    const EvictionParts& parts = parts_of[head];
     const int64_t chosen = std::ssize(list) - (tokens - parts.candidates);
     ASSERT_GE(chosen, parts.Filled(counts[head].first, page.page_slots));
     ASSERT_LE(chosen, parts.Filled(counts[head].second, page.page_slots));

@@ -1,5 +1,7 @@
 #include "support/plain_eviction.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -25,6 +27,26 @@ int64_t PlainLayerBudget(const EvictionPolicy& policy, int layer, int64_t tokens
   const int64_t first = policy.window + std::min(std::llround(2 * free - free / policy.steepness),
                                                  static_cast<long long>(tokens - policy.window));
   return layer == 0 ? first : 2 * mean - first;
+}
+
+int64_t PlainHeadBudget(const EvictionPolicy& policy, int heads, int head, int64_t tokens) {
+  if (!policy.profiled) return PlainLayerBudget(policy, head / heads, tokens);
+  const int64_t sink =
+      policy.method == EvictionMethod::kStreaming || policy.method == EvictionMethod::kExpected
+          ? policy.sink
+          : 0;
+  const int64_t anyway = policy.window + sink;
+  const double even = policy.method == EvictionMethod::kHeadKv ? policy.safeguard : 0.0;
+  const auto up_to = [&](int end) {
+    double sum = 0.0;
+    for (int i = 0; i < end; ++i) {
+      sum += even + (1.0 - even) * policy.shares[static_cast<size_t>(i)];
+    }
+    return std::llround(static_cast<double>(policy.budget - anyway) * sum);
+  };
+  const int64_t budget = anyway + up_to(head + 1) - up_to(head);
+  EXPECT_LT(budget, tokens);
+  return budget;
 }
 
 // The k-th best score of a head lies between the k-th best of the lower bounds and that of the

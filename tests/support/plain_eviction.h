@@ -81,6 +81,10 @@ std::vector<Bounded> PlainLastScores(const PlainLayer& layer, size_t head,
 // The budget of one of two layers, as PyramidKV has them.
 int64_t PlainLayerBudget(const kv::EvictionPolicy& policy, int layer, int64_t tokens);
 
+// The budget of a head, counted over two layers or, where budgets are static, over all of them; in
+// that case no head's is as long as the prompt.
+int64_t PlainHeadBudget(const kv::EvictionPolicy& policy, int heads, int head, int64_t tokens);
+
 // The last tokens that are kept whatever they score: of H2O half of the budget.
 int64_t PlainWindow(const kv::EvictionPolicy& policy, int64_t tokens);
 

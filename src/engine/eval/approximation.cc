@@ -20,6 +20,8 @@ Approximation EvictionOf(const EngineOptions& options) {
   AddGiven("sink", options.evict_sink, defaults.evict_sink, &eviction);
   AddGiven("safeguard", options.evict_safeguard, defaults.evict_safeguard, &eviction);
   AddGiven("steepness", options.evict_steepness, defaults.evict_steepness, &eviction);
+  AddGiven("future", options.evict_future, defaults.evict_future, &eviction);
+  AddGiven("profile", options.evict_profile, defaults.evict_profile, &eviction);
   return eviction;
 }
 
@@ -58,6 +60,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.evict_sink = defaults.evict_sink;
   options.evict_safeguard = defaults.evict_safeguard;
   options.evict_steepness = defaults.evict_steepness;
+  options.evict_future = defaults.evict_future;
+  options.evict_profile = defaults.evict_profile;
   options.evict_room = defaults.evict_room;
   options.hgca = defaults.hgca;
   options.hgca_window = defaults.hgca_window;

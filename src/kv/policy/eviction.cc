@@ -18,7 +18,7 @@
 namespace headway::kv {
 namespace {
 
-constexpr std::array<std::pair<EvictionMethod, const char*>, 10> kNames = {{
+constexpr std::array<std::pair<EvictionMethod, const char*>, 11> kNames = {{
     {EvictionMethod::kStreaming, "streamingllm"},
     {EvictionMethod::kSnap, "snapkv"},
     {EvictionMethod::kPyramid, "pyramidkv"},
@@ -29,36 +29,30 @@ constexpr std::array<std::pair<EvictionMethod, const char*>, 10> kNames = {{
     {EvictionMethod::kDefensive, "defensivekv"},
     {EvictionMethod::kExpected, "expectedattention"},
     {EvictionMethod::kHeavy, "h2o"},
+    {EvictionMethod::kHeadKv, "headkv"},
 }};
 
 using Candidate = EvictionCandidate;
 
-// The mean of the layers' budgets.
-int64_t MeanBudget(const EvictionPolicy& policy, int64_t tokens) {
-  const int64_t of_share = std::llround(policy.share * static_cast<double>(tokens));
-  return std::clamp<int64_t>(policy.share > 0.0 ? of_share : policy.budget, 0, tokens);
-}
-
 // Where the closed tokens of a prompt lie. Those of the window, and the rest behind it that is not
 // closed, are kept anyway; `free` ones are chosen among the candidates before.
 struct Parts {
-  int64_t candidates = 0;  // closed tokens in front of the window
-  int64_t window = 0;      // closed tokens of the window
-  int64_t free = 0;        // candidates that a head keeps on average, before pages are filled
+  int64_t candidates = 0;     // closed tokens in front of the window
+  int64_t window = 0;         // closed tokens of the window
+  int64_t anyway = 0;         // tokens that are no candidates
+  std::vector<int64_t> free;  // [heads]: candidates that each has, before pages are filled
 };
 
-Parts PartsOf(const EvictionPolicy& policy, int64_t tokens, int64_t closed, int64_t budget) {
+Parts PartsOf(const EvictionPolicy& policy, int64_t tokens, int64_t closed,
+              std::span<const int64_t> budgets) {
   Parts parts;
   parts.candidates = std::min(closed, std::max<int64_t>(0, tokens - policy.WindowOf(tokens)));
   parts.window = closed - parts.candidates;
-  const int64_t anyway = tokens - parts.candidates;
-  parts.free = std::clamp<int64_t>(budget - anyway, 0, parts.candidates);
+  parts.anyway = tokens - parts.candidates;
+  for (const int64_t budget : budgets) {
+    parts.free.push_back(std::clamp<int64_t>(budget - parts.anyway, 0, parts.candidates));
+  }
   return parts;
-}
-
-// What a head of a layer that shares its budget keeps anyway, the window among it.
-int64_t SafeOf(const EvictionPolicy& policy, int64_t budget) {
-  return policy.safe() ? static_cast<int64_t>(policy.safeguard * static_cast<double>(budget)) : 0;
 }
 
 // Of a head that keeps `free` candidates: the same with its pages full.
@@ -97,7 +91,7 @@ std::vector<int64_t> SharedCounts(const std::vector<std::vector<Candidate>>& of_
       at->score = std::numeric_limits<double>::infinity();
     }
   }
-  const int64_t total = static_cast<int64_t>(of_heads.size()) * parts.free;
+  const int64_t total = std::accumulate(parts.free.begin(), parts.free.end(), int64_t{0});
   BringToFront(all, total);
   std::vector<int64_t> counts(of_heads.size());
   for (int64_t i = 0; i < total; ++i)
@@ -135,15 +129,17 @@ std::vector<int32_t> KeptOf(std::span<const Candidate> candidates, int64_t count
   return kept;
 }
 
-// The first tokens and the last ones, in whole pages.
-std::vector<int32_t> KeptOfStream(const EvictionPolicy& policy, const Parts& parts, int slots) {
+// The first tokens and the last ones, in whole pages, of a head that has `free` candidates.
+KeptOfHead KeptOfStream(const EvictionPolicy& policy, const Parts& parts, int64_t free, int slots) {
   const int64_t closed = parts.candidates + parts.window;
   const int64_t sink = std::min(policy.sink, parts.candidates);
-  const int64_t count = Filled(parts, std::max(parts.free, sink), slots);
-  std::vector<int32_t> kept(static_cast<size_t>(count + parts.window));
-  const auto recent = kept.begin() + sink;
-  std::iota(kept.begin(), recent, 0);
-  std::iota(recent, kept.end(), static_cast<int32_t>(closed - (kept.end() - recent)));
+  const int64_t wanted = std::max(free, sink);
+  KeptOfHead kept = {{}, parts.anyway + wanted};
+  kept.positions.resize(static_cast<size_t>(Filled(parts, wanted, slots) + parts.window));
+  const auto recent = kept.positions.begin() + sink;
+  std::iota(kept.positions.begin(), recent, 0);
+  std::iota(recent, kept.positions.end(),
+            static_cast<int32_t>(closed - (kept.positions.end() - recent)));
   return kept;
 }
 
@@ -166,78 +162,42 @@ Result<EvictionMethod> EvictionOf(std::string_view name) {
                 fmt::format("unknown eviction method '{}'; there are {}", name, all));
 }
 
+int64_t EvictionPolicy::MeanOf(int64_t tokens) const {
+  const int64_t of_share = std::llround(share * static_cast<double>(tokens));
+  return std::clamp<int64_t>(share > 0.0 ? of_share : budget, 0, tokens);
+}
+
 int64_t EvictionPolicy::WindowOf(int64_t tokens) const {
-  return adds_up() ? std::max<int64_t>(1, MeanBudget(*this, tokens) / 2) : window;
+  return adds_up() ? std::max<int64_t>(1, MeanOf(tokens) / 2) : window;
 }
 
-std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens) {
-  const int64_t mean = MeanBudget(policy, tokens);
-  std::vector<int64_t> budgets(static_cast<size_t>(layers), mean);
-  const int64_t free = std::max<int64_t>(0, mean - policy.window);
-  if (!policy.falls() || layers < 2 || free == 0) return budgets;
-  const auto middle = static_cast<double>(free);
-  const double first = std::min(2.0 * middle - middle / policy.steepness,
-                                static_cast<double>(tokens - policy.window));
-  const double step = 2.0 * (first - middle) / (layers - 1);
-  // Layers at the same distance from both ends have twice the mean together.
-  for (int layer = 0; layer < layers / 2; ++layer) {
-    const int64_t more = std::llround(first - layer * step) - free;
-    budgets[static_cast<size_t>(layer)] += more;
-    budgets[static_cast<size_t>(layers - 1 - layer)] -= more;
-  }
-  return budgets;
-}
-
-std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
-                                             const ObservedWeights& observed, int64_t closed,
-                                             int64_t budget, int slots) {
-  const Parts parts = PartsOf(policy, observed.tokens, closed, budget);
-  const auto heads = static_cast<size_t>(observed.heads);
+std::vector<KeptOfHead> ChooseKept(const EvictionPolicy& policy, const ObservedWeights& observed,
+                                   int64_t closed, std::span<const int64_t> budgets, int slots) {
+  HEADWAY_CHECK(std::ssize(budgets) == observed.heads);
+  const Parts parts = PartsOf(policy, observed.tokens, closed, budgets);
+  std::vector<KeptOfHead> kept;
   if (!policy.scores()) {
     HEADWAY_CHECK(policy.method == EvictionMethod::kStreaming);
-    return std::vector<std::vector<int32_t>>(heads, KeptOfStream(policy, parts, slots));
+    for (const int64_t free : parts.free) kept.push_back(KeptOfStream(policy, parts, free, slots));
+    return kept;
   }
   const EvictionScores scores(policy, observed, parts.free);
   std::vector<std::vector<Candidate>> candidates;
   for (int head = 0; head < observed.heads; ++head) {
     candidates.push_back(CandidatesOf(scores.OfHead(head), parts, head));
   }
-  std::vector<int64_t> counts(heads, parts.free);
+  std::vector<int64_t> counts = parts.free;
   if (policy.uneven()) {
-    const auto of_budget = SafeOf(policy, budget);
-    const int64_t anyway = observed.tokens - parts.candidates;
-    const int64_t safe = std::clamp<int64_t>(of_budget - anyway, 0, parts.free);
+    const int64_t safe =
+        std::clamp<int64_t>(policy.SafeOf(budgets[0]) - parts.anyway, 0, parts.free[0]);
     counts = SharedCounts(candidates, parts, safe);
   }
-  std::vector<std::vector<int32_t>> kept;
-  for (size_t head = 0; head < heads; ++head) {
+  for (size_t head = 0; head < counts.size(); ++head) {
     const int64_t count = Filled(parts, counts[head], slots);
-    Choose(policy, scores, count, observed.tokens - parts.candidates, candidates[head]);
-    kept.push_back(KeptOf(candidates[head], count, closed));
+    Choose(policy, scores, count, parts.anyway, candidates[head]);
+    kept.push_back({KeptOf(candidates[head], count, closed), parts.anyway + counts[head]});
   }
   return kept;
-}
-
-KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
-                        int slots) {
-  // A shorter prompt has no larger first layer and no larger mean. What a head keeps whatever its
-  // budget is the window, and the sink that a stream has.
-  const int64_t least = policy.WindowOf(length) + (policy.keeps_sink() ? policy.sink : 0);
-  const int64_t mean = std::max(MeanBudget(policy, length), least);
-  int64_t head = std::max(LayerBudgets(policy, layers, length).front(), least);
-  if (policy.uneven()) {
-    // The others of its layer keep what is safe, and the window.
-    const int64_t safe = SafeOf(policy, head);
-    head = kv_heads * head - (kv_heads - 1) * std::max(policy.window, safe);
-  }
-  const int64_t all = int64_t{layers} * kv_heads;
-  KeptBounds bounds;
-  bounds.head_pages = CeilDiv(std::min(head, length), slots);
-  // Where heads keep different numbers, all of them may begin a page.
-  const bool alike = !policy.uneven() && !policy.falls();
-  bounds.all_pages = std::min(alike ? all * CeilDiv(mean, slots) : all * (mean + slots - 1) / slots,
-                              all * CeilDiv(length, slots));
-  return bounds;
 }
 
 }  // namespace headway::kv

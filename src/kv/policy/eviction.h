@@ -29,8 +29,9 @@ enum class EvictionMethod : uint8_t {
   // over the prompt; pooled here, not for each query
   kDefensive,
   kExpected,  // ExpectedAttention (Devoto et al., 2025): what queries to come are expected to give
-  kHeavy,  // H2O (Zhang et al., 2023): half by the attention from all of the prompt's queries, and
-           // the last tokens
+  kHeavy,   // H2O (Zhang et al., 2023): half by the attention from all of the prompt's queries, and
+            // the last tokens
+  kHeadKv,  // HeadKV (Fu et al., 2024): SnapKV, each head in the budget that a profile gives it
 };
 
 struct EvictionPolicy {
@@ -45,13 +46,19 @@ struct EvictionPolicy {
   // ObservedWeights has of a group, not of each query head.
   enum class Pool : uint8_t { kMean, kMax };
   Pool pooling = Pool::kMean;
-  int64_t sink = 4;         // of kStreaming and kExpected: first tokens that are kept
-  double safeguard = 0.2;   // of Ada-KV: the share of its even budget that a head keeps anyway,
-                            // the window among it
+  int64_t sink = 4;  // of kStreaming and kExpected: first tokens that are kept
+  // Of Ada-KV: the share of its even budget that a head keeps anyway, the window among it; of
+  // HeadKV the share that is not handed out by importance, 1 - 1 / beta, of what is not kept
+  // anyway.
+  double safeguard = 0.2;
   double steepness = 20.0;  // PyramidKV's beta: the last layer gets budget / beta
   int64_t future = 512;     // of kExpected: positions behind the prompt that queries may have
   // Tokens that a sequence may grow by behind its prompt.
   int64_t room = 4096;
+  // Whether heads have static budgets, whatever the prompt. Then `shares` has what each one has of
+  // the mean, beside what all keep anyway: [layers * KV heads], their mean 1.
+  bool profiled = false;
+  std::vector<double> shares = {};
 
   bool evicts() const { return method != EvictionMethod::kNone; }
   // Whether tokens have scores.
@@ -66,16 +73,28 @@ struct EvictionPolicy {
   }
   // The last tokens of a prompt of so many, which are kept.
   int64_t WindowOf(int64_t tokens) const;
-  // Whether the heads of a layer keep different numbers of tokens.
+  // What every head keeps of such a prompt: these, and the first tokens.
+  int64_t AnywayOf(int64_t tokens) const { return WindowOf(tokens) + (keeps_sink() ? sink : 0); }
+  // Tokens that a head keeps of it on average.
+  int64_t MeanOf(int64_t tokens) const;
+  // Whether the heads of a layer share their budget.
   bool uneven() const {
-    return method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid ||
-           method == EvictionMethod::kCriticalAdaSnap || method == EvictionMethod::kDefensive;
+    return !profiled &&
+           (method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid ||
+            method == EvictionMethod::kCriticalAdaSnap || method == EvictionMethod::kDefensive);
   }
-  // Whether a head's share of these is safe.
-  bool safe() const { return uneven() && method != EvictionMethod::kDefensive; }
+  // Whether a head's part of a budget is safe from others.
+  bool safe() const {
+    return method == EvictionMethod::kHeadKv || (uneven() && method != EvictionMethod::kDefensive);
+  }
+  // That part of a budget that heads share.
+  int64_t SafeOf(int64_t shared) const {
+    return safe() ? static_cast<int64_t>(safeguard * static_cast<double>(shared)) : 0;
+  }
   // Whether budgets fall from layer to layer.
   bool falls() const {
-    return method == EvictionMethod::kPyramid || method == EvictionMethod::kAdaPyramid;
+    return !profiled &&
+           (method == EvictionMethod::kPyramid || method == EvictionMethod::kAdaPyramid);
   }
   // Whether the largest weights count.
   bool largest() const { return method == EvictionMethod::kDefensive; }
@@ -92,14 +111,10 @@ struct EvictionPolicy {
 };
 
 // "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "critical-snapkv",
-// "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o".
+// "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o", "headkv".
 const char* EvictionName(EvictionMethod method);
 // kInvalidArgument, naming all that there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);
-
-// Tokens that a head keeps of a prompt of `tokens` on average in each layer; [layers]. Their mean
-// is the policy's budget, but where the prompt has fewer.
-std::vector<int64_t> LayerBudgets(const EvictionPolicy& policy, int layers, int64_t tokens);
 
 // What queries gave the tokens of a prompt in one layer: for each KV head the sum and the largest
 // of the weights (after softmax) of `rows` queries times `group` query heads; and how large the
@@ -113,23 +128,21 @@ struct ObservedWeights {
   int64_t queries = 0;  // rows * group: what `sum` is divided by
 };
 
-// Of the first `closed` tokens, those that each head keeps so that it has `budget` in all with the
-// tokens from `closed` on, which it keeps anyway: positions, ascending, as many as fill whole pages
-// of `slots` (rounded up, but not beyond `closed`), the window's always among them. Of equal scores
-// the earlier position is kept; a weight that is no number counts as none. `budget` is that of the
-// layer. [heads]
-std::vector<std::vector<int32_t>> ChooseKept(const EvictionPolicy& policy,
-                                             const ObservedWeights& observed, int64_t closed,
-                                             int64_t budget, int slots);
-
-// Bounds of what ChooseKept gives for prompts of up to `length` tokens, in pages: of one head, and
-// of all heads of all layers.
-struct KeptBounds {
-  int64_t head_pages = 0;
-  int64_t all_pages = 0;
+// What a head keeps of a prompt's whole pages.
+struct KeptOfHead {
+  std::vector<int32_t> positions;  // ascending
+  // Tokens that it was given, those behind the whole pages among them: fewer than it keeps where
+  // they leave a page half empty.
+  int64_t budget = 0;
 };
-KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
-                        int slots);
+
+// Of the first `closed` tokens, those that each head keeps so that it has its budget of the layer's
+// [heads] in all with the tokens from `closed` on, which it keeps anyway: as many as fill whole
+// pages of `slots` (rounded up, but not beyond `closed`), the window's always among them. Where the
+// heads share their budgets, these are equal. Of equal scores the earlier position is kept; a
+// weight that is no number counts as none.
+std::vector<KeptOfHead> ChooseKept(const EvictionPolicy& policy, const ObservedWeights& observed,
+                                   int64_t closed, std::span<const int64_t> budgets, int slots);
 
 }  // namespace headway::kv
 

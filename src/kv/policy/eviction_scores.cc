@@ -37,7 +37,7 @@ double MaxAround(std::span<const float> weights, size_t at, int pool) {
 }  // namespace
 
 EvictionScores::EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed,
-                               int64_t free)
+                               std::span<const int64_t> free)
     : policy_(policy),
       observed_(observed),
       tokens_(static_cast<size_t>(
@@ -78,7 +78,7 @@ void EvictionScores::TakeMost(int head, std::vector<double>* scores) const {
     order[i] = {NumberOf(sums[i]), static_cast<int32_t>(i), 0};
     all += order[i].score;
   }
-  const auto most = std::min(tokens_, static_cast<size_t>(free_));
+  const auto most = std::min(tokens_, static_cast<size_t>(free_[static_cast<size_t>(head)]));
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end());
   // A token is taken while those before it and it have less than what is wanted.
   double taken = 0.0;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kv/policy/eviction.h"
@@ -15,8 +16,10 @@ namespace headway::kv {
 // those that are candidates. What is no number counts as no attention, and as no value.
 class EvictionScores {
  public:
-  // `free` is what a head chooses on average.
-  EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed, int64_t free);
+  // `free` is what each head chooses, or what those that share choose on average: [heads]. It
+  // outlives this.
+  EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed,
+                 std::span<const int64_t> free);
 
   // Infinite where a token is chosen whatever the others score.
   std::vector<double> OfHead(int head) const;
@@ -33,7 +36,7 @@ class EvictionScores {
   const EvictionPolicy& policy_;
   const ObservedWeights& observed_;
   const size_t tokens_;
-  const int64_t free_;
+  const std::span<const int64_t> free_;
   double of_window_ = 0.0;  // the share of the mean attention that the window has
 };
 

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,8 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "kv/policy/eviction_budgets.h"
+#include "kv/policy/eviction_testing.h"
 
 namespace headway::kv {
 namespace {
@@ -24,11 +27,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr EvictionMethod kMethods[] = {
-    EvictionMethod::kStreaming,       EvictionMethod::kSnap,
-    EvictionMethod::kPyramid,         EvictionMethod::kAdaSnap,
-    EvictionMethod::kAdaPyramid,      EvictionMethod::kCriticalSnap,
-    EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,
-    EvictionMethod::kExpected,        EvictionMethod::kHeavy};
+    EvictionMethod::kStreaming,       EvictionMethod::kSnap,       EvictionMethod::kPyramid,
+    EvictionMethod::kAdaSnap,         EvictionMethod::kAdaPyramid, EvictionMethod::kCriticalSnap,
+    EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,  EvictionMethod::kExpected,
+    EvictionMethod::kHeavy,           EvictionMethod::kHeadKv};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Weights of a layer. `levels` other than 0: so many different ones, so that many are equal.
@@ -53,9 +55,10 @@ struct Weights {
 // A plain reading of the methods, token by token.
 class Plain {
  public:
-  Plain(const EvictionPolicy& policy, const Weights& weights, int64_t closed, int64_t budget,
-        int slots)
-      : policy_(policy), weights_(weights), closed_(closed), budget_(budget), slots_(slots) {}
+  // `budgets` [heads] of the layer.
+  Plain(const EvictionPolicy& policy, const Weights& weights, int64_t closed,
+        std::span<const int64_t> budgets, int slots)
+      : policy_(policy), weights_(weights), closed_(closed), budgets_(budgets), slots_(slots) {}
 
   std::vector<std::vector<int32_t>> Kept() const {
     std::vector<std::vector<int32_t>> kept;
@@ -144,8 +147,8 @@ class Plain {
     });
     for (const int64_t token : tokens) all += sum_of(head, token);
     const int64_t candidates = std::min(closed_, count);
-    const int64_t free =
-        std::clamp<int64_t>(budget_ - (weights_.tokens - candidates), 0, candidates);
+    const int64_t free = std::clamp<int64_t>(
+        budgets_[static_cast<size_t>(head)] - (weights_.tokens - candidates), 0, candidates);
     std::vector<int64_t> most;
     for (const int64_t token : tokens) {
       so_far += sum_of(head, token);
@@ -187,12 +190,12 @@ class Plain {
     const int64_t tail = weights_.tokens - closed_;
     int64_t anyway = 0;
     for (int64_t token = 0; token < closed_; ++token) anyway += IsKeptAnyway(token) ? 1 : 0;
-    const int64_t even = std::max(anyway, budget_ - tail);
-    std::vector<int64_t> wanted(static_cast<size_t>(weights_.heads), even);
+    std::vector<int64_t> wanted;
+    for (const int64_t budget : budgets_) wanted.push_back(std::max(anyway, budget - tail));
     if (!policy_.uneven()) return wanted;
     // What the heads of a layer have together goes to the best of all, what is safe first.
     const double share = policy_.method == EvictionMethod::kDefensive ? 0.0 : policy_.safeguard;
-    const auto safe = static_cast<int64_t>(share * static_cast<double>(budget_));
+    const auto safe = static_cast<int64_t>(share * static_cast<double>(budgets_[0]));
     std::vector<std::tuple<bool, double, int64_t, int>> all;
     for (int head = 0; head < weights_.heads; ++head) {
       const std::vector<double> scores = Scores(head);
@@ -204,7 +207,7 @@ class Plain {
       }
     }
     std::sort(all.begin(), all.end());
-    const auto total = static_cast<size_t>(weights_.heads * even);
+    const auto total = static_cast<size_t>(weights_.heads * wanted[0]);
     all.resize(std::min(all.size(), total));
     wanted.assign(wanted.size(), 0);
     for (const auto& chosen : all) ++wanted[static_cast<size_t>(std::get<3>(chosen))];
@@ -213,22 +216,20 @@ class Plain {
 
   const EvictionPolicy& policy_;
   const Weights& weights_;
-  int64_t closed_, budget_;
+  int64_t closed_;
+  std::span<const int64_t> budgets_;
   int slots_;
 };
 
-EvictionPolicy RandomPolicy(EvictionMethod method, Random& random) {
-  EvictionPolicy policy;
-  policy.method = method;
-  policy.window = 1 + random.Below(40);
-  policy.budget = policy.window + random.Below(300);
-  if (random.Below(3) == 0) std::tie(policy.budget, policy.share) = std::pair(0, random.Uniform());
-  policy.pool = 1 + 2 * static_cast<int>(random.Below(5));
-  policy.pooling = random.Below(2) == 0 ? EvictionPolicy::Pool::kMean : EvictionPolicy::Pool::kMax;
-  policy.sink = random.Below(9);
-  policy.safeguard = random.Uniform();
-  policy.steepness = 1.0 + 30.0 * random.Uniform();
-  return policy;
+// Positions alone, of heads that have the same budget.
+std::vector<std::vector<int32_t>> Chosen(const EvictionPolicy& policy, const Weights& weights,
+                                         int64_t closed, int64_t budget, int slots) {
+  const std::vector<int64_t> budgets(static_cast<size_t>(weights.heads), budget);
+  std::vector<std::vector<int32_t>> positions;
+  for (KeptOfHead& kept : ChooseKept(policy, weights.Observed(), closed, budgets, slots)) {
+    positions.push_back(std::move(kept.positions));
+  }
+  return positions;
 }
 
 TEST(Eviction, NamesGoBothWays) {
@@ -243,68 +244,70 @@ TEST(Eviction, NamesGoBothWays) {
       unknown.status().message(),
       "unknown eviction method 'snap'; there are streamingllm, snapkv, pyramidkv, ada-snapkv, "
       "ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, expectedattention, "
-      "h2o");
+      "h2o, headkv");
+}
+
+// Of one of three layers.
+void ExpectPlainChoice(const EvictionPolicy& policy, const Weights& weights,
+                       std::span<const int64_t> budgets, int slots) {
+  const int64_t closed = weights.tokens / slots * slots;
+  const auto kept = ChooseKept(policy, weights.Observed(), closed, budgets, slots);
+  const auto plain = Plain(policy, weights, closed, budgets, slots).Kept();
+  for (size_t head = 0; head < plain.size(); ++head) {
+    EXPECT_EQ(kept[head].positions, plain[head]);
+    // Pages are filled, no more.
+    EXPECT_LE(kept[head].budget, std::ssize(kept[head].positions) + weights.tokens - closed);
+    EXPECT_GT(kept[head].budget + slots,
+              std::ssize(kept[head].positions) + weights.tokens - closed);
+  }
 }
 
 TEST(Eviction, EachMethodKeepsWhatAPlainReadingKeeps) {
   Random random(1);
-  for (int round = 0; round < 900; ++round) {
-    const EvictionPolicy policy = RandomPolicy(kMethods[round % std::size(kMethods)], random);
+  for (int round = 0; round < 990; ++round) {
+    const int heads = static_cast<int>(1 + random.Below(4));
+    const EvictionPolicy policy =
+        RandomPolicy(kMethods[round % std::size(kMethods)], random, 3 * heads);
     const int slots = static_cast<int>(1 + random.Below(70));
     const int64_t tokens = 1 + random.Below(round % 5 == 0 ? 60 : 700);
-    const int64_t closed = tokens / slots * slots;
     const int64_t levels = random.Below(3) == 0 ? 1 + random.Below(4) : 0;
-    const Weights weights(static_cast<int>(1 + random.Below(4)), tokens, levels, random);
-    const KeptBounds bounds = KeptBoundsOf(policy, 3, weights.heads, tokens, slots);
-    int64_t pages = 0;
-    for (const int64_t budget : LayerBudgets(policy, 3, tokens)) {
+    const Weights weights(heads, tokens, levels, random);
+    const std::vector<int64_t> budgets = HeadBudgets(policy, 3, heads, tokens);
+    for (size_t layer = 0; layer < 3; ++layer) {
       SCOPED_TRACE(std::string(EvictionName(policy.method)) + " round " + std::to_string(round) +
-                   " budget " + std::to_string(budget) + " of " + std::to_string(tokens));
-      const auto kept = ChooseKept(policy, weights.Observed(), closed, budget, slots);
-      ASSERT_EQ(kept, Plain(policy, weights, closed, budget, slots).Kept());
-      for (const std::vector<int32_t>& of_head : kept) {
-        const int64_t of_head_pages = CeilDiv(static_cast<int64_t>(of_head.size()), slots);
-        EXPECT_LE(of_head_pages, bounds.head_pages);
-        pages += of_head_pages;
+                   " layer " + std::to_string(layer) + " of " + std::to_string(tokens));
+      const auto first = layer * static_cast<size_t>(heads);
+      ExpectPlainChoice(policy, weights,
+                        std::span(budgets).subspan(first, static_cast<size_t>(heads)), slots);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+TEST(Eviction, WhatIsKeptIsWithinItsBounds) {
+  Random random(10);
+  for (int round = 0; round < 990; ++round) {
+    const int heads = static_cast<int>(1 + random.Below(4));
+    const EvictionPolicy policy =
+        RandomPolicy(kMethods[round % std::size(kMethods)], random, 3 * heads);
+    const int slots = static_cast<int>(1 + random.Below(70));
+    const int64_t length = 1 + random.Below(700);
+    const int64_t tokens = length - random.Below(std::min<int64_t>(length, 100));
+    const Weights weights(heads, tokens, 0, random);
+    const KeptBounds bounds = KeptBoundsOf(policy, 3, heads, length, slots);
+    const std::vector<int64_t> budgets = HeadBudgets(policy, 3, heads, tokens);
+    int64_t pages = 0;
+    for (size_t first = 0; first < budgets.size(); first += static_cast<size_t>(heads)) {
+      for (const KeptOfHead& kept :
+           ChooseKept(policy, weights.Observed(), tokens / slots * slots,
+                      std::span(budgets).subspan(first, static_cast<size_t>(heads)), slots)) {
+        const int64_t of_head = CeilDiv(std::ssize(kept.positions), int64_t{slots});
+        EXPECT_LE(of_head, bounds.head_pages);
+        pages += of_head;
       }
     }
-    EXPECT_LE(pages, bounds.all_pages);
-    const KeptBounds longer = KeptBoundsOf(policy, 3, weights.heads, tokens + 100, slots);
-    EXPECT_GE(longer.head_pages, bounds.head_pages);
-    EXPECT_GE(longer.all_pages, bounds.all_pages);
+    ASSERT_LE(pages, bounds.all_pages) << EvictionName(policy.method) << " round " << round;
   }
-}
-
-TEST(Eviction, LayersHaveTheBudgetOnAverage) {
-  Random random(2);
-  for (int round = 0; round < 300; ++round) {
-    const EvictionPolicy policy = RandomPolicy(kMethods[round % std::size(kMethods)], random);
-    const int layers = static_cast<int>(1 + random.Below(40));
-    const int64_t tokens = 1 + random.Below(2000);
-    const std::vector<int64_t> budgets = LayerBudgets(policy, layers, tokens);
-    ASSERT_EQ(budgets.size(), static_cast<size_t>(layers));
-    const int64_t mean = policy.share > 0.0
-                             ? std::llround(policy.share * static_cast<double>(tokens))
-                             : std::min(policy.budget, tokens);
-    EXPECT_EQ(std::accumulate(budgets.begin(), budgets.end(), int64_t{0}), layers * mean);
-    EXPECT_TRUE(std::is_sorted(budgets.rbegin(), budgets.rend()));
-    EXPECT_LE(budgets.front(), tokens);
-    EXPECT_GE(budgets.back(), std::min(mean, policy.window));
-  }
-}
-
-TEST(Eviction, APyramidFallsFromTwiceTheBudgetToATwentieth) {
-  EvictionPolicy policy;
-  policy.method = EvictionMethod::kPyramid;
-  policy.window = 32;
-  policy.budget = 32 + 400;
-  EXPECT_THAT(LayerBudgets(policy, 4, 100000), ElementsAre(32 + 780, 32 + 527, 32 + 273, 32 + 20));
-  // No layer keeps more than there is, and the others get what it cannot take.
-  EXPECT_THAT(LayerBudgets(policy, 4, 632), ElementsAre(632, 32 + 467, 32 + 333, 32 + 200));
-  EXPECT_THAT(LayerBudgets(policy, 3, 400), ElementsAre(400, 400, 400));
-  EXPECT_THAT(LayerBudgets(policy, 1, 100000), ElementsAre(432));
-  policy.method = EvictionMethod::kSnap;
-  EXPECT_THAT(LayerBudgets(policy, 2, 100000), ElementsAre(432, 432));
 }
 
 TEST(Eviction, NeighboursOfAWeightAreKeptWithIt) {
@@ -316,14 +319,13 @@ TEST(Eviction, NeighboursOfAWeightAreKeptWithIt) {
   Weights weights(1, 24, 1, random);  // zeros
   weights.sum[9] = 1.0f;
   weights.sum[22] = 100.0f;  // of the window, which is kept anyway, and whose weight is not pooled
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 24, 5, 1)[0], ElementsAre(8, 9, 10, 22, 23));
+  EXPECT_THAT(Chosen(policy, weights, 24, 5, 1)[0], ElementsAre(8, 9, 10, 22, 23));
   // The earliest of what is equal fills the page.
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 24, 5, 8)[0],
-              ElementsAre(0, 1, 2, 8, 9, 10, 22, 23));
+  EXPECT_THAT(Chosen(policy, weights, 24, 5, 8)[0], ElementsAre(0, 1, 2, 8, 9, 10, 22, 23));
   // Tokens behind the closed ones are part of the budget.
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 11, 1)[0], ElementsAre(8, 9, 10));
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 8, 1)[0], ElementsAre());
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 0, 5, 1)[0], ElementsAre());
+  EXPECT_THAT(Chosen(policy, weights, 16, 11, 1)[0], ElementsAre(8, 9, 10));
+  EXPECT_THAT(Chosen(policy, weights, 16, 8, 1)[0], ElementsAre());
+  EXPECT_THAT(Chosen(policy, weights, 0, 5, 1)[0], ElementsAre());
 }
 
 TEST(Eviction, AHeadWithMoreAttentionKeepsMore) {
@@ -335,11 +337,11 @@ TEST(Eviction, AHeadWithMoreAttentionKeepsMore) {
   Weights weights(2, 64, 1, random);
   std::fill(weights.sum.begin() + 64, weights.sum.end(), 1.0f);
   // 20 tokens a head: the first keeps a fifth of them, the window.
-  std::vector<std::vector<int32_t>> kept = ChooseKept(policy, weights.Observed(), 64, 20, 1);
+  std::vector<std::vector<int32_t>> kept = Chosen(policy, weights, 64, 20, 1);
   EXPECT_THAT(kept[0], ElementsAre(60, 61, 62, 63));
   EXPECT_EQ(kept[1].size(), 36u);
   policy.safeguard = 0.5;
-  kept = ChooseKept(policy, weights.Observed(), 64, 20, 1);
+  kept = Chosen(policy, weights, 64, 20, 1);
   EXPECT_THAT(kept[0], ElementsAre(0, 1, 2, 3, 4, 5, 60, 61, 62, 63));
   EXPECT_EQ(kept[1].size(), 30u);
 }
@@ -356,9 +358,9 @@ TEST(Eviction, ADefensiveHeadSeesWhatOneQuerySaw) {
   weights.sum[15] = 128.0f;  // the window has all of the attention: no token is taken by its mean
   weights.max[12] = 0.9f;    // the mean is 0.06
   weights.max[9] = 0.01f;
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 3, 1)[0], ElementsAre(0, 12, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 3, 1)[0], ElementsAre(0, 12, 15));
   weights.sum[15] = 0.0f;  // 7 and 0 have less than 0.9 of it
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 3, 1)[0], ElementsAre(0, 7, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 3, 1)[0], ElementsAre(0, 7, 15));
 }
 
 TEST(Eviction, ACriticalHeadLooksAtValuesForItsSecondHalf) {
@@ -372,8 +374,8 @@ TEST(Eviction, ACriticalHeadLooksAtValuesForItsSecondHalf) {
   weights.norms[9] = 100.0f;
   weights.norms[12] = 200.0f;
   weights.norms[1] = 0.0f;
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 2, 9, 12, 15));
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 4, 1)[0], ElementsAre(0, 9, 12, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 5, 1)[0], ElementsAre(0, 2, 9, 12, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 4, 1)[0], ElementsAre(0, 9, 12, 15));
 }
 
 TEST(Eviction, ExpectedAttentionCountsByTheSizeOfValues) {
@@ -389,7 +391,7 @@ TEST(Eviction, ExpectedAttentionCountsByTheSizeOfValues) {
   weights.norms[12] = 4.0f;
   weights.sum[12] = 0.5f;
   weights.sum[5] = 1.25f;
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 5, 1)[0], ElementsAre(0, 1, 5, 9, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 5, 1)[0], ElementsAre(0, 1, 5, 9, 15));
 }
 
 TEST(Eviction, AHeavyHitterIsKeptBesideTheLastTokens) {
@@ -401,8 +403,7 @@ TEST(Eviction, AHeavyHitterIsKeptBesideTheLastTokens) {
   Weights weights(1, 16, 1, random);
   weights.sum[9] = 2.0f;
   weights.sum[3] = 1.0f;
-  EXPECT_THAT(ChooseKept(policy, weights.Observed(), 16, 6, 1)[0],
-              ElementsAre(0, 3, 9, 13, 14, 15));
+  EXPECT_THAT(Chosen(policy, weights, 16, 6, 1)[0], ElementsAre(0, 3, 9, 13, 14, 15));
 }
 
 TEST(Eviction, WhatIsNoNumberIsNoAttention) {
@@ -419,26 +420,8 @@ TEST(Eviction, WhatIsNoNumberIsNoAttention) {
       weights.norms[i / 2] = std::numeric_limits<float>::quiet_NaN();
       zeros.norms[i / 2] = 0.0f;
     }
-    EXPECT_EQ(ChooseKept(policy, weights.Observed(), 192, 50, 16),
-              ChooseKept(policy, zeros.Observed(), 192, 50, 16));
+    EXPECT_EQ(Chosen(policy, weights, 192, 50, 16), Chosen(policy, zeros, 192, 50, 16));
   }
-}
-
-TEST(Eviction, BoundsAreTightWhereHeadsAreAlike) {
-  EvictionPolicy policy;
-  policy.method = EvictionMethod::kSnap;
-  policy.budget = 1024;
-  KeptBounds bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
-  EXPECT_EQ(bounds.head_pages, 16);
-  EXPECT_EQ(bounds.all_pages, 32 * 8 * 16);
-  bounds = KeptBoundsOf(policy, 32, 8, 500, 64);
-  EXPECT_EQ(bounds.head_pages, 8);
-  EXPECT_EQ(bounds.all_pages, 32 * 8 * 8);
-  // A head may take all that others need not keep; together they have what they have.
-  policy.method = EvictionMethod::kAdaSnap;
-  bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
-  EXPECT_EQ(bounds.head_pages, CeilDiv(8 * 1024 - 7 * 204, 64));
-  EXPECT_EQ(bounds.all_pages, 32 * 8 * (1024 + 63) / 64);
 }
 
 }  // namespace

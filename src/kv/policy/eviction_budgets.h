@@ -1,0 +1,30 @@
+// How many tokens of a prompt each head keeps under an EvictionPolicy, before it chooses them: by
+// the prompt's length alone.
+#ifndef HEADWAY_KV_POLICY_EVICTION_BUDGETS_H_
+#define HEADWAY_KV_POLICY_EVICTION_BUDGETS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/policy/eviction.h"
+
+namespace headway::kv {
+
+// Tokens that each head keeps of a prompt of `tokens`; [layers * heads]. Heads of a layer that
+// share a budget have its mean. All have the policy's budget on average, but where the prompt has
+// fewer.
+std::vector<int64_t> HeadBudgets(const EvictionPolicy& policy, int layers, int kv_heads,
+                                 int64_t tokens);
+
+// Bounds of what ChooseKept gives for prompts of up to `length` tokens, in pages: of one head, and
+// of all heads of all layers.
+struct KeptBounds {
+  int64_t head_pages = 0;
+  int64_t all_pages = 0;
+};
+KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
+                        int slots);
+
+}  // namespace headway::kv
+
+#endif  // HEADWAY_KV_POLICY_EVICTION_BUDGETS_H_
