@@ -41,11 +41,19 @@ struct BenchFlags {
   bool prefill = true;
 };
 
+// The number below which a share of the numbers lies; 0 of none.
+double Quantile(std::vector<double> numbers, double share) {
+  if (numbers.empty()) return 0.0;
+  std::sort(numbers.begin(), numbers.end());
+  return numbers[static_cast<size_t>(share * static_cast<double>(numbers.size() - 1))];
+}
+
 // One batch, measured.
 struct Measured {
   std::vector<int64_t> lengths;
   int64_t tokens = 0;  // of one repetition
   std::vector<double> seconds;
+  std::vector<double> step_seconds;  // of each decode step of all repetitions
   double floor_seconds = 0.0;
   double predicted_seconds = 0.0;  // 0: not predicted
   std::vector<LaneReport> lanes;   // of all repetitions
@@ -59,11 +67,6 @@ struct Measured {
     std::sort(sorted.begin(), sorted.end());
     const size_t middle = sorted.size() / 2;
     return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  }
-  double total() const {
-    double sum = 0.0;
-    for (double s : seconds) sum += s;
-    return sum;
   }
 };
 
@@ -214,7 +217,14 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   ProgressMeter meter(console, flags.model.engine, flags.output.progress());
   Hooks hooks;
   hooks.cancel = interrupt.flag();
-  hooks.on_progress = [&](const Progress& progress) { meter.Show(progress); };
+  double step_began = 0.0;
+  hooks.on_progress = [&](const Progress& progress) {
+    if (progress.phase == Progress::Phase::kDecode) {
+      measured.step_seconds.push_back(progress.seconds - step_began);
+      step_began = progress.seconds;
+    }
+    meter.Show(progress);
+  };
   const int64_t warm_up = flags.warm_up >= 0 ? flags.warm_up : OnGpu(flags) ? 1 : 0;
   for (int64_t i = 0; i < warm_up + flags.repetitions; ++i) {
     if (interrupt.raised()) return Cancelled();
@@ -222,7 +232,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
         i < warm_up ? "warm-up" : fmt::format("{}/{}", i - warm_up + 1, flags.repetitions);
     meter.SetPrefix(fmt::format("{} {}  ", which, repetition));
     if (!flags.output.no_progress) console.SetStatusLine(which + " " + repetition);
-    if (i == warm_up) measured.seconds.clear();
+    if (i == warm_up) {
+      measured.seconds.clear();
+      measured.step_seconds.clear();
+    }
+    step_began = 0.0;
     if (Status s = Repeat(flags, engine, **context, static_cast<uint64_t>(i), hooks, &measured);
         !s.ok()) {
       return s;
@@ -271,9 +285,18 @@ std::string Lengths(const std::vector<int64_t>& lengths) {
   return text;
 }
 
+// How long the slowest of a hundred steps takes, in median steps.
+std::string StepSpread(const Measured& measured) {
+  constexpr size_t kFewest = 100;
+  const double median = Quantile(measured.step_seconds, 0.5);
+  if (measured.step_seconds.size() < kFewest || median <= 0.0) return "";
+  return fmt::format("p99 of a step {:.2f} medians",
+                     Quantile(measured.step_seconds, 0.99) / median);
+}
+
 // The lanes' busy time of the last repetition in parts of the wall clock.
 std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
-  std::string text;
+  std::string text = StepSpread(measured);
   // A decode's lanes have been busy with its prompt, too.
   if (!flags.prefill && !flags.synthetic) return text;
   for (const LaneReport& lane : measured.lanes) {
@@ -376,6 +399,10 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"tokens_per_second", TokensPerSecond(measured.tokens, measured.median())},
          {"seconds", measured.seconds},
          {"median_seconds", measured.median()},
+         {"step_seconds",
+          {{"p50", Quantile(measured.step_seconds, 0.5)},
+           {"p99", Quantile(measured.step_seconds, 0.99)},
+           {"max", Quantile(measured.step_seconds, 1.0)}}},
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
          {"host_share", measured.host_share},

@@ -55,7 +55,7 @@ class GpuKernelSizes final : public KernelSizes {
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {
     return cuda::WorkspaceLayout(limits).total;
   }
-  bool TakesEncoding(Encoding encoding) const override { return encoding != Encoding::kLossless; }
+  bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cuda::SupportsAttention(request);
   }
