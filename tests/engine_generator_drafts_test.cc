@@ -32,9 +32,9 @@ struct Bench {
     GeneratorParts parts{model, nullptr, harness->executor(), harness->store(), *Env::Default()};
     parts.new_drafter = std::move(drafter);
     const auto slots = static_cast<size_t>(sequences);
-    generator = std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
-                                            std::vector<int>(slots, config.x_segments),
-                                            config.chunk);
+    generator =
+        std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
+                                    std::vector<int>(slots, config.x_segments), config.chunk);
   }
 
   Generation Run(const Request& request, const Hooks& hooks = {}) {
@@ -61,7 +61,8 @@ NewDrafter Knowing(const Request& request, const std::vector<TokenId>& tokens, d
   };
 }
 
-// Every token is the best of the logits that plain steps compute before it, as far as these can tell.
+// Every token is the best of the logits that plain steps compute before it, as far as these can
+// tell.
 void ExpectGreedy(Model& model, const HarnessConfig& config, const Request& request,
                   const std::vector<TokenId>& tokens, const std::string& what) {
   std::vector<TokenId> all = request.prompt;
@@ -69,8 +70,8 @@ void ExpectGreedy(Model& model, const HarnessConfig& config, const Request& requ
   const auto length = std::ssize(all);
   Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 1, length);
   ASSERT_TRUE(h.ok()) << h.status().message();
-  const RopeFrequencies rope = ComputeRope(model.config().rope, model.shape().head_dim,
-                                           std::ssize(request.prompt));
+  const RopeFrequencies rope =
+      ComputeRope(model.config().rope, model.shape().head_dim, std::ssize(request.prompt));
   Result<LogitRows> rows = (*h)->Append(*(*h)->NewSequence(), all, rope);
   ASSERT_TRUE(rows.ok()) << rows.status().message();
   const DType activations = TestDevice() == "cpu" ? DType::kF32 : model.shape().dtype;

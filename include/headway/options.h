@@ -215,6 +215,17 @@ struct EngineOptions {
   // what is recomputed or attended to by the host's cores. Empty: positions are as they are.
   std::string self_extend;
 
+  // Drafts: guesses of the next tokens, which a decode step verifies together; those that are right
+  // save steps, and what is generated is what it would be without, but for rounding. "lookup": what
+  // followed the last tokens where they were before. Not together with what approximates, or ranks.
+  std::string draft = "none";  // none, lookup
+  // Of a sequence in a step, at most, from 1 to 15; how many is fastest is found on the way, unless
+  // the plan is frozen: then as many as there are. -1: 7.
+  int64_t draft_tokens = -1;
+  // For measuring: drafts of any tokens, each of which is taken as right with this probability,
+  // whatever the model says. -1: none.
+  double draft_acceptance = -1.0;
+
   // The machine that cuts of the cache are chosen for and times predicted by: a shipped profile's
   // name ("h200") or a file. Empty: what `headway probe` has kept of this machine, or the profile
   // shipped for its GPU.

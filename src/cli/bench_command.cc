@@ -60,7 +60,7 @@ struct Measured {
   TierUse tiers;
   double host_share = 0.0;  // in the end
   double recompute_share = 0.0;
-  PageCacheReads page_cache;
+  Timings timings;  // of the last repetition
 
   double median() const {
     std::vector<double> sorted = seconds;
@@ -92,8 +92,14 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
             "repetitions before those that count; 1 on a GPU unless given");
   if (!flags->prefill) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, {1, kMaxCount},
-              "decode steps")
+              "decode steps; with drafts, tokens that they generate")
         ->default_str(std::to_string(flags->steps));
+    AddNumber(app, More(group), "--draft-acceptance", &flags->model.engine.draft_acceptance,
+              {0.0, 1.0},
+              "verify drafts of any tokens, and take each as right with this probability: what "
+              "is generated is then meaningless. Roofline and prediction stay those of steps "
+              "without drafts")
+        ->type_name("P");
   }
   AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,
             flags->prefill ? "fill the cache with random keys and values but for the last tokens, "
@@ -246,7 +252,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   measured.tiers = TiersOf(**context);
   const Timings timings = (*context)->timings();
   measured.host_share = timings.host_share;
-  measured.page_cache = timings.page_cache;
+  measured.timings = timings;
   measured.recompute_share = (*context)->plan().recompute_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
@@ -297,6 +303,9 @@ std::string StepSpread(const Measured& measured) {
 // The lanes' busy time of the last repetition in parts of the wall clock.
 std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
   std::string text = StepSpread(measured);
+  if (measured.timings.drafted_tokens > 0) {
+    text += (text.empty() ? "" : ", ") + DraftsText(measured.timings);
+  }
   // A decode's lanes have been busy with its prompt, too.
   if (!flags.prefill && !flags.synthetic) return text;
   for (const LaneReport& lane : measured.lanes) {
@@ -310,9 +319,8 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
   if (measured.recompute_share > 0.0) {
     text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
   }
-  if (measured.page_cache.all() > 0) {
-    text +=
-        fmt::format(", found in the page cache {:.1f}%", 100.0 * FoundShare(measured.page_cache));
+  if (const PageCacheReads& reads = measured.timings.page_cache; reads.all() > 0) {
+    text += fmt::format(", found in the page cache {:.1f}%", 100.0 * FoundShare(reads));
   }
   return text;
 }
@@ -409,7 +417,9 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"recompute_share", measured.recompute_share},
          {"predicted_seconds", measured.predicted_seconds},
          {"prediction_error", PredictionError(measured)},
-         {"page_cache", PageCacheJson(measured.page_cache)},
+         {"drafted_tokens", measured.timings.drafted_tokens},
+         {"accepted_drafts", measured.timings.accepted_drafts},
+         {"page_cache", PageCacheJson(measured.timings.page_cache)},
          {"kv_bytes", TiersJson(measured.tiers)},
          {"lanes", LanesJson(measured.lanes)}});
   }

@@ -313,6 +313,18 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
             "the device");
 }
 
+// Guesses of the next tokens.
+void AddDraftFlags(CLI::App& app, EngineOptions& engine) {
+  const std::string drafts = More("Drafts");
+  AddChoice(app, drafts, "--draft", &engine.draft, {"none", "lookup"},
+            "guess the next tokens, and have one step verify them: what comes out is the same but "
+            "for rounding, in fewer steps. lookup: what followed the last tokens where they were "
+            "before, for answers that quote or edit their prompt");
+  AddNumber(app, drafts, "--draft-tokens", &engine.draft_tokens, {1, 15},
+            "tokens that a step verifies of a sequence, at most; how many is found on the way")
+      ->default_str("7");
+}
+
 // Beyond the trained window by other angles, or positions.
 void AddRopeFlags(CLI::App& app, EngineOptions& engine) {
   AddText(app, More("Model"), "--rope-scaling", &engine.rope_scaling,
@@ -377,6 +389,7 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   AddSelectionFlags(app, engine);
   AddEvictionFlags(app, engine);
   AddHgcaFlags(app, engine);
+  AddDraftFlags(app, engine);
   AddRopeFlags(app, engine);
   AddSessionFlags(app, engine);
   AddComputeFlags(app, engine);

@@ -15,9 +15,11 @@ namespace {
 TEST(OptionFlags, EveryOptionIsAFlag) {
   const auto app = NewApp("test", "a test", "");
   ModelFlags flags;
-  const std::map<Option, std::string> of_commands = {{Option::kLength, "--ctx-size"},
-                                                     {Option::kPromptLength, "--context"},
-                                                     {Option::kHaystack, "--haystack"}};
+  const std::map<Option, std::string> of_commands = {
+      {Option::kLength, "--ctx-size"},
+      {Option::kPromptLength, "--context"},
+      {Option::kHaystack, "--haystack"},
+      {Option::kDraftAcceptance, "--draft-acceptance"}};
   AddModelFlags(*app, &flags);
   for (int i = 0; i < kOptions; ++i) {
     const auto option = static_cast<Option>(i);

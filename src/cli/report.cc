@@ -64,6 +64,11 @@ double FoundShare(const PageCacheReads& reads) {
   return static_cast<double>(reads.found) / static_cast<double>(std::max<int64_t>(reads.all(), 1));
 }
 
+std::string DraftsText(const Timings& timings) {
+  return fmt::format("{} of {} drafts accepted", FormatCount(timings.accepted_drafts),
+                     FormatCount(timings.drafted_tokens));
+}
+
 TierUse TiersOf(const Context& context) {
   TierUse use;
   for (int tier = 0; tier < 3; ++tier) use.bytes[tier] = context.TierBytes(tier);
@@ -80,6 +85,9 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   lines.push_back(prefill);
   lines.push_back(SpeedLine("decode", timings.decode_tokens, timings.decode_seconds) +
                   "  (ended by: " + FinishReasonName(generation.finish) + ")");
+  if (timings.drafted_tokens > 0) {
+    lines.push_back("          " + DraftsText(timings));
+  }
   if (timings.host_share > 0.0) {
     lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
                                 100.0 * timings.host_share));
@@ -154,6 +162,8 @@ Json TimingsJson(const Timings& timings) {
       {"decode_seconds", timings.decode_seconds},
       {"decode_tokens_per_second", TokensPerSecond(timings.decode_tokens, timings.decode_seconds)},
       {"host_share", timings.host_share},
+      {"drafted_tokens", timings.drafted_tokens},
+      {"accepted_drafts", timings.accepted_drafts},
       {"page_cache", PageCacheJson(timings.page_cache)},
   };
 }

@@ -49,6 +49,9 @@ std::string EvictionLine(const PlanReport& plan);
 struct TierUse {
   int64_t bytes[3] = {};
 };
+// "1,234 of 5,678 drafts accepted".
+std::string DraftsText(const Timings& timings);
+
 TierUse TiersOf(const Context& context);
 
 // Of all reads.

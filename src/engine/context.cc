@@ -8,6 +8,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/draft_settings.h"
 #include "engine/eviction_settings.h"
 #include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -175,8 +176,9 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   generator = std::make_unique<Generator>(
       GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
                      assembly.kept_executor.get(), assembly.kept_store.get(),
-                     assembly.evictor.get(), parts.settings->eviction.room,
-                     assembly.salience.get()},
+                     assembly.evictor.get(), parts.settings->eviction.room, assembly.salience.get(),
+                     DraftersOf(parts.settings->drafts),
+                     parts.settings->plans == Settings::Plans::kCorrected},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();

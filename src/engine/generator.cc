@@ -28,6 +28,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       room_(parts.room),
       salience_(parts.salience),
       new_drafter_(parts.new_drafter),
+      paces_drafts_(parts.paces_drafts),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -293,12 +294,6 @@ void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
   }
 }
 
-void Generator::SampleNext(Run* run, StepInput* input) {
-  run->picked.resize(static_cast<size_t>(input->drafts) + 1);
-  input->sampler = &*run->sampler;
-  input->sampled = run->picked.data();
-}
-
 Status Generator::AddPrompts(std::vector<Run>& runs, int64_t room, Batch* batch) {
   // A prompt of a call before, which was not read to its end, gives way.
   const auto reads = [&](const Run& run) { return run.slot == reading_ && !run.finished; };
@@ -380,6 +375,10 @@ Status Generator::DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks) 
       static_cast<double>(batch->prompt_tokens) / static_cast<double>(batch->Tokens());
   timings_.prefill_seconds += of_prompts * Seconds(*begun, now);
   timings_.decode_seconds += (1.0 - of_prompts) * Seconds(*begun, now);
+  if (batch->prompt_tokens == 0) {
+    const int64_t sequences = std::ssize(batch->inputs);
+    draft_costs_.Observe(sequences, batch->Tokens() - sequences, Seconds(*begun, now));
+  }
   *begun = now;
   timings_.prefill_tokens += batch->prompt_tokens;
   timings_.decode_tokens += batch->decoded;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/drafts/drafter.h"
+#include "engine/drafts/pace.h"
 #include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/step/salience.h"
@@ -58,6 +59,9 @@ struct GeneratorParts {
   Salience* salience = nullptr;
   // Of contexts whose decode steps verify drafts, as many as the executor's limits say; else null.
   NewDrafter new_drafter = nullptr;
+  // Whether a step verifies as many as is fastest by the steps before it, or as many as it may:
+  // then a run gives the same bits every time.
+  bool paces_drafts = false;
 };
 
 class Generator {
@@ -99,6 +103,7 @@ class Generator {
     std::optional<Detokenizer> decoder;  // none without a tokenizer
     std::optional<StopMatcher> stop;
     std::unique_ptr<Drafter> drafter;  // none without drafts
+    DraftPace pace;
     // Of the step at hand: the token that was picked last, which is not in the cache yet, and
     // drafts behind it; and the tokens that the step picks.
     std::vector<TokenId> fed, picked;
@@ -192,6 +197,8 @@ class Generator {
   const int64_t room_;
   Salience* const salience_;
   const NewDrafter new_drafter_;
+  const bool paces_drafts_;
+  DraftCosts draft_costs_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;
   const std::vector<int> x_segments_;

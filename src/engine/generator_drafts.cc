@@ -12,20 +12,26 @@ int64_t Generator::MostDrafts(const Run& run) {
   const int64_t in_page = slots - 2 - length % slots;
   const int64_t in_context = lengths_[static_cast<size_t>(run.slot)] - length - 1;
   const int64_t wanted = run.request->max_tokens - std::ssize(run.out.tokens) - 1;
-  return std::max<int64_t>(
-      0, std::min({executor_.limits().drafts, in_page, in_context, wanted}));
+  return std::max<int64_t>(0, std::min({executor_.limits().drafts, in_page, in_context, wanted}));
 }
 
 Status Generator::Feed(Run* run) {
   run->fed = {run->out.tokens.back()};
   if (run->drafter == nullptr) return OkStatus();
-  const int64_t most = MostDrafts(*run);
+  int64_t most = MostDrafts(*run);
+  if (paces_drafts_) most = run->pace.Next(most, draft_costs_);
   return most > 0 ? run->drafter->Propose(most, &run->fed) : OkStatus();
 }
 
+void Generator::SampleNext(Run* run, StepInput* input) {
+  run->picked.resize(static_cast<size_t>(input->drafts) + 1);
+  input->sampler = &*run->sampler;
+  input->sampled = run->picked.data();
+}
+
 Result<int64_t> Generator::AcceptPicked(const StepInput& input, Run* run, const Hooks& hooks) {
-  const int64_t right =
-      input.drafts == 0 ? 0 : run->drafter->Accepted(input.Drafts(), run->picked);
+  const int64_t right = input.drafts == 0 ? 0 : run->drafter->Accepted(input.Drafts(), run->picked);
+  if (input.drafts > 0) run->pace.Observe(input.drafts, right);
   run->sampler->Keep(right + 1);
   int64_t accepted = 0;
   do {

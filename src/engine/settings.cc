@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/draft_settings.h"
 #include "engine/eviction_settings.h"
 #include "engine/ranks.h"
 #include "engine/salience_settings.h"
@@ -241,6 +242,7 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   if (options.random_weights) settings.weights = Settings::Weights::kRandom;
   settings.ranks = options.tensor_parallel;
   if (Status s = CheckRanks(settings); !s.ok()) return s;
+  if (Status s = ReadDrafts(options, &settings); !s.ok()) return s;
   return settings;
 }
 

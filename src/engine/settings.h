@@ -64,9 +64,10 @@ struct SessionSettings {
 
 // Drafts of tokens, which decode steps verify.
 struct DraftSettings {
-  enum class By { kNone, kLookup };
+  enum class By { kNone, kLookup, kRated };
   By by = By::kNone;
-  int64_t tokens = 0;  // of a sequence in a step, at most; 0 where there are none
+  int64_t tokens = 0;       // of a sequence in a step, at most; 0 where there are none
+  double acceptance = 0.0;  // kRated: of a draft
 };
 
 // Of EngineOptions::placement: the policy's.

@@ -1,5 +1,5 @@
-// Drafter: guesses what follows a sequence. A decode step verifies the guesses: what the model itself
-// picks behind each token says how many of them stay (Leviathan et al., "Fast inference from
+// Drafter: guesses what follows a sequence. A decode step verifies the guesses: what the model
+// itself picks behind each token says how many of them stay (Leviathan et al., "Fast inference from
 // transformers via speculative decoding", 2023).
 #ifndef HEADWAY_ENGINE_DRAFTS_DRAFTER_H_
 #define HEADWAY_ENGINE_DRAFTS_DRAFTER_H_

@@ -1,0 +1,84 @@
+#include "engine/draft_settings.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/drafts/lookup.h"
+#include "engine/drafts/rated.h"
+#include "headway/refusal.h"
+
+namespace headway {
+namespace {
+
+constexpr int64_t kDefaultTokens = 7;
+constexpr int64_t kMostTokens = 15;
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+// What chooses keys, or lets some go, does so a token at a time.
+Status CheckTogether(const Settings& settings) {
+  const std::pair<bool, Option> others[] = {
+      {settings.selection.selects(), Option::kSelector},
+      {settings.eviction.evicts(), Option::kEvict},
+      {settings.salience.chooses(), Option::kHgca},
+      {settings.streaming_heads.has_value(), Option::kHeadPattern},
+      {settings.self_extend.on(), Option::kSelfExtend},
+      {settings.ranks > 1, Option::kTensorParallel}};
+  for (const auto& [given, option] : others) {
+    if (given) {
+      return Status(StatusCode::kUnsupported,
+                    Refusal{{Option::kDraft, " and ", option, " do not go together yet"}});
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ReadDrafts(const EngineOptions& options, Settings* settings) {
+  const EngineOptions absent;
+  DraftSettings& drafts = settings->drafts;
+  const bool rated = options.draft_acceptance != absent.draft_acceptance;
+  if (options.draft == "lookup") {
+    drafts.by = DraftSettings::By::kLookup;
+  } else if (options.draft != absent.draft) {
+    return Wrong({Option::kDraft, ": '" + options.draft + "' is none of none, lookup"});
+  }
+  if (rated) {
+    if (drafts.by != DraftSettings::By::kNone) {
+      return Wrong({Option::kDraftAcceptance, " makes drafts of its own; leave out ",
+                    Option::kDraft});
+    }
+    if (!(options.draft_acceptance >= 0.0 && options.draft_acceptance <= 1.0)) {
+      return Wrong({Option::kDraftAcceptance, " is a probability, 0 to 1"});
+    }
+    drafts.by = DraftSettings::By::kRated;
+    drafts.acceptance = options.draft_acceptance;
+  }
+  const bool counted = options.draft_tokens != absent.draft_tokens;
+  if (drafts.by == DraftSettings::By::kNone) {
+    return counted ? Wrong({Option::kDraftTokens, " needs ", Option::kDraft}) : OkStatus();
+  }
+  drafts.tokens = counted ? options.draft_tokens : kDefaultTokens;
+  if (drafts.tokens < 1 || drafts.tokens > kMostTokens) {
+    return Wrong({Option::kDraftTokens, " is 1 to " + std::to_string(kMostTokens) + " tokens"});
+  }
+  return CheckTogether(*settings);
+}
+
+NewDrafter DraftersOf(const DraftSettings& settings) {
+  switch (settings.by) {
+    case DraftSettings::By::kNone:
+      break;
+    case DraftSettings::By::kLookup:
+      return [] { return std::make_unique<LookupDrafter>(); };
+    case DraftSettings::By::kRated:
+      return [right = settings.acceptance] { return std::make_unique<RatedDrafter>(right); };
+  }
+  return nullptr;
+}
+
+}  // namespace headway

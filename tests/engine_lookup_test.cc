@@ -1,0 +1,154 @@
+// The demo model with drafts by lookup: the same tokens, text and ends as without, where the cache
+// is resident, streams, lies on disk or is encoded, in sessions and batches.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/test_dir.h"
+#include "support/api.h"
+
+namespace headway {
+namespace {
+
+EngineOptions Plain() {
+  EngineOptions options;
+  options.freeze_plan = true;
+  return options;
+}
+
+EngineOptions Lookup(EngineOptions options) {
+  options.draft = "lookup";
+  return options;
+}
+
+struct Outcome {
+  Generation generation;
+  Timings timings;
+};
+
+Outcome Measured(const EngineOptions& options, const Request& request, const Hooks& hooks = {}) {
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(request.prompt.size()) + request.max_tokens}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  Result<std::vector<Generation>> result = (*context)->Generate({&request, 1}, hooks);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return {std::move((*result)[0]), (*context)->timings()};
+}
+
+// A prompt that quotes itself, and its continuation.
+Request Quote(int64_t prompt, int64_t tokens) {
+  return RequestOf(Quoting(*Open(kDemo), prompt, 100), tokens);
+}
+
+TEST(Lookup, GreedyTokensAreTheSameWhereverTheCacheLies) {
+  const Request request = Quote(900, 1000);
+  EngineOptions streamed = Plain(), disk = Plain(), host = Plain(), coded = Plain();
+  streamed.kv_memory = int64_t{3} << 20;
+  disk.placement = "disk-only";
+  disk.disk_memory = int64_t{1} << 30;
+  disk.kv_memory = int64_t{3} << 20;
+  host.placement = "host-only";
+  host.host_share = 0.5;
+  coded.kv_encoding = "int8";
+  for (const EngineOptions& options : {Plain(), streamed, disk, host, coded}) {
+    const Outcome plain = Measured(options, request), drafted = Measured(Lookup(options), request);
+    EXPECT_EQ(drafted.generation.tokens, plain.generation.tokens);
+    EXPECT_EQ(drafted.generation.text, plain.generation.text);
+    EXPECT_EQ(plain.timings.drafted_tokens, 0);
+    EXPECT_GT(drafted.timings.accepted_drafts, 700);
+    EXPECT_EQ(drafted.timings.decode_tokens, 999);
+  }
+}
+
+TEST(Lookup, SampledTextStopsAndStreamsAsWithout) {
+  Request request = Quote(500, 300);
+  request.sampling.temperature = 0.8f;
+  request.sampling.top_p = 0.95f;
+  request.sampling.seed = 4;
+  const Generation whole = Measured(Plain(), request).generation;
+  ASSERT_GT(whole.text.size(), 200u);
+  for (const size_t at : {90u, 151u, 160u}) {
+    request.stop = {whole.text.substr(at, 9)};
+    const Generation plain = Measured(Plain(), request).generation;
+    std::string shown;
+    Hooks hooks;
+    hooks.on_text = [&](int, std::string_view text) {
+      shown += text;
+      return true;
+    };
+    const Generation drafted = Measured(Lookup(Plain()), request, hooks).generation;
+    EXPECT_EQ(plain.finish, FinishReason::kStop);
+    EXPECT_EQ(drafted.finish, FinishReason::kStop);
+    EXPECT_EQ(drafted.text, plain.text);
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    EXPECT_EQ(shown, plain.text);
+  }
+}
+
+// What a hook stops ends with the text that it saw last.
+TEST(Lookup, AHookEndsAGenerationWithinAStep) {
+  const Request request = Quote(500, 200);
+  const auto run = [&](const EngineOptions& options) {
+    int left = 30;
+    Hooks hooks;
+    hooks.on_text = [&](int, std::string_view) { return --left > 0; };
+    return Measured(options, request, hooks).generation;
+  };
+  const Generation plain = run(Plain()), drafted = run(Lookup(Plain()));
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_EQ(drafted.finish, FinishReason::kCancelled);
+}
+
+// A session that was written with drafts goes on without, and the other way round.
+TEST(Lookup, SessionsGoOn) {
+  const Request first = Quote(500, 150);
+  for (const bool drafts_first : {false, true}) {
+    TestDir directory;
+    EngineOptions options = Plain();
+    options.session = directory.path() + "/session";
+    const EngineOptions kinds[2] = {drafts_first ? Lookup(options) : options,
+                                    drafts_first ? options : Lookup(options)};
+    Request next = first;
+    std::vector<TokenId> tokens;
+    for (const EngineOptions& kind : kinds) {
+      std::unique_ptr<Engine> engine = Open(kDemo, kind);
+      Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+      ASSERT_TRUE(context.ok()) << context.status().message();
+      const Generation made = *GenerateOne(**context, next);
+      if (!tokens.empty()) {
+        EXPECT_GT(made.reused_tokens, 600);
+      }
+      tokens.insert(tokens.end(), made.tokens.begin(), made.tokens.end());
+      next.prompt.insert(next.prompt.end(), made.tokens.begin(), made.tokens.end());
+      ASSERT_TRUE((*context)->SaveSession().ok());
+    }
+    Request all = first;
+    all.max_tokens = 300;
+    EXPECT_EQ(tokens, Measured(Plain(), all).generation.tokens);
+  }
+}
+
+TEST(Lookup, BatchesGiveWhatEachGivesAlone) {
+  std::unique_ptr<Engine> plain = Open(kDemo, Plain());
+  std::vector<Request> requests;
+  for (const size_t from : {0u, 60u, 120u, 180u}) {
+    const auto i = static_cast<int64_t>(requests.size());
+    requests.push_back(RequestOf(Quoting(*plain, 300 + 70 * i, from), 200 - 30 * i));
+  }
+  EngineOptions paced = Lookup(Plain());
+  paced.freeze_plan = false;
+  for (const EngineOptions& options : {Lookup(Plain()), paced}) {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{700, 700}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ((*made)[i].tokens, Measured(Plain(), requests[i]).generation.tokens) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway
