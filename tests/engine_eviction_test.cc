@@ -53,6 +53,18 @@ TEST(EngineEviction, WhoKeepsAllIsExactBitForBit) {
   EXPECT_NE(Behind(Evicting("snapkv", "128"), tokens, 933), expected);
 }
 
+// A prompt that the model repeats is as it was, but that a page that is not full is read again.
+TEST(EngineEviction, WhatIsRepeatedIsThePromptAgain) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
+  EngineOptions exact;
+  exact.segment = 512;
+  EXPECT_EQ(Behind(Evicting("kvzip", "100%"), tokens, 896), Behind(exact, tokens, 896));
+  EngineOptions zip = Evicting("kvzip", "100%");
+  zip.chunk = exact.chunk = 448;
+  zip.segment = 512;
+  EXPECT_EQ(Behind(zip, tokens, 933), Behind(exact, tokens, 933));
+}
+
 // Prompts are read as they are; what is kept is encoded, and so is what closes behind it.
 TEST(EngineEviction, WhatIsKeptMayBeEncoded) {
   const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
@@ -80,6 +92,8 @@ TEST(EngineEviction, AttentionFindsWhatIsNeeded) {
     options.evict_pool = "31:max";
     EXPECT_LT(std::abs(Behind(options, tokens, 2900) - exact), 0.3 * (streaming - exact)) << method;
   }
+  EXPECT_LT(std::abs(Behind(Evicting("kvzip", "512"), tokens, 2900) - exact),
+            0.3 * (streaming - exact));
 }
 
 // What requests with the same prompts as before, and their answers and some tokens behind them,
@@ -106,8 +120,12 @@ std::vector<std::vector<TokenId>> TwoTurns(Engine& engine, std::vector<Request> 
   return tokens;
 }
 
-TEST(EngineEviction, SequencesOfABatchAreAsEachAlone) {
-  const EngineOptions options = Evicting("snapkv", "192");
+class EngineEvictionOf : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Methods, EngineEvictionOf, ::testing::Values("snapkv", "kvzip"));
+
+TEST_P(EngineEvictionOf, SequencesOfABatchAreAsEachAlone) {
+  const EngineOptions options = Evicting(GetParam(), "192");
   const std::unique_ptr<Engine> engine = Open(kDemo, options);
   std::vector<Request> requests;
   for (const int64_t length : {700, 230, 411}) {

@@ -154,9 +154,10 @@ struct EngineOptions {
   // 2025). "expectedattention" keeps those to which queries behind the prompt are expected to
   // attend (Devoto et al., 2025), "h2o" half by the attention from all of the prompt's queries and
   // half of the last ones (Zhang et al., 2023). "headkv" is "snapkv" in budgets that
-  // `evict_profile` gives the heads (Fu et al., 2024). A session is continued with the same choice.
-  // Not together with selection, streaming heads or recomputing, nor for models with sliding
-  // windows.
+  // `evict_profile` gives the heads (Fu et al., 2024). "kvzip" has the model repeat the prompt
+  // behind it, which costs more than reading it once more, and keeps what that attends to (Kim et
+  // al., 2025). A session is continued with the same choice. Not together with selection, streaming
+  // heads or recomputing, nor for models with sliding windows.
   std::string evict = "none";
   // Tokens of a prompt that a head keeps, on average, or a share of them, "25%"; empty:
   // kDefaultEvictBudget.
@@ -167,7 +168,7 @@ struct EngineOptions {
   // Neighbours whose scores are pooled, an odd number, and how: "7:mean" or "7:max". Empty: 7:mean,
   // of "defensivekv" 5:mean.
   std::string evict_pool;
-  // "streamingllm" and "expectedattention" only: the first tokens that are kept. -1: 4.
+  // "streamingllm", "expectedattention" and "kvzip" only: the first tokens that are kept. -1: 4.
   int64_t evict_sink = -1;
   // "ada-snapkv", "ada-pyramidkv" and "critical-ada-snapkv": the share of an even budget that each
   // head has for itself, from 0 to 1. -1: 0.2. "headkv": the share of the budget, beside the

@@ -238,11 +238,11 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
       app, eviction, "--evict", &engine.evict,
       {"none", "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv",
        "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o",
-       "headkv"},
+       "headkv", "kvzip"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
       "drops the others for good, as a published method chooses: streamingllm, snapkv, "
       "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, "
-      "expectedattention, h2o or headkv");
+      "expectedattention, h2o, headkv or kvzip, which has the model repeat the prompt once more");
   AddText(app, eviction, "--evict-budget", &engine.evict_budget,
           "tokens of a prompt that a KV head keeps, on average, or a share of it, such as 25%")
       ->type_name("N|P%")
@@ -255,7 +255,7 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
       ->type_name("N[:mean|max]")
       ->default_str("7:mean, of defensivekv 5:mean");
   AddNumber(app, eviction, "--evict-sink", &engine.evict_sink, {0, kMaxCount},
-            "streamingllm, expectedattention: first tokens that are kept")
+            "streamingllm, expectedattention, kvzip: first tokens that are kept")
       ->default_str("4");
   AddNumber(
       app, eviction, "--evict-safeguard", &engine.evict_safeguard, {0.0, 1.0},

@@ -30,6 +30,7 @@ std::string PaperName(const std::string& method) {
       {"expectedattention", "ExpectedAttention"},
       {"h2o", "H2O"},
       {"headkv", "HeadKV"},
+      {"kvzip", "KVzip"},
   };
   for (const auto& [name, paper] : kNames) {
     if (method == name) return paper;

@@ -173,11 +173,16 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
   if (Status s = assembly.Build(layout, std::move(*session)); !s.ok()) return s;
+  if (parts.settings->eviction.repeats()) {
+    reconstruction =
+        std::make_unique<Reconstruction>(*assembly.executor, *assembly.store, *assembly.evictor,
+                                         RepeatPromptOf(parts.tokenizer, parts.chat));
+  }
   generator = std::make_unique<Generator>(
       GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
                      assembly.kept_executor.get(), assembly.kept_store.get(),
-                     assembly.evictor.get(), parts.settings->eviction.room, assembly.salience.get(),
-                     DraftersOf(parts.settings->drafts),
+                     assembly.evictor.get(), reconstruction.get(), parts.settings->eviction.room,
+                     assembly.salience.get(), DraftersOf(parts.settings->drafts),
                      parts.settings->plans == Settings::Plans::kCorrected},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;

@@ -15,6 +15,7 @@
 #include "engine/assembly.h"
 #include "engine/blueprint.h"
 #include "engine/generator.h"
+#include "engine/reconstruction.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
 #include "parallel/thread/thread_group.h"
@@ -28,6 +29,7 @@ struct ContextParts {
   Budget* device_budget = nullptr;  // all that is on a device with its own memory; else null
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
+  const ChatTemplate* chat = nullptr;    // the same
   const Settings* settings = nullptr;
   int64_t host_weights = 0;              // bytes of streamed weights in host memory
   int64_t disk_weights = 0;              // and of the disk's budget
@@ -77,6 +79,7 @@ struct Context::Impl {
   ThreadPool pool;
   std::unique_ptr<ThreadPool> host_pool;  // of the path `host`; null without it
   Assembly assembly;
+  std::unique_ptr<Reconstruction> reconstruction;  // where prompts are repeated; else null
   std::unique_ptr<Generator> generator;
   PlanReport plan;
   int64_t session_tokens = 0;

@@ -351,8 +351,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
-  const ModelConfig& config = impl->model->config();
-  if (Status s = LoadEvictionProfile(*env, config, &impl->settings); !s.ok()) return s;
+  if (Status s = LoadShares(*env, impl->model->config(), &impl->settings); !s.ok()) return s;
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -445,6 +444,7 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   parts.device_budget = fast_budget();
   parts.model = model.get();
   parts.tokenizer = tokenizer.get();
+  parts.chat = chat.get();
   parts.settings = &settings;
   parts.host_weights = host_budget.used();
   parts.disk_weights = disk_budget.used();

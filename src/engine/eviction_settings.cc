@@ -128,7 +128,8 @@ Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy
       {Option::kEvictPool, options.evict_pool != absent.evict_pool, policy.observes(),
        name + " has no scores to pool"},
       {Option::kEvictSink, options.evict_sink != absent.evict_sink, policy.keeps_sink(),
-       "only streamingllm and expectedattention keep the first tokens whatever their attention"},
+       "only streamingllm, expectedattention and kvzip keep the first tokens whatever their "
+       "attention"},
       {Option::kEvictSafeguard, options.evict_safeguard != absent.evict_safeguard, policy.safe(),
        policy.profiled ? "the profile says what heads have"
                        : "only in ada-snapkv, ada-pyramidkv, critical-ada-snapkv and headkv heads "
@@ -228,7 +229,7 @@ std::string EvictionWords(const kv::EvictionPolicy& policy) {
   return words + ")";
 }
 
-Status LoadEvictionProfile(Env& env, const ModelConfig& config, Settings* settings) {
+Status LoadShares(Env& env, const ModelConfig& config, Settings* settings) {
   if (!settings->eviction_profile.has_value()) return OkStatus();
   const std::string& file = *settings->eviction_profile;
   const Result<std::string> text = env.ReadFile(file, kMaxConfigBytes);
@@ -241,6 +242,12 @@ Status LoadEvictionProfile(Env& env, const ModelConfig& config, Settings* settin
 }
 
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {
+  if (policy.repeats() && config.learned_positions) {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kEvict,
+                           " kvzip: prompts are repeated behind themselves, and this model has "
+                           "learned no more positions than its own"}});
+  }
   const bool windows = std::any_of(config.windows.begin(), config.windows.end(),
                                    [](int64_t window) { return window > 0; });
   if (!policy.evicts() || !windows) return OkStatus();

@@ -22,7 +22,7 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 
 // Reads the profile of heads that the settings name, if any, into their policy. The error is that
 // of the file.
-Status LoadEvictionProfile(Env& env, const ModelConfig& config, Settings* settings);
+Status LoadShares(Env& env, const ModelConfig& config, Settings* settings);
 
 // The method and every parameter that it reads, as a line of text: a session goes on under policies
 // of the same words alone.

@@ -24,7 +24,8 @@ constexpr const char* kNames[] = {"streamingllm",
                                   "defensivekv",
                                   "expectedattention",
                                   "h2o",
-                                  "headkv"};
+                                  "headkv",
+                                  "kvzip"};
 
 EngineOptions For(const std::string& method) {
   EngineOptions options;
@@ -205,6 +206,8 @@ TEST(EvictionSettings, WhatAMethodDoesNotReadIsRefused) {
   EXPECT_EQ(refusals("critical-ada-snapkv"), "evict_sink evict_steepness evict_future");
   EXPECT_EQ(refusals("ada-pyramidkv"), "evict_sink evict_future");
   EXPECT_EQ(refusals("headkv"), "evict_sink evict_steepness evict_future");
+  EXPECT_EQ(refusals("kvzip"),
+            "evict_window evict_pool evict_safeguard evict_steepness evict_future");
 }
 
 TEST(EvictionSettings, AProfileTakesThePlaceOfAMethodsBudgets) {
@@ -277,6 +280,14 @@ TEST(EvictionSettings, ModelsWithSlidingWindowsAreRefused) {
   EXPECT_EQ(refused.message(), "evict snapkv: this model's layers have sliding windows");
   policy.method = EvictionMethod::kNone;
   EXPECT_TRUE(CheckEviction(policy, config).ok());
+  config.windows[1] = 0;
+  config.learned_positions = true;
+  policy.method = EvictionMethod::kZip;
+  EXPECT_EQ(CheckEviction(policy, config).code(), StatusCode::kUnsupported);
+  config.windows[1] = 0;
+  config.learned_positions = true;
+  policy.method = EvictionMethod::kZip;
+  EXPECT_EQ(CheckEviction(policy, config).code(), StatusCode::kUnsupported);
 }
 
 }  // namespace

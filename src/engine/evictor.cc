@@ -56,8 +56,7 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   if (!kept.ok()) return kept;
   const ModelShape& shape = limits_.shape;
   const auto heads = static_cast<size_t>(shape.kv_heads);
-  budgets_ = kv::HeadBudgets(limits_.policy, shape.layers, shape.kv_heads, length_);
-  Status status;
+  Status status = FindBudgets(prompt);
   for (int layer = 0; status.ok() && layer < shape.layers; ++layer) {
     status = EvictLayer(layer, prompt, *kept,
                         std::span(budgets_).subspan(static_cast<size_t>(layer) * heads, heads));
@@ -68,6 +67,24 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   if (status.ok()) return kept;
   parts_.to.Drop(*kept);
   return status;
+}
+
+Status Evictor::FindBudgets(kv::SequenceId prompt) {
+  const kv::EvictionPolicy& policy = limits_.policy;
+  const ModelShape& shape = limits_.shape;
+  budgets_ = kv::HeadBudgets(policy, shape.layers, shape.kv_heads, length_);
+  if (!policy.spans_layers() || !weights_->Saw(prompt, length_)) return OkStatus();
+  std::vector<float> scores;
+  scores.reserve(budgets_.size() * static_cast<size_t>(length_));
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    if (Status s = weights_->Weigh(layer, length_, {}); !s.ok()) return s;
+    if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
+    const std::span<const float> of_layer = weights_->weights().sum;
+    scores.insert(scores.end(), of_layer.begin(), of_layer.end());
+  }
+  const int slots = limits_.page.page_slots;
+  budgets_ = kv::BudgetsOverLayers(policy, scores, length_, length_ / slots * slots);
+  return OkStatus();
 }
 
 Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to,

@@ -34,10 +34,16 @@ class Evictor {
 
   // Of these, tokens that every head keeps.
   int64_t anyway() const { return limits_.policy.AnywayOf(length_); }
+  const kv::EvictionPolicy& policy() const { return limits_.policy; }
 
   // Where the policy adds attention up: that of the step that the executor made last.
   Status AddUp(kv::SequenceId sequence, int64_t position) {
     return weights_->AddUp(sequence, position);
+  }
+  // Where it has prompts repeated, that of a step behind the prompt.
+  Status SeeRepeated(kv::SequenceId sequence, int64_t position,
+                     const PromptWeights::Repeated& repeated) {
+    return weights_->SeeRepeated(sequence, position, repeated);
   }
 
  private:
@@ -57,6 +63,8 @@ class Evictor {
   Evictor(const EvictorParts& parts, const EvictorLimits& limits, std::unique_ptr<Buffer> memory,
           std::unique_ptr<PromptWeights> weights);
 
+  // What heads have of a prompt before they choose: budgets_.
+  Status FindBudgets(kv::SequenceId prompt);
   // Heads have `budgets`, which become those that they were given.
   Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, std::span<int64_t> budgets);
   Status KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,

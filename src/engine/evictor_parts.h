@@ -22,8 +22,11 @@ struct EvictorLimits {
   Encoding encoding = Encoding::kNone;  // of closed pages of what is kept
   kv::EvictionPolicy policy;
   int64_t length = 0;                    // of the longest prompt
+  int64_t behind = 0;                    // tokens that are read behind it, for a time
   DType activation_dtype = DType::kF32;  // of queries
   bool host_reads_device = true;
+
+  int64_t all() const { return length + behind; }
 };
 
 // All outlives it.

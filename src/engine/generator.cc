@@ -25,6 +25,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       kept_executor_(parts.kept_executor),
       kept_store_(parts.kept_store),
       evictor_(parts.evictor),
+      reconstruction_(parts.reconstruction),
       room_(parts.room),
       salience_(parts.salience),
       new_drafter_(parts.new_drafter),
@@ -96,7 +97,7 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
   filled.rope_hash = RopeOf(tokens + 1).Hash();
   status = executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
   if (status.ok() && salience_ != nullptr) status = ChooseSalient(filled);
-  return status.ok() && evictor_ != nullptr ? LetGo(slot) : status;
+  return status.ok() && evictor_ != nullptr ? LetGo(slot, nullptr, {}) : status;
 }
 
 // Why keys that frequencies of this hash have rotated do not fit others of `rope`.
@@ -341,7 +342,7 @@ Status Generator::RunBatch(Batch* batch, const Hooks& hooks) {
       if (Status s = ChooseSalient(SlotOf(*run)); !s.ok()) return s;
     }
     if (evictor_ == nullptr || SlotOf(*run).kept()) continue;
-    if (Status s = LetGo(run->slot); !s.ok()) return s;
+    if (Status s = LetGo(run->slot, &run->rope, hooks); !s.ok()) return s;
   }
   return OkStatus();
 }

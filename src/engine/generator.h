@@ -16,6 +16,7 @@
 #include "engine/drafts/pace.h"
 #include "engine/evictor.h"
 #include "engine/executor.h"
+#include "engine/reconstruction.h"
 #include "engine/step/salience.h"
 #include "engine/stop_matcher.h"
 #include "headway/context.h"
@@ -53,7 +54,8 @@ struct GeneratorParts {
   Executor* kept_executor = nullptr;
   kv::Store* kept_store = nullptr;
   Evictor* evictor = nullptr;
-  int64_t room = 0;  // tokens that a sequence may grow by then
+  Reconstruction* reconstruction = nullptr;  // where that sees prompts repeated; else null
+  int64_t room = 0;                          // tokens that a sequence may grow by then
   // Of contexts whose decodes attend to salient tokens; else null. Prompts have steps of their own
   // then, or share them with decodes.
   Salience* salience = nullptr;
@@ -138,8 +140,8 @@ class Generator {
   Status BeginPrompt(int index);
   void DropSequence(Slot* slot);
   Status ReadyToScore(size_t begin, size_t end, const RopeFrequencies& rope, const Hooks& hooks);
-  // The slot's prompt has been read.
-  Status LetGo(int index);
+  // The slot's prompt has been read, with these frequencies; null: it is synthetic.
+  Status LetGo(int index, const RopeFrequencies* rope, const Hooks& hooks);
   Status ChooseSalient(const Slot& slot);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
   Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);
@@ -194,6 +196,7 @@ class Generator {
   Executor* const kept_executor_;
   kv::Store* const kept_store_;
   Evictor* const evictor_;
+  Reconstruction* const reconstruction_;
   const int64_t room_;
   Salience* const salience_;
   const NewDrafter new_drafter_;

@@ -34,8 +34,15 @@ Status Generator::BeginPrompt(int index) {
   return OkStatus();
 }
 
-Status Generator::LetGo(int index) {
+Status Generator::LetGo(int index, const RopeFrequencies* rope, const Hooks& hooks) {
   Slot& slot = slots_[static_cast<size_t>(index)];
+  if (reconstruction_ != nullptr && rope != nullptr) {
+    const Status status = reconstruction_->Repeat(*slot.sequence, slot.tokens, *rope, hooks.cancel);
+    if (!status.ok()) {
+      DropSequence(&slot);
+      return status;
+    }
+  }
   Result<kv::SequenceId> kept = evictor_->Evict(*slot.sequence);
   if (!kept.ok()) return kept.status();
   store_.Drop(*slot.sequence);
@@ -82,7 +89,7 @@ Status Generator::ReadyToScore(size_t begin, size_t end, const RopeFrequencies& 
     return ChooseSalient(slots_[0]);
   }
   if (evictor_ == nullptr) return BringUp(0, rope, hooks);
-  if (Status s = slots_[0].kept() ? OkStatus() : LetGo(0); !s.ok()) return s;
+  if (Status s = slots_[0].kept() ? OkStatus() : LetGo(0, &rope, hooks); !s.ok()) return s;
   if (static_cast<int64_t>(end) - slots_[0].kept_from <= room_) return BringUp(0, rope, hooks);
   return Status(StatusCode::kInvalidArgument,
                 Refusal{{"a sequence grows by " + std::to_string(room_) +

@@ -63,7 +63,9 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   limits.selection = basis.selection;
   limits.self_extend = basis.self_extend;
   if (basis.eviction.observes()) limits.observed_queries = basis.eviction.window;
-  if (basis.eviction.adds_up()) limits.observed_queries = limits.step_tokens;
+  if (basis.eviction.adds_up() || basis.eviction.repeats()) {
+    limits.observed_queries = limits.step_tokens;
+  }
   limits.salience = basis.salience.chooses();
   if (limits.salience) limits.observed_queries = basis.salience.queries;
   if (basis.eviction.method == kv::EvictionMethod::kExpected) {
@@ -98,7 +100,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   const kv::EvictionPolicy& policy = basis.eviction;
   const ModelShape& shape = basis.config.shape;
   const int slots = basis.page_slots;
-  const int64_t length = prompts.executor.length;
+  const int64_t length = prompts.executor.length - basis.behind;
   const kv::KeptBounds bounds =
       kv::KeptBoundsOf(policy, shape.layers, shape.kv_heads, length, slots);
   const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
@@ -122,6 +124,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
       CeilDiv(bounds.all_pages, kept.store.format.segment_pages) + tables * of_table;
   kept.store.device_slabs = basis.sequences * kept.sequence_slabs;
   kept.executor = prompts.executor;
+  kept.executor.length = length;
   kept.executor.step_tokens = kept.store.max_step_tokens;
   kept.executor.entries = basis.sequences;
   kept.executor.observed_queries = 0;
@@ -133,6 +136,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
                   .encoding = basis.encoding,
                   .policy = policy,
                   .length = length,
+                  .behind = basis.behind,
                   .activation_dtype = prompts.executor.activation_dtype,
                   .host_reads_device = basis.host_reads_device};
   return kept;

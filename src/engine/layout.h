@@ -37,7 +37,8 @@ struct LayoutBasis {
   const KernelSizes* kernels = nullptr;  // outlives what is laid out
   SelfExtend self_extend;
   kv::EvictionPolicy eviction = {};
-  int sequences = 0;  // that live on with what is kept of their prompts
+  int sequences = 0;   // that live on with what is kept of their prompts
+  int64_t behind = 0;  // tokens of the length that are read behind a prompt, for a time
   kv::SaliencePolicy salience = {};
   bool salient_on_host = false;  // salient tokens lie there, for its cores
   bool host_reads_device = true;

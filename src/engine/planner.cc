@@ -166,9 +166,7 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   Result<Described> described = Describe(env, model, planning.settings);
   if (!described.ok()) return described.status();
   planning.model = std::move(*described);
-  if (Status s = LoadEvictionProfile(env, planning.model.config, &planning.settings); !s.ok()) {
-    return s;
-  }
+  if (Status s = LoadShares(env, planning.model.config, &planning.settings); !s.ok()) return s;
   if (planning.settings.ranks > 1) {
     Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
     if (!shards.ok()) return shards.status();

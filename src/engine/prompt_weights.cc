@@ -1,10 +1,12 @@
 #include "engine/prompt_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/bytes.h"
 #include "engine/step/step_context.h"
+#include "kernels/items.h"
 #include "kv/policy/expected_queries.h"
 
 namespace headway {
@@ -14,13 +16,27 @@ bool Expects(const kv::EvictionPolicy& policy) {
   return policy.method == kv::EvictionMethod::kExpected;
 }
 
-// Queries whose logits are there at a time, where all of a prompt's are added up.
+// Queries whose logits are there at a time, where all of a prompt's count.
 constexpr int64_t kRowsAtOnce = 32;
+
+bool SeesAll(const kv::EvictionPolicy& policy) { return policy.adds_up() || policy.repeats(); }
 
 // Of each query head.
 int64_t RowsOf(const kv::EvictionPolicy& policy) {
-  if (policy.adds_up()) return kRowsAtOnce;
+  if (SeesAll(policy)) return kRowsAtOnce;
   return policy.observes() ? policy.window : policy.scores() ? 1 : 0;
+}
+
+// The keys at positions [begin, end).
+std::vector<KeyRun> Between(const PageFormat& format, std::span<const KeyRun> keys, int64_t begin,
+                            int64_t end) {
+  std::vector<KeyRun> between;
+  for (const KeyRun& run : keys) {
+    const int64_t from = std::max(begin, run.position);
+    const int64_t to = std::min(end, run.position + run.pages.count);
+    if (from < to) between.push_back(KeysOf(format, run, 0, from - run.position, to - from));
+  }
+  return between;
 }
 
 }  // namespace
@@ -29,7 +45,7 @@ PromptWeights::Places::Places(const EvictorLimits& limits) {
   const ModelShape& shape = limits.shape;
   const kv::EvictionPolicy& policy = limits.policy;
   const int64_t rows = RowsOf(policy) * shape.group();
-  const int64_t columns = rows == 0 ? 0 : FloatBytes(shape.kv_heads * limits.length);
+  const int64_t columns = rows == 0 ? 0 : FloatBytes(shape.kv_heads * limits.all());
   const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
   sums = take(columns);
   maxima = take(policy.largest() ? columns : 0);
@@ -39,9 +55,9 @@ PromptWeights::Places::Places(const EvictorLimits& limits) {
                ? FloatBytes(int64_t{shape.query_heads} * shape.head_dim * (1 + shape.head_dim))
                : 0);
   host_bytes = bytes;
-  masses = take(policy.adds_up() ? shape.layers * columns : 0);
+  masses = take(SeesAll(policy) ? shape.layers * columns : 0);
   row_lse = take(FloatBytes(rows));
-  logits = take(FloatBytes(rows * limits.length));
+  logits = take(FloatBytes(rows * limits.all()));
 }
 
 int64_t PromptWeights::Bytes(const EvictorLimits& limits) { return Places(limits).bytes; }
@@ -84,7 +100,7 @@ bool PromptWeights::Saw(kv::SequenceId prompt, int64_t length) const {
     const QueryMoments& moments = parts_.executor.moments();
     return moments.AllOf(prompt, length) && moments.count() > 0;
   }
-  if (limits_.policy.adds_up()) return prompt == added_ && length == added_end_;
+  if (SeesAll(limits_.policy)) return prompt == added_ && length == added_end_;
   return limits_.policy.observes() && parts_.executor.observed().EndOf(prompt, length);
 }
 
@@ -95,14 +111,14 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
     if (Status s = Expect(layer); !s.ok()) return s;
   }
   for (int head = 0; head < limits_.shape.kv_heads; ++head) {
-    const std::vector<KeyRun>& of_head = keys[static_cast<size_t>(head)];
-    if (limits_.policy.adds_up()) {
+    if (SeesAll(limits_.policy)) {
       queries_ = 1;
       parts_.compute.Copy(reinterpret_cast<std::byte*>(Floats(places_.sums) + head * length_),
                           reinterpret_cast<const std::byte*>(MassesOf(layer, head)),
                           static_cast<size_t>(length_) * sizeof(float));
       continue;
     }
+    const std::vector<KeyRun>& of_head = keys[static_cast<size_t>(head)];
     if (expects) {
       ExpectedLogits(head, of_head);
     } else {
@@ -165,6 +181,52 @@ void PromptWeights::AddUpHead(int layer, int head, std::span<const KeyRun> keys,
   weights.columns = end;  // behind which these queries see nothing
   weights.sum = MassesOf(layer, head);
   weights.average = {.kept = begin, .keep = 1.0f};
+  weights.row_lse = Floats(places_.row_lse);
+  parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
+}
+
+Status PromptWeights::SeeRepeated(kv::SequenceId sequence, int64_t position,
+                                  const Repeated& repeated) {
+  length_ = parts_.from.Length(sequence);
+  added_ = parts_.executor.observed().EndOf(sequence, length_) ? sequence : -1;
+  added_end_ = repeated.end;
+  const int64_t first = std::max(position, repeated.prompt);
+  for (int layer = 0; added_ == sequence && layer < limits_.shape.layers; ++layer) {
+    for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+      const Result<std::vector<KeyRun>> keys = parts_.from.KeysOf(sequence, layer, head);
+      if (!keys.ok()) return keys.status();
+      for (int64_t begin = first; begin < length_; begin += kRowsAtOnce) {
+        RaiseHead(layer, head, *keys, begin, std::min(begin + kRowsAtOnce, length_), repeated);
+      }
+      parts_.from.FinishKeys(sequence, layer, head);
+    }
+  }
+  return OkStatus();
+}
+
+// Columns are the chunk's tokens and, behind them, those behind the prompt. What is put behind the
+// chunk's largest weights the next chunk overwrites.
+void PromptWeights::RaiseHead(int layer, int head, std::span<const KeyRun> keys, int64_t begin,
+                              int64_t end, const Repeated& repeated) {
+  const int64_t chunk = repeated.end - repeated.begin;
+  KeyWeightsItem weights = {.logits = Floats(places_.logits)};
+  weights.columns = weights.stride = chunk + end - repeated.prompt;
+  std::vector<KeyLogitsItem> items;
+  for (const auto& [from, to, first] :
+       {std::array{repeated.begin, repeated.end, repeated.begin},
+        std::array{repeated.prompt, end, repeated.prompt - chunk}}) {
+    const std::vector<KeyLogitsItem> of_part = parts_.executor.observed().LogitsItems(
+        layer, head, Between(limits_.page, keys, from, to), begin, end,
+        {Floats(places_.logits), weights.stride, first});
+    items.insert(items.end(), of_part.begin(), of_part.end());
+  }
+  const int group = limits_.shape.group();
+  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(limits_.shape),
+                           items);
+  weights.rows = (end - begin) * group;
+  weights.sum = Floats(places_.sums);  // nobody reads them
+  weights.max = MassesOf(layer, head) + repeated.begin;
+  weights.raises = begin != repeated.prompt;
   weights.row_lse = Floats(places_.row_lse);
   parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
 }

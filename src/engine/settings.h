@@ -89,7 +89,7 @@ struct Settings {
   Plans plans = Plans::kCorrected;  // whether the host's share follows the lanes
   std::optional<StreamingHeadsSettings> streaming_heads;
   kv::SelectionPolicy selection;
-  kv::EvictionPolicy eviction;  // without a profile's shares until LoadEvictionProfile
+  kv::EvictionPolicy eviction;                  // without a profile's shares until LoadShares
   std::optional<std::string> eviction_profile;  // file
   kv::SaliencePolicy salience;
   std::optional<bool> salient_on_host;    // absent: as the planner finds it faster

@@ -53,6 +53,7 @@ struct KeyWeightsItem {
   float* sum = nullptr;  // [columns], or [average.ring]
   MovingAverage average = {};
   float* max = nullptr;      // [columns], or null
+  bool raises = false;       // a larger `max` that is there stays
   float* row_lse = nullptr;  // [rows], scratch: the natural logarithm of the sum of exponentials
 };
 

@@ -82,7 +82,7 @@ std::vector<KeyLogitsItem> ObservedQueries::LogitsItems(int layer, int head,
       item.rows = rows;
       item.q_position = first;
       item.keys = range;
-      item.logits = logits.at + row * group * logits.stride + range.position;
+      item.logits = logits.at + row * group * logits.stride + range.position - logits.first;
       item.stride = logits.stride;
       items.push_back(item);
     }

@@ -35,10 +35,12 @@ class ObservedQueries {
   };
   std::array<Run, 2> Of(int layer) const;
   // Items for the logits of those queries of a KV head's group that are at positions [begin, end),
-  // against these runs of the head's keys: a row each, `stride` apart, whose columns are positions.
+  // against these runs of the head's keys: a row each, `stride` apart, whose columns are positions
+  // from `first` on.
   struct Logits {
     float* at = nullptr;
     int64_t stride = 0;
+    int64_t first = 0;
   };
   std::vector<KeyLogitsItem> LogitsItems(int layer, int head, std::span<const KeyRun> keys,
                                          int64_t begin, int64_t end, const Logits& logits) const;

@@ -61,7 +61,9 @@ void KeyWeights(ThreadPool& pool, std::span<const KeyWeightsItem> items) {
       pool, items, kColumnsGrain, [](const KeyWeightsItem& item) { return item.columns; },
       [](const KeyWeightsItem& item, int64_t begin, int64_t end) {
         std::array<float, kColumnsGrain> sums = {};
-        if (item.max != nullptr) std::fill(item.max + begin, item.max + end, 0.0f);
+        if (item.max != nullptr && !item.raises) {
+          std::fill(item.max + begin, item.max + end, 0.0f);
+        }
         for (int64_t row = 0; row < item.rows; ++row) {
           const float* logits = item.logits + row * item.stride;
           for (int64_t i = begin; i < end; ++i) {

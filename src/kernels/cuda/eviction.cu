@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) ColumnSums(const __grid_constant__ W
   if (column >= item.columns) return;
   const float* logits = item.logits + column;
   float sum = 0.0f;
-  float max = 0.0f;
+  float max = item.raises ? item.max[column] : 0.0f;
 #pragma unroll 8
   for (int64_t row = 0; row < item.rows; ++row) {
     const float weight = expf(logits[row * item.stride] - item.row_lse[row]);

@@ -55,7 +55,7 @@ void KeyWeights(std::span<const KeyWeightsItem> items) {
       item.row_lse[row] = static_cast<float>(top + std::log(total));
     }
     for (int64_t i = 0; i < item.columns; ++i) {
-      double sum = 0.0, max = 0.0;
+      double sum = 0.0, max = item.raises ? double{item.max[i]} : 0.0;
       for (int64_t row = 0; row < item.rows; ++row) {
         const double weight =
             std::exp(double{item.logits[row * item.stride + i]} - double{item.row_lse[row]});

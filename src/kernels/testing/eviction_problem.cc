@@ -105,7 +105,11 @@ std::string KeyLogitsProblem::Disagreement(double dim_units, const std::vector<f
 
 KeyWeightsProblem::KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool with_max,
                                      Random& random)
-    : rows(of_rows), columns(of_columns), stride(of_columns + random.Below(4)), has_max(with_max) {
+    : rows(of_rows),
+      columns(of_columns),
+      stride(of_columns + random.Below(4)),
+      has_max(with_max),
+      raises(with_max && random.Below(2) == 0) {
   const float spread = Pick(random, {1.0f, 5.0f, 30.0f});
   const float level = 100.0f * random.Normal();
   for (int64_t row = 0; row < rows; ++row) {
@@ -122,6 +126,9 @@ KeyWeightsProblem::KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool w
   }
   outputs.sum.assign(static_cast<size_t>(columns + 3), kPoison);
   outputs.max = outputs.sum;
+  for (int64_t column = 0; raises && column < columns; ++column) {
+    outputs.max[static_cast<size_t>(column)] = 0.1f * static_cast<float>(random.Uniform());
+  }
   if (random.Below(2) == 0) {
     average.ring = columns + random.Below(4);
     average.first = random.Below(3 * average.ring);
@@ -145,6 +152,7 @@ KeyWeightsItem KeyWeightsProblem::Item() {
           .sum = outputs.sum.data(),
           .average = average,
           .max = has_max ? outputs.max.data() : nullptr,
+          .raises = raises,
           .row_lse = outputs.row_lse.data()};
 }
 

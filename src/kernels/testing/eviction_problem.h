@@ -64,7 +64,7 @@ struct KeyWeightsOutputs {
 // their results.
 class KeyWeightsProblem {
  public:
-  // Every second one is averaged with what was there.
+  // Every second one is averaged with what was there; the largest of every second one are raised.
   KeyWeightsProblem(int64_t of_rows, int64_t of_columns, bool with_max, Random& random);
 
   // Over the memory here.
@@ -76,6 +76,7 @@ class KeyWeightsProblem {
 
   int64_t rows, columns, stride;
   bool has_max;
+  bool raises;
   MovingAverage average;
   std::vector<float> logits;
   KeyWeightsOutputs outputs, before;

@@ -18,7 +18,7 @@
 namespace headway::kv {
 namespace {
 
-constexpr std::array<std::pair<EvictionMethod, const char*>, 11> kNames = {{
+constexpr std::array<std::pair<EvictionMethod, const char*>, 12> kNames = {{
     {EvictionMethod::kStreaming, "streamingllm"},
     {EvictionMethod::kSnap, "snapkv"},
     {EvictionMethod::kPyramid, "pyramidkv"},
@@ -30,6 +30,7 @@ constexpr std::array<std::pair<EvictionMethod, const char*>, 11> kNames = {{
     {EvictionMethod::kExpected, "expectedattention"},
     {EvictionMethod::kHeavy, "h2o"},
     {EvictionMethod::kHeadKv, "headkv"},
+    {EvictionMethod::kZip, "kvzip"},
 }};
 
 using Candidate = EvictionCandidate;

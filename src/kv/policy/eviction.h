@@ -4,6 +4,7 @@
 #ifndef HEADWAY_KV_POLICY_EVICTION_H_
 #define HEADWAY_KV_POLICY_EVICTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -32,6 +33,9 @@ enum class EvictionMethod : uint8_t {
   kHeavy,   // H2O (Zhang et al., 2023): half by the attention from all of the prompt's queries, and
             // the last tokens
   kHeadKv,  // HeadKV (Fu et al., 2024): SnapKV, each head in the budget that a profile gives it
+  // KVzip (Kim et al., 2025): the largest attention while the model repeats the prompt; the heads
+  // of all layers share their budget
+  kZip,
 };
 
 struct EvictionPolicy {
@@ -52,6 +56,7 @@ struct EvictionPolicy {
   // anyway.
   double safeguard = 0.2;
   double steepness = 20.0;  // PyramidKV's beta: the last layer gets budget / beta
+  int64_t repeat = 2048;    // of kZip: tokens that are repeated at a time
   int64_t future = 512;     // of kExpected: positions behind the prompt that queries may have
   // Tokens that a sequence may grow by behind its prompt.
   int64_t room = 4096;
@@ -64,12 +69,22 @@ struct EvictionPolicy {
   // Whether tokens have scores.
   bool scores() const { return evicts() && method != EvictionMethod::kStreaming; }
   // Whether these are of the queries of the window, pooled.
-  bool observes() const { return scores() && method != EvictionMethod::kExpected && !adds_up(); }
+  bool observes() const {
+    return scores() && method != EvictionMethod::kExpected && !adds_up() && !repeats();
+  }
+  // Whether they are of the queries of the prompt repeated behind itself, which so many tokens of
+  // words at most ask for.
+  bool repeats() const { return method == EvictionMethod::kZip; }
+  static constexpr int64_t kRepeatWords = 256;
+  // Tokens that are read behind a prompt of so many, for a time.
+  int64_t BehindOf(int64_t tokens) const {
+    return repeats() ? std::min(tokens, repeat) + kRepeatWords : 0;
+  }
   // Whether they are of all queries.
   bool adds_up() const { return method == EvictionMethod::kHeavy; }
   // Whether the first tokens are kept, whatever their scores.
   bool keeps_sink() const {
-    return method == EvictionMethod::kStreaming || method == EvictionMethod::kExpected;
+    return method == EvictionMethod::kStreaming || method == EvictionMethod::kExpected || repeats();
   }
   // The last tokens of a prompt of so many, which are kept.
   int64_t WindowOf(int64_t tokens) const;
@@ -83,6 +98,8 @@ struct EvictionPolicy {
            (method == EvictionMethod::kAdaSnap || method == EvictionMethod::kAdaPyramid ||
             method == EvictionMethod::kCriticalAdaSnap || method == EvictionMethod::kDefensive);
   }
+  // Whether all heads of all layers do.
+  bool spans_layers() const { return repeats() && !profiled; }
   // Whether a head's part of a budget is safe from others.
   bool safe() const {
     return method == EvictionMethod::kHeadKv || (uneven() && method != EvictionMethod::kDefensive);
@@ -111,7 +128,7 @@ struct EvictionPolicy {
 };
 
 // "streamingllm", "snapkv", "pyramidkv", "ada-snapkv", "ada-pyramidkv", "critical-snapkv",
-// "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o", "headkv".
+// "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o", "headkv", "kvzip".
 const char* EvictionName(EvictionMethod method);
 // kInvalidArgument, naming all that there are, for another name.
 Result<EvictionMethod> EvictionOf(std::string_view name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -90,6 +91,45 @@ std::vector<int64_t> HeadBudgets(const EvictionPolicy& policy, int layers, int k
   return budgets;
 }
 
+std::vector<int64_t> BudgetsOverLayers(const EvictionPolicy& policy, std::span<const float> scores,
+                                       int64_t tokens, int64_t closed) {
+  const auto row = static_cast<size_t>(tokens);
+  const size_t heads = scores.size() / row;
+  const auto end =
+      static_cast<size_t>(std::min(closed, std::max<int64_t>(0, tokens - policy.WindowOf(tokens))));
+  const size_t begin = std::min(end, static_cast<size_t>(policy.sink));
+  const int64_t anyway = tokens - static_cast<int64_t>(end - begin);
+  std::vector<int64_t> budgets(heads, anyway);
+  int64_t left = static_cast<int64_t>(heads) * (policy.MeanOf(tokens) - anyway);
+  if (left <= 0) return budgets;
+  const auto score = [&](size_t head, size_t token) {
+    return std::max(0.0f, scores[head * row + token]);  // of NaN the other one
+  };
+  std::vector<float> all;
+  all.reserve(heads * (end - begin));
+  for (size_t head = 0; head < heads; ++head) {
+    for (size_t token = begin; token < end; ++token) all.push_back(score(head, token));
+  }
+  const auto last = all.begin() + (left - 1);
+  std::nth_element(all.begin(), last, all.end(), std::greater<>());
+  const float least = *last;
+  for (size_t head = 0; head < heads; ++head) {
+    for (size_t token = begin; token < end; ++token) {
+      if (score(head, token) <= least) continue;
+      ++budgets[head];
+      --left;
+    }
+  }
+  for (size_t token = begin; token < end && left > 0; ++token) {
+    for (size_t head = 0; head < heads && left > 0; ++head) {
+      if (score(head, token) != least) continue;
+      ++budgets[head];
+      --left;
+    }
+  }
+  return budgets;
+}
+
 KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
                         int slots) {
   // A shorter prompt has no larger budget of a head and no larger mean, but that static budgets are
@@ -105,10 +145,13 @@ KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, 
     head = kv_heads * head - (kv_heads - 1) * std::max(policy.window, safe);
   }
   const int64_t all = int64_t{layers} * kv_heads;
+  // The others keep what all keep.
+  if (policy.spans_layers()) head = all * mean - (all - 1) * least;
   KeptBounds bounds;
   bounds.head_pages = CeilDiv(std::min(head, length), slots);
   // Where heads keep different numbers, all of them may begin a page.
-  const bool alike = !policy.uneven() && !policy.falls() && !policy.profiled;
+  const bool alike =
+      !policy.uneven() && !policy.falls() && !policy.profiled && !policy.spans_layers();
   bounds.all_pages = std::min(alike ? all * CeilDiv(mean, slots) : all * (mean + slots - 1) / slots,
                               all * CeilDiv(length, slots));
   return bounds;

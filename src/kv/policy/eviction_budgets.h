@@ -4,6 +4,7 @@
 #define HEADWAY_KV_POLICY_EVICTION_BUDGETS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kv/policy/eviction.h"
@@ -15,6 +16,13 @@ namespace headway::kv {
 // fewer.
 std::vector<int64_t> HeadBudgets(const EvictionPolicy& policy, int layers, int kv_heads,
                                  int64_t tokens);
+
+// Where the heads of all layers share their budget, what each has of a prompt, of whose tokens the
+// first `closed` are in whole pages: the first tokens, then the best by these scores [heads,
+// tokens] of all. Of equal ones the earlier position is kept, then the earlier head; what is no
+// number is the worst.
+std::vector<int64_t> BudgetsOverLayers(const EvictionPolicy& policy, std::span<const float> scores,
+                                       int64_t tokens, int64_t closed);
 
 // Bounds of what ChooseKept gives for prompts of up to `length` tokens, in pages: of one head, and
 // of all heads of all layers.

@@ -38,7 +38,7 @@ TEST(EvictionBudgets, HeadsHaveTheBudgetOnAverage) {
   for (int round = 0; round < 330; ++round) {
     const int layers = static_cast<int>(1 + random.Below(40));
     const auto method =
-        static_cast<EvictionMethod>(1 + round % static_cast<int>(EvictionMethod::kHeadKv));
+        static_cast<EvictionMethod>(1 + round % static_cast<int>(EvictionMethod::kZip));
     const EvictionPolicy policy = RandomPolicy(method, random, layers * 2);
     const int64_t tokens = 1 + random.Below(2000);
     const std::vector<int64_t> budgets = HeadBudgets(policy, layers, 2, tokens);
@@ -103,6 +103,38 @@ TEST(EvictionBudgets, HeadKvHandsOutAPoolByImportance) {
               ElementsAre(32 + 100, 32 + 180, 32 + 700, 32 + 220));
   policy.safeguard = 1.0;
   EXPECT_THAT(HeadBudgets(policy, 2, 2, 100000), ElementsAre(332, 332, 332, 332));
+}
+
+// The best of all heads, told one by one.
+TEST(EvictionBudgets, HeadsOfAllLayersShareByScore) {
+  Random random(3);
+  for (int round = 0; round < 300; ++round) {
+    EvictionPolicy policy = RandomPolicy(EvictionMethod::kZip, random, 6);
+    policy.profiled = false;
+    policy.window = 1;
+    const int64_t tokens = 1 + random.Below(300);
+    const int slots = static_cast<int>(1 + random.Below(20));
+    const int64_t closed = tokens / slots * slots;
+    std::vector<float> scores;
+    for (int64_t i = 0; i < 6 * tokens; ++i) {
+      scores.push_back(static_cast<float>(random.Below(round % 2 == 0 ? 5 : 100000)));
+    }
+    const std::vector<int64_t> budgets = BudgetsOverLayers(policy, scores, tokens, closed);
+    std::vector<std::tuple<float, int64_t, size_t>> best;
+    const int64_t end = std::min(closed, tokens - 1);
+    for (size_t head = 0; head < 6; ++head) {
+      for (int64_t token = policy.sink; token < end; ++token) {
+        best.emplace_back(-scores[head * static_cast<size_t>(tokens) + static_cast<size_t>(token)],
+                          token, head);
+      }
+    }
+    std::sort(best.begin(), best.end());
+    const int64_t anyway = tokens - std::max<int64_t>(0, end - policy.sink);
+    std::vector<int64_t> expected(6, anyway);
+    const int64_t share = 6 * std::max<int64_t>(0, policy.MeanOf(tokens) - anyway);
+    for (int64_t i = 0; i < share; ++i) ++expected[std::get<2>(best[static_cast<size_t>(i)])];
+    ASSERT_EQ(budgets, expected) << "round " << round;
+  }
 }
 
 TEST(EvictionBudgets, BoundsAreTightWhereHeadsAreAlike) {

@@ -98,10 +98,11 @@ std::vector<double> EvictionScores::OfHead(int head) const {
     for (double& score : scores) score *= scale;
   }
   if (policy_.method == EvictionMethod::kExpected) {
-    for (size_t i = 0; i < tokens_; ++i) {
-      const bool sink = static_cast<int64_t>(i) < policy_.sink;
-      scores[i] = sink ? kChosen : scores[i] * NormOf(head, i);
-    }
+    for (size_t i = 0; i < tokens_; ++i) scores[i] *= NormOf(head, i);
+  }
+  if (policy_.keeps_sink()) {
+    const auto sink = std::min(tokens_, static_cast<size_t>(policy_.sink));
+    std::fill_n(scores.begin(), sink, kChosen);
   }
   if (!largest || tokens_ == 0) return scores;
   const double mean =

@@ -30,7 +30,7 @@ constexpr EvictionMethod kMethods[] = {
     EvictionMethod::kStreaming,       EvictionMethod::kSnap,       EvictionMethod::kPyramid,
     EvictionMethod::kAdaSnap,         EvictionMethod::kAdaPyramid, EvictionMethod::kCriticalSnap,
     EvictionMethod::kCriticalAdaSnap, EvictionMethod::kDefensive,  EvictionMethod::kExpected,
-    EvictionMethod::kHeavy,           EvictionMethod::kHeadKv};
+    EvictionMethod::kHeavy,           EvictionMethod::kHeadKv,     EvictionMethod::kZip};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Weights of a layer. `levels` other than 0: so many different ones, so that many are equal.
@@ -110,9 +110,10 @@ class Plain {
       double score = policy_.pooling == EvictionPolicy::Pool::kMean ? sum / policy_.pool : max;
       if (!defensive) score *= 1.0 / 128;
       if (policy_.method == EvictionMethod::kStreaming) score = static_cast<double>(token);
-      if (policy_.method == EvictionMethod::kExpected) {
-        score = token < policy_.sink ? kInfinite : score * Norm(head, token);
-      }
+      if (policy_.method == EvictionMethod::kExpected) score *= Norm(head, token);
+      const bool sinks =
+          policy_.method == EvictionMethod::kExpected || policy_.method == EvictionMethod::kZip;
+      if (sinks && token < policy_.sink) score = kInfinite;
       scores.push_back(score);
       total += score;
     }
@@ -244,7 +245,7 @@ TEST(Eviction, NamesGoBothWays) {
       unknown.status().message(),
       "unknown eviction method 'snap'; there are streamingllm, snapkv, pyramidkv, ada-snapkv, "
       "ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, expectedattention, "
-      "h2o, headkv");
+      "h2o, headkv, kvzip");
 }
 
 // Of one of three layers.
