@@ -1,6 +1,6 @@
 // Reconstruction: has the model repeat a prompt that it has read, chunk by chunk, so that an
 // evictor sees how much attention each token has while it is repeated (KVzip: Kim et al., 2025). It
-// costs about as much as reading the prompt did.
+// costs what reading the prompt did, and what weighing all of these queries takes.
 #ifndef HEADWAY_ENGINE_RECONSTRUCTION_H_
 #define HEADWAY_ENGINE_RECONSTRUCTION_H_
 
