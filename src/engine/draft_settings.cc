@@ -49,8 +49,8 @@ Status ReadDrafts(const EngineOptions& options, Settings* settings) {
   }
   if (rated) {
     if (drafts.by != DraftSettings::By::kNone) {
-      return Wrong({Option::kDraftAcceptance, " makes drafts of its own; leave out ",
-                    Option::kDraft});
+      return Wrong(
+          {Option::kDraftAcceptance, " makes drafts of its own; leave out ", Option::kDraft});
     }
     if (!(options.draft_acceptance >= 0.0 && options.draft_acceptance <= 1.0)) {
       return Wrong({Option::kDraftAcceptance, " is a probability, 0 to 1"});

@@ -34,8 +34,8 @@ class SomeDrafter : public Drafter {
     TokenId token = last_;
     for (int64_t i = 0; i < most; ++i) {
       const Logits& row = kModel[static_cast<size_t>(token)];
-      token = kind_ == 0   ? static_cast<TokenId>(std::max_element(row.begin(), row.end()) -
-                                                  row.begin())
+      token = kind_ == 0
+                  ? static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin())
               : kind_ == 1 ? 3
                            : static_cast<TokenId>(random_.Below(kVocab));
       drafts->push_back(token);

@@ -1,6 +1,6 @@
 // LookupDrafter: what followed the last tokens when they were there before (Saxena, "Prompt lookup
-// decoding", 2023): free, and right where an answer repeats its prompt, such as a text that is edited
-// or quoted.
+// decoding", 2023): free, and right where an answer repeats its prompt, such as a text that is
+// edited or quoted.
 //
 // Positions with equal last tokens are chained, the newest first, as LZ77 compressors do: a token
 // takes the same time whatever the sequence's length, and 12 to 16 bytes.

@@ -1,5 +1,5 @@
-// How many drafts a step verifies: as many as give the most tokens in a second, by what was accepted
-// and by what steps have taken.
+// How many drafts a step verifies: as many as give the most tokens in a second, by what was
+// accepted and by what steps have taken.
 #ifndef HEADWAY_ENGINE_DRAFTS_PACE_H_
 #define HEADWAY_ENGINE_DRAFTS_PACE_H_
 
@@ -7,8 +7,8 @@
 
 namespace headway {
 
-// Of one sequence: how probable it is that a draft is right whose predecessors are, by the drafts so
-// far, of which old ones count less.
+// Of one sequence: how probable it is that a draft is right whose predecessors are, by the drafts
+// so far, of which old ones count less.
 class DraftAcceptance {
  public:
   double rate() const { return right_ / tried_; }
@@ -32,15 +32,15 @@ class DraftCosts {
 
  private:
   static constexpr double kWeight = 0.1;  // of the last step
-  static constexpr double kMost = 2.0;     // times what is known, that one step counts for
+  static constexpr double kMost = 2.0;    // times what is known, that one step counts for
 
   double plain_ = 0.0;    // seconds of a sequence's step
   double draft_ = 0.125;  // of that, that a draft takes more
 };
 
-// The number for a sequence, from 0 to `most`: the g that makes the mean number of tokens of a step,
-// 1 + a + ... + a^g where a draft is right with probability a, most by what the step takes. Where
-// that is 0 it tries one draft again after some steps, later and later.
+// The number for a sequence, from 0 to `most`: the g that makes the mean number of tokens of a
+// step, 1 + a + ... + a^g where a draft is right with probability a, most by what the step takes.
+// Where that is 0 it tries one draft again after some steps, later and later.
 class DraftPace {
  public:
   // Of the next step, where there are drafts.

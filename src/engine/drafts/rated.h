@@ -1,5 +1,5 @@
-// RatedDrafter: for measuring what drafts are worth with weights that say nothing: its drafts are any
-// tokens, each is taken as right with a probability, and what is generated means nothing.
+// RatedDrafter: for measuring what drafts are worth with weights that say nothing: its drafts are
+// any tokens, each is taken as right with a probability, and what is generated means nothing.
 #ifndef HEADWAY_ENGINE_DRAFTS_RATED_H_
 #define HEADWAY_ENGINE_DRAFTS_RATED_H_
 
