@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ROOT / "bench/shapes/llama-3-8b.json"
 KEY_BYTES = 2 * 32 * 8 * 128 * 2  # of a token in the shape's cache
-STAGING = 512 << 20  # room for buffers, so that about the keys asked for stay on the GPU
+STAGING = 160 << 20  # room for buffers, so that about the keys asked for stay on the GPU
 
 
 def numbers(text):
@@ -89,7 +89,7 @@ def main():
             alone = measure(options, on_gpu, options.beside, batch, "off")
             for beside, (fast, there), (slow, _) in zip(options.beside, with_cores, alone):
                 ratios[batch, on_gpu, beside] = fast / slow
-                print(f"| {batch} | {there} | {on_gpu + beside - there} | {slow:.1f} | {fast:.1f} "
+                print(f"| {batch} | {there} | {max(0, on_gpu + beside - there)} | {slow:.1f} | {fast:.1f} "
                       f"| {fast / slow:.2f} |", flush=True)
     if options.svg:
         draw(options.svg, options, ratios)
