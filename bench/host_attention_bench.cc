@@ -12,7 +12,7 @@
 //   llama       Llama-3-8B, one sequence, by default of 131072 keys, bf16
 //   opt         OPT-6.7B, the 17 sequences that cores attend to of a batch of 64, by default of 320
 //               keys each, f16
-//   PAGES       what the pages hold: bf16, f16, f32, int8, fp8 or int4
+//   PAGES       what the pages hold: bf16, f16, f32, int8, fp8, int4 or lossless
 //   THREADS     by default 1 4 8 12 15 16
 #include <algorithm>
 #include <cstdint>
@@ -59,8 +59,8 @@ constexpr Shape kShapes[] = {{"llama", 8, 4, 128, DType::kBF16, 1, 131072},
 constexpr int64_t kLeastBytes = int64_t{5} << 28;  // 1.25 GiB: no cache holds it
 constexpr int kRounds = 6;
 
-// Layers of K and V as slabs hold them, in memory as a host's slabs have it. Pages of codes have
-// the parameters of one.
+// Layers of K and V as slabs hold them, in memory as a host's slabs have it. Pages of codes hold
+// any, and have the parameters of one.
 class Layers {
  public:
   Layers(const Shape& shape, Encoding encoding)
@@ -82,9 +82,10 @@ class Layers {
     pool.Run(bytes(), kMiB, [&](int, int64_t begin, int64_t end) {
       std::copy_n(pattern.data(), end - begin, data_ + begin);
     });
-    for (int64_t i = 0; i < ParamBytes(format_) / 2; ++i) {
-      StoreFloat(params_.data(), i, DType::kBF16, random.Normal());
-    }
+    if (encoding == Encoding::kNone) return;
+    std::vector<std::byte> codes(2 * format_.closed_bytes());
+    EncodePage(format_, pattern.data(), pattern.data(), codes.data(),
+               codes.data() + format_.closed_bytes(), params_.data());
   }
   ~Layers() { Env::Default()->FreeMemory(data_, static_cast<size_t>(bytes())); }
   Layers(const Layers&) = delete;
@@ -259,7 +260,7 @@ int main(int argc, char** argv) {
       *std::min_element(threads.begin(), threads.end()) < 1) {
     std::fprintf(stderr,
                  "usage: host_attention_bench [--shape llama|opt] "
-                 "[--pages bf16|f16|f32|int8|fp8|int4] [CONTEXT [THREADS...]]\n");
+                 "[--pages bf16|f16|f32|int8|fp8|int4|lossless] [CONTEXT [THREADS...]]\n");
     return 2;
   }
   headway::bench::Run(shape, encoding, threads);

@@ -39,54 +39,52 @@ int EncodeRow(int64_t dim, const std::byte* numbers, std::byte* row) {
   return floor;
 }
 
-// What a half's lists hold so far.
-struct Escaped {
-  std::byte* params;
-  int64_t entries;
-  int64_t count = 0;
-
-  void Clear() {
-    std::memset(params, 0xFF, static_cast<size_t>(ExponentsAt(entries)));
-    std::memset(params + ExponentsAt(entries), 0, static_cast<size_t>(entries));
-  }
-  void Add(int64_t position, uint16_t bits) {
-    if (count < entries) {
-      Store(params, count, static_cast<uint16_t>(position));
-      params[ExponentsAt(entries) + count] = static_cast<std::byte>(ExponentOf(bits));
-    }
-    ++count;
-  }
-};
-
 }  // namespace
+
+HalfParams::HalfParams(const PageFormat& format, std::byte* params)
+    : params_(params), entries_(EscapeEntries(format.page_slots, format.head_dim)) {
+  std::byte* const exponents = params + ExponentsAt(entries_);
+  std::fill(params, exponents, std::byte{0xFF});
+  std::fill(exponents, params + HalfParamBytes(format.page_slots, format.head_dim), std::byte{0});
+}
+
+void HalfParams::Escape(int64_t position, uint16_t bits) {
+  if (escapes_ < entries_) {
+    Store(params_, escapes_, static_cast<uint16_t>(position));
+    params_[ExponentsAt(entries_) + escapes_] = static_cast<std::byte>(ExponentOf(bits));
+  }
+  ++escapes_;
+}
 
 bool EncodeHalf(const PageFormat& format, const std::byte* page, std::byte* codes,
                 std::byte* params) {
   HEADWAY_CHECK(Takes(format));
   const int64_t dim = format.head_dim;
   const int64_t row_bytes = dim * 3 / 2;
-  Escaped escaped = {params, EscapeEntries(format.page_slots, dim)};
-  std::byte* floors = params + FloorsAt(escaped.entries);
-  escaped.Clear();
-  std::fill(floors, params + HalfParamBytes(format.page_slots, dim), std::byte{0});
+  HalfParams half(format, params);
   for (int64_t slot = 0; slot < format.page_slots; ++slot) {
     const std::byte* numbers = page + slot * dim * 2;
     const int floor = EncodeRow(dim, numbers, codes + slot * row_bytes);
-    floors[slot] = static_cast<std::byte>(floor);
+    half.SetFloor(slot, floor);
     for (int64_t i = 0; i < dim; ++i) {
       const auto bits = Load<uint16_t>(numbers, i);
-      if (Escapes(bits, floor)) escaped.Add(slot * dim + i, bits);
+      if (Escapes(bits, floor)) half.Escape(slot * dim + i, bits);
     }
   }
-  if (escaped.count <= escaped.entries) return true;
-  escaped.Clear();
+  if (half.fits()) return true;
+  MakeUnfit(format, codes, params);
+  return false;
+}
+
+void MakeUnfit(const PageFormat& format, std::byte* codes, std::byte* params) {
+  const int64_t dim = format.head_dim;
+  HalfParams half(format, params);
   Store(params, 0, kUnfit);
   const std::vector<uint16_t> nothing(static_cast<size_t>(dim), kUnfitBits);
   for (int64_t slot = 0; slot < format.page_slots; ++slot) {
     const auto* numbers = reinterpret_cast<const std::byte*>(nothing.data());
-    floors[slot] = static_cast<std::byte>(EncodeRow(dim, numbers, codes + slot * row_bytes));
+    half.SetFloor(slot, EncodeRow(dim, numbers, codes + slot * dim * 3 / 2));
   }
-  return false;
 }
 
 void DecodeRow(const PageFormat& format, const std::byte* codes, const std::byte* params,

@@ -31,6 +31,26 @@ constexpr bool Takes(const PageFormat& format) {
          int64_t{format.page_slots} * format.head_dim < kUnfit;
 }
 
+// The parameters of a half while it is encoded.
+class HalfParams {
+ public:
+  // No escapes, and floors of 0.
+  HalfParams(const PageFormat& format, std::byte* params);
+  void SetFloor(int64_t slot, int floor) {
+    params_[FloorsAt(entries_) + slot] = static_cast<std::byte>(floor);
+  }
+  // Numbers that escape are given in the order of their positions, slot * head_dim + dim.
+  void Escape(int64_t position, uint16_t bits);
+  bool fits() const { return escapes_ <= entries_; }
+
+ private:
+  std::byte* const params_;
+  const int64_t entries_;
+  int64_t escapes_ = 0;
+};
+// What a half becomes that does not fit.
+void MakeUnfit(const PageFormat& format, std::byte* codes, std::byte* params);
+
 // Encodes K or V of a page; false if it does not fit. `page` lies on 2 bytes, codes and parameters
 // anywhere.
 bool EncodeHalf(const PageFormat& format, const std::byte* page, std::byte* codes,

@@ -151,14 +151,23 @@ int EncodePage(const PageFormat& format, const std::byte* k, const std::byte* v,
   return 0;
 }
 
-void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head,
-                  int64_t page) {
+void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head, int64_t page,
+                  EncodeHalfFunction lossless) {
   HEADWAY_CHECK(item.from.first_slot == 0 && item.to.first_slot == 0);
   const int64_t from = head * item.from.head_stride + page * item.from.page_stride;
   const int64_t to = head * item.to.head_stride + page * item.to.page_stride;
-  const int unfit = EncodePage(
-      format, item.from.k + from, item.from.v + from, item.to.k + to, item.to.v + to,
-      item.to.params + head * item.to.params_head_stride + page * item.to.params_page_stride);
+  std::byte* const params =
+      item.to.params + head * item.to.params_head_stride + page * item.to.params_page_stride;
+  int unfit = 0;
+  if (lossless == nullptr) {
+    unfit = EncodePage(format, item.from.k + from, item.from.v + from, item.to.k + to,
+                       item.to.v + to, params);
+  } else {
+    if (!lossless(format, item.from.k + from, item.to.k + to, params)) ++unfit;
+    if (!lossless(format, item.from.v + from, item.to.v + to, params + KeyParamBytes(format))) {
+      ++unfit;
+    }
+  }
   if (item.unfit != nullptr && unfit > 0) {
     std::atomic_ref<int32_t>(*item.unfit).fetch_add(unfit, std::memory_order_relaxed);
   }

@@ -49,9 +49,12 @@ constexpr int64_t ParamBytes(const PageFormat& format) {
 int EncodePage(const PageFormat& format, const std::byte* k, const std::byte* v, std::byte* k_codes,
                std::byte* v_codes, std::byte* params);
 
-// Page `page` of head `head` of an item.
-void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head,
-                  int64_t page);
+// Page `page` of head `head` of an item; in the lossless encoding by an implementation of
+// lossless::EncodeHalf, where one is given.
+using EncodeHalfFunction = bool (*)(const PageFormat& format, const std::byte* page,
+                                    std::byte* codes, std::byte* params);
+void EncodePageOf(const PageFormat& format, const EncodePagesItem& item, int64_t head, int64_t page,
+                  EncodeHalfFunction lossless = nullptr);
 
 // Slot `slot` of a page as numbers [head_dim]: exact, or exact products and sums of what is stored.
 void DecodeKeyRow(const PageFormat& format, const std::byte* codes, const std::byte* params,

@@ -97,16 +97,14 @@ class Attention {
            item.transform.inv_freq == nullptr && item.key_mass == nullptr;
   }
   const AttentionStripOps& StripOpsFor(const AttentionItem& item) const {
-    const bool on_tiles = code_.tiles != nullptr && format_.dtype == DType::kBF16 &&
-                          item.keys.pages.params == nullptr && item.transform.inv_freq == nullptr &&
-                          item.key_mass == nullptr;
+    const bool on_tiles = code_.tiles != nullptr && HoldsBF16(format_, item.keys.pages) &&
+                          item.transform.inv_freq == nullptr && item.key_mass == nullptr;
     return on_tiles ? *code_.tiles : *code_.strips;
   }
 
   const AttentionFewOps& FewOpsFor(const AttentionItem& item) const {
-    const bool on_tiles = code_.few_on_tiles != nullptr && format_.dtype == DType::kBF16 &&
-                          item.keys.pages.params == nullptr && item.tokens == 1 &&
-                          group_ > kFewOffTilesMax && group_ <= kTileRows &&
+    const bool on_tiles = code_.few_on_tiles != nullptr && HoldsBF16(format_, item.keys.pages) &&
+                          item.tokens == 1 && group_ > kFewOffTilesMax && group_ <= kTileRows &&
                           format_.head_dim % kFewChunk == 0;
     return on_tiles ? *code_.few_on_tiles : *code_.few;
   }
@@ -358,12 +356,15 @@ void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKey
   });
 }
 
-void EncodePages(ThreadPool& pool, const PageFormat& format,
+void EncodePages(ThreadPool& pool, Isa isa, const PageFormat& format,
                  std::span<const EncodePagesItem> items) {
+  const EncodeHalfFunction lossless =
+      format.encoding == Encoding::kLossless ? LosslessEncoderFor(isa) : nullptr;
   for (const EncodePagesItem& item : items) {
     const int64_t pages = item.from.count / format.page_slots;
     pool.Run(item.heads * pages, 1, [&](int, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) EncodePageOf(format, item, i / pages, i % pages);
+      for (int64_t i = begin; i < end; ++i)
+        EncodePageOf(format, item, i / pages, i % pages, lossless);
     });
   }
 }

@@ -22,7 +22,9 @@ constexpr bool SupportsAttention(const AttentionRequest& request) {
   const bool encoded = request.encoding != Encoding::kNone;
   const auto element = encoded ? int64_t{2} : static_cast<int64_t>(DTypeBytes(request.dtype));
   return request.head_dim > 0 && request.group > 0 && request.page_alignment % element == 0 &&
-         (!encoded || (request.head_dim % 2 == 0 && request.param_alignment % 2 == 0));
+         (!encoded || (request.head_dim % 2 == 0 && request.param_alignment % 2 == 0)) &&
+         (request.encoding != Encoding::kLossless ||
+          (request.dtype == DType::kBF16 && request.head_dim % 8 == 0));
 }
 
 // Working memory of Attend: AttentionScratchBytes(limits, threads) bytes, 64-byte aligned, for
@@ -49,7 +51,7 @@ void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);
 void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKeysItem& item);
-void EncodePages(ThreadPool& pool, const PageFormat& format,
+void EncodePages(ThreadPool& pool, Isa isa, const PageFormat& format,
                  std::span<const EncodePagesItem> items);
 
 }  // namespace headway::cpu

@@ -16,6 +16,7 @@
 #include "kernels/cpu/attention_math-inl.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/lossless_expand-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -89,12 +90,14 @@ struct Scratch {
     }
     rows = reinterpret_cast<float*>(data);
     data += kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)};
+    expanded = reinterpret_cast<uint16_t*>(data);
+    data += dims.KBytes();
     strips = data;
   }
 
   static int64_t Bytes(int64_t head_dim, int64_t strip_count) {
     const Dims dims(head_dim);
-    return dims.KBytes() + dims.VBytes() + 2 * kBlock * kStripStride +
+    return 2 * dims.KBytes() + dims.VBytes() + 2 * kBlock * kStripStride +
            kTileRows * dims.groups * kTileRows * int64_t{sizeof(float)} +
            strip_count * dims.StripBytes();
   }
@@ -113,6 +116,7 @@ struct Scratch {
   float* s;  // [kBlock, kStrip]: logits of a strip; the next strip's take the place of those done
   uint32_t* p[2];  // [kBlock / 2, kStrip]: weights of a strip in bf16, pairs of keys interleaved
   float* rows;     // [16, groups * 16]: part of a strip's output
+  uint16_t* expanded;  // [kBlock, head_dim]: values of lossless pages
   std::byte* strips;
 };
 
@@ -201,26 +205,49 @@ __mmask32 FirstElements(int64_t count) {
 void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
   uint16_t* to = scratch.k;
+  const Dims& dims = scratch.dims;
+  if (IsLossless(*task.format, run)) {
+    const ExpandedRows rows = {to, dims.chunks * 32};
+    ExpandRows(*task.format, run, Half::kKeys, {first, count}, rows);
+    for (int64_t key = 0; key < count; ++key) {
+      std::fill(rows.At(key) + dims.head_dim, rows.At(key + 1), uint16_t{0});
+    }
+    return;
+  }
   RowCursor cursor(*task.format, run, run.k, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
-    for (int64_t dim = 0; dim < scratch.dims.chunks * 32; dim += 32, to += 32) {
-      const __mmask32 dims = FirstElements(scratch.dims.head_dim - dim);
-      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(dims, cursor.row() + dim * 2));
+    for (int64_t dim = 0; dim < dims.chunks * 32; dim += 32, to += 32) {
+      const __mmask32 there = FirstElements(dims.head_dim - dim);
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(there, cursor.row() + dim * 2));
     }
   }
 }
 
-// Values of the same keys, transposed; those that complete the last kSub are 0.
-void PackValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
-  alignas(64) static constexpr std::byte kZeros[64] = {};
+// Where values of the same keys lie.
+void FindValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch,
+                const std::byte* (&rows)[kBlock]) {
   const PageRun& run = task.item->keys.pages;
-  const std::byte* rows[kBlock];
+  if (IsLossless(*task.format, run)) {
+    const ExpandedRows to = {scratch.expanded, scratch.dims.head_dim};
+    ExpandRows(*task.format, run, Half::kValues, {first, count}, to);
+    for (int64_t key = 0; key < count; ++key) {
+      rows[key] = reinterpret_cast<const std::byte*>(to.At(key));
+    }
+    return;
+  }
   RowCursor cursor(*task.format, run, run.v, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
     rows[key] = cursor.row();
   }
+}
+
+// These values, transposed; those that complete the last kSub are 0.
+void PackValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+  alignas(64) static constexpr std::byte kZeros[64] = {};
+  const std::byte* rows[kBlock];
+  FindValues(task, first, count, scratch, rows);
   for (int64_t key = count; key < RoundUp(count, kSub); ++key) rows[key] = nullptr;
   for (int64_t sub = 0; sub < CeilDiv(count, kSub); ++sub) {
     for (int64_t dim = 0; dim < scratch.dims.groups * 16; dim += 32) {

@@ -35,6 +35,10 @@ void AttendPiece(const Piece& piece) {
   if constexpr (F::kCoded) PrepareQueries<F, kRows>(piece);
   Score<F, kRows>(piece);
   Exponentiate<kRows>(piece);
+  if constexpr (F::kExpanded) {
+    // Not with the keys: scoring has asked the memory for the codes.
+    if (piece.first_row == 0) Expand(piece, Half::kValues);
+  }
   // As many vectors at once as leave room for the rows' sums in registers; of encoded pages, no
   // more than a value group has.
   constexpr int kInGroup = F::kCoded ? kValueGroup / kLanes : kLanes;
@@ -92,6 +96,7 @@ void AttendGroup(const Piece& piece, int64_t group) {
 }
 
 void AttendRows(const Piece& piece, int64_t group) {
+  if (piece.lossless != nullptr) return AttendGroup<Expanded>(piece, group);
   const bool encoded = piece.task.item->keys.pages.params != nullptr;
   switch (encoded ? piece.task.format->encoding : Encoding::kNone) {
     case Encoding::kInt8:
@@ -172,17 +177,53 @@ const std::byte* FirstPage(const AttentionTask& task, const AttentionItem& item)
   return run.k + slot / task.format->page_slots * run.page_stride;
 }
 
+// All rows with a block of keys; `piece` has the first of the rows.
+void AttendBlock(Piece piece) {
+  for (const int64_t rows = piece.task.rows; piece.first_row < rows;) {
+    const int64_t group = GroupOf(rows - piece.first_row);
+    AttendRows(piece, group);
+    piece.first_row += group;
+  }
+}
+
+// The same as AttendKeys for lossless pages, in the blocks of plain ones.
+void AttendLossless(const AttentionTask& task, const Scratch& scratch, int64_t begin, int64_t end,
+                    const std::byte* next_keys) {
+  const PageRun& run = task.item->keys.pages;
+  PageFormat format = *task.format;
+  format.encoding = Encoding::kNone;
+  format.page_slots = kBlock;
+  AttentionItem item = *task.item;
+  AttentionTask expanded = task;
+  expanded.format = &format;
+  expanded.item = &item;
+  for (int64_t key = begin; key < end;) {
+    const int64_t next = std::min(end, (key / kBlock + 1) * kBlock);
+    // A page of its own, whose first slot is that of the block's first key.
+    item.keys.pages = {.k = reinterpret_cast<std::byte*>(scratch.k_rows),
+                       .v = reinterpret_cast<std::byte*>(scratch.v_rows),
+                       .first_slot = -key,
+                       .count = next};
+    Piece piece = {expanded, scratch, 0, key, next - key, nullptr};
+    piece.lossless = &task;
+    piece.value_codes = RowCursor(*task.format, run, run.v, key).row();
+    piece.next_codes = next_keys == nullptr ? piece.value_codes : next_keys;
+    if (next < end) piece.next_codes = RowCursor(*task.format, run, run.k, next).row();
+    Expand(piece, Half::kKeys);
+    AttendBlock(piece);
+    key = next;
+  }
+}
+
 // All rows with the keys of one run, [begin, end).
 void AttendKeys(const AttentionTask& task, const Scratch& scratch, int64_t begin, int64_t end,
                 const std::byte* next_keys) {
+  if (IsLossless(*task.format, task.item->keys.pages)) {
+    return AttendLossless(task, scratch, begin, end, next_keys);
+  }
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min(end, NextBound(task, key));
-    for (int64_t row = 0; row < task.rows;) {
-      const int64_t group = GroupOf(task.rows - row);
-      const Piece piece = {task, scratch, row, key, next - key, next_keys};
-      AttendRows(piece, group);
-      row += group;
-    }
+    AttendBlock({task, scratch, 0, key, next - key, next_keys});
     key = next;
   }
 }

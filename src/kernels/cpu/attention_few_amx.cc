@@ -27,6 +27,7 @@
 #include "kernels/cpu/attention_math-inl.h"
 #include "kernels/cpu/bf16-inl.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/lossless_expand-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
@@ -89,13 +90,28 @@ struct TileRows {
   const std::byte* first[kTiles];
 };
 
+// The same as RowsOf for lossless pages.
+TileRows ExpandTiles(const AttentionTask& task, Half half, Span keys, std::byte* to) {
+  const int64_t dim = task.format->head_dim;
+  const int64_t there = RoundUp(CeilDiv(keys.count, kTileRows), 2) * kTileRows;
+  const ExpandedRows expanded = {reinterpret_cast<uint16_t*>(to), dim};
+  ExpandRows(*task.format, task.item->keys.pages, half, keys, expanded);
+  std::fill(expanded.At(keys.count), expanded.At(there), uint16_t{0});
+  TileRows rows;
+  for (int64_t tile = 0; tile * kTileRows < there; ++tile) {
+    rows.first[tile] = to + tile * kTileRows * dim * 2;
+  }
+  return rows;
+}
+
 // Keys [key, key + keys) of the run; tiles that they fill in part end with zeros, and an odd number
 // of tiles is followed by one of zeros.
-HWY_INLINE TileRows RowsOf(const AttentionTask& task, const std::byte* pages, int64_t key,
-                           int64_t keys, std::byte* copies) {
+HWY_INLINE TileRows RowsOf(const AttentionTask& task, Half half, int64_t key, int64_t keys,
+                           std::byte* copies) {
   const PageRun& run = task.item->keys.pages;
+  if (IsLossless(*task.format, run)) return ExpandTiles(task, half, {key, keys}, copies);
   TileRows rows;
-  RowCursor cursor(*task.format, run, pages, key);
+  RowCursor cursor(*task.format, run, half == Half::kKeys ? run.k : run.v, key);
   const int64_t row_bytes = cursor.row_bytes();
   for (int64_t tile = 0; tile < RoundUp(CeilDiv(keys, kTileRows), 2); ++tile) {
     const int64_t there = std::clamp<int64_t>(keys - tile * kTileRows, 0, kTileRows);
@@ -145,7 +161,8 @@ class Ahead {
   void NextTile() {
     if (key_ >= end_) return;
     at_ = RowCursor(*task_.format, task_.item->keys.pages, pages_, key_).row();
-    left_ = task_.format->head_dim / kChunk;
+    const int64_t row_bytes = RowBytes(*task_.format, task_.item->keys.pages);
+    left_ = CeilDiv(kTileRows * row_bytes, kTileBytes);
     key_ += kTileRows;
   }
 
@@ -408,12 +425,12 @@ void AttendToken(const AttentionTask& task, std::byte* data) {
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min<int64_t>(end, (key / kBlock + 1) * kBlock);
     const int64_t keys = next - key;
-    const TileRows k = RowsOf(task, run.k, key, keys, scratch.k_rows);
+    const TileRows k = RowsOf(task, Half::kKeys, key, keys, scratch.k_rows);
     Score(tiles, scratch, k, keys, parts, Ahead(task, run.k, next, end));
     for (int64_t row = 0; row < task.rows; row += 4) {
       Exponentiate<Convert>(scratch, row, keys, scale);
     }
-    const TileRows v = RowsOf(task, run.v, key, keys, scratch.v_rows);
+    const TileRows v = RowsOf(task, Half::kValues, key, keys, scratch.v_rows);
     AddValues(tiles, scratch, v, keys, Ahead(task, run.v, next, end));
     key = next;
   }

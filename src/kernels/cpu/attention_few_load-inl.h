@@ -14,6 +14,7 @@
 #include "kernels/cpu/attention_math-inl.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/lossless_expand-inl.h"
 #include "kernels/page_codec.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -48,6 +49,7 @@ template <DType kDType>
 struct Plain {
   static constexpr bool kPairs = kDType == DType::kBF16;
   static constexpr bool kCoded = false;
+  static constexpr bool kExpanded = false;
   static constexpr int64_t Bytes(int64_t count) {
     return EncodedBytes(Encoding::kNone, kDType, count);
   }
@@ -72,12 +74,21 @@ struct Plain {
   }
 };
 
+// Rows of lossless pages, which a block at a time are expanded beside the caches' memory: read
+// there, they take the plain rows' way. What is asked of the memory ahead of time are codes.
+struct Expanded : Plain<DType::kBF16> {
+  static constexpr bool kExpanded = true;
+  // Of codes, for so many bytes of rows.
+  static constexpr int64_t CodeBytes(int64_t bytes) { return bytes / 4 * 3; }
+};
+
 // Codes; their scales and zeros do not touch the rows: those of K go into the queries of a page
 // and into its logits, those of V into the weights of a token and once a page into the output.
 template <Encoding kEncoding>
 struct Coded {
   static constexpr bool kPairs = kEncoding == Encoding::kInt4;
   static constexpr bool kCoded = true;
+  static constexpr bool kExpanded = false;
   static constexpr float kUnit = kCodeUnit<kEncoding>;
   static constexpr int64_t Bytes(int64_t count) {
     return EncodedBytes(kEncoding, DType::kF32, count);
@@ -116,8 +127,9 @@ struct Coded {
 
 // Whether the rows of the task's keys are read in pairs.
 bool InPairs(const AttentionTask& task) {
-  return task.item->keys.pages.params != nullptr ? task.format->encoding == Encoding::kInt4
-                                                 : task.format->dtype == DType::kBF16;
+  const PageRun& run = task.item->keys.pages;
+  return HoldsBF16(*task.format, run) ||
+         (run.params != nullptr && task.format->encoding == Encoding::kInt4);
 }
 
 // to = from * factor, rows of `dim`: from their order into that of Pair and Single, and back.
@@ -161,12 +173,15 @@ struct Scratch {
         page_weights(page_q + kGroupMax * dim),
         token_scales(page_weights + kGroupMax * kBlock),
         token_zeros(token_scales + kBlock),
-        bias(token_zeros + kBlock) {}
+        bias(token_zeros + kBlock),
+        k_rows(reinterpret_cast<uint16_t*>(bias + kLanes)),
+        v_rows(k_rows + kBlock * dim) {}
 
   static int64_t Bytes(int64_t head_dim) {
     const int64_t dim = RoundUp(head_dim, kLanes);
-    return int64_t{sizeof(float)} * (kFewRowsMax * (2 * dim + kBlock + 5) + dim +
-                                     kGroupMax * (dim + kBlock) + 2 * kBlock + kLanes);
+    return int64_t{sizeof(float)} *
+           (kFewRowsMax * (2 * dim + kBlock + 5) + dim + kGroupMax * (dim + kBlock) + 2 * kBlock +
+            kLanes + kBlock * dim);
   }
 
   int64_t dim;   // padded
@@ -185,6 +200,9 @@ struct Scratch {
   float* token_scales;  // [kBlock] of a value group
   float* token_zeros;   // [kBlock]
   float* bias;          // [kLanes]: of the lanes of logits, or of the rows' outputs
+  // Of lossless pages, for the block at hand:
+  uint16_t* k_rows;  // [kBlock, head_dim] bf16
+  uint16_t* v_rows;
 };
 
 // [kLanes] sums of the lanes of kLanes vectors, in their order.
@@ -223,6 +241,11 @@ struct Piece {
   int64_t first_key;           // of the item's
   int64_t keys;                // at most kBlock
   const std::byte* next_keys;  // the page of K behind the item, or null
+  // Where the task's rows are expanded ones: whose, where the codes of their values lie, and those
+  // of the next keys.
+  const AttentionTask* lossless = nullptr;
+  const std::byte* value_codes = nullptr;
+  const std::byte* next_codes = nullptr;
 
   float* s() const { return scratch.s + first_row * kBlock; }
 
@@ -233,7 +256,24 @@ struct Piece {
     if (!values.on_last_page()) return values.row() + (run.k - run.v) + run.page_stride;
     return next_keys == nullptr ? values.row() : next_keys + (values.row() - values.page());
   }
+  // What to ask the memory for while values from element `dim` on are read there.
+  template <class F>
+  const std::byte* AheadOfValues(const RowCursor& values, int64_t dim) const {
+    if constexpr (F::kExpanded) {
+      return next_codes + F::CodeBytes(values.row() - values.page() + F::Bytes(dim));
+    } else {
+      return KeysBehind(values) + F::Bytes(dim);
+    }
+  }
 };
+
+// The piece's rows of K, or V, in place of those of the group before.
+void Expand(const Piece& piece, Half half) {
+  const AttentionTask& task = *piece.lossless;
+  const Scratch& scratch = piece.scratch;
+  ExpandRows(*task.format, task.item->keys.pages, half, {piece.first_key, piece.keys},
+             {half == Half::kKeys ? scratch.k_rows : scratch.v_rows, task.format->head_dim});
+}
 
 // The rows of the next keys, of which `left` > 0 are there; the last repeated for those that are
 // not.

@@ -145,9 +145,13 @@ HWY_NOINLINE void Score(const Piece& piece) {
         for (int k = 0; k < kSide; ++k) {
           V first;
           V second;
-          Ahead(rows[k] + to_values + F::Bytes(i));
-          if constexpr (F::Bytes(2 * kLanes) > kLine) {
-            Ahead(rows[k] + to_values + F::Bytes(i + kLanes));
+          if constexpr (F::kExpanded) {
+            Ahead(piece.value_codes + F::CodeBytes(rows[k] - run.k + F::Bytes(i)));
+          } else {
+            Ahead(rows[k] + to_values + F::Bytes(i));
+            if constexpr (F::Bytes(2 * kLanes) > kLine) {
+              Ahead(rows[k] + to_values + F::Bytes(i + kLanes));
+            }
           }
           F::Pair(rows[k], i, first, second);
 #pragma GCC unroll 8
@@ -279,9 +283,10 @@ HWY_NOINLINE void AddValues(const Piece& piece, int64_t dim_begin) {
   for (int64_t key = 0; key < piece.keys;) {
     const int64_t page_end = key + std::min(cursor.adjacent(), piece.keys - key);
     const std::byte* row = cursor.row();
-    const std::byte* next = piece.KeysBehind(cursor) + F::Bytes(dim_begin);
+    const std::byte* next = piece.template AheadOfValues<F>(cursor, dim_begin);
+    const int64_t next_bytes = F::kExpanded ? row_bytes / 4 * 3 : row_bytes;
     if (page_end < piece.keys) cursor.Advance(page_end - key);
-    for (; key < page_end; ++key, row += row_bytes, next += row_bytes) {
+    for (; key < page_end; ++key, row += row_bytes, next += next_bytes) {
 #pragma GCC unroll 8
       for (int64_t at = 0; at < F::Bytes(kVecs * kLanes); at += kLine) Ahead(next + at);
       V values[kVecs];

@@ -18,6 +18,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/elementwise.h"
+#include "kernels/page_codec.h"
 
 namespace headway::cpu {
 
@@ -84,6 +85,15 @@ class FlushDenormals {
  private:
   unsigned before_;
 };
+
+// Whether a run's pages are to be expanded before they are read as bf16.
+inline bool IsLossless(const PageFormat& format, const PageRun& run) {
+  return run.params != nullptr && format.encoding == Encoding::kLossless;
+}
+// Whether a run's numbers are bf16.
+inline bool HoldsBF16(const PageFormat& format, const PageRun& run) {
+  return format.dtype == DType::kBF16 && (run.params == nullptr || IsLossless(format, run));
+}
 
 // Bytes of a row of K or V of a run's pages.
 inline int64_t RowBytes(const PageFormat& format, const PageRun& run) {
@@ -206,6 +216,9 @@ void AttendWith(const AttentionCode& code, ThreadPool& pool, const AttentionCall
 // to[i] = from[i] rounded to nearest even, `count` elements without alignment.
 using StoreRowFunction = void (*)(const float* from, int64_t count, DType dtype, std::byte* to);
 StoreRowFunction StoreRowFor(Isa isa);
+
+// lossless::EncodeHalf with an instruction set.
+EncodeHalfFunction LosslessEncoderFor(Isa isa);
 
 }  // namespace headway::cpu
 

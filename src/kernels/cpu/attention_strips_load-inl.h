@@ -18,6 +18,7 @@
 #include "kernels/cpu/attention_math-inl.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/load-inl.h"
+#include "kernels/cpu/lossless_expand-inl.h"
 #include "kernels/page_codec.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -69,11 +70,14 @@ struct Scratch {
         v(k + kKeyBlock * dim),
         s(v + kKeyBlock * dim),
         row(s + kKeyBlock * kStrip),
-        strips(row + RoundUp(dim, kLanes)) {}
+        expanded(reinterpret_cast<uint16_t*>(row + RoundUp(dim, kLanes))),
+        strips(row + RoundUp(dim, kLanes) + ExpandedFloats(dim)) {}
 
+  static int64_t ExpandedFloats(int64_t dim) { return kKeyBlock * dim / 2; }
   static int64_t Bytes(int64_t head_dim, int64_t strips) {
     const int64_t dim = PaddedDim(head_dim);
-    const int64_t block = 2 * kKeyBlock * dim + kKeyBlock * kStrip + RoundUp(dim, kLanes);
+    const int64_t block =
+        2 * kKeyBlock * dim + kKeyBlock * kStrip + RoundUp(dim, kLanes) + ExpandedFloats(dim);
     return int64_t{sizeof(float)} * (block + strips * Strip::Floats(dim));
   }
 
@@ -86,10 +90,11 @@ struct Scratch {
   }
 
   int64_t dim;
-  float* k;    // [kKeyBlock, dim]
-  float* v;    // [kKeyBlock, dim]
-  float* s;    // [kKeyBlock, kStrip]: logits, then their exponentials
-  float* row;  // [dim]
+  float* k;            // [kKeyBlock, dim]
+  float* v;            // [kKeyBlock, dim]
+  float* s;            // [kKeyBlock, kStrip]: logits, then their exponentials
+  float* row;          // [dim]
+  uint16_t* expanded;  // [kKeyBlock, head_dim] bf16: K or V of lossless pages
   float* strips;
 };
 
@@ -169,10 +174,19 @@ void DecodeRows(const PageFormat& format, const std::byte* from, const std::byte
   }
 }
 
-// `count` rows of K or V (kKeys) from key `first` of the item on, padded with zeros to `dim`.
+// `count` rows of K or V (kKeys) from key `first` of the item on, padded with zeros to the
+// scratch's dim, as rows `at` and further of its k or v.
 template <bool kKeys>
 void LoadRows(const PageFormat& format, const PageRun& run, int64_t first, int64_t count,
-              int64_t dim, float* to) {
+              const Scratch& scratch, int64_t at) {
+  const int64_t dim = scratch.dim;
+  float* const to = (kKeys ? scratch.k : scratch.v) + at * dim;
+  if (IsLossless(format, run)) {
+    ExpandRows(format, run, kKeys ? Half::kKeys : Half::kValues, {first, count},
+               {scratch.expanded, format.head_dim});
+    return ConvertRows<DType::kBF16>(reinterpret_cast<const std::byte*>(scratch.expanded), count,
+                                     format.head_dim, dim, to);
+  }
   const std::byte* pages = kKeys ? run.k : run.v;
   const int64_t row_bytes = RowBytes(format, run);
   for (int64_t done = 0; done < count;) {
@@ -261,11 +275,9 @@ class RunLoader {
     int64_t count = 0;
     while (more_ && count < kKeyBlock) {
       const int64_t rows = std::min(kKeyBlock - count, run_.pages.count - first_);
-      float* k = scratch.k + count * scratch.dim;
-      LoadRows<true>(format_, run_.pages, first_, rows, scratch.dim, k);
-      LoadRows<false>(format_, run_.pages, first_, rows, scratch.dim,
-                      scratch.v + count * scratch.dim);
-      TurnRows(run_.turn, rows, scratch.dim, k);
+      LoadRows<true>(format_, run_.pages, first_, rows, scratch, count);
+      LoadRows<false>(format_, run_.pages, first_, rows, scratch, count);
+      TurnRows(run_.turn, rows, scratch.dim, scratch.k + count * scratch.dim);
       count += rows;
       first_ += rows;
       if (first_ < run_.pages.count) continue;
@@ -285,7 +297,7 @@ class RunLoader {
 
 void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows<true>(*task.format, run, first, count, scratch.dim, scratch.k);
+  LoadRows<true>(*task.format, run, first, count, scratch, 0);
   if (task.item->transform.inv_freq != nullptr) {
     RotateKeys(*task.item, first, count, scratch.dim, scratch.k);
   }
@@ -293,7 +305,7 @@ void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scr
 
 void LoadValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;
-  LoadRows<false>(*task.format, run, first, count, scratch.dim, scratch.v);
+  LoadRows<false>(*task.format, run, first, count, scratch, 0);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "kernels/decode_rest.h"
 #include "kernels/host_sampler.h"
 #include "kernels/items.h"
+#include "kernels/lossless_codec.h"
 
 namespace headway {
 namespace {
@@ -200,7 +201,7 @@ class CpuKernels : public Kernels {
     cpu::TurnKeys(pool_, isa_, format, item);
   }
 
-  bool TakesEncoding(Encoding encoding) const override { return encoding != Encoding::kLossless; }
+  bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {
     return cpu::SupportsAttention(request);
   }
@@ -208,8 +209,11 @@ class CpuKernels : public Kernels {
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     if (format.head_dim % 2 != 0) return Refuse(stream, "encoding pages takes even head sizes");
+    if (format.encoding == Encoding::kLossless && !lossless::Takes(format)) {
+      return Refuse(stream, "lossless pages are of bf16, and of heads of a multiple of 8");
+    }
     const Traced traced(trace_, stream.lane(), EncodePagesCost(format, items));
-    cpu::EncodePages(pool_, format, items);
+    cpu::EncodePages(pool_, isa_, format, items);
   }
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,

@@ -38,7 +38,8 @@ constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 AttentionCase RandomWideCase(Random& random) {
   AttentionCase c = RandomAttentionCase(random);
   c.format.page_slots = static_cast<int>(1 + random.Below(80));
-  c.format.head_dim = static_cast<int>(2 * (1 + random.Below(160)));
+  const int64_t whole = c.format.encoding == Encoding::kLossless ? 8 : 2;
+  c.format.head_dim = static_cast<int>(RoundUp(2 * (1 + random.Below(160)), whole));
   c.rotary_dim = std::min(c.rotary_dim, c.format.head_dim / 2 * 2);
   c.params.scale = 1.0f / std::sqrt(static_cast<float>(c.format.head_dim));
   c.group = static_cast<int>(1 + random.Below(40));

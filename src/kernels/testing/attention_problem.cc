@@ -20,7 +20,8 @@ PagedKv::Shape ShapeOf(const AttentionCase& c) {
           .count = c.count,
           .layout = c.layout,
           .key_size = c.key_size,
-          .uneven_keys = c.uneven_keys};
+          .uneven_keys = c.uneven_keys,
+          .tiny_numbers = c.tiny_numbers};
 }
 
 float Rounded(float value, DType dtype) {
@@ -66,6 +67,7 @@ std::string AttentionCase::Name() const {
   add("split", split);
   add("key size", key_size);
   if (uneven_keys) name += " uneven keys";
+  if (tiny_numbers) name += " tiny numbers";
   if (positions) name += " positions";
   if (rotary_dim > 0) add("rotary", rotary_dim);
   if (rotate_to) name += " rotate to";
@@ -360,7 +362,12 @@ AttentionCase RandomAttentionCase(Random& random) {
   c.merge = random.Below(3) == 0;
   if (!c.merge) c.split = Pick<int64_t>(random, {0, 0, 7, 64, 100, 5000});
   c.format.encoding = Pick(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
-                                    Encoding::kFp8E4M3, Encoding::kInt4});
+                                    Encoding::kFp8E4M3, Encoding::kInt4, Encoding::kLossless});
+  if (c.format.encoding == Encoding::kLossless) {
+    c.format.head_dim = static_cast<int>(RoundUp(c.format.head_dim, 8));
+    c.format.dtype = DType::kBF16;
+    c.tiny_numbers = true;
+  }
   const bool words = c.format.dtype == DType::kF32 && c.format.encoding == Encoding::kNone;
   c.layout.alignment = words ? 4 : 2;  // what a number, a code's row, a parameter needs
   c.layout.page_gap =
@@ -419,6 +426,11 @@ std::vector<AttentionCase> FeatureCases(DType dtype, DType activation) {
   cases[6].format.encoding = Encoding::kInt8;
   cases[7].format.encoding = Encoding::kFp8E4M3;
   cases[8].format.encoding = Encoding::kInt4;
+  if (dtype == DType::kBF16) {
+    cases.push_back(plain);
+    cases.back().format.encoding = Encoding::kLossless;
+    cases.back().tiny_numbers = true;
+  }
   return cases;
 }
 

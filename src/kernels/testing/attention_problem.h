@@ -36,6 +36,7 @@ struct AttentionCase {
   int64_t split = 0;
   float key_size = 1.0f;
   bool uneven_keys = false;  // PagedKv::Shape
+  bool tiny_numbers = false;
   PageLayout layout;
   int64_t row_gap = 5;             // elements between rows of queries
   int64_t o_gap = 5;               // and of outputs

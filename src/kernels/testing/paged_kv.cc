@@ -60,8 +60,11 @@ PagedKv::PagedKv(const Shape& shape, Random& random)
 void PagedKv::DrawRow(int head, int64_t key, Random& random) {
   for (int64_t i = 0; i < shape_.format.head_dim; ++i) {
     const float uneven = shape_.uneven_keys && i == 3 ? 16.0f : 1.0f;
-    SetK(head, key, i, uneven * shape_.key_size * random.Normal());
-    SetV(head, key, i, random.Normal());
+    const auto tiny = [&] {
+      return shape_.tiny_numbers && random.Below(1000) == 0 ? 0x1p-20f : 1.0f;
+    };
+    SetK(head, key, i, tiny() * uneven * shape_.key_size * random.Normal());
+    SetV(head, key, i, tiny() * random.Normal());
   }
 }
 
@@ -74,14 +77,19 @@ void PagedKv::Encode(Random& random) {
     }
   }
   coded_ = Planes(shape_, pages_, true);
-  EncodePagesItem item;
-  item.from = plain_.In(plain_.bytes.data());
-  item.to = coded_.In(coded_.bytes.data());
-  item.from.count = item.to.count = pages_ * format.page_slots;
-  item.heads = shape_.heads;
+  const EncodePagesItem item = ItemOfAll();
   for (int64_t i = 0; i < shape_.heads * pages_; ++i) {
     EncodePageOf(format, item, i / pages_, i % pages_);
   }
+}
+
+EncodePagesItem PagedKv::ItemOfAll() {
+  EncodePagesItem item;
+  item.from = plain_.In(plain_.bytes.data());
+  item.to = coded_.In(coded_.bytes.data());
+  item.from.count = item.to.count = pages_ * shape_.format.page_slots;
+  item.heads = shape_.heads;
+  return item;
 }
 
 PageRun PagedKv::Run(int64_t begin, int64_t end) {
@@ -167,6 +175,10 @@ std::vector<double> PagedKv::Reach(int head, int64_t key, bool of_keys) const {
 
 std::vector<double> CodesReach(const PageFormat& format, const std::byte* params, int64_t slot,
                                bool of_keys, std::vector<double> row) {
+  if (format.encoding == Encoding::kLossless) {
+    for (double& value : row) value = std::abs(value);
+    return row;
+  }
   for (size_t i = 0; i < row.size(); ++i) {
     const auto channel = static_cast<int64_t>(i);
     const double zero =
@@ -184,6 +196,16 @@ void PagedKv::PoisonParams(int head, int64_t page, bool of_keys) {
   std::byte* params = coded_.bytes.data() + coded_.params + head * coded_.run.params_head_stride +
                       page * coded_.run.params_page_stride;
   StoreFloat(params, of_keys ? 3 : 2 * shape_.format.head_dim + 5, DType::kBF16, kPoison);
+}
+
+void PagedKv::MakeUnfit(int head, int64_t page, bool of_keys) {
+  const int64_t first = page * shape_.format.page_slots - shape_.first_slot;
+  for (int64_t key = first; key < first + shape_.format.page_slots; ++key) {
+    for (int64_t i = 0; i < shape_.format.head_dim; i += 2) {
+      of_keys ? SetK(head, key, i, 0.0f) : SetV(head, key, i, 0.0f);
+    }
+  }
+  EncodePageOf(shape_.format, ItemOfAll(), head, page);
 }
 
 }  // namespace headway

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/cache.h"
 #include "kernels/pages.h"
 
 namespace headway {
@@ -43,8 +44,9 @@ class PagedKv {
     int64_t first_slot = 0;
     int64_t count = 0;
     PageLayout layout = {};
-    float key_size = 1.0f;     // of the keys' numbers
-    bool uneven_keys = false;  // channel 3 of the keys is sixteen times as large
+    float key_size = 1.0f;      // of the keys' numbers
+    bool uneven_keys = false;   // channel 3 of the keys is sixteen times as large
+    bool tiny_numbers = false;  // one in a thousand is a millionth of what it would be
   };
 
   PagedKv(const Shape& shape, Random& random);
@@ -75,6 +77,8 @@ class PagedKv {
   // Makes a parameter NaN, as encoding does where a group's numbers are not finite: the scale of
   // channel 3 of K, or of token 5 and its first channels of V.
   void PoisonParams(int head, int64_t page, bool of_keys);
+  // Encodes half of a lossless page again, as one of more escapes than it has entries.
+  void MakeUnfit(int head, int64_t page, bool of_keys);
 
  private:
   // Bytes with the strides and the first pages of a run; its pointers are null.
@@ -92,6 +96,7 @@ class PagedKv {
   float Get(int64_t plane, int head, int64_t key, int64_t i) const;
   void DrawRow(int head, int64_t key, Random& random);
   void Encode(Random& random);
+  EncodePagesItem ItemOfAll();
   std::vector<double> Row(int head, int64_t key, bool of_keys) const;
   std::vector<double> Reach(int head, int64_t key, bool of_keys) const;
 
