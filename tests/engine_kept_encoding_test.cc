@@ -261,6 +261,28 @@ TEST_P(KeptEncodings, PagesBehindCloseEncoded) {
   EXPECT_EQ(PagesOf(*encoded.h, encoded.id, 0, 0).size(), before + 4);
 }
 
+// Without loss: the bits of plain pages, and the reference's codes.
+TEST(KeptLossless, EqualsPlainPagesBitForBit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kBF16));
+  for (const kv::EvictionMethod method :
+       {kv::EvictionMethod::kStreaming, kv::EvictionMethod::kAdaSnap}) {
+    Kept encoded(*model, ConfigOf(Encoding::kLossless, method));
+    Kept plain(*model, ConfigOf(Encoding::kNone, method));
+    const PageFormat& format = encoded.h->kept_store().format().page;
+    const std::vector<Page> from = PagesOf(*plain.h, plain.id, 1, 2);
+    const std::vector<Page> to = PagesOf(*encoded.h, encoded.id, 1, 2);
+    ASSERT_EQ(from.size(), to.size());
+    for (size_t i = 0; i < to.size(); ++i) {
+      const Page expected = Encoded(*plain.h, format, from[i]);
+      EXPECT_TRUE(to[i].k == expected.k && to[i].v == expected.v);
+      EXPECT_TRUE(to[i].params == expected.params);
+    }
+    for (const int64_t count : {3, 20, 1, 30, 1}) {
+      ExpectSameBits(plain.Step(count), encoded.Step(count), "kept");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, KeptEncodings,
                          ::testing::Values(Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4),
                          [](const auto& param) { return EncodingName(param.param); });

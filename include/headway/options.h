@@ -52,9 +52,10 @@ struct EngineOptions {
   // auto: recent with a selector, else first-fit.
   std::string placement = "auto";
 
-  // How closed pages are stored, an approximation unless none or the model's own dtype: none, bf16,
-  // f16, int8, fp8 (E4M3), int4. A session is continued with the one that it was saved with. With
-  // `evict` prompts are read as they are, and what is kept of them is encoded.
+  // How closed pages are stored: none or the model's own dtype, bf16 or f16; lossless, bf16 in
+  // three quarters of the bytes, bit for bit; or an approximation, int8, fp8 (E4M3), int4. A
+  // session is continued with the one that it was saved with. With `evict` prompts are read as they
+  // are, and what is kept of them is encoded.
   std::string kv_encoding = "none";
 
   // Decode steps leave a share of what they would stream from host memory to cores of the host,

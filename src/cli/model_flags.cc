@@ -85,10 +85,12 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
             "part of it)");
-  AddChoice(app, more, "--kv-encoding", &engine.kv_encoding,
-            {"none", "bf16", "f16", "int8", "fp8", "int4"},
-            "how the cache's full pages are stored: none, in the model's dtype; int8, fp8 or int4, "
-            "an approximation in a half or a quarter of the bytes");
+  AddChoice(
+      app, more, "--kv-encoding", &engine.kv_encoding,
+      {"none", "bf16", "f16", "lossless", "int8", "fp8", "int4"},
+      "how the cache's full pages are stored: none, in the model's dtype; lossless, the same "
+      "numbers of bf16 in three quarters of the bytes; int8, fp8 or int4, an approximation in "
+      "a half or a quarter of them");
   AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
   AddAuto(app, more, "--head-group", &engine.head_group, 1 << 20,

@@ -9,6 +9,7 @@
 #include "engine/selection_plan.h"
 #include "engine/session_check.h"
 #include "headway/refusal.h"
+#include "kernels/lossless_codec.h"
 #include "kernels/page_codec.h"
 #include "kv/session/session_sizes.h"
 #include "plan/choose.h"
@@ -38,6 +39,12 @@ Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const Kern
                                                  "; use none, int8, fp8 or int4"});
   }
   const Encoding encoding = std::get<Encoding>(wanted);
+  if (encoding == Encoding::kLossless && dtype != DType::kBF16) {
+    return Unsupported({Option::kKvEncoding, std::string(" lossless: this model's cache is in ") +
+                                                 DTypeName(dtype) +
+                                                 ", and only bf16 has exponents that pack without "
+                                                 "loss; use none, int8, fp8 or int4"});
+  }
   if (!kernels.TakesEncoding(encoding)) {
     return Unsupported({Option::kKvEncoding,
                         std::string(" ") + EncodingName(encoding) +
@@ -61,6 +68,12 @@ Status CheckAttention(const BlueprintInputs& inputs, Encoding encoding) {
     Message refused = {"this device does not attend to " + heads};
     if (inputs.backend.own_memory) refused += {"; use ", Option::kDevice, " cpu"};
     return Unsupported(std::move(refused));
+  }
+  if (encoding == Encoding::kLossless && !lossless::Takes(page)) {
+    return Unsupported({Option::kKvEncoding,
+                        " lossless: it takes heads of a multiple of 8 elements and fewer than " +
+                            std::to_string(lossless::kUnfit) + " in a page, not " + heads +
+                            " in pages of " + std::to_string(page.page_slots) + " tokens"});
   }
   request.encoding = encoding;
   request.param_alignment = std::gcd(kv::CacheFormat::Padded(1), ParamBytes(page));

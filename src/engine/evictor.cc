@@ -131,7 +131,8 @@ kv::ClosedRows Evictor::Close(int pages) {
   std::byte* const codes = rows + plain.slab_bytes();
   if (pages > 0) {
     const EncodePagesItem item = {.from = kv::RunIn(plain, rows, 0, pages),
-                                  .to = kv::RunIn(closed, codes, 0, pages)};
+                                  .to = kv::RunIn(closed, codes, 0, pages),
+                                  .unfit = parts_.to.unfit()};
     parts_.kernels.EncodePages(parts_.compute, closed.page, {&item, 1});
   }
   return {codes, closed.head_stride(), codes + closed.ParamOffset(0)};

@@ -75,7 +75,8 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       context_.communicator->AllReduceSum(context_.compute, residual, count);
     };
   }
-  context_.awaits_lanes = parts.weights != nullptr || parts.host.attention != nullptr;
+  context_.awaits_lanes = parts.weights != nullptr || parts.host.attention != nullptr ||
+                          context_.format.encoding == Encoding::kLossless;
   const PathMemory path_memory(shape, limits);
   Memory behind_paths(memory_->data() + path_memory.bytes);
   context_.act = Activations::Place(shape, limits.activation_dtype, limits.step_tokens,

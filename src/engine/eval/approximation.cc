@@ -79,7 +79,7 @@ EngineOptions ExactOptions(EngineOptions options) {
 std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
   const EngineOptions defaults;
   std::vector<Approximation> all;
-  if (options.kv_encoding != defaults.kv_encoding) {
+  if (options.kv_encoding != defaults.kv_encoding && options.kv_encoding != "lossless") {
     all.push_back({"kv-encoding", {{"encoding", options.kv_encoding}}});
   }
   if (!options.head_pattern.empty()) {

@@ -77,7 +77,7 @@ struct StepContext {
   Communicator* communicator =
       nullptr;  // of ranks that have shards of the model; null: one has all
   // Kernels wait for work of other lanes whose errors neither the store's reads nor the compute
-  // stream tell.
+  // stream tell, or count pages that do not fit their encoding.
   bool awaits_lanes = false;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "kernels/lossless_codec.h"
 #include "kv/session/wire.h"
 
 namespace headway::kv {
@@ -146,7 +147,7 @@ Result<CacheFormat> GetFormat(WireReader* in) {
   }
   format.page.dtype = static_cast<DType>(dtype);
   const auto encoding = in->Get<uint8_t>();
-  if (encoding > static_cast<uint8_t>(Encoding::kInt4)) {
+  if (encoding > static_cast<uint8_t>(Encoding::kLossless)) {
     return Corrupt(fmt::format("there is no KV encoding {}", encoding));
   }
   format.page.encoding = static_cast<Encoding>(encoding);
@@ -193,6 +194,12 @@ Status CheckFormat(const CacheFormat& format) {
   for (const auto& bound : bounds) {
     Status status = InRange(bound.field, bound.value, 1, bound.high);
     if (!status.ok()) return status;
+  }
+  if (format.page.encoding == Encoding::kLossless && !lossless::Takes(format.page)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("pages of {} slots and heads of {} in {} are not lossless ones",
+                    format.page.page_slots, format.page.head_dim, DTypeName(format.page.dtype)));
   }
   if (!format.window.empty() && format.window.size() != static_cast<size_t>(format.layers)) {
     return Status(StatusCode::kInvalidArgument, fmt::format("{} windows are given for {} layers",

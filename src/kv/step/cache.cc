@@ -1,6 +1,7 @@
 #include "kv/step/cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/bytes.h"
@@ -149,10 +150,19 @@ ReadBuffers Cache::BuffersOfReads() const {
 
 Status Cache::LaneStatus() {
   const Status status = lanes.status();
-  if (status.ok()) return status;
-  return status.Within(
-      {"an earlier error has ended this context; open it again (what its session saved before is "
-       "kept): "});
+  if (!status.ok()) {
+    return status.Within(
+        {"an earlier error has ended this context; open it again (what its session saved before is "
+         "kept): "});
+  }
+  int32_t* const unfit = buffers->unfit();
+  if (unfit == nullptr) return OkStatus();
+  if (std::atomic_ref<int32_t>(*unfit).load(std::memory_order_relaxed) == 0) return OkStatus();
+  return Status(
+      StatusCode::kUnsupported,
+      Refusal{{"the numbers of some keys or values do not fit lossless pages, and without "
+               "them the text cannot go on; run it without ",
+               Option::kKvEncoding, " lossless (what its session saved before is kept)"}});
 }
 
 }  // namespace headway::kv

@@ -36,7 +36,8 @@ struct Cache {
 
   // The memory of its Reader.
   ReadBuffers BuffersOfReads() const;
-  // Whether the lanes can still be trusted.
+  // Whether the lanes can still be trusted, and every page that closed so far, which the compute
+  // stream has passed, has fitted its encoding.
   Status LaneStatus();
 
   const StoreOptions options;

@@ -20,6 +20,13 @@ int64_t AppendBytes(const SlabLayout& layout, int64_t append_pages) {
   return 2 * append_pages * layout.open_rows * layout.open_stride;
 }
 
+// Of the counter of pages that do not fit. It lies in memory of the host, that it is read without a
+// copy, and is counted with the buffer of encoded pages all the same: a line of a cache is too
+// little for a budget of its own.
+constexpr int64_t kUnfitBytes = 64;
+
+bool CountsUnfit(const CacheFormat& format) { return format.page.encoding == Encoding::kLossless; }
+
 int64_t EncodedBytes(const CacheFormat& format, int64_t append_pages) {
   if (!format.encoded()) return 0;
   return 2 * append_pages *
@@ -41,6 +48,7 @@ StepBufferBytes BytesOf(const CacheFormat& format, const StepSizes& sizes) {
   const int64_t append_pages = AppendPages(format, sizes);
   StepBufferBytes bytes;
   bytes.append_buffer = EncodedBytes(format, append_pages);
+  if (CountsUnfit(format)) bytes.append_buffer += kUnfitBytes;
   for (const SlabLayout& layout : LayoutsOf(format)) {
     if (!layout.kept) continue;
     bytes.open_pages += OpenBytes(layout, format.layers, sizes.max_sequences);
@@ -75,6 +83,12 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& form
     Status status = Take(&buffers->encoded_, device, budget,
                          EncodedBytes(format, buffers->append_pages_), "KV encode buffer");
     if (!status.ok()) return status;
+  }
+  if (CountsUnfit(format)) {
+    Result<std::unique_ptr<Buffer>> made =
+        device->AllocateHost(*budget, size_t{kUnfitBytes}, "KV encode buffer");
+    if (!made.ok()) return made.status();
+    buffers->unfit_ = std::move(*made);
   }
   buffers->open_fences_.resize(static_cast<size_t>(sizes.max_sequences) *
                                static_cast<size_t>(format.layers));

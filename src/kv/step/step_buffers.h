@@ -86,6 +86,10 @@ class StepBuffers {
            (group * append_pages_ + page) * format_.param_stride();
   }
   int64_t encoded_row_stride() const { return append_pages_ * format_.closed_stride(); }
+  // EncodePagesItem::unfit of all pages that close; null but for lossless ones.
+  int32_t* unfit() const {
+    return unfit_ == nullptr ? nullptr : reinterpret_cast<int32_t*>(unfit_->data());
+  }
 
   // When the copies out of, and into, the memory are done, of all kinds and encoded pages.
   Fence& open_fence(int place, int layer) {
@@ -105,6 +109,7 @@ class StepBuffers {
   const int64_t append_pages_;
   PerSlabKind<std::unique_ptr<OpenPages>> pages_;  // null where the cache has none of the kind
   std::unique_ptr<Buffer> encoded_;                // null without an encoding
+  std::unique_ptr<Buffer> unfit_;                  // in host memory; null but for lossless pages
   std::vector<Fence> open_fences_;                 // [max_sequences * layers]
   std::array<Fence, 2> append_fences_;
 };

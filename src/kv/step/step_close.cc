@@ -18,6 +18,7 @@ void Step::EncodeClosedPages(const Entry& entry) {
     const int heads = cache_.format.HeadsIn(current_, group);
     EncodePagesItem item;
     item.heads = heads;
+    item.unfit = cache_.buffers->unfit();
     item.from = {.k = FirstPage(entry, kKind, current_, row),
                  .v = FirstPage(entry, kKind, current_, row + heads),
                  .page_stride = cache_.format.page_stride(),

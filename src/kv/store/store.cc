@@ -150,6 +150,8 @@ Status Store::Keep(SequenceId sequence, int layer, int head, std::vector<int32_t
   return status.ok() ? impl_->kept.Keep(sequence, layer, head, std::move(positions), rows) : status;
 }
 
+int32_t* Store::unfit() const { return impl_->cache->buffers->unfit(); }
+
 PageRun Store::OpenPageOf(SequenceId sequence, int layer, int head) {
   return impl_->kept.OpenPageOf(sequence, layer, head);
 }

@@ -81,6 +81,8 @@ class Store {
   // which may be written to again by kernels that are enqueued later.
   Status Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
               const ClosedRows& rows);
+  // EncodePagesItem::unfit of the rows that heads are given; null but for lossless pages.
+  int32_t* unfit() const;
   // Where its tokens behind the last whole page go.
   PageRun OpenPageOf(SequenceId sequence, int layer, int head);
 

@@ -26,7 +26,8 @@ inline CacheFormat RandomFormat(Random* random) {
   format.page.dtype = static_cast<DType>(random->Below(3));
   format.page.page_slots = 1 << random->Below(7);
   format.page.head_dim = 8 * (1 + static_cast<int>(random->Below(16)));
-  format.page.encoding = static_cast<Encoding>(random->Below(4));
+  format.page.encoding = static_cast<Encoding>(random->Below(5));
+  if (format.page.encoding == Encoding::kLossless) format.page.dtype = DType::kBF16;
   if (random->Below(2) == 0) {
     for (int layer = 0; layer < format.layers; ++layer) {
       format.window.push_back(random->Below(2) * random->Below(4 * format.segment_tokens()));
