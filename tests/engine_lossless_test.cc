@@ -183,9 +183,9 @@ TEST(Lossless, IsRefusedByNameWhereNumbersAreNotBF16) {
         StepHarness::Create(*model, Lossless(Resident()), 1, 100);
     ASSERT_FALSE(h.ok());
     EXPECT_EQ(h.status().message(),
-              std::string("kv_encoding lossless: this model's cache is in ") + DTypeName(dtype) +
-                  ", and only bf16 has exponents that pack without loss; use none, int8, fp8 or "
-                  "int4");
+              std::string("kv_encoding lossless takes bf16, heads of whole 8 elements and pages of "
+                          "fewer than 65,534; leave it out for heads of 16 elements in ") +
+                  DTypeName(dtype));
   }
 }
 

@@ -39,12 +39,6 @@ Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const Kern
                                                  "; use none, int8, fp8 or int4"});
   }
   const Encoding encoding = std::get<Encoding>(wanted);
-  if (encoding == Encoding::kLossless && dtype != DType::kBF16) {
-    return Unsupported({Option::kKvEncoding, std::string(" lossless: this model's cache is in ") +
-                                                 DTypeName(dtype) +
-                                                 ", and only bf16 has exponents that pack without "
-                                                 "loss; use none, int8, fp8 or int4"});
-  }
   if (!kernels.TakesEncoding(encoding)) {
     return Unsupported({Option::kKvEncoding,
                         std::string(" ") + EncodingName(encoding) +
@@ -71,9 +65,9 @@ Status CheckAttention(const BlueprintInputs& inputs, Encoding encoding) {
   }
   if (encoding == Encoding::kLossless && !lossless::Takes(page)) {
     return Unsupported({Option::kKvEncoding,
-                        " lossless: it takes heads of a multiple of 8 elements and fewer than " +
-                            std::to_string(lossless::kUnfit) + " in a page, not " + heads +
-                            " in pages of " + std::to_string(page.page_slots) + " tokens"});
+                        " lossless takes bf16, heads of whole 8 elements and pages of fewer than "
+                        "65,534; leave it out for " +
+                            heads + " in " + DTypeName(page.dtype)});
   }
   request.encoding = encoding;
   request.param_alignment = std::gcd(kv::CacheFormat::Padded(1), ParamBytes(page));
