@@ -151,8 +151,7 @@ TEST_F(Cli, EvictionsAreRefusedByTheirFlags) {
   evict({"--head-pattern", "p"}, "--evict and --head-pattern do not go together");
   evict({"--policy", "kvpr"}, "--evict and --policy kvpr do not go together");
   evict({"--recompute", "0.5"}, "--evict and --recompute do not go together");
-  ExpectFailure({"run", kModel, "-pHello", "--evict", "nokv"}, 2,
-                "--evict: nokv not in {none,");
+  ExpectFailure({"run", kModel, "-pHello", "--evict", "nokv"}, 2, "--evict: nokv not in {none,");
 }
 
 TEST_F(Cli, RefusesMachinesThatAreNone) {
