@@ -74,7 +74,8 @@ int64_t ExpectGreedy(const EngineOptions& options, const Request& request,
 }
 
 TEST(Lookup, GreedyTokensAreTheSameWhereverTheCacheLies) {
-  EngineOptions streamed = Plain(), disk = Plain(), host = Plain(), coded = Plain();
+  EngineOptions streamed = Plain(), disk = Plain(), host = Plain(), coded = Plain(),
+                packed = Plain();
   streamed.kv_memory = int64_t{3} << 20;
   disk.placement = "disk-only";
   disk.disk_memory = int64_t{1} << 30;
@@ -82,8 +83,9 @@ TEST(Lookup, GreedyTokensAreTheSameWhereverTheCacheLies) {
   host.placement = "host-only";
   host.host_share = 0.5;
   coded.kv_encoding = "int8";
+  packed.kv_encoding = "lossless";
   int64_t count = 1200;  // then fewer
-  for (const EngineOptions& options : {Plain(), streamed, disk, host, coded}) {
+  for (const EngineOptions& options : {Plain(), streamed, disk, host, coded, packed}) {
     const Request request = Quote(900, count);
     const Outcome drafted = Measured(Lookup(options), request);
     ASSERT_EQ(std::ssize(drafted.generation.tokens), count);

@@ -183,8 +183,8 @@ TEST(Lossless, IsRefusedByNameWhereNumbersAreNotBF16) {
         StepHarness::Create(*model, Lossless(Resident()), 1, 100);
     ASSERT_FALSE(h.ok());
     EXPECT_EQ(h.status().message(),
-              std::string("kv_encoding lossless takes bf16, heads of whole 8 elements and pages of "
-                          "fewer than 65,534; leave it out for heads of 16 elements in ") +
+              std::string("kv_encoding lossless takes bf16 in heads of whole 8 elements; leave it "
+                          "out for heads of 16 elements in ") +
                   DTypeName(dtype));
   }
 }

@@ -408,7 +408,7 @@ TEST(EngineSession, EncodedPagesOfASessionAreChosenFrom) {
                         [](const LaneReport& lane) { return lane.lane == "compute"; })
         ->bytes;
   };
-  for (const std::string encoding : {"int8", "fp8", "int4", "lossless"}) {
+  for (const std::string encoding : {"int8", "fp8", "int4"}) {
     for (const std::string reach : {"auto", "off"}) {
       Reaching reaching;
       reaching.options.kv_encoding = encoding;

@@ -65,8 +65,7 @@ Status CheckAttention(const BlueprintInputs& inputs, Encoding encoding) {
   }
   if (encoding == Encoding::kLossless && !lossless::Takes(page)) {
     return Unsupported({Option::kKvEncoding,
-                        " lossless takes bf16, heads of whole 8 elements and pages of fewer than "
-                        "65,534; leave it out for " +
+                        " lossless takes bf16 in heads of whole 8 elements; leave it out for " +
                             heads + " in " + DTypeName(page.dtype)});
   }
   request.encoding = encoding;
@@ -228,6 +227,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     }
   }
   request.page_slots = settings.cut.page_slots;
+  request.lossless = basis.encoding == Encoding::kLossless;
   request.lengths = basis.lengths;
   request.kept = basis.eviction.evicts()
                      ? KeptOf(basis.eviction, workload.lengths)

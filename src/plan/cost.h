@@ -82,6 +82,7 @@ struct Subject {
   // 0: as many as the model's dtype has.
   double closed_bytes = 0.0;
   KeySelection selection = {};  // in layers without a window
+  bool lossless = false;        // closed pages are, which take longer than their bytes
 
   int64_t WindowOf(int layer) const {
     return window.empty() ? 0 : window[static_cast<size_t>(layer)];

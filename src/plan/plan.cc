@@ -169,9 +169,12 @@ Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
   // Slabs move as they are: encoded, and with what pads their pages.
   const auto slots = static_cast<double>(choice.segment_tokens * choice.group_heads);
-  return {request.shape, request.window,
+  return {request.shape,
+          request.window,
           static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
-          static_cast<double>(request.costs.cache(choice).slab) / slots, request.selection};
+          static_cast<double>(request.costs.cache(choice).slab) / slots,
+          request.selection,
+          request.lossless};
 }
 
 }  // namespace headway::plan

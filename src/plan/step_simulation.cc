@@ -17,11 +17,15 @@ double BytesOf(const ModelShape& shape) { return static_cast<double>(DTypeBytes(
 
 // Codes are turned into numbers more slowly than they are read: an H200 takes 0.74 of the time of
 // unencoded keys for int8 and fp8, 0.67 for int4, 15 cores beside it 0.69 and 0.57. So many
-// unencoded bytes take as long as `bytes` of `keys` keys.
-double BytesInTime(const Subject& subject, double bytes, int heads, double keys) {
+// unencoded bytes take as long as `bytes` of `keys` keys, counted for each head. Lossless pages
+// take 1.16 there, in parts of 512 keys, and 0.85 on the cores.
+double BytesInTime(const Subject& subject, double bytes, double keys, bool on_host) {
   constexpr double kCodesTime = 0.7;
-  const double plain = keys * heads * 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
-  return std::max(bytes, kCodesTime * plain);
+  constexpr double kLosslessTime = 1.16;
+  constexpr double kLosslessHostTime = 0.85;
+  const double time = !subject.lossless ? kCodesTime : on_host ? kLosslessHostTime : kLosslessTime;
+  const double plain = keys * 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
+  return std::max(bytes, time * plain);
 }
 
 // x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
@@ -42,8 +46,9 @@ double AttentionSeconds(const MachineProfile& machine, const Subject& subject, i
                         double keys, double queries, double filling) {
   if (keys <= 0.0 || queries <= 0.0) return 0.0;
   const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
-  const double bytes =
-      machine.own_memory ? BytesInTime(subject, work.device_bytes, heads, keys) : work.device_bytes;
+  const double bytes = machine.own_memory
+                           ? BytesInTime(subject, work.device_bytes, heads * keys, false)
+                           : work.device_bytes;
   const double read = machine.decode_attention.Seconds(bytes);
   if (queries <= 1.0) return read;
   const double rate = machine.attention.Rate(filling * heads * subject.shape.group());
@@ -264,7 +269,8 @@ class Simulation {
         WorkOf(RangePath::kHost, subject_, shape_.kv_heads, keys * host_, Queries());
     const bool copying = stream_ + run_.split.disk + run_.split.recompute > 0.0;
     const Curve& read = copying ? machine_.host_read_copying : machine_.host_read;
-    const double bytes = BytesInTime(subject_, work.host_bytes, shape_.kv_heads, keys * host_);
+    const double bytes =
+        BytesInTime(subject_, work.host_bytes, shape_.kv_heads * keys * host_, true);
     const double seconds = bytes / (read.Peak() * machine_.host_attention);
     cpu_ = std::max(cpu_, gpu_ + machine_.sync_seconds) + seconds;
     Busy(CostLane::kHost) += seconds;
