@@ -2,6 +2,7 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 #include "base/random.h"
@@ -41,11 +42,15 @@ struct BenchFlags {
   bool prefill = true;
 };
 
-// The number below which a share of the numbers lies; 0 of none.
+// The number below which a share of the numbers lies, between two of them where it must be; 0 of
+// none.
 double Quantile(std::vector<double> numbers, double share) {
   if (numbers.empty()) return 0.0;
   std::sort(numbers.begin(), numbers.end());
-  return numbers[static_cast<size_t>(share * static_cast<double>(numbers.size() - 1))];
+  const double at = share * static_cast<double>(numbers.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const double above = numbers[std::min(below + 1, numbers.size() - 1)];
+  return std::lerp(numbers[below], above, at - static_cast<double>(below));
 }
 
 // One batch, measured.
@@ -62,12 +67,7 @@ struct Measured {
   double recompute_share = 0.0;
   Timings timings;  // of the last repetition
 
-  double median() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    const size_t middle = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  }
+  double median() const { return Quantile(seconds, 0.5); }
 };
 
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {

@@ -41,7 +41,7 @@ constexpr uint32_t TopOf(uint16_t bits, int floor, int j) {
   return j < 4 ? top << (8 * k) | sign << (8 * k + 7)
                : top << (8 * k + 4) | sign << ((8 * k + 11) % 32);
 }
-// What AndTop takes: the signs and tops of the first four numbers, or of the others, a byte each.
+// Signs and tops of the first four numbers of a word, or, of OtherTops, of the others, a byte each.
 inline constexpr uint32_t kTopMask = 0x87878787;
 constexpr uint32_t OtherTops(uint32_t tops) { return tops >> 4 | tops << 28; }
 
