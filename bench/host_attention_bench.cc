@@ -167,7 +167,7 @@ double MeasureAttention(ThreadPool& pool, const std::string& isa, Layers& layers
     }
     for (int sequence = 0; sequence < shape.sequences; ++sequence) {
       const KeyRun keys = in_cache ? layers.KeysInCache() : layers.Keys(layer, sequence);
-      host->Add(sequence, layers.keys(), {0, shape.kv_heads, 0}, {&keys, 1});
+      host->Add({sequence, layers.keys()}, {0, shape.kv_heads, 0}, {&keys, 1});
     }
     works.push_back(host->Work(0));
   }
