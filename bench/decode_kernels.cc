@@ -72,7 +72,7 @@ class Step {
     Require(kernels_->Prepare(limits, *device_, budget_));
     activation_bytes_ = static_cast<int64_t>(DTypeBytes(activation));
     pages_ = CeilDiv(context_, format_.page_slots);
-    split_ = RoundUp(kernels_->DecodeSplit(context_), format_.page_slots);
+    split_ = RoundUp(kernels_->DecodeSplit(context_, kKvHeads), format_.page_slots);
     parts_ = CeilDiv(context_, split_);
     weights_ = Fill((layers_ * kLayerWeights + kModel * kVocab) * 2);
     open_ = Fill(2 * kKvHeads * static_cast<int64_t>(format_.bytes()));

@@ -138,7 +138,7 @@ class WideKernels : public KernelSizes {
  public:
   explicit WideKernels(int64_t pages, int64_t params) : pages_(pages), params_(params) {}
   DType ActivationDType(DType) const override { return DType::kF32; }
-  int64_t DecodeSplit(int64_t) const override { return 512; }
+  int64_t DecodeSplit(int64_t, int) const override { return 512; }
   int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
   bool TakesEncoding(Encoding) const override { return true; }
   bool SupportsAttention(const AttentionRequest& request) const override {

@@ -171,7 +171,7 @@ Result<double> Meter::DecodeSeconds(int64_t keys) {
   item.tokens = 1;
   item.q_position = keys;
   item.heads = sizes_.heads;
-  item.split = RoundUp(kernels_->DecodeSplit(keys), kDefaultPageSlots);
+  item.split = RoundUp(kernels_->DecodeSplit(keys, sizes_.heads), kDefaultPageSlots);
   item.o = states();
   item.o_stride = item.o_part_stride = query_heads * sizes_.head_dim;
   const int64_t parts = CeilDiv(keys, item.split);

@@ -21,8 +21,9 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.decode = entry.tokens == 1 + entry.drafts;
     entry.rope = input.rope;
     entry.observed = input.observed;
-    entry.split =
-        RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens), limits.page_slots);
+    entry.split = RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens,
+                                                       context_.model.shape().kv_heads),
+                          limits.page_slots);
     HEADWAY_CHECK(entry.drafts == 0 || (entry.decode && entry.drafts <= limits.drafts));
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());

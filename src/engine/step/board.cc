@@ -11,8 +11,9 @@ namespace headway {
 namespace {
 
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them.
-int64_t PartsAt(const ExecutorLimits& limits, const KernelSizes& kernels, int64_t length) {
-  const int64_t split = RoundUp(kernels.DecodeSplit(length), limits.page_slots);
+int64_t PartsAt(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels,
+                int64_t length) {
+  const int64_t split = RoundUp(kernels.DecodeSplit(length, shape.kv_heads), limits.page_slots);
   const int64_t of_slab = CeilDiv(limits.segment_tokens, split);
   // With Self-Extend the slab that has far and near keys is attended to twice.
   const int64_t slabs = CeilDiv(length, limits.segment_tokens) + (limits.self_extend.on() ? 1 : 0);
@@ -28,7 +29,7 @@ int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
                  const KernelSizes& kernels) {
   int64_t parts = 0;
   for (int64_t length = limits.keys > 0 ? limits.keys : limits.length; length > 0; length /= 2) {
-    parts = std::max(parts, PartsAt(limits, kernels, length));
+    parts = std::max(parts, PartsAt(shape, limits, kernels, length));
   }
   // Lengths just before a split doubles have up to twice the parts of a sampled one.
   return 2 * parts + SelectedStates(shape, limits, kernels).parts;

@@ -62,7 +62,7 @@ class CpuKernels : public Kernels {
 
   std::string name() const override { return std::string("cpu ") + IsaName(isa_); }
   DType ActivationDType(DType) const override { return DType::kF32; }
-  int64_t DecodeSplit(int64_t) const override { return 512; }
+  int64_t DecodeSplit(int64_t, int) const override { return 512; }
 
   // One call runs at a time, so Linear and Attend use the same memory.
   int64_t WorkspaceBytes(const KernelLimits& limits) const override {

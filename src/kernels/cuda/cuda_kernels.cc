@@ -53,7 +53,9 @@ class CudaKernels final : public cuda::EvictionKernels {
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
-  int64_t DecodeSplit(int64_t length) const override { return cuda::DecodeSplitOf(length); }
+  int64_t DecodeSplit(int64_t length, int kv_heads) const override {
+    return cuda::DecodeSplitOf(length, kv_heads);
+  }
   int64_t ListedSplit(int heads, int64_t keys) const override {
     return cuda::ListedSplitOf(heads, keys);
   }

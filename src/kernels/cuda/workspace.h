@@ -79,9 +79,16 @@ struct WorkspaceLayout {
   int64_t upload, prefill, bias, sample, decoded, arrived, total;
 };
 
-// Short sequences need many small parts to fill the GPU, long ones few to be merged.
-constexpr int64_t DecodeSplitOf(int64_t length) {
-  return length <= 4096 ? 128 : length <= 65536 ? 256 : 512;
+// Parts begin and end slowly, so they are long, as long as all heads' parts still are as many as
+// the blocks of threads that a large GPU runs at once. Beyond 1,024 keys little is gained, and the
+// last parts, which run alone, are waited for longer.
+constexpr int64_t DecodeSplitOf(int64_t length, int64_t kv_heads) {
+  constexpr int64_t kAtOnce = 264;
+  constexpr int64_t kShortest = 128;
+  constexpr int64_t kLongest = 1024;
+  int64_t split = kShortest;
+  while (split < kLongest && kv_heads * length > kAtOnce * split) split *= 2;
+  return split;
 }
 
 // Parts of lists are taken by as many blocks of threads as a large GPU has multiprocessors: more

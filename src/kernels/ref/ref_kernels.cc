@@ -40,7 +40,7 @@ class RefKernels : public Kernels {
  public:
   std::string name() const override { return "ref"; }
   DType ActivationDType(DType) const override { return DType::kF32; }
-  int64_t DecodeSplit(int64_t) const override { return 512; }
+  int64_t DecodeSplit(int64_t, int) const override { return 512; }
 
   int64_t WorkspaceBytes(const KernelLimits&) const override { return 0; }
   Status Prepare(const KernelLimits&, Device&, Budget&) override { return OkStatus(); }
