@@ -49,7 +49,7 @@ struct EngineOptions {
   int staging_slabs = 0;        // buffers that streamed slabs pass through; 0: auto
   // Where parts of the cache go: auto, first-fit (the fastest memory with room), lru, recent (the
   // last tokens and the first few stay on the device, older ones make room), host-only, disk-only.
-  // auto: recent with a selector, else first-fit.
+  // auto: recent where keys are chosen, else first-fit.
   std::string placement = "auto";
 
   // How closed pages are stored: none or the model's own dtype, bf16 or f16; lossless, bf16 in
@@ -219,8 +219,11 @@ struct EngineOptions {
 
   // Drafts: guesses of the next tokens, which a decode step verifies together; those that are right
   // save steps, and what is generated is what it would be without, but for rounding. "lookup": what
-  // followed the last tokens where they were before. Not together with what approximates, or ranks.
-  std::string draft = "none";  // none, lookup
+  // followed the last tokens where they were before. "sparse": what the model picks in steps that
+  // attend to chosen keys, as with the selector "pages" and by its numbers (sparse_keys and those
+  // beside it); prompts, and steps that verify, attend to all. Not together with what approximates,
+  // or ranks.
+  std::string draft = "none";  // none, lookup, sparse
   // Of a sequence in a step, at most, from 1 to 15; how many is fastest is found on the way, unless
   // the plan is frozen: then as many as there are. -1: 7.
   int64_t draft_tokens = -1;

@@ -94,11 +94,11 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
     AddNumber(app, group, "-n,--n-predict,--max-tokens", &flags->steps, {1, kMaxCount},
               "decode steps; with drafts, tokens that they generate")
         ->default_str(std::to_string(flags->steps));
-    AddNumber(app, More(group), "--draft-acceptance", &flags->model.engine.draft_acceptance,
-              {0.0, 1.0},
-              "verify drafts of any tokens, and take each as right with this probability: what "
-              "is generated is then meaningless. Roofline and prediction stay those of steps "
-              "without drafts")
+    AddNumber(
+        app, More(group), "--draft-acceptance", &flags->model.engine.draft_acceptance, {0.0, 1.0},
+        "verify drafts of any tokens, and take each as right with this probability: what "
+        "is generated is then meaningless. With --draft sparse its steps are run, too. Roofline "
+        "and prediction stay those of steps without drafts")
         ->type_name("P");
   }
   AddSwitch(app, group, "--synthetic-kv", &flags->synthetic,

@@ -80,7 +80,7 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
             {"auto", "first-fit", "lru", "recent", "host-only", "disk-only"},
             "where parts of the cache go: first-fit (the fastest memory with room), lru, recent "
             "(the last tokens stay on the device, older ones make room), host-only or disk-only; "
-            "auto: recent with --sparse or --selector, else first-fit");
+            "auto: recent with --sparse, --selector or --draft sparse, else first-fit");
   AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
             "how the cache moves: auto, or as a published method does, for comparison: headinfer "
             "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
@@ -318,10 +318,12 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
 // Guesses of the next tokens.
 void AddDraftFlags(CLI::App& app, EngineOptions& engine) {
   const std::string drafts = More("Drafts");
-  AddChoice(app, drafts, "--draft", &engine.draft, {"none", "lookup"},
+  AddChoice(app, drafts, "--draft", &engine.draft, {"none", "lookup", "sparse"},
             "guess the next tokens, and have one step verify them: what comes out is the same but "
             "for rounding, in fewer steps. lookup: what followed the last tokens where they were "
-            "before, for answers that quote or edit their prompt");
+            "before, for answers that quote or edit their prompt; sparse: what the model says by "
+            "keys that it chooses as --sparse does, for contexts that take long to read "
+            "(--sparse-keys and the flags beside it)");
   AddNumber(app, drafts, "--draft-tokens", &engine.draft_tokens, {1, 15},
             "tokens that a step verifies of a sequence, at most; how many is found on the way")
       ->default_str("7");

@@ -493,7 +493,7 @@ int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
 
 bool PlansHostShare(const Settings& settings, const BackendInfo& backend) {
   return !settings.host_share.has_value() && backend.own_memory &&
-         settings.policy == Policy::kAuto && !settings.selection.selects() &&
+         settings.policy == Policy::kAuto && !settings.selection.approximates() &&
          !settings.self_extend.on() && !settings.eviction.evicts() && !settings.salience.chooses();
 }
 

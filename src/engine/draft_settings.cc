@@ -21,7 +21,7 @@ Status Wrong(Message message) {
 // What chooses keys, or lets some go, does so a token at a time.
 Status CheckTogether(const Settings& settings) {
   const std::pair<bool, Option> others[] = {
-      {settings.selection.selects(), Option::kSelector},
+      {settings.selection.approximates(), Option::kSelector},
       {settings.eviction.evicts(), Option::kEvict},
       {settings.salience.chooses(), Option::kHgca},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
@@ -44,22 +44,23 @@ Status ReadDrafts(const EngineOptions& options, Settings* settings) {
   const bool rated = options.draft_acceptance != absent.draft_acceptance;
   if (options.draft == "lookup") {
     drafts.by = DraftSettings::By::kLookup;
+  } else if (options.draft == kSparseDrafts) {
+    drafts.by = DraftSettings::By::kSparse;
   } else if (options.draft != absent.draft) {
-    return Wrong({Option::kDraft, ": '" + options.draft + "' is none of none, lookup"});
+    return Wrong({Option::kDraft, ": '" + options.draft + "' is none of none, lookup, sparse"});
   }
   if (rated) {
-    if (drafts.by != DraftSettings::By::kNone) {
-      return Wrong(
-          {Option::kDraftAcceptance, " makes drafts of its own; leave out ", Option::kDraft});
+    if (drafts.by == DraftSettings::By::kLookup) {
+      return Wrong({Option::kDraftAcceptance, " makes drafts of its own; leave out ",
+                    Option::kDraft, " lookup"});
     }
     if (!(options.draft_acceptance >= 0.0 && options.draft_acceptance <= 1.0)) {
       return Wrong({Option::kDraftAcceptance, " is a probability, 0 to 1"});
     }
-    drafts.by = DraftSettings::By::kRated;
     drafts.acceptance = options.draft_acceptance;
   }
   const bool counted = options.draft_tokens != absent.draft_tokens;
-  if (drafts.by == DraftSettings::By::kNone) {
+  if (drafts.by == DraftSettings::By::kNone && !rated) {
     return counted ? Wrong({Option::kDraftTokens, " needs ", Option::kDraft}) : OkStatus();
   }
   drafts.tokens = counted ? options.draft_tokens : kDefaultTokens;
@@ -70,15 +71,11 @@ Status ReadDrafts(const EngineOptions& options, Settings* settings) {
 }
 
 NewDrafter DraftersOf(const DraftSettings& settings) {
-  switch (settings.by) {
-    case DraftSettings::By::kNone:
-      break;
-    case DraftSettings::By::kLookup:
-      return [] { return std::make_unique<LookupDrafter>(); };
-    case DraftSettings::By::kRated:
-      return [right = settings.acceptance] { return std::make_unique<RatedDrafter>(right); };
+  if (settings.acceptance.has_value()) {
+    return [right = *settings.acceptance] { return std::make_unique<RatedDrafter>(right); };
   }
-  return nullptr;
+  if (settings.by != DraftSettings::By::kLookup) return nullptr;
+  return [] { return std::make_unique<LookupDrafter>(); };
 }
 
 }  // namespace headway

@@ -30,8 +30,26 @@ TEST(DraftSettings, WhatIsGivenIsThere) {
   EXPECT_EQ(ReadSettings(options)->drafts.tokens, 3);
   options.draft = "none";
   options.draft_acceptance = 0.5;
-  EXPECT_EQ(ReadSettings(options)->drafts.by, DraftSettings::By::kRated);
   EXPECT_EQ(ReadSettings(options)->drafts.acceptance, 0.5);
+  EXPECT_NE(DraftersOf(ReadSettings(options)->drafts), nullptr);
+}
+
+// Chosen keys are those of drafts: with them nothing is an approximation.
+TEST(DraftSettings, SparseDraftsChooseByPages) {
+  EngineOptions options;
+  options.draft = "sparse";
+  options.sparse_keys = 512;
+  options.sparse_top_p = 0.9;
+  const Settings settings = *ReadSettings(options);
+  EXPECT_EQ(settings.drafts.tokens, 7);
+  EXPECT_EQ(DraftersOf(settings.drafts), nullptr);
+  EXPECT_STREQ(SelectorName(settings.selection), "pages");
+  EXPECT_EQ(settings.selection.keys, 512);
+  EXPECT_TRUE(settings.selection.drafts());
+  EXPECT_FALSE(settings.selection.approximates());
+  options.draft_acceptance = 0.5;
+  EXPECT_NE(DraftersOf(ReadSettings(options)->drafts), nullptr);
+  EXPECT_TRUE(ReadSettings(options)->selection.drafts());
 }
 
 TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
@@ -52,12 +70,35 @@ TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
     o.draft = "none";
     o.draft_acceptance = 1.5;
   });
-  names("selector", [](EngineOptions& o) { o.selector = "pages"; });
-  names("evict", [](EngineOptions& o) { o.evict = "snapkv"; });
-  names("hgca", [](EngineOptions& o) { o.hgca = 1.0; });
-  names("head_pattern", [](EngineOptions& o) { o.head_pattern = "x"; });
-  names("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
-  names("tensor_parallel", [](EngineOptions& o) { o.tensor_parallel = 2; });
+  for (const std::string draft : {"lookup", "sparse"}) {
+    const auto beside = [&](const std::string& what,
+                            const std::function<void(EngineOptions&)>& change) {
+      const auto both = [&](EngineOptions& o) {
+        o.draft = draft;
+        change(o);
+      };
+      names(what, both);
+      names("draft", both);
+    };
+    beside("selector", [](EngineOptions& o) { o.selector = "pages"; });
+    beside("evict", [](EngineOptions& o) { o.evict = "snapkv"; });
+    beside("hgca", [](EngineOptions& o) { o.hgca = 1.0; });
+    beside("head_pattern", [](EngineOptions& o) { o.head_pattern = "x"; });
+    beside("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
+    beside("tensor_parallel", [](EngineOptions& o) { o.tensor_parallel = 2; });
+  }
+  names("selector", [](EngineOptions& o) {
+    o.draft = "sparse";
+    o.sparse_prefill = true;
+  });
+  names("selector", [](EngineOptions& o) {
+    o.draft = "sparse";
+    o.reach = "on";
+  });
+  names("selector reads at least", [](EngineOptions& o) {
+    o.draft = "sparse";
+    o.sparse_keys = 0;
+  });
 }
 
 }  // namespace

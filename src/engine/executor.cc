@@ -155,8 +155,9 @@ Status Executor::BeginStep(std::span<const StepInput> inputs) {
   std::vector<kv::StepEntry> entries;
   for (const StepInput& input : inputs) {
     const auto entry = static_cast<int>(entries.size());
-    entries.push_back({input.sequence, static_cast<int64_t>(input.tokens.size()),
-                       turns_->OfClosing(entry), input.drafts});
+    const auto tokens = static_cast<int64_t>(input.tokens.size());
+    entries.push_back(
+        {input.sequence, tokens, turns_->OfClosing(entry), input.drafting ? tokens : input.drafts});
   }
   return context_.store.step().Begin(entries);
 }
@@ -293,7 +294,7 @@ Status Executor::StepWithFarMass(const StepInput& input, const NearKeys& near,
 }
 
 Status Executor::StepWithRecall(const StepInput& input, SelectionRecall* recall) {
-  if (limits().streaming_heads || !limits().selection.selects() || input.tokens.size() != 1) {
+  if (limits().streaming_heads || !limits().selection.approximates() || input.tokens.size() != 1) {
     return Status(StatusCode::kInvalidArgument,
                   "recall is measured of a selector, a token at a time, without streaming heads");
   }

@@ -157,7 +157,7 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
         slot.tokens.resize(static_cast<size_t>(*kept));
         run->out.reused_tokens = *kept;
         if (slot.approximate && !slot.kept() && *kept > 0 &&
-            !executor_.limits().selection.selects() && salience_ == nullptr) {
+            !executor_.limits().selection.approximates() && salience_ == nullptr) {
           run->out.notices.push_back(
               "of the cached tokens that are used again, some attended to chosen keys alone "
               "(selection): what follows is as exact as they are");
@@ -202,7 +202,7 @@ Status Generator::Start(int slot, Run* run, const Hooks& hooks) {
   }
   if (Status s = ReuseCache(run, hooks); !s.ok()) return s;
   SlotOf(*run).rope_hash = run->rope.Hash();
-  SlotOf(*run).approximate |= executor_.limits().selection.selects() || salience_ != nullptr;
+  SlotOf(*run).approximate |= executor_.limits().selection.approximates() || salience_ != nullptr;
   return OkStatus();
 }
 
@@ -270,10 +270,7 @@ void Generator::End(FinishReason reason, Run* run, const Hooks& hooks) {
 }
 
 void Generator::Accept(TokenId token, Run* run, const Hooks& hooks) {
-  const std::vector<TokenId>& eos = model_.config().eos;
-  if (!run->request->ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
-    return Finish(FinishReason::kEos, run, hooks);
-  }
+  if (Ends(*run, token)) return Finish(FinishReason::kEos, run, hooks);
   run->sampler->Accept(token);
   if (run->drafter != nullptr) run->drafter->Append({&token, 1});
   run->out.tokens.push_back(token);
@@ -370,15 +367,17 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
 
 Status Generator::DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks) {
   const Status status = RunBatch(batch, hooks);
-  // The step's time belongs to both, by their tokens.
+  // The step's time belongs to both, by their tokens, but for what drafts took before it.
   const int64_t now = env_.NowNanos();
-  const double of_prompts =
-      static_cast<double>(batch->prompt_tokens) / static_cast<double>(batch->Tokens());
-  timings_.prefill_seconds += of_prompts * Seconds(*begun, now);
-  timings_.decode_seconds += (1.0 - of_prompts) * Seconds(*begun, now);
-  if (batch->prompt_tokens == 0) {
+  const double seconds = Seconds(*begun, now);
+  const double of_prompts = static_cast<double>(batch->prompt_tokens) /
+                            static_cast<double>(batch->Tokens()) *
+                            (seconds - batch->drafting_seconds);
+  timings_.prefill_seconds += of_prompts;
+  timings_.decode_seconds += seconds - of_prompts;
+  if (batch->prompt_tokens == 0 && !ClosedPages(*batch)) {
     const int64_t sequences = std::ssize(batch->inputs);
-    draft_costs_.Observe(sequences, batch->Tokens() - sequences, Seconds(*begun, now));
+    draft_costs_.Observe(sequences, batch->Tokens() - sequences, seconds);
   }
   *begun = now;
   timings_.prefill_tokens += batch->prompt_tokens;
@@ -396,9 +395,11 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
   while (true) {
     if (Status s = FillSlots(runs, &waiting, hooks); !s.ok()) return s;
     Batch batch;
+    const int64_t drafts_begun = env_.NowNanos();
+    if (Status s = Feed(runs, hooks); !s.ok()) return s;
+    batch.drafting_seconds = Seconds(drafts_begun, env_.NowNanos());
     for (Run& run : runs) {
       if (!run.active) continue;
-      if (Status s = Feed(&run); !s.ok()) return s;
       StepInput input{*SlotOf(run).sequence, run.fed, &run.rope};
       input.observed = false;
       input.drafts = std::ssize(run.fed) - 1;

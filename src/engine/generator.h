@@ -104,12 +104,13 @@ class Generator {
     std::optional<Sampler> sampler;
     std::optional<Detokenizer> decoder;  // none without a tokenizer
     std::optional<StopMatcher> stop;
-    std::unique_ptr<Drafter> drafter;  // none without drafts
+    std::unique_ptr<Drafter> drafter;  // none without drafts, or where steps alone make them
     DraftPace pace;
     // Of the step at hand: the token that was picked last, which is not in the cache yet, and
     // drafts behind it; and the tokens that the step picks.
     std::vector<TokenId> fed, picked;
-    bool active = false;  // decoding
+    std::optional<Sampler> guesses;  // picks drafts of steps by the random numbers to come
+    bool active = false;             // decoding
     Generation out;
   };
 
@@ -150,9 +151,10 @@ class Generator {
     std::vector<StepInput> inputs;
     std::vector<Run*> runs;
     int64_t prompt_tokens = 0;
-    int64_t decoded = 0;  // tokens that the step gave those that decode
-    bool kept = false;    // of sequences of what is kept
-    bool beside = false;  // another batch has these, as far as they fit
+    int64_t decoded = 0;            // tokens that the step gave those that decode
+    double drafting_seconds = 0.0;  // of steps before it
+    bool kept = false;              // of sequences of what is kept
+    bool beside = false;            // another batch has these, as far as they fit
 
     int64_t Tokens() const {
       int64_t tokens = 0;
@@ -166,14 +168,29 @@ class Generator {
   // Whether the run's slot may read on in the batch.
   bool MayJoin(const Run& run, const Batch& batch) const;
   Status DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks);
+  // Whether the batch's step has filled the page of one of its sequences.
+  bool ClosedPages(const Batch& batch) const;
   Status RunBatch(Batch* batch, const Hooks& hooks);
   // A token was sampled: ends the run or appends it to the output.
   void Accept(TokenId token, Run* run, const Hooks& hooks);
   // Has a step pick the run's next tokens.
   static void SampleNext(Run* run, StepInput* input);
-  // The token that was picked last, and drafts behind it.
-  Status Feed(Run* run);
+  // Gives each run that decodes the token that was picked last, and drafts behind it.
+  Status Feed(std::vector<Run>& runs, const Hooks& hooks);
   int64_t MostDrafts(const Run& run);
+  // A run that steps over chosen keys draft for, as many tokens as it wants, and the length of its
+  // sequence before that.
+  struct Drafting {
+    Run* run = nullptr;
+    int64_t drafts = 0;
+    int64_t length = 0;
+  };
+  Status DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks);
+  // One more token of those that want so many; none does: there is nothing to be done.
+  Status DraftStep(std::span<Drafting> drafting, int64_t drafted, const Hooks& hooks);
+  // Takes the last tokens back, drafts that have been read, up to this length.
+  Status TakeBackTo(Run* run, int64_t length);
+  bool Ends(const Run& run, TokenId token) const;
   // A step has picked what follows each draft, too: accepts tokens up to the first draft that is
   // wrong, or to the end of the run, and cuts what is behind them off the cache. Returns how many.
   Result<int64_t> AcceptPicked(const StepInput& input, Run* run, const Hooks& hooks);
@@ -184,6 +201,7 @@ class Generator {
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
   Executor& ExecutorOf(const Slot& slot) { return slot.kept() ? *kept_executor_ : executor_; }
+  const Slot& SlotOf(const Run& run) const { return slots_[static_cast<size_t>(run.slot)]; }
   Slot& SlotOf(const Run& run) { return slots_[static_cast<size_t>(run.slot)]; }
   void Report(const Hooks& hooks, Progress::Phase phase, int64_t done, int64_t total,
               int64_t start_ns) const;

@@ -1,26 +1,108 @@
-// Drafts of a generator's runs: what decode steps verify, and what becomes of it.
+// Drafts of a generator's runs: what makes them, what decode steps verify, and what becomes of it.
 #include <algorithm>
+#include <utility>
 
 #include "engine/generator.h"
 
 namespace headway {
 
-// No page closes with a draft in it: a draft that is wrong is cut off the open page.
+// No page closes with a draft in it: a draft that is wrong is cut off the open page. Where steps
+// draft that would read all keys, none does.
 int64_t Generator::MostDrafts(const Run& run) {
+  const ExecutorLimits& limits = executor_.limits();
   const int64_t slots = store_.format().page.page_slots;
   const int64_t length = std::ssize(SlotOf(run).tokens);
+  if (limits.selection.drafts() && !limits.selection.LeavesOut(length)) return 0;
   const int64_t in_page = slots - 2 - length % slots;
   const int64_t in_context = lengths_[static_cast<size_t>(run.slot)] - length - 1;
   const int64_t wanted = run.request->max_tokens - std::ssize(run.out.tokens) - 1;
-  return std::max<int64_t>(0, std::min({executor_.limits().drafts, in_page, in_context, wanted}));
+  return std::max<int64_t>(0, std::min({limits.drafts, in_page, in_context, wanted}));
 }
 
-Status Generator::Feed(Run* run) {
-  run->fed = {run->out.tokens.back()};
-  if (run->drafter == nullptr) return OkStatus();
-  int64_t most = MostDrafts(*run);
-  if (paces_drafts_) most = run->pace.Next(most, draft_costs_);
-  return most > 0 ? run->drafter->Propose(most, &run->fed) : OkStatus();
+Status Generator::Feed(std::vector<Run>& runs, const Hooks& hooks) {
+  const bool by_steps = executor_.limits().selection.drafts();
+  std::vector<Drafting> drafting;
+  for (Run& run : runs) {
+    if (!run.active) continue;
+    run.fed = {run.out.tokens.back()};
+    int64_t most = executor_.limits().drafts > 0 ? MostDrafts(run) : 0;
+    if (paces_drafts_) most = run.pace.Next(most, draft_costs_);
+    if (most > 0) drafting.push_back({&run, most, std::ssize(SlotOf(run).tokens)});
+  }
+  if (by_steps && !drafting.empty()) {
+    if (Status s = DraftBySteps(drafting, hooks); !s.ok()) return s;
+  }
+  for (const Drafting& each : drafting) {
+    if (each.run->drafter == nullptr) continue;
+    each.run->fed.resize(1);  // its drafts stand for those of steps, if there were any
+    if (Status s = each.run->drafter->Propose(each.drafts, &each.run->fed); !s.ok()) return s;
+  }
+  return OkStatus();
+}
+
+// The steps write keys and values where the step that verifies the drafts will write its own.
+Status Generator::DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks) {
+  int64_t most = 0;
+  for (const Drafting& each : drafting) {
+    each.run->guesses = each.run->sampler;
+    most = std::max(most, each.drafts);
+  }
+  Status status;
+  for (int64_t drafted = 0; status.ok() && drafted < most; ++drafted) {
+    status = DraftStep(drafting, drafted, hooks);
+  }
+  for (const Drafting& each : drafting) {
+    const Status taken = TakeBackTo(each.run, each.length);
+    if (status.ok()) status = taken;
+  }
+  return status;
+}
+
+Status Generator::DraftStep(std::span<Drafting> drafting, int64_t drafted, const Hooks& hooks) {
+  std::vector<StepInput> inputs;
+  std::vector<int> slot_of;
+  const auto wants = [&](const Drafting& each) { return each.drafts > drafted; };
+  for (const Drafting& each : drafting) {
+    if (!wants(each)) continue;
+    Run& run = *each.run;
+    StepInput input{*SlotOf(run).sequence, std::span(run.fed).last(1), &run.rope};
+    input.observed = false;
+    input.drafting = true;
+    run.picked.resize(1);
+    input.sampler = &*run.guesses;
+    input.sampled = run.picked.data();
+    inputs.push_back(input);
+    slot_of.push_back(run.slot);
+  }
+  if (inputs.empty()) return OkStatus();
+  if (Status s = Step(inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
+  for (Drafting& each : drafting) {
+    if (!wants(each)) continue;
+    const TokenId token = each.run->picked[0];
+    each.run->guesses->Accept(token);
+    each.run->fed.push_back(token);
+    if (Ends(*each.run, token)) each.drafts = drafted + 1;
+  }
+  return OkStatus();
+}
+
+bool Generator::ClosedPages(const Batch& batch) const {
+  const int64_t slots = store_.format().page.page_slots;
+  return std::any_of(batch.runs.begin(), batch.runs.end(),
+                     [&](const Run* run) { return std::ssize(SlotOf(*run).tokens) % slots == 0; });
+}
+
+Status Generator::TakeBackTo(Run* run, int64_t length) {
+  Slot& slot = SlotOf(*run);
+  const int64_t wrong = std::ssize(slot.tokens) - length;
+  if (wrong <= 0) return OkStatus();  // a step that was given up leaves fewer
+  slot.tokens.resize(static_cast<size_t>(length));
+  return StoreOf(slot).TakeBack(*slot.sequence, wrong);
+}
+
+bool Generator::Ends(const Run& run, TokenId token) const {
+  const std::vector<TokenId>& eos = model_.config().eos;
+  return !run.request->ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
 }
 
 void Generator::SampleNext(Run* run, StepInput* input) {
@@ -30,8 +112,12 @@ void Generator::SampleNext(Run* run, StepInput* input) {
 }
 
 Result<int64_t> Generator::AcceptPicked(const StepInput& input, Run* run, const Hooks& hooks) {
-  const int64_t right = input.drafts == 0 ? 0 : run->drafter->Accepted(input.Drafts(), run->picked);
-  if (input.drafts > 0) run->pace.Observe(input.drafts, right);
+  int64_t right = 0;
+  if (input.drafts > 0) {
+    right = run->drafter == nullptr ? RightDrafts(input.Drafts(), run->picked)
+                                    : run->drafter->Accepted(input.Drafts(), run->picked);
+    run->pace.Observe(input.drafts, right);
+  }
   run->sampler->Keep(right + 1);
   int64_t accepted = 0;
   do {
@@ -42,10 +128,8 @@ Result<int64_t> Generator::AcceptPicked(const StepInput& input, Run* run, const 
   timings_.accepted_drafts += right;
   if (input.drafts == 0) return accepted;
   // Of the last token that was accepted nothing is in the cache.
-  Slot& slot = SlotOf(*run);
   const int64_t wrong = input.drafts - (accepted - 1);
-  if (Status s = StoreOf(slot).TakeBack(*slot.sequence, wrong); !s.ok()) return s;
-  slot.tokens.resize(slot.tokens.size() - static_cast<size_t>(wrong));
+  if (Status s = TakeBackTo(run, std::ssize(SlotOf(*run).tokens) - wrong); !s.ok()) return s;
   return accepted;
 }
 

@@ -37,7 +37,7 @@ Status CheckRanks(const Settings& settings) {
       {settings.session.has_value(), Option::kSession},
       {settings.eviction.evicts(), Option::kEvict},
       {settings.salience.chooses(), Option::kHgca},
-      {settings.selection.selects(), Option::kSelector},
+      {settings.selection.selects(), AskedForBy(settings.selection)},
       {settings.streaming_heads.has_value(), Option::kHeadPattern}};
   for (const auto& [given, option] : others) {
     if (!given) continue;

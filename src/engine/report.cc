@@ -15,7 +15,7 @@ namespace {
 
 std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
-  if (!policy.selects()) return std::nullopt;
+  if (!policy.approximates()) return std::nullopt;
   SelectionReport report;
   report.selector = SelectorName(policy);
   const int64_t length = blueprint.layout.executor.length;
@@ -45,6 +45,19 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.from = policy.from;
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
+}
+
+std::string DraftReason(const kv::SelectionPolicy& policy, const Blueprint& blueprint) {
+  const int64_t length = blueprint.layout.executor.length;
+  const int64_t keys = policy.sink + policy.KeysAt(length) + policy.recent;
+  if (!policy.LeavesOut(length)) {
+    return fmt::format("no drafts: steps that draft would read {} keys, which is all of them",
+                       keys);
+  }
+  return fmt::format(
+      "exact, with drafts: at the end a step that drafts reads {:.1f} % of the longest sequence's "
+      "keys, and one that reads all of them verifies several drafts",
+      100.0 * static_cast<double>(keys) / static_cast<double>(length));
 }
 
 std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
@@ -134,6 +147,9 @@ PlanReport ReportOf(const Blueprint& blueprint) {
         "by {}; prompts are read {}",
         100.0 * report.selection->share, report.selection->selector,
         report.selection->prompts ? "so, too" : "exactly"));
+  }
+  if (const kv::SelectionPolicy& drafts = blueprint.layout.executor.selection; drafts.drafts()) {
+    report.reasons.push_back(DraftReason(drafts, blueprint));
   }
   if (report.selection.has_value() && report.selection->reach) {
     report.reasons.push_back(

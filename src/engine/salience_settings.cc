@@ -56,7 +56,7 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
 Status CheckTogether(const EngineOptions& options, const Settings& settings) {
   const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
   const std::pair<bool, Option> others[] = {
-      {settings.selection.selects(), Option::kSelector},
+      {settings.selection.selects(), AskedForBy(settings.selection)},
       {settings.eviction.evicts(), Option::kEvict},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
       {!options.self_extend.empty(), Option::kSelfExtend},

@@ -48,7 +48,10 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   // At which queries score what lies far behind them; of 1,024 to 4,096 the first found most.
   constexpr int64_t kDistance = 1024;
   kv::SelectionPolicy policy = settings.selection;
-  if (!policy.selects() || settings.reach == Settings::Reach::kOff) return policy;
+  // What is verified is exact, and so keeps to the distances that the model has.
+  if (!policy.selects() || policy.drafts() || settings.reach == Settings::Reach::kOff) {
+    return policy;
+  }
   const int64_t longest = Longest(workload.lengths);
   const bool rotates = config.rope.type != RopeType::kNone && config.max_position > 0;
   if (settings.reach == Settings::Reach::kOn && !rotates) {
@@ -83,6 +86,7 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
 int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan) {
   constexpr int64_t kOnGpu = 32 * 1024;
   if (inputs.settings->sparse_from.has_value()) return *inputs.settings->sparse_from;
+  if (inputs.settings->selection.drafts()) return 0;  // such a step would draft nothing
   const bool resident = plan.slabs[1] == 0 && plan.slabs[2] == 0;
   return inputs.backend.own_memory && resident ? kOnGpu : 0;
 }
@@ -107,7 +111,7 @@ int64_t ChunkFor(const LayoutBasis& basis) {
 plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement) {
   const kv::SelectionPolicy& policy = basis.selection;
   plan::KeySelection chosen;
-  if (!policy.selects()) return chosen;
+  if (!policy.approximates()) return chosen;
   const ModelShape& shape = basis.config.shape;
   const int64_t longest = Longest(basis.lengths);
   const auto always = static_cast<double>(policy.sink + policy.recent);
@@ -145,9 +149,10 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
 
 Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
                                             const LayoutBasis& basis) {
-  // Steps whose chosen keys it holds (docs/decisions/selection.md).
-  constexpr int64_t kSteps = 8;
   const kv::SelectionPolicy& policy = basis.selection;
+  // Steps whose chosen keys it holds (docs/decisions/selection.md). Beside drafts exact steps want
+  // the memory for keys that they need not bring.
+  const int64_t steps = policy.drafts() ? 2 : 8;
   const std::optional<int64_t>& bytes = inputs.settings->page_cache;
   if (!policy.selects()) return plan::PageCacheRequest{};
   const ModelShape& shape = basis.config.shape;
@@ -180,7 +185,7 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
                                           FormatBytes(kv::PageCacheBytes(line, 1))});
   }
   const int64_t step = blocks * line;
-  return plan::PageCacheRequest{bytes.value_or(kSteps * step), step, kv::PageCacheBytes(line, 1),
+  return plan::PageCacheRequest{bytes.value_or(steps * step), step, kv::PageCacheBytes(line, 1),
                                 bytes.has_value()};
 }
 
@@ -203,11 +208,11 @@ Status CheckSelection(const LayoutBasis& basis) {
   if (basis.kernels->SupportsSelection(page, basis.selection.summary, shape.group())) {
     return OkStatus();
   }
-  return Unsupported(
-      {Option::kSelector, ": this device does not choose blocks of " +
-                              std::to_string(basis.selection.summary.block_slots) +
-                              " keys with heads of " + std::to_string(shape.head_dim) +
-                              " elements and groups of " + std::to_string(shape.group())});
+  return Unsupported({AskedForBy(basis.selection),
+                      ": this device does not choose blocks of " +
+                          std::to_string(basis.selection.summary.block_slots) +
+                          " keys with heads of " + std::to_string(shape.head_dim) +
+                          " elements and groups of " + std::to_string(shape.group())});
 }
 
 }  // namespace headway

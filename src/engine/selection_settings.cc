@@ -37,6 +37,8 @@ constexpr Selector kSelectors[] = {
     {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
 };
 
+constexpr const char* kNoSelector = "none";
+
 Result<Settings::Reach> ReadReach(const std::string& name) {
   if (name == "auto") return Settings::Reach::kAuto;
   if (name == "on") return Settings::Reach::kOn;
@@ -214,7 +216,34 @@ Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
   return OkStatus();
 }
 
+// Without a selector nothing may be asked of one, but by drafts, which have theirs.
+Status CheckSelector(const EngineOptions& options, const Settings& settings) {
+  const bool drafts = options.draft == kSparseDrafts;
+  if (options.selector != kNoSelector) {
+    if (!drafts) return OkStatus();
+    return Wrong({Option::kDraft,
+                  " sparse chooses keys to draft by, and answers are exact; leave out ",
+                  Option::kSelector});
+  }
+  using FarPositions = kv::SelectionPolicy::FarPositions;
+  if (options.sparse_prefill || settings.reach == Settings::Reach::kOn ||
+      settings.selection.far_positions == FarPositions::kTogether) {
+    return Wrong(
+        {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
+  }
+  const bool chooses = options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
+                       options.sparse_candidates_refresh > 1;
+  if (chooses && !drafts) {
+    return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
+  }
+  return OkStatus();
+}
+
 }  // namespace
+
+Option AskedForBy(const kv::SelectionPolicy& policy) {
+  return policy.drafts() ? Option::kDraft : Option::kSelector;
+}
 
 const char* SelectorName(const kv::SelectionPolicy& policy) {
   for (const Selector& each : kSelectors) {
@@ -236,22 +265,13 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
     return Wrong({"positions " + options.reach_positions +
                   " of far keys: streamingllm and infllm are known"});
   }
-  if (options.selector == "none") {
-    if (options.sparse_prefill || *reach == Settings::Reach::kOn ||
-        positions == FarPositions::kTogether) {
-      return Wrong(
-          {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
-    }
-    if (options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
-        options.sparse_candidates_refresh > 1) {
-      return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
-    }
-    return OkStatus();
-  }
+  if (Status s = CheckSelector(options, *settings); !s.ok()) return s;
+  const bool drafts = options.draft == kSparseDrafts;
+  if (options.selector == kNoSelector && !drafts) return OkStatus();
   kv::SelectionPolicy& policy = settings->selection;
-  const auto selector =
-      std::find_if(std::begin(kSelectors), std::end(kSelectors),
-                   [&](const Selector& each) { return options.selector == each.name; });
+  const std::string wanted = drafts ? "pages" : options.selector;
+  const auto selector = std::find_if(std::begin(kSelectors), std::end(kSelectors),
+                                     [&](const Selector& each) { return wanted == each.name; });
   if (selector == std::end(kSelectors)) {
     std::string known = "none";
     for (const Selector& each : kSelectors) known += std::string(", ") + each.name;
@@ -259,6 +279,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   policy.summary.kind = selector->kind;
   policy.share = selector->share;
+  if (drafts) policy.steps = kv::SelectionPolicy::Steps::kDrafting;
   if (Status s = CheckSelectionNumbers(options); !s.ok()) return s;
   const int block = options.sparse_block == 0 ? selector->block : options.sparse_block;
   if (block < 1 || options.page_slots % block != 0) {
@@ -269,7 +290,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (Status s = ReadLooks(options, block, &policy); !s.ok()) return s;
   if (Status s = ReadBound(options, &policy); !s.ok()) return s;
   if (!options.head_pattern.empty()) {
-    return Wrong({Option::kSelector, " and ", Option::kHeadPattern, " do not go together"});
+    return Wrong({AskedForBy(policy), " and ", Option::kHeadPattern, " do not go together"});
   }
   if (options.sparse_prefill) policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);

@@ -154,7 +154,7 @@ Status ReadSelfExtend(const EngineOptions& options, Settings* settings) {
   }
   const Encoding* codes = std::get_if<Encoding>(&settings->encoding);
   const std::pair<bool, Option> others[] = {
-      {settings->selection.selects(), Option::kSelector},
+      {settings->selection.selects(), AskedForBy(settings->selection)},
       {settings->streaming_heads.has_value(), Option::kHeadPattern},
       {settings->rope_scaling.has_value(), Option::kRopeScaling},
       {codes != nullptr && *codes != Encoding::kNone, Option::kKvEncoding},

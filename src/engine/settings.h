@@ -12,6 +12,7 @@
 #include "base/types.h"
 #include "hardware/meter.h"
 #include "headway/options.h"
+#include "headway/refusal.h"
 #include "headway/status.h"
 #include "kv/policy/eviction.h"
 #include "kv/policy/placement.h"
@@ -24,6 +25,8 @@ namespace headway {
 
 // How the cache is cut and moved: as the planner says, or as a published method has it.
 enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
+// What has asked for a selection: a selector, or drafts.
+Option AskedForBy(const kv::SelectionPolicy& policy);
 const char* SelectorName(const kv::SelectionPolicy& policy);  // "pages", "quest", ...
 const char* FarPositionsName(kv::SelectionPolicy::FarPositions positions);
 const char* PolicyName(Policy policy);  // "auto", "headinfer", ...
@@ -64,12 +67,16 @@ struct SessionSettings {
 
 // Drafts of tokens, which decode steps verify.
 struct DraftSettings {
-  enum class By { kNone, kLookup, kRated };
+  // kSparse: Settings::selection has steps that draft.
+  enum class By { kNone, kLookup, kSparse };
   By by = By::kNone;
-  int64_t tokens = 0;       // of a sequence in a step, at most; 0 where there are none
-  double acceptance = 0.0;  // kRated: of a draft
+  int64_t tokens = 0;  // of a sequence in a step, at most; 0 where there are none
+  // Drafts are any tokens, and each is taken as right with this probability.
+  std::optional<double> acceptance;
 };
 
+// Of EngineOptions::draft: DraftSettings::By::kSparse.
+inline constexpr const char* kSparseDrafts = "sparse";
 // Of EngineOptions::placement: the policy's.
 inline constexpr const char* kAutoPlacement = "auto";
 

@@ -29,6 +29,9 @@ class Drafter {
   virtual int64_t Accepted(std::span<const TokenId> drafts, std::span<const TokenId> picked);
 };
 
+// How many of the drafts, the first ones, are the tokens that were picked before and behind each.
+int64_t RightDrafts(std::span<const TokenId> drafts, std::span<const TokenId> picked);
+
 using NewDrafter = std::function<std::unique_ptr<Drafter>()>;
 
 }  // namespace headway

@@ -11,21 +11,25 @@ void DraftAcceptance::Observe(int64_t drafts, int64_t right) {
 
 void DraftCosts::Observe(int64_t sequences, int64_t drafts, double seconds) {
   const double each = seconds / static_cast<double>(sequences);
-  const auto follow = [](double known, double seen) {
-    return known + kWeight * (std::min(seen, kMost * known) - known);
+  const auto follow = [](double known, double seen, int64_t steps) {
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(steps));
+    return known + weight * (std::min(seen, kMost * known) - known);
   };
-  if (drafts == 0) {
-    plain_ = known() ? follow(plain_, each) : each;
+  if (drafts == 0 && known()) {
+    plain_ = follow(plain_, each, ++plain_steps_);
+  } else if (drafts == 0) {
+    plain_ = ++plain_steps_ == 1 ? each : std::min(plain_, each);
   } else if (known()) {
     const double more = std::max(each / plain_ - 1.0, 0.0);
     // Not less than something: a step that seems to take nothing more must be able to cost again.
-    draft_ = std::max(
-        0.005, follow(draft_, more * static_cast<double>(sequences) / static_cast<double>(drafts)));
+    const double of_draft = more * static_cast<double>(sequences) / static_cast<double>(drafts);
+    draft_ = std::max(0.005, follow(draft_, of_draft, ++draft_steps_));
   }
 }
 
 int64_t DraftPace::Next(int64_t most, const DraftCosts& costs) {
   if (!costs.known()) return 0;
+  if (!costs.tried()) return std::min<int64_t>(most, 1);
   int64_t best = 0;
   double best_speed = 1.0, tokens = 1.0, right = 1.0;
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
@@ -36,6 +40,7 @@ int64_t DraftPace::Next(int64_t most, const DraftCosts& costs) {
     best_speed = speed;
     best = drafts;
   }
+  may_pay_ = costs.Ratio(1) < 2.0;
   trying_ = best == 0 && most > 0 && ++paused_ > pause_;
   return trying_ ? 1 : best;
 }
@@ -45,11 +50,11 @@ void DraftPace::Observe(int64_t drafts, int64_t right) {
   if (!trying_) {
     pause_ = kFirstPause;
     paused_ = 0;
-  } else if (right == 0) {
+  } else if (right == 0 || !may_pay_) {
     pause_ = std::min(2 * pause_, kLongestPause);
     paused_ = 0;
   }
-  // Where a trial was right the next step tries again.
+  // Where a trial was right, and could have paid, the next step tries again.
 }
 
 }  // namespace headway

@@ -24,23 +24,29 @@ class DraftAcceptance {
 // What decode steps take: a time, and one more for each draft. Of all sequences of a generator.
 class DraftCosts {
  public:
-  // A step of so many sequences, with so many drafts in all.
+  // A step of so many sequences, with so many drafts in all, and all that was done to make these.
+  // No page closed in it: that takes longer, and only steps without drafts do it.
   void Observe(int64_t sequences, int64_t drafts, double seconds);
-  bool known() const { return plain_ > 0.0; }
+  // Of steps without drafts.
+  bool known() const { return plain_steps_ >= kFirst; }
+  bool tried() const { return draft_steps_ > 0; }
   // Of a sequence's step with `drafts` drafts, by one without.
   double Ratio(int64_t drafts) const { return 1.0 + static_cast<double>(drafts) * draft_; }
 
  private:
-  static constexpr double kWeight = 0.1;  // of the last step
+  static constexpr double kWeight = 0.1;  // of the last step, at least: first ones count for more
   static constexpr double kMost = 2.0;    // times what is known, that one step counts for
+  static constexpr int64_t kFirst = 3;    // steps, of which the fastest counts: the first is slow
 
+  int64_t plain_steps_ = 0, draft_steps_ = 0;
   double plain_ = 0.0;    // seconds of a sequence's step
   double draft_ = 0.125;  // of that, that a draft takes more
 };
 
 // The number for a sequence, from 0 to `most`: the g that makes the mean number of tokens of a
 // step, 1 + a + ... + a^g where a draft is right with probability a, most by what the step takes.
-// Where that is 0 it tries one draft again after some steps, later and later.
+// Until something is known of what drafts take it is 1. Where it is 0 one draft is tried again
+// after some steps, later and later.
 class DraftPace {
  public:
   // Of the next step, where there are drafts.
@@ -56,6 +62,7 @@ class DraftPace {
   int64_t pause_ = kFirstPause;  // steps between two trials
   int64_t paused_ = 0;           // steps without drafts so far
   bool trying_ = false;          // the next step's draft is a trial
+  bool may_pay_ = false;         // by what steps take, if it were always right
 };
 
 }  // namespace headway

@@ -126,6 +126,9 @@ class SelectionPath : public AttentionPath {
   std::span<const kv::BlockSpan> SpansOf(const Choice& choice) const {
     return std::span(spans_).subspan(choice.first_span, choice.spans);
   }
+  bool Chooses(const BatchEntry& entry) const {
+    return entry.decode && (entry.drafting || !policy_.drafts());
+  }
   bool Choose(int layer, int entry);
   DecodeRest RestOf(int layer, const Choice& choice);
   AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
@@ -238,7 +241,7 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   const bool watched = observer != nullptr;
   const bool all = context_.WindowOf(layer) > 0 || (watched && !observer->WantsLists());
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
-    if (!parts_.batch[entry].decode) continue;
+    if (!Chooses(parts_.batch[entry])) continue;
     segments_.Find(layer, entry, *ranges);
     if (!Choose(layer, entry) || watched) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {

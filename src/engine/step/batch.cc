@@ -21,6 +21,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.decode = entry.tokens == 1 + entry.drafts;
     entry.rope = input.rope;
     entry.observed = input.observed;
+    entry.drafting = input.drafting;
     entry.split = RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens,
                                                        context_.model.shape().kv_heads),
                           limits.page_slots);

@@ -20,8 +20,9 @@ struct BatchEntry {
   int64_t drafts = 0;    // of the tokens the last ones; StepInput's
   int64_t position = 0;  // of its first token
   const RopeFrequencies* rope = nullptr;
-  int64_t split = 0;     // decode: keys of a partial state
-  bool observed = true;  // StepInput's
+  int64_t split = 0;      // decode: keys of a partial state
+  bool observed = true;   // StepInput's
+  bool drafting = false;  // the same
   // One token, and drafts behind it: its states are kept apart and merged at the end.
   bool decode = false;
 };

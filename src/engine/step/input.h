@@ -27,6 +27,9 @@ struct StepInput {
   // may take back behind the step (kv::StepEntry). The step is a decode step of the tokens
   // together; the limits allow for it, and the page that is open does not close.
   int64_t drafts = 0;
+  // The tokens are read to guess what follows: in this step they attend to chosen keys, where the
+  // limits have a selection of drafts, and the caller takes them back.
+  bool drafting = false;
   // Not null: the token behind the last one is picked on the device, and before it those behind
   // each token that a draft follows: [drafts + 1] of `sampled`; logits is kNone, and there are no
   // targets.

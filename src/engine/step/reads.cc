@@ -17,10 +17,16 @@ void Reads::RangesOf(int layer, std::vector<SlabRange>* ranges) const {
     for (int entry = 0; entry < batch_.size(); ++entry) {
       const kv::SegmentSpan span = context_.store.step().Segments(entry, layer, group);
       for (int segment = span.first; segment < span.last; ++segment) {
-        ranges->push_back({{entry, layer, group, segment}, segment < span.x_last});
+        const SlabRange range = {{entry, layer, group, segment}, segment < span.x_last};
+        if (Sees(batch_[entry], range)) ranges->push_back(range);
       }
     }
   }
+}
+
+bool Reads::Sees(const BatchEntry& entry, const SlabRange& range) const {
+  if (!entry.drafting) return true;
+  return !range.x && context_.store.reads().PlaceOf(range.slab).tier != Tier::kDisk;
 }
 
 void Reads::EndLayer() {

@@ -25,7 +25,8 @@ class Reads {
 
   // The store has begun a step.
   void Begin();
-  // All ranges of a layer: by head group, then entry, then position.
+  // All ranges of a layer: by head group, then entry, then position. Entries that draft see what
+  // lies in memory as keys and values: nothing comes from disk for them, or is recomputed.
   void RangesOf(int layer, std::vector<SlabRange>* ranges) const;
 
   // --- What path number `path` wants of the layer at hand: a slab to be read, in the order in
@@ -55,6 +56,7 @@ class Reads {
   void Abort();
 
  private:
+  bool Sees(const BatchEntry& entry, const SlabRange& range) const;
   struct Queued {
     kv::SlabRead slab;
     int path;

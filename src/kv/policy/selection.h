@@ -51,6 +51,11 @@ struct SelectionPolicy {
   // closes between them.
   int64_t refresh = 1;
 
+  // The decode steps that choose: all, or those that draft tokens, which steps that read every key
+  // verify.
+  enum class Steps : uint8_t { kAll, kDrafting };
+  Steps steps = Steps::kAll;
+
   // Chunks of prompts attend to what is listed of the pages before them, too.
   enum class Prompts : uint8_t { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
@@ -68,6 +73,13 @@ struct SelectionPolicy {
   int64_t from = 0;
 
   bool selects() const { return summary.selects(); }
+  bool drafts() const { return steps == Steps::kDrafting; }
+  // Whether what is generated depends on what is chosen.
+  bool approximates() const { return selects() && !drafts(); }
+  // Whether a step behind `position` keys has some that it leaves out.
+  bool LeavesOut(int64_t position) const {
+    return position >= from && sink + KeysAt(position) + recent < position;
+  }
   bool is_bounded() const { return bound.epsilon > 0.0; }
   bool looks_twice() const { return breadth > 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.

@@ -41,7 +41,7 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
                      std::to_string(cache_.options.max_step_tokens) + " tokens in all");
     }
     const int64_t open = sequence->length % cache_.math.slots();
-    if (want.drafts < 0 || want.drafts >= want.tokens ||
+    if (want.drafts < 0 || want.drafts > want.tokens ||
         (want.drafts > 0 && open + want.tokens >= cache_.math.slots())) {
       return Invalid(std::to_string(want.drafts) + " drafts among " + std::to_string(want.tokens) +
                      " tokens of a sequence that has " + std::to_string(open) +
@@ -224,7 +224,7 @@ Status Step::Begin(std::span<const StepEntry> wanted) {
 void Step::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences_.at(entry.place);
   sequence.length = entry.before + entry.tokens;
-  sequence.drafts = entry.drafts;
+  sequence.drafts = entry.drafts + (entry.drafts == entry.tokens ? sequence.drafts : 0);
   const int64_t closed = cache_.math.ClosedPages(sequence.length);
   if (closed > cache_.math.ClosedPages(entry.before)) {
     sequence.recent_first = cache_.streaming_pages.FirstKept(sequence.recent_first, closed);

@@ -19,8 +19,9 @@ struct StepEntry {
   // The rotation that summaries are made without, of the slots of the pages that the step closes;
   // with a rotary_dim of 0 they are made of keys as they are.
   RopeTable rotated = {};
-  // Of the tokens the last ones, fewer than all, that Store::TakeBack may take back until the
-  // sequence's next step. Where there are some, the open page takes all tokens and does not close.
+  // Of the tokens the last ones, that Store::TakeBack may take back until the sequence's next step;
+  // where all are drafts, those of the step before may still be taken back with them. Where there
+  // are some, the open page takes all tokens and does not close.
   int64_t drafts = 0;
 };
 

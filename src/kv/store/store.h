@@ -61,8 +61,8 @@ class Store {
   // when a sliding window or streaming heads have let go of pages that the shorter sequence needs;
   // nothing changes then.
   Result<int64_t> Truncate(SequenceId sequence, int64_t tokens);
-  // Takes the last `tokens` back, of those that the sequence's last step has appended as drafts.
-  // Nothing is copied or freed: they are in the open page.
+  // Takes the last `tokens` back, of those that the sequence's last steps have appended as drafts
+  // (StepEntry). Nothing is copied or freed: they are in the open page.
   Status TakeBack(SequenceId sequence, int64_t tokens);
 
   // --- Eviction, between steps: a sequence of which each head has some tokens is made of one that

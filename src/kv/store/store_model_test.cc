@@ -134,7 +134,7 @@ class Life {
       const int64_t room = std::min(left, slots - 1 - rig.store().Length(id) % slots);
       if (kind == 4 && room > 1) {
         entry.tokens = 2 + random_.Below(room - 1);
-        entry.drafts = 1 + random_.Below(entry.tokens - 1);
+        entry.drafts = 1 + random_.Below(entry.tokens);
       }
       left -= entry.tokens;
       entries.push_back(entry);
