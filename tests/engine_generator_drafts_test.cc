@@ -4,85 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
-#include <utility>
 
-#include "engine/generator.h"
+#include "support/draft_bench.h"
 #include "support/drafters.h"
 #include "support/golden.h"
 #include "support/grid.h"
-#include "support/step_harness.h"
 
 namespace headway::testing {
 namespace {
-
-constexpr int64_t kDrafts = 7;
-
-// A harness with a generator over it, of `sequences` slots.
-struct Bench {
-  Bench(Model& model, HarnessConfig config, int sequences, int64_t length,
-        NewDrafter drafter = nullptr) {
-    config.drafts = drafter == nullptr ? 0 : kDrafts;
-    Result<std::unique_ptr<StepHarness>> made =
-        StepHarness::Create(model, config, sequences, length);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    if (!made.ok()) return;
-    harness = std::move(*made);
-    GeneratorParts parts{model, nullptr, harness->executor(), harness->store(), *Env::Default()};
-    parts.new_drafter = std::move(drafter);
-    const auto slots = static_cast<size_t>(sequences);
-    generator =
-        std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
-                                    std::vector<int>(slots, config.x_segments), config.chunk);
-  }
-
-  Generation Run(const Request& request, const Hooks& hooks = {}) {
-    Result<std::vector<Generation>> result = generator->Generate({&request, 1}, hooks);
-    EXPECT_TRUE(result.ok()) << result.status().message();
-    return result.ok() ? std::move((*result)[0]) : Generation();
-  }
-
-  std::unique_ptr<StepHarness> harness;
-  std::unique_ptr<Generator> generator;
-};
-
-Request RequestOf(std::vector<TokenId> prompt, int64_t tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = tokens;
-  request.ignore_eos = true;
-  return request;
-}
 
 NewDrafter Knowing(const Request& request, const std::vector<TokenId>& tokens, double right) {
   return [prompt = std::ssize(request.prompt), tokens, right] {
     return std::make_unique<KnowingDrafter>(prompt, tokens, right);
   };
-}
-
-// Every token is the best of the logits that plain steps compute before it, as far as these can
-// tell.
-void ExpectGreedy(Model& model, const HarnessConfig& config, const Request& request,
-                  const std::vector<TokenId>& tokens, const std::string& what) {
-  std::vector<TokenId> all = request.prompt;
-  all.insert(all.end(), tokens.begin(), tokens.end());
-  const auto length = std::ssize(all);
-  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 1, length);
-  ASSERT_TRUE(h.ok()) << h.status().message();
-  const RopeFrequencies rope =
-      ComputeRope(model.config().rope, model.shape().head_dim, std::ssize(request.prompt));
-  Result<LogitRows> rows = (*h)->Append(*(*h)->NewSequence(), all, rope);
-  ASSERT_TRUE(rows.ok()) << rows.status().message();
-  const DType activations = TestDevice() == "cpu" ? DType::kF32 : model.shape().dtype;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const std::vector<float>& row = (*rows)[request.prompt.size() - 1 + i];
-    const double tolerance =
-        GoldenTolerance(model.shape(), length, model.shape().dtype, row, activations);
-    ASSERT_GE(row[static_cast<size_t>(tokens[i])],
-              *std::max_element(row.begin(), row.end()) - 2 * tolerance)
-        << what << ", token " << i;
-  }
 }
 
 class GoldenDrafts : public ::testing::TestWithParam<std::string> {};
