@@ -67,9 +67,8 @@ std::vector<std::pair<std::string, HarnessConfig>> Places() {
   half.device_slabs = recompute.device_slabs = 0;
   half.host_share = 0.4;
   recompute.x_segments = 2;
-  return {{"resident", resident}, {"recent", recent}, {"lru", lru},
-          {"disk", disk},         {"tiny", tiny},     {"apart", apart},
-          {"half", half},         {"recomputed", recompute}};
+  return {{"resident", resident}, {"recent", recent}, {"lru", lru},   {"disk", disk},
+          {"tiny", tiny},         {"apart", apart},   {"half", half}, {"recomputed", recompute}};
 }
 
 class SparseDrafts : public ::testing::TestWithParam<DType> {};
@@ -94,8 +93,13 @@ TEST_P(SparseDrafts, GreedyTokensArePlainOnesWhereverTheCacheLies) {
   }
 }
 
-TEST_P(SparseDrafts, GreedyTokensArePlainOnesOverEncodedPages) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+INSTANTIATE_TEST_SUITE_P(DTypes, SparseDrafts,
+                         ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& param) { return std::string(DTypeName(param.param)); });
+
+// The plain run tells what they are: chunks of one token and of some round other keys.
+TEST(SparseDraftKinds, GreedyTokensArePlainOnesOverEncodedPages) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kF32));
   const Request request = RequestOf(RandomTokens(140, 96, 12), 120);
   for (const Encoding encoding : {Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4}) {
     HarnessConfig config;
@@ -103,15 +107,10 @@ TEST_P(SparseDrafts, GreedyTokensArePlainOnesOverEncodedPages) {
     Bench plain(*model, config, 1, 260);
     const std::vector<TokenId> expected = plain.Run(request).tokens;
     Bench drafts(*model, Sparse(config), 1, 260);
-    // What is rounded differs between chunks of one token and of some: the plain run tells.
     EXPECT_EQ(drafts.Run(request).tokens, expected) << EncodingName(encoding);
     EXPECT_GT(drafts.generator->timings().drafted_tokens, 60);
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(DTypes, SparseDrafts,
-                         ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& param) { return std::string(DTypeName(param.param)); });
 
 // Policies that keep lists, look twice, bound an error, or read keys to choose.
 TEST(SparseDraftKinds, EveryPolicyDrafts) {

@@ -204,6 +204,25 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }
 
+// There are summaries and room for lists; what is predicted are steps that read every key, at the
+// distances that the model has.
+TEST(Blueprint, StepsThatDraftLeavePlansExact) {
+  Subject subject = Selecting(800);
+  const Result<Blueprint> selecting = subject.OnCpu();
+  subject.settings.selection.steps = kv::SelectionPolicy::Steps::kDrafting;
+  subject.settings.drafts = {.by = DraftSettings::By::kSparse, .tokens = 7, .acceptance = {}};
+  const Result<Blueprint> drafting = subject.OnCpu();
+  ASSERT_TRUE(drafting.ok()) << drafting.status().message();
+  const ExecutorLimits& limits = drafting->layout.executor;
+  EXPECT_TRUE(limits.selection.drafts());
+  EXPECT_FALSE(limits.selection.reaches());
+  EXPECT_EQ(limits.drafts, 7);
+  EXPECT_EQ(drafting->layout.store.summary_frames, selecting->layout.store.summary_frames);
+  EXPECT_GT(selecting->request.selection.keys, 0.0);
+  EXPECT_EQ(drafting->request.selection.keys, 0.0);
+  EXPECT_EQ(limits.selection.from, 0);
+}
+
 // A choice is for two tokens, a search for three choices, and a page closes every 64 tokens.
 TEST(Blueprint, ASearchServesWholeChoicesUntilAPageCloses) {
   Subject subject = Selecting(1000);

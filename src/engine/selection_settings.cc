@@ -228,8 +228,10 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
   using FarPositions = kv::SelectionPolicy::FarPositions;
   if (options.sparse_prefill || settings.reach == Settings::Reach::kOn ||
       settings.selection.far_positions == FarPositions::kTogether) {
-    return Wrong(
-        {"chosen keys in prompts, or beyond the trained window, need ", Option::kSelector});
+    Message refused = {"chosen keys in prompts, or beyond the trained window, need ",
+                       Option::kSelector};
+    if (drafts) refused += {", and no ", Option::kDraft};
+    return Wrong(std::move(refused));
   }
   const bool chooses = options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
                        options.sparse_candidates_refresh > 1;

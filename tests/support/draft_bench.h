@@ -34,9 +34,8 @@ struct Bench {
     parts.new_drafter = std::move(drafter);
     const auto slots = static_cast<size_t>(sequences);
     const int x_segments = model.config().windows.empty() ? config.x_segments : 0;
-    generator =
-        std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
-                                    std::vector<int>(slots, x_segments), config.chunk);
+    generator = std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
+                                            std::vector<int>(slots, x_segments), config.chunk);
   }
 
   Generation Run(const Request& request, const Hooks& hooks = {}) {
@@ -60,7 +59,7 @@ inline Request RequestOf(std::vector<TokenId> prompt, int64_t tokens) {
 // Every token is the best of the logits that plain steps compute before it, as far as these can
 // tell.
 inline void ExpectGreedy(Model& model, const HarnessConfig& config, const Request& request,
-                  const std::vector<TokenId>& tokens, const std::string& what) {
+                         const std::vector<TokenId>& tokens, const std::string& what) {
   std::vector<TokenId> all = request.prompt;
   all.insert(all.end(), tokens.begin(), tokens.end());
   const auto length = std::ssize(all);

@@ -79,6 +79,31 @@ TEST(DraftPace, FollowsWhatIsAccepted) {
   EXPECT_EQ(decode(600, true), kMost);
 }
 
+// As drafts are that the model makes itself: nearly all are right, and each takes as long as a
+// plain step or longer.
+TEST(DraftPace, DraftsThatCannotPayAreSeldomTried) {
+  for (const double each : {1.0, 1.2, 2.0}) {
+    int64_t drafted = 0;
+    EXPECT_GT(Gain(0.97, each, 4000, &drafted), 0.97) << each;
+    EXPECT_LT(drafted, 200) << each;
+    EXPECT_GT(Gain(0.97, each, 300), 0.95) << each;
+  }
+}
+
+// The first steps are slow, and tell what a plain step takes all the same.
+TEST(DraftPace, TheFastestOfTheFirstStepsCounts) {
+  DraftCosts costs;
+  DraftPace pace;
+  for (const double seconds : {3.0, 1.0, 1.5}) {
+    EXPECT_EQ(pace.Next(kMost, costs), 0);
+    costs.Observe(1, 0, seconds);
+  }
+  EXPECT_EQ(pace.Next(kMost, costs), 1);  // nothing is known of drafts
+  costs.Observe(1, 1, 1.2);
+  EXPECT_NEAR(costs.Ratio(1), 1.2, 1e-9);
+  EXPECT_GT(pace.Next(kMost, costs), 1);
+}
+
 // Batches share a step: what is plain is the step of all.
 TEST(DraftPace, CostsAreThoseOfASequence) {
   DraftCosts costs;
