@@ -23,7 +23,8 @@ void DraftCosts::Observe(int64_t sequences, int64_t drafts, double seconds) {
     const double more = std::max(each / plain_ - 1.0, 0.0);
     // Not less than something: a step that seems to take nothing more must be able to cost again.
     const double of_draft = more * static_cast<double>(sequences) / static_cast<double>(drafts);
-    draft_ = std::max(0.005, follow(draft_, of_draft, ++draft_steps_));
+    draft_ = std::max(0.005, tried() ? follow(draft_, of_draft, draft_steps_ + 1) : of_draft);
+    ++draft_steps_;
   }
 }
 

@@ -39,8 +39,8 @@ class DraftCosts {
   static constexpr int64_t kFirst = 3;    // steps, of which the fastest counts: the first is slow
 
   int64_t plain_steps_ = 0, draft_steps_ = 0;
-  double plain_ = 0.0;    // seconds of a sequence's step
-  double draft_ = 0.125;  // of that, that a draft takes more
+  double plain_ = 0.0;  // seconds of a sequence's step
+  double draft_ = 0.0;  // of that, that a draft takes more
 };
 
 // The number for a sequence, from 0 to `most`: the g that makes the mean number of tokens of a
