@@ -61,7 +61,7 @@ const std::map<std::string, std::vector<std::vector<Part>>> kOrder = {
      {{{"model/config", "model/config_reader", "model/foreign", "model/rope_config", "model/arch"}},
       {{"model/weights"}},
       {{"model"}}}},
-    {"parallel", {{{"parallel"}}, {{"parallel/thread"}}}},
+    {"parallel", {{{"parallel"}}, {{"parallel/thread"}, {"parallel/mpi"}}}},
     {"engine", {{{"engine/step"}, {"engine/drafts"}}, {{"engine/paths"}}, {{"engine"}}}},
     {"engine/eval", {{{"engine/eval"}}, {{"engine/eval/files"}, {"engine/eval/tasks"}}}},
 };

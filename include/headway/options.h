@@ -19,8 +19,9 @@ struct EngineOptions {
   std::string device = "cpu";  // or "cuda", or "cuda:N" for GPU N, where the build has it
   std::string isa = "auto";    // instruction set of the CPU kernels: auto, amx, avx512, avx2
   int threads = 0;             // 0: every core that the process may use
-  // Ranks that share the model, in one process: each has some of the KV heads, of the MLP and of
-  // the vocabulary, and a share of threads and budgets. On the CPU, for now.
+  // Ranks that share the model, in this process, or one in each of the processes that
+  // headway/processes.h has joined: each has some of the KV heads, of the MLP and of the
+  // vocabulary, and a share of threads and budgets. On the CPU, for now.
   int tensor_parallel = 1;
 
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.

@@ -1,8 +1,11 @@
 #include <signal.h>
 
+#include <memory>
+
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/option_flags.h"
+#include "headway/processes.h"
 
 #ifndef HEADWAY_VERSION
 #error "the build defines HEADWAY_VERSION"
@@ -134,10 +137,6 @@ int Dispatch(const Args& args, Console& console) {
 }  // namespace
 
 int Main(const Args& args, Console& console) {
-  // A reader of ours that went away ends the run cleanly, its session kept: writing fails instead.
-  // So does a file that may not grow further (ulimit -f).
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
   const auto say = [&console](LogLevel level, std::string_view line) {
     if (level == LogLevel::kWarning) console.Warn(line);
     if (level == LogLevel::kError) console.Say("headway: error: " + std::string(line));
@@ -146,6 +145,25 @@ int Main(const Args& args, Console& console) {
   const int status = Dispatch(args, console);
   SetLogSink({});
   return status;
+}
+
+int MainOfProcess(const Args& args, Console& console) {
+  // A reader of ours that went away ends the run cleanly, its session kept: writing fails instead.
+  // So does a file that may not grow further (ulimit -f).
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+  std::string same = HEADWAY_VERSION;
+  for (const std::string& arg : args) same += '\0' + arg;
+  const Result<std::unique_ptr<Processes>> joined =
+      Processes::Join(same, "another command line or version of headway");
+  // Only the first of them speaks, and only its exit status says how all went: a launcher ends all
+  // at once behind the first status that is not 0.
+  const bool first = Processes::LaunchedRank() == 0;
+  if (!joined.ok()) return first ? console.Fail(joined.status()) : kExitDone;
+  if (first) return Main(args, console);
+  SetLogSink([](LogLevel, std::string_view) {});
+  (void)(*joined)->Serve();  // the first one says what ended it
+  return kExitDone;
 }
 
 }  // namespace headway::cli

@@ -23,6 +23,8 @@ int BenchDecodeCommand(const Args& args, Console& console);
 
 // What main does with its arguments behind the program's name.
 int Main(const Args& args, Console& console);
+// The same where a launcher of MPI may have started more of them, of which each is a rank.
+int MainOfProcess(const Args& args, Console& console);
 
 }  // namespace headway::cli
 

@@ -33,7 +33,7 @@ int main(int argc, char** argv) try {
   ReturnFreedMemory();
   headway::cli::Console console(stdin, stdout, stderr);
   const headway::cli::Args args(argv + (argc > 0 ? 1 : 0), argv + argc);
-  return headway::cli::Main(args, console);
+  return headway::cli::MainOfProcess(args, console);
 } catch (...) {
   std::fprintf(stderr, "headway: error: %s\n", headway::StatusOfException().message().c_str());
   return headway::cli::kExitFailed;

@@ -358,9 +358,11 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
   const std::string compute = "Computing", more_compute = More(compute);
   AddNumber(app, more_compute, "-t,--threads", &engine.threads, {0, 1024},
             "compute threads; 0: all cores");
-  AddNumber(app, more_compute, "--tp", &engine.tensor_parallel, {1, 64},
-            "ranks that share the model, on the CPU: each has some of its heads, of its MLP and of "
-            "its vocabulary, and a share of threads and budgets (tensor parallelism)")
+  AddNumber(
+      app, more_compute, "--tp", &engine.tensor_parallel, {1, 64},
+      "ranks that share the model, on the CPU: each has some of its heads, of its MLP and of "
+      "its vocabulary, and a share of threads and budgets (tensor parallelism). Behind mpirun -n "
+      "N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
   AddText(app, compute, "--device", &engine.device,
           "where to compute: cpu, cuda, or cuda:N for GPU N")

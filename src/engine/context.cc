@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "engine/draft_settings.h"
 #include "engine/eviction_settings.h"
+#include "engine/orders.h"
 #include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "model/config_identity.h"
@@ -244,14 +245,13 @@ const char* FinishReasonName(FinishReason reason) {
 }
 
 Context::Context(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Context::~Context() = default;
 
 const PlanReport& Context::plan() const { return impl_->plan; }
 
 Result<std::vector<Generation>> Context::Generate(std::span<const Request> requests,
                                                   const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
-  if (impl_->group != nullptr) return impl_->GenerateOnRanks(requests, hooks);
+  if (impl_->shared()) return impl_->GenerateOnRanks(requests, hooks);
   return impl_->generator->Generate(requests, hooks);
 } catch (...) {
   return impl_->Break();
@@ -264,7 +264,7 @@ Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, con
 Result<Context::ScoreResult> Context::Score(std::span<const TokenId> tokens, const ScorePart& part,
                                             const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
-  if (impl_->group != nullptr) return impl_->ScoreOnRanks(tokens, part, hooks);
+  if (impl_->shared()) return impl_->ScoreOnRanks(tokens, part, hooks);
   return impl_->generator->Score(tokens, part, hooks);
 } catch (...) {
   return impl_->Break();
@@ -306,18 +306,19 @@ Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> toke
 
 Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) try {
   if (!impl_->broken.ok()) return impl_->broken;
-  const auto fill = [&](Impl& rank) {
-    return rank.generator->FillSynthetic(slot, tokens, seed, spread);
-  };
-  return impl_->group != nullptr ? impl_->EachRank(fill) : fill(*impl_);
+  const std::string order = impl_->OrderTo(Order::kFill, slot, tokens, seed, spread);
+  return impl_->EachRank(
+      order, [&](Impl& rank) { return rank.generator->FillSynthetic(slot, tokens, seed, spread); });
 } catch (...) {
   return impl_->Break();
 }
 
 void Context::Reset() {
   if (!impl_->broken.ok()) return;
-  impl_->generator->Reset();
-  for (const std::unique_ptr<Impl>& rank : impl_->others) rank->generator->Reset();
+  impl_->broken = impl_->EachRank(impl_->OrderTo(Order::kReset), [](Impl& rank) {
+    rank.generator->Reset();
+    return OkStatus();
+  });
 }
 
 Status Context::SaveSession(std::string_view note) try {
@@ -344,11 +345,8 @@ Timings Context::timings() const {
 }
 
 int64_t Context::TierBytes(int tier) const {
-  int64_t bytes = impl_->TierBytes(static_cast<Tier>(tier));
-  for (const std::unique_ptr<Impl>& rank : impl_->others) {
-    bytes += rank->TierBytes(static_cast<Tier>(tier));
-  }
-  return bytes;
+  return impl_->shared() ? impl_->TierBytesOfRanks(static_cast<Tier>(tier))
+                         : impl_->TierBytes(static_cast<Tier>(tier));
 }
 
 int64_t Context::Impl::TierBytes(Tier tier) const {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,9 +16,11 @@
 #include "engine/assembly.h"
 #include "engine/blueprint.h"
 #include "engine/generator.h"
+#include "engine/orders.h"
 #include "engine/reconstruction.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
+#include "parallel/process_group.h"
 #include "parallel/thread/thread_group.h"
 
 namespace headway {
@@ -58,8 +61,15 @@ struct Context::Impl {
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
 
-  // Of the first rank: what it does, on all of them.
-  Status EachRank(const std::function<Status(Impl& rank)>& work);
+  // Of the first rank in this process: what it does, on all of them; `order` is for ranks in other
+  // processes.
+  Status EachRank(const std::string& order, const std::function<Status(Impl& rank)>& work);
+  // Empty where no other rank needs it.
+  template <typename... Arguments>
+  std::string OrderTo(Order order, const Arguments&... arguments) const {
+    return shared_id.has_value() ? OrderOf(order, *shared_id, arguments...) : std::string();
+  }
+  bool shared() const { return parts.communicator != nullptr; }
   Result<std::vector<Generation>> GenerateOnRanks(std::span<const Request> requests,
                                                   const Hooks& hooks);
   Result<ScoreResult> ScoreOnRanks(std::span<const TokenId> tokens, const ScorePart& part,
@@ -67,12 +77,16 @@ struct Context::Impl {
   // kUnsupported for what ranks do not do.
   Status CheckOneRank(const char* what) const;
   int64_t TierBytes(Tier tier) const;  // of this rank
+  int64_t TierBytesOfRanks(Tier tier) const;
 
   explicit Impl(const ContextParts& p);
 
   const ContextParts parts;
   // In the order in which they are built; destroyed in reverse.
-  std::unique_ptr<ThreadGroup> group;  // of the first of several ranks; else null
+  std::unique_ptr<ThreadGroup> group;  // of the first of several ranks in this process; else null
+  // Of a rank in a process of its own; else null. The others know the first one's context by an id.
+  ProcessGroup* processes = nullptr;
+  std::optional<int64_t> shared_id;
   Trace trace;
   Budget kv_budget, host_budget, disk_budget;
   Budget memory_budget;  // RAM that no other budget counts

@@ -14,6 +14,7 @@
 #include "engine/chat_variables.h"
 #include "engine/context.h"
 #include "engine/device_memory.h"
+#include "engine/engine_impl.h"
 #include "engine/eviction_settings.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/head_pattern.h"
@@ -33,85 +34,6 @@
 
 namespace headway {
 
-namespace {
-
-Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settings& settings) {
-  Result<ModelConfig> config = settings.weights == Settings::Weights::kRandom
-                                   ? ReadRandomConfig(*env, folder)
-                                   : ReadModelConfig(*env, folder);
-  if (!config.ok() || !settings.rope_scaling.has_value()) return config;
-  if (Status s = ScaleRope(*settings.rope_scaling, &*config); !s.ok()) return s;
-  return config;
-}
-
-}  // namespace
-
-struct Engine::Impl {
-  Impl(Env* e, Settings s)
-      : env(e),
-        settings(std::move(s)),
-        pool(settings.target.pool_threads()),
-        host_budget(Option::kHostMemory, settings.memory.host),
-        disk_budget(Option::kDiskMemory, settings.DiskLimit()) {}
-
-  Env* const env;
-  Settings settings;
-  ThreadPool pool;  // for loading and planning; a context has its own
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Kernels> kernels;
-  // Where the device has its own memory: what is there, the weights once a context needs them.
-  std::optional<Budget> device_budget;
-  Reservation driver_memory;
-  std::unique_ptr<Device> device;
-  Budget host_budget, disk_budget;  // of weights that stream
-  // Whose weights are on the device, and of the others on disk, once they are moved.
-  std::optional<int> placed_layers, placed_on_disk;
-  Status moved;  // why that did not work
-  std::mutex moving;
-  std::mutex claiming;
-  std::unique_ptr<kv::SessionClaim> claim;  // not yet a context's
-  std::optional<uint64_t> weights_hash;     // once it was needed
-  std::unique_ptr<Model> model;
-  kv::HeadPattern pattern;
-  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
-  Status no_tokenizer;
-  std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
-  ModelInfo info;
-  int64_t program_bytes = ProgramBytes(0);
-  std::optional<hardware::ChosenProfile>
-      machine;                          // that cuts are chosen for; empty: by the planner's rule
-  std::optional<MachineProfile> quick;  // measured for predictions alone
-  // Where ranks share the model: those from 1 on. Each has a shard and what a context of it takes.
-  std::vector<std::unique_ptr<Impl>> others;
-
-  // The model, or the shard of each rank, and what is told of it.
-  Status LoadModel(const Settings& all, const std::string& folder);
-  // With null the model is whole.
-  Status LoadShard(const ModelConfig& config, const std::string& folder, const Shard* shard);
-  Status LoadText(const std::string& folder);
-  Status OpenBackend();
-  // What a plan's error means, and whether what it takes of a device with its own memory is free.
-  Status Explain(const Status& error) const;
-  Status CheckRoom(const PlanReport& plan);
-  // Puts the weights where a plan has them, the first one.
-  Status MoveWeights(const PlanReport& plan);
-  Status FindMachine();
-  // The session of the settings becomes this process's: until a context of it ends, or the engine.
-  Status ClaimSession();
-  // What it holds; of no layers where there is none.
-  Result<kv::Manifest> Session();
-  // Hashes the weights, for a session.
-  Status FindFingerprint();
-  // With null the planner is asked; ranks have the first one's plan.
-  Result<Blueprint> Draw(const Workload& workload, const plan::Plan* plan = nullptr);
-  PlanReport Report(const Blueprint& blueprint) const;
-  ContextParts PartsOfContext(Communicator* communicator);
-  // The contexts of the other ranks, beside the first one's.
-  Status AddContexts(const Workload& workload, const Blueprint& first, const PlanReport& report,
-                     Context::Impl* context);
-  Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
-};
-
 Status Engine::Impl::LoadShard(const ModelConfig& config, const std::string& folder,
                                const Shard* shard) {
   if (settings.weights == Settings::Weights::kRandom) {
@@ -124,30 +46,6 @@ Status Engine::Impl::LoadShard(const ModelConfig& config, const std::string& fol
   Result<std::unique_ptr<Model>> mapped = Model::Map(env, config, std::move(*source), shard);
   if (mapped.ok()) model = std::move(*mapped);
   return mapped.status();
-}
-
-Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
-  const Result<ModelConfig> config = ReadConfig(env, folder, all);
-  if (!config.ok()) return config.status();
-  if (all.ranks == 1) {
-    if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
-    info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
-    return OkStatus();
-  }
-  const Result<std::vector<Shard>> shards = ShardsOf(*config, all.ranks);
-  if (!shards.ok()) return shards.status();
-  if (Status s = LoadShard(*config, folder, &shards->front()); !s.ok()) return s;
-  for (int rank = 1; rank < all.ranks; ++rank) {
-    Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
-    if (Status s = other.OpenBackend(); !s.ok()) return s;
-    other.machine = machine;
-    const Shard& shard = (*shards)[static_cast<size_t>(rank)];
-    if (Status s = other.LoadShard(*config, folder, &shard); !s.ok()) return s;
-  }
-  ModelConfig whole = *config;
-  whole.shape.dtype = model->shape().dtype;
-  info = ModelInfoOf(whole, CountWeightBytes(whole), folder, settings);
-  return OkStatus();
 }
 
 Status Engine::Impl::OpenBackend() {
@@ -324,7 +222,6 @@ Status Engine::Impl::LoadText(const std::string& folder) {
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
                                              const EngineOptions& options) try {
@@ -333,11 +230,11 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& model,
   return StatusOfException();
 }
 
-Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
-                                                   const EngineOptions& options) {
-  Result<Settings> read = ReadSettings(options);
-  if (!read.ok()) return read.status();
-  auto impl = std::make_unique<Engine::Impl>(env, SettingsOfRank(*read, 0));
+Result<std::unique_ptr<Engine>> EngineOpener::OpenRank(Env* env, const std::string& model,
+                                                       const Settings& all, Settings own,
+                                                       ProcessGroup* group) {
+  auto impl = std::make_unique<Engine::Impl>(env, std::move(own));
+  impl->processes = group;
   const Settings& settings = impl->settings;
   if (Status s = impl->OpenBackend(); !s.ok()) return s;
   if (Status s = impl->FindMachine(); !s.ok()) return s;
@@ -347,7 +244,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
     if (!located.ok()) return located.status();
     folder = *located;
   }
-  if (Status s = impl->LoadModel(*read, folder); !s.ok()) return s;
+  if (Status s = impl->LoadModel(all, folder); !s.ok()) return s;
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
@@ -358,12 +255,6 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
 
 const ModelInfo& Engine::info() const { return impl_->info; }
 std::string Engine::kernels() const { return impl_->kernels->name(); }
-int Engine::threads() const {
-  int threads = impl_->pool.threads();
-  for (const std::unique_ptr<Impl>& rank : impl_->others) threads += rank->pool.threads();
-  return threads;
-}
-
 Result<std::vector<TokenId>> Engine::Encode(std::string_view text,
                                             const EncodeOptions& options) const try {
   if (impl_->tokenizer == nullptr) return impl_->no_tokenizer;
@@ -452,47 +343,41 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   return parts;
 }
 
-Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& first,
-                                 const PlanReport& report, Context::Impl* context) {
-  for (const std::unique_ptr<Impl>& rank : others) {
-    const Result<Blueprint> blueprint = rank->Draw(workload, &first.plan);
-    if (!blueprint.ok()) return blueprint.status();
-    if (Status s = rank->MoveWeights(report); !s.ok()) return s;
-    const auto index = static_cast<int>(context->others.size()) + 1;
-    ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
-    parts.tokenizer = tokenizer.get();
-    Result<std::unique_ptr<Context::Impl>> made =
-        Context::Impl::Create(parts, *blueprint, report, nullptr);
-    if (!made.ok()) return OfRanks(settings.ranks, made.status());
-    context->others.push_back(std::move(*made));
+Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workload,
+                                                           const Blueprint& blueprint) {
+  const PlanReport report = Report(blueprint);
+  if (Status s = CheckRoom(report); !s.ok()) return s;
+  if (Status s = FindFingerprint(); !s.ok()) return s;
+  if (Status s = MoveWeights(report); !s.ok()) return s;
+  std::unique_ptr<kv::SessionClaim> taken;
+  {
+    const std::lock_guard lock(claiming);
+    taken = std::move(claim);
   }
-  return OkStatus();
+  std::unique_ptr<ThreadGroup> group;
+  Communicator* communicator = nullptr;
+  if (processes != nullptr) {
+    communicator = &processes->communicator();
+  } else if (settings.ranks > 1) {
+    group = std::make_unique<ThreadGroup>(settings.ranks);
+    communicator = &group->communicator(0);
+  }
+  Result<std::unique_ptr<Context::Impl>> made =
+      Context::Impl::Create(PartsOfContext(communicator), blueprint, report, std::move(taken));
+  if (!made.ok()) return made.status();
+  (*made)->group = std::move(group);
+  if (Status s = AddContexts(workload, blueprint, report, made->get()); !s.ok()) return s;
+  return std::unique_ptr<Context>(new Context(std::move(*made)));
 }
 
 Result<std::unique_ptr<Context>> Engine::NewContext(const Workload& workload) try {
+  if (impl_->processes != nullptr) return impl_->MakeContextTogether(workload);
   // What the blueprint is made by does not change any more.
   if (Status s = impl_->ClaimSession(); !s.ok()) return s;
   // What does not fit is refused before the weights are moved.
   Result<Blueprint> blueprint = impl_->Draw(workload);
   if (!blueprint.ok()) return blueprint.status();
-  const PlanReport report = impl_->Report(*blueprint);
-  if (Status s = impl_->CheckRoom(report); !s.ok()) return s;
-  if (Status s = impl_->FindFingerprint(); !s.ok()) return s;
-  if (Status s = impl_->MoveWeights(report); !s.ok()) return s;
-  std::unique_ptr<kv::SessionClaim> claim;
-  {
-    const std::lock_guard lock(impl_->claiming);
-    claim = std::move(impl_->claim);
-  }
-  std::unique_ptr<ThreadGroup> group;
-  if (impl_->settings.ranks > 1) group = std::make_unique<ThreadGroup>(impl_->settings.ranks);
-  Result<std::unique_ptr<Context::Impl>> made = Context::Impl::Create(
-      impl_->PartsOfContext(group == nullptr ? nullptr : &group->communicator(0)), *blueprint,
-      report, std::move(claim));
-  if (!made.ok()) return made.status();
-  (*made)->group = std::move(group);
-  if (Status s = impl_->AddContexts(workload, *blueprint, report, made->get()); !s.ok()) return s;
-  return std::unique_ptr<Context>(new Context(std::move(*made)));
+  return impl_->MakeContext(workload, *blueprint);
 } catch (...) {
   return StatusOfException();
 }

@@ -111,6 +111,9 @@ class Model {
   // in the files; of random weights instead of the bytes the seed that they come from. Reads all
   // weights, wherever MoveTo has put them. `pool` may be null.
   uint64_t Fingerprint(ThreadPool* pool) const { return weights_->Fingerprint(pool); }
+  // A hash of what every shard of a model has in full, the norms and the first rows of the
+  // embedding: another one tells another model.
+  uint64_t SharedFingerprint() const { return weights_->SharedFingerprint(); }
   // What tells without reading them that a fingerprint is still right: the tensors in use and the
   // identities of the files. Empty for random weights, whose fingerprint costs nothing.
   std::string FilesKey() const { return weights_->FilesKey(); }

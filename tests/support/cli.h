@@ -57,8 +57,7 @@ class Cli : public ::testing::Test {
               const std::string& err = "") {
     WriteFile(dir_.File("in"), input);
     std::vector<char*> argv;
-    std::string program = HEADWAY_BINARY;
-    argv.push_back(program.data());
+    argv.push_back(program_.data());
     Args copy = args;
     for (std::string& arg : copy) argv.push_back(arg.data());
     argv.push_back(nullptr);
@@ -119,7 +118,8 @@ class Cli : public ::testing::Test {
   }
 
   TestDir dir_;
-  std::function<void()> in_child_;  // called before the program runs; may be empty
+  std::string program_ = HEADWAY_BINARY;  // or what starts it
+  std::function<void()> in_child_;        // called before the program runs; may be empty
 };
 
 }  // namespace headway

@@ -46,4 +46,13 @@ uint64_t HashTensors(std::span<const UsedTensor> tensors, ThreadPool* pool) {
   return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
 }
 
+uint64_t HashShared(std::vector<UsedTensor> tensors) {
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  std::erase_if(tensors, [](const UsedTensor& tensor) { return !tensor.in_each_shard; });
+  for (UsedTensor& tensor : tensors) {
+    tensor.bytes = tensor.bytes.first(std::min(tensor.bytes.size(), kMostBytes));
+  }
+  return HashTensors(tensors, nullptr);
+}
+
 }  // namespace headway

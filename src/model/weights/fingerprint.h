@@ -18,11 +18,15 @@ struct UsedTensor {
   std::string header;  // name, dtype and shape
   const MappedFile* file = nullptr;
   std::span<const std::byte> bytes = {};  // within the file's
+  bool in_each_shard = false;             // norms and embeddings
 };
 
 // Of the headers and all bytes, in order: the same for any number of threads. `pool` may be null.
 // Memory that the mapping takes for what was read is given back.
 uint64_t HashTensors(std::span<const UsedTensor> tensors, ThreadPool* pool);
+
+// The same of the tensors in each shard, of each the first MiB.
+uint64_t HashShared(std::vector<UsedTensor> tensors);
 
 }  // namespace headway
 

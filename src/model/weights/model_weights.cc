@@ -449,6 +449,7 @@ std::vector<UsedTensor> ModelWeights::UsedTensors() const {
     if (!part.first_of_file) continue;
     UsedTensor used{.header =
                         fmt::format("{} {} {}", part.name, part.file_rows, part.file_columns)};
+    used.in_each_shard = part.use == arch::Use::kNormWeight || part.use == arch::Use::kRowTable;
     if (source_ != nullptr) {
       const Result<SourceTensor> tensor = source_->Find(part.name);
       HEADWAY_CHECK(tensor.ok());  // LoadParts has found it

@@ -79,6 +79,7 @@ class ModelWeights {
     return !HostBlock(layer).empty() || BlockOnDisk(layer) != nullptr;
   }
   uint64_t Fingerprint(ThreadPool* pool) const;
+  uint64_t SharedFingerprint() const { return HashShared(UsedTensors()); }
   std::string FilesKey() const;
   int64_t FilesChangedNanos() const;
   Status CheckFilesUnchanged() const;

@@ -1,0 +1,111 @@
+// The inside of an Engine: an open model, or a rank's shard of it, and what contexts of it take.
+#ifndef HEADWAY_ENGINE_ENGINE_IMPL_H_
+#define HEADWAY_ENGINE_ENGINE_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "base/thread_pool.h"
+#include "device/budget.h"
+#include "engine/blueprint.h"
+#include "engine/context.h"
+#include "engine/model_info.h"
+#include "engine/settings.h"
+#include "hardware/profiles.h"
+#include "headway/engine.h"
+#include "kernels/backend/backend.h"
+#include "model/model.h"
+#include "parallel/process_group.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace headway {
+
+struct Engine::Impl {
+  Impl(Env* e, Settings s)
+      : env(e),
+        settings(std::move(s)),
+        pool(settings.target.pool_threads()),
+        host_budget(Option::kHostMemory, settings.memory.host),
+        disk_budget(Option::kDiskMemory, settings.DiskLimit()) {}
+
+  Env* const env;
+  Settings settings;
+  ThreadPool pool;  // for loading and planning; a context has its own
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Kernels> kernels;
+  // Where the device has its own memory: what is there, the weights once a context needs them.
+  std::optional<Budget> device_budget;
+  Reservation driver_memory;
+  std::unique_ptr<Device> device;
+  Budget host_budget, disk_budget;  // of weights that stream
+  // Whose weights are on the device, and of the others on disk, once they are moved.
+  std::optional<int> placed_layers, placed_on_disk;
+  Status moved;  // why that did not work
+  std::mutex moving;
+  std::mutex claiming;
+  std::unique_ptr<kv::SessionClaim> claim;  // not yet a context's
+  std::optional<uint64_t> weights_hash;     // once it was needed
+  std::unique_ptr<Model> model;
+  kv::HeadPattern pattern;
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
+  Status no_tokenizer;
+  std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
+  ModelInfo info;
+  int64_t program_bytes = ProgramBytes(0);
+  std::optional<hardware::ChosenProfile>
+      machine;                          // that cuts are chosen for; empty: by the planner's rule
+  std::optional<MachineProfile> quick;  // measured for predictions alone
+  // Where ranks in this process share the model: those from 1 on. Each has a shard and what a
+  // context of it takes.
+  std::vector<std::unique_ptr<Impl>> others;
+  // Where ranks in processes share it: of which this process is one; else null.
+  ProcessGroup* processes = nullptr;
+  std::optional<int64_t> shared_id;  // by which the other processes know the engine
+  int all_threads = 0;               // of all processes
+  uint64_t model_hash = 0;           // the same in all of them
+
+  // The model, or the shard of each rank, and what is told of it.
+  Status LoadModel(const Settings& all, const std::string& folder);
+  // With null the model is whole.
+  Status LoadShard(const ModelConfig& config, const std::string& folder, const Shard* shard);
+  Status LoadText(const std::string& folder);
+  Status OpenBackend();
+  // What a plan's error means, and whether what it takes of a device with its own memory is free.
+  Status Explain(const Status& error) const;
+  Status CheckRoom(const PlanReport& plan);
+  // Puts the weights where a plan has them, the first one.
+  Status MoveWeights(const PlanReport& plan);
+  Status FindMachine();
+  // The session of the settings becomes this process's: until a context of it ends, or the engine.
+  Status ClaimSession();
+  // What it holds; of no layers where there is none.
+  Result<kv::Manifest> Session();
+  // Hashes the weights, for a session.
+  Status FindFingerprint();
+  // With null the planner is asked; ranks have the first one's plan.
+  Result<Blueprint> Draw(const Workload& workload, const plan::Plan* plan = nullptr);
+  PlanReport Report(const Blueprint& blueprint) const;
+  ContextParts PartsOfContext(Communicator* communicator);
+  // The context of the model, or of the shards in this process.
+  Result<std::unique_ptr<Context>> MakeContext(const Workload& workload, const Blueprint& blueprint);
+  // The same in all processes, and by the plan of the first one's shard.
+  Result<std::unique_ptr<Context>> MakeContextTogether(const Workload& workload);
+  Result<Blueprint> DrawTogether(const Workload& workload);
+  // Whether all processes have the same model open; `engine` is null where this one has none.
+  static Status CompareModels(ProcessGroup& group, Engine* engine);
+  // The contexts of the other ranks in this process, beside the first one's.
+  Status AddContexts(const Workload& workload, const Blueprint& first, const PlanReport& report,
+                     Context::Impl* context);
+  Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_ENGINE_IMPL_H_

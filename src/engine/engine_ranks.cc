@@ -1,0 +1,168 @@
+// What an engine whose model is shared between ranks does: in this process, where it has all of
+// them, or together with others, each of which has one.
+#include <xxhash.h>
+
+#include <string>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "engine/engine_impl.h"
+#include "engine/open.h"
+#include "engine/orders.h"
+#include "engine/processes.h"
+#include "engine/ranks.h"
+#include "model/config_identity.h"
+
+namespace headway {
+
+namespace {
+
+Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settings& settings) {
+  Result<ModelConfig> config = settings.weights == Settings::Weights::kRandom
+                                   ? ReadRandomConfig(*env, folder)
+                                   : ReadModelConfig(*env, folder);
+  if (!config.ok() || !settings.rope_scaling.has_value()) return config;
+  if (Status s = ScaleRope(*settings.rope_scaling, &*config); !s.ok()) return s;
+  return config;
+}
+
+}  // namespace
+
+Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
+  const Result<ModelConfig> config = ReadConfig(env, folder, all);
+  if (!config.ok()) return config.status();
+  if (all.ranks == 1) {
+    if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
+    info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
+    return OkStatus();
+  }
+  const Result<std::vector<Shard>> shards = ShardsOf(*config, all.ranks);
+  if (!shards.ok()) return shards.status();
+  const int own = processes == nullptr ? 0 : processes->rank();
+  if (Status s = LoadShard(*config, folder, &(*shards)[static_cast<size_t>(own)]); !s.ok()) {
+    return s;
+  }
+  for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
+    Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
+    if (Status s = other.OpenBackend(); !s.ok()) return s;
+    other.machine = machine;
+    const Shard& shard = (*shards)[static_cast<size_t>(rank)];
+    if (Status s = other.LoadShard(*config, folder, &shard); !s.ok()) return s;
+  }
+  ModelConfig whole = *config;
+  whole.shape.dtype = model->shape().dtype;
+  info = ModelInfoOf(whole, CountWeightBytes(whole), folder, settings);
+  const std::string identity = ConfigIdentity(whole);
+  model_hash = XXH3_64bits_withSeed(identity.data(), identity.size(), model->SharedFingerprint());
+  return OkStatus();
+}
+
+Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& first,
+                                 const PlanReport& report, Context::Impl* context) {
+  for (const std::unique_ptr<Impl>& rank : others) {
+    const Result<Blueprint> blueprint = rank->Draw(workload, &first.plan);
+    if (!blueprint.ok()) return blueprint.status();
+    if (Status s = rank->MoveWeights(report); !s.ok()) return s;
+    const auto index = static_cast<int>(context->others.size()) + 1;
+    ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
+    parts.tokenizer = tokenizer.get();
+    Result<std::unique_ptr<Context::Impl>> made =
+        Context::Impl::Create(parts, *blueprint, report, nullptr);
+    if (!made.ok()) return OfRanks(settings.ranks, made.status());
+    context->others.push_back(std::move(*made));
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& model,
+                                                   const EngineOptions& options) {
+  Result<Settings> read = ReadSettings(options);
+  if (!read.ok()) return read.status();
+  ProcessGroup* const group = JoinedProcesses();
+  if (Status s = CheckProcesses(group, read->ranks); !s.ok()) return s;
+  if (read->ranks == 1 || group == nullptr) {
+    return OpenRank(env, model, *read, SettingsOfRank(*read, 0), nullptr);
+  }
+  Result<std::unique_ptr<Engine>> engine(StatusCode::kCancelled, "");
+  const int64_t id = NewSharedId();
+  const Status opened = Together(*group, OrderOf(Order::kOpen, id, model, options), [&] {
+    engine = OpenRank(env, model, *read, SettingsOfProcess(*read, *group), group);
+    const Status same = Engine::Impl::CompareModels(*group, engine.ok() ? engine->get() : nullptr);
+    return engine.ok() ? same : engine.status();
+  });
+  if (!opened.ok()) return opened;
+  if (group->rank() == 0) (*engine)->impl_->shared_id = id;
+  return engine;
+}
+
+Status Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
+  Impl* const impl = engine == nullptr ? nullptr : engine->impl_.get();
+  uint64_t own = 0;
+  if (impl != nullptr) {
+    const uint64_t tokenizer = impl->tokenizer == nullptr ? 0 : impl->tokenizer->Hash();
+    own = XXH3_64bits_withSeed(&tokenizer, sizeof(tokenizer), impl->model_hash);
+  }
+  const int64_t told[] = {static_cast<int64_t>(own), impl == nullptr ? 0 : impl->pool.threads()};
+  const Result<std::vector<int64_t>> all = group.Gather(told);
+  if (!all.ok()) return all.status();
+  if (impl == nullptr) return OkStatus();
+  for (int rank = 0; rank < group.ranks(); ++rank) {
+    impl->all_threads += static_cast<int>((*all)[static_cast<size_t>(2 * rank + 1)]);
+  }
+  const auto first = static_cast<uint64_t>((*all)[0]);
+  if (first == 0 || first == own) return OkStatus();
+  return Status(StatusCode::kInvalidArgument,
+                impl->info.folder + " holds another model than on rank 0");
+}
+
+Engine::~Engine() {
+  if (impl_ == nullptr || !impl_->shared_id.has_value()) return;
+  // Without the other ranks there is nothing to close.
+  (void)Together(*impl_->processes, OrderOf(Order::kClose, *impl_->shared_id),
+                 [] { return OkStatus(); });
+}
+
+int Engine::threads() const {
+  if (impl_->processes != nullptr) return impl_->all_threads;
+  int threads = impl_->pool.threads();
+  for (const std::unique_ptr<Impl>& rank : impl_->others) threads += rank->pool.threads();
+  return threads;
+}
+
+Result<Blueprint> Engine::Impl::DrawTogether(const Workload& workload) {
+  Result<Blueprint> own(StatusCode::kCancelled, "rank 0 has no plan");
+  WireWriter first;
+  if (processes->rank() == 0) {
+    own = Draw(workload);
+    first(own.ok());
+    if (own.ok()) first(own->plan);
+  }
+  const Result<std::string> told = processes->TextOfFirst(first.bytes());
+  if (!told.ok()) return told.status();
+  if (processes->rank() == 0) return own;
+  WireReader wire(*told);
+  bool fits = false;
+  wire(fits);
+  if (!fits) return own;
+  plan::Plan plan;
+  wire(plan);
+  return Draw(workload, &plan);
+}
+
+Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workload& workload) {
+  Result<std::unique_ptr<Context>> context(StatusCode::kCancelled, "");
+  const int64_t id = NewSharedId();
+  const std::string order = OrderOf(Order::kContext, id, shared_id.value_or(0), workload);
+  const Status made = Together(*processes, order, [&] {
+    const Result<Blueprint> blueprint = DrawTogether(workload);
+    if (!blueprint.ok()) return blueprint.status();
+    context = MakeContext(workload, *blueprint);
+    return context.ok() ? OkStatus() : OfRanks(settings.ranks, context.status());
+  });
+  if (!made.ok()) return made;
+  (*context)->impl_->processes = processes;
+  if (processes->rank() == 0) (*context)->impl_->shared_id = id;
+  return context;
+}
+
+}  // namespace headway

@@ -1,0 +1,147 @@
+// Run by mpirun, as three processes, each of which makes all tests.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "parallel/process_group.h"
+
+namespace headway {
+namespace {
+
+std::unique_ptr<ProcessGroup> g_group;
+
+class MpiGroupTest : public ::testing::Test {
+ protected:
+  ProcessGroup& group_ = *g_group;
+  std::unique_ptr<Device> device_ = NewCpuDevice(Env::Default(), nullptr);
+  std::unique_ptr<Stream> stream_ = *device_->NewStream(Lane::kCompute);
+  Random random_{static_cast<uint64_t>(g_group->rank())};
+
+  // Makes ranks come in every order, and now and then so late that the others sleep.
+  void Delay() {
+    if (random_.Below(3) > 0) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(random_.Below(600)));
+  }
+};
+
+std::vector<float> Values(int rank, size_t count) {
+  Random random(static_cast<uint64_t>(rank) + 1);
+  std::vector<float> values;
+  for (size_t i = 0; i < count; ++i) values.push_back(random.Normal());
+  return values;
+}
+
+TEST_F(MpiGroupTest, SumsAreInTheOrderOfTheRanks) {
+  // The last are added up in two parts.
+  for (const size_t count : {0u, 1u, 2u, 7u, 5000u, 300'001u}) {
+    std::vector<float> expected = Values(0, count);
+    for (int rank = 1; rank < group_.ranks(); ++rank) {
+      const std::vector<float> more = Values(rank, count);
+      for (size_t i = 0; i < count; ++i) expected[i] += more[i];
+    }
+    const Status status = group_.Run([&] {
+      for (int round = 0; round < 5; ++round) {
+        Delay();
+        std::vector<float> data = Values(group_.rank(), count);
+        group_.communicator().AllReduceSum(*stream_, data.data(), static_cast<int64_t>(count));
+        if (Status s = stream_->Synchronize(); !s.ok()) return s;
+        if (data != expected) return Status(StatusCode::kInternal, "another sum");
+      }
+      return OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_F(MpiGroupTest, ColumnsAreGathered) {
+  const int rank = group_.rank();
+  // In one piece, and in some.
+  for (const int64_t columns : {11, 100'003}) {
+    constexpr int64_t kRows = 5;
+    const Status status = group_.Run([&] {
+      Delay();
+      // The second rank has no column of its own.
+      const int64_t begin = rank == 0 ? 0 : 4, end = rank == 2 ? columns : 4;
+      std::vector<float> data(static_cast<size_t>(kRows * columns), -1.0f), expected;
+      for (int64_t i = 0; i < kRows * columns; ++i) {
+        expected.push_back(static_cast<float>(i));
+        const int64_t column = i % columns;
+        if (column >= begin && column < end) data[static_cast<size_t>(i)] = expected.back();
+      }
+      group_.communicator().AllGather(*stream_, {data.data(), kRows, columns, begin, end});
+      if (Status s = stream_->Synchronize(); !s.ok()) return s;
+      return data == expected ? OkStatus() : Status(StatusCode::kInternal, "other columns");
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_F(MpiGroupTest, WhatRanksTellEachOther) {
+  const int rank = group_.rank();
+  ASSERT_EQ(group_.ranks(), 3);
+  Communicator& communicator = group_.communicator();
+  EXPECT_EQ(communicator.rank(), rank);
+  const Status status = group_.Run([&] {
+    for (int from = 0; from < 3; ++from) {
+      Delay();
+      int64_t value = 100 + rank;
+      communicator.Broadcast(*stream_, reinterpret_cast<std::byte*>(&value), 8, from);
+      if (Status s = stream_->Synchronize(); !s.ok()) return s;
+      EXPECT_EQ(value, 100 + from);
+    }
+    communicator.Barrier(*stream_);
+    const Result<int64_t> first = communicator.OfFirst(10 * rank + 7);
+    EXPECT_TRUE(first.ok() && *first == 7);
+    const Result<std::string> text =
+        group_.TextOfFirst(rank == 0 ? std::string(100'000, 'x') : "something else");
+    EXPECT_TRUE(text.ok() && *text == std::string(100'000, 'x'));
+    const int64_t own[] = {rank, 5};
+    const Result<std::vector<int64_t>> all = group_.Gather(own);
+    EXPECT_TRUE(all.ok());
+    EXPECT_EQ(*all, (std::vector<int64_t>{0, 5, 1, 5, 2, 5}));
+    return stream_->Synchronize();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// Where no call is cut short, an error leaves the group as it is.
+TEST_F(MpiGroupTest, ErrorsAreKnownToAllRanks) {
+  const int rank = group_.rank();
+  const Status of_all = group_.Run([&] {
+    return Status(StatusCode::kNotFound, "no file " + std::to_string(rank));
+  });
+  EXPECT_EQ(of_all.message(), "no file " + std::to_string(rank));
+  for (const bool throws : {false, true}) {
+    const Status of_one = group_.Run([&] {
+      Delay();
+      if (rank != 1) return OkStatus();
+      if (throws) throw std::runtime_error("disk gone");
+      return Status(StatusCode::kIo, "disk gone");
+    });
+    EXPECT_THAT(of_one.message(), ::testing::HasSubstr("disk gone"));
+    EXPECT_EQ(of_one.message().starts_with("rank 1 of 3: "), rank != 1);
+  }
+  EXPECT_TRUE(group_.broken().ok());
+  EXPECT_TRUE(group_.Run([] { return OkStatus(); }).ok());
+}
+
+}  // namespace
+}  // namespace headway
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  headway::Result<std::unique_ptr<headway::ProcessGroup>> group = headway::JoinProcesses();
+  if (!group.ok()) return 1;
+  headway::g_group = std::move(*group);
+  const int failed = RUN_ALL_TESTS();
+  headway::g_group.reset();
+  return failed;
+}

@@ -1,0 +1,56 @@
+// ProcessGroup: ranks that a launcher of MPI started (mpirun, srun), each a process of its own.
+#ifndef HEADWAY_PARALLEL_PROCESS_GROUP_H_
+#define HEADWAY_PARALLEL_PROCESS_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headway/status.h"
+#include "parallel/communicator.h"
+
+namespace headway {
+
+// What a launcher of MPI tells a process in its environment.
+struct Launch {
+  int rank = 0;
+  int processes = 1;
+};
+// Empty where none started this process.
+std::optional<Launch> LaunchOfProcess();
+
+class ProcessGroup {
+ public:
+  // Leaves the group together with the others. Of one that is broken rank 0 ends all processes.
+  virtual ~ProcessGroup() = default;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  // Processes of this machine that may use the same cores as this one, itself among them.
+  virtual int core_sharers() const = 0;
+  // For use in Run.
+  virtual Communicator& communicator() = 0;
+
+  // What ThreadGroup::Run is: all ranks call it, each with its own work, and it returns in all of
+  // them when all have done theirs. The error is a rank's own, or else that of the first rank that
+  // has one.
+  virtual Status Run(const std::function<Status()>& work) = 0;
+  // What every later Run returns: not ok once an error has cut a call short.
+  virtual const Status& broken() const = 0;
+
+  // In Run: rank 0's bytes on every rank.
+  virtual Result<std::string> TextOfFirst(const std::string& text) = 0;
+  // In Run: the values of all ranks, one rank after the other; each gives as many.
+  virtual Result<std::vector<int64_t>> Gather(std::span<const int64_t> values) = 0;
+};
+
+// Joins the other processes of the launcher, once in a process. kUnsupported in a build that has no
+// MPI.
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses();
+
+}  // namespace headway
+
+#endif  // HEADWAY_PARALLEL_PROCESS_GROUP_H_

@@ -1,0 +1,203 @@
+// Ranks in processes: the built program, started by mpirun.
+#include <signal.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "support/cli.h"
+
+namespace headway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Clock = std::chrono::steady_clock;
+
+const std::string kProgram = HEADWAY_BINARY;
+
+class Mpirun : public Cli {
+ protected:
+  Mpirun() {
+    program_ = HEADWAY_MPIRUN;
+    in_child_ = [] {
+      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                               "OMPI_MCA_rmaps_base_oversubscribe"}) {
+        setenv(name, "1", 1);
+      }
+      // Containers may forbid what it would use.
+      setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
+    };
+  }
+
+  static Args OnRanks(int processes, const Args& args) {
+    Args all = {"-n", std::to_string(processes), kProgram};
+    all.insert(all.end(), args.begin(), args.end());
+    return all;
+  }
+  // Two ranks with command lines of their own.
+  static Args Apart(const Args& first, const Args& second) {
+    Args all = {"-n", "1"};
+    all.insert(all.end(), first.begin(), first.end());
+    all.insert(all.end(), {":", "-n", "1"});
+    all.insert(all.end(), second.begin(), second.end());
+    return all;
+  }
+
+  // A run that fails with one line of the program's; the launcher adds its own.
+  void ExpectOneError(const Args& args, const std::string& message) {
+    const Clock::time_point begin = Clock::now();
+    const Outcome outcome = Run(args);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));  // ends
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    size_t errors = 0;
+    for (size_t at = 0; (at = outcome.err.find("headway: ", at)) != std::string::npos; ++at) {
+      ++errors;
+    }
+    EXPECT_EQ(errors, 1u) << outcome.err;
+  }
+
+  // The process of a rank that `launcher` has started; 0: there is none yet.
+  static pid_t ProcessOf(pid_t launcher, int rank) {
+    const std::string id = std::to_string(launcher);
+    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
+    const std::string name = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
+    for (pid_t child = 0; children >> child;) {
+      std::istringstream values(ReadFile("/proc/" + std::to_string(child) + "/environ"));
+      for (std::string value; std::getline(values, value, '\0');) {
+        if (value == name) return child;
+      }
+    }
+    return 0;
+  }
+};
+
+// The bytes of a safetensors file, one of the last norm changed.
+std::string WithAnotherNorm(std::string bytes) {
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const Json tensors = Json::parse(bytes.substr(8, header));
+  const size_t at = tensors["model.norm.weight"]["data_offsets"][0];
+  bytes[8 + header + at] ^= 1;
+  return bytes;
+}
+
+const Args kRun = {"run", kModel, "-p", "Once upon a time", "-n", "24", "--tp", "2", "-t", "2"};
+
+TEST_F(Mpirun, TextIsThatOfRanksInOneProcess) {
+  program_ = kProgram;
+  const Json threads = RunJson(kRun);
+  program_ = HEADWAY_MPIRUN;
+  const Json processes = RunJson(OnRanks(2, kRun));
+  EXPECT_EQ(processes["tokens"], threads["tokens"]);
+  EXPECT_EQ(processes["text"], threads["text"]);
+  EXPECT_EQ(processes["kv_bytes"], threads["kv_bytes"]);
+  // Rank 0 alone reads standard input, and streams its text.
+  Args piped = kRun;
+  piped.erase(piped.begin() + 2, piped.begin() + 4);
+  const Outcome shown = Run(OnRanks(2, piped), "Once upon a time");
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_EQ(shown.out, threads["text"].get<std::string>() + "\n");
+  EXPECT_THAT(shown.err, HasSubstr("ended by: length"));
+  // Sampling, streamed from disk, and two contexts of two engines.
+  Args sampled = kRun;
+  sampled.insert(sampled.end(),
+                 {"--temp", "0.9", "--seed", "7", "--placement", "disk-only", "--disk-memory",
+                  "64MiB", "--compare-resident"});
+  const Json compared = RunJson(OnRanks(2, sampled));
+  EXPECT_EQ(compared["equals_resident"], true);
+  program_ = kProgram;
+  EXPECT_EQ(RunJson(sampled)["tokens"], compared["tokens"]);
+}
+
+TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
+  WriteFile(dir_.File("prompts"), "\"Once upon a time\"\n\"The old man\"\n\"She said\"\n");
+  WriteFile(dir_.File("text"), ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
+  const Args prompts = {"run", kModel,        "--prompts", dir_.File("prompts"), "--parallel",
+                        "2",   "-n",          "8",         "--tp",               "3"};
+  const Args perplexity = {"eval",      "perplexity", kModel, "--file", dir_.File("text"),
+                           "--context", "256",        "--tp", "3",      "--json"};
+  const Outcome shared = Run(OnRanks(3, prompts));
+  EXPECT_EQ(shared.status, 0) << shared.err;
+  const Json score = Run(OnRanks(3, perplexity)).json();
+  program_ = kProgram;
+  EXPECT_EQ(Run(prompts).out, shared.out);
+  EXPECT_EQ(Run(perplexity).json()["perplexity"], score["perplexity"]);
+}
+
+TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
+  ExpectOneError(OnRanks(3, kRun), "--tp 2: each process is one rank, and the launcher started 3");
+  ExpectOneError(OnRanks(1, kRun), "the launcher started 1");
+  Args more = {kProgram}, less = {kProgram};
+  for (Args* args : {&more, &less}) args->insert(args->end(), kRun.begin(), kRun.end());
+  more.push_back("--ignore-eos");
+  ExpectOneError(Apart(less, more), "rank 1 of 2: it has another command line or version");
+
+  // The same name, but another model in the second folder, and none in the third.
+  namespace fs = std::filesystem;
+  const auto copy = [&](const std::string& model, const std::string& folder) {
+    fs::create_directory(dir_.File(folder));
+    fs::copy(model, dir_.File(folder) + "/model", fs::copy_options::recursive);
+  };
+  copy(kModel, "first");
+  copy(kModel, "other");
+  copy(HEADWAY_SOURCE_DIR "/tests/golden/models/llama31", "small");
+  fs::create_directory(dir_.File("none"));
+  const std::string weights = dir_.File("other") + "/model/model.safetensors";
+  WriteFile(weights, WithAnotherNorm(ReadFile(weights)));
+  const Args run = {kProgram, "run", "model", "-p", "Once", "-n", "2", "--tp", "2"};
+  const auto in = [&](const std::string& folder) {
+    Args args = {"--wdir", dir_.File(folder)};
+    args.insert(args.end(), run.begin(), run.end());
+    return args;
+  };
+  for (const char* other : {"other", "small"}) {
+    ExpectOneError(Apart(in("first"), in(other)), "rank 1 of 2: model holds another model");
+  }
+  ExpectOneError(Apart(in("first"), in("none")), "rank 1 of 2: model: no such folder");
+}
+
+// A rank that fails in the middle ends all: rank 1 may not write as much to its disk.
+TEST_F(Mpirun, OneErrorEndsAll) {
+  Args run = {kProgram, "run", kModel, "--file", HEADWAY_SOURCE_DIR "/examples/document.txt", "-n"};
+  run.insert(run.end(), {"4", "--tp", "2", "--placement", "disk-only", "--disk-memory", "1GiB"});
+  Args limited = {"/bin/sh", "-c", "ulimit -f 40000; exec \"$@\"", "sh"};
+  limited.insert(limited.end(), run.begin(), run.end());
+  ExpectOneError(Apart(run, limited), "headway: error: rank 1 of 2: ");
+  ExpectOneError(Apart(limited, run), "headway: error: ");
+}
+
+TEST_F(Mpirun, ARankThatIsKilledEndsAll) {
+  Args run = kRun;
+  run[5] = "15000";
+  run.push_back("--ignore-eos");
+  for (const int rank : {0, 1}) {
+    WriteFile(dir_.File("out"), "");
+    const pid_t launcher = Start(OnRanks(2, run), "");
+    while (ReadFile(dir_.File("out")).size() < 20) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const pid_t process = ProcessOf(launcher, rank);
+    ASSERT_GT(process, 0);
+    const pid_t other = ProcessOf(launcher, 1 - rank);
+    kill(process, SIGKILL);
+    const Clock::time_point begin = Clock::now();
+    const Outcome outcome = Wait(launcher);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_THAT(outcome.err, HasSubstr("exited on signal 9"));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("headway: ")));
+    // It is gone, too: its command line is.
+    const std::string line = "/proc/" + std::to_string(other) + "/cmdline";
+    while (!ReadFile(line).empty() && Clock::now() - begin < std::chrono::seconds(10)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_EQ(ReadFile(line), "");
+  }
+}
+
+}  // namespace
+}  // namespace headway
