@@ -3,7 +3,9 @@
 // computes that never saw the rest.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <list>
 #include <memory>
@@ -89,6 +91,28 @@ class SeesCaches : public ForwardingKernels {
 
  private:
   std::vector<CacheSeen>& seen_;
+};
+
+// What CorrectRows was given.
+struct Correction {
+  int64_t width = 0;
+  std::vector<float> x, exact;
+};
+class SeesCorrections : public ForwardingKernels {
+ public:
+  SeesCorrections(std::unique_ptr<Kernels> inner, std::vector<Correction>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void CorrectRows(Stream& stream, const CorrectRowsItem& item) override {
+    const auto* const x = static_cast<const float*>(item.x);
+    seen_.push_back({item.width,
+                     {x, x + item.rows * item.width},
+                     {item.exact, item.exact + item.blocks() * item.width}});
+    ForwardingKernels::CorrectRows(stream, item);
+  }
+
+ private:
+  std::vector<Correction>& seen_;
 };
 
 HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
@@ -230,7 +254,9 @@ TEST_P(SelectedPrefill, BatchesLiveAsExactOnes) {
     int64_t rows = 0;
     const HarnessConfig selecting = Listing(Selecting(44), All, &rows);
     const HarnessConfig reaching = Listing(Selecting(44, 30), All, &rows);
-    ExpectBatchesNear(*model, {HarnessConfig::Default(), selecting, reaching});
+    HarnessConfig corrected = selecting;
+    corrected.selection.dense_every = 5;
+    ExpectBatchesNear(*model, {HarnessConfig::Default(), selecting, reaching, corrected});
     EXPECT_GT(rows, 0);
   }
 }
@@ -246,6 +272,86 @@ TEST_P(SelectedPrefill, LeavesOutWhatTheBudgetDoesNotHold) {
   HarnessConfig from = Selecting(8);
   from.selection.from = 330;
   ExpectSameBits(exact, RunTokens(*model, from, tokens, 10), "a sequence that is read whole");
+}
+
+// Rows that all attend to everything besides leave nothing of what was chosen.
+TEST_P(SelectedPrefill, DenseRowsAreExact) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 24);
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+    HarnessConfig exact = HarnessConfig::Default();
+    exact.encoding = encoding;
+    const LogitRows expected = RunTokens(*model, exact, tokens, 0);
+    for (const int64_t chunk : {64, 150}) {
+      HarnessConfig config = Selecting(8);
+      config.encoding = encoding;
+      config.chunk = chunk;
+      const LogitRows chosen = RunTokens(*model, config, tokens, 0);
+      config.selection.dense_every = 1;
+      ExpectNear(*model, expected, RunTokens(*model, config, tokens, 0),
+                 "chunks of " + std::to_string(chunk));
+      config.selection.dense_every = 7;
+      const LogitRows corrected = RunTokens(*model, config, tokens, 0);
+      EXPECT_NE(corrected[380], chosen[380]);
+      EXPECT_NE(corrected[380], expected[380]);
+    }
+  }
+}
+
+// In a model of one layer, whose rows choose the same with and without dense rows.
+TEST_P(SelectedPrefill, EverySeventhRowIsDense) {
+  if (TestDevice() != "cpu") GTEST_SKIP() << "activations lie on the device";
+  ModelConfig tiny = TinyConfig(GetParam());
+  tiny.shape.layers = 1;
+  tiny.windows.assign(1, 0);
+  const std::unique_ptr<Model> model = Tiny(tiny);
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 25);
+  std::vector<Correction> seen;
+  HarnessConfig config = Selecting(8);
+  config.chunk = 150;
+  config.wrap_kernels = [&seen](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<SeesCorrections>(std::move(kernels), &seen);
+  };
+  for (const int64_t every : {1, 7}) {
+    config.selection.dense_every = every;
+    RunTokens(*model, config, tokens, 0);
+  }
+  ASSERT_EQ(seen.size(), 4u);  // the second and third chunk of each run
+  for (const size_t chunk : {0, 1}) {
+    const Correction& all = seen[chunk];
+    const Correction& some = seen[2 + chunk];
+    EXPECT_EQ(some.x, all.x);
+    ASSERT_EQ(some.exact.size(), CeilDiv(all.exact.size() / all.width, 7u) * all.width);
+    // Sums of the same numbers in another order, of weights that have 8 bits with bf16 pages, and
+    // values below 0.2.
+    const double error = GetParam() == DType::kBF16 ? 0.2 / 512.0 : 1e-5;
+    double changed = 0.0;
+    for (size_t i = 0; i < some.exact.size(); ++i) {
+      const size_t at = i / all.width * 7 * all.width + i % all.width;
+      ASSERT_NEAR(some.exact[i], all.exact[at], error);
+      changed = std::max(changed, std::abs(double{all.exact[at]} - double{all.x[at]}));
+    }
+    EXPECT_GT(changed, 4.0 * error);
+  }
+}
+
+TEST_P(SelectedPrefill, WherePagesLieNeverChangesABitOfDenseRows) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 26);
+  HarnessConfig config = Selecting(40);
+  config.selection.dense_every = 16;
+  const LogitRows expected = RunTokens(*model, config, tokens, 10);
+  for (const int group_heads : {0, 1, 2}) {
+    for (const int64_t device_slabs : {0, 7}) {
+      HarnessConfig other = config;
+      other.group_heads = group_heads;
+      other.device_slabs = device_slabs;
+      other.placement =
+          device_slabs == 0 ? kv::PlacementKind::kHostOnly : kv::PlacementKind::kRecent;
+      ExpectSameBits(expected, RunTokens(*model, other, tokens, 10),
+                     "groups of " + std::to_string(group_heads));
+    }
+  }
 }
 
 // Keys and values of a model of one layer depend on their tokens alone. So attention to blocks that

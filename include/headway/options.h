@@ -138,6 +138,11 @@ struct EngineOptions {
   // Prompts are read so, too: a chunk attends to itself exactly, and blocks of its rows choose keys
   // of what lies before it.
   bool sparse_prefill = false;
+  // There: every so many tokens of a chunk, one attends to all keys, too, and what that changes in
+  // its attention's output is added to those of the tokens up to the next (Willette et al., "Delta
+  // Attention", 2025). Keys in host memory then come over the bus once a chunk, as in an exact
+  // prompt. 0: none. Not beyond the trained window.
+  int64_t sparse_dense_every = 0;
   // Beyond the window that the model was trained for ("auto": where a context is longer than that;
   // "on", "off"): chosen keys are attended to as if they lay next to each other, in prompts as
   // well, so that no distance is longer than what is read (InfiniteHiP, appendix D).

@@ -39,6 +39,7 @@ enum class Option {
   kSelector,
   kSparseTopP,
   kSparseEpsilon,
+  kSparseDenseEvery,
   kSparseDelta,
   kEvict,
   kEvictBudget,

@@ -35,6 +35,7 @@ constexpr Named kNames[] = {
     {Option::kSelector, "selector"},
     {Option::kSparseTopP, "sparse_top_p"},
     {Option::kSparseEpsilon, "sparse_epsilon"},
+    {Option::kSparseDenseEvery, "sparse_dense_every"},
     {Option::kSparseDelta, "sparse_delta"},
     {Option::kEvict, "evict"},
     {Option::kEvictBudget, "evict_budget"},

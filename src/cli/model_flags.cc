@@ -225,6 +225,10 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   app.add_flag("--sparse-prefill", engine.sparse_prefill,
                "prompts are read so, too: blocks of their tokens choose keys")
       ->group(sparse);
+  AddNumber(app, sparse, "--sparse-dense-every", &engine.sparse_dense_every, {0, kMaxCount},
+            "of a prompt's tokens that choose keys, one of N reads all keys besides, and what that "
+            "changes is added to those up to the next; it costs the bus what an exact prompt does; "
+            "0: none");
   AddChoice(app, sparse, "--reach", &engine.reach, {"auto", "on", "off"},
             "beyond the window that the model was trained for: attend to chosen keys as if they "
             "lay next to each other, in prompts, too; auto: where the context is longer");

@@ -34,6 +34,7 @@ constexpr Flag kFlags[] = {
     {Option::kSelector, "--sparse"},
     {Option::kSparseTopP, "--sparse-top-p"},
     {Option::kSparseEpsilon, "--sparse-epsilon"},
+    {Option::kSparseDenseEvery, "--sparse-dense-every"},
     {Option::kSparseDelta, "--sparse-delta"},
     {Option::kEvict, "--evict"},
     {Option::kEvictBudget, "--evict-budget"},

@@ -200,6 +200,11 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
                     "sparse_epsilon: no error is bounded beyond the window of 800 tokens that this "
                     "model was trained for, where exact attention is no measure; leave it out, or "
                     "give reach off");
+  longer.settings.selection.bound = {};
+  longer.settings.selection.dense_every = 64;
+  ExpectUnsupported(longer.OnCpu(),
+                    "sparse_dense_every: beyond the window of 800 tokens that this model was "
+                    "trained for no token attends to all keys; leave it out, or give reach off");
   on.config.rope.type = RopeType::kNone;
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }

@@ -68,6 +68,13 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
                             "measure; leave it out, or give ",
                         Option::kReach, " off"});
   }
+  if (policy.dense_every > 0) {
+    return Unsupported({Option::kSparseDenseEvery,
+                        ": beyond the window of " + std::to_string(config.max_position) +
+                            " tokens that this model was trained for no token attends to all keys; "
+                            "leave it out, or give ",
+                        Option::kReach, " off"});
+  }
   const int64_t chunk = ReachingChunk(policy, config, longest);
   if (chunk < settings.cut.page_slots || settings.cut.chunk.value_or(0) > chunk) {
     return Wrong(
@@ -143,6 +150,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     chosen.search_tokens = static_cast<double>(kSearchRows);
     chosen.prompt_candidates = always + static_cast<double>(policy.PromptCandidatesAt(longest));
     chosen.moved = policy.reaches();
+    chosen.dense_every = static_cast<double>(policy.dense_every);
   }
   return chosen;
 }

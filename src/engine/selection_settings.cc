@@ -190,6 +190,19 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
   return OkStatus();
 }
 
+// What prompts choose.
+Status ReadPrompts(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  if (options.sparse_dense_every < 0 || options.sparse_dense_every > kMaxLength) {
+    return Wrong({Option::kSparseDenseEvery, " is a number of tokens, or 0"});
+  }
+  if (options.sparse_dense_every > 0 && !options.sparse_prefill) {
+    return Wrong({Option::kSparseDenseEvery, " is for prompts that choose keys (sparse prefill)"});
+  }
+  if (options.sparse_prefill) policy->prompts = kv::SelectionPolicy::Prompts::kSelected;
+  policy->dense_every = options.sparse_dense_every;
+  return OkStatus();
+}
+
 // Lists as long as a bound asks for: of each head, by its summaries, in each decode step.
 Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
   if (options.sparse_epsilon == 0.0) return OkStatus();
@@ -226,8 +239,8 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
                   Option::kSelector});
   }
   using FarPositions = kv::SelectionPolicy::FarPositions;
-  if (options.sparse_prefill || settings.reach == Settings::Reach::kOn ||
-      settings.selection.far_positions == FarPositions::kTogether) {
+  if (options.sparse_prefill || options.sparse_dense_every != 0 ||
+      settings.reach == Settings::Reach::kOn || settings.selection.far_positions == FarPositions::kTogether) {
     Message refused = {"chosen keys in prompts, or beyond the trained window, need ",
                        Option::kSelector};
     if (drafts) refused += {", and no ", Option::kDraft};
@@ -294,7 +307,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (!options.head_pattern.empty()) {
     return Wrong({AskedForBy(policy), " and ", Option::kHeadPattern, " do not go together"});
   }
-  if (options.sparse_prefill) policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  if (Status s = ReadPrompts(options, &policy); !s.ok()) return s;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
   settings->page_cache = MoreThan(options.sparse_cache, kSparseCacheAuto);
   policy.summary.block_slots = block;

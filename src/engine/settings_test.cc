@@ -177,6 +177,12 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
             std::string::npos);
   EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_prefill = true; }).find("need selector"),
             std::string::npos);
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_dense_every = 64; }),
+            "sparse_dense_every is for prompts that choose keys (sparse prefill)");
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_prefill = true, o.sparse_dense_every = -1; }),
+            "sparse_dense_every is a number of tokens, or 0");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_dense_every = 64; }).find("need selector"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.head_pattern = "p"; }).find("head_pattern"),
             std::string::npos);
 }

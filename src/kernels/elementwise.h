@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/bytes.h"
 #include "base/types.h"
 #include "device/device.h"
 #include "kernels/weight_view.h"
@@ -79,6 +80,19 @@ struct ConvertItem {
   int64_t width = 0;
 };
 
+// Activations x [rows, width], in blocks of `every` rows, the last one perhaps shorter. The first
+// row of a block becomes that of `exact`, and by what it changed every row of the block changes
+// (Willette et al., "Delta Attention", 2025).
+struct CorrectRowsItem {
+  void* x = nullptr;
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t every = 1;
+  const float* exact = nullptr;  // [blocks, width]
+
+  int64_t blocks() const { return CeilDiv(rows, every); }
+};
+
 class ElementwiseKernels {
  public:
   virtual ~ElementwiseKernels() = default;
@@ -97,6 +111,7 @@ class ElementwiseKernels {
   virtual void SwiGlu(Stream& stream, const void* gate, const void* up, int64_t count, void* y) = 0;
   // Where both dtypes are the same, as they are on a GPU, a copy.
   virtual void Convert(Stream& stream, const ConvertItem& item) = 0;
+  virtual void CorrectRows(Stream& stream, const CorrectRowsItem& item) = 0;
   virtual void RopeAngles(Stream& stream, const RopeAnglesItem& item) = 0;
   // Rotates each head by the angles of its token.
   virtual void Rope(Stream& stream, const RopeTable& table, const HeadRows& rows) = 0;

@@ -196,6 +196,29 @@ TEST(SelectionCost, ASelectingChunkChoosesAttendsAndReadsItself) {
               16.0 * 2.0 * 62500.0 / 1e9 + 4.0 * 1000.0 * 128.0 * 200.0 / 1e11 + merge + own, 1e-9);
 }
 
+// Dense rows read all keys of a chunk that chooses, over the bus where they do not lie here.
+TEST(SelectionCost, DenseRowsReadAllKeysOnceAChunk) {
+  Subject subject = Choosing();
+  subject.selection.prompts = KeySelection::Prompts::kSelected;
+  const MachineProfile machine = Simple();
+  const SequenceStep chunk{1'000'000, 128};
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  run.page_cache_steps = 100.0;
+  const auto step = [&](double every) {
+    subject.selection.dense_every = every;
+    return PredictStep(machine, subject, run, {&chunk, 1}, LogitsWanted::kNo);
+  };
+  const auto bus = static_cast<size_t>(CostLane::kHostToDevice);
+  const StepTime none = step(0.0);
+  const StepTime some = step(64.0);
+  subject.selection = {};
+  const StepTime exact = PredictStep(machine, subject, run, {&chunk, 1}, LogitsWanted::kNo);
+  EXPECT_NEAR(some.busy[bus] - none.busy[bus], exact.busy[bus], 1e-9);
+  EXPECT_GT(some.attention, none.attention);
+  EXPECT_LT(some.attention, exact.attention);
+}
+
 TEST(SelectionCost, SequencesOfADecodeChooseOneAfterTheOther) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();

@@ -214,6 +214,9 @@ class Simulation {
     Recompute(recomputed, x_ready);
     if (chosen > 0.0) {
       Select(keys, chosen);
+      if (prefill_ && subject_.selection.dense_every > 0.0) {
+        ClosedKeys(keys, longest, std::ceil(Queries() / subject_.selection.dense_every));
+      }
       if (prefill_) Tail(Queries(), shape_.kv_heads, 1.0, keys);
     } else {
       Attention(keys, longest);
@@ -382,7 +385,13 @@ class Simulation {
   }
 
   void Attention(double keys, double longest) {
-    const double queries = Queries();
+    ClosedKeys(keys, longest, Queries());
+    const int group = std::min(run_.group_heads, shape_.kv_heads);
+    Tail(Queries(), group, static_cast<double>(CeilDiv(shape_.kv_heads, group)), keys);
+  }
+
+  // Attention of so many tokens to all keys of closed pages, where they lie.
+  void ClosedKeys(double keys, double longest, double queries) {
     const double here = keys * (run_.split.resident + run_.split.recompute);
     const int group = std::min(run_.group_heads, shape_.kv_heads);
     const auto groups = static_cast<double>(CeilDiv(shape_.kv_heads, group));
@@ -406,7 +415,6 @@ class Simulation {
       }
     }
     Stream(keys, longest, attend);
-    Tail(queries, group, groups, keys);
   }
 
   template <typename Attend>

@@ -176,6 +176,9 @@ class DelayingKernels final : public Kernels {
   void Convert(Stream& stream, const ConvertItem& item) override {
     Run(stream, [=, this](Stream& s) { inner_->Convert(s, item); });
   }
+  void CorrectRows(Stream& stream, const CorrectRowsItem& item) override {
+    Run(stream, [=, this](Stream& s) { inner_->CorrectRows(s, item); });
+  }
   void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
     std::vector<float> frequencies(item.inv_freq, item.inv_freq + item.rotary_dim / 2);
     Run(stream,

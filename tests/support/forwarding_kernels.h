@@ -60,6 +60,9 @@ class ForwardingKernels : public Kernels {
     inner_->SwiGlu(s, gate, up, count, y);
   }
   void Convert(Stream& s, const ConvertItem& item) override { inner_->Convert(s, item); }
+  void CorrectRows(Stream& s, const CorrectRowsItem& item) override {
+    inner_->CorrectRows(s, item);
+  }
   void RopeAngles(Stream& s, const RopeAnglesItem& item) override { inner_->RopeAngles(s, item); }
   void Rope(Stream& s, const RopeTable& table, const HeadRows& rows) override {
     inner_->Rope(s, table, rows);

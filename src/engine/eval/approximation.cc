@@ -50,6 +50,7 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sparse_epsilon = defaults.sparse_epsilon;
   options.sparse_candidates_refresh = defaults.sparse_candidates_refresh;
   options.sparse_prefill = defaults.sparse_prefill;
+  options.sparse_dense_every = defaults.sparse_dense_every;
   options.reach = defaults.reach;
   options.reach_positions = defaults.reach_positions;
   options.self_extend = defaults.self_extend;
@@ -126,6 +127,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     }
     if (options.sparse_share > 0) selection.parameters.push_back({"share", options.sparse_share});
     selection.parameters.push_back({"prompts", options.sparse_prefill ? "selected" : "exact"});
+    if (options.sparse_dense_every > 0) {
+      selection.parameters.push_back({"dense_every", options.sparse_dense_every});
+    }
     selection.parameters.push_back({"reach", options.reach});
     selection.parameters.push_back({"reach_positions", options.reach_positions});
     all.push_back(selection);

@@ -56,6 +56,7 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.sparse_epsilon = 0.1;
   options.sparse_candidates_refresh = 8;
   options.sparse_prefill = true;
+  options.sparse_dense_every = 64;
   options.reach = "on";
   options.reach_positions = "infllm";
   options.self_extend = "8:4096";
@@ -80,6 +81,7 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_EQ(exact.sparse_epsilon, 0.0);
   EXPECT_EQ(exact.sparse_candidates_refresh, 1);
   EXPECT_FALSE(exact.sparse_prefill);
+  EXPECT_EQ(exact.sparse_dense_every, 0);
   EXPECT_EQ(exact.reach, "auto");
   EXPECT_EQ(exact.reach_positions, "streamingllm");
   EXPECT_EQ(exact.evict_budget + exact.evict_pool, "");

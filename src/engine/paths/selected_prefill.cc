@@ -42,7 +42,7 @@ class SelectedPrefillPath : public AttentionPath {
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
-  Status Attend(int /*layer*/, int /*group*/) override { return OkStatus(); }
+  Status Attend(int layer, int group) override;
 
  private:
   // What is taken of an entry in a layer.
@@ -90,7 +90,10 @@ bool SelectedPrefillPath::Choose(int entry) {
   if (all && !policy_.reaches()) return false;
   segments_.AddReads(&reads_);
   choice.reads = reads_.size() - choice.first;
-  for (size_t i = choice.first; i < reads_.size(); ++i) parts_.reads.HoldInPlace(reads_[i]);
+  for (size_t i = choice.first; i < reads_.size(); ++i) {
+    parts_.reads.HoldInPlace(reads_[i]);
+    if (policy_.dense_every > 0) parts_.reads.Add(parts_.number, reads_[i]);
+  }
   choices_.push_back(choice);
   return true;
 }
@@ -116,6 +119,20 @@ void SelectedPrefillPath::BeginLayer(int layer) {
     Run(choices_[i], row_block);
     row_block += CeilDiv(parts_.batch[choices_[i].entry].tokens, kSelectRows);
   }
+}
+
+// Dense rows attend to what the others chose from, which comes to the device for them.
+Status SelectedPrefillPath::Attend(int layer, int group) {
+  Reads& reads = parts_.reads;
+  while (reads.IsNext(parts_.number, layer, group)) {
+    const int entry = reads.Peek().entry;
+    Result<kv::SlabView> view = reads.Next();
+    if (!view.ok()) return view.status();
+    parts_.board.AttendWithDenseRows(entry, context_.RunsOf(layer, group), view->keys);
+    reads.FinishLater(*view);
+    parts_.board.Flush();
+  }
+  return OkStatus();
 }
 
 // With lists behind those of the `row_block` blocks of rows before.

@@ -54,14 +54,15 @@ struct Sizes {
 int64_t Board::Bytes(const ModelShape& shape, const ExecutorLimits& limits,
                      const KernelSizes& kernels) {
   const Sizes sizes(shape, limits, kernels);
-  return sizes.o + sizes.lse + sizes.part_o + sizes.part_lse;
+  return sizes.o + sizes.lse + sizes.part_o + sizes.part_lse + DenseRows::Bytes(shape, limits);
 }
 
 Board::Board(StepContext& context, const Batch& batch, Reads& reads, Memory* memory)
     : context_(context),
       batch_(batch),
       reads_(reads),
-      max_parts_(MaxParts(context.shape, context.limits, context.kernels)) {
+      max_parts_(MaxParts(context.shape, context.limits, context.kernels)),
+      dense_(context, batch, memory) {
   const Sizes sizes(context.shape, context.limits, context.kernels);
   o_ = sizes.o == 0 ? static_cast<float*>(context.act.o) : memory->Floats(sizes.o);
   lse_ = memory->Floats(sizes.lse);
@@ -74,6 +75,7 @@ void Board::BeginLayer(int layer) {
   window_ = context_.WindowOf(layer);
   states_.assign(static_cast<size_t>(batch_.size() * context_.shape.kv_heads), HeadStates());
   results_taken_.assign(static_cast<size_t>(batch_.size()), false);
+  dense_.BeginLayer();
 }
 
 // The states of an entry's heads from part `part` on; of each part, [tokens] one behind the other.
@@ -144,7 +146,12 @@ void Board::MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRu
 void Board::Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
                    RangeOrder order) {
   MakeItems(entry, heads, keys, order, &items_);
+  if (dense_.Has(entry)) AttendWithDenseRows(entry, heads, keys);
   if (observer_ != nullptr) observer_->OnRange(entry, heads, keys);
+}
+
+void Board::AttendWithDenseRows(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys) {
+  for (const kv::HeadRun& run : heads) dense_.MakeItems(entry, run, keys, &items_);
 }
 
 Board::States Board::TakeStates(int entry, int parts) {
@@ -176,6 +183,7 @@ Board::RowStates Board::TakeRowStates(int entry) {
     HEADWAY_CHECK(!batch_[entry].decode && !states.started);
     states.started = true;
   }
+  dense_.Begin(entry);
   const int64_t width = context_.QWidth();
   const int64_t row = batch_[entry].row;
   return {o_ + row * width, width, lse_ + row * context_.shape.query_heads,
@@ -253,6 +261,7 @@ Status Board::Merge() {
     }
   }
   if (!merges_.empty()) context_.kernels.Merge(context_.compute, context_.shape.head_dim, merges_);
+  dense_.Correct();
   return observer_ == nullptr ? OkStatus() : observer_->OnLayer(layer_);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/step/batch.h"
+#include "engine/step/dense_rows.h"
 #include "engine/step/reads.h"
 #include "engine/step/step_context.h"
 #include "kernels/kernels.h"
@@ -80,7 +81,8 @@ class Board {
   void* TakeResult(int entry);
   bool ResultTaken(int entry) const { return results_taken_[static_cast<size_t>(entry)]; }
   // The states of all rows of a prefill entry, to which nothing was added in the layer, for a path
-  // that writes them by itself before anything else of the entry is enqueued.
+  // that writes them by itself, from chosen keys, before anything else of the entry is enqueued.
+  // Where the policy wants dense rows, the entry has them in the layer.
   struct RowStates {
     float* o = nullptr;  // [tokens, query_heads, head_dim]
     int64_t o_stride = 0;
@@ -88,6 +90,11 @@ class Board {
     int64_t lse_stride = 0;
   };
   RowStates TakeRowStates(int entry);
+  bool HasDenseRows(int entry) const { return dense_.Has(entry); }
+  // Attends to `keys`, of which the other rows of an entry see chosen ones, with its dense rows.
+  // Enqueued by the next Flush, which comes before these rows' next range. What Attend is given
+  // they attend to like all others.
+  void AttendWithDenseRows(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys);
   // Adds items of others to those of the next Flush.
   void Add(const AttentionItem& item) { items_.push_back(item); }
   // One more state of an entry's heads, behind all others: [tokens, query_heads, head_dim] and
@@ -100,7 +107,8 @@ class Board {
   void FlushWithin(int64_t window);
   // What attention needs beside its items.
   AttentionParams Params(int64_t window) const;
-  // Merges the states of decode entries into the activations, but where a path has taken these.
+  // Merges the states of decode entries into the activations, but where a path has taken these, and
+  // corrects rows of prefills by their dense rows.
   Status Merge();
   // The step is given up.
   void Abort();
@@ -139,6 +147,7 @@ class Board {
   float* lse_;       // [step_tokens, query_heads]
   float* part_o_;    // [entries, max_parts, decode_tokens, query_heads, head_dim]
   float* part_lse_;  // [entries, max_parts, decode_tokens, query_heads]
+  DenseRows dense_;
   AttentionObserver* observer_ = nullptr;
 
   int layer_ = 0;

@@ -158,6 +158,21 @@ class CpuKernels : public Kernels {
     });
   }
 
+  void CorrectRows(Stream& stream, const CorrectRowsItem& item) override {
+    const int64_t bytes = (2 * item.rows + item.blocks()) * item.width * kFloat;
+    const Traced traced(trace_, stream.lane(), "correct rows", bytes, item.rows * item.width);
+    OverRows(item.blocks(), bytes, [&](int64_t block) {
+      const float* const exact = item.exact + block * item.width;
+      float* const first = static_cast<float*>(item.x) + block * item.every * item.width;
+      const int64_t rows = std::min(item.every, item.rows - block * item.every);
+      for (int64_t row = 1; row < rows; ++row) {
+        float* const x = first + row * item.width;
+        for (int64_t i = 0; i < item.width; ++i) x[i] += exact[i] - first[i];
+      }
+      std::copy_n(exact, item.width, first);
+    });
+  }
+
   void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
     const int64_t half = item.rotary_dim / 2;
     const int64_t tokens = static_cast<int64_t>(item.positions.size());

@@ -204,6 +204,27 @@ TEST_P(CpuKernelsTest, Convert) {
   }
 }
 
+TEST_P(CpuKernelsTest, CorrectRows) {
+  Random random(29);
+  for (const int64_t rows : {1, 5, 64, 131}) {
+    for (const int64_t every : {1, 2, 64, 200}) {
+      for (const int64_t width : {1, 13, 256}) {
+        CorrectRowsItem item = {.rows = rows, .width = width, .every = every};
+        std::vector<float> expected = RandomVector(random, rows * width, 2.0f);
+        std::vector<float> actual = expected;
+        const std::vector<float> exact = RandomVector(random, item.blocks() * width, 2.0f);
+        item.exact = exact.data();
+        item.x = expected.data();
+        ref_->CorrectRows(*stream_, item);
+        item.x = actual.data();
+        cpu_->CorrectRows(*stream_, item);
+        EXPECT_EQ(actual, expected) << rows << " rows, every " << every << ", " << width;
+        EXPECT_EQ(actual[0], exact[0]);
+      }
+    }
+  }
+}
+
 TEST_P(CpuKernelsTest, SwiGlu) {
   Random random(23);
   for (const int64_t count : {1, 5, 16, 31, 1024, 100003}) {

@@ -197,6 +197,13 @@ class CudaKernels final : public cuda::EvictionKernels {
     call.Check(cuda::SwiGlu(call.native(), dtype_, gate, up, count, y), "swiglu");
   }
 
+  void CorrectRows(Stream& stream, const CorrectRowsItem& item) override {
+    const int64_t elements = item.rows * item.width;
+    Call call(stream,
+              {"correct rows", 2 * elements * Bytes() + item.blocks() * item.width * 4, elements});
+    call.Check(cuda::CorrectRows(call.native(), dtype_, item), "correct rows");
+  }
+
   void RopeAngles(Stream& stream, const RopeAnglesItem& item) override {
     const auto angles = static_cast<int64_t>(item.positions.size()) * item.rotary_dim;
     Call call(stream, {"rope angles", angles * 4, 20 * angles});

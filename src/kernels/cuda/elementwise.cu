@@ -138,6 +138,28 @@ __global__ void __launch_bounds__(kThreads) GeluKernel(LinearResult kind, Activa
   Store<kType>(rows.x, at, values);
 }
 
+// ---- CorrectRows: a thread has a column of a block of rows.
+
+template <DType kType>
+__global__ void __launch_bounds__(kThreads) CorrectRowsKernel(CorrectRowsItem item) {
+  FollowPrevious();
+  const int64_t column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (column >= item.width) return;
+  const int64_t first = int64_t{blockIdx.x} * item.every;
+  const int64_t end = first + item.every < item.rows ? first + item.every : item.rows;
+  const float exact = item.exact[blockIdx.x * item.width + column];
+  float value[1];
+  Load<kType>(item.x, first * item.width + column, value);
+  const float change = exact - value[0];
+  value[0] = exact;
+  Store<kType>(item.x, first * item.width + column, value);
+  for (int64_t row = first + 1; row < end; ++row) {
+    Load<kType>(item.x, row * item.width + column, value);
+    value[0] += change;
+    Store<kType>(item.x, row * item.width + column, value);
+  }
+}
+
 }  // namespace
 
 cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearOp> ops, void* to) {
@@ -205,6 +227,15 @@ cudaError_t GeluInPlace(cudaStream_t stream, DType activation, LinearResult kind
     const dim3 grid(static_cast<unsigned>(rows.rows),
                     Blocks(rows.width, kThreads * (wide ? 8 : 1)));
     return LaunchKernel(kernel, grid, kThreads, 0, stream, kind, rows);
+  });
+}
+
+cudaError_t CorrectRows(cudaStream_t stream, DType activation, const CorrectRowsItem& item) {
+  if (item.rows == 0 || item.width == 0) return cudaSuccess;
+  return WithDType(activation, [&](auto dtype) {
+    const dim3 grid(static_cast<unsigned>(item.blocks()), Blocks(item.width, kThreads));
+    return LaunchKernel(CorrectRowsKernel<decltype(dtype)::kValue>, grid, kThreads, 0, stream,
+                        item);
   });
 }
 

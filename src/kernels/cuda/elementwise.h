@@ -58,6 +58,8 @@ struct ActivationRows {
 cudaError_t GeluInPlace(cudaStream_t stream, DType activation, LinearResult kind,
                         const ActivationRows& rows);
 
+cudaError_t CorrectRows(cudaStream_t stream, DType activation, const CorrectRowsItem& item);
+
 cudaError_t RopeAngles(cudaStream_t stream, const RopeAnglesItem& item);
 
 // Rotates each head by the angles of its token.

@@ -118,5 +118,33 @@ TEST_F(ElementwiseTest, SwiGlu) {
   }
 }
 
+TEST_F(ElementwiseTest, CorrectRows) {
+  for (const DType activation : kDTypes) {
+    for (const int64_t rows : {1, 64, 131}) {
+      for (const int64_t every : {1, 3, 64}) {
+        const int64_t width = 1 + random_.Below(600);
+        CorrectRowsItem item = {.rows = rows, .width = width, .every = every};
+        const std::vector<float> x = Numbers(rows * width, activation);
+        const std::vector<float> exact = Floats(item.blocks() * width);
+        Memory x_memory(activation, x);
+        Memory exact_memory(DType::kF32, exact);
+        item.x = x_memory.data();
+        item.exact = exact_memory.floats();
+        ASSERT_CUDA(CorrectRows(nullptr, activation, item));
+        const std::vector<float> got = x_memory.Values(activation);
+        for (int64_t i = 0; i < rows * width; ++i) {
+          const int64_t block = i / width / every;
+          const int64_t column = i % width;
+          const double change = double{exact[Count(block * width + column)]} -
+                                double{x[Count(block * every * width + column)]};
+          const double value = x[Count(i)] + change;
+          const double error = 4 * kFloatEpsilon * (std::abs(change) + std::abs(x[Count(i)]));
+          ASSERT_NEAR(got[Count(i)], value, error + Rounding(activation, value));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headway::cuda

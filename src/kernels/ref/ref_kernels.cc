@@ -109,6 +109,23 @@ class RefKernels : public Kernels {
     }
   }
 
+  void CorrectRows(Stream&, const CorrectRowsItem& item) override {
+    auto* const x = static_cast<float*>(item.x);
+    for (int64_t column = 0; column < item.width; ++column) {
+      float change = 0.0f;
+      for (int64_t row = 0; row < item.rows; ++row) {
+        float& value = x[row * item.width + column];
+        if (row % item.every != 0) {
+          value += change;
+          continue;
+        }
+        const float exact = item.exact[row / item.every * item.width + column];
+        change = exact - value;
+        value = exact;
+      }
+    }
+  }
+
   void RopeAngles(Stream&, const RopeAnglesItem& item) override {
     const int half = item.rotary_dim / 2;
     for (size_t t = 0; t < item.positions.size(); ++t) {

@@ -59,6 +59,10 @@ struct SelectionPolicy {
   // Chunks of prompts attend to what is listed of the pages before them, too.
   enum class Prompts : uint8_t { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
+  // There: every so many rows of a chunk, from the first on, one attends to all keys, too, and what
+  // that changes in its output is added to those of the rows up to the next (Willette et al.,
+  // "Delta Attention", 2025). 0: none does.
+  int64_t dense_every = 0;
   // Candidates that the first of their two looks lists for each key that the second one chooses.
   static constexpr int64_t kPromptBreadth = 8;
   // Beyond the window that a model was trained for: summaries are of keys without their rotation,
