@@ -80,21 +80,6 @@ TEST_P(Selection, KeysThatAreAllListedAreAttendedToExactly) {
   }
 }
 
-// Segments on disk are read whole.
-TEST_P(Selection, WhatIsOnDiskIsAttendedToExactly) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  const std::vector<TokenId> tokens = RandomTokens(400, 96, 8);
-  HarnessConfig config = HarnessConfig::Default();
-  const LogitRows expected = RunTokens(*model, config, tokens, 10);
-  int64_t calls = 0;
-  HarnessConfig selecting = ListingAll(config, 120, &calls);
-  selecting.group_heads = 1;
-  selecting.device_slabs = 20;
-  selecting.host_slabs = 50;
-  ExpectNear(*model, expected, RunTokens(*model, selecting, tokens, 10), "partly on disk");
-  EXPECT_GT(calls, 0);
-}
-
 TEST_P(Selection, BatchesLiveAsExactOnes) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const HarnessConfig exact = HarnessConfig::Default();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <memory>
 
+#include "engine/step/selected_states.h"
 #include "kv/policy/eviction_budgets.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/session_sizes.h"
@@ -21,6 +22,18 @@ int64_t SummaryFrames(const LayoutBasis& basis, const kv::CacheFormat& format) {
     if (format.WindowOf(layer) == 0) frames += segments * format.head_groups(layer);
   }
   return frames;
+}
+
+// Of decode's rounds (ListedFromDisk) two have room: each has of every head of a group the blocks
+// of one state, perhaps in as many pages.
+int ListedSlabs(const LayoutBasis& basis, const Layout& layout) {
+  const kv::CacheFormat& format = layout.store.format;
+  // To choose by a bound, keys are read, too.
+  const bool by_summaries = format.summary.kept() && !basis.selection.is_bounded();
+  if (!by_summaries || layout.store.bounce_slabs == 0 || !basis.host_reads_device) return 0;
+  const StateCut cut = SelectedStates(basis.config.shape, layout.executor, *basis.kernels);
+  const int64_t pages = 2 * format.group_heads * (cut.split / format.summary.block_slots);
+  return static_cast<int>(CeilDiv(pages, format.segment_pages));
 }
 
 kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
@@ -186,6 +199,7 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
   Layout layout;
   layout.store = StoreOf(basis, cut, gather_tokens);
   layout.executor = ExecutorOf(basis, layout.store);
+  layout.store.listed_slabs = ListedSlabs(basis, layout);
   layout.kernels = KernelsOf(basis, layout.store);
   if (basis.eviction.evicts()) {
     layout.kept = KeptOf(basis, layout);

@@ -32,11 +32,11 @@ std::vector<ListedSegments::Segment>::iterator ListedSegments::At(int segment) {
 
 bool ListedSegments::Has(int segment) const {
   return std::binary_search(
-      segments_.begin(), segments_.end(), Segment{segment, 0, 0},
+      segments_.begin(), segments_.end(), Segment{segment},
       [](const Segment& a, const Segment& b) { return a.segment < b.segment; });
 }
 
-void ListedSegments::Find(int layer, int entry, std::span<const SlabRange> ranges) {
+void ListedSegments::Find(int layer, int entry, std::span<const SlabRange> ranges, Where where) {
   layer_ = layer;
   entry_ = entry;
   segments_.clear();
@@ -44,23 +44,28 @@ void ListedSegments::Find(int layer, int entry, std::span<const SlabRange> range
     if (range.slab.entry != entry || range.x) continue;
     const kv::SlabPlace place = context_.store.reads().PlaceOf(range.slab);
     const bool scored = place.summarised || !context_.limits.selection.summary.kept();
-    if (place.tier == Tier::kDisk || !scored) continue;
+    const bool on_disk = place.tier == Tier::kDisk;
+    if ((on_disk && where == Where::kInMemory) || !scored) continue;
     if (range.slab.group == 0) {
-      segments_.push_back({range.slab.segment, 1, place.pages});
+      segments_.push_back({range.slab.segment, 1, place.pages, on_disk});
       continue;
     }
     const auto found = At(range.slab.segment);
-    if (found != segments_.end()) ++found->groups;
+    if (found == segments_.end()) continue;
+    ++found->groups;
+    found->on_disk = found->on_disk || on_disk;
   }
   const kv::CacheFormat& format = context_.store.format();
   const int groups = format.head_groups(layer);
   std::erase_if(segments_, [&](const Segment& segment) { return segment.groups < groups; });
   spans_.clear();
   blocks_ = end_ = 0;
+  on_disk_ = false;
   for (const Segment& segment : segments_) {
     const int64_t blocks = segment.pages * format.page_blocks();
     spans_.push_back({segment.segment * format.segment_tokens(), blocks});
     blocks_ += blocks;
+    on_disk_ = on_disk_ || segment.on_disk;
     end_ = spans_.back().position + blocks * format.summary.block_slots;
   }
 }

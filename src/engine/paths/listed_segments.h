@@ -21,16 +21,18 @@ class ListedSegments {
  public:
   explicit ListedSegments(const StepContext& context) : context_(context) {}
 
-  // Finds those that lie in memory, with their summaries where blocks are scored by these, in all
-  // head groups.
-  void Find(int layer, int entry, std::span<const SlabRange> ranges);
+  // Finds those that lie in memory, or also those on disk, with their summaries where blocks are
+  // scored by these, in all head groups.
+  enum class Where : uint8_t { kInMemory, kAnywhere };
+  void Find(int layer, int entry, std::span<const SlabRange> ranges, Where where);
 
   bool empty() const { return segments_.empty(); }
   bool Has(int segment) const;
   // Their blocks, in the order of positions.
   std::span<const kv::BlockSpan> spans() const { return spans_; }
   int64_t blocks() const { return blocks_; }
-  int64_t end() const { return end_; }  // the position behind the last one
+  int64_t end() const { return end_; }       // the position behind the last one
+  bool on_disk() const { return on_disk_; }  // some lie there
   // Their slabs, by head group, then segment, appended to *reads.
   void AddReads(std::vector<kv::SlabRead>* reads) const;
 
@@ -39,6 +41,7 @@ class ListedSegments {
     int segment = 0;
     int groups = 0;  // in which it was found
     int pages = 0;
+    bool on_disk = false;  // in some group
   };
   std::vector<Segment>::iterator At(int segment);
 
@@ -49,6 +52,7 @@ class ListedSegments {
   std::vector<kv::BlockSpan> spans_;
   int64_t blocks_ = 0;
   int64_t end_ = 0;
+  bool on_disk_ = false;
 };
 
 }  // namespace headway

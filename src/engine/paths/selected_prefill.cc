@@ -102,7 +102,7 @@ void SelectedPrefillPath::Take(int layer, std::vector<SlabRange>* ranges) {
   const bool all = context_.WindowOf(layer) > 0 || parts_.board.observer() != nullptr;
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
     if (parts_.batch[entry].decode) continue;
-    segments_.Find(layer, entry, *ranges);
+    segments_.Find(layer, entry, *ranges, ListedSegments::Where::kInMemory);
     if (!Choose(entry)) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {
       return range.slab.entry == entry && segments_.Has(range.slab.segment);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/paths/listed_from_disk.h"
 #include "engine/paths/listed_segments.h"
 #include "engine/step/selected_states.h"
 #include "engine/step/turns.h"
@@ -79,13 +80,16 @@ class SelectionPath : public AttentionPath {
         cut_(SelectedStates(context_.shape, context_.limits, context_.kernels)),
         memory_(context_.shape, context_.limits),
         keys_(BlockedKeysIn(context_.store.format())),
+        where_(context_.store.reads().ReadsPages() ? ListedSegments::Where::kAnywhere
+                                                   : ListedSegments::Where::kInMemory),
         segments_(context_),
+        from_disk_(context_),
         kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {}
 
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
-  Status Attend(int /*layer*/, int /*group*/) override { return OkStatus(); }
+  Status Attend(int /*layer*/, int group) override { return from_disk_.Attend(group); }
 
  private:
   // What is taken of an entry in a layer.
@@ -96,7 +100,8 @@ class SelectionPath : public AttentionPath {
     size_t first = 0;  // in reads_: [head groups, segments]
     size_t reads = 0;
     int64_t blocks = 0;
-    int64_t end = 0;  // the position behind them
+    int64_t end = 0;       // the position behind them
+    bool on_disk = false;  // some of them lie there
     SelectionBudget budget;
     bool made = true;      // by this step; else by an earlier one
     bool searched = true;  // its candidates, if it has any, are of this step
@@ -144,9 +149,11 @@ class SelectionPath : public AttentionPath {
   const kv::SelectionPolicy& policy_;
   const StateCut cut_;
   const ChoiceMemory memory_;
-  const BlockedKeys keys_;   // but for their segments and number
-  ListedSegments segments_;  // of the entry and layer at hand
-  std::vector<Kept> kept_;   // [layers, entries]
+  const BlockedKeys keys_;  // but for their segments and number
+  const ListedSegments::Where where_;
+  ListedSegments segments_;   // of the entry and layer at hand
+  ListedFromDisk from_disk_;  // of the layer at hand
+  std::vector<Kept> kept_;    // [layers, entries]
   // Of the step:
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
@@ -183,6 +190,7 @@ bool SelectionPath::Choose(int layer, int entry) {
                    .first = reads_.size(),
                    .blocks = segments_.blocks(),
                    .end = segments_.end(),
+                   .on_disk = segments_.on_disk(),
                    .budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers),
                                       segments_.spans(), position)};
   choice.budget.bound.seed = kv::SampleSeed(position, layer);
@@ -242,7 +250,7 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   const bool all = context_.WindowOf(layer) > 0 || (watched && !observer->WantsLists());
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
     if (!Chooses(parts_.batch[entry])) continue;
-    segments_.Find(layer, entry, *ranges);
+    segments_.Find(layer, entry, *ranges, where_);
     if (!Choose(layer, entry) || watched) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {
       return range.slab.entry == entry && segments_.Has(range.slab.segment);
@@ -265,7 +273,7 @@ DecodeRest SelectionPath::RestOf(int layer, const Choice& choice) {
 // Attention to what is listed by `select`.
 AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
                                          const SelectItem& select) {
-  const DecodeRest rest = RestOf(layer, choice);
+  const DecodeRest rest = choice.on_disk ? DecodeRest{} : RestOf(layer, choice);
   const Board::States states =
       parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
   return {.q = select.q,
@@ -288,6 +296,7 @@ AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
 
 // Chooses and attends for all heads of the layer at once: their states come first.
 void SelectionPath::BeginLayer(int layer) {
+  from_disk_.BeginLayer(layer);
   const std::span<Choice> choices = ChoicesOf(layer);
   if (choices.empty()) return;
   AttentionObserver* const observer = parts_.board.observer();
@@ -323,7 +332,10 @@ void SelectionPath::BeginLayer(int layer) {
     select.first_stage = choice.first_stage;
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
-    if (observer == nullptr) {
+    if (observer == nullptr && choice.on_disk) {
+      from_disk_.Add(AttendTo(layer, choice, select),
+                     std::span(reads_).subspan(choice.first, choice.reads));
+    } else if (observer == nullptr) {
       attends_.push_back(AttendTo(layer, choice, select));
     } else {
       watched_.push_back(select);  // others attend
@@ -336,7 +348,7 @@ void SelectionPath::BeginLayer(int layer) {
     kernels.SelectBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                          scale, selects_);
   }
-  if (observer == nullptr) {
+  if (!attends_.empty()) {
     kernels.AttendBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                          scale, attends_);
   }

@@ -1,6 +1,6 @@
-// DenseRows: where the rows of a prompt's chunk attend to chosen keys, every N-th row attends to all
-// keys besides. What that changes in its output is added to the outputs of the rows up to the next
-// such row (Willette et al., "Delta Attention", 2025; kv::SelectionPolicy::dense_every).
+// DenseRows: where the rows of a prompt's chunk attend to chosen keys, every N-th row attends to
+// all keys besides. What that changes in its output is added to the outputs of the rows up to the
+// next such row (Willette et al., "Delta Attention", 2025; kv::SelectionPolicy::dense_every).
 #ifndef HEADWAY_ENGINE_STEP_DENSE_ROWS_H_
 #define HEADWAY_ENGINE_STEP_DENSE_ROWS_H_
 
@@ -27,7 +27,8 @@ class DenseRows {
   void Begin(int entry);
   bool Has(int entry) const { return entries_[static_cast<size_t>(entry)].begun; }
   // The rows' attention to these keys of the heads of a run: to those of pages before the chunk, in
-  // the order of calls, and to the chunk's, which come last. The items of one call may run together.
+  // the order of calls, and to the chunk's, which come last. The items of one call may run
+  // together.
   void MakeItems(int entry, const kv::HeadRun& run, const KeyRun& keys,
                  std::vector<AttentionItem>* items);
   // All rows have their outputs: corrects them in the activations.
@@ -36,8 +37,8 @@ class DenseRows {
  private:
   struct Entry {
     bool begun = false;
-    int64_t first = 0;                 // its first row here
-    std::vector<bool> started = {};    // [kv_heads]: there is a state
+    int64_t first = 0;               // its first row here
+    std::vector<bool> started = {};  // [kv_heads]: there is a state
   };
   // Of an entry's `tokens`.
   int64_t RowsOf(int64_t tokens) const { return CeilDiv(tokens, every_); }

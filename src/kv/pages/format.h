@@ -100,6 +100,10 @@ struct CacheFormat {
   int64_t ClosedBytes(int64_t heads, int64_t pages) const {
     return heads * pages * (2 * static_cast<int64_t>(page.closed_bytes()) + param_bytes());
   }
+  // Of a page of all heads of a group, with padding, as it is read from disk.
+  int64_t PageBytes(int layer, int group) const {
+    return 2 * HeadsIn(layer, group) * closed_stride() + param_stride();
+  }
   bool keeps_x() const { return x_width > 0; }
   int64_t XBytes(int64_t tokens) const {
     return tokens * x_width * static_cast<int64_t>(DTypeBytes(page.dtype));

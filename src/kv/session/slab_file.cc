@@ -43,21 +43,29 @@ uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std:
   return XXH3_64bits_digest(&state);
 }
 
-// Pages [first, first + count) of a slab at `offset` of the file. Neighbouring runs join: a full
-// slab is one extent.
-std::vector<IoPiece> SlabPieces(const CacheFormat& format, int heads, int first, int count,
-                                int64_t offset, std::byte* slab) {
-  std::vector<IoPiece> pieces;
-  const auto size = static_cast<size_t>(count * format.closed_stride());
+// Pages [first, first + count) of a slab, which are those from `to` on in memory.
+struct PageRange {
+  int heads = 0;
+  int first = 0;
+  int count = 0;
+  int to = 0;
+};
+
+// Appends those of a slab at `offset` of the file. Neighbouring runs join: a full slab is one
+// extent.
+void AppendSlabPieces(const CacheFormat& format, const PageRange& pages, int64_t offset,
+                      std::byte* slab, std::vector<IoPiece>* pieces) {
+  const auto size = static_cast<size_t>(pages.count * format.closed_stride());
+  const int64_t between = (pages.first - pages.to) * format.closed_stride();
   for (const bool v : {false, true}) {
-    for (int head = 0; head < heads; ++head) {
-      const int64_t at = v ? format.VOffset(head, first) : format.KOffset(head, first);
-      AppendPieces(slab + at, size, offset + at, &pieces);
+    for (int head = 0; head < pages.heads; ++head) {
+      const int64_t at = v ? format.VOffset(head, pages.to) : format.KOffset(head, pages.to);
+      AppendPieces(slab + at, size, offset + at + between, pieces);
     }
   }
-  const int64_t at = format.ParamOffset(first);
-  AppendPieces(slab + at, static_cast<size_t>(count * format.param_stride()), offset + at, &pieces);
-  return pieces;
+  AppendPieces(slab + format.ParamOffset(pages.to),
+               static_cast<size_t>(pages.count * format.param_stride()),
+               offset + format.ParamOffset(pages.first), pieces);
 }
 
 }  // namespace
@@ -84,6 +92,7 @@ struct SlabFile::Impl {
   void Trim();
   void ShrinkTo(int64_t end);
   void CheckAccess(int64_t slot, int heads, int first, int count);
+  Status Damaged(int page, int64_t slot) const;
   // Of pages that a crash may bring back, from `manifest` on.
   void Protect(const Manifest& manifest);
 
@@ -186,6 +195,15 @@ void SlabFile::Impl::ShrinkTo(int64_t end) {
   const int64_t wanted = Offset(end);
   // A file longer than it need be is no failure.
   if (wanted < bytes && file->Truncate(wanted).ok()) bytes = wanted;
+}
+
+Status SlabFile::Impl::Damaged(int page, int64_t slot) const {
+  const Status corrupt(
+      StatusCode::kCorrupt,
+      fmt::format("{}: page {} of slot {} is not what was written; ", path, page, slot));
+  return session ? corrupt.Within(
+                       {}, {"delete the session or give another ", Option::kSession, " file"})
+                 : corrupt.Within({}, {"check the disk or use another directory"});
 }
 
 void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) {
@@ -428,9 +446,9 @@ Result<std::vector<uint64_t>> SlabFile::WritePages(int64_t slot, int heads, int 
     const auto kept = impl_->protected_pages.find(slot);
     HEADWAY_CHECK(kept == impl_->protected_pages.end() || first >= kept->second);
   }
-  const std::vector<IoPiece> pieces =
-      SlabPieces(impl_->format, heads, first, count, impl_->Offset(slot),
-                 const_cast<std::byte*>(slab));  // a write only reads
+  std::vector<IoPiece> pieces;
+  AppendSlabPieces(impl_->format, {heads, first, count, first}, impl_->Offset(slot),
+                   const_cast<std::byte*>(slab), &pieces);  // a write only reads
   Status status = impl_->file->Write(pieces);
   if (!status.ok()) return status;
   std::vector<uint64_t> checksums;
@@ -445,19 +463,31 @@ Status SlabFile::ReadPages(int64_t slot, int heads, std::span<const uint64_t> ch
                            std::byte* slab) {
   const int count = static_cast<int>(checksums.size());
   impl_->CheckAccess(slot, heads, 0, count);
-  Status status =
-      impl_->file->Read(SlabPieces(impl_->format, heads, 0, count, impl_->Offset(slot), slab));
+  std::vector<IoPiece> pieces;
+  AppendSlabPieces(impl_->format, {heads, 0, count, 0}, impl_->Offset(slot), slab, &pieces);
+  Status status = impl_->file->Read(pieces);
   if (!status.ok()) return status;
   for (int page = 0; page < count; ++page) {
-    if (PageChecksum(impl_->format, heads, page, slab) == checksums[static_cast<size_t>(page)]) {
-      continue;
+    if (PageChecksum(impl_->format, heads, page, slab) != checksums[static_cast<size_t>(page)]) {
+      return impl_->Damaged(page, slot);
     }
-    const Status corrupt(
-        StatusCode::kCorrupt,
-        fmt::format("{}: page {} of slot {} is not what was written; ", impl_->path, page, slot));
-    return impl_->session ? corrupt.Within({}, {"delete the session or give another ",
-                                                Option::kSession, " file"})
-                          : corrupt.Within({}, {"check the disk or use another directory"});
+  }
+  return OkStatus();
+}
+
+Status SlabFile::ReadEach(std::span<const PageRead> pages) {
+  std::vector<IoPiece> pieces;
+  for (const PageRead& read : pages) {
+    impl_->CheckAccess(read.slot, read.heads, read.page, 1);
+    AppendSlabPieces(impl_->format, {read.heads, read.page, 1, read.to}, impl_->Offset(read.slot),
+                     read.slab, &pieces);
+  }
+  Status status = impl_->file->Read(pieces);
+  if (!status.ok()) return status;
+  for (const PageRead& read : pages) {
+    if (PageChecksum(impl_->format, read.heads, read.to, read.slab) != *read.checksum) {
+      return impl_->Damaged(read.page, read.slot);
+    }
   }
   return OkStatus();
 }

@@ -58,6 +58,18 @@ class SlabFile {
   // checksums: kCorrupt, naming file, and what to do, when one differs.
   Status ReadPages(int64_t slot, int heads, std::span<const uint64_t> checksums, std::byte* slab);
 
+  // One page of a slot, and where it belongs: it becomes page `to` of the slab at `slab`.
+  struct PageRead {
+    int64_t slot = 0;
+    int heads = 0;
+    int page = 0;
+    const uint64_t* checksum = nullptr;
+    std::byte* slab = nullptr;
+    int to = 0;
+  };
+  // The same of single pages, all of them in flight at once.
+  Status ReadEach(std::span<const PageRead> pages);
+
   // Makes `manifest` what OpenSession finds: writes it to free slots (from the budget), syncs it
   // and the slabs, flips the superblock, syncs. When it fails, the manifest before stays valid.
   // Its slots must be allocated ones, its format that of the file. Only for sessions.

@@ -93,6 +93,41 @@ class SlabFileTest : public testing::Test {
     }
   }
 
+  // The same of single pages, to other places of other slabs.
+  void ExpectReadsEach(SlabFile* file, const std::vector<Written>& cache) {
+    const CacheFormat& format = file->format();
+    for (const Written& written : cache) {
+      const SavedSlab& saved = written.saved;
+      const int heads = format.HeadsIn(saved.layer, saved.group);
+      AlignedBuffer moved = SlabBuffer(env_, format);
+      std::vector<SlabFile::PageRead> reads;
+      for (int page = 0; page < saved.pages; ++page) {
+        reads.push_back({saved.slot, heads, page, &saved.checksums[static_cast<size_t>(page)],
+                         moved.data(), format.segment_pages - 1 - page});
+      }
+      const Status status = file->ReadEach(reads);
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (int page = 0; page < saved.pages; ++page) {
+        const int to = format.segment_pages - 1 - page;
+        const auto same = [&](int64_t a, int64_t b, int64_t bytes) {
+          return std::memcmp(moved.data() + a, written.slab.data() + b,
+                             static_cast<size_t>(bytes)) == 0;
+        };
+        const auto bytes = static_cast<int64_t>(format.page.closed_bytes());
+        for (int head = 0; head < heads; ++head) {
+          EXPECT_TRUE(same(format.KOffset(head, to), format.KOffset(head, page), bytes));
+          EXPECT_TRUE(same(format.VOffset(head, to), format.VOffset(head, page), bytes));
+        }
+        EXPECT_TRUE(
+            same(format.ParamOffset(to), format.ParamOffset(page), heads * format.param_bytes()));
+      }
+      if (reads.empty()) continue;
+      const uint64_t wrong = *reads.back().checksum + 1;
+      reads.back().checksum = &wrong;
+      EXPECT_EQ(file->ReadEach(reads).code(), StatusCode::kCorrupt);
+    }
+  }
+
   TestDir dir_;
   Env* const env_ = Env::Default();
   Random random_{testing::UnitTest::GetInstance()->random_seed() + uint64_t{20}};
@@ -112,6 +147,7 @@ TEST_F(SlabFileTest, SessionsOfRandomFormatsComeBack) {
       ASSERT_TRUE(file.ok()) << file.status().message();
       cache = WriteCache(file->get(), tokens);
       ExpectReads(file->get(), cache);
+      ExpectReadsEach(file->get(), cache);
       manifest = Describe(format, tokens, cache);
       const Status status = (*file)->Commit(manifest);
       ASSERT_TRUE(status.ok()) << status.message();

@@ -52,11 +52,18 @@ Status Cache::AllocateStaging(Device* device) {
     gathers = std::move(*on_device);
   }
   if (!disk.present() || options.bounce_slabs == 0) return OkStatus();
+  Budget& budget = options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget;
   Result<std::unique_ptr<Buffer>> slabs_on_host = device->AllocateHost(
-      options.bounce_budget == nullptr ? *options.host_budget : *options.bounce_budget,
-      static_cast<size_t>(options.bounce_slabs * format.slab_bytes()), "KV bounce buffers");
+      budget, static_cast<size_t>(options.bounce_slabs * format.slab_bytes()), "KV bounce buffers");
   if (!slabs_on_host.ok()) return slabs_on_host.status();
   bounce = std::move(*slabs_on_host);
+  if (options.listed_slabs == 0) return OkStatus();
+  Result<std::unique_ptr<Buffer>> of_pages = device->AllocateHost(
+      budget, static_cast<size_t>(options.listed_slabs * format.slab_bytes()), "KV listed pages");
+  if (!of_pages.ok()) return of_pages.status();
+  listed = std::move(*of_pages);
+  listed_pages = std::make_unique<ListedPages>(
+      format, &lanes, &disk, Slices(listed.get(), options.listed_slabs, format.slab_bytes()));
   return OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "kv/step/streaming_heads.h"
 #include "kv/tiers/disk_tier.h"
 #include "kv/tiers/frame_pool.h"
+#include "kv/tiers/listed_pages.h"
 #include "kv/tiers/mover.h"
 #include "kv/tiers/page_cache.h"
 #include "kv/tiers/poison.h"
@@ -54,10 +55,12 @@ struct Cache {
   std::unique_ptr<Buffer> staging;
   std::unique_ptr<Buffer> gathers;  // null where no kind gathers
   std::unique_ptr<Buffer> bounce;   // null without a disk tier
+  std::unique_ptr<Buffer> listed;   // null where slabs on disk are read whole
   // By kind and tier; null where slabs of the kind never lie there.
   PerSlabKind<std::array<std::unique_ptr<FramePool>, 2>> pools;
-  std::unique_ptr<Summaries> summaries;   // null where the format has none
-  std::unique_ptr<PageCache> page_cache;  // null where there is none
+  std::unique_ptr<Summaries> summaries;       // null where the format has none
+  std::unique_ptr<PageCache> page_cache;      // null where there is none
+  std::unique_ptr<ListedPages> listed_pages;  // in `listed`
   std::optional<Mover> mover;
   std::optional<Slabs> slabs;
 

@@ -33,6 +33,7 @@ void StepReads::Begin(std::vector<int> places) {
 
 Status StepReads::End() {
   promoted_.clear();
+  if (cache_.listed_pages != nullptr) cache_.listed_pages->End();
   Status status = reader_->End(&promoted_);
   // Contexts that undo rotations have no slabs on disk (Store::BringUp).
   for (const SlabId id : promoted_) SummarizeSegment(cache_, {&id, 1}, 0, {});
@@ -89,7 +90,8 @@ Status StepReads::HoldInPlace(std::span<const SlabRead> reads) {
     const Result<Found> found = FindSlab(read);
     if (!found.ok()) return found.status();
     const Slab& slab = (*cache_.slabs)[found->slab];
-    if (slab.tier == Tier::kDisk || slab.kind != SlabKind::kKeysValues || slab.promoting) {
+    if ((slab.tier == Tier::kDisk && !ReadsPages()) || slab.kind != SlabKind::kKeysValues ||
+        slab.promoting) {
       return Invalid("a slab that is not in memory cannot be read in place");
     }
     Hold(found->slab);
@@ -129,7 +131,9 @@ void StepReads::LetLinesGo() {
 void StepReads::AwaitInPlace(std::span<const SlabRead> reads) {
   Fence written;
   for (const SlabRead& read : reads) {
-    written.Join((*cache_.slabs)[FindSlab(read)->slab].written);
+    const Slab& slab = (*cache_.slabs)[FindSlab(read)->slab];
+    // Summaries are the compute lane's own.
+    if (slab.tier != Tier::kDisk) written.Join(slab.written);
   }
   cache_.lanes.Wait(Lane::kCompute, written);
 }
@@ -140,6 +144,26 @@ void StepReads::FinishInPlace(std::span<const SlabRead> reads) {
     (*cache_.slabs)[FindSlab(read)->slab].used.Add(Lane::kCompute, done);
   }
 }
+
+bool StepReads::ReadsPages() const { return cache_.listed_pages != nullptr; }
+
+std::span<std::byte* const> StepReads::PageFrames() const { return cache_.listed_pages->frames(); }
+
+void StepReads::BeginPages(std::span<const PageRead> pages, std::vector<int>* places) {
+  wanted_.clear();
+  for (const PageRead& read : pages) {
+    const Result<Found> found = FindSlab(read.slab);
+    HEADWAY_CHECK(found.ok() && read.page < found->pages);
+    Slab& slab = (*cache_.slabs)[found->slab];
+    HEADWAY_CHECK(slab.held && slab.tier == Tier::kDisk);
+    wanted_.push_back({&slab, read.page});
+  }
+  cache_.listed_pages->Begin(wanted_, places);
+}
+
+Status StepReads::AwaitPages() { return cache_.listed_pages->Await(); }
+
+void StepReads::FinishPages() { cache_.listed_pages->Finish(); }
 
 Status StepReads::HoldOnHost(std::span<const HostRead> reads) {
   if (places_.empty()) return Invalid("slabs are read within a step");

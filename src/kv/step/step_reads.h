@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 #include "kv/pages/page_table.h"
 #include "kv/step/step_types.h"
+#include "kv/tiers/listed_pages.h"
 
 namespace headway::kv {
 
@@ -36,7 +37,8 @@ class StepReads {
   void Finish(const SlabView& view);  // kernels that read it are enqueued
 
   // --- Slabs on the device or the host, for kernels that read parts of them where they lie.
-  // They stay there for the step.
+  // They stay there for the step. Slabs on disk may be held likewise where single pages of them can
+  // be read; in place are then only their summaries.
   Status HoldInPlace(std::span<const SlabRead> reads);
   // Where a slab that is held, and its summaries lie.
   SegmentPlace InPlace(const SlabRead& read) const;
@@ -52,6 +54,16 @@ class StepReads {
   void AwaitInPlace(std::span<const SlabRead> reads);
   // The kernels that read them are enqueued on the compute stream.
   void FinishInPlace(std::span<const SlabRead> reads);
+
+  // --- Single pages of slabs on disk that are held, for kernels that read memory of the host.
+  bool ReadsPages() const;
+  // Place i is that of page i % segment_pages in frame i / segment_pages.
+  std::span<std::byte* const> PageFrames() const;
+  // Rounds of pages, of which two may be under way (ListedPages): begins one, whose places are
+  // written to *places; waits for the first one; its kernels are enqueued on the compute stream.
+  void BeginPages(std::span<const PageRead> pages, std::vector<int>* places);
+  Status AwaitPages();
+  void FinishPages();
 
   // --- Slabs for the host's cores, within a step.
   // These slabs, all of them on the host, stay there for the step.
@@ -89,10 +101,11 @@ class StepReads {
   Cache& cache_;
   const Sequences& sequences_;
   const std::unique_ptr<Reader> reader_;
-  std::vector<int> places_;          // [entries of the step in progress]
-  std::vector<ReadItem> announced_;  // by the call of Announce at hand
-  std::vector<SlabId> held_;         // that are read in place in this step
-  std::vector<SlabId> promoted_;     // from disk, by the step that ends
+  std::vector<int> places_;                  // [entries of the step in progress]
+  std::vector<ReadItem> announced_;          // by the call of Announce at hand
+  std::vector<ListedPages::Wanted> wanted_;  // by the call of BeginPages at hand
+  std::vector<SlabId> held_;                 // that are read in place in this step
+  std::vector<SlabId> promoted_;             // from disk, by the step that ends
 };
 
 }  // namespace headway::kv

@@ -55,6 +55,12 @@ struct SlabRead {
   int pages = 0;  // the number of its first pages to be read; 0: all closed ones
 };
 
+// A page of a slab, of all heads of its group.
+struct PageRead {
+  SlabRead slab;
+  int page = 0;
+};
+
 // The rest of a slab, which the host's cores attend to where it lies: its closed pages of before
 // the step from `first_page` on.
 struct HostRead {

@@ -74,7 +74,7 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
                       options.gathers * format.XBytes(options.gather_tokens);
   footprint.sketches = options.summary_frames * format.sketch_bytes();
   footprint.summaries = options.summary_frames * format.summary_bytes() - footprint.sketches;
-  footprint.bounce = options.bounce_slabs * format.slab_bytes();
+  footprint.bounce = (options.bounce_slabs + options.listed_slabs) * format.slab_bytes();
   return footprint;
 }
 
@@ -86,11 +86,13 @@ Status CheckStoreOptions(const StoreOptions& options) {
     status = CheckCount("the number of tokens of a step", options.max_step_tokens, 1);
   if (status.ok()) status = CheckCount("the number of staging slabs", options.staging_slabs, 1);
   if (status.ok()) status = CheckCount("the number of bounce slabs", options.bounce_slabs, 0);
+  if (status.ok()) status = CheckCount("the number of listed slabs", options.listed_slabs, 0);
   if (!status.ok()) return status;
   // Padded to whole direct I/O blocks; before page_stride() may be called.
   const int64_t page = int64_t{format.page.page_slots} * format.page.head_dim * 4 +
                        static_cast<int64_t>(kDirectAlignment);
-  const int64_t most_slabs = std::max(options.staging_slabs, options.bounce_slabs);
+  const int64_t most_slabs =
+      std::max({options.staging_slabs, options.bounce_slabs, options.listed_slabs});
   const int64_t append = options.max_step_tokens + 2 * int64_t{options.max_sequences};
   if (!ProductFits({2, format.group_heads, format.segment_pages, page, most_slabs + 1}) ||
       !ProductFits({2, options.max_sequences, format.layers, format.kv_heads, page}) ||

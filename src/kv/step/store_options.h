@@ -20,7 +20,10 @@ struct StoreOptions {
   int64_t max_step_tokens = 512;  // tokens of all sequences that one step appends at most
   int staging_slabs = 2;          // device buffers that streamed slabs pass through
   int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
-  int64_t device_slabs = 0;       // for which Create takes memory at once
+  // Host memory of so many slabs for single pages of slabs on disk (ListedPages); 0 without a disk
+  // tier, and where slabs on disk are read whole.
+  int listed_slabs = 0;
+  int64_t device_slabs = 0;  // for which Create takes memory at once
   int64_t host_slabs = 0;
   int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
   // Where the format keeps X: host slabs of it for which Create takes memory at once; tokens of a
@@ -56,7 +59,7 @@ struct StoreFootprint {
   int64_t staging = 0;          // device
   int64_t summaries = 0;        // device
   int64_t sketches = 0;         // device, in the frames of summaries
-  int64_t bounce = 0;           // host
+  int64_t bounce = 0;           // host; with what listed pages take
 };
 StoreFootprint FootprintOf(const StoreOptions& options);
 

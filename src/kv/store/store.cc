@@ -95,6 +95,11 @@ std::array<int64_t, BlockCache::kReads> Store::PageCacheReads() const {
   return cache.page_cache->Reads(*cache.compute);
 }
 
+ListedPages::Reads Store::DiskPageReads() const {
+  const Cache& cache = *impl_->cache;
+  return cache.listed_pages == nullptr ? ListedPages::Reads{} : cache.listed_pages->reads();
+}
+
 // --- Sequences
 
 Result<SequenceId> Store::CreateSequence(int x_segments) {

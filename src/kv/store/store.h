@@ -29,6 +29,7 @@
 #include "kv/step/step_types.h"
 #include "kv/step/store_options.h"
 #include "kv/store/up_progress.h"
+#include "kv/tiers/listed_pages.h"
 #include "kv/tiers/mover.h"
 
 namespace headway::kv {
@@ -114,6 +115,8 @@ class Store {
   // Blocks of host slabs that steps have read in place so far, by BlockCache::Read, where there is
   // a page cache; waits for the compute lane.
   std::array<int64_t, BlockCache::kReads> PageCacheReads() const;
+  // Single pages of slabs on disk that steps have read so far.
+  ListedPages::Reads DiskPageReads() const;
   const CacheFormat& format() const;
 
  private:

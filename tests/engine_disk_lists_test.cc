@@ -1,0 +1,239 @@
+// Decode by lists over slabs on disk: whether pages come from there changes no bit, and those pages
+// are read that are listed, and no others.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/fault_env.h"
+#include "support/forwarding_kernels.h"
+#include "support/grid.h"
+#include "support/selection_policies.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+// Counts the bytes that files are asked for.
+class CountingFile : public File {
+ public:
+  CountingFile(std::unique_ptr<File> file, std::atomic<int64_t>* bytes)
+      : file_(std::move(file)), bytes_(*bytes) {}
+
+  Status Read(std::span<const IoPiece> pieces) override {
+    for (const IoPiece& piece : pieces) bytes_ += static_cast<int64_t>(piece.size);
+    return file_->Read(pieces);
+  }
+  Status Write(std::span<const IoPiece> pieces) override { return file_->Write(pieces); }
+  Status Sync() override { return file_->Sync(); }
+  Status Truncate(int64_t size) override { return file_->Truncate(size); }
+  Result<int64_t> Size() override { return file_->Size(); }
+  Result<FileIdentity> Identity() override { return file_->Identity(); }
+  bool direct() const override { return file_->direct(); }
+
+ private:
+  const std::unique_ptr<File> file_;
+  std::atomic<int64_t>& bytes_;
+};
+
+class CountingEnv : public FaultEnv {
+ public:
+  CountingEnv() : FaultEnv(Env::Default()) {}
+
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override {
+    Result<std::unique_ptr<File>> file = FaultEnv::Open(path, mode, io);
+    if (!file.ok()) return file;
+    return std::unique_ptr<File>(new CountingFile(std::move(*file), &bytes_));
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+// Notes the pages of head groups that are listed, layer by layer.
+class SeesPages : public ForwardingKernels {
+ public:
+  using Pages = std::set<std::tuple<int64_t, int64_t, int64_t>>;
+
+  SeesPages(std::unique_ptr<Kernels> inner, int64_t page_blocks, Pages* pages)
+      : ForwardingKernels(std::move(inner)), page_blocks_(page_blocks), pages_(*pages) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+    for (const SelectItem& item : items) {
+      for (int head = 0; head < item.keys.heads; ++head) {
+        for (int32_t i = 0; i < item.counts[head]; ++i) {
+          const int32_t block = item.blocks[head * item.capacity + i];
+          pages_.emplace(layer_, head / item.keys.group_heads, block / page_blocks_);
+        }
+      }
+    }
+    ++layer_;
+  }
+
+ private:
+  const int64_t page_blocks_;
+  int64_t layer_ = 0;
+  Pages& pages_;
+};
+
+HarnessConfig OnDisk(HarnessConfig config, int64_t device_slabs = 0, int64_t host_slabs = 0) {
+  config.placement = kv::PlacementKind::kFirstFit;
+  config.device_slabs = device_slabs;
+  config.host_slabs = host_slabs;
+  return config;
+}
+
+class DiskLists : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (TestDevice() != "cpu") GTEST_SKIP() << "slabs on disk are read whole beside a GPU";
+  }
+};
+
+TEST_P(DiskLists, WherePagesLieNeverChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 31);
+  for (const kv::SelectionPolicy& policy :
+       {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kPairs),
+        TwoLooks(40), KeepsCandidates(40, 5)}) {
+    for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
+      HarnessConfig config = HarnessConfig::Default();
+      config = OnDisk(config, 1 << 20);
+      config.selection = policy;
+      config.encoding = encoding;
+      const LogitRows expected = RunTokens(*model, config, tokens, 40);
+      for (const int group_heads : {0, 1, 3}) {
+        for (const int64_t slabs : {0, 9, 30}) {
+          HarnessConfig other = OnDisk(config, slabs / 3, slabs);
+          other.group_heads = group_heads;
+          ExpectSameBits(
+              expected, RunTokens(*model, other, tokens, 40),
+              "groups of " + std::to_string(group_heads) + ", slabs: " + std::to_string(slabs));
+        }
+      }
+    }
+  }
+}
+
+// Lists of more than one part, which are rounds of their own.
+TEST_P(DiskLists, LongListsComeInParts) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(1700, 96, 32);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(1200);
+  config.selection.refresh = 3;
+  const LogitRows expected = RunTokens(*model, OnDisk(config, 1 << 20), tokens, 8);
+  for (const int group_heads : {0, 1}) {
+    config.group_heads = group_heads;
+    ExpectSameBits(expected, RunTokens(*model, OnDisk(config, 20, 100), tokens, 8), "parts");
+  }
+}
+
+// Selectors that read keys to choose leave slabs on disk to exact attention.
+TEST_P(DiskLists, WhatIsChosenByKeysIsReadWhole) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 8);
+  const HarnessConfig exact = OnDisk(HarnessConfig::Default());
+  const LogitRows expected = RunTokens(*model, exact, tokens, 10);
+  for (const kv::SelectionPolicy& policy :
+       {Bounded(16, 0.4), PolicyOf(40, SummaryKind::kMasses), PolicyOf(40, SummaryKind::kStages)}) {
+    HarnessConfig config = exact;
+    config.selection = policy;
+    ExpectSameBits(expected, RunTokens(*model, config, tokens, 10), "all on disk");
+  }
+}
+
+TEST_P(DiskLists, BatchesLiveAsThoseInMemory) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig memory = OnDisk(HarnessConfig::Default(), 1 << 20);
+  memory.selection = PolicyOf(8);
+  ExpectBatchesNear(*model, {memory, OnDisk(memory), OnDisk(memory, 4, 4)});
+}
+
+// Of a step that is the first to choose; the next one finds pages that it lists again.
+TEST_P(DiskLists, ThePagesThatAreListedAreReadOnce) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const RopeFrequencies rope = RopeOf(*model, 400);
+  for (const int group_heads : {1, 2}) {
+    SeesPages::Pages pages;
+    HarnessConfig config = OnDisk(HarnessConfig::Default());
+    config.group_heads = group_heads;
+    config.selection = PolicyOf(40);
+    config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<SeesPages>(std::move(kernels), config.page_slots / 8, &pages);
+    };
+    CountingEnv env;
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    kv::Store& store = (*h)->store();
+    const kv::SequenceId sequence = *(*h)->NewSequence();
+    const std::vector<TokenId> tokens = RandomTokens(390, 96, 33);
+    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(386), rope).ok());
+    EXPECT_EQ(store.DiskPageReads().read, 0) << "prompts read slabs";
+    store.Drain();
+    const int64_t before = env.bytes();
+    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(386, 1), rope).ok());
+    const kv::ListedPages::Reads first = store.DiskPageReads();
+    EXPECT_EQ(first.read, std::ssize(pages));
+    int64_t listed_bytes = 0;
+    for (const auto& [layer, group, page] : pages) {
+      listed_bytes += store.format().PageBytes(static_cast<int>(layer), static_cast<int>(group));
+    }
+    EXPECT_EQ(first.bytes, listed_bytes);
+    EXPECT_EQ(env.bytes() - before, first.bytes);
+    EXPECT_LT(first.read, 386 / config.page_slots * model->shape().kv_heads / group_heads *
+                              model->shape().layers);
+    for (size_t i = 387; i < tokens.size(); ++i) {
+      ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(i, 1), rope).ok());
+    }
+    const kv::ListedPages::Reads then = store.DiskPageReads();
+    EXPECT_GT(then.found, 0);
+    EXPECT_EQ(env.bytes() - before, then.bytes);
+  }
+}
+
+// A read that fails ends the step; what was closed before it is read by the next one.
+TEST_P(DiskLists, AFailedReadLosesNoPage) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const RopeFrequencies rope = RopeOf(*model, 400);
+  HarnessConfig config = OnDisk(HarnessConfig::Default());
+  config.selection = PolicyOf(40);
+  const int64_t prompt = 384 / config.page_slots * config.page_slots;
+  const std::vector<TokenId> tokens = RandomTokens(prompt + 1, 96, 34);
+  const LogitRows expected = RunTokens(*model, config, tokens, 1);
+  FaultEnv env(Env::Default());
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId sequence = *(*h)->NewSequence();
+  ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(static_cast<size_t>(prompt)), rope).ok());
+  env.SetKinds(kFaultRead);
+  for (int64_t n = 1;; ++n) {
+    env.FailAt(n);
+    const Result<LogitRows> row = (*h)->Append(sequence, std::span(tokens).last(1), rope);
+    if (env.faults() == 0) {
+      ASSERT_TRUE(row.ok()) << row.status().message();
+      ExpectSameBits({expected.back()}, *row, "behind failures");
+      EXPECT_GT(n, 2);
+      break;
+    }
+    EXPECT_EQ(row.status().code(), StatusCode::kIo);
+    EXPECT_NE(row.status().message().find("injected fault"), std::string::npos);
+    EXPECT_EQ((*h)->store().Length(sequence), prompt);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DiskLists, ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& instance) {
+                           return std::string(DTypeName(instance.param));
+                         });
+
+}  // namespace
+}  // namespace headway::testing
