@@ -213,7 +213,8 @@ TEST_P(DiskLists, AFailedReadLosesNoPage) {
   Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
   ASSERT_TRUE(h.ok()) << h.status().message();
   const kv::SequenceId sequence = *(*h)->NewSequence();
-  ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(static_cast<size_t>(prompt)), rope).ok());
+  ASSERT_TRUE(
+      (*h)->Append(sequence, std::span(tokens).first(static_cast<size_t>(prompt)), rope).ok());
   env.SetKinds(kFaultRead);
   for (int64_t n = 1;; ++n) {
     env.FailAt(n);

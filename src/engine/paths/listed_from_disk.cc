@@ -52,6 +52,8 @@ void ListedFromDisk::Begin(size_t number) {
   const Round& round = rounds_[number];
   const Item& item = items_[round.item];
   const kv::CacheFormat& format = context_.store.format();
+  // The kernels of the round that had these buffers, and of its pages, have read them.
+  context_.store.reads().AwaitCompute();
   Lists& lists = ListsOf(number);
   lists = Lists();
   const int first = format.HeadsBefore(layer_, round.group);
@@ -94,7 +96,8 @@ AttendBlocksItem ListedFromDisk::ItemOf(const Round& round, const Lists& lists) 
 
 Status ListedFromDisk::Attend(int group) {
   const kv::CacheFormat& format = context_.store.format();
-  if (group == 0) {
+  if (group == 0 && !items_.empty()) {
+    context_.store.reads().AwaitCompute();  // the lists are there
     for (int of = 0; of < format.head_groups(layer_); ++of) {
       for (size_t i = 0; i < items_.size(); ++i) {
         const AttendBlocksItem& item = items_[i].attend;

@@ -1,7 +1,7 @@
-// ListedFromDisk: attention of decode steps to listed blocks, some of which lie in slabs on disk. The
-// pages of these come one by one, in rounds of a head group and a part of its lists each, while the
-// round before is attended to. Lists, parts and their order are those of a cache in memory: no bit
-// depends on where slabs lie.
+// ListedFromDisk: attention of decode steps to listed blocks, some of which lie in slabs on disk.
+// The pages of these come one by one, in rounds of a head group and a part of its lists each, while
+// the round before is attended to. Lists, parts and their order are those of a cache in memory: no
+// bit depends on where slabs lie.
 #ifndef HEADWAY_ENGINE_PATHS_LISTED_FROM_DISK_H_
 #define HEADWAY_ENGINE_PATHS_LISTED_FROM_DISK_H_
 
@@ -22,8 +22,8 @@ class ListedFromDisk {
   explicit ListedFromDisk(StepContext& context) : context_(context) {}
 
   void BeginLayer(int layer);
-  // The lists of one sequence, which are there, and its states of all heads. `reads` are the slabs of
-  // item.keys.segments, and are held in place; both outlive the layer.
+  // The lists of one sequence, which are there, and its states of all heads. `reads` are the slabs
+  // of item.keys.segments, and are held in place; both outlive the layer.
   void Add(const AttendBlocksItem& item, std::span<const kv::SlabRead> reads);
   // Attends with the heads of a group; groups follow one another.
   Status Attend(int group);
@@ -43,8 +43,8 @@ class ListedFromDisk {
   };
   // A block of a round's lists that lies in a page from disk.
   struct Moved {
-    size_t at = 0;    // in `blocks`
-    size_t page = 0;  // in `pages`
+    size_t at = 0;      // in `blocks`
+    size_t page = 0;    // in `pages`
     int64_t block = 0;  // of the page
   };
   // What a round's kernel reads, and is made of.

@@ -149,6 +149,12 @@ bool StepReads::ReadsPages() const { return cache_.listed_pages != nullptr; }
 
 std::span<std::byte* const> StepReads::PageFrames() const { return cache_.listed_pages->frames(); }
 
+void StepReads::AwaitCompute() {
+  Fence so_far;
+  so_far.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));
+  cache_.lanes.HostWait(so_far);
+}
+
 void StepReads::BeginPages(std::span<const PageRead> pages, std::vector<int>* places) {
   wanted_.clear();
   for (const PageRead& read : pages) {

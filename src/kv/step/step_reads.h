@@ -59,8 +59,10 @@ class StepReads {
   bool ReadsPages() const;
   // Place i is that of page i % segment_pages in frame i / segment_pages.
   std::span<std::byte* const> PageFrames() const;
-  // Rounds of pages, of which two may be under way (ListedPages): begins one, whose places are
-  // written to *places; waits for the first one; its kernels are enqueued on the compute stream.
+  // All that the compute stream was given so far has run.
+  void AwaitCompute();
+  // Rounds of pages, of which two may be under way (ListedPages). Begins one, whose places are
+  // written to *places, behind AwaitCompute; waits for the first one; its kernels are enqueued.
   void BeginPages(std::span<const PageRead> pages, std::vector<int>* places);
   Status AwaitPages();
   void FinishPages();

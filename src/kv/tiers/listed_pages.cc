@@ -68,9 +68,10 @@ void ListedPages::Read(std::vector<SlabFile::PageRead> pages, std::span<const Wa
   constexpr int kLanes = kLaneCount - static_cast<int>(Lane::kDiskRead);
   next_lane_ = (next_lane_ + 1) % kLanes;
   const auto lane = static_cast<Lane>(static_cast<int>(Lane::kDiskRead) + next_lane_);
-  Fence before = used_;
+  Fence before;
   int64_t bytes = 0;
-  std::vector<std::pair<std::shared_ptr<DiskCopy>, int>> copies;  // and the pages that must be there
+  std::vector<std::pair<std::shared_ptr<DiskCopy>, int>>
+      copies;  // and the pages that must be there
   for (const Wanted& page : of) {
     before.Join(page.slab->written);
     bytes += format_.PageBytes(page.slab->layer, page.slab->group);
@@ -81,19 +82,18 @@ void ListedPages::Read(std::vector<SlabFile::PageRead> pages, std::span<const Wa
   lanes_->Wait(lane, before);
   round->read = std::make_shared<DiskRead>();
   // As with whole slabs, errors stay with the read.
-  lanes_->stream(lane).HostWork(
-      WorkCost{"read listed pages", bytes, 0},
-      [file = &disk_->file(), pages = std::move(pages), copies = std::move(copies),
-       read = round->read] {
-        Status status;
-        for (const auto& [copy, count] : copies) {
-          if (status.ok()) status = copy->Check(count);
-        }
-        if (status.ok()) status = file->ReadEach(pages);
-        read->status = std::move(status);
-        read->done = true;
-        return OkStatus();
-      });
+  lanes_->stream(lane).HostWork(WorkCost{"read listed pages", bytes, 0},
+                                [file = &disk_->file(), pages = std::move(pages),
+                                 copies = std::move(copies), read = round->read] {
+                                  Status status;
+                                  for (const auto& [copy, count] : copies) {
+                                    if (status.ok()) status = copy->Check(count);
+                                  }
+                                  if (status.ok()) status = file->ReadEach(pages);
+                                  read->status = std::move(status);
+                                  read->done = true;
+                                  return OkStatus();
+                                });
   const int64_t ticket = lanes_->Mark(lane);
   round->ready.Add(lane, ticket);
   for (const Wanted& page : of) page.slab->used.Add(lane, ticket);
@@ -108,12 +108,6 @@ Status ListedPages::Await() {
     for (const uint64_t name : round.names) Forget(name);
   }
   return round.read->status;
-}
-
-void ListedPages::Finish() {
-  HEADWAY_CHECK(begun_ > finished_);
-  used_.Add(Lane::kCompute, lanes_->Mark(Lane::kCompute));
-  ++finished_;
 }
 
 void ListedPages::End() {

@@ -1,6 +1,7 @@
-// ListedPages: host memory for single pages of slabs that lie on disk, which kernels read some blocks
-// of. A page stays there until its place is wanted for another one, so that one which is listed in
-// step after step is read once. Pages are known by their slab's version: none is ever cleared.
+// ListedPages: host memory for single pages of slabs that lie on disk, which kernels read some
+// blocks of. A page stays there until its place is wanted for another one, so that one which is
+// listed in step after step is read once. Pages are known by their slab's version: none is ever
+// cleared.
 #ifndef HEADWAY_KV_TIERS_LISTED_PAGES_H_
 #define HEADWAY_KV_TIERS_LISTED_PAGES_H_
 
@@ -42,14 +43,14 @@ class ListedPages {
   // Place i is that of page i % segment_pages in frame i / segment_pages.
   std::span<std::byte* const> frames() const { return frames_; }
 
-  // Rounds follow one another: each is begun, awaited, and finished when the kernels that read its
-  // pages are enqueued; one more may begin meanwhile. Two rounds have no more pages than there are
-  // places.
+  // Rounds follow one another: each is begun, awaited, and finished; one more may begin meanwhile.
+  // Two rounds have no more pages than there are places. When one begins, the kernels of finished
+  // ones have run.
   // Begins to read those pages that are not there. The places of all are written to *places.
   void Begin(std::span<const Wanted> pages, std::vector<int>* places);
   // Waits for the round that was begun first of those that are not finished.
   Status Await();
-  void Finish();
+  void Finish() { ++finished_; }
   // Finishes all rounds, whatever has become of them.
   void End();
 
@@ -88,7 +89,6 @@ class ListedPages {
   std::unordered_map<uint64_t, int> places_;  // by name
   std::array<Round, 2> rounds_;               // by number
   int64_t begun_ = 0, finished_ = 0;          // numbers of rounds
-  Fence used_;                                // behind the kernels of finished rounds
   int next_lane_ = 0;
   Reads reads_;
 };
