@@ -104,9 +104,8 @@ TEST_F(Mpirun, TextIsThatOfRanksInOneProcess) {
   EXPECT_THAT(shown.err, HasSubstr("ended by: length"));
   // Sampling, streamed from disk, and two contexts of two engines.
   Args sampled = kRun;
-  sampled.insert(sampled.end(),
-                 {"--temp", "0.9", "--seed", "7", "--placement", "disk-only", "--disk-memory",
-                  "64MiB", "--compare-resident"});
+  sampled.insert(sampled.end(), {"--temp", "0.9", "--seed", "7", "--placement", "disk-only",
+                                 "--disk-memory", "64MiB", "--compare-resident"});
   const Json compared = RunJson(OnRanks(2, sampled));
   EXPECT_EQ(compared["equals_resident"], true);
   program_ = kProgram;
@@ -115,9 +114,10 @@ TEST_F(Mpirun, TextIsThatOfRanksInOneProcess) {
 
 TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
   WriteFile(dir_.File("prompts"), "\"Once upon a time\"\n\"The old man\"\n\"She said\"\n");
-  WriteFile(dir_.File("text"), ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
-  const Args prompts = {"run", kModel,        "--prompts", dir_.File("prompts"), "--parallel",
-                        "2",   "-n",          "8",         "--tp",               "3"};
+  WriteFile(dir_.File("text"),
+            ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
+  const Args prompts = {"run", kModel, "--prompts", dir_.File("prompts"), "--parallel", "2", "-n",
+                        "8",   "--tp", "3"};
   const Args perplexity = {"eval",      "perplexity", kModel, "--file", dir_.File("text"),
                            "--context", "256",        "--tp", "3",      "--json"};
   const Outcome shared = Run(OnRanks(3, prompts));

@@ -94,7 +94,8 @@ struct Engine::Impl {
   PlanReport Report(const Blueprint& blueprint) const;
   ContextParts PartsOfContext(Communicator* communicator);
   // The context of the model, or of the shards in this process.
-  Result<std::unique_ptr<Context>> MakeContext(const Workload& workload, const Blueprint& blueprint);
+  Result<std::unique_ptr<Context>> MakeContext(const Workload& workload,
+                                               const Blueprint& blueprint);
   // The same in all processes, and by the plan of the first one's shard.
   Result<std::unique_ptr<Context>> MakeContextTogether(const Workload& workload);
   Result<Blueprint> DrawTogether(const Workload& workload);

@@ -29,7 +29,7 @@ enum class Order : uint8_t {
 // Every member: one that is added to the options is added here.
 static_assert(sizeof(EngineOptions) == 1136);
 template <typename Wire, typename Options>
-  requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
+requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
   wire(o.device, o.isa, o.threads, o.tensor_parallel, o.gpu_memory, o.kv_memory, o.host_memory,
        o.disk_memory, o.disk_path, o.gpu_layers, o.policy, o.chunk, o.head_group, o.segment,
@@ -40,29 +40,26 @@ void Pass(Wire& wire, Options& o) {
        o.hip_refresh, o.hip_outer_keys, o.sparse_looks, o.sparse_refresh,
        o.sparse_candidates_refresh, o.sparse_from, o.sparse_cache, o.sparse_prefill, o.reach,
        o.reach_positions, o.evict, o.evict_budget, o.evict_window, o.evict_pool, o.evict_sink,
-       o.evict_safeguard, o.evict_steepness, o.evict_future, o.evict_profile, o.evict_room,
-       o.hgca, o.hgca_window, o.hgca_alpha, o.hgca_every, o.hgca_most, o.hgca_queries, o.hgca_on,
+       o.evict_safeguard, o.evict_steepness, o.evict_future, o.evict_profile, o.evict_room, o.hgca,
+       o.hgca_window, o.hgca_alpha, o.hgca_every, o.hgca_most, o.hgca_queries, o.hgca_on,
        o.rope_scaling, o.self_extend, o.draft, o.draft_tokens, o.draft_acceptance, o.machine,
-       o.session, o.session_recut, o.trace, o.time_kernels, o.alias_host_memory,
-       o.random_weights);
+       o.session, o.session_recut, o.trace, o.time_kernels, o.alias_host_memory, o.random_weights);
 }
 
 template <typename Wire, typename AnyRequest>
-  requires std::is_same_v<std::remove_const_t<AnyRequest>, Request>
+requires std::is_same_v<std::remove_const_t<AnyRequest>, Request>
 void Pass(Wire& wire, AnyRequest& request) {
   wire(request.prompt, request.max_tokens, request.sampling, request.stop, request.ignore_eos);
 }
 
 template <typename Wire, typename AnyWorkload>
-  requires std::is_same_v<std::remove_const_t<AnyWorkload>, Workload>
-void Pass(Wire& wire, AnyWorkload& workload) {
-  wire(workload.lengths);
-}
+requires std::is_same_v<std::remove_const_t<AnyWorkload>, Workload>
+void Pass(Wire& wire, AnyWorkload& workload) { wire(workload.lengths); }
 
 // What a blueprint is drawn by. What is told of a plan, its times and reasons, stays where it was
 // made.
 template <typename Wire, typename AnyPlan>
-  requires std::is_same_v<std::remove_const_t<AnyPlan>, plan::Plan>
+requires std::is_same_v<std::remove_const_t<AnyPlan>, plan::Plan>
 void Pass(Wire& wire, AnyPlan& p) {
   wire(p.cache, p.slabs, p.x_slabs, p.x_segments, p.gather_tokens, p.page_cache, p.page_cache_steps,
        p.slab_bytes, p.kv_bytes, p.weight_layers, p.streamed_weight_bytes, p.disk_layers,

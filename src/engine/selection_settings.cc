@@ -240,7 +240,8 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
   }
   using FarPositions = kv::SelectionPolicy::FarPositions;
   if (options.sparse_prefill || options.sparse_dense_every != 0 ||
-      settings.reach == Settings::Reach::kOn || settings.selection.far_positions == FarPositions::kTogether) {
+      settings.reach == Settings::Reach::kOn ||
+      settings.selection.far_positions == FarPositions::kTogether) {
     Message refused = {"chosen keys in prompts, or beyond the trained window, need ",
                        Option::kSelector};
     if (drafts) refused += {", and no ", Option::kDraft};

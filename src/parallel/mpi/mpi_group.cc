@@ -35,8 +35,8 @@ enum Place { kStreams, kHosts, kPlaces };
 
 // What a rank says at the end of its work, so that those that wait for it do not wait for ever.
 struct Farewell {
-  int32_t code = 0;       // a StatusCode
-  int32_t cut_short = 0;  // the error is another rank's end
+  int32_t code = 0;             // a StatusCode
+  int32_t cut_short = 0;        // the error is another rank's end
   int64_t calls[kPlaces] = {};  // that it has made to their end
   char text[1000] = {};
 
@@ -118,8 +118,8 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   // Of this Run.
   int64_t calls_[kPlaces] = {};  // that were made to their end
   bool cut_short_ = false;
-  std::vector<Farewell> farewells_;      // [ranks], the own one apart
-  std::vector<MPI_Request> requests_;    // [ranks]: for them; null where one has come
+  std::vector<Farewell> farewells_;    // [ranks], the own one apart
+  std::vector<MPI_Request> requests_;  // [ranks]: for them; null where one has come
   Status broken_;
 };
 
@@ -139,7 +139,8 @@ Result<std::unique_ptr<ProcessGroup>> MpiGroup::Join() {
   const auto ranks = static_cast<size_t>(group->ranks_);
   group->farewells_.resize(ranks);
   group->requests_.resize(ranks, MPI_REQUEST_NULL);
-  for (MPI_Comm* comm : {&group->comms_[kStreams], &group->comms_[kHosts], &group->farewell_comm_}) {
+  for (MPI_Comm* comm :
+       {&group->comms_[kStreams], &group->comms_[kHosts], &group->farewell_comm_}) {
     if (Status s = OfMpi(MPI_Comm_dup(MPI_COMM_WORLD, comm)); !s.ok()) return s;
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
@@ -160,12 +161,14 @@ Status MpiGroup::CountSharers() {
   CPU_ZERO(&own);
   sched_getaffinity(0, sizeof(own), &own);
   std::vector<cpu_set_t> all(static_cast<size_t>(processes));
-  const Status gathered = OfMpi(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own),
-                                              MPI_BYTE, machine));
+  const Status gathered =
+      OfMpi(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, machine));
   MPI_Comm_free(&machine);
   if (!gathered.ok()) return gathered;
-  core_sharers_ = static_cast<int>(std::count_if(
-      all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&other, &own) != 0; }));
+  core_sharers_ =
+      static_cast<int>(std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) {
+        return CPU_EQUAL(&other, &own) != 0;
+      }));
   return OkStatus();
 }
 

@@ -115,9 +115,8 @@ TEST_F(MpiGroupTest, WhatRanksTellEachOther) {
 // Where no call is cut short, an error leaves the group as it is.
 TEST_F(MpiGroupTest, ErrorsAreKnownToAllRanks) {
   const int rank = group_.rank();
-  const Status of_all = group_.Run([&] {
-    return Status(StatusCode::kNotFound, "no file " + std::to_string(rank));
-  });
+  const Status of_all =
+      group_.Run([&] { return Status(StatusCode::kNotFound, "no file " + std::to_string(rank)); });
   EXPECT_EQ(of_all.message(), "no file " + std::to_string(rank));
   for (const bool throws : {false, true}) {
     const Status of_one = group_.Run([&] {
