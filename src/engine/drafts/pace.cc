@@ -11,25 +11,29 @@ void DraftAcceptance::Observe(int64_t drafts, int64_t right) {
 
 void DraftCosts::Observe(int64_t sequences, int64_t drafts, double seconds) {
   const double each = seconds / static_cast<double>(sequences);
-  const auto follow = [](double known, double seen, int64_t steps) {
-    const double weight = std::max(kWeight, 1.0 / static_cast<double>(steps));
+  const auto follow = [](double known, double seen, double weight) {
     return known + weight * (std::min(seen, kMost * known) - known);
   };
-  if (drafts == 0 && known()) {
-    plain_ = follow(plain_, each, ++plain_steps_);
-  } else if (drafts == 0) {
-    plain_ = ++plain_steps_ == 1 ? each : std::min(plain_, each);
+  if (drafts == 0) {
+    if (since_plain_ > 0) look_ = std::min(2 * look_, kLastLook);
+    since_plain_ = 0;
+    plain_ = known()             ? follow(plain_, each, each < plain_ ? kFaster : kWeight)
+             : plain_steps_ == 0 ? each
+                                 : std::min(plain_, each);
+    ++plain_steps_;
   } else if (known()) {
+    ++since_plain_;
     const double more = std::max(each / plain_ - 1.0, 0.0);
     // Not less than something: a step that seems to take nothing more must be able to cost again.
     const double of_draft = more * static_cast<double>(sequences) / static_cast<double>(drafts);
-    draft_ = std::max(0.005, tried() ? follow(draft_, of_draft, draft_steps_ + 1) : of_draft);
     ++draft_steps_;
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(draft_steps_));
+    draft_ = std::max(0.005, draft_steps_ > 1 ? follow(draft_, of_draft, weight) : of_draft);
   }
 }
 
 int64_t DraftPace::Next(int64_t most, const DraftCosts& costs) {
-  if (!costs.known()) return 0;
+  if (!costs.known() || costs.old()) return 0;
   if (!costs.tried()) return std::min<int64_t>(most, 1);
   int64_t best = 0;
   double best_speed = 1.0, tokens = 1.0, right = 1.0;

@@ -30,15 +30,21 @@ class DraftCosts {
   // Of steps without drafts.
   bool known() const { return plain_steps_ >= kFirst; }
   bool tried() const { return draft_steps_ > 0; }
+  // So many steps with drafts have followed one another that a plain one may take another time by
+  // now: a processor that warms up is faster soon, a longer context slower.
+  bool old() const { return since_plain_ >= look_; }
   // Of a sequence's step with `drafts` drafts, by one without.
   double Ratio(int64_t drafts) const { return 1.0 + static_cast<double>(drafts) * draft_; }
 
  private:
   static constexpr double kWeight = 0.1;  // of the last step, at least: first ones count for more
   static constexpr double kMost = 2.0;    // times what is known, that one step counts for
+  static constexpr double kFaster = 0.2;  // of a plain step that is faster than what is known
   static constexpr int64_t kFirst = 3;    // steps, of which the fastest counts: the first is slow
+  static constexpr int64_t kFirstLook = 4, kLastLook = 64;  // steps with drafts between plain ones
 
   int64_t plain_steps_ = 0, draft_steps_ = 0;
+  int64_t since_plain_ = 0, look_ = kFirstLook;
   double plain_ = 0.0;  // seconds of a sequence's step
   double draft_ = 0.0;  // of that, that a draft takes more
 };
@@ -46,7 +52,7 @@ class DraftCosts {
 // The number for a sequence, from 0 to `most`: the g that makes the mean number of tokens of a
 // step, 1 + a + ... + a^g where a draft is right with probability a, most by what the step takes.
 // Until something is known of what drafts take it is 1. Where it is 0 one draft is tried again
-// after some steps, later and later.
+// after some steps, later and later; where it is not a plain step is, to know what that takes.
 class DraftPace {
  public:
   // Of the next step, where there are drafts.
