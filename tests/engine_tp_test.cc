@@ -191,13 +191,13 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   EXPECT_THAT(refusal(options), HasSubstr("tensor_parallel and session do not go together yet"));
   options = OnRanks(2);
   options.evict = "snapkv";
-  EXPECT_THAT(refusal(options), HasSubstr("and evict do not"));
-  options = OnRanks(2);
-  options.selector = "pages";
-  EXPECT_THAT(refusal(options), HasSubstr("and selector do not"));
-  options = OnRanks(2);
-  options.hgca = 1.0;
-  EXPECT_THAT(refusal(options), HasSubstr("and hgca do not"));
+  options.evict_profile = "heads.tsv";
+  EXPECT_THAT(refusal(options), HasSubstr("and evict_profile do not"));
+  for (const char* method : {"ada-snapkv", "kvzip"}) {
+    options = OnRanks(2);
+    options.evict = method;
+    EXPECT_THAT(refusal(options), HasSubstr(std::string("and evict ") + method + " do not"));
+  }
   options = OnRanks(2);
   options.head_pattern = "heads.tsv";
   EXPECT_THAT(refusal(options), HasSubstr("and head_pattern do not"));
@@ -209,6 +209,73 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   ASSERT_TRUE(context.ok()) << context.status().message();
   EXPECT_THAT((*context)->FarAttention(Tokens(20, 100, 1), 10, 2, 4, {}).status().message(),
               HasSubstr("attention is measured on one rank; leave out tensor_parallel"));
+  EXPECT_THAT((*context)->EvictedBudgets().status().message(), HasSubstr("what heads keep is"));
+  EXPECT_THAT((*context)->RecallOfSelection(Tokens(20, 100, 1), 10, {}).status().message(),
+              HasSubstr("recall is measured on one rank"));
+}
+
+// What comes out of a context that leaves keys out: tokens that greedy decoding makes of text that
+// quotes itself, and the sum of -ln p of 16 tokens behind others, a step each.
+struct Approximate {
+  std::vector<TokenId> tokens;
+  double loss = 0.0;
+};
+
+Approximate Approximately(const EngineOptions& options) {
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({{1300}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  Approximate made;
+  Result<Generation> generation = GenerateOne(**context, RequestOf(Quoting(*engine, 1200, 90), 16));
+  EXPECT_TRUE(generation.ok()) << generation.status().message();
+  made.tokens = generation->tokens;
+  std::vector<TokenId> prose = Quoting(*engine, 150, 0);
+  while (prose.size() < 1200) prose.insert(prose.end(), prose.begin(), prose.begin() + 150);
+  for (int64_t at = 0; at < 1199; at = at == 0 ? 1183 : at + 1) {
+    Context::ScorePart part;
+    part.begin = at;
+    part.end = at == 0 ? 1183 : at + 1;
+    const auto score = (*context)->Score(prose, part, {});
+    EXPECT_TRUE(score.ok()) << score.status().message();
+    if (at > 0) made.loss += score->negative_log_likelihood;
+  }
+  return made;
+}
+
+// Where each head chooses by itself, ranks choose what one rank does, but for rounding. Heads of a
+// layer that share a budget share that of their rank.
+TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
+  EngineOptions exact, hgca, quest, pages, reading;
+  hgca.hgca = 1.0;
+  hgca.hgca_window = 256;
+  quest.selector = "quest";
+  quest.sparse_keys = 256;
+  quest.sparse_sink = 64;
+  quest.sparse_recent = 128;
+  pages = quest;
+  pages.selector = "pages";
+  reading = pages;
+  reading.sparse_prefill = true;
+  std::vector<std::pair<EngineOptions, bool>> all = {
+      {hgca, true}, {quest, true}, {pages, false}, {reading, false}};
+  for (const char* method :
+       {"snapkv", "h2o", "pyramidkv", "expectedattention", "critical-snapkv"}) {
+    all.push_back({exact, true});
+    all.back().first.evict = method;
+    all.back().first.evict_budget = "512";
+  }
+  for (auto& [options, heads_alone] : all) {
+    SCOPED_TRACE(options.selector + " " + options.evict);
+    options.threads = 2;
+    const Approximate one = Approximately(options);
+    for (const int ranks : {2, 3}) {
+      options.tensor_parallel = ranks;
+      const Approximate shared = Approximately(options);
+      EXPECT_EQ(shared.tokens, one.tokens) << ranks << " ranks";
+      // Rounding may tell two keys of nearly equal worth apart, and budgets of ranks differ.
+      EXPECT_NEAR(shared.loss, one.loss, (heads_alone ? 0.02 : 0.1) * one.loss) << ranks;
+    }
+  }
 }
 
 // A plan without the model is that of a run.

@@ -88,7 +88,9 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              *device_budget,
                                                              *memory_budget,
                                                              {},
-                                                             weights.get()},
+                                                             weights.get(),
+                                                             nullptr,
+                                                             communicator},
                                                             limits);
   if (!made.ok()) return made.status();
   kept_executor = std::move(*made);

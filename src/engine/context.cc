@@ -291,6 +291,7 @@ Result<std::vector<float>> Context::AttentionOn(std::span<const TokenId> tokens,
 
 Result<HeadBudgets> Context::EvictedBudgets() const try {
   if (!impl_->broken.ok()) return impl_->broken;
+  if (Status s = impl_->CheckOneRank("what heads keep"); !s.ok()) return s;
   return impl_->generator->EvictedBudgets();
 } catch (...) {
   return impl_->Break();
@@ -299,6 +300,7 @@ Result<HeadBudgets> Context::EvictedBudgets() const try {
 Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> tokens, int64_t from,
                                                    const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
+  if (Status s = impl_->CheckOneRank("recall"); !s.ok()) return s;
   return impl_->generator->RecallOfSelection(tokens, from, hooks);
 } catch (...) {
   return impl_->Break();

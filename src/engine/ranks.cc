@@ -35,15 +35,21 @@ Status CheckRanks(const Settings& settings) {
   }
   const std::pair<bool, Option> others[] = {
       {settings.session.has_value(), Option::kSession},
-      {settings.eviction.evicts(), Option::kEvict},
-      {settings.salience.chooses(), Option::kHgca},
-      {settings.selection.selects(), AskedForBy(settings.selection)},
+      {settings.selection.drafts(), Option::kDraft},
+      {settings.eviction_profile.has_value(), Option::kEvictProfile},
       {settings.streaming_heads.has_value(), Option::kHeadPattern}};
   for (const auto& [given, option] : others) {
     if (!given) continue;
     return Status(StatusCode::kUnsupported,
                   Refusal{{Option::kTensorParallel, " and ", option,
                            " do not go together yet; leave one of them out"}});
+  }
+  if (settings.eviction.uneven() || settings.eviction.spans_layers()) {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kTensorParallel, " and ", Option::kEvict,
+                           fmt::format(" {} do not go together yet: its heads share a budget, and "
+                                       "each rank has some of them",
+                                       kv::EvictionName(settings.eviction.method))}});
   }
   if (settings.weights == Settings::Weights::kRandom) {
     return Status(StatusCode::kUnsupported,
