@@ -72,6 +72,13 @@ struct PageCacheReads {
   int64_t all() const { return found + brought + passed; }
 };
 
+// Single pages of the cache that were chosen and lie on disk.
+struct DiskPageReads {
+  int64_t found = 0;  // in memory, since they were read lately
+  int64_t read = 0;
+  int64_t bytes = 0;  // of those
+};
+
 // Times of the last Generate or Score.
 struct Timings {
   int64_t prefill_tokens = 0;
@@ -83,6 +90,7 @@ struct Timings {
   double host_share = 0.0;      // EngineOptions::host_share as it is now
   // Since the Context was made. To count them, timings() waits for the GPU.
   PageCacheReads page_cache = {};
+  DiskPageReads disk_pages = {};  // likewise
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

@@ -97,6 +97,10 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
         fmt::format("          {:.1f} % of the chosen keys in host memory were found on the GPU",
                     100.0 * FoundShare(timings.page_cache)));
   }
+  if (timings.disk_pages.read > 0) {
+    lines.push_back(fmt::format("          {} of chosen pages were read from disk",
+                                FormatBytes(timings.disk_pages.bytes)));
+  }
   int64_t total = 0;
   for (int64_t bytes : tiers.bytes) total += bytes;
   lines.push_back(fmt::format("KV cache  {:>9}", FormatBytes(total)));
@@ -165,11 +169,16 @@ Json TimingsJson(const Timings& timings) {
       {"drafted_tokens", timings.drafted_tokens},
       {"accepted_drafts", timings.accepted_drafts},
       {"page_cache", PageCacheJson(timings.page_cache)},
+      {"disk_pages", DiskPagesJson(timings.disk_pages)},
   };
 }
 
 Json PageCacheJson(const PageCacheReads& reads) {
   return {{"found", reads.found}, {"brought", reads.brought}, {"passed", reads.passed}};
+}
+
+Json DiskPagesJson(const DiskPageReads& reads) {
+  return {{"found", reads.found}, {"read", reads.read}, {"bytes", reads.bytes}};
 }
 
 Json TiersJson(const TierUse& tiers) {

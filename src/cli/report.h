@@ -63,6 +63,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 
 Json TimingsJson(const Timings& timings);
 Json PageCacheJson(const PageCacheReads& reads);
+Json DiskPagesJson(const DiskPageReads& reads);
 Json TiersJson(const TierUse& tiers);
 Json PlanJson(const PlanReport& plan);
 Json PredictionJson(const Prediction& prediction);

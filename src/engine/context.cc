@@ -343,6 +343,8 @@ Timings Context::timings() const {
   const std::array<int64_t, BlockCache::kReads> reads = impl_->assembly.store->PageCacheReads();
   timings.page_cache = {reads[BlockCache::kFound], reads[BlockCache::kBrought],
                         reads[BlockCache::kPassed]};
+  const kv::ListedPages::Reads pages = impl_->assembly.store->DiskPageReads();
+  timings.disk_pages = {pages.found, pages.read, pages.bytes};
   return timings;
 }
 
