@@ -13,7 +13,7 @@
 namespace headway {
 
 int64_t ProgramBytes(int64_t tokens) {
-  constexpr int64_t kProgramBytes = 10 * kMiB;
+  constexpr int64_t kProgramBytes = 12 * kMiB;
   constexpr int64_t kBytesPerToken = 100;
   return kProgramBytes + kBytesPerToken * tokens;
 }

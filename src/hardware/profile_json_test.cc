@@ -125,7 +125,7 @@ TEST(ProfileJson, DamagedTextsNeverCrash) {
   Random random(7);
   for (int i = 0; i < 2000; ++i) {
     std::string text = good;
-    for (uint64_t n = 1 + random.Below(4); n > 0; --n) {
+    for (uint64_t n = 1 + random.Below(4); n > 0 && !text.empty(); --n) {
       const auto at = static_cast<size_t>(random.Below(text.size()));
       switch (random.Below(3)) {
         case 0:
