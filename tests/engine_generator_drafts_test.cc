@@ -65,16 +65,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenDrafts, ::testing::ValuesIn(GoldenNames()
 // The same seed gives the same tokens, with every option of sampling.
 TEST(GeneratorDrafts, SampledTokensAreThoseWithoutDrafts) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kF32));
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int kind = 0; kind < kSamplingKinds; ++kind) {
     Request request = RequestOf(RandomTokens(70, 96, 3), 500);
-    SamplingOptions& sampling = request.sampling;
-    sampling.seed = static_cast<uint64_t>(kind);
-    sampling.temperature = kind == 4 ? 0.0f : 0.7f;
-    if (kind == 1) sampling.top_k = 8;
-    if (kind == 2) sampling.top_p = 0.8f;
-    if (kind == 3) sampling.min_p = 0.05f;
-    if (kind >= 3) sampling.repetition_penalty = 1.2f;
-    if (kind >= 3) sampling.frequency_penalty = 0.3f;
+    request.sampling = SamplingOfKind(kind);
     Bench plain(*model, {}, 1, 570);
     const std::vector<TokenId> expected = plain.Run(request).tokens;
     for (const double right : {1.0, 0.6}) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/generator.h"
+#include "support/api.h"
 #include "support/golden.h"
 #include "support/step_harness.h"
 
@@ -48,12 +49,18 @@ struct Bench {
   std::unique_ptr<Generator> generator;
 };
 
-inline Request RequestOf(std::vector<TokenId> prompt, int64_t tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = tokens;
-  request.ignore_eos = true;
-  return request;
+// Every option of sampling, alone or with others; the last one is greedy.
+inline constexpr int kSamplingKinds = 5;
+inline SamplingOptions SamplingOfKind(int kind) {
+  SamplingOptions sampling;
+  sampling.seed = static_cast<uint64_t>(kind);
+  sampling.temperature = kind == 4 ? 0.0f : 0.7f;
+  if (kind == 1) sampling.top_k = 8;
+  if (kind == 2) sampling.top_p = 0.8f;
+  if (kind == 3) sampling.min_p = 0.05f;
+  if (kind >= 3) sampling.repetition_penalty = 1.2f;
+  if (kind >= 3) sampling.frequency_penalty = 0.3f;
+  return sampling;
 }
 
 // Every token is the best of the logits that plain steps compute before it, as far as these can

@@ -17,9 +17,11 @@ void DraftCosts::Observe(int64_t sequences, int64_t drafts, double seconds) {
   if (drafts == 0) {
     if (since_plain_ > 0) look_ = std::min(2 * look_, kLastLook);
     since_plain_ = 0;
-    plain_ = known()             ? follow(plain_, each, each < plain_ ? kFaster : kWeight)
-             : plain_steps_ == 0 ? each
-                                 : std::min(plain_, each);
+    if (known()) {
+      plain_ = follow(plain_, each, each < plain_ ? kFaster : kWeight);
+    } else {
+      plain_ = plain_steps_ == 0 ? each : std::min(plain_, each);
+    }
     ++plain_steps_;
   } else if (known()) {
     ++since_plain_;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/exceptions.h"
+#include "parallel/group_errors.h"
 #include "parallel/process_group.h"
 
 namespace headway {
@@ -230,8 +231,7 @@ Status MpiGroup::Conclude(const Status& own) {
   if (!own.ok() && waiting < 0) return own;
   const int rank = failed < 0 ? waiting : failed;
   const Status first = rank == rank_ ? own : farewells_[static_cast<size_t>(rank)].status();
-  const Status told =
-      first.Within({"rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + ": "});
+  const Status told = OfRank(rank, ranks_, first);
   if (waiting >= 0) broken_ = told;
   return told;
 }
@@ -266,7 +266,7 @@ Status MpiGroup::Call(Place place,
       }
       if (CutShort(place)) {
         cut_short_ = true;
-        return Status(StatusCode::kInternal, "it waits for a rank that has ended");
+        return WaitsInVain();
       }
     }
     Pause(start);
@@ -358,7 +358,7 @@ Status MpiGroup::GatherColumns(const SharedColumns& matrix) {
   if (!shapes.ok()) return shapes.status();
   for (int rank = 0; rank < ranks_; ++rank) {
     if (std::equal(shape, shape + 2, shapes->data() + 4 * rank)) continue;
-    return Status(StatusCode::kInternal, "ranks took part in one operation with unequal sizes");
+    return UnequalSizes();
   }
   const int64_t most = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, matrix.columns));
   for (int64_t row = 0; row < matrix.rows; row += most) {

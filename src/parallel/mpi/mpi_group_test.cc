@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device.h"
 #include "parallel/process_group.h"
+#include "parallel/testing/rank_values.h"
 
 namespace headway {
 namespace {
@@ -32,25 +33,14 @@ class MpiGroupTest : public ::testing::Test {
   }
 };
 
-std::vector<float> Values(int rank, size_t count) {
-  Random random(static_cast<uint64_t>(rank) + 1);
-  std::vector<float> values;
-  for (size_t i = 0; i < count; ++i) values.push_back(random.Normal());
-  return values;
-}
-
 TEST_F(MpiGroupTest, SumsAreInTheOrderOfTheRanks) {
   // The last are added up in two parts.
   for (const size_t count : {0u, 1u, 2u, 7u, 5000u, 300'001u}) {
-    std::vector<float> expected = Values(0, count);
-    for (int rank = 1; rank < group_.ranks(); ++rank) {
-      const std::vector<float> more = Values(rank, count);
-      for (size_t i = 0; i < count; ++i) expected[i] += more[i];
-    }
+    const std::vector<float> expected = SumsOfRanks(group_.ranks(), count);
     const Status status = group_.Run([&] {
       for (int round = 0; round < 5; ++round) {
         Delay();
-        std::vector<float> data = Values(group_.rank(), count);
+        std::vector<float> data = ValuesOfRank(group_.rank(), count);
         group_.communicator().AllReduceSum(*stream_, data.data(), static_cast<int64_t>(count));
         if (Status s = stream_->Synchronize(); !s.ok()) return s;
         if (data != expected) return Status(StatusCode::kInternal, "another sum");

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <string>
 #include <thread>
 
 #include "base/check.h"
 #include "base/exceptions.h"
+#include "parallel/group_errors.h"
 
 namespace headway {
 namespace {
@@ -17,10 +17,6 @@ namespace {
 // How long a rank that waits keeps offering its core to others before it sleeps: waking takes tens
 // of microseconds, and ranks of a step come within less.
 constexpr std::chrono::microseconds kYieldTime{100};
-
-Status Unequal() {
-  return Status(StatusCode::kInternal, "ranks took part in one operation with unequal sizes");
-}
 
 }  // namespace
 
@@ -91,8 +87,7 @@ Status ThreadGroup::Run(const std::function<Status(int rank)>& work) {
   run(0);
   for (std::thread& thread : threads) thread.join();
   if (cut_short_) {
-    broken_ = failure_.Within(
-        {"rank " + std::to_string(failed_rank_) + " of " + std::to_string(ranks()) + ": "});
+    broken_ = OfRank(failed_rank_, ranks(), failure_);
     return broken_;
   }
   return failure_;
@@ -128,9 +123,7 @@ Status ThreadGroup::Meet(Place* place) {
   changed_.wait(lock, [&] { return place->meetings != meeting || left_; });
   if (place->meetings != meeting) return OkStatus();
   cut_short_ = true;
-  if (failure_.ok()) {
-    failure_ = Status(StatusCode::kInternal, "it waits for a rank that has ended");
-  }
+  if (failure_.ok()) failure_ = WaitsInVain();
   return failure_;
 }
 
@@ -161,7 +154,7 @@ Status ThreadGroup::AllReduceSum(int rank, float* data, int64_t count) {
     }
   }
   if (Status s = Meet(&streams_); !s.ok()) return s;
-  return same ? OkStatus() : Unequal();
+  return same ? OkStatus() : UnequalSizes();
 }
 
 Status ThreadGroup::AllGather(int rank, const SharedColumns& matrix) {
@@ -177,7 +170,7 @@ Status ThreadGroup::AllGather(int rank, const SharedColumns& matrix) {
     }
   }
   if (Status s = Meet(&streams_); !s.ok()) return s;
-  return same ? OkStatus() : Unequal();
+  return same ? OkStatus() : UnequalSizes();
 }
 
 Status ThreadGroup::Broadcast(Place* place, int rank, std::span<std::byte> data, int from) {
@@ -188,7 +181,7 @@ Status ThreadGroup::Broadcast(Place* place, int rank, std::span<std::byte> data,
     std::memcpy(data.data(), place->given[static_cast<size_t>(from)].data, data.size());
   }
   if (Status s = Meet(place); !s.ok()) return s;
-  return same ? OkStatus() : Unequal();
+  return same ? OkStatus() : UnequalSizes();
 }
 
 }  // namespace headway

@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "device/cpu/cpu_device.h"
+#include "parallel/testing/rank_values.h"
 
 namespace headway {
 namespace {
@@ -30,28 +31,17 @@ void Delay(Random* random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random->Below(300)));
 }
 
-std::vector<float> Values(int rank, size_t count) {
-  Random random(static_cast<uint64_t>(rank) + 1);
-  std::vector<float> values;
-  for (size_t i = 0; i < count; ++i) values.push_back(random.Normal());
-  return values;
-}
-
 TEST(ThreadGroupTest, SumsAreInTheOrderOfTheRanks) {
   for (const int ranks : {1, 2, 3, 8}) {
     for (const size_t count : {0u, 1u, 7u, 5000u}) {
-      std::vector<float> expected = Values(0, count);
-      for (int rank = 1; rank < ranks; ++rank) {
-        const std::vector<float> more = Values(rank, count);
-        for (size_t i = 0; i < count; ++i) expected[i] += more[i];
-      }
+      const std::vector<float> expected = SumsOfRanks(ranks, count);
       ThreadGroup group(ranks);
       const Status status = group.Run([&](int rank) {
         const Rank own;
         Random random(static_cast<uint64_t>(rank));
         for (int round = 0; round < 10; ++round) {
           Delay(&random);
-          std::vector<float> data = Values(rank, count);
+          std::vector<float> data = ValuesOfRank(rank, count);
           group.communicator(rank).AllReduceSum(*own.stream, data.data(),
                                                 static_cast<int64_t>(count));
           if (Status s = own.stream->Synchronize(); !s.ok()) return s;
