@@ -1,6 +1,7 @@
 // Ranks in one process: golden models whose heads, MLP and vocabulary are shared between ranks that
 // add up what each has, under random placements of the heads. Run again under other cache
-// configurations through HEADWAY_TEST_CONFIG.
+// configurations through HEADWAY_TEST_CONFIG, and on a GPU, which all ranks share, through
+// HEADWAY_TEST_DEVICE.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include "base/random.h"
 #include "model/rope.h"
 #include "model/weights/open_weights.h"
-#include "parallel/thread/thread_group.h"
+#include "parallel/local/local_group.h"
 #include "support/golden.h"
 #include "support/step_harness.h"
 
@@ -53,23 +54,36 @@ HarnessConfig Config() {
   return config;
 }
 
+// What a rank runs on, which lives until all have ended.
+struct RankParts {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<StepHarness> harness;
+};
+
 // What one rank makes of the prompt and, token by token, of what follows it.
-Result<LogitRows> RunRank(const Case& test, const Shard& shard, const HarnessConfig& config) {
+Result<LogitRows> RunRank(const Case& test, const Shard& shard, const HarnessConfig& config,
+                          RankParts* parts) {
   Result<std::unique_ptr<WeightSource>> source = OpenWeights(*Env::Default(), test.golden.folder);
   if (!source.ok()) return source.status();
   Result<std::unique_ptr<Model>> model =
       Model::Load(Env::Default(), test.config, std::move(*source), &shard);
   if (!model.ok()) return model.status();
-  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(**model, config, 1, test.length());
-  if (!h.ok()) return h.status();
-  const Result<kv::SequenceId> sequence = (*h)->NewSequence();
+  parts->model = std::move(*model);
+  Result<std::unique_ptr<StepHarness>> made =
+      StepHarness::Create(*parts->model, config, 1, test.length());
+  if (!made.ok()) return made.status();
+  parts->harness = std::move(*made);
+  StepHarness& h = *parts->harness;
+  const Result<kv::SequenceId> sequence = h.NewSequence();
   if (!sequence.ok()) return sequence.status();
+  // Ranks that share a GPU take no memory of it while one waits for another there.
+  if (const Result<int64_t> all = config.communicator->OfFirst(0); !all.ok()) return all.status();
   const RopeFrequencies rope =
       ComputeRope(test.config.rope, test.config.shape.head_dim, std::ssize(test.golden.prompt));
-  Result<LogitRows> rows = (*h)->Append(*sequence, test.golden.prompt, rope);
+  Result<LogitRows> rows = h.Append(*sequence, test.golden.prompt, rope);
   if (!rows.ok()) return rows.status();
   for (const TokenId& token : test.golden.tokens) {  // teacher-forced
-    Result<LogitRows> next = (*h)->Append(*sequence, {&token, 1}, rope);
+    Result<LogitRows> next = h.Append(*sequence, {&token, 1}, rope);
     if (!next.ok()) return next.status();
     rows->push_back(std::move((*next)[0]));
   }
@@ -82,16 +96,25 @@ bool SameBits(const LogitRows& a, const LogitRows& b) {
   });
 }
 
+// On a GPU all ranks have the first one.
+std::unique_ptr<RankGroup> NewGroup(int ranks) {
+  const std::vector<int> gpus(TestDevice() == "cpu" ? 0 : static_cast<size_t>(ranks), 0);
+  Result<std::unique_ptr<RankGroup>> group = NewLocalGroup(ranks, gpus);
+  EXPECT_TRUE(group.ok()) << group.status().message();
+  return std::move(*group);
+}
+
 // The logits that every rank has.
 LogitRows RunRanks(const Case& test, const Placement& placement, const HarnessConfig& config) {
   const std::vector<Shard> shards = CutShards(test.config.shape, placement);
   std::vector<LogitRows> rows(shards.size());
-  ThreadGroup group(static_cast<int>(shards.size()));
-  const Status status = group.Run([&](int rank) {
+  const std::unique_ptr<RankGroup> group = NewGroup(static_cast<int>(shards.size()));
+  std::vector<RankParts> parts(shards.size());
+  const Status status = group->Run([&](int rank) {
     HarnessConfig own = config;
-    own.communicator = &group.communicator(rank);
+    own.communicator = &group->communicator(rank);
     const auto index = static_cast<size_t>(rank);
-    Result<LogitRows> made = RunRank(test, shards[index], own);
+    Result<LogitRows> made = RunRank(test, shards[index], own, &parts[index]);
     if (made.ok()) rows[index] = std::move(*made);
     return made.status();
   });
@@ -167,13 +190,15 @@ TEST(EngineRanksTest, OneRankThatFailsEndsAll) {
   const Case test("llama31");
   const std::vector<Shard> shards =
       CutShards(test.config.shape, RandomPlacement(test.config.shape, 3, 2));
-  ThreadGroup group(3);
-  const Status status = group.Run([&](int rank) {
+  const std::unique_ptr<RankGroup> group = NewGroup(3);
+  std::vector<RankParts> parts(3);
+  const Status status = group->Run([&](int rank) {
     HarnessConfig own = Config();
-    own.communicator = &group.communicator(rank);
+    own.communicator = &group->communicator(rank);
     // Its store is not made.
     if (rank == 2) own.device_slabs = own.host_slabs = -(1 << 20);
-    return RunRank(test, shards[static_cast<size_t>(rank)], own).status();
+    const auto index = static_cast<size_t>(rank);
+    return RunRank(test, shards[index], own, &parts[index]).status();
   });
   EXPECT_EQ(status.code(), StatusCode::kOutOfBudget) << status.message();
   EXPECT_NE(status.message().find("rank 2 of 3: "), std::string::npos) << status.message();

@@ -16,9 +16,11 @@ inline constexpr const char* kDefaultEvictBudget = "1024";
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
-  std::string device = "cpu";  // or "cuda", or "cuda:N" for GPU N, where the build has it
-  std::string isa = "auto";    // instruction set of the CPU kernels: auto, amx, avx512, avx2
-  int threads = 0;             // 0: every core that the process may use
+  // Or "cuda", or "cuda:N" for GPU N, where the build has it. Of several ranks each has a GPU, from
+  // GPU N on, or those of "cuda:N,M,...".
+  std::string device = "cpu";
+  std::string isa = "auto";  // instruction set of the CPU kernels: auto, amx, avx512, avx2
+  int threads = 0;           // 0: every core that the process may use
   // Ranks that share the model, in this process, or one in each of the processes that
   // headway/processes.h has joined: each has some of the KV heads, of the MLP and of the
   // vocabulary, and a share of threads and budgets. On the CPU, for now.

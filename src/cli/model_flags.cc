@@ -364,12 +364,13 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
             "compute threads; 0: all cores");
   AddNumber(
       app, more_compute, "--tp", &engine.tensor_parallel, {1, 64},
-      "ranks that share the model, on the CPU: each has some of its heads, of its MLP and of "
-      "its vocabulary, and a share of threads and budgets (tensor parallelism). Behind mpirun -n "
-      "N, with --tp N, each is a process, and the first prints")
+      "ranks that share the model: each has some of its heads, of its MLP and of its vocabulary, "
+      "and a share of threads and budgets (tensor parallelism); with --device cuda each has a GPU. "
+      "On CPUs, behind mpirun -n N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
   AddText(app, compute, "--device", &engine.device,
-          "where to compute: cpu, cuda, or cuda:N for GPU N")
+          "where to compute: cpu, cuda, or cuda:N for GPU N, with --tp from GPU N on; cuda:N,M,... "
+          "names the GPU of each rank")
       ->type_name("NAME")
       ->default_str(engine.device);
   AddText(app, more_compute, "--machine", &engine.machine,

@@ -21,7 +21,7 @@
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
 #include "parallel/process_group.h"
-#include "parallel/thread/thread_group.h"
+#include "parallel/rank_group.h"
 
 namespace headway {
 
@@ -83,7 +83,7 @@ struct Context::Impl {
 
   const ContextParts parts;
   // In the order in which they are built; destroyed in reverse.
-  std::unique_ptr<ThreadGroup> group;  // of the first of several ranks in this process; else null
+  std::unique_ptr<RankGroup> group;  // of the first of several ranks in this process; else null
   // Of a rank in a process of its own; else null. The others know the first one's context by an id.
   ProcessGroup* processes = nullptr;
   std::optional<int64_t> shared_id;

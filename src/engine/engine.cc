@@ -29,6 +29,7 @@
 #include "model/locate.h"
 #include "model/model.h"
 #include "model/weights/open_weights.h"
+#include "parallel/local/local_group.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -37,7 +38,7 @@ namespace headway {
 Status Engine::Impl::LoadShard(const ModelConfig& config, const std::string& folder,
                                const Shard* shard) {
   if (settings.weights == Settings::Weights::kRandom) {
-    Result<std::unique_ptr<Model>> drawn = Model::Random(env, config, /*seed=*/1, &pool);
+    Result<std::unique_ptr<Model>> drawn = Model::Random(env, config, /*seed=*/1, &pool, shard);
     if (drawn.ok()) model = std::move(*drawn);
     return drawn.status();
   }
@@ -66,7 +67,8 @@ Status Engine::Impl::OpenBackend() {
   }
   // The driver has taken its part of what is free already.
   device_budget.emplace(Option::kGpuMemory,
-                        settings.memory.gpu.value_or(info_of.free_memory + info_of.context_memory));
+                        settings.memory.gpu.value_or(
+                            (info_of.free_memory + info_of.context_memory) / settings.gpu_ranks));
   Result<Reservation> reserved =
       device_budget->Reserve(info_of.context_memory, "driver and libraries");
   if (!reserved.ok()) return reserved.status();
@@ -102,7 +104,7 @@ Result<Blueprint> Engine::Impl::Draw(const Workload& workload, const plan::Plan*
   inputs.session = &*manifest;
   inputs.backend = backend->info();
   inputs.kernels = kernels.get();
-  if (device_budget.has_value()) inputs.device_memory = device_budget->limit();
+  if (device_budget.has_value()) inputs.device_memory = SmallestDevice();
   if (machine.has_value()) inputs.machine = &machine->machine;
   inputs.program_bytes = program_bytes;
   inputs.weight_layers = placed_layers;
@@ -111,6 +113,14 @@ Result<Blueprint> Engine::Impl::Draw(const Workload& workload, const plan::Plan*
   Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
   if (!blueprint.ok()) return Explain(blueprint.status());
   return blueprint;
+}
+
+int64_t Engine::Impl::SmallestDevice() const {
+  int64_t smallest = device_budget->limit();
+  for (const std::unique_ptr<Impl>& rank : others) {
+    smallest = std::min(smallest, rank->device_budget->limit());
+  }
+  return smallest;
 }
 
 PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
@@ -146,9 +156,9 @@ Status Engine::Impl::FindFingerprint() {
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
-  if (!device_budget.has_value()) return OfRanks(settings.ranks, error);
-  if (settings.memory.gpu.has_value()) return error;
-  return ExplainFreeMemory(error, backend->info().free_memory, backend->info().memory);
+  const Status own = OfRanks(settings.ranks, error);
+  if (!device_budget.has_value() || settings.memory.gpu.has_value()) return own;
+  return ExplainFreeMemory(own, backend->info().free_memory, backend->info().memory);
 }
 
 Status Engine::Impl::CheckRoom(const PlanReport& plan) {
@@ -346,7 +356,7 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
 Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workload,
                                                            const Blueprint& blueprint) {
   const PlanReport report = Report(blueprint);
-  if (Status s = CheckRoom(report); !s.ok()) return s;
+  if (Status s = CheckRoom(ReportOf(blueprint)); !s.ok()) return s;
   if (Status s = FindFingerprint(); !s.ok()) return s;
   if (Status s = MoveWeights(report); !s.ok()) return s;
   std::unique_ptr<kv::SessionClaim> taken;
@@ -354,12 +364,14 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
     const std::lock_guard lock(claiming);
     taken = std::move(claim);
   }
-  std::unique_ptr<ThreadGroup> group;
+  std::unique_ptr<RankGroup> group;
   Communicator* communicator = nullptr;
   if (processes != nullptr) {
     communicator = &processes->communicator();
   } else if (settings.ranks > 1) {
-    group = std::make_unique<ThreadGroup>(settings.ranks);
+    Result<std::unique_ptr<RankGroup>> connected = NewLocalGroup(settings.ranks, Gpus());
+    if (!connected.ok()) return connected.status();
+    group = std::move(*connected);
     communicator = &group->communicator(0);
   }
   Result<std::unique_ptr<Context::Impl>> made =

@@ -91,6 +91,9 @@ struct Engine::Impl {
   Status FindFingerprint();
   // With null the planner is asked; ranks have the first one's plan.
   Result<Blueprint> Draw(const Workload& workload, const plan::Plan* plan = nullptr);
+  // Of the ranks in this process: what each may take of its GPU, and the GPUs; empty without.
+  int64_t SmallestDevice() const;
+  std::vector<int> Gpus() const;
   PlanReport Report(const Blueprint& blueprint) const;
   ContextParts PartsOfContext(Communicator* communicator);
   // The context of the model, or of the shards in this process.

@@ -11,6 +11,7 @@
 #include "engine/orders.h"
 #include "engine/processes.h"
 #include "engine/ranks.h"
+#include "engine/report.h"
 #include "model/config_identity.h"
 
 namespace headway {
@@ -57,11 +58,20 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   return OkStatus();
 }
 
+std::vector<int> Engine::Impl::Gpus() const {
+  std::vector<int> gpus;
+  if (!backend->info().own_memory) return gpus;
+  gpus.push_back(backend->info().gpu);
+  for (const std::unique_ptr<Impl>& rank : others) gpus.push_back(rank->backend->info().gpu);
+  return gpus;
+}
+
 Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& first,
                                  const PlanReport& report, Context::Impl* context) {
   for (const std::unique_ptr<Impl>& rank : others) {
     const Result<Blueprint> blueprint = rank->Draw(workload, &first.plan);
     if (!blueprint.ok()) return blueprint.status();
+    if (Status s = rank->CheckRoom(ReportOf(*blueprint)); !s.ok()) return s;
     if (Status s = rank->MoveWeights(report); !s.ok()) return s;
     const auto index = static_cast<int>(context->others.size()) + 1;
     ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
@@ -79,7 +89,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   Result<Settings> read = ReadSettings(options);
   if (!read.ok()) return read.status();
   ProcessGroup* const group = JoinedProcesses();
-  if (Status s = CheckProcesses(group, read->ranks); !s.ok()) return s;
+  if (Status s = CheckProcesses(group, *read); !s.ok()) return s;
   if (read->ranks == 1 || group == nullptr) {
     return OpenRank(env, model, *read, SettingsOfRank(*read, 0), nullptr);
   }

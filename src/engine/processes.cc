@@ -137,8 +137,15 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
   return own;
 }
 
-Status CheckProcesses(const ProcessGroup* group, int ranks) {
-  if (group == nullptr || group->ranks() == ranks) return OkStatus();
+Status CheckProcesses(const ProcessGroup* group, const Settings& settings) {
+  const int ranks = settings.ranks;
+  if (group == nullptr) return OkStatus();
+  if (group->ranks() == ranks) {
+    if (ranks == 1 || settings.target.device == "cpu") return OkStatus();
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{"processes do not share GPUs yet: leave out the launcher, and ",
+                           Option::kTensorParallel, " has a thread for each GPU"}});
+  }
   return Status(StatusCode::kInvalidArgument,
                 Refusal{{Option::kTensorParallel,
                          fmt::format(" {}: each process is one rank, and the launcher started {}",

@@ -27,8 +27,8 @@ int64_t NewSharedId();
 // given, its share of the cores that it may use.
 Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group);
 
-// Whether there are as many processes as ranks.
-Status CheckProcesses(const ProcessGroup* group, int ranks);
+// Whether there are as many processes as ranks, and these can be connected.
+Status CheckProcesses(const ProcessGroup* group, const Settings& settings);
 
 }  // namespace headway
 

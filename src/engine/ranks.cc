@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "headway/refusal.h"
+#include "kernels/backend/backend.h"
 #include "plan/assignment.h"
 
 namespace headway {
@@ -27,12 +28,8 @@ Status CheckRanks(const Settings& settings) {
     return Wrong({Option::kTensorParallel, fmt::format(": 1 to {} ranks are possible", kMaxRanks)});
   }
   if (settings.ranks == 1) return OkStatus();
-  if (settings.target.device != "cpu") {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kTensorParallel,
-                           ": several GPUs are not supported yet; leave it out or use ",
-                           Option::kDevice, " cpu"}});
-  }
+  const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.ranks);
+  if (!device.ok()) return device.status();
   const std::pair<bool, Option> others[] = {
       {settings.session.has_value(), Option::kSession},
       {settings.selection.drafts(), Option::kDraft},
@@ -51,11 +48,6 @@ Status CheckRanks(const Settings& settings) {
                                        "each rank has some of them",
                                        kv::EvictionName(settings.eviction.method))}});
   }
-  if (settings.weights == Settings::Weights::kRandom) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kTensorParallel,
-                           ": random weights are not shared between ranks yet; leave it out"}});
-  }
   return OkStatus();
 }
 
@@ -63,6 +55,10 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   const int ranks = settings.ranks;
   if (ranks == 1) return settings;
   Settings own = settings;
+  const auto device = [&](int of) { return *DeviceOfRank(settings.target.device, of, ranks); };
+  own.target.device = device(rank);
+  own.gpu_ranks = 0;
+  for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
   const int threads = ThreadPool(settings.target.pool_threads()).threads();
   own.target.threads = std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0));
   own.memory.kv = PartOf(settings.memory.kv, ranks);
@@ -72,7 +68,8 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
     own.alias_host_memory = PartOf(*settings.alias_host_memory, ranks);
   }
   if (rank == 0) return own;
-  own.memory.gpu.reset();  // which a warning says once
+  // One warning is enough.
+  if (own.target.device == settings.target.device) own.memory.gpu.reset();
   own.trace.reset();
   return own;
 }
@@ -122,7 +119,8 @@ void TellOfRanks(int ranks, PlanReport* report) {
   all(&report->smallest_host_memory);
   all(&report->smallest_disk_memory);
   report->reasons.push_back(
-      fmt::format("{} ranks share the model, each with 1/{} of every budget; bytes are of all, as "
+      fmt::format("{} ranks share the model, each with 1/{} of every budget but that of its GPU; "
+                  "bytes are of all, as "
                   "many as the largest has, times are without what they say to each other",
                   ranks, ranks));
 }

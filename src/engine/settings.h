@@ -82,7 +82,8 @@ inline constexpr const char* kAutoPlacement = "auto";
 
 struct Settings {
   hardware::Target target;
-  int ranks = 1;  // that share the model, of which an engine may be one
+  int ranks = 1;      // that share the model, of which an engine may be one
+  int gpu_ranks = 1;  // that compute on this one's GPU
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit
   Policy policy = Policy::kAuto;

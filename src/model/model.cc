@@ -96,12 +96,12 @@ Result<std::unique_ptr<Model>> Model::Load(Env* env, const ModelConfig& config,
 }
 
 Result<std::unique_ptr<Model>> Model::Random(Env* env, const ModelConfig& config, uint64_t seed,
-                                             ThreadPool* pool) {
+                                             ThreadPool* pool, const Shard* shard) {
   const arch::Program program = config.family->build(config);
   Result<std::unique_ptr<ModelWeights>> weights =
-      ModelWeights::Random(env, config, program, seed, pool);
+      ModelWeights::Random(env, config, program, seed, pool, shard);
   if (!weights.ok()) return weights.status();
-  return std::unique_ptr<Model>(new Model(config, program, std::move(*weights), nullptr));
+  return std::unique_ptr<Model>(new Model(config, program, std::move(*weights), shard));
 }
 
 arch::Frame Model::FrameOf(const LayerCall& call, const Activations& a) const {

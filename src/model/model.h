@@ -74,9 +74,10 @@ class Model {
                                              std::unique_ptr<WeightSource> source,
                                              const Shard* shard = nullptr);
   // A model of this config with matrices of shape.dtype, normal with a deviation of 0.02, that
-  // depend on `seed` only: for measuring speed without a download. `pool` may be null.
+  // depend on `seed` only, or a shard's part of such a model: for measuring speed without a
+  // download. `pool` and `shard` may be null.
   static Result<std::unique_ptr<Model>> Random(Env* env, const ModelConfig& config, uint64_t seed,
-                                               ThreadPool* pool);
+                                               ThreadPool* pool, const Shard* shard = nullptr);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 

@@ -354,6 +354,42 @@ TEST_F(ModelTest, PlacesActivationsApart) {
   }
 }
 
+// A shard is drawn by itself: with the embedding that all have, other matrices than another shard,
+// and zeros in the place of heads that it lacks.
+TEST_F(ModelTest, RandomShardsHaveOneEmbedding) {
+  const ModelConfig config = LoadGood(kGolden + "qwen3-bf16")->config();
+  const int layers = config.shape.layers, heads = config.shape.kv_heads;
+  std::vector<std::vector<HeadSet>> placement(2, std::vector<HeadSet>(static_cast<size_t>(layers)));
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int head = 0; head < heads; ++head) {
+      placement[layer == 0 ? 0 : head % 2][static_cast<size_t>(layer)].heads.push_back(head);
+    }
+  }
+  std::vector<std::vector<std::byte>> embeddings, queries;
+  for (const Shard& shard : CutShards(config.shape, placement)) {
+    Result<std::unique_ptr<Model>> model =
+        Model::Random(Env::Default(), config, 1, nullptr, &shard);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    EXPECT_EQ((*model)->weight_bytes().total(), CountWeightBytes(config, &shard).total());
+    for (const WeightPart& part : (*model)->weights().parts()) {
+      const auto rows = static_cast<size_t>(part.rows);
+      const std::vector<std::byte> bytes(part.on_host, part.on_host + part.bytes());
+      const size_t row = rows == 0 ? 0 : bytes.size() / rows;
+      const auto zeros = static_cast<size_t>(part.zero_rows) * row;
+      EXPECT_EQ(std::count(bytes.end() - static_cast<ptrdiff_t>(zeros), bytes.end(), std::byte{}),
+                static_cast<ptrdiff_t>(zeros));
+      if (part.layer == kNoLayer && part.is_matrix()) embeddings.push_back(bytes);
+      if (part.layer == 1 && part.is_matrix() && queries.size() < embeddings.size()) {
+        queries.push_back(bytes);
+      }
+    }
+  }
+  ASSERT_EQ(embeddings.size(), 2u);
+  ASSERT_EQ(queries.size(), 2u);
+  EXPECT_EQ(embeddings[0], embeddings[1]);
+  EXPECT_NE(queries[0], queries[1]);
+}
+
 TEST_F(ModelTest, RandomModelsAreNormalAndDependOnTheSeedOnly) {
   ModelConfig config = LoadGood(kGolden + "qwen3-bf16")->config();
   config.shape.vocab = 5000;

@@ -67,6 +67,7 @@ cudaEvent_t CudaShared::TakeEvent(EventUse use) {
     events.pop_back();
     return event;
   }
+  cudaSetDevice(device);
   cudaEvent_t event = nullptr;
   // A host thread that waits for long sleeps.
   const unsigned flags =
@@ -190,6 +191,11 @@ void CudaStream::Fail(const Status& status) {
   if (status_.ok()) status_ = status;
 }
 
+void CudaStream::Watch(std::function<Status()> failure) {
+  std::lock_guard lock(mutex_);
+  watched_ = std::move(failure);
+}
+
 void CudaStream::Check(cudaError_t error, const char* what) { Fail(StatusOf(error, what)); }
 
 void CudaStream::BeginCopy(size_t bytes) {
@@ -278,6 +284,7 @@ Status CudaStream::status() {
 
 Status CudaStream::first_error() {
   std::lock_guard lock(mutex_);
+  if (status_.ok() && watched_) status_ = watched_();
   return status_;
 }
 

@@ -95,6 +95,9 @@ class CudaStream final : public Stream {
 
   cudaStream_t native() const { return stream_; }
   int device() const { return shared_->device; }
+  // Asked for an error whenever the stream is, until there is one: for kernels that tell what went
+  // wrong in memory of the host. It outlives the stream's last call.
+  void Watch(std::function<Status()> failure);
   // Keeps the first error; ok and cudaSuccess do nothing.
   void Fail(const Status& status);
   void Check(cudaError_t error, const char* what);
@@ -122,8 +125,9 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
   std::deque<Timed> timed_;
   bool open_ = false;  // Begin without End so far
-  std::mutex mutex_;   // of status_, which host work sets, too
+  std::mutex mutex_;   // of what follows, which host work uses, too
   Status status_;
+  std::function<Status()> watched_;  // may be null
 };
 
 }  // namespace headway::cuda

@@ -1,7 +1,9 @@
 #include "kernels/backend/backend.h"
 
 #include <charconv>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_device.h"
@@ -72,24 +74,26 @@ class GpuKernelSizes final : public KernelSizes {
 };
 
 #ifdef HEADWAY_CUDA
-constexpr const char* kDevices = "cpu, cuda, cuda:N";
+constexpr const char* kDevices = "cpu, cuda, cuda:N, and cuda:N,M for ranks";
 
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaInfo& gpu)
-      : index_(gpu.index), info_(GpuInfo(gpu.name, gpu.memory_bytes, gpu.free_bytes)) {}
+      : info_(GpuInfo(gpu.name, gpu.memory_bytes, gpu.free_bytes)) {
+    info_.gpu = gpu.index;
+  }
   const BackendInfo& info() const override { return info_; }
-  Result<int64_t> FreeMemory() const override { return FreeCudaMemory(index_); }
+  Result<int64_t> FreeMemory() const override { return FreeCudaMemory(info_.gpu); }
   Result<std::unique_ptr<Device>> NewDevice(Env* env, Trace* trace, KernelTimes times) override {
-    return NewCudaDevice({.index = index_, .time_kernels = times == KernelTimes::kAll}, env, trace);
+    return NewCudaDevice({.index = info_.gpu, .time_kernels = times == KernelTimes::kAll}, env,
+                         trace);
   }
   Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool*, Trace*) override {
-    return NewCudaKernels(index_);
+    return NewCudaKernels(info_.gpu);
   }
 
  private:
-  const int index_;
-  const BackendInfo info_;
+  BackendInfo info_;
 };
 
 Result<std::unique_ptr<Backend>> NewCudaBackend(int index) {
@@ -107,18 +111,47 @@ Result<std::unique_ptr<Backend>> NewCudaBackend(int) {
 }
 #endif
 
+constexpr const char* kCuda = "cuda";
+
+// The GPUs that a device names; empty where it names none.
+std::optional<std::vector<int>> GpusOf(const std::string& device) {
+  if (device == kCuda) return std::vector<int>{0};
+  const std::string prefix = std::string(kCuda) + ":";
+  if (!device.starts_with(prefix)) return std::nullopt;
+  std::vector<int> gpus;
+  const char* at = device.data() + prefix.size();
+  const char* const end = device.data() + device.size();
+  while (true) {
+    const auto [behind, error] = std::from_chars(at, end, gpus.emplace_back());
+    if (error != std::errc() || gpus.back() < 0) return std::nullopt;
+    if (behind == end) return gpus;
+    if (*behind != ',') return std::nullopt;
+    at = behind + 1;
+  }
+}
+
 }  // namespace
+
+Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks) {
+  const std::optional<std::vector<int>> gpus = GpusOf(device);
+  if (!gpus.has_value()) return device;
+  const auto name = [](int gpu) { return std::string(kCuda) + ":" + std::to_string(gpu); };
+  if (gpus->size() == 1) return name(gpus->front() + rank);
+  if (std::ssize(*gpus) == ranks) return name((*gpus)[static_cast<size_t>(rank)]);
+  return Status(StatusCode::kInvalidArgument,
+                Refusal{{Option::kDevice, " " + device + " names " + std::to_string(gpus->size()) +
+                                              " GPUs for " + std::to_string(ranks) + " ranks"}});
+}
 
 Result<std::unique_ptr<Backend>> NewBackend(const std::string& device, const std::string& isa) {
   if (device == "cpu") return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa));
-  int index = 0;
-  bool is_cuda = device == "cuda";
-  if (device.starts_with("cuda:")) {
-    const char* end = device.data() + device.size();
-    const auto [at, error] = std::from_chars(device.data() + 5, end, index);
-    is_cuda = at == end && error == std::errc() && index >= 0;
+  const std::optional<std::vector<int>> gpus = GpusOf(device);
+  if (gpus.has_value() && gpus->size() == 1) return NewCudaBackend(gpus->front());
+  if (gpus.has_value()) {
+    return Status(StatusCode::kInvalidArgument,
+                  Refusal{{Option::kDevice, " " + device + " names GPUs for ranks; give ",
+                           Option::kTensorParallel, ", or one GPU"}});
   }
-  if (is_cuda) return NewCudaBackend(index);
   return Status(StatusCode::kUnsupported,
                 "unknown device '" + device + "'; this build has: " + kDevices);
 }

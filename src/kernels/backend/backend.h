@@ -21,6 +21,7 @@ struct BackendInfo {
   // and workspace share what a budget for the device leaves.
   bool own_memory = false;
   std::string name;            // of a GPU, as its driver spells it; else empty
+  int gpu = 0;                 // its number
   int64_t memory = 0;          // of a device with its own memory, in all
   int64_t free_memory = 0;     // of it, when the backend was made
   int64_t context_memory = 0;  // that the driver and the libraries take of it, about
@@ -44,6 +45,11 @@ class Backend {
   // `pool` and `trace` (may be null) outlive the kernels.
   virtual Result<std::unique_ptr<Kernels>> NewKernels(ThreadPool* pool, Trace* trace) = 0;
 };
+
+// The device of one of the ranks that share a model: of "cuda:2" it is GPU 2 + rank, of "cuda:0,2"
+// the one of that place in the list; one that is no GPU is every rank's. kInvalidArgument where the
+// list has another length than `ranks`.
+Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks);
 
 // `device` is "cpu", or "cuda" or "cuda:N" where the build has it; `isa` is for the CPU's kernels.
 // kUnsupported names what this build has.

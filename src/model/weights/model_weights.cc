@@ -13,15 +13,12 @@
 #include "base/random.h"
 #include "model/weights/chunks.h"
 #include "model/weights/finite.h"
-#include "model/weights/normal_table.h"
 
 namespace headway {
 
 namespace {
 
-constexpr float kRandomDeviation = 0.02f;
-constexpr int64_t kRandomChunk = int64_t{1} << 18;  // elements with a generator of their own
-constexpr int64_t kScanChunk = int64_t{1} << 20;    // elements
+constexpr int64_t kScanChunk = int64_t{1} << 20;  // elements
 
 // Why a source may lack a part that the config asks for; OK where there is nothing to say. `head`
 // is the matrix of the program that makes logits.
@@ -198,58 +195,6 @@ Status ModelWeights::LoadVectors(std::span<const SourceTensor> tensors) {
     table_.Point(part, next);
     part.on_host = next;
     next += RoundUp(part.bytes(), kWeightAlignment);
-  }
-  return OkStatus();
-}
-
-Result<std::unique_ptr<ModelWeights>> ModelWeights::Random(Env* env, const ModelConfig& config,
-                                                           const arch::Program& program,
-                                                           uint64_t seed, ThreadPool* pool) {
-  std::unique_ptr<ModelWeights> weights(
-      new ModelWeights(env, nullptr, WeightTable(config, program, /*source=*/nullptr)));
-  if (Status s = weights->Draw(config.shape, seed, pool); !s.ok()) return s;
-  return weights;
-}
-
-Status ModelWeights::Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool) {
-  seed_ = seed;
-  int64_t rest = 0;  // what is in no layer's block
-  for (WeightPart& part : table_.parts()) {
-    part.type = WeightTypeOf(shape.dtype);
-    if (!part.InLayerBlock()) rest += RoundUp(part.bytes(), kWeightAlignment);
-  }
-  table_.LayOutBlocks();
-  bytes_ = table_.Count();
-  Result<std::byte*> memory = Own(rest, kNoLayer);
-  if (!memory.ok()) return memory.status();
-  std::byte* next_of_rest = *memory;
-  // Each layer by itself, so that MoveTo can give them back one by one.
-  std::vector<std::byte*> next_of_layer;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    memory = Own(RoundUp(BlockBytes(layer), int64_t{kDirectAlignment}), layer);
-    if (!memory.ok()) return memory.status();
-    next_of_layer.push_back(*memory);
-  }
-
-  const NormalTable table(shape.dtype, kRandomDeviation);
-  headway::Random seeds(seed);
-  for (WeightPart& part : table_.parts()) {
-    const uint64_t part_seed = seeds.Next();
-    std::byte*& next =
-        part.InLayerBlock() ? next_of_layer[static_cast<size_t>(part.layer)] : next_of_rest;
-    std::byte* const at = std::exchange(next, next + RoundUp(part.bytes(), kWeightAlignment));
-    if (part.is_matrix()) {
-      const auto width = static_cast<int64_t>(DTypeBytes(shape.dtype));
-      ForEachChunk(pool, part.count(), kRandomChunk, [&](int64_t begin, int64_t end) {
-        table.Fill(part_seed + static_cast<uint64_t>(begin), at + begin * width, end - begin);
-      });
-    } else {
-      // Norms of one and biases of zero leave activations as a trained model has them.
-      std::fill_n(reinterpret_cast<float*>(at), part.rows,
-                  part.use == arch::Use::kNormWeight ? 1.0f : 0.0f);
-    }
-    part.on_host = at;
-    table_.Point(part, at);
   }
   return OkStatus();
 }

@@ -52,10 +52,11 @@ class ModelWeights {
                                                     const arch::Program& program,
                                                     std::unique_ptr<WeightSource> source,
                                                     const Shard* shard);
-  // Matrices of config.shape.dtype that depend on `seed` only. `pool` may be null.
+  // Matrices of config.shape.dtype that depend on `seed` only; those of a shard are not parts of
+  // the whole model's, but for the embedding. `pool` and `shard` may be null.
   static Result<std::unique_ptr<ModelWeights>> Random(Env* env, const ModelConfig& config,
                                                       const arch::Program& program, uint64_t seed,
-                                                      ThreadPool* pool);
+                                                      ThreadPool* pool, const Shard* shard);
   ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
@@ -97,7 +98,7 @@ class ModelWeights {
   Status LoadMatrix(const SourceTensor& tensor, WeightPart* part);
   Status LoadVectors(std::span<const SourceTensor> tensors);
   Status LoadParts(arch::TensorId head);
-  Status Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool);
+  Status Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool, const Shard* shard);
   // Memory for weights on the host; `layer`: that Disown gives back.
   Result<std::byte*> Own(int64_t bytes, int layer);
   void Disown(int layer);

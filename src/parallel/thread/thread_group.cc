@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/exceptions.h"
@@ -57,7 +58,8 @@ class ThreadGroup::Member final : public Communicator {
   const int rank_;
 };
 
-ThreadGroup::ThreadGroup(int ranks) {
+ThreadGroup::ThreadGroup(int ranks, std::function<void()> on_leave)
+    : on_leave_(std::move(on_leave)) {
   HEADWAY_CHECK(ranks >= 1);
   streams_.given.resize(static_cast<size_t>(ranks));
   hosts_.given.resize(static_cast<size_t>(ranks));
@@ -100,6 +102,7 @@ void ThreadGroup::Leave(int rank, const Status& status) {
     failed_rank_ = rank;
   }
   left_ = true;
+  if (on_leave_) on_leave_();
   changed_.notify_all();
 }
 
@@ -122,6 +125,12 @@ Status ThreadGroup::Meet(Place* place) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return place->meetings != meeting || left_; });
   if (place->meetings != meeting) return OkStatus();
+  lock.unlock();
+  return CutShort();
+}
+
+Status ThreadGroup::CutShort() {
+  const std::lock_guard lock(mutex_);
   cut_short_ = true;
   if (failure_.ok()) failure_ = WaitsInVain();
   return failure_;

@@ -14,25 +14,25 @@
 
 #include "headway/status.h"
 #include "parallel/communicator.h"
+#include "parallel/rank_group.h"
 
 namespace headway {
 
-class ThreadGroup {
+class ThreadGroup final : public RankGroup {
  public:
-  explicit ThreadGroup(int ranks);
-  ~ThreadGroup();
+  // `on_leave`, if given, is called as a rank ends its work of a Run, behind its error.
+  explicit ThreadGroup(int ranks, std::function<void()> on_leave = nullptr);
+  ~ThreadGroup() override;
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
-  int ranks() const { return static_cast<int>(members_.size()); }
-  // For use in Run, by the thread of that rank.
-  Communicator& communicator(int rank);
+  int ranks() const override { return static_cast<int>(members_.size()); }
+  Communicator& communicator(int rank) override;
+  Status Run(const std::function<Status(int rank)>& work) override;
 
-  // Calls work(rank) for every rank, rank 0 on the calling thread, and returns when all have ended:
-  // the first error, if any. A rank that ends, well or not, ends what others wait for it to join.
-  // Once an error has cut a call of a communicator short, ranks are no longer at the same point:
-  // every later Run returns it. One Run at a time.
-  Status Run(const std::function<Status(int rank)>& work);
+  // For groups whose ranks wait for each other elsewhere, too: a rank has waited for one that has
+  // ended. The error to return.
+  Status CutShort();
 
  private:
   class Member;
@@ -57,6 +57,7 @@ class ThreadGroup {
   Status Broadcast(Place* place, int rank, std::span<std::byte> data, int from);
   void Leave(int rank, const Status& status);
 
+  const std::function<void()> on_leave_;
   std::vector<std::unique_ptr<Member>> members_;
   Place streams_, hosts_;
 
