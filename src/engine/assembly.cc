@@ -32,8 +32,6 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
   if (layout.salience.has_value()) {
     if (Status s = BuildSalience(*layout.salience, options); !s.ok()) return s;
   }
-  ExecutorLimits limits = layout.executor;
-  limits.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Executor>> made =
       Executor::Create({*model,
                         *kernels,
@@ -46,7 +44,7 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
                         weights.get(),
                         salience.get(),
                         communicator},
-                       limits);
+                       layout.executor);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
   return layout.kept.has_value() ? BuildKept(*layout.kept, options, std::move(session))
@@ -78,8 +76,6 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
       kv::Store::Create(options, env, device.get(), lanes.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   kept_store = std::move(*new_store);
-  ExecutorLimits limits = layout.executor;
-  limits.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Executor>> made = Executor::Create({*model,
                                                              *kernels,
                                                              *device,
@@ -91,7 +87,7 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              weights.get(),
                                                              nullptr,
                                                              communicator},
-                                                            limits);
+                                                            layout.executor);
   if (!made.ok()) return made.status();
   kept_executor = std::move(*made);
   EvictorLimits evicts = layout.evictor;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <memory>
 
+#include "engine/paths/listed_from_disk.h"
 #include "engine/step/selected_states.h"
 #include "kv/policy/eviction_budgets.h"
 #include "kv/session/session_layout.h"
@@ -26,14 +27,19 @@ int64_t SummaryFrames(const LayoutBasis& basis, const kv::CacheFormat& format) {
 
 // Of decode's rounds (ListedFromDisk) two have room: each has of every head of a group the blocks
 // of one state, perhaps in as many pages.
-int ListedSlabs(const LayoutBasis& basis, const Layout& layout) {
-  const kv::CacheFormat& format = layout.store.format;
+void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
+  kv::StoreOptions& store = layout->store;
+  const kv::CacheFormat& format = store.format;
   // To choose by a bound, keys are read, too.
   const bool by_summaries = format.summary.kept() && !basis.selection.is_bounded();
-  if (!by_summaries || layout.store.bounce_slabs == 0 || !basis.host_reads_device) return 0;
-  const StateCut cut = SelectedStates(basis.config.shape, layout.executor, *basis.kernels);
-  const int64_t pages = 2 * format.group_heads * (cut.split / format.summary.block_slots);
-  return static_cast<int>(CeilDiv(pages, format.segment_pages));
+  if (!by_summaries || store.bounce_slabs == 0) return;
+  const StateCut cut = SelectedStates(basis.config.shape, layout->executor, *basis.kernels);
+  const int64_t part_blocks = cut.split / format.summary.block_slots;
+  const int64_t pages = 2 * format.group_heads * part_blocks;
+  store.listed_slabs = static_cast<int>(CeilDiv(pages, format.segment_pages));
+  store.list_bytes = ListedFromDisk::ListBytes(basis.config.shape, layout->executor,
+                                               format.group_heads, part_blocks);
+  layout->executor.listed_slabs = store.listed_slabs;
 }
 
 kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
@@ -87,6 +93,7 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   }
   limits.streaming_heads = store.format.pattern.StreamingHeads() > 0;
   limits.activation_dtype = basis.kernels->ActivationDType(store.format.page.dtype);
+  limits.host_reads_device = basis.host_reads_device;
   return limits;
 }
 
@@ -143,6 +150,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor.observed_queries = 0;
   kept.executor.query_moments = false;
   kept.executor.segment_tokens = kept.store.format.segment_tokens();
+  kept.executor.listed_slabs = 0;
   kept.executor.keys = bounds.head_pages * slots + room + 2 * slots;
   kept.evictor = {.shape = shape,
                   .page = prompts.store.format.page,
@@ -199,7 +207,7 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
   Layout layout;
   layout.store = StoreOf(basis, cut, gather_tokens);
   layout.executor = ExecutorOf(basis, layout.store);
-  layout.store.listed_slabs = ListedSlabs(basis, layout);
+  TakeListedPages(basis, &layout);
   layout.kernels = KernelsOf(basis, layout.store);
   if (basis.eviction.evicts()) {
     layout.kept = KeptOf(basis, layout);

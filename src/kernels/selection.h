@@ -348,7 +348,11 @@ struct AttendBlocksItem {
   bool merge = false;
   std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
   DecodeRest rest = {};          // of one row
-  BlockCache cache = {};         // implementations without a bus between ignore it
+  // With a rest: o and lse hold the states of all that is listed, as calls without a rest have left
+  // them, part by part perhaps. No listed block is read, and the bits are those of one call for
+  // all.
+  bool attended = false;
+  BlockCache cache = {};  // implementations without a bus between ignore it
 };
 
 // Pooled queries of a block of rows, of an item's `rows`.

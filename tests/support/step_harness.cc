@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ref/ref_kernels.h"
 #include "plan/plan.h"
+#include "support/apart_device.h"
 
 namespace headway::testing {
 
@@ -123,6 +124,9 @@ Status StepHarness::MakeKernels(Backend& backend) {
     assembly_.device =
         NewDelayingDevice(std::move(assembly_.device), assembly_.env, config_.delays);
   }
+  if (config_.apart) {
+    assembly_.device = std::make_unique<ApartDevice>(std::move(assembly_.device));
+  }
   return OkStatus();
 }
 
@@ -173,6 +177,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   inputs.weights = model.weight_bytes();
   inputs.pattern = &config_.pattern;
   inputs.backend = backend;
+  inputs.backend.own_memory = !assembly_.device->host_reads_memory();
   inputs.kernels = assembly_.kernels.get();
   inputs.plan = &plan;
   return MakeBlueprint(inputs, workload);

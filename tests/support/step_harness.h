@@ -60,6 +60,7 @@ struct HarnessConfig {
   // Not null: lanes are delayed as it says, and kernels run behind the caller's back on the CPU,
   // too. Outlives the harness.
   Delays* delays = nullptr;
+  bool apart = false;  // the host is not to read the device's memory: it has an ApartDevice
   LaneWaitFilter wait_filter;
   // Of the ranks of which this one is with its shard of a model; null: the model is whole.
   Communicator* communicator = nullptr;

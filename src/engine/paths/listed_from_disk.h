@@ -1,7 +1,9 @@
 // ListedFromDisk: attention of decode steps to listed blocks, some of which lie in slabs on disk.
 // The pages of these come one by one, in rounds of a head group and a part of its lists each, while
-// the round before is attended to. Lists, parts and their order are those of a cache in memory: no
-// bit depends on where slabs lie.
+// the round before is attended to. Kernels read them in memory of the host, and so do they a
+// round's lists, which the host makes of those that were chosen; where it does not read the
+// device's memory these are copied down first. Lists, parts and their order are those of a cache in
+// memory: no bit depends on where slabs lie.
 #ifndef HEADWAY_ENGINE_PATHS_LISTED_FROM_DISK_H_
 #define HEADWAY_ENGINE_PATHS_LISTED_FROM_DISK_H_
 
@@ -10,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/step/selected_states.h"
 #include "engine/step/step_context.h"
 #include "headway/status.h"
 #include "kernels/selection.h"
@@ -19,20 +22,39 @@ namespace headway {
 
 class ListedFromDisk {
  public:
-  explicit ListedFromDisk(StepContext& context) : context_(context) {}
+  explicit ListedFromDisk(StepContext& context);
+
+  // Bytes of lists in host memory (StoreOptions::list_bytes), for head groups of so many heads and
+  // states of so many blocks.
+  static int64_t ListBytes(const ModelShape& shape, const ExecutorLimits& limits, int group_heads,
+                           int64_t part_blocks);
 
   void BeginLayer(int layer);
-  // The lists of one sequence, which are there, and its states of all heads. `reads` are the slabs
-  // of item.keys.segments, and are held in place; both outlive the layer.
+  // The lists of one sequence, which are enqueued before Attend, and its states of all heads.
+  // `reads` are the slabs of item.keys.segments, and are held in place; both outlive the layer.
   void Add(const AttendBlocksItem& item, std::span<const kv::SlabRead> reads);
   // Attends with the heads of a group; groups follow one another.
   Status Attend(int group);
 
  private:
+  // Lists of some heads in host memory: counts lie behind blocks.
+  struct HostLists {
+    int32_t* blocks = nullptr;  // [heads, capacity]
+    int32_t* counts = nullptr;  // [heads]
+  };
   struct Item {
     AttendBlocksItem attend;
+    HostLists copies;  // of its lists, where the host does not read these
     std::span<const kv::SlabRead> reads;
     std::vector<bool> on_disk;  // [reads]
+
+    const int32_t* BlocksOf(int head) const {
+      const int32_t* blocks = copies.blocks == nullptr ? attend.blocks : copies.blocks;
+      return blocks + head * attend.capacity;
+    }
+    const int32_t* counts() const {
+      return copies.counts == nullptr ? attend.counts : copies.counts;
+    }
   };
   // Some parts of the lists of a head group: one, or all those behind the lists' ends.
   struct Round {
@@ -43,15 +65,14 @@ class ListedFromDisk {
   };
   // A block of a round's lists that lies in a page from disk.
   struct Moved {
-    size_t at = 0;      // in `blocks`
+    int64_t at = 0;     // in `blocks`
     size_t page = 0;    // in `pages`
     int64_t block = 0;  // of the page
   };
   // What a round's kernel reads, and is made of.
   struct Lists {
+    HostLists of_group;  // blocks of a part of each head
     std::vector<SegmentPlace> segments;
-    std::vector<int32_t> blocks;  // [heads, blocks of a part]
-    std::vector<int32_t> counts;  // [heads]
     std::vector<kv::PageRead> pages;
     std::vector<Moved> moved;
     std::vector<int> places;  // [pages]
@@ -60,16 +81,21 @@ class ListedFromDisk {
     return item.split / context_.limits.selection.summary.block_slots;
   }
   Lists& ListsOf(size_t round) { return lists_[round % lists_.size()]; }
+  static HostLists ListsIn(std::byte* memory, int64_t heads, int64_t capacity);
+  void Copy(const Item& item);
+  void AddRounds(int group);
   void Begin(size_t round);
   void List(const Item& item, const Round& round, int head, Lists* lists) const;
   AttendBlocksItem ItemOf(const Round& round, const Lists& lists) const;
 
   StepContext& context_;
+  std::byte* copies_ = nullptr;  // of the lists of each entry
   int layer_ = 0;
   std::vector<Item> items_;
   std::vector<Round> rounds_;
   size_t begun_ = 0, done_ = 0;  // of rounds_
   std::array<Lists, 2> lists_;
+  std::vector<AttendBlocksItem> rests_;  // of items, behind their last round
 };
 
 }  // namespace headway

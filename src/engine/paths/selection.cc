@@ -32,13 +32,16 @@ struct ChoiceMemory {
         layers(limits.selection.refresh > 1 ? shape.layers : 1),
         search_layers(limits.selection.SearchRefresh() > 1 ? shape.layers : 1),
         entries(limits.entries) {
-    // At most one head group a head.
-    const int64_t segments = CeilDiv(limits.length, limits.segment_tokens) * shape.kv_heads;
+    // At most one head group a head. Attention to pages from disk has their frames beside these.
+    const int64_t of_group = CeilDiv(limits.length, limits.segment_tokens);
+    const int64_t segments = of_group * shape.kv_heads + limits.listed_slabs;
+    const int64_t blocks = (of_group + limits.listed_slabs) * limits.segment_tokens /
+                           limits.selection.summary.block_slots;
     lists = OfHeads(bounds.capacity);
     counts = OfHeads(1);
     search = OfHeads(bounds.candidates) + counts;
     for (const int64_t chunks : bounds.survivors) search += OfHeads(chunks) + counts;
-    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments, 1,
+    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), blocks, segments, 1,
                                  limits.selection.summary.sketched() ? bounds.candidates : 0);
   }
   int64_t bytes() const { return ScratchAt(static_cast<int>(entries)); }
@@ -273,7 +276,7 @@ DecodeRest SelectionPath::RestOf(int layer, const Choice& choice) {
 // Attention to what is listed by `select`.
 AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
                                          const SelectItem& select) {
-  const DecodeRest rest = choice.on_disk ? DecodeRest{} : RestOf(layer, choice);
+  const DecodeRest rest = RestOf(layer, choice);
   const Board::States states =
       parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
   return {.q = select.q,

@@ -274,6 +274,7 @@ class CpuKernels : public Kernels {
                     int group, float scale, std::span<const AttendBlocksItem> items) override {
     int64_t listed = 0;
     for (const AttendBlocksItem& item : items) {
+      if (item.attended) continue;
       const int64_t lists = CeilDiv(item.rows, kSelectRows) * item.keys.heads;
       listed = std::accumulate(item.counts, item.counts + lists, listed);
     }

@@ -199,6 +199,7 @@ void AttendBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
   const int64_t task_rows = strips.max_strips(format.head_dim) * strips.strip_rows;
   std::vector<ListTask> tasks;
   for (const AttendBlocksItem& item : items) {
+    if (item.attended) continue;
     if (item.rows == 1) {
       AddParts(item, summary.block_slots, group, tasks);
     } else {

@@ -67,13 +67,14 @@ std::string SelectionDisagreement(const SelectionCase& c, const std::string& isa
 std::string RestDisagreement(const SelectionCase& c, const std::string& isa, Random& random) {
   SelectionProblem problem(c, random, random);
   RestProblem rest(problem, random);
-  const auto on = [&](int threads) {
+  const auto on = [&](int threads, RestProblem::Rest call) {
     return RunOn(c, isa, threads, [&](Kernels& kernels, Stream& stream, SelectionHost& host) {
-      return rest.Run(kernels, stream, host);
+      return rest.Run(kernels, stream, host, {}, call);
     });
   };
-  const std::vector<float> actual = on(1);
-  if (actual != on(3)) return "other bits on three threads";
+  const std::vector<float> actual = on(1, RestProblem::Rest::kWithAttention);
+  if (actual != on(3, RestProblem::Rest::kWithAttention)) return "other bits on three threads";
+  if (actual != on(1, RestProblem::Rest::kBehindAttention)) return "other bits in two calls";
   return rest.Disagreement({}, actual);
 }
 

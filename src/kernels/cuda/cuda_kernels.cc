@@ -307,6 +307,7 @@ class CudaKernels final : public cuda::EvictionKernels {
     if (!TakesSelection(stream, format, summary, group)) return;
     int64_t listed = 0;  // at most: how many only the device knows
     for (const AttendBlocksItem& item : items) {
+      if (item.attended) continue;
       listed += CeilDiv(item.rows, kSelectRows) * item.keys.heads *
                 std::min(item.capacity, item.keys.blocks);
     }

@@ -263,7 +263,7 @@ cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const 
 // Whether what is left behind the blocks can be done in their launch.
 bool TakesRest(const SelectionShape& shape, const AttendBlocksItem& item, size_t counters) {
   const DecodeRest& rest = item.rest;
-  if (rest.result == nullptr) return true;
+  if (rest.result == nullptr) return !item.attended;
   return item.rows == 1 && item.parts > 0 && rest.count > 0 &&
          rest.count <= shape.format.page_slots && shape.format.dtype == shape.activation &&
          Aligned(rest.pages) && rest.row_stride % 16 == 0 &&
@@ -377,6 +377,7 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   work.open_pages = item.rest.pages;
   work.open_lines = static_cast<int32_t>(item.rest.row_stride / 16);
   work.open_keys = static_cast<int32_t>(item.rest.count);
+  work.attended = item.attended ? 1 : 0;
   work.arrived = arrived.data();
   const SelectionScratch scratch =
       SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,

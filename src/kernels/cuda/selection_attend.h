@@ -91,6 +91,7 @@ struct AttendWork {
   uint32_t* arrived;   // [heads, blocks of threads that share a part]: 0 before and after
   int32_t open_lines;  // 16 bytes between rows of pages
   int32_t open_keys;
+  int32_t attended;  // 1: states of listed blocks are there; with a rest
   // Without lines: blocks are read where they lie.
   BlockCache cache;
   int64_t line_bytes;

@@ -22,7 +22,8 @@ struct PartOf {
   __device__ bool IsOpen() const { return part == parts; }
 };
 
-// The unit-th part that has keys, over all heads. All lanes of a warp find it together.
+// The unit-th part that has keys to be attended to, over all heads. All lanes of a warp find it
+// together.
 __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int open = work.result == nullptr ? 0 : 1;
@@ -30,7 +31,7 @@ __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
     const bool there = first + lane < work.heads;
     const int count = there ? __ldcg(work.counts + first + lane) : 0;
     const int listed = (count + work.split_blocks - 1) / work.split_blocks;
-    const int parts = there ? listed + open : 0;
+    const int parts = there ? (work.attended != 0 ? 0 : listed) + open : 0;
     int sum = parts;
 #pragma unroll
     for (int apart = 1; apart < kWarp; apart *= 2) {
@@ -41,8 +42,9 @@ __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
     if (beyond != 0) {
       const int at = __ffs(static_cast<int>(beyond)) - 1;
       const int before = __shfl_sync(kAllLanes, sum - parts, at);
-      return {first + at, unit - before, __shfl_sync(kAllLanes, count, at),
-              __shfl_sync(kAllLanes, listed, at)};
+      const int of_list = __shfl_sync(kAllLanes, listed, at);
+      return {first + at, work.attended != 0 ? of_list : unit - before,
+              __shfl_sync(kAllLanes, count, at), of_list};
     }
     unit -= __shfl_sync(kAllLanes, sum, kWarp - 1);
   }

@@ -300,7 +300,7 @@ __device__ void FinishPart(const AttendWork& work, const PartOf& part,
     __threadfence();
     const auto of_head = static_cast<unsigned>(part.head) * gridDim.y + blockIdx.y;
     const auto parts = static_cast<unsigned>(part.parts);
-    last = atomicInc(work.arrived + of_head, parts) == parts;
+    last = work.attended != 0 || atomicInc(work.arrived + of_head, parts) == parts;
     __threadfence();
   }
   __syncthreads();

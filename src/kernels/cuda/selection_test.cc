@@ -142,7 +142,7 @@ class CudaSelectionTest : public testing::Test {
   }
 
   // Open pages and the merge in the launch of the blocks; the bits are the same with pages
-  // elsewhere, through a cache, and from step to step.
+  // elsewhere, through a cache, from step to step, and in a launch behind that of the blocks.
   void CheckRest(const SelectionCase& c, uint64_t seed) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + c.Name());
     Random random(seed);
@@ -156,6 +156,9 @@ class CudaSelectionTest : public testing::Test {
     CachedLines lines(c, 3);
     lines.cache.step = 1;
     EXPECT_TRUE(result == rest.Run(Of(c.activation), *stream_, elsewhere, lines.cache));
+    GpuMemory apart(GpuMemory::Pages::kPinned);
+    EXPECT_TRUE(result == rest.Run(Of(c.activation), *stream_, apart, {},
+                                   RestProblem::Rest::kBehindAttention));
   }
 
  private:

@@ -179,6 +179,7 @@ void AttendBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
                   std::span<const AttendBlocksItem> items) {
   HEADWAY_CHECK(SelectionFits(format, summary, group));
   for (const AttendBlocksItem& item : items) {
+    if (item.attended) continue;
     const Attention call = {format, summary.block_slots, group, scale, item};
     if (item.rows == 1) {
       AttendParts(call);

@@ -47,7 +47,7 @@ void RestProblem::Point(const Places& places, AttendBlocksItem* item) const {
 }
 
 std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionHost& host,
-                                    BlockCache cache) const {
+                                    BlockCache cache, Rest rest) const {
   const SelectionCase& c = problem_.spec;
   const SelectionMemory memory = {host.Put(problem_.pages), host.Put(problem_.working)};
   std::vector<SegmentPlace> segments = problem_.Segments(memory);
@@ -70,6 +70,12 @@ std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionH
   for (int step = 0; step < (cache.lines == nullptr ? 1 : kCachedSteps); ++step) {
     attend.cache = cache;
     attend.cache.step = cache.step + static_cast<uint32_t>(step);
+    if (rest == Rest::kBehindAttention) {
+      AttendBlocksItem before = attend;
+      before.rest = {};
+      kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&before, 1});
+      attend.attended = true;
+    }
     kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
   }
   HEADWAY_CHECK(stream.Synchronize().ok());

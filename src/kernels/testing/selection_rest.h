@@ -21,10 +21,12 @@ class RestProblem {
   // lies behind their last keys and between them.
   RestProblem(SelectionProblem& problem, Random& random);
 
-  // Runs the calls of selection, the last one with its rest; the result as numbers. With a cache,
-  // attention runs in kCachedSteps steps.
+  // Runs the calls of selection, the last one with its rest, which is attention's to what is
+  // listed, or one behind it; the result as numbers. With a cache, attention runs in kCachedSteps
+  // steps.
+  enum class Rest : uint8_t { kWithAttention, kBehindAttention };
   std::vector<float> Run(Kernels& kernels, Stream& stream, SelectionHost& host,
-                         BlockCache cache = {}) const;
+                         BlockCache cache = {}, Rest rest = Rest::kWithAttention) const;
   // The first difference of a result beyond what `precision` allows, in words, or empty.
   std::string Disagreement(const AttentionPrecision& precision, const std::vector<float>& actual);
 

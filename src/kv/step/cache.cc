@@ -58,8 +58,9 @@ Status Cache::AllocateStaging(Device* device) {
   if (!slabs_on_host.ok()) return slabs_on_host.status();
   bounce = std::move(*slabs_on_host);
   if (options.listed_slabs == 0) return OkStatus();
+  const int64_t pages = options.listed_slabs * format.slab_bytes();
   Result<std::unique_ptr<Buffer>> of_pages = device->AllocateHost(
-      budget, static_cast<size_t>(options.listed_slabs * format.slab_bytes()), "KV listed pages");
+      budget, static_cast<size_t>(pages + options.list_bytes), "KV listed pages");
   if (!of_pages.ok()) return of_pages.status();
   listed = std::move(*of_pages);
   listed_pages = std::make_unique<ListedPages>(

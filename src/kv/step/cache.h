@@ -55,7 +55,7 @@ struct Cache {
   std::unique_ptr<Buffer> staging;
   std::unique_ptr<Buffer> gathers;  // null where no kind gathers
   std::unique_ptr<Buffer> bounce;   // null without a disk tier
-  std::unique_ptr<Buffer> listed;   // null where slabs on disk are read whole
+  std::unique_ptr<Buffer> listed;   // pages, then lists; null where slabs on disk are read whole
   // By kind and tier; null where slabs of the kind never lie there.
   PerSlabKind<std::array<std::unique_ptr<FramePool>, 2>> pools;
   std::unique_ptr<Summaries> summaries;       // null where the format has none

@@ -149,6 +149,10 @@ bool StepReads::ReadsPages() const { return cache_.listed_pages != nullptr; }
 
 std::span<std::byte* const> StepReads::PageFrames() const { return cache_.listed_pages->frames(); }
 
+std::byte* StepReads::PageLists() const {
+  return cache_.listed->data() + cache_.options.listed_slabs * cache_.format.slab_bytes();
+}
+
 void StepReads::AwaitCompute() {
   Fence so_far;
   so_far.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));

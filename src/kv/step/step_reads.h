@@ -59,6 +59,8 @@ class StepReads {
   bool ReadsPages() const;
   // Place i is that of page i % segment_pages in frame i / segment_pages.
   std::span<std::byte* const> PageFrames() const;
+  // Memory of the host that kernels read, too: StoreOptions::list_bytes, on 64.
+  std::byte* PageLists() const;
   // All that the compute stream was given so far has run.
   void AwaitCompute();
   // Rounds of pages, of which two may be under way (ListedPages). Begins one, whose places are

@@ -74,7 +74,8 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
                       options.gathers * format.XBytes(options.gather_tokens);
   footprint.sketches = options.summary_frames * format.sketch_bytes();
   footprint.summaries = options.summary_frames * format.summary_bytes() - footprint.sketches;
-  footprint.bounce = (options.bounce_slabs + options.listed_slabs) * format.slab_bytes();
+  footprint.bounce =
+      (options.bounce_slabs + options.listed_slabs) * format.slab_bytes() + options.list_bytes;
   return footprint;
 }
 
@@ -117,6 +118,9 @@ Status CheckStoreOptions(const StoreOptions& options) {
   }
   if (options.page_cache_bytes < 0) {
     return Status(StatusCode::kInvalidArgument, "KV store: a page cache of fewer than 0 bytes");
+  }
+  if (options.list_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument, "KV store: lists of fewer than 0 bytes");
   }
   if (options.page_cache_bytes > 0 && !format.summary.selects()) {
     return Status(StatusCode::kInvalidArgument,

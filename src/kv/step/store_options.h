@@ -20,9 +20,11 @@ struct StoreOptions {
   int64_t max_step_tokens = 512;  // tokens of all sequences that one step appends at most
   int staging_slabs = 2;          // device buffers that streamed slabs pass through
   int bounce_slabs = 2;           // host buffers between disk and device; 0 without a disk tier
-  // Host memory of so many slabs for single pages of slabs on disk (ListedPages); 0 without a disk
-  // tier, and where slabs on disk are read whole.
+  // Host memory of so many slabs for single pages of slabs on disk (ListedPages), and that of the
+  // lists by which they are read (StepReads::PageLists); 0 without a disk tier, and where slabs on
+  // disk are read whole.
   int listed_slabs = 0;
+  int64_t list_bytes = 0;
   int64_t device_slabs = 0;  // for which Create takes memory at once
   int64_t host_slabs = 0;
   int64_t alias_host_slabs = 0;  // for measuring: all host slabs are these few, by turns
@@ -59,7 +61,7 @@ struct StoreFootprint {
   int64_t staging = 0;          // device
   int64_t summaries = 0;        // device
   int64_t sketches = 0;         // device, in the frames of summaries
-  int64_t bounce = 0;           // host; with what listed pages take
+  int64_t bounce = 0;           // host; with what listed pages and their lists take
 };
 StoreFootprint FootprintOf(const StoreOptions& options);
 

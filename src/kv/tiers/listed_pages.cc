@@ -118,21 +118,4 @@ void ListedPages::End() {
   }
 }
 
-Status ListedPages::ReadWhole(Slab& slab) {
-  HEADWAY_CHECK(begun_ == finished_);
-  places_.clear();
-  for (Entry& entry : entries_) entry.name = 0;
-  Round round;
-  std::vector<SlabFile::PageRead> pages;
-  std::vector<Wanted> of;
-  for (int page = 0; page < slab.pages; ++page) {
-    pages.push_back({slab.disk->slot, format_.HeadsIn(slab.layer, slab.group), page,
-                     &slab.disk->checksums[static_cast<size_t>(page)], frames_[0], page});
-    of.push_back({&slab, page});
-  }
-  Read(std::move(pages), of, &round);
-  lanes_->HostWait(round.ready);
-  return round.read->status;
-}
-
 }  // namespace headway::kv

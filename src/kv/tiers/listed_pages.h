@@ -54,9 +54,6 @@ class ListedPages {
   // Finishes all rounds, whatever has become of them.
   void End();
 
-  // Between rounds: all pages of a slab, in the first frame, until the next call.
-  Status ReadWhole(Slab& slab);
-
   const Reads& reads() const { return reads_; }
 
  private:
