@@ -30,9 +30,7 @@ int64_t SummaryFrames(const LayoutBasis& basis, const kv::CacheFormat& format) {
 void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
   kv::StoreOptions& store = layout->store;
   const kv::CacheFormat& format = store.format;
-  // To choose by a bound, keys are read, too.
-  const bool by_summaries = format.summary.kept() && !basis.selection.is_bounded();
-  if (!by_summaries || store.bounce_slabs == 0) return;
+  if (!basis.selection.lists_by_summaries() || store.bounce_slabs == 0) return;
   const StateCut cut = SelectedStates(basis.config.shape, layout->executor, *basis.kernels);
   const int64_t part_blocks = cut.split / format.summary.block_slots;
   const int64_t pages = 2 * format.group_heads * part_blocks;

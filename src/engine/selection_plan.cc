@@ -140,13 +140,14 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     chosen.sink = static_cast<double>(policy.sink);
     chosen.recent = static_cast<double>(policy.recent);
   }
+  chosen.block_keys = static_cast<double>(policy.summary.block_slots);
+  if (policy.lists_by_summaries()) chosen.page_keys = static_cast<double>(basis.page_slots);
   // A page is closed when it is full, so that on average the last one is half full.
   chosen.open_keys = static_cast<double>(basis.page_slots) / 2.0;
   if (policy.prompts == kv::SelectionPolicy::Prompts::kSelected) {
     chosen.prompts = plan::KeySelection::Prompts::kSelected;
     chosen.pool_tokens = static_cast<double>(kPoolRows);
     chosen.list_tokens = static_cast<double>(kSelectRows);
-    chosen.block_keys = static_cast<double>(policy.summary.block_slots);
     chosen.search_tokens = static_cast<double>(kSearchRows);
     chosen.prompt_candidates = always + static_cast<double>(policy.PromptCandidatesAt(longest));
     chosen.moved = policy.reaches();

@@ -63,9 +63,11 @@ struct KeySelection {
   double open_keys = 0.0;
   enum class Prompts { kExact, kSelected };
   Prompts prompts = Prompts::kExact;
-  // Of a prompt's tokens: how many are scored as one query, and how many have one list. A score is
-  // of so many keys.
-  double pool_tokens = 1.0, list_tokens = 1.0, block_keys = 1.0;
+  // A score is of so many keys, of which all or none are listed. Decode steps read listed ones from
+  // disk in pages of so many of a head group; 0: what lies there is read whole.
+  double block_keys = 1.0, page_keys = 0.0;
+  // Of a prompt's tokens: how many are scored as one query, and how many have one list.
+  double pool_tokens = 1.0, list_tokens = 1.0;
   // Where these are at most half of the keys, a first look scores all keys by queries of so many
   // tokens, and what is scored by pool_tokens are these.
   double prompt_candidates = 0.0, search_tokens = 1.0;

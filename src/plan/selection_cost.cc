@@ -70,6 +70,15 @@ double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double s
   return keys * (1.0 - ShareAt(kMeasured, held));
 }
 
+double ListedPageBytes(const Subject& subject, int group_heads, double on_disk, double listed) {
+  const KeySelection& selection = subject.selection;
+  if (on_disk <= 0.0 || listed <= 0.0) return 0.0;
+  const double pages = on_disk / selection.page_keys;
+  const double blocks = group_heads * listed / selection.block_keys;
+  const double read = pages * (1.0 - std::exp(-blocks / pages));
+  return read * selection.page_keys * subject.shape.kv_heads * HeadBytes(subject);
+}
+
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens) {
   const KeySelection& selection = subject.selection;

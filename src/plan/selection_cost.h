@@ -41,6 +41,10 @@ struct ChunkLists {
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
                          double steps);
 
+// Bytes of pages that the lists of a layer's heads have of `on_disk` keys there, `listed` of them
+// of each head: blocks of the heads of a group lie anywhere in these pages, and some share one.
+double ListedPageBytes(const Subject& subject, int group_heads, double on_disk, double listed);
+
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens);

@@ -213,8 +213,11 @@ class Simulation {
     const double host_done = chosen > 0.0 ? 0.0 : HostShare(keys);
     Recompute(recomputed, x_ready);
     if (chosen > 0.0) {
+      const bool dense_rows = prefill_ && subject_.selection.dense_every > 0.0;
+      const bool whole = prefill_ || subject_.selection.page_keys <= 0.0;
+      if (whole && !dense_rows) DiskSlabs(keys, longest);
       Select(keys, chosen);
-      if (prefill_ && subject_.selection.dense_every > 0.0) {
+      if (dense_rows) {
         ClosedKeys(keys, longest, std::ceil(Queries() / subject_.selection.dense_every));
       }
       if (prefill_) Tail(Queries(), shape_.kv_heads, 1.0, keys);
@@ -331,6 +334,35 @@ class Simulation {
     return {always_away, (chosen - sink - recent) * std::max(1.0 - far_here, 0.0)};
   }
 
+  // Of the chosen ones, those that decode reads from disk, by pages: the oldest keys lie there.
+  double ChosenOnDisk(double keys, double chosen) const {
+    const KeySelection& selection = subject_.selection;
+    if (selection.page_keys <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
+    const double always =
+        static_cast<double>(entries_.size()) * (selection.sink + selection.recent);
+    return (chosen - always) * std::min(1.0, keys * run_.split.disk / (keys - always));
+  }
+
+  // Reads these pages behind the choice; when the last one is there.
+  double ReadListedPages(double keys, double listed) {
+    const int group = std::min(run_.group_heads, shape_.kv_heads);
+    const double bytes = ListedPageBytes(subject_, group, keys * run_.split.disk, listed);
+    if (bytes <= 0.0) return 0.0;
+    const double seconds = bytes / machine_.disk_read;
+    disk_ = std::max(disk_, gpu_ + machine_.sync_seconds) + seconds;
+    Busy(CostLane::kDisk) += seconds;
+    return disk_;
+  }
+
+  // Slabs on disk that all queries of a layer read whole, and exactly.
+  void DiskSlabs(double keys, double longest) {
+    const double queries = Queries();
+    Stream(keys, longest, 0.0, [&](int heads, double n, double times) {
+      Device(&time_.attention,
+             times * AttentionSeconds(machine_, subject_, heads, n, queries, queries));
+    });
+  }
+
   // Blocks are scored and listed; what is listed is read in place, from the device and over the bus
   // at once.
   void Select(double keys, double chosen) {
@@ -342,8 +374,11 @@ class Simulation {
     const KeySelection& selection = subject_.selection;
     // What a step chooses anew is not in the page cache; what it reads again is.
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
-    const double away = far * shape_.kv_heads * HeadBytes(subject_) *
-                        (1.0 - FoundShare(run_.page_cache_steps)) / kept;
+    const double on_disk = ChosenOnDisk(keys, chosen);  // read by kernels where it comes to
+    const double crosses = machine_.own_memory ? on_disk : 0.0;
+    const double away =
+        shape_.kv_heads * HeadBytes(subject_) *
+        (crosses + std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
     const double scored =
         (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
         shape_.kv_heads / selection.refresh;
@@ -357,10 +392,12 @@ class Simulation {
       Device(&time_.attention,
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
     }
+    const double pages_there = ReadListedPages(keys, on_disk);
     // A launch of each sequence for what is listed, and one for the open pages of all.
     const double here = (chosen - far) / sequences;
     const double attending = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
     Device(&time_.attention, std::max(away / bus, sequences * attending));
+    gpu_ = std::max(gpu_, pages_there);
     Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
                                               sequences * selection.open_keys, 1.0, 1.0));
   }
@@ -414,12 +451,13 @@ class Simulation {
         }
       }
     }
-    Stream(keys, longest, attend);
+    Stream(keys, longest, stream_, attend);
   }
 
+  // Of the keys, those on disk and `from_host` of them.
   template <typename Attend>
-  void Stream(double keys, double longest, const Attend& attend) {
-    const double share = stream_ + run_.split.disk;
+  void Stream(double keys, double longest, double from_host, const Attend& attend) {
+    const double share = from_host + run_.split.disk;
     const Pieces pieces = PiecesOf(shape_, run_, entries_.size(), keys, longest, share);
     const double bytes = pieces.keys * pieces.heads * HeadBytes(subject_);
     const double of_disk = share > 0.0 ? run_.split.disk / share : 0.0;

@@ -85,6 +85,8 @@ struct SelectionPolicy {
     return position >= from && sink + KeysAt(position) + recent < position;
   }
   bool is_bounded() const { return bound.epsilon > 0.0; }
+  // Whether no key is read to choose: those of a bound are.
+  bool lists_by_summaries() const { return summary.kept() && !is_bounded(); }
   bool looks_twice() const { return breadth > 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
