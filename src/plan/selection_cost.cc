@@ -70,11 +70,36 @@ double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double s
   return keys * (1.0 - ShareAt(kMeasured, held));
 }
 
-double ListedPageBytes(const Subject& subject, int group_heads, double on_disk, double listed) {
+KeysAway ChosenAway(const KeySelection& selection, const Execution& run, const KeysChosenOf& of) {
+  const auto segment = static_cast<double>(run.segment_tokens);
+  const double sink = of.sequences * selection.sink;
+  const double recent = of.sequences * selection.recent;
+  // The sink's slabs stay on the device whole, and go before those of recent keys.
+  const double sink_slabs =
+      std::min(of.keys, of.sequences * segment * std::ceil(selection.sink / segment));
+  const double here = of.keys * run.split.resident;
+  // In a short sequence they may have recent keys, too, at their end.
+  const double together = std::max(recent - (of.keys - sink_slabs), 0.0);
+  const double always_here = std::min(sink, here) +
+                             std::clamp(here - (sink_slabs - together), 0.0, together) +
+                             std::min(recent - together, std::max(here - sink_slabs, 0.0));
+  const double far_here = (here - always_here) / (of.keys - sink - recent);
+  const double always_away = sink + recent - always_here;
+  return {always_away, (of.chosen - sink - recent) * std::max(1.0 - far_here, 0.0)};
+}
+
+double ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of) {
+  if (selection.page_keys <= 0.0) return 0.0;
+  const double always = of.sequences * (selection.sink + selection.recent);
+  return (of.chosen - always) * std::min(1.0, of.keys * run.split.disk / (of.keys - always));
+}
+
+double ListedPageBytes(const Subject& subject, const Execution& run, double keys, double listed) {
   const KeySelection& selection = subject.selection;
-  if (on_disk <= 0.0 || listed <= 0.0) return 0.0;
-  const double pages = on_disk / selection.page_keys;
-  const double blocks = group_heads * listed / selection.block_keys;
+  if (run.split.disk <= 0.0 || listed <= 0.0) return 0.0;
+  const double pages = keys * run.split.disk / selection.page_keys;
+  const int heads = std::min(run.group_heads, subject.shape.kv_heads);
+  const double blocks = heads * listed / selection.block_keys;
   const double read = pages * (1.0 - std::exp(-blocks / pages));
   return read * selection.page_keys * subject.shape.kv_heads * HeadBytes(subject);
 }

@@ -30,6 +30,14 @@ double FoundShare(double steps);
 struct KeysAway {
   double always = 0.0, chosen = 0.0;
 };
+// Of `keys` keys of all sequences so many are listed.
+struct KeysChosenOf {
+  double keys = 0.0, chosen = 0.0, sequences = 1.0;
+};
+// Beside a device with memory of its own, those that do not lie there.
+KeysAway ChosenAway(const KeySelection& selection, const Execution& run, const KeysChosenOf& of);
+// Those that decode reads from disk, by pages: the oldest keys lie there.
+double ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of);
 // Lists of a prompt's chunk.
 struct ChunkLists {
   double count = 1.0;
@@ -41,9 +49,10 @@ struct ChunkLists {
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
                          double steps);
 
-// Bytes of pages that the lists of a layer's heads have of `on_disk` keys there, `listed` of them
-// of each head: blocks of the heads of a group lie anywhere in these pages, and some share one.
-double ListedPageBytes(const Subject& subject, int group_heads, double on_disk, double listed);
+// Bytes of pages on disk that the lists of a layer's heads have, which list `listed` keys there of
+// each head, of `keys` keys in all: blocks of the heads of a group lie anywhere in these pages, and
+// some share one.
+double ListedPageBytes(const Subject& subject, const Execution& run, double keys, double listed);
 
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,

@@ -313,42 +313,17 @@ class Simulation {
     return chosen < keys ? chosen : 0.0;
   }
 
-  // Of the chosen ones of `keys` keys of all sequences, those that lie in host memory.
-  KeysAway ChosenAway(double keys, double chosen) const {
+  // Of the chosen ones of `keys` keys of all sequences.
+  KeysAway Away(double keys, double chosen) const {
     if (!machine_.own_memory) return {};
-    const auto sequences = static_cast<double>(entries_.size());
-    const auto segment = static_cast<double>(run_.segment_tokens);
-    const double sink = sequences * subject_.selection.sink;
-    const double recent = sequences * subject_.selection.recent;
-    // The sink's slabs stay on the device whole, and go before those of recent keys.
-    const double sink_slabs =
-        std::min(keys, sequences * segment * std::ceil(subject_.selection.sink / segment));
-    const double here = keys * run_.split.resident;
-    // In a short sequence they may have recent keys, too, at their end.
-    const double together = std::max(recent - (keys - sink_slabs), 0.0);
-    const double always_here = std::min(sink, here) +
-                               std::clamp(here - (sink_slabs - together), 0.0, together) +
-                               std::min(recent - together, std::max(here - sink_slabs, 0.0));
-    const double far_here = (here - always_here) / (keys - sink - recent);
-    const double always_away = sink + recent - always_here;
-    return {always_away, (chosen - sink - recent) * std::max(1.0 - far_here, 0.0)};
+    return ChosenAway(subject_.selection, run_, {keys, chosen, Sequences()});
   }
-
-  // Of the chosen ones, those that decode reads from disk, by pages: the oldest keys lie there.
-  double ChosenOnDisk(double keys, double chosen) const {
-    const KeySelection& selection = subject_.selection;
-    if (selection.page_keys <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
-    const double always =
-        static_cast<double>(entries_.size()) * (selection.sink + selection.recent);
-    return (chosen - always) * std::min(1.0, keys * run_.split.disk / (keys - always));
-  }
+  double Sequences() const { return static_cast<double>(entries_.size()); }
 
   // Reads these pages behind the choice; when the last one is there.
   double ReadListedPages(double keys, double listed) {
-    const int group = std::min(run_.group_heads, shape_.kv_heads);
-    const double bytes = ListedPageBytes(subject_, group, keys * run_.split.disk, listed);
-    if (bytes <= 0.0) return 0.0;
-    const double seconds = bytes / machine_.disk_read;
+    if (listed <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
+    const double seconds = ListedPageBytes(subject_, run_, keys, listed) / machine_.disk_read;
     disk_ = std::max(disk_, gpu_ + machine_.sync_seconds) + seconds;
     Busy(CostLane::kDisk) += seconds;
     return disk_;
@@ -356,10 +331,8 @@ class Simulation {
 
   // Slabs on disk that all queries of a layer read whole, and exactly.
   void DiskSlabs(double keys, double longest) {
-    const double queries = Queries();
-    Stream(keys, longest, 0.0, [&](int heads, double n, double times) {
-      Device(&time_.attention,
-             times * AttentionSeconds(machine_, subject_, heads, n, queries, queries));
+    Stream(keys, longest, 0.0, [&, n = Queries()](int heads, double each, double times) {
+      Device(&time_.attention, times * AttentionSeconds(machine_, subject_, heads, each, n, n));
     });
   }
 
@@ -368,17 +341,17 @@ class Simulation {
   void Select(double keys, double chosen) {
     if (prefill_) return SelectInPrefill(keys, chosen);
     const double bus = InPlaceRate(machine_);
-    const KeysAway of_chosen = ChosenAway(keys, chosen);
+    const KeysAway of_chosen = Away(keys, chosen);
     const double far = of_chosen.always + of_chosen.chosen;
-    const auto sequences = static_cast<double>(entries_.size());
+    const double sequences = Sequences();
     const KeySelection& selection = subject_.selection;
     // What a step chooses anew is not in the page cache; what it reads again is.
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
-    const double on_disk = ChosenOnDisk(keys, chosen);  // read by kernels where it comes to
-    const double crosses = machine_.own_memory ? on_disk : 0.0;
+    const double on_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
     const double away =
         shape_.kv_heads * HeadBytes(subject_) *
-        (crosses + std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
+        ((machine_.own_memory ? on_disk : 0.0) +
+         std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
     const double scored =
         (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
         shape_.kv_heads / selection.refresh;
@@ -411,7 +384,7 @@ class Simulation {
     const double always = selection.sink + selection.recent;
     const double of_step = chosen - static_cast<double>(entries_.size()) * always;
     const double brought =
-        PromptKeysOverBus(ChosenAway(keys, chosen), lists, of_step, run_.page_cache_steps);
+        PromptKeysOverBus(Away(keys, chosen), lists, of_step, run_.page_cache_steps);
     const double bus = brought * shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_);
     Busy(CostLane::kHostToDevice) += bus;
     Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, keys, queries));
