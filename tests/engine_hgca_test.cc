@@ -21,6 +21,14 @@ EngineOptions Hgca(double beta, int64_t window) {
   return options;
 }
 
+// Heads choose anew every so many steps, by summaries.
+EngineOptions Reselecting(int64_t steps, int64_t window) {
+  EngineOptions options;
+  options.hgca_reselect = steps;
+  options.hgca_window = window;
+  return options;
+}
+
 // What is said in `turns` turns of a conversation, of which each but the first goes on with some
 // tokens of the text.
 std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Request> requests,
@@ -69,13 +77,16 @@ TEST(EngineHgca, WhoLeavesNothingOutIsExactBitForBit) {
   const double exact = Behind({}, tokens, 860);
   EXPECT_EQ(Behind(Hgca(0.0, 64), tokens, 860), exact);
   EXPECT_EQ(Behind(Hgca(1.0, 900), tokens, 860), exact);
+  EXPECT_EQ(Behind(Reselecting(1, 900), tokens, 860), exact);
   EXPECT_NE(Behind(Hgca(1.0, 64), tokens, 860), exact);
+  EXPECT_NE(Behind(Reselecting(1, 64), tokens, 860), exact);
   // All tokens are salient: the same but for the order of additions.
-  EngineOptions all = Hgca(1e-30, 64);
-  all.hgca_most = 1.0;
-  for (const char* on : {"host", "device"}) {
-    all.hgca_on = on;
-    EXPECT_NEAR(Behind(all, tokens, 860), exact, 1e-3 * std::abs(exact)) << on;
+  for (EngineOptions all : {Hgca(1e-30, 64), Reselecting(50, 64)}) {
+    all.hgca_most = 1.0;
+    for (const char* on : {"host", "device"}) {
+      all.hgca_on = on;
+      EXPECT_NEAR(Behind(all, tokens, 860), exact, 1e-3 * std::abs(exact)) << on;
+    }
   }
 }
 
@@ -95,10 +106,42 @@ TEST(EngineHgca, SalientTokensKnowHowTheTextGoesOn) {
   }
 }
 
-TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
+// Heads that choose by the query at hand lose less with a tenth of the tokens.
+TEST(EngineHgca, TokensThatAreChosenAnewKnowItBetter) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1140, 3);
+  const double exact = Behind({}, tokens, 1100);
+  const double window = Behind(Hgca(1e6, 96), tokens, 1100);
   for (const char* on : {"host", "device"}) {
-    EngineOptions options = Hgca(1.0, 128);
-    options.hgca_on = on;
+    for (const int64_t steps : {1, 4}) {
+      EngineOptions options = Reselecting(steps, 96);
+      options.hgca_on = on;
+      options.hgca_most = 0.1;
+      const double anew = Behind(options, tokens, 1100);
+      EXPECT_LT(std::abs(anew - exact), 0.4 * (window - exact))
+          << exact << " " << window << " " << anew;
+    }
+  }
+}
+
+// What is chosen is gathered from wherever the cache lies.
+TEST(EngineHgca, WhereTheCacheLiesChangesNoBit) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1500, 3);
+  const EngineOptions resident = Reselecting(2, 96);
+  EngineOptions away = resident;
+  away.placement = "host-only";
+  EngineOptions some = resident;
+  some.kv_memory = int64_t{16} << 20;
+  some.host_memory = int64_t{1} << 30;
+  const double expected = Behind(resident, tokens, 1460);
+  EXPECT_EQ(Behind(away, tokens, 1460), expected);
+  EXPECT_EQ(Behind(some, tokens, 1460), expected);
+}
+
+TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
+  EngineOptions all[] = {Hgca(1.0, 128), Hgca(1.0, 128), Reselecting(3, 128), Reselecting(3, 128)};
+  all[1].hgca_on = all[3].hgca_on = "host";
+  for (EngineOptions& options : all) {
+    const std::string& on = options.hgca_on;
     options.chunk = 200;
     const std::unique_ptr<Engine> engine = Open(kDemo, options);
     std::vector<Request> requests;
@@ -118,10 +161,9 @@ TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
 }
 
 // Sessions hold whole caches: heads choose again when one is opened.
-TEST(EngineHgca, SessionsGoOn) {
+void GoOnWithASession(EngineOptions options) {
   const std::string path = ::testing::TempDir() + "hgca.session";
   std::filesystem::remove(path);
-  EngineOptions options = Hgca(1.0, 96);
   options.session = path;
   Request request = RequestOf(Quoting(*Open(kDemo), 800, 9), 20);
   const auto turn = [&] {
@@ -139,23 +181,27 @@ TEST(EngineHgca, SessionsGoOn) {
     request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
   const Generation second = turn();
   EXPECT_GT(second.reused_tokens, 750);
-  options.session.clear();
-  options.hgca = -1.0;
-  options.hgca_window = -1;
-  EXPECT_EQ(second.tokens, Fresh(kDemo, options, request).tokens);
+  EXPECT_EQ(second.tokens, Fresh(kDemo, {}, request).tokens);
+}
+
+TEST(EngineHgca, SessionsGoOn) {
+  GoOnWithASession(Hgca(1.0, 96));
+  GoOnWithASession(Reselecting(1, 96));
 }
 
 TEST(EngineHgca, WhatDoesNotFitInMemoryIsRefused) {
-  EngineOptions options = Hgca(1.0, 96);
-  options.kv_memory = int64_t{60} << 20;
-  options.host_memory = int64_t{10} << 20;
-  options.disk_memory = int64_t{1} << 30;
-  const std::unique_ptr<Engine> engine = Open(kDemo, options);
-  const Result<std::unique_ptr<Context>> context = engine->NewContext({{16000}});
-  ASSERT_FALSE(context.ok());
-  EXPECT_EQ(context.status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(context.status().message().find("hgca"), std::string::npos)
-      << context.status().message();
+  for (EngineOptions options : {Hgca(1.0, 96), Reselecting(1, 96)}) {
+    options.kv_memory = int64_t{60} << 20;
+    options.host_memory = int64_t{10} << 20;
+    options.disk_memory = int64_t{1} << 30;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    const Result<std::unique_ptr<Context>> context = engine->NewContext({{16000}});
+    ASSERT_FALSE(context.ok());
+    EXPECT_EQ(context.status().code(), StatusCode::kUnsupported);
+    const std::string asked = options.hgca_reselect > 0 ? "hgca_reselect:" : "hgca:";
+    EXPECT_NE(context.status().message().find(asked), std::string::npos)
+        << context.status().message();
+  }
 }
 
 }  // namespace

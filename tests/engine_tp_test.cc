@@ -251,9 +251,11 @@ Approximate Approximately(const EngineOptions& options) {
 // Where each head chooses by itself, ranks choose what one rank does, but for rounding. Heads of a
 // layer that share a budget share that of their rank.
 TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
-  EngineOptions exact = OnRanks(1), hgca = exact, quest = exact, pages, reading;
+  EngineOptions exact = OnRanks(1), hgca = exact, anew = exact, quest = exact, pages, reading;
   hgca.hgca = 1.0;
   hgca.hgca_window = 256;
+  anew.hgca_reselect = 2;
+  anew.hgca_window = 256;
   quest.selector = "quest";
   quest.sparse_keys = 256;
   quest.sparse_sink = 64;
@@ -263,7 +265,7 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   reading = pages;
   reading.sparse_prefill = true;
   std::vector<std::pair<EngineOptions, bool>> all = {
-      {hgca, true}, {quest, true}, {pages, false}, {reading, false}};
+      {hgca, true}, {anew, true}, {quest, true}, {pages, false}, {reading, false}};
   for (const char* method :
        {"snapkv", "h2o", "pyramidkv", "expectedattention", "critical-snapkv"}) {
     all.push_back({exact, true});

@@ -211,6 +211,10 @@ struct EngineOptions {
   double hgca_most = -1.0;
   // Last queries of what was read that say what its tokens are worth, from 1 to 256. -1: 32.
   int64_t hgca_queries = -1;
+  // HGCA whose heads choose anew, in place of `hgca`: every so many decode steps, and in the first
+  // one behind what was appended, by summaries of blocks of 16 tokens, for the query at hand.
+  // hgca_most says how many. 0: tokens are chosen by the attention that they had.
+  int64_t hgca_reselect = 0;
   // Where salient tokens lie: "host", for its cores, "device", or "auto".
   std::string hgca_on = "auto";
 

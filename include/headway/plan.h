@@ -113,6 +113,7 @@ struct SalienceReport {
   int64_t every = 0;
   double most = 0.0;
   int64_t queries = 0;
+  int64_t reselect = 0;  // steps; above 0 there are no masses, and beta and the like say nothing
   bool on_host = false;
 };
 

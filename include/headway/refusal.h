@@ -57,6 +57,7 @@ enum class Option {
   kHgcaEvery,
   kHgcaMost,
   kHgcaQueries,
+  kHgcaReselect,
   kHgcaOn,
   kDraft,
   kDraftTokens,

@@ -53,6 +53,7 @@ constexpr Named kNames[] = {
     {Option::kHgcaEvery, "hgca_every"},
     {Option::kHgcaMost, "hgca_most"},
     {Option::kHgcaQueries, "hgca_queries"},
+    {Option::kHgcaReselect, "hgca_reselect"},
     {Option::kHgcaOn, "hgca_on"},
     {Option::kDraft, "draft"},
     {Option::kDraftTokens, "draft_tokens"},

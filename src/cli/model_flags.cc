@@ -314,6 +314,11 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, hgca, "--hgca-queries", &engine.hgca_queries, {1, 256},
             "last queries of a prompt that say what its tokens are worth")
       ->default_str("32");
+  AddNumber(
+      app, hgca, "--hgca-reselect", &engine.hgca_reselect, {0, kMaxCount},
+      "in place of --hgca: every N steps each head chooses --hgca-most of the tokens anew, by "
+      "summaries of blocks of 16 and the query at hand; 0: never")
+      ->default_str("0");
   AddChoice(app, hgca, "--hgca-on", &engine.hgca_on, {"auto", "host", "device"},
             "where salient tokens lie: in memory of the host, whose cores attend to them, or of "
             "the device");

@@ -52,6 +52,7 @@ constexpr Flag kFlags[] = {
     {Option::kHgcaEvery, "--hgca-every"},
     {Option::kHgcaMost, "--hgca-most"},
     {Option::kHgcaQueries, "--hgca-queries"},
+    {Option::kHgcaReselect, "--hgca-reselect"},
     {Option::kHgcaOn, "--hgca-on"},
     {Option::kDraft, "--draft"},
     {Option::kDraftTokens, "--draft-tokens"},

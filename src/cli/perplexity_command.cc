@@ -122,7 +122,8 @@ int PerplexityCommand(const Args& args, Console& console) {
   }
   for (const auto& [given, flag] :
        {std::pair{flags.model.engine.evict != EngineOptions{}.evict, "--evict"},
-        std::pair{flags.model.engine.hgca != EngineOptions{}.hgca, "--hgca"}}) {
+        std::pair{flags.model.engine.hgca != EngineOptions{}.hgca, "--hgca"},
+        std::pair{flags.model.engine.hgca_reselect > 0, "--hgca-reselect"}}) {
     if (!given) continue;
     return WrongUsage(*app,
                       std::string("a text is scored as prompts are, which ") + flag +

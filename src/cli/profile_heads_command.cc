@@ -165,7 +165,8 @@ std::string WrongTogether(const ProfileFlags& flags) {
   if (!options.session.empty()) return "profiles are made without --session";
   if (evicts) return "";
   if (!options.head_pattern.empty() || options.sparsity >= 0.0 ||
-      options.selector != absent.selector || options.hgca != absent.hgca) {
+      options.selector != absent.selector || options.hgca != absent.hgca ||
+      options.hgca_reselect != absent.hgca_reselect) {
     return "the exact model is profiled; leave out --head-pattern, --sparsity, --sparse and --hgca";
   }
   return "";

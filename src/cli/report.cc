@@ -148,11 +148,13 @@ std::string EvictionLine(const PlanReport& plan) {
 std::string SalienceLine(const PlanReport& plan) {
   if (!plan.salience.has_value()) return "";
   const SalienceReport& salience = *plan.salience;
+  const std::string chosen =
+      salience.reselect > 0
+          ? fmt::format("chosen by summaries every {} steps", FormatCount(salience.reselect))
+          : fmt::format("above {:.4g} even shares", salience.beta);
   return fmt::format(
-      "hgca      {} last tokens, and at most {:.4g} % of those before, above {:.4g} even shares; "
-      "on "
-      "the {}",
-      FormatCount(salience.window), 100.0 * salience.most, salience.beta,
+      "hgca      {} last tokens, and at most {:.4g} % of those before, {}; on the {}",
+      FormatCount(salience.window), 100.0 * salience.most, chosen,
       salience.on_host ? "host" : "device");
 }
 
@@ -247,10 +249,10 @@ Json PlanJson(const PlanReport& plan) {
     }
   }
   if (plan.salience.has_value()) {
-    json["hgca"] = {{"beta", plan.salience->beta},      {"window", plan.salience->window},
-                    {"alpha", plan.salience->alpha},    {"every", plan.salience->every},
-                    {"most", plan.salience->most},      {"queries", plan.salience->queries},
-                    {"on_host", plan.salience->on_host}};
+    json["hgca"] = {{"beta", plan.salience->beta},         {"window", plan.salience->window},
+                    {"alpha", plan.salience->alpha},       {"every", plan.salience->every},
+                    {"most", plan.salience->most},         {"queries", plan.salience->queries},
+                    {"reselect", plan.salience->reselect}, {"on_host", plan.salience->on_host}};
   }
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);

@@ -409,7 +409,7 @@ Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& wor
 Status CheckInMemory(const LayoutBasis& basis, const plan::Plan& plan) {
   if (plan.slabs[static_cast<size_t>(Tier::kDisk)] == 0) return OkStatus();
   if (basis.salience.chooses()) {
-    return Unsupported({Option::kHgca,
+    return Unsupported({AskedForBy(basis.salience),
                         ": salient tokens are chosen in memory, and the cache would not fit "
                         "there; give more ",
                         Option::kHostMemory});

@@ -6,6 +6,7 @@
 
 #include "engine/drafts/lookup.h"
 #include "engine/drafts/rated.h"
+#include "engine/salience_settings.h"
 #include "headway/refusal.h"
 
 namespace headway {
@@ -23,7 +24,7 @@ Status CheckTogether(const Settings& settings) {
   const std::pair<bool, Option> others[] = {
       {settings.selection.approximates(), Option::kSelector},
       {settings.eviction.evicts(), Option::kEvict},
-      {settings.salience.chooses(), Option::kHgca},
+      {settings.salience.chooses(), AskedForBy(settings.salience)},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
       {settings.self_extend.on(), Option::kSelfExtend},
       {settings.ranks > 1, Option::kTensorParallel}};

@@ -136,12 +136,12 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
 Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                          const kv::UpProgress& progress) {
   const kv::SelectionPolicy& policy = limits().selection;
-  if (!policy.selects() && !limits().salience) return OkStatus();
+  if (!policy.selects() && !limits().salience.chooses()) return OkStatus();
   Status status = context_.store.BringUp(
       sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{}, progress);
   // What stays on disk is read whole, at its own distance.
   if (status.code() != StatusCode::kOutOfBudget) return status;
-  if (limits().salience) {
+  if (limits().salience.chooses()) {
     return status.Within(
         {}, {"; salient tokens are chosen in memory: give more ", Option::kHostMemory});
   }
@@ -259,7 +259,7 @@ Status Executor::Attend(int layer) {
     // What is kept of prompts has a group for each head, all of it on the device, and so mostly is
     // a window with its salient tokens: one launch is for all. Elsewhere a group's tail is attended
     // to while slabs of the next one are on their way.
-    const bool on_device = limits().keys > 0 || limits().salience;
+    const bool on_device = limits().keys > 0 || limits().salience.chooses();
     if (!on_device || !batch_.all_decode()) board_->Flush();
   }
   board_->Flush();

@@ -7,6 +7,7 @@
 #include "engine/paths/listed_from_disk.h"
 #include "engine/step/selected_states.h"
 #include "kv/policy/eviction_budgets.h"
+#include "kv/policy/salient_blocks.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/session_sizes.h"
 
@@ -62,7 +63,8 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   store.max_sequences = static_cast<int>(basis.lengths.size());
   store.max_step_tokens = std::max(cut.chunk, store.max_sequences * (1 + basis.drafts));
   store.staging_slabs = cut.staging_slabs;
-  store.format.summary = basis.selection.summary;
+  store.format.summary =
+      basis.salience.reselects() ? kv::SalientBlocks::kSummary : basis.selection.summary;
   store.summary_frames = SummaryFrames(basis, store.format);
   store.bounce_slabs = cut.bounce_slabs;
   return store;
@@ -83,8 +85,8 @@ ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& stor
   if (basis.eviction.adds_up() || basis.eviction.repeats()) {
     limits.observed_queries = limits.step_tokens;
   }
-  limits.salience = basis.salience.chooses();
-  if (limits.salience) limits.observed_queries = basis.salience.queries;
+  limits.salience = basis.salience;
+  if (basis.salience.has_masses()) limits.observed_queries = basis.salience.queries;
   if (basis.eviction.method == kv::EvictionMethod::kExpected) {
     limits.query_moments = true;
     limits.moments_from = basis.eviction.sink;

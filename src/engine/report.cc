@@ -90,8 +90,15 @@ std::optional<SalienceReport> SalienceReportOf(const Blueprint& blueprint) {
   const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
   if (!salience.has_value()) return std::nullopt;
   const kv::SaliencePolicy& policy = salience->policy;
-  return SalienceReport{policy.beta, policy.window,  policy.alpha,     policy.every,
-                        policy.most, policy.queries, salience->on_host};
+  return SalienceReport{policy.beta, policy.window,  policy.alpha,    policy.every,
+                        policy.most, policy.queries, policy.reselect, salience->on_host};
+}
+
+std::string SalienceReason(const SalienceReport& salience) {
+  return fmt::format(
+      "approximate: before the last {} tokens decode attends to those alone that {}; prompts are "
+      "read exactly",
+      salience.window, salience.reselect > 0 ? "score best by summaries" : "had attention");
 }
 
 std::string SelfExtendReason(const SelfExtend& extend) {
@@ -135,12 +142,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   report.selection = SelectionOf(blueprint);
   report.eviction = EvictionReportOf(blueprint);
   report.salience = SalienceReportOf(blueprint);
-  if (report.salience.has_value()) {
-    report.reasons.push_back(
-        fmt::format("approximate: before the last {} tokens decode attends to those alone that had "
-                    "attention; prompts are read exactly",
-                    report.salience->window));
-  }
+  if (report.salience.has_value()) report.reasons.push_back(SalienceReason(*report.salience));
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(fmt::format(
         "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "

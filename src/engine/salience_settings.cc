@@ -6,6 +6,7 @@
 #include "base/types.h"
 #include "headway/refusal.h"
 #include "headway/types.h"
+#include "kv/policy/salient_blocks.h"
 
 namespace headway {
 namespace {
@@ -21,12 +22,13 @@ Status Wrong(Message message) {
 Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
   const EngineOptions absent;
   policy->beta = options.hgca;
+  policy->reselect = options.hgca_reselect;
   if (options.hgca_window != absent.hgca_window) policy->window = options.hgca_window;
   if (options.hgca_alpha != absent.hgca_alpha) policy->alpha = options.hgca_alpha;
   if (options.hgca_every != absent.hgca_every) policy->every = options.hgca_every;
   if (options.hgca_most != absent.hgca_most) policy->most = options.hgca_most;
   if (options.hgca_queries != absent.hgca_queries) policy->queries = options.hgca_queries;
-  if (!(policy->beta >= 0.0 && policy->beta <= kMostBeta)) {
+  if (!policy->reselects() && !(policy->beta >= 0.0 && policy->beta <= kMostBeta)) {
     return Wrong(
         {Option::kHgca, " is 0, for exact attention, or a number of even shares above it"});
   }
@@ -42,6 +44,7 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
   if (!(policy->most > 0.0 && policy->most <= 1.0)) {
     return Wrong({Option::kHgcaMost, " is a share of the tokens, above 0 and at most 1"});
   }
+  if (policy->reselects()) return OkStatus();  // there are no masses
   if (policy->queries < 1 || policy->queries > kMostQueries) {
     return Wrong({Option::kHgcaQueries, " is 1 to " + std::to_string(kMostQueries) + " queries"});
   }
@@ -65,12 +68,40 @@ Status CheckTogether(const EngineOptions& options, const Settings& settings) {
       {settings.recompute_share.value_or(0.0) > 0.0, Option::kRecompute},
       {settings.policy == Policy::kKvpr, Option::kPolicy}};
   for (const auto& [given, option] : others) {
-    if (given) return Wrong({Option::kHgca, " and ", option, " do not go together"});
+    if (given) {
+      return Wrong({AskedForBy(settings.salience), " and ", option, " do not go together"});
+    }
   }
   return OkStatus();
 }
 
+// What says how masses are made says nothing where there are none.
+Status CheckReselection(const EngineOptions& options) {
+  const EngineOptions absent;
+  if (options.hgca_reselect < 0 || options.hgca_reselect > kMaxLength) {
+    return Wrong({Option::kHgcaReselect, " is a number of steps, or 0"});
+  }
+  if (options.hgca_reselect == 0) return OkStatus();
+  const std::pair<bool, Option> given[] = {
+      {options.hgca != absent.hgca, Option::kHgca},
+      {options.hgca_alpha != absent.hgca_alpha, Option::kHgcaAlpha},
+      {options.hgca_every != absent.hgca_every, Option::kHgcaEvery},
+      {options.hgca_queries != absent.hgca_queries, Option::kHgcaQueries}};
+  for (const auto& [is, option] : given) {
+    if (is) return Wrong({Option::kHgcaReselect, " chooses without masses; leave out ", option});
+  }
+  constexpr int kBlock = kv::SalientBlocks::kSummary.block_slots;
+  if (options.page_slots % kBlock == 0) return OkStatus();
+  return Wrong({Option::kHgcaReselect, ": a page of " + std::to_string(options.page_slots) +
+                                           " tokens cannot be cut into blocks of " +
+                                           std::to_string(kBlock)});
+}
+
 }  // namespace
+
+Option AskedForBy(const kv::SaliencePolicy& policy) {
+  return policy.reselects() ? Option::kHgcaReselect : Option::kHgca;
+}
 
 Status ReadSalience(const EngineOptions& options, Settings* settings) {
   const EngineOptions absent;
@@ -81,9 +112,10 @@ Status ReadSalience(const EngineOptions& options, Settings* settings) {
       {options.hgca_most != absent.hgca_most, Option::kHgcaMost},
       {options.hgca_queries != absent.hgca_queries, Option::kHgcaQueries},
       {options.hgca_on != absent.hgca_on, Option::kHgcaOn}};
-  if (options.hgca == absent.hgca) {
+  if (Status s = CheckReselection(options); !s.ok()) return s;
+  if (options.hgca == absent.hgca && options.hgca_reselect == 0) {
     for (const auto& [is, option] : given) {
-      if (is) return Wrong({option, " needs ", Option::kHgca});
+      if (is) return Wrong({option, " needs ", Option::kHgca, " or ", Option::kHgcaReselect});
     }
     return OkStatus();
   }

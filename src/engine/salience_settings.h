@@ -7,6 +7,7 @@
 
 #include "engine/settings.h"
 #include "headway/options.h"
+#include "headway/refusal.h"
 #include "headway/status.h"
 #include "kv/policy/salience.h"
 #include "plan/plan.h"
@@ -16,6 +17,9 @@ namespace headway {
 // Fills in the settings' salience, whose policy, placement and encoding are there.
 // kInvalidArgument for what makes no sense.
 Status ReadSalience(const EngineOptions& options, Settings* settings);
+
+// The option that had the policy choose.
+Option AskedForBy(const kv::SaliencePolicy& policy);
 
 // What decode reads at most of sequences that will reach these lengths.
 plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,

@@ -85,6 +85,38 @@ TEST(SalienceSettings, WhatMakesNoSenseIsRefused) {
   names("recompute", [](EngineOptions& o) { o.recompute_share = 0.5; });
 }
 
+TEST(SalienceSettings, ReselectionHasNoMasses) {
+  EngineOptions options;
+  options.hgca_reselect = 4;
+  options.hgca_window = 16;  // fewer than queries that would be weighed
+  options.hgca_most = 0.1;
+  const Settings settings = *ReadSettings(options);
+  EXPECT_TRUE(settings.salience.chooses());
+  EXPECT_FALSE(settings.salience.has_masses());
+  EXPECT_EQ(settings.salience.reselect, 4);
+  EXPECT_EQ(settings.salience.window, 16);
+  EXPECT_EQ(settings.salience.most, 0.1);
+  EXPECT_EQ(settings.placement, kv::PlacementKind::kRecent);
+  const auto names = [](const std::string& what,
+                        const std::function<void(EngineOptions&)>& change) {
+    const auto changed = [&](EngineOptions& o) {
+      o.hgca = EngineOptions().hgca;
+      o.hgca_reselect = 4;
+      change(o);
+    };
+    EXPECT_NE(Wrong(changed).find(what), std::string::npos) << what << ": " << Wrong(changed);
+  };
+  names("hgca_reselect is", [](EngineOptions& o) { o.hgca_reselect = -1; });
+  names("leave out hgca", [](EngineOptions& o) { o.hgca = 1.0; });
+  names("leave out hgca_alpha", [](EngineOptions& o) { o.hgca_alpha = 0.5; });
+  names("leave out hgca_every", [](EngineOptions& o) { o.hgca_every = 2; });
+  names("leave out hgca_queries", [](EngineOptions& o) { o.hgca_queries = 8; });
+  names("blocks of 16", [](EngineOptions& o) { o.page_slots = 8; });
+  names("hgca_most", [](EngineOptions& o) { o.hgca_most = 0.0; });
+  names("hgca_reselect and evict", [](EngineOptions& o) { o.evict = "snapkv"; });
+  names("hgca_reselect and selector", [](EngineOptions& o) { o.selector = "pages"; });
+}
+
 TEST(SalienceSettings, PlansReadTheWindowAndWhatIsSalientAtMost) {
   kv::SaliencePolicy policy;
   EXPECT_FALSE(KeptOf(policy, {5000}, true).count);

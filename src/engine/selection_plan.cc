@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "headway/refusal.h"
 #include "headway/types.h"
+#include "kv/policy/salient_blocks.h"
 #include "kv/tiers/page_cache.h"
 
 namespace headway {
@@ -199,7 +200,9 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
 }
 
 Status CheckSelection(const LayoutBasis& basis) {
-  if (!basis.selection.selects()) return OkStatus();
+  const bool reselects = basis.salience.reselects();
+  if (!basis.selection.selects() && !reselects) return OkStatus();
+  const SummaryFormat& summary = reselects ? kv::SalientBlocks::kSummary : basis.selection.summary;
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const bool prompts = basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
@@ -214,14 +217,12 @@ Status CheckSelection(const LayoutBasis& basis) {
          "window; use ",
          Option::kDevice, " cpu"});
   }
-  if (basis.kernels->SupportsSelection(page, basis.selection.summary, shape.group())) {
-    return OkStatus();
-  }
-  return Unsupported({AskedForBy(basis.selection),
+  if (basis.kernels->SupportsSelection(page, summary, shape.group())) return OkStatus();
+  return Unsupported({reselects ? Option::kHgcaReselect : AskedForBy(basis.selection),
                       ": this device does not choose blocks of " +
-                          std::to_string(basis.selection.summary.block_slots) +
-                          " keys with heads of " + std::to_string(shape.head_dim) +
-                          " elements and groups of " + std::to_string(shape.group())});
+                          std::to_string(summary.block_slots) + " keys with heads of " +
+                          std::to_string(shape.head_dim) + " elements and groups of " +
+                          std::to_string(shape.group())});
 }
 
 }  // namespace headway

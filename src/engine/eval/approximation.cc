@@ -27,7 +27,9 @@ Approximation EvictionOf(const EngineOptions& options) {
 
 Approximation HgcaOf(const EngineOptions& options) {
   const EngineOptions defaults;
-  Approximation hgca{"hgca", {{"beta", options.hgca}}};
+  Approximation hgca{"hgca", {}};
+  AddGiven("beta", options.hgca, defaults.hgca, &hgca);
+  AddGiven("reselect", options.hgca_reselect, defaults.hgca_reselect, &hgca);
   AddGiven("window", options.hgca_window, defaults.hgca_window, &hgca);
   AddGiven("alpha", options.hgca_alpha, defaults.hgca_alpha, &hgca);
   AddGiven("every", options.hgca_every, defaults.hgca_every, &hgca);
@@ -70,6 +72,7 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.hgca_every = defaults.hgca_every;
   options.hgca_most = defaults.hgca_most;
   options.hgca_queries = defaults.hgca_queries;
+  options.hgca_reselect = defaults.hgca_reselect;
   options.hgca_on = defaults.hgca_on;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
@@ -138,7 +141,7 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     all.push_back({"self-extend", {{"positions", options.self_extend}}});
   }
   if (options.evict != defaults.evict) all.push_back(EvictionOf(options));
-  if (options.hgca > 0.0) all.push_back(HgcaOf(options));
+  if (options.hgca > 0.0 || options.hgca_reselect > 0) all.push_back(HgcaOf(options));
   return all;
 }
 

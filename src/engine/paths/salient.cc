@@ -1,9 +1,11 @@
 #include "engine/paths/salient.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/paths/host_queries.h"
+#include "engine/paths/reselection.h"
 #include "engine/step/salience.h"
 #include "kernels/items.h"
 
@@ -13,7 +15,9 @@ namespace {
 class SalientPath : public AttentionPath {
  public:
   explicit SalientPath(const PathParts& parts)
-      : parts_(parts), context_(parts.context), salience_(*parts.salience) {}
+      : parts_(parts), context_(parts.context), salience_(*parts.salience) {
+    if (context_.limits.salience.reselects()) reselection_.emplace(parts);
+  }
 
   void BeginStep() override;
   void Take(int layer, std::vector<SlabRange>* ranges) override;
@@ -29,18 +33,28 @@ class SalientPath : public AttentionPath {
   bool Weighs(int entry) const {
     return Chooses(entry) && salience_.Weighs(*chosen_[static_cast<size_t>(entry)]);
   }
+  bool Reselects(int entry) const {
+    return Chooses(entry) && salience_.Reselects(*chosen_[static_cast<size_t>(entry)]);
+  }
+  void Reselect(int layer);
   // The keys of a run from a position on.
   KeyRun From(const KeyRun& keys, int64_t position) const;
   void WeighLayer(int layer);
+  std::span<const kv::SlabRead> HeldIn(int layer) const {
+    const size_t first = first_[static_cast<size_t>(layer)];
+    return std::span(held_).subspan(first, first_[static_cast<size_t>(layer) + 1] - first);
+  }
 
   const PathParts parts_;
   StepContext& context_;
   Salience& salience_;
   std::vector<Salience::Chosen*> chosen_;  // [entries] of the step; null: read whole
   bool any_ = false;
-  // Slabs of which the window of an entry that is weighed has something, layer by layer.
-  std::vector<kv::SlabRead> near_;
+  // Slabs that are held in place, layer by layer: those of which the window of an entry that is
+  // weighed has something, or that have something before that of an entry that chooses anew.
+  std::vector<kv::SlabRead> held_;
   std::vector<size_t> first_;  // [layers + 1]: the first of each layer
+  std::optional<Reselection> reselection_;
   std::vector<Salience::WindowKeys> windows_;
   Status status_;  // of choosing behind a step
 };
@@ -53,7 +67,7 @@ void SalientPath::BeginStep() {
                           : nullptr);
   }
   any_ = std::any_of(chosen_.begin(), chosen_.end(), [](const auto* each) { return each; });
-  near_.clear();
+  held_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
 }
 
@@ -65,21 +79,39 @@ void SalientPath::Take(int layer, std::vector<SlabRange>* ranges) {
     if (!salience_.ChoosesIn(layer) || !Chooses(slab.entry)) return false;
     const int64_t begin = slab.segment * segment_tokens;
     const int64_t pages = context_.store.reads().PlaceOf(slab).pages;
-    if (begin + pages * context_.format.page_slots <= Before(slab.entry)) return true;
-    if (Weighs(slab.entry)) {
-      near_.push_back(slab);
+    const bool far = begin < Before(slab.entry);
+    const bool near = begin + pages * context_.format.page_slots > Before(slab.entry);
+    if ((near && Weighs(slab.entry)) || (far && Reselects(slab.entry))) {
+      held_.push_back(slab);
       parts_.reads.HoldInPlace(slab);
     }
-    if (begin >= Before(slab.entry)) return false;
-    parts_.reads.Add(parts_.number, slab);
-    return true;
+    if (far && near) parts_.reads.Add(parts_.number, slab);
+    return far;
   });
-  first_[static_cast<size_t>(layer) + 1] = near_.size();
+  first_[static_cast<size_t>(layer) + 1] = held_.size();
+}
+
+// Has each entry that chooses anew do so.
+void SalientPath::Reselect(int layer) {
+  const std::span<const kv::SlabRead> held = HeldIn(layer);
+  std::vector<kv::SlabRead> far;  // by entry
+  far.reserve(held.size());
+  std::vector<Reselection::Entry> entries;
+  for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+    if (!Reselects(entry)) continue;
+    const size_t first = far.size();
+    std::copy_if(held.begin(), held.end(), std::back_inserter(far),
+                 [&](const kv::SlabRead& slab) { return slab.entry == entry; });
+    entries.push_back({entry, chosen_[static_cast<size_t>(entry)], std::span(far).subspan(first)});
+  }
+  if (!entries.empty()) reselection_->Choose(layer, entries);
 }
 
 // Has the host's cores begin.
 void SalientPath::BeginLayer(int layer) {
-  if (!any_ || !salience_.on_host() || !salience_.ChoosesIn(layer)) return;
+  if (!any_ || !salience_.ChoosesIn(layer)) return;
+  if (reselection_.has_value()) Reselect(layer);
+  if (!salience_.on_host()) return;
   HostAttention& host = *parts_.host.attention;
   host.Begin();
   std::vector<bool> on_host;
@@ -140,9 +172,7 @@ KeyRun SalientPath::From(const KeyRun& keys, int64_t position) const {
 
 // Adds what the layer's queries give the tokens that are not before the window to their masses.
 void SalientPath::WeighLayer(int layer) {
-  const std::span<const kv::SlabRead> held = std::span(near_).subspan(
-      first_[static_cast<size_t>(layer)],
-      first_[static_cast<size_t>(layer) + 1] - first_[static_cast<size_t>(layer)]);
+  const std::span<const kv::SlabRead> held = HeldIn(layer);
   context_.store.reads().AwaitInPlace(held);
   windows_.clear();
   for (int entry = 0; entry < parts_.batch.size(); ++entry) {
@@ -177,13 +207,13 @@ void SalientPath::WeighLayer(int layer) {
 void SalientPath::EndLayer(int layer) {
   if (!any_) return;
   if (salience_.ChoosesIn(layer)) {
-    WeighLayer(layer);
+    if (!reselection_.has_value()) WeighLayer(layer);
     if (salience_.on_host()) {
       parts_.host.attention->StreamWaits(context_.compute);
       context_.store.reads().AwaitHost();
     }
   }
-  if (layer + 1 < context_.shape.layers) return;
+  if (layer + 1 < context_.shape.layers || reselection_.has_value()) return;
   for (const Salience::Chosen* chosen : chosen_) {
     if (chosen != nullptr) salience_.Weighed(*chosen);
   }
@@ -202,7 +232,7 @@ void SalientPath::EndStep() {
 const PathKind kSalientPath = {
     .name = "salient",
     .order = path_order::kSalient,
-    .bytes = NoBytes,
+    .bytes = Reselection::Bytes,
     .make = [](const PathParts& parts) -> std::unique_ptr<AttentionPath> {
       if (parts.salience == nullptr) return nullptr;
       return std::make_unique<SalientPath>(parts);

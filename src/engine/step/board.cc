@@ -19,7 +19,7 @@ int64_t PartsAt(const ModelShape& shape, const ExecutorLimits& limits, const Ker
   const int64_t slabs = CeilDiv(length, limits.segment_tokens) + (limits.self_extend.on() ? 1 : 0);
   // Salient tokens are fewer than those that they stand for; their last part may be short, and so
   // is that of the slab at the window's edge.
-  const int64_t of_slabs = slabs * of_slab + 1 + (limits.salience ? 2 : 0);
+  const int64_t of_slabs = slabs * of_slab + 1 + (limits.salience.chooses() ? 2 : 0);
   // Of the five ranges of a streaming head each may end in a short part.
   return limits.streaming_heads ? std::max(of_slabs, CeilDiv(length, split) + 5) : of_slabs;
 }

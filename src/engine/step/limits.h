@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
 #include "model/self_extend.h"
 
@@ -21,7 +22,7 @@ struct ExecutorLimits {
   int listed_slabs = 0;          // StoreOptions::listed_slabs
   int64_t gather_tokens = 0;     // StoreOptions::gather_tokens; 0: nothing is recomputed
   int64_t observed_queries = 0;  // of a prompt, the last ones, that are kept
-  bool salience = false;         // there is a path `salient`
+  kv::SaliencePolicy salience;   // if it chooses, there is a path `salient`
   bool query_moments = false;    // are taken of a prompt, from moments_from on
   int64_t moments_from = 0;
   bool streaming_heads = false;          // some are: their keys are cut otherwise

@@ -28,11 +28,12 @@ Salience::Places::Places(const SalienceLimits& limits) {
   const int64_t page_slots = limits.page.page_slots;
   const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
   const auto take = [this](int64_t of) { return std::exchange(bytes, bytes + of); };
-  // A page leaves when it is full behind the window; the next one fills meanwhile.
-  ring = RoundUp(limits.policy.window, page_slots) + 2 * page_slots;
   const int64_t most = kv::MostSalient(limits.policy, limits.length);
   pages = CeilDiv(most, page_slots);
   page_stride = static_cast<int64_t>(limits.page.bytes());
+  if (limits.policy.reselects()) return;
+  // A page leaves when it is full behind the window; the next one fills meanwhile.
+  ring = RoundUp(limits.policy.window, page_slots) + 2 * page_slots;
   const int64_t row = FloatBytes(shape.group() * limits.length);
   rows = std::clamp<int64_t>(kLogitBytes / row, 1, limits.policy.queries);
   slot_count = std::max(shape.kv_heads * most, tables * page_slots);
@@ -51,19 +52,25 @@ int64_t Salience::TokenBytes(const SalienceLimits& limits) {
 
 int64_t Salience::DeviceBytes(const SalienceLimits& limits) { return Places(limits).bytes; }
 
-// Sums over the keys of a layer, or masses of pages that leave.
+// Sums over the keys of a layer, or masses of pages that leave; or lists and their counts.
 int64_t Salience::ResultBytes(const SalienceLimits& limits) {
   const ModelShape& shape = limits.shape;
   const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
+  if (limits.policy.reselects()) {
+    return limits.sequences * shape.kv_heads * (BlocksOf(limits.policy, limits.length) + 1) *
+           int64_t{sizeof(int32_t)};
+  }
   return FloatBytes(
       std::max(shape.kv_heads * limits.length, limits.sequences * tables * limits.page.page_slots));
 }
 
 Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
                                                    const SalienceLimits& limits) {
-  const auto bytes = static_cast<size_t>(DeviceBytes(limits));
-  Result<std::unique_ptr<Buffer>> memory = parts.device.Allocate(parts.budget, bytes, "salience");
-  if (!memory.ok()) return memory.status();
+  Result<std::unique_ptr<Buffer>> memory = std::unique_ptr<Buffer>();
+  if (const auto bytes = static_cast<size_t>(DeviceBytes(limits)); bytes > 0) {
+    memory = parts.device.Allocate(parts.budget, bytes, "salience");
+    if (!memory.ok()) return memory.status();
+  }
   const auto token_bytes = static_cast<size_t>(TokenBytes(limits));
   Result<std::unique_ptr<Buffer>> tokens =
       limits.on_host ? parts.device.AllocateHost(parts.token_budget, token_bytes, "salient tokens")
@@ -139,6 +146,11 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
   chosen.weighed = chosen.length;
   chosen.counts.assign(static_cast<size_t>(Tables()), 0);
+  if (limits_.policy.reselects()) {  // the next step chooses
+    chosen.blocks.assign(static_cast<size_t>(Tables()), {});
+    chosen.made = -1;
+    return OkStatus();
+  }
   const bool known = observed.EndOf(sequence, chosen.length);
   const std::vector<float> none(known ? 0 : static_cast<size_t>(Tables() * places_.ring));
   if (!known) {
@@ -320,7 +332,23 @@ void Salience::Weighed(const Chosen& chosen) {
       static_cast<size_t>(places_.ring) * sizeof(float), width, static_cast<size_t>(Tables()));
 }
 
+bool Salience::Reselects(const Chosen& chosen) const {
+  const int64_t reselect = limits_.policy.reselect;
+  return reselect > 0 && PlacesOf(chosen) > 0 &&
+         (chosen.made < 0 || chosen.made_before != chosen.before ||
+          chosen.length >= chosen.made + reselect);
+}
+
 Status Salience::Append(Chosen* chosen) {
+  if (limits_.policy.reselects()) {
+    if (Reselects(*chosen)) {
+      chosen->made = chosen->length;
+      chosen->made_before = chosen->before;
+    }
+    ++chosen->length;
+    chosen->before = kv::TokensBefore(limits_.policy, chosen->length, limits_.page.page_slots);
+    return OkStatus();
+  }
   const bool weighed = Weighs(*chosen);
   const int64_t leaving = Leaving(*chosen);
   ++chosen->length;

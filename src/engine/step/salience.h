@@ -7,6 +7,9 @@
 // the head's query heads and counted in even shares of the window. It is asked when a page of
 // tokens leaves the window. When a prompt, or what was appended to it, has been read, all tokens
 // have their masses from its last queries, over all keys, and every head's choice is made anew.
+//
+// With SaliencePolicy::reselect no token has a mass: steps choose blocks by their queries, and the
+// path that does keeps here what is chosen.
 #ifndef HEADWAY_ENGINE_STEP_SALIENCE_H_
 #define HEADWAY_ENGINE_STEP_SALIENCE_H_
 
@@ -22,6 +25,7 @@
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/policy/salience.h"
+#include "kv/policy/salient_blocks.h"
 #include "kv/store/store.h"
 #include "model/config.h"
 
@@ -75,10 +79,26 @@ class Salience {
     return limits_.windows.empty() || limits_.windows[static_cast<size_t>(layer)] == 0;
   }
   bool on_host() const { return limits_.on_host; }
+  // Of a head among those of Chosen.
+  int64_t HeadIndex(int layer, int head) const {
+    return int64_t{layer} * limits_.shape.kv_heads + head;
+  }
   // A head's salient tokens, at positions that every query sees.
   KeyRun KeysOf(const Chosen& chosen, int layer, int head) const;
+  // Whether the next token's queries choose blocks, and those that a head then has places for.
+  bool Reselects(const Chosen& chosen) const;
+  int64_t PlacesOf(const Chosen& chosen) const { return BlocksOf(limits_.policy, chosen.before); }
+  // Memory of the host for what they list, [sequences, kv_heads] lists and as many counts.
+  int32_t* lists() const { return reinterpret_cast<int32_t*>(results_->data()); }
+  // Blocks that a head has places for of so many tokens before the window.
+  static int64_t BlocksOf(const kv::SaliencePolicy& policy, int64_t before) {
+    return kv::SalientBlocks::Places(policy, before / kv::SalientBlocks::kSummary.block_slots);
+  }
+
   // Whether the next token's queries are weighed.
-  bool Weighs(const Chosen& chosen) const { return limits_.policy.weighs(chosen.length); }
+  bool Weighs(const Chosen& chosen) const {
+    return limits_.policy.has_masses() && limits_.policy.weighs(chosen.length);
+  }
   // Enqueues what the queries of a decode add to the masses of the tokens that are not before the
   // window: q is that of the layer's first head, `keys` are of each KV head in the order of
   // positions, the new one the last.
@@ -101,6 +121,10 @@ class Salience {
     int64_t before = 0;           // tokens before the window
     int64_t weighed = 0;          // the first so many tokens have masses
     std::vector<int64_t> counts;  // [layers, kv_heads]
+    // Of blocks that are chosen anew, by the query at position `made`, before the window of then.
+    std::vector<kv::SalientBlocks> blocks;  // [layers, kv_heads]
+    int64_t made = -1;
+    int64_t made_before = 0;
   };
 
  private:
@@ -127,9 +151,6 @@ class Salience {
   int64_t Tables() const { return int64_t{limits_.shape.layers} * limits_.shape.kv_heads; }
   // Tokens that leave the window with the next one.
   int64_t Leaving(const Chosen& chosen) const;
-  int64_t HeadIndex(int layer, int head) const {
-    return int64_t{layer} * limits_.shape.kv_heads + head;
-  }
   float* Floats(int64_t at) const { return reinterpret_cast<float*>(memory_->data() + at); }
   float* MassesOf(const Chosen& chosen, int layer, int head) const;
   Chosen& PlaceFor(kv::SequenceId sequence);

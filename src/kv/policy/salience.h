@@ -19,8 +19,14 @@ struct SaliencePolicy {
   int64_t every = 8;          // steps, of which one is weighed
   double most = 0.3;          // of the tokens before the window, that a head attends to at most
   int64_t queries = 32;       // last ones of what was read, from which its tokens have their masses
+  // Above 0: nothing has a mass. The first step behind a prompt and one of so many behind it choose
+  // blocks before the window by their summaries (SalientBlocks), `most` of them, and so does one in
+  // which a page leaves the window.
+  int64_t reselect = 0;
 
-  bool chooses() const { return beta > 0.0; }
+  bool chooses() const { return has_masses() || reselects(); }
+  bool has_masses() const { return beta > 0.0; }
+  bool reselects() const { return reselect > 0; }
   // Whether the step of the token at this position is.
   bool weighs(int64_t position) const { return position % every == 0; }
 };
