@@ -17,17 +17,20 @@ EngineOptions Plain() {
   return options;
 }
 
-// Drafts by lookup, or by steps over a quarter of the keys or less.
+// Drafts by lookup, by steps over a quarter of the keys or less, or by the same model again.
 class Drafts : public ::testing::TestWithParam<std::string> {
  protected:
   EngineOptions Drafted(EngineOptions options) const {
     options.draft = GetParam();
+    // The cache of the model that drafts is there, too.
+    if (model() && options.kv_memory < kNoLimit) options.kv_memory += int64_t{32} << 20;
     options.sparse_keys = 96;
     options.sparse_sink = 16;
     options.sparse_recent = 48;
     return options;
   }
   bool sparse() const { return GetParam() == "sparse"; }
+  bool model() const { return GetParam() == kDemo; }
 };
 
 struct Outcome {
@@ -198,8 +201,10 @@ TEST_P(Drafts, BatchesGiveWhatEachGivesAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Drafts, ::testing::Values("lookup", "sparse"),
-                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Drafts, ::testing::Values("lookup", "sparse", kDemo),
+                         [](const auto& param) {
+                           return param.param == kDemo ? "model" : param.param;
+                         });
 
 }  // namespace
 }  // namespace headway

@@ -233,9 +233,10 @@ struct EngineOptions {
   // save steps, and what is generated is what it would be without, but for rounding. "lookup": what
   // followed the last tokens where they were before. "sparse": what the model picks in steps that
   // attend to chosen keys, as with the selector "pages" and by its numbers (sparse_keys and those
-  // beside it); prompts, and steps that verify, attend to all. Not together with what approximates,
-  // or ranks.
-  std::string draft = "none";  // none, lookup, sparse
+  // beside it); prompts, and steps that verify, attend to all. Anything else is a folder or a name,
+  // as of the model itself: what that model picks, which has the same tokenizer and stays on the
+  // device, its cache as well. Not together with what approximates, or ranks.
+  std::string draft = "none";  // none, lookup, sparse, or a model
   // Of a sequence in a step, at most, from 1 to 15; how many is fastest is found on the way, unless
   // the plan is frozen: then as many as there are. -1: 7.
   int64_t draft_tokens = -1;

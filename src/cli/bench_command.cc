@@ -96,8 +96,8 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
         ->default_str(std::to_string(flags->steps));
     AddNumber(
         app, More(group), "--draft-acceptance", &flags->model.engine.draft_acceptance, {0.0, 1.0},
-        "verify drafts of any tokens, and take each as right with this probability: what "
-        "is generated is then meaningless. With --draft sparse its steps are run, too. Roofline "
+        "verify drafts of any tokens, and take each as right with this probability: what is "
+        "generated is then meaningless. Steps of --draft sparse or a model are run, too. Roofline "
         "and prediction stay those of steps without drafts")
         ->type_name("P");
   }

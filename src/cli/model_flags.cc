@@ -327,12 +327,14 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
 // Guesses of the next tokens.
 void AddDraftFlags(CLI::App& app, EngineOptions& engine) {
   const std::string drafts = More("Drafts");
-  AddChoice(app, drafts, "--draft", &engine.draft, {"none", "lookup", "sparse"},
-            "guess the next tokens, and have one step verify them: what comes out is the same but "
-            "for rounding, in fewer steps. lookup: what followed the last tokens where they were "
-            "before, for answers that quote or edit their prompt; sparse: what the model says by "
-            "keys that it chooses as --sparse does, for contexts that take long to read "
-            "(--sparse-keys and the flags beside it)");
+  AddText(app, drafts, "--draft", &engine.draft,
+          "guess the next tokens, and have one step verify them: what comes out is the same but "
+          "for rounding, in fewer steps. lookup: what followed the last tokens where they were "
+          "before, for answers that quote or edit their prompt; sparse: what the model says by "
+          "keys that it chooses as --sparse does, for contexts that take long to read "
+          "(--sparse-keys and the flags beside it); a folder, or org/name: what another model with "
+          "the same tokenizer says, a small one, which stays on the device, its cache as well")
+      ->type_name("none|lookup|sparse|MODEL");
   AddNumber(app, drafts, "--draft-tokens", &engine.draft_tokens, {1, 15},
             "tokens that a step verifies of a sequence, at most; how many is found on the way")
       ->default_str("7");

@@ -200,6 +200,7 @@ void TakeWeights(const BlueprintInputs& inputs, const Workload& workload,
 void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
   const Settings& settings = *inputs.settings;
   request->budgets = {settings.memory.kv, settings.memory.host, settings.DiskLimit()};
+  request->beside = inputs.beside;
   if (inputs.device_memory.has_value()) {
     request->budgets.device = *inputs.device_memory;
     request->driver_bytes = inputs.backend.context_memory;
@@ -238,9 +239,8 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.kept.closed_bytes = static_cast<double>(kept.slab_bytes()) / basis.page_slots;
   }
   TakeWeights(inputs, workload, &request);
-  request.chunk = inputs.backend.chunk;
   request.chunk = std::min(
-      {request.chunk, ChunkFor(basis), ExtendedChunk(basis.self_extend, basis.page_slots)});
+      {inputs.backend.chunk, ChunkFor(basis), ExtendedChunk(basis.self_extend, basis.page_slots)});
   request.segment = inputs.backend.segment;
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;

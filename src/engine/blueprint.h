@@ -4,6 +4,7 @@
 #define HEADWAY_ENGINE_BLUEPRINT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct BlueprintInputs {
   // A plan that was made elsewhere, which the planner is not asked for: tests cut caches as it
   // never would. May be null.
   const plan::Plan* plan = nullptr;
+  // What a model that drafts takes.
+  plan::ModelBeside beside;
   // The layers whose weights are on the device and on disk already, where they are placed.
   std::optional<int> weight_layers, disk_layers;
 };
@@ -61,6 +64,7 @@ struct Blueprint {
   Layout layout;
   std::vector<int64_t> lengths;  // of the workload; where tokens are let go the request has one
   std::optional<Admission> admission;  // where a plan alone was asked for, of its longest sequence
+  std::shared_ptr<const Blueprint> draft;  // of the model that drafts; null without
 };
 
 // kOutOfBudget where nothing fits. Where nothing but the session's cut keeps it from fitting, the

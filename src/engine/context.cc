@@ -44,12 +44,15 @@ Context::Impl::Impl(const ContextParts& p)
       disk_budget(Option::kDiskMemory, Behind(p.settings->DiskLimit(), p.disk_weights)),
       memory_budget("memory", kNoLimit),
       pool(p.settings->target.pool_threads()) {
-  assembly.env = p.env;
+  for (Assembly* const each : {&assembly, &draft_assembly}) {
+    each->env = p.env;
+    each->device_budget = p.device_budget == nullptr ? &memory_budget : p.device_budget;
+    each->host_budget = &host_budget;
+    each->memory_budget = &memory_budget;
+  }
   assembly.model = p.model;
-  assembly.device_budget = p.device_budget == nullptr ? &memory_budget : p.device_budget;
-  assembly.host_budget = &host_budget;
-  assembly.memory_budget = &memory_budget;
   assembly.communicator = p.communicator;
+  draft_assembly.model = p.draft;
 }
 
 Context::Impl::~Impl() {
@@ -138,7 +141,7 @@ Status Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
   return OkStatus();
 }
 
-Status Context::Impl::OpenDevice() {
+Status Context::Impl::OpenDevice(Assembly* of) {
   const Settings& settings = *parts.settings;
   if (settings.trace.has_value()) {
     // A path that cannot be written is better known before the work.
@@ -151,28 +154,46 @@ Status Context::Impl::OpenDevice() {
   Result<std::unique_ptr<Device>> new_device = parts.backend->NewDevice(
       parts.env, &trace, time_all ? KernelTimes::kAll : KernelTimes::kWhereFree);
   if (!new_device.ok()) return new_device.status();
-  assembly.device = std::move(*new_device);
+  of->device = std::move(*new_device);
   Result<std::unique_ptr<Kernels>> made = parts.backend->NewKernels(&pool, &trace);
   if (!made.ok()) return made.status();
-  assembly.kernels = std::move(*made);
+  of->kernels = std::move(*made);
+  return OkStatus();
+}
+
+void Context::Impl::GiveBudgets(Layout* layout) {
+  layout->store.device_budget = &kv_budget;
+  layout->store.host_budget = &host_budget;
+  // No host tier, but a disk tier's buffers.
+  if (parts.settings->memory.host == 0) layout->store.bounce_budget = &memory_budget;
+  layout->store.disk_budget = &disk_budget;
+}
+
+Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
+  if (blueprint.draft == nullptr) return OkStatus();
+  if (Status s = OpenDevice(&draft_assembly); !s.ok()) return s;
+  Layout layout = blueprint.draft->layout;
+  GiveBudgets(&layout);
+  if (Status s = draft_assembly.Build(layout, nullptr); !s.ok()) return s;
+  draft_model = std::make_unique<DraftModel>(
+      DraftModel::Parts{*parts.draft, *draft_assembly.executor, *draft_assembly.store},
+      blueprint.lengths.size(), parts.model->shape().vocab);
   return OkStatus();
 }
 
 Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim) {
-  if (Status s = OpenDevice(); !s.ok()) return s;
+  if (Status s = OpenDevice(&assembly); !s.ok()) return s;
   const kv::Manifest manifest = claim == nullptr ? kv::Manifest{} : claim->manifest();
   if (Status s = CheckSession(manifest); !s.ok()) return s;
   Layout layout = blueprint.layout;
-  layout.store.device_budget = &kv_budget;
-  layout.store.host_budget = &host_budget;
-  // No host tier, but a disk tier's buffers.
-  if (parts.settings->memory.host == 0) layout.store.bounce_budget = &memory_budget;
-  layout.store.disk_budget = &disk_budget;
+  GiveBudgets(&layout);
   Result<std::unique_ptr<kv::SlabFile>> session = OpenSession(
       std::move(claim), layout.kept.has_value() ? layout.kept->store.format : layout.store.format);
   if (!session.ok()) return session.status();
   const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
+  // Before the other cache, which fills what is left of the device.
+  if (Status s = BuildDraft(blueprint); !s.ok()) return s;
   if (Status s = assembly.Build(layout, std::move(*session)); !s.ok()) return s;
   if (parts.settings->eviction.repeats()) {
     reconstruction =
@@ -184,7 +205,7 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
                      assembly.kept_executor.get(), assembly.kept_store.get(),
                      assembly.evictor.get(), reconstruction.get(), parts.settings->eviction.room,
                      assembly.salience.get(), DraftersOf(parts.settings->drafts),
-                     parts.settings->plans == Settings::Plans::kCorrected},
+                     parts.settings->plans == Settings::Plans::kCorrected, draft_model.get()},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   return restores ? RestoreSession(manifest) : OkStatus();

@@ -33,6 +33,7 @@ struct ContextParts {
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;  // may be null
   const ChatTemplate* chat = nullptr;    // the same
+  const Model* draft = nullptr;          // that drafts; the same
   const Settings* settings = nullptr;
   int64_t host_weights = 0;              // bytes of streamed weights in host memory
   int64_t disk_weights = 0;              // and of the disk's budget
@@ -49,7 +50,11 @@ struct Context::Impl {
   ~Impl();
 
   Status Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim);
-  Status OpenDevice();
+  // Device and kernels of an assembly.
+  Status OpenDevice(Assembly* of);
+  // What runs the steps of the model that drafts, if there is one; it takes of the same budgets.
+  Status BuildDraft(const Blueprint& blueprint);
+  void GiveBudgets(Layout* layout);
   // kInvalidArgument for the session of another model; MakeBlueprint compares the configurations.
   Status CheckSession(const kv::Manifest& manifest) const;
   uint64_t TokenizerHash() const;
@@ -93,6 +98,9 @@ struct Context::Impl {
   ThreadPool pool;
   std::unique_ptr<ThreadPool> host_pool;  // of the path `host`; null without it
   Assembly assembly;
+  // Where another model drafts.
+  Assembly draft_assembly;
+  std::unique_ptr<DraftModel> draft_model;
   std::unique_ptr<Reconstruction> reconstruction;  // where prompts are repeated; else null
   std::unique_ptr<Generator> generator;
   PlanReport plan;

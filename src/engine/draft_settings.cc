@@ -47,8 +47,11 @@ Status ReadDrafts(const EngineOptions& options, Settings* settings) {
     drafts.by = DraftSettings::By::kLookup;
   } else if (options.draft == kSparseDrafts) {
     drafts.by = DraftSettings::By::kSparse;
+  } else if (options.draft.empty()) {
+    return Wrong({Option::kDraft, " is one of none, lookup, sparse, or the folder of a model"});
   } else if (options.draft != absent.draft) {
-    return Wrong({Option::kDraft, ": '" + options.draft + "' is none of none, lookup, sparse"});
+    drafts.by = DraftSettings::By::kModel;
+    drafts.model = options.draft;
   }
   if (rated) {
     if (drafts.by == DraftSettings::By::kLookup) {

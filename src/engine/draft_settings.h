@@ -12,8 +12,8 @@ namespace headway {
 // Behind all other settings.
 Status ReadDrafts(const EngineOptions& options, Settings* settings);
 
-// Makes the drafters of sequences; null where there are no drafts, or steps over chosen keys alone
-// make them.
+// Makes the drafters of sequences; null where there are no drafts, or steps over chosen keys or of
+// another model alone make them.
 NewDrafter DraftersOf(const DraftSettings& settings);
 
 }  // namespace headway

@@ -52,13 +52,26 @@ TEST(DraftSettings, SparseDraftsChooseByPages) {
   EXPECT_TRUE(ReadSettings(options)->selection.drafts());
 }
 
+// What is none of the names is a model.
+TEST(DraftSettings, AnotherModelDrafts) {
+  EngineOptions options;
+  options.draft = "models/small";
+  const DraftSettings drafts = ReadSettings(options)->drafts;
+  EXPECT_EQ(drafts.by, DraftSettings::By::kModel);
+  EXPECT_EQ(drafts.model, "models/small");
+  EXPECT_EQ(drafts.tokens, 7);
+  EXPECT_EQ(DraftersOf(drafts), nullptr);
+  options.draft_acceptance = 0.5;
+  EXPECT_NE(DraftersOf(ReadSettings(options)->drafts), nullptr);
+}
+
 TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
   const auto names = [](const std::string& what,
                         const std::function<void(EngineOptions&)>& change) {
     EXPECT_NE(Wrong(change).find(what), std::string::npos) << what << ": " << Wrong(change);
   };
   EXPECT_EQ(Wrong([](EngineOptions&) {}), "");
-  names("draft", [](EngineOptions& o) { o.draft = "guess"; });
+  names("draft", [](EngineOptions& o) { o.draft = ""; });
   names("draft_tokens", [](EngineOptions& o) { o.draft_tokens = 0; });
   names("draft_tokens", [](EngineOptions& o) { o.draft_tokens = 16; });
   names("draft_tokens needs draft", [](EngineOptions& o) {
@@ -70,7 +83,7 @@ TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
     o.draft = "none";
     o.draft_acceptance = 1.5;
   });
-  for (const std::string draft : {"lookup", "sparse"}) {
+  for (const std::string draft : {"lookup", "sparse", "models/small"}) {
     const auto beside = [&](const std::string& what,
                             const std::function<void(EngineOptions&)>& change) {
       const auto both = [&](EngineOptions& o) {

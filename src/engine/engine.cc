@@ -110,7 +110,8 @@ Result<Blueprint> Engine::Impl::Draw(const Workload& workload, const plan::Plan*
   inputs.weight_layers = placed_layers;
   inputs.disk_layers = placed_on_disk;
   inputs.plan = plan;
-  Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
+  Result<Blueprint> blueprint =
+      MakeBlueprints(inputs, draft == nullptr ? nullptr : &draft->basis, workload);
   if (!blueprint.ok()) return Explain(blueprint.status());
   return blueprint;
 }
@@ -174,6 +175,7 @@ Status Engine::Impl::CheckRoom(const PlanReport& plan) {
   memory.taken = backend->info().context_memory;
   const std::lock_guard lock(moving);
   memory.taken += model->device_bytes();
+  if (draft != nullptr) memory.taken += draft->model->device_bytes();
   return CheckDeviceMemory(memory);
 }
 
@@ -260,6 +262,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::OpenRank(Env* env, const std::stri
   impl->pattern = std::move(*pattern);
   if (Status s = LoadShares(*env, impl->model->config(), &impl->settings); !s.ok()) return s;
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
+  if (Status s = impl->LoadDraft(); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -346,6 +349,7 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   parts.model = model.get();
   parts.tokenizer = tokenizer.get();
   parts.chat = chat.get();
+  if (draft != nullptr) parts.draft = draft->model.get();
   parts.settings = &settings;
   parts.host_weights = host_budget.used();
   parts.disk_weights = disk_budget.used();
@@ -359,6 +363,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
   if (Status s = CheckRoom(ReportOf(blueprint)); !s.ok()) return s;
   if (Status s = FindFingerprint(); !s.ok()) return s;
   if (Status s = MoveWeights(report); !s.ok()) return s;
+  if (Status s = MoveDraft(); !s.ok()) return s;
   std::unique_ptr<kv::SessionClaim> taken;
   {
     const std::lock_guard lock(claiming);

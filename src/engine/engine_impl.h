@@ -15,6 +15,7 @@
 #include "device/budget.h"
 #include "engine/blueprint.h"
 #include "engine/context.h"
+#include "engine/draft_plan.h"
 #include "engine/model_info.h"
 #include "engine/settings.h"
 #include "hardware/profiles.h"
@@ -26,6 +27,14 @@
 #include "text/tokenizer/tokenizer.h"
 
 namespace headway {
+
+// The model that drafts for an engine's.
+struct DraftSource {
+  DraftBasis basis;
+  std::unique_ptr<Device> device;  // of the weights, where it has its own memory
+  std::unique_ptr<Model> model;
+  bool placed = false;  // its weights are where they are used
+};
 
 struct Engine::Impl {
   Impl(Env* e, Settings s)
@@ -57,6 +66,7 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
   Status no_tokenizer;
   std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
+  std::unique_ptr<DraftSource> draft;  // null without
   ModelInfo info;
   int64_t program_bytes = ProgramBytes(0);
   std::optional<hardware::ChosenProfile>
@@ -76,12 +86,18 @@ struct Engine::Impl {
   // With null the model is whole.
   Status LoadShard(const ModelConfig& config, const std::string& folder, const Shard* shard);
   Status LoadText(const std::string& folder);
+  // The model that drafts, behind LoadText, if the settings name one.
+  Status LoadDraft();
+  // kInvalidArgument where its tokens are others than the model's.
+  Status CompareTokens(const std::string& folder) const;
   Status OpenBackend();
   // What a plan's error means, and whether what it takes of a device with its own memory is free.
   Status Explain(const Status& error) const;
   Status CheckRoom(const PlanReport& plan);
   // Puts the weights where a plan has them, the first one.
   Status MoveWeights(const PlanReport& plan);
+  // The same of the model that drafts.
+  Status MoveDraft();
   Status FindMachine();
   // The session of the settings becomes this process's: until a context of it ends, or the engine.
   Status ClaimSession();

@@ -30,6 +30,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       salience_(parts.salience),
       new_drafter_(parts.new_drafter),
       paces_drafts_(parts.paces_drafts),
+      draft_model_(parts.draft_model),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -77,27 +78,7 @@ RopeFrequencies Generator::RopeOf(int64_t prompt) const {
 
 void Generator::Reset() {
   for (Slot& slot : slots_) DropSequence(&slot);
-}
-
-Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) {
-  if (slot < 0 || slot >= static_cast<int>(slots_.size()) || tokens < 0 ||
-      tokens > lengths_[static_cast<size_t>(slot)]) {
-    return Status(StatusCode::kInvalidArgument,
-                  "no slot " + std::to_string(slot) + " of " + std::to_string(tokens) + " tokens");
-  }
-  if (!(spread >= 0.0 && spread <= 4.0)) {
-    return Status(StatusCode::kInvalidArgument, "synthetic keys have a spread from 0 to 4");
-  }
-  Status status = EmptySlot(slot);
-  if (status.ok()) status = BeginPrompt(slot);
-  if (!status.ok()) return status;
-  Slot& filled = slots_[static_cast<size_t>(slot)];
-  // Token 0 stands for what was never computed: a prompt of zeros continues it.
-  filled.tokens.assign(static_cast<size_t>(tokens), 0);
-  filled.rope_hash = RopeOf(tokens + 1).Hash();
-  status = executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
-  if (status.ok() && salience_ != nullptr) status = ChooseSalient(filled);
-  return status.ok() && evictor_ != nullptr ? LetGo(slot, nullptr, {}) : status;
+  if (draft_model_ != nullptr) draft_model_->Reset();
 }
 
 // Why keys that frequencies of this hash have rotated do not fit others of `rope`.
@@ -335,8 +316,12 @@ Status Generator::RunBatch(Batch* batch, const Hooks& hooks) {
     }
     if (SlotOf(*run).tokens.size() < run->request->prompt.size()) continue;
     // The first token behind the prompt is not in the cache yet.
-    if (salience_ != nullptr && SlotOf(*run).tokens.size() == run->request->prompt.size()) {
+    const bool read = SlotOf(*run).tokens.size() == run->request->prompt.size();
+    if (read && salience_ != nullptr) {
       if (Status s = ChooseSalient(SlotOf(*run)); !s.ok()) return s;
+    }
+    if (read && run->active && draft_model_ != nullptr) {
+      if (Status s = ReadToDraft(*run, hooks); !s.ok()) return s;
     }
     if (evictor_ == nullptr || SlotOf(*run).kept()) continue;
     if (Status s = LetGo(run->slot, &run->rope, hooks); !s.ok()) return s;
@@ -377,7 +362,7 @@ Status Generator::DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks) 
   timings_.decode_seconds += seconds - of_prompts;
   if (batch->prompt_tokens == 0 && !ClosedPages(*batch)) {
     const int64_t sequences = std::ssize(batch->inputs);
-    draft_costs_.Observe(sequences, batch->Tokens() - sequences, seconds);
+    draft_costs_.Observe(sequences, batch->Tokens() - sequences, seconds - batch->reading_seconds);
   }
   *begun = now;
   timings_.prefill_tokens += batch->prompt_tokens;
@@ -395,9 +380,7 @@ Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& ho
   while (true) {
     if (Status s = FillSlots(runs, &waiting, hooks); !s.ok()) return s;
     Batch batch;
-    const int64_t drafts_begun = env_.NowNanos();
-    if (Status s = Feed(runs, hooks); !s.ok()) return s;
-    batch.drafting_seconds = Seconds(drafts_begun, env_.NowNanos());
+    if (Status s = Feed(runs, &batch, hooks); !s.ok()) return s;
     for (Run& run : runs) {
       if (!run.active) continue;
       StepInput input{*SlotOf(run).sequence, run.fed, &run.rope};

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft_model.h"
 #include "engine/drafts/drafter.h"
 #include "engine/drafts/pace.h"
 #include "engine/evictor.h"
@@ -64,6 +65,8 @@ struct GeneratorParts {
   // Whether a step verifies as many as is fastest by the steps before it, or as many as it may:
   // then a run gives the same bits every time.
   bool paces_drafts = false;
+  // Where another model makes the drafts; else null.
+  DraftModel* draft_model = nullptr;
 };
 
 class Generator {
@@ -110,7 +113,9 @@ class Generator {
     // drafts behind it; and the tokens that the step picks.
     std::vector<TokenId> fed, picked;
     std::optional<Sampler> guesses;  // picks drafts of steps by the random numbers to come
-    bool active = false;             // decoding
+    // That another model, which drafts, lacks of the sequence and `fed` before it does.
+    std::vector<TokenId> certain;
+    bool active = false;  // decoding
     Generation out;
   };
 
@@ -153,6 +158,7 @@ class Generator {
     int64_t prompt_tokens = 0;
     int64_t decoded = 0;            // tokens that the step gave those that decode
     double drafting_seconds = 0.0;  // of steps before it
+    double reading_seconds = 0.0;   // of these, for what a model that drafts had not read for long
     bool kept = false;              // of sequences of what is kept
     bool beside = false;            // another batch has these, as far as they fit
 
@@ -175,8 +181,9 @@ class Generator {
   void Accept(TokenId token, Run* run, const Hooks& hooks);
   // Has a step pick the run's next tokens.
   static void SampleNext(Run* run, StepInput* input);
-  // Gives each run that decodes the token that was picked last, and drafts behind it.
-  Status Feed(std::vector<Run>& runs, const Hooks& hooks);
+  // Gives each run that decodes the token that was picked last, and drafts behind it; the batch
+  // that they will be of gets the time that takes.
+  Status Feed(std::vector<Run>& runs, Batch* batch, const Hooks& hooks);
   int64_t MostDrafts(const Run& run);
   // A run that steps over chosen keys draft for, as many tokens as it wants, and the length of its
   // sequence before that.
@@ -186,8 +193,20 @@ class Generator {
     int64_t length = 0;
   };
   Status DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks);
+  // Whether the model that drafts knows all tokens of the run's sequence.
+  bool FollowedByModel(const Run& run) const;
+  // Has the model that drafts read the run's prompt.
+  Status ReadToDraft(const Run& run, const Hooks& hooks);
+  // Has the model that drafts read what it lacks, but for what it reads as it drafts.
+  Status ReadBehind(std::span<const Drafting> drafting, Batch* batch, const Hooks& hooks);
+  // What the run's next token is guessed of, behind `drafted` guesses.
+  StepInput DraftInput(Run* run, int64_t drafted) const;
   // One more token of those that want so many; none does: there is nothing to be done.
   Status DraftStep(std::span<Drafting> drafting, int64_t drafted, const Hooks& hooks);
+  bool DraftsBySteps() const {
+    return draft_model_ != nullptr || executor_.limits().selection.drafts();
+  }
+  Status TakeBackGuesses(const Drafting& drafting);
   // Takes the last tokens back, drafts that have been read, up to this length.
   Status TakeBackTo(Run* run, int64_t length);
   bool Ends(const Run& run, TokenId token) const;
@@ -219,6 +238,7 @@ class Generator {
   Salience* const salience_;
   const NewDrafter new_drafter_;
   const bool paces_drafts_;
+  DraftModel* const draft_model_;
   DraftCosts draft_costs_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;

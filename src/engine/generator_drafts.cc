@@ -7,20 +7,29 @@
 namespace headway {
 
 // No page closes with a draft in it: a draft that is wrong is cut off the open page. Where steps
-// draft that would read all keys, none does.
+// draft that would read all keys, none does; nor a model that lacks a token of the sequence.
 int64_t Generator::MostDrafts(const Run& run) {
   const ExecutorLimits& limits = executor_.limits();
   const int64_t slots = store_.format().page.page_slots;
   const int64_t length = std::ssize(SlotOf(run).tokens);
   if (limits.selection.drafts() && !limits.selection.LeavesOut(length)) return 0;
+  if (draft_model_ != nullptr && !FollowedByModel(run)) return 0;
   const int64_t in_page = slots - 2 - length % slots;
   const int64_t in_context = lengths_[static_cast<size_t>(run.slot)] - length - 1;
   const int64_t wanted = run.request->max_tokens - std::ssize(run.out.tokens) - 1;
   return std::max<int64_t>(0, std::min({limits.drafts, in_page, in_context, wanted}));
 }
 
-Status Generator::Feed(std::vector<Run>& runs, const Hooks& hooks) {
-  const bool by_steps = executor_.limits().selection.drafts();
+// Of what the model that drafts has read it knows every token.
+bool Generator::FollowedByModel(const Run& run) const {
+  const std::span<const TokenId> tokens = SlotOf(run).tokens;
+  const auto read = static_cast<size_t>(draft_model_->Length(static_cast<size_t>(run.slot)));
+  return draft_model_->Knows(tokens.subspan(std::min(read, tokens.size()))) &&
+         draft_model_->Knows(std::span(run.fed));
+}
+
+Status Generator::Feed(std::vector<Run>& runs, Batch* batch, const Hooks& hooks) {
+  const int64_t begun = env_.NowNanos();
   std::vector<Drafting> drafting;
   for (Run& run : runs) {
     if (!run.active) continue;
@@ -29,7 +38,8 @@ Status Generator::Feed(std::vector<Run>& runs, const Hooks& hooks) {
     if (paces_drafts_) most = run.pace.Next(most, draft_costs_);
     if (most > 0) drafting.push_back({&run, most, std::ssize(SlotOf(run).tokens)});
   }
-  if (by_steps && !drafting.empty()) {
+  if (DraftsBySteps() && !drafting.empty()) {
+    if (Status s = ReadBehind(drafting, batch, hooks); !s.ok()) return s;
     if (Status s = DraftBySteps(drafting, hooks); !s.ok()) return s;
   }
   for (const Drafting& each : drafting) {
@@ -37,10 +47,35 @@ Status Generator::Feed(std::vector<Run>& runs, const Hooks& hooks) {
     each.run->fed.resize(1);  // its drafts stand for those of steps, if there were any
     if (Status s = each.run->drafter->Propose(each.drafts, &each.run->fed); !s.ok()) return s;
   }
+  batch->drafting_seconds = static_cast<double>(env_.NowNanos() - begun) * 1e-9;
   return OkStatus();
 }
 
-// The steps write keys and values where the step that verifies the drafts will write its own.
+Status Generator::ReadToDraft(const Run& run, const Hooks& hooks) {
+  return draft_model_->ReadPrompt(static_cast<size_t>(run.slot), SlotOf(run).tokens, hooks.cancel);
+}
+
+// A sequence for which none was drafted for a while has much to be read, which says nothing of what
+// drafts take.
+Status Generator::ReadBehind(std::span<const Drafting> drafting, Batch* batch, const Hooks& hooks) {
+  if (draft_model_ == nullptr) return OkStatus();
+  const int64_t begun = env_.NowNanos();
+  for (const Drafting& each : drafting) {
+    const auto slot = static_cast<size_t>(each.run->slot);
+    const std::vector<TokenId>& tokens = SlotOf(*each.run).tokens;
+    if (each.length - draft_model_->Length(slot) > executor_.limits().drafts) {
+      if (Status s = draft_model_->Read(slot, tokens, hooks.cancel); !s.ok()) return s;
+    }
+    const auto read = static_cast<ptrdiff_t>(draft_model_->Length(slot));
+    each.run->certain.assign(tokens.begin() + read, tokens.end());
+    each.run->certain.push_back(each.run->fed[0]);
+  }
+  batch->reading_seconds = static_cast<double>(env_.NowNanos() - begun) * 1e-9;
+  return OkStatus();
+}
+
+// Steps of the model itself write keys and values where the step that verifies the drafts will
+// write its own.
 Status Generator::DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks) {
   int64_t most = 0;
   for (const Drafting& each : drafting) {
@@ -52,10 +87,33 @@ Status Generator::DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks)
     status = DraftStep(drafting, drafted, hooks);
   }
   for (const Drafting& each : drafting) {
-    const Status taken = TakeBackTo(each.run, each.length);
+    const Status taken = TakeBackGuesses(each);
     if (status.ok()) status = taken;
   }
   return status;
+}
+
+Status Generator::TakeBackGuesses(const Drafting& drafting) {
+  if (draft_model_ == nullptr) return TakeBackTo(drafting.run, drafting.length);
+  // The token that was picked last is certain, too.
+  return draft_model_->TakeBackTo(static_cast<size_t>(drafting.run->slot), drafting.length + 1);
+}
+
+StepInput Generator::DraftInput(Run* run, int64_t drafted) const {
+  const std::span<const TokenId> last = std::span(run->fed).last(1);
+  StepInput input{*SlotOf(*run).sequence, last, &run->rope};
+  if (draft_model_ != nullptr) {
+    const auto slot = static_cast<size_t>(run->slot);
+    input = drafted == 0 ? draft_model_->Certain(slot, run->certain)
+                         : draft_model_->Guessed(slot, last);
+  } else {
+    input.observed = false;
+    input.drafting = true;
+  }
+  run->picked.resize(1);
+  input.sampler = &*run->guesses;
+  input.sampled = run->picked.data();
+  return input;
 }
 
 Status Generator::DraftStep(std::span<Drafting> drafting, int64_t drafted, const Hooks& hooks) {
@@ -64,21 +122,20 @@ Status Generator::DraftStep(std::span<Drafting> drafting, int64_t drafted, const
   const auto wants = [&](const Drafting& each) { return each.drafts > drafted; };
   for (const Drafting& each : drafting) {
     if (!wants(each)) continue;
-    Run& run = *each.run;
-    StepInput input{*SlotOf(run).sequence, std::span(run.fed).last(1), &run.rope};
-    input.observed = false;
-    input.drafting = true;
-    run.picked.resize(1);
-    input.sampler = &*run.guesses;
-    input.sampled = run.picked.data();
-    inputs.push_back(input);
-    slot_of.push_back(run.slot);
+    inputs.push_back(DraftInput(each.run, drafted));
+    slot_of.push_back(each.run->slot);
   }
   if (inputs.empty()) return OkStatus();
-  if (Status s = Step(inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
+  const Status status = draft_model_ == nullptr ? Step(inputs, slot_of, nullptr, hooks.cancel)
+                                                : draft_model_->Step(inputs, slot_of, hooks.cancel);
+  if (!status.ok()) return status;
   for (Drafting& each : drafting) {
     if (!wants(each)) continue;
     const TokenId token = each.run->picked[0];
+    if (draft_model_ != nullptr && !draft_model_->Knows({&token, 1})) {
+      each.drafts = drafted;
+      continue;
+    }
     each.run->guesses->Accept(token);
     each.run->fed.push_back(token);
     if (Ends(*each.run, token)) each.drafts = drafted + 1;

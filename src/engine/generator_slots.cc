@@ -7,6 +7,30 @@
 
 namespace headway {
 
+Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) {
+  if (slot < 0 || slot >= static_cast<int>(slots_.size()) || tokens < 0 ||
+      tokens > lengths_[static_cast<size_t>(slot)]) {
+    return Status(StatusCode::kInvalidArgument,
+                  "no slot " + std::to_string(slot) + " of " + std::to_string(tokens) + " tokens");
+  }
+  if (!(spread >= 0.0 && spread <= 4.0)) {
+    return Status(StatusCode::kInvalidArgument, "synthetic keys have a spread from 0 to 4");
+  }
+  Status status = EmptySlot(slot);
+  if (status.ok()) status = BeginPrompt(slot);
+  if (!status.ok()) return status;
+  Slot& filled = slots_[static_cast<size_t>(slot)];
+  // Token 0 stands for what was never computed: a prompt of zeros continues it.
+  filled.tokens.assign(static_cast<size_t>(tokens), 0);
+  filled.rope_hash = RopeOf(tokens + 1).Hash();
+  status = executor_.AppendSynthetic(*filled.sequence, tokens, seed, spread);
+  if (status.ok() && draft_model_ != nullptr) {
+    status = draft_model_->FillSynthetic(static_cast<size_t>(slot), tokens, seed, spread);
+  }
+  if (status.ok() && salience_ != nullptr) status = ChooseSalient(filled);
+  return status.ok() && evictor_ != nullptr ? LetGo(slot, nullptr, {}) : status;
+}
+
 void Generator::DropSequence(Slot* slot) {
   if (slot->sequence.has_value() && salience_ != nullptr) salience_->Forget(*slot->sequence);
   if (slot->sequence.has_value()) StoreOf(*slot).Drop(*slot->sequence);

@@ -9,6 +9,7 @@
 #include "base/exceptions.h"
 #include "engine/blueprint.h"
 #include "engine/context.h"
+#include "engine/draft_plan.h"
 #include "engine/eviction_settings.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
@@ -122,6 +123,7 @@ struct Planning {
   ChosenBackend backend;
   Described model;
   std::optional<Shard> shard;  // of the first of several ranks, which has the largest
+  std::optional<DraftBasis> draft;
   Workload workload;
   // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
   // without what is measured here.
@@ -142,6 +144,15 @@ Status FindMachine(Env& env, int threads, Planning* planning) {
   if (quick.ok()) {
     planning->machine = hardware::ChosenProfile{std::move(*quick), "quick measurement"};
   }
+  return OkStatus();
+}
+
+Status DescribeDraft(Env& env, Planning* planning) {
+  const Settings& settings = planning->settings;
+  if (settings.drafts.by != DraftSettings::By::kModel) return OkStatus();
+  const Result<Described> draft = DescribeAsItIs(env, settings.drafts.model, settings);
+  if (!draft.ok()) return OfDraft(draft.status());
+  planning->draft = DraftBasisOf(settings, draft->config, CountWeightBytes(draft->config));
   return OkStatus();
 }
 
@@ -167,6 +178,7 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   if (!described.ok()) return described.status();
   planning.model = std::move(*described);
   if (Status s = LoadShares(env, planning.model.config, &planning.settings); !s.ok()) return s;
+  if (Status s = DescribeDraft(env, &planning); !s.ok()) return s;
   if (planning.settings.ranks > 1) {
     Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
     if (!shards.ok()) return shards.status();
@@ -200,7 +212,8 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   if (planning.machine_chooses == Planning::Chooses::kYes)
     inputs.machine = &planning.machine->machine;
   inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
-  Result<Blueprint> blueprint = MakeBlueprint(inputs, planning.workload);
+  const DraftBasis* const draft = planning.draft.has_value() ? &*planning.draft : nullptr;
+  Result<Blueprint> blueprint = MakeBlueprints(inputs, draft, planning.workload);
   if (!blueprint.ok()) return OfRanks(settings.ranks, blueprint.status());
   if (settings.eviction.evicts()) {
     const std::vector<int64_t>& lengths = planning.workload.lengths;

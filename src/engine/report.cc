@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/bytes.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
 
@@ -47,7 +48,15 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   return report;
 }
 
-std::string DraftReason(const kv::SelectionPolicy& policy, const Blueprint& blueprint) {
+// What steps make the drafts; empty where none do.
+std::string DraftReason(const Blueprint& blueprint) {
+  if (blueprint.draft != nullptr) {
+    return fmt::format(
+        "exact, with drafts of another model: {} of the device for its weights, steps and cache",
+        FormatBytes(blueprint.request.beside.device));
+  }
+  const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
+  if (!policy.drafts()) return "";
   const int64_t length = blueprint.layout.executor.length;
   const int64_t keys = policy.sink + policy.KeysAt(length) + policy.recent;
   if (!policy.LeavesOut(length)) {
@@ -150,9 +159,8 @@ PlanReport ReportOf(const Blueprint& blueprint) {
         100.0 * report.selection->share, report.selection->selector,
         report.selection->prompts ? "so, too" : "exactly"));
   }
-  if (const kv::SelectionPolicy& drafts = blueprint.layout.executor.selection; drafts.drafts()) {
-    report.reasons.push_back(DraftReason(drafts, blueprint));
-  }
+  const std::string drafts = DraftReason(blueprint);
+  if (!drafts.empty()) report.reasons.push_back(drafts);
   if (report.selection.has_value() && report.selection->reach) {
     report.reasons.push_back(
         std::string("beyond the window that the model was trained for: ") +

@@ -67,10 +67,11 @@ struct SessionSettings {
 
 // Drafts of tokens, which decode steps verify.
 struct DraftSettings {
-  // kSparse: Settings::selection has steps that draft.
-  enum class By { kNone, kLookup, kSparse };
+  // kSparse: Settings::selection has steps that draft. kModel: another model has.
+  enum class By { kNone, kLookup, kSparse, kModel };
   By by = By::kNone;
-  int64_t tokens = 0;  // of a sequence in a step, at most; 0 where there are none
+  std::string model = {};  // folder or name
+  int64_t tokens = 0;      // of a sequence in a step, at most; 0 where there are none
   // Drafts are any tokens, and each is taken as right with this probability.
   std::optional<double> acceptance;
 };

@@ -97,8 +97,8 @@ Sizes SizesOf(const PlanRequest& request, const CacheChoice& choice) {
   sizes.bytes = request.costs.cache(choice);
   sizes.slabs = CountSlabs(request, choice);
   sizes.x_slabs = CountXSlabs(request, choice);
-  sizes.beside =
-      request.driver_bytes + request.costs.activations(choice) + request.costs.workspace(choice);
+  sizes.beside = request.driver_bytes + request.costs.activations(choice) +
+                 request.costs.workspace(choice) + request.beside.device;
   sizes.session = SessionBytes(request, choice, sizes.slabs, sizes.bytes);
   return sizes;
 }
@@ -111,10 +111,11 @@ int64_t PageTables(const PlanRequest& request, int64_t bytes) {
 // What the cache may take of the fast tier, beside page tables on the device.
 int64_t KvLimit(const PlanRequest& request, const Sizes& sizes, int weight_layers,
                 int64_t page_tables) {
-  if (request.budgets.device == kUnbounded) return request.budgets.kv;
+  const int64_t kv = request.budgets.kv - request.beside.kv;
+  if (request.budgets.device == kUnbounded) return kv;
   const WeightSplit weights = SplitWeights(request, weight_layers, 0);
-  return std::min(request.budgets.kv, request.budgets.device - sizes.beside - weights.resident -
-                                          weights.buffers - page_tables);
+  return std::min(
+      kv, request.budgets.device - sizes.beside - weights.resident - weights.buffers - page_tables);
 }
 
 // Slabs in host memory: all that it holds, or as few as leave the device room for their page

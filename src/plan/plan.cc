@@ -64,6 +64,8 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kDevice, "KV: page cache", fit.page_cache);
   add(Tier::kDevice, "KV: kept tokens", bytes.kept);
   add(Tier::kDevice, "KV: resident slabs", fit.slabs[0] * bytes.slab);
+  const std::vector<MemoryRow>& beside = request.beside.rows;
+  plan->memory.insert(plan->memory.end(), beside.begin(), beside.end());
   add(Tier::kHost, "weights", weights.host);
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);

@@ -111,6 +111,19 @@ struct KeptTokens {
   double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
 };
 
+struct MemoryRow {
+  Tier tier = Tier::kDevice;
+  std::string tag;
+  int64_t bytes = 0;
+};
+
+// What another model takes of the device.
+struct ModelBeside {
+  std::vector<MemoryRow> rows;
+  int64_t device = 0;  // all of them
+  int64_t kv = 0;      // of these, what the fast tier's budget counts
+};
+
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
@@ -159,12 +172,7 @@ struct PlanRequest {
   // What decode reads, where a policy selects.
   KeySelection selection;
   PageCacheRequest page_cache;
-};
-
-struct MemoryRow {
-  Tier tier = Tier::kDevice;
-  std::string tag;
-  int64_t bytes = 0;
+  ModelBeside beside;
 };
 
 // The ranges of every layer and head, in the counted form that dense attention needs: how many

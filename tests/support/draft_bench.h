@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_model.h"
 #include "engine/generator.h"
 #include "support/api.h"
 #include "support/golden.h"
@@ -20,19 +21,36 @@ namespace headway::testing {
 
 inline constexpr int64_t kDrafts = 7;
 
+// What a bench drafts by beside steps over chosen keys, which its configuration has.
+struct DraftsBy {
+  NewDrafter drafter = nullptr;
+  Model* model = nullptr;     // another, or the same again
+  HarnessConfig config = {};  // of that
+  bool paces = false;         // as many drafts as are fastest
+};
+
 // A harness with a generator over it, of `sequences` slots.
 struct Bench {
-  // Drafts come from `drafter`, or from steps over chosen keys where the configuration has those.
   Bench(Model& model, HarnessConfig config, int sequences, int64_t length,
-        NewDrafter drafter = nullptr) {
-    config.drafts = drafter == nullptr && !config.selection.drafts() ? 0 : kDrafts;
-    Result<std::unique_ptr<StepHarness>> made =
-        StepHarness::Create(model, config, sequences, length);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    if (!made.ok()) return;
-    harness = std::move(*made);
+        NewDrafter drafter = nullptr)
+      : Bench(model, config, sequences, length, DraftsBy{.drafter = std::move(drafter)}) {}
+
+  Bench(Model& model, HarnessConfig config, int sequences, int64_t length, DraftsBy by) {
+    const bool drafts = by.drafter != nullptr || by.model != nullptr || config.selection.drafts();
+    config.drafts = by.config.drafts = drafts ? kDrafts : 0;
+    harness = Made(model, config, sequences, length);
+    if (harness == nullptr) return;
     GeneratorParts parts{model, nullptr, harness->executor(), harness->store(), *Env::Default()};
-    parts.new_drafter = std::move(drafter);
+    parts.new_drafter = std::move(by.drafter);
+    parts.paces_drafts = by.paces;
+    if (by.model != nullptr) {
+      draft_harness = Made(*by.model, by.config, sequences, length);
+      if (draft_harness == nullptr) return;
+      draft_model = std::make_unique<DraftModel>(
+          DraftModel::Parts{*by.model, draft_harness->executor(), draft_harness->store()},
+          static_cast<size_t>(sequences), model.shape().vocab);
+      parts.draft_model = draft_model.get();
+    }
     const auto slots = static_cast<size_t>(sequences);
     const int x_segments = model.config().windows.empty() ? config.x_segments : 0;
     generator = std::make_unique<Generator>(parts, std::vector<int64_t>(slots, length),
@@ -45,7 +63,16 @@ struct Bench {
     return result.ok() ? std::move((*result)[0]) : Generation();
   }
 
-  std::unique_ptr<StepHarness> harness;
+  static std::unique_ptr<StepHarness> Made(Model& model, const HarnessConfig& config, int sequences,
+                                           int64_t length) {
+    Result<std::unique_ptr<StepHarness>> made =
+        StepHarness::Create(model, config, sequences, length);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made.ok() ? std::move(*made) : nullptr;
+  }
+
+  std::unique_ptr<StepHarness> harness, draft_harness;  // the latter where a model drafts
+  std::unique_ptr<DraftModel> draft_model;
   std::unique_ptr<Generator> generator;
 };
 

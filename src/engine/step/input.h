@@ -30,17 +30,22 @@ struct StepInput {
   // The tokens are read to guess what follows: in this step they attend to chosen keys, where the
   // limits have a selection of drafts, and the caller takes them back.
   bool drafting = false;
-  // Not null: the token behind the last one is picked on the device, and before it those behind
-  // each token that a draft follows: [drafts + 1] of `sampled`; logits is kNone, and there are no
-  // targets.
+  // Not null: the token behind the last one is picked on the device, and before it, unless
+  // picks_last, those behind each token that a draft follows: [PickedDrafts() + 1] of `sampled`;
+  // logits is kNone, and there are no targets.
   Sampler* sampler = nullptr;
   TokenId* sampled = nullptr;
+  bool picks_last = false;  // what the drafts should be is known
   // As many as tokens, or none: what comes behind each, and where its -ln p is put, which is taken
   // on the device.
   std::span<const TokenId> targets = {};
   std::span<double> losses = {};
 
   std::span<const TokenId> Drafts() const { return tokens.last(static_cast<size_t>(drafts)); }
+  // Those before each of which a token is picked.
+  std::span<const TokenId> PickedDrafts() const {
+    return picks_last ? std::span<const TokenId>() : Drafts();
+  }
   bool WantsLogits() const {
     return logits != LogitsMode::kNone || sampler != nullptr || !targets.empty();
   }

@@ -17,7 +17,9 @@ int64_t RowsOf(const ExecutorLimits& limits) {
 }
 
 // The token of an input with a sampler behind which the first one is picked.
-int64_t FirstSampled(const StepInput& input) { return std::ssize(input.tokens) - 1 - input.drafts; }
+int64_t FirstSampled(const StepInput& input) {
+  return std::ssize(input.tokens) - 1 - std::ssize(input.PickedDrafts());
+}
 
 struct Sizes {
   int64_t head_in, head_scratch, logits, sampled, scored;
@@ -67,7 +69,7 @@ Status Logits::Run(std::span<const StepInput> inputs, const LogitsSink& sink) {
     const int64_t tokens = batch_[e].tokens;
     int64_t token = 0;
     if (input.sampler != nullptr) {
-      samples_[static_cast<size_t>(e)] = input.sampler->Next(input.Drafts());
+      samples_[static_cast<size_t>(e)] = input.sampler->Next(input.PickedDrafts());
       token = FirstSampled(input);
     }
     for (; token < tokens; ++token) {
