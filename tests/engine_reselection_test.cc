@@ -97,9 +97,8 @@ class Decode {
 
   // Checks the choices of `step`, by the queries of a layer that `q` begins with.
   void CheckChoice(size_t step, int layer, const float* q, int64_t* decided) {
-    const int64_t before =
-        kv::TokensBefore(policy_, length_ - std::ssize(rows_) + static_cast<int64_t>(step),
-                         page_slots_);
+    const int64_t before = kv::TokensBefore(
+        policy_, length_ - std::ssize(rows_) + static_cast<int64_t>(step), page_slots_);
     const int64_t blocks = before / kBlock;
     const int64_t places = kv::SalientBlocks::Places(policy_, blocks);
     // At least so many are listed.
@@ -182,8 +181,8 @@ class Decode {
     for (int c = 0; c < page.head_dim; ++c) {
       double sum = 0.0, squares = 0.0;
       for (int64_t slot = 0; slot < kBlock; ++slot) {
-        const double k = LoadAsFloat(keys.k.data(),
-                                     (block * kBlock + slot) * page.head_dim + c, page.dtype);
+        const double k =
+            LoadAsFloat(keys.k.data(), (block * kBlock + slot) * page.head_dim + c, page.dtype);
         sum += k;
         squares += k * k;
       }
@@ -228,8 +227,8 @@ class Decode {
   std::unique_ptr<StepHarness> h_;
   kv::SequenceId sequence_ = -1;
   int64_t length_ = 0;
-  int64_t made_ = -1;    // the step that chose last
-  int64_t before_ = -1;  // of the last step
+  int64_t made_ = -1;                                        // the step that chose last
+  int64_t before_ = -1;                                      // of the last step
   std::map<std::pair<int, int>, std::vector<int32_t>> had_;  // of layer and head: the last blocks
   std::vector<Lists> lists_;                                 // of each step
   std::vector<bool> chose_;                                  // the same

@@ -61,7 +61,7 @@ SelectItem Reselection::ItemFor(int number, const Entry& entry,
   item.budget.share = BudgetShare::kHead;
   // All heads of a layer have chosen as often.
   const auto first = static_cast<size_t>(salience_.HeadIndex(entry.far[0].layer, 0));
-  item.budget.far_blocks = 
+  item.budget.far_blocks =
       entry.chosen->blocks[first].ToList(blocks, salience_.PlacesOf(*entry.chosen));
   item.blocks = reinterpret_cast<int32_t*>(memory_) + number * heads * places_.capacity;
   item.capacity = places_.capacity;
@@ -99,7 +99,8 @@ void Reselection::Choose(int layer, std::span<const Entry> entries) {
   slots_.clear();
   for (size_t i = 0; i < entries.size(); ++i) Gather(layer, static_cast<int>(i), entries[i]);
   if (!gathers_.empty()) {
-    context_.compute.Copy(memory_ + places_.slots, reinterpret_cast<const std::byte*>(slots_.data()),
+    context_.compute.Copy(memory_ + places_.slots,
+                          reinterpret_cast<const std::byte*>(slots_.data()),
                           slots_.size() * sizeof(int32_t));
     context_.kernels.GatherSlots(context_.compute, context_.format, gathers_);
   }
