@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """compare_evictions.py HEADWAY MODEL: methods that evict tokens, task by task, beside exact.
 
-Runs `headway eval retrieval` with each method of --evict and budget over the same made-up lines, and
-prints a table as that of FairKV (Tab 3): of each budget a row a method, a column a task, and the
-mean over the tasks. `headkv` needs budgets of heads and is left out without --profile FILE (see
+Runs `headway eval retrieval` with each method of --evict and budget over the same made-up lines,
+and prints a table as that of FairKV (Tab 3): of each budget a row a method, a column a task, and
+the mean over the tasks. `headkv` needs budgets of heads and is left out without --profile FILE (see
 docs/decisions/eviction.md). What is given behind `--` goes to headway as it is."""
 import argparse
 import json
