@@ -62,8 +62,7 @@ TEST(ModelDraftApi, BothModelsKeepToTheBudgets) {
 // As without loading.
 TEST(ModelDraftApi, PlansCountItWithoutLoading) {
   const Workload workload{{2000, 1000}};
-  const Result<ModelPlan> planned =
-      PlanModel(kDemo, DraftedBy(kDemo), workload, Explain::kNo);
+  const Result<ModelPlan> planned = PlanModel(kDemo, DraftedBy(kDemo), workload, Explain::kNo);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   const PlanReport loaded = *Open(kDemo, DraftedBy(kDemo))->Plan(workload);
   EXPECT_EQ(DraftBytes(planned->plan), DraftBytes(loaded));

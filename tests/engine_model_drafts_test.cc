@@ -70,8 +70,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, ModelDrafts,
                          ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(DTypeName(param.param)); });
 
-// The cache of the model that drafts may lie anywhere, too; of what is on disk it sees nothing while
-// it guesses.
+// The cache of the model that drafts may lie anywhere, too; of what is on disk it sees nothing
+// while it guesses.
 TEST(ModelDraftKinds, TheModelThatDraftsIsWhereItIs) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kF32));
   const Request request = RequestOf(RandomTokens(140, 96, 12), 120);

@@ -6,9 +6,7 @@
 namespace headway {
 
 DraftModel::DraftModel(const Parts& parts, size_t slots, TokenId vocab)
-    : parts_(parts),
-      vocab_(std::min<TokenId>(vocab, parts.model.shape().vocab)),
-      slots_(slots) {}
+    : parts_(parts), vocab_(std::min<TokenId>(vocab, parts.model.shape().vocab)), slots_(slots) {}
 
 bool DraftModel::Knows(std::span<const TokenId> tokens) const {
   return std::all_of(tokens.begin(), tokens.end(), [&](TokenId token) { return token < vocab_; });

@@ -26,12 +26,13 @@ Result<std::unique_ptr<Model>> OpenDraft(Env* env, const std::string& folder) {
 Status Engine::Impl::CompareTokens(const std::string& folder) const {
   Result<std::unique_ptr<Tokenizer>> own = Tokenizer::Load(env, folder);
   if (!own.ok() && own.status().code() != StatusCode::kNotFound) return OfDraft(own.status());
-  const bool same = tokenizer == nullptr ? !own.ok() : own.ok() && (*own)->Hash() == tokenizer->Hash();
+  const bool same =
+      tokenizer == nullptr ? !own.ok() : own.ok() && (*own)->Hash() == tokenizer->Hash();
   if (same) return OkStatus();
-  return Status(StatusCode::kInvalidArgument,
-                Refusal{{Option::kDraft, ": " + folder + " has another tokenizer than " +
-                                             info.folder +
-                                             "; a model that drafts has the same tokens"}});
+  return Status(
+      StatusCode::kInvalidArgument,
+      Refusal{{Option::kDraft, ": " + folder + " has another tokenizer than " + info.folder +
+                                   "; a model that drafts has the same tokens"}});
 }
 
 Status Engine::Impl::LoadDraft() {
@@ -63,13 +64,14 @@ Status Engine::Impl::MoveDraft() {
   if (draft == nullptr || draft->placed) return OkStatus();
   Status status;
   if (device_budget.has_value()) {
-    Result<std::unique_ptr<Device>> made = backend->NewDevice(env, nullptr, KernelTimes::kWhereFree);
+    Result<std::unique_ptr<Device>> made =
+        backend->NewDevice(env, nullptr, KernelTimes::kWhereFree);
     if (!made.ok()) return made.status();
     draft->device = std::move(*made);
     status = Guarded([&] {
-      return draft->model->MoveTo(*draft->device, {.device_budget = fast_budget(),
-                                                   .host_budget = &host_budget,
-                                                   .pool = &pool});
+      return draft->model->MoveTo(
+          *draft->device,
+          {.device_budget = fast_budget(), .host_budget = &host_budget, .pool = &pool});
     });
   } else {
     status = draft->model->Gather();
