@@ -217,9 +217,9 @@ void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, 
   progress.total = total;
   progress.seconds = Seconds(start_ns, env_.NowNanos());
   for (int tier = 0; tier < kTierCount; ++tier) {
-    progress.tier_bytes[tier] = store_.Usage(static_cast<Tier>(tier)).bytes;
+    progress.tier_bytes[tier] = store_.Bytes(static_cast<Tier>(tier));
     if (kept_store_ == nullptr) continue;
-    progress.tier_bytes[tier] += kept_store_->Usage(static_cast<Tier>(tier)).bytes;
+    progress.tier_bytes[tier] += kept_store_->Bytes(static_cast<Tier>(tier));
   }
   hooks.on_progress(progress);
 }

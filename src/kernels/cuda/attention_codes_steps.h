@@ -35,7 +35,7 @@ struct Place {
 // Chunks are counted from the first page on.
 template <typename Shape>
 __device__ __forceinline__ int ChunkOf(const BlockKeys& keys, int key) {
-  const DecodeBatch& batch = keys.batch;
+  const DecodeShape& batch = keys.batch;
   const int slot = keys.item.first_slot + key;
   const int page = batch.page_slots.Divide(slot);
   return page * static_cast<int>(batch.page_chunks.divisor) +
@@ -197,7 +197,7 @@ __device__ __forceinline__ void MultiplyKeys(const typename Shape::Stage& stage,
 
 // Products with codes become logits: a factor makes numbers of them, then the zeros' part is added.
 template <typename Shape>
-__device__ __forceinline__ void ToLogits(const DecodeBatch& batch, float code_factor, float zero,
+__device__ __forceinline__ void ToLogits(const DecodeShape& batch, float code_factor, float zero,
                                          int n, int j, typename Shape::Scores& s) {
 #pragma unroll
   for (int t = 0; t < Shape::kKeyTiles; ++t) {

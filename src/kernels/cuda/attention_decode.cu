@@ -17,6 +17,17 @@
 namespace headway::cuda {
 namespace {
 
+// Whether launches of so many items are compiled.
+bool TakesMany(DType dtype, Encoding encoding) {
+  return encoding == Encoding::kNone && dtype != DType::kF32;
+}
+
+cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding /*none*/,
+                   const DecodeManyBatch& batch, int block_queries, int blocks) {
+  return dtype == DType::kBF16 ? LaunchMma<DType::kBF16>(stream, batch, block_queries, blocks)
+                               : LaunchMma<DType::kF16>(stream, batch, block_queries, blocks);
+}
+
 cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding encoding, const DecodeBatch& batch,
                    int block_queries, int blocks) {
   switch (encoding) {
@@ -86,14 +97,16 @@ bool ParamsAligned(const PageRun& pages, int64_t bytes) {
          pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
 }
 
-// Those of the items that are in the format's encoding, or in none where it has none.
+// Those of the items that are in the format's encoding, or in none where it has none, kItems in a
+// launch.
+template <int kItems>
 cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                         const AttentionParams& params, std::span<const AttentionItem> items) {
   const bool encoded = format.encoding != Encoding::kNone;
   const auto takes = [&](const AttentionItem& item) {
     return (item.keys.pages.params != nullptr) == encoded;
   };
-  DecodeBatch batch = {};
+  DecodeBatchOf<kItems> batch = {};
   batch.aligned = 1;
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
@@ -127,8 +140,7 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
         CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
     if (more == 0) continue;
     if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-    if (batch.items_count == kItemsPerLaunch ||
-        blocks + more > std::numeric_limits<int32_t>::max()) {
+    if (batch.items_count == kItems || blocks + more > std::numeric_limits<int32_t>::max()) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
@@ -162,12 +174,15 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
     if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
   }
   if (format.encoding != Encoding::kNone) {
-    const cudaError_t error = AttendAlike(stream, format, activation, group, params, items);
+    const cudaError_t error =
+        AttendAlike<kItemsPerLaunch>(stream, format, activation, group, params, items);
     if (error != cudaSuccess) return error;
   }
   PageFormat plain = format;
   plain.encoding = Encoding::kNone;
-  return AttendAlike(stream, plain, activation, group, params, items);
+  const bool many = items.size() > kItemsPerLaunch && TakesMany(plain.dtype, plain.encoding);
+  return many ? AttendAlike<kManyItems>(stream, plain, activation, group, params, items)
+              : AttendAlike<kItemsPerLaunch>(stream, plain, activation, group, params, items);
 }
 
 }  // namespace headway::cuda

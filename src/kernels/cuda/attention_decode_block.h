@@ -69,9 +69,8 @@ struct DecodeItem {
   Divisor tiles;  // blocks that share the queries of a KV head
 };
 
-// The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-inline constexpr int kItemsPerLaunch = 20;
-struct DecodeBatch {
+// What the items of a launch share.
+struct DecodeShape {
   int32_t items_count;
   int32_t head_dim;
   Divisor group;
@@ -87,10 +86,20 @@ struct DecodeBatch {
   Divisor page_chunks;
   int32_t aligned;
   int32_t q_dtype;
-  int32_t first_block[kItemsPerLaunch];
-  DecodeItem items[kItemsPerLaunch];
 };
-static_assert(sizeof(DecodeBatch) <= 4096);
+
+// The parameters of one launch, which takes the longer the more they are: those of a few sequences,
+// and those of many or of heads whose pages lie apart.
+template <int kItems>
+struct DecodeBatchOf : DecodeShape {
+  int32_t first_block[kItems];
+  DecodeItem items[kItems];
+};
+inline constexpr int kItemsPerLaunch = 20;
+inline constexpr int kManyItems = 160;
+using DecodeBatch = DecodeBatchOf<kItemsPerLaunch>;
+using DecodeManyBatch = DecodeBatchOf<kManyItems>;
+static_assert(sizeof(DecodeBatch) <= 4096 && sizeof(DecodeManyBatch) <= kParametersMax);
 
 // What one block does: keys [begin, end) of a KV head for some of its queries. Query i of a head is
 // query head i % group of token i / group.
@@ -104,7 +113,8 @@ struct BlockWork {
   int end;
 };
 
-__device__ inline BlockWork FindWork(const DecodeBatch& batch, int block_queries) {
+template <int kItems>
+__device__ inline BlockWork FindWork(const DecodeBatchOf<kItems>& batch, int block_queries) {
   int low = 0;
   int high = batch.items_count - 1;
   const int block = static_cast<int>(blockIdx.x);
@@ -133,7 +143,7 @@ __device__ inline BlockWork FindWork(const DecodeBatch& batch, int block_queries
 }
 
 // Where query i of a block's head lies in rows of `stride` elements a token.
-__device__ inline int64_t QueryOffset(const DecodeBatch& batch, const BlockWork& work, int query,
+__device__ inline int64_t QueryOffset(const DecodeShape& batch, const BlockWork& work, int query,
                                       int64_t stride, int head_elements) {
   const int token = batch.group.Divide(query);
   const int64_t row =
@@ -142,7 +152,7 @@ __device__ inline int64_t QueryOffset(const DecodeBatch& batch, const BlockWork&
 }
 
 // Where a slot lies in the pages of a head.
-__device__ inline int64_t SlotOffset(const DecodeBatch& batch, const DecodeItem& item, int slot,
+__device__ inline int64_t SlotOffset(const DecodeShape& batch, const DecodeItem& item, int slot,
                                      int slot_bytes) {
   const int page = batch.page_slots.Divide(slot);
   const int in_page = batch.page_slots.Rest(slot, page);
@@ -165,7 +175,7 @@ __device__ inline int64_t KeysOfEarlierSteps(const DecodeItem& item) {
 
 // Fills ranges[0 ...] for the tokens of the block's queries. Ends with a barrier. Waits for earlier
 // kernels where positions are read.
-__device__ inline void FindRanges(const DecodeBatch& batch, const DecodeItem& item,
+__device__ inline void FindRanges(const DecodeShape& batch, const DecodeItem& item,
                                   const BlockWork& work, KeyRange* ranges) {
   const int thread = static_cast<int>(threadIdx.x);
   const int first_token = batch.group.Divide(work.first_query);
@@ -240,7 +250,7 @@ struct alignas(16) WarpStates {
 
   // Writes the state of the block, or merges it into what is there, for queries [first_query,
   // first_query + queries) of the head. Begins with a barrier.
-  __device__ void Write(const DecodeBatch& batch, const DecodeItem& item, const BlockWork& work,
+  __device__ void Write(const DecodeShape& batch, const DecodeItem& item, const BlockWork& work,
                         int first_query, int queries) {
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);

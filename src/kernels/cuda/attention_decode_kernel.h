@@ -173,7 +173,7 @@ __device__ __forceinline__ void Multiply(const typename Shape::Queries& queries,
 
 // tanh of the products, where logits are capped.
 template <typename Shape>
-__device__ __forceinline__ void Cap(const DecodeBatch& batch, typename Shape::Scores& s) {
+__device__ __forceinline__ void Cap(const DecodeShape& batch, typename Shape::Scores& s) {
   if (batch.capped != 0) {
 #pragma unroll
     for (int t = 0; t < Shape::kKeyTiles; ++t) {
@@ -291,10 +291,10 @@ __device__ __forceinline__ void WriteOutputs(const BlockKeys& keys, const Lane& 
   });
 }
 
-template <DType kType, int kDim, int kTiles>
+template <DType kType, int kDim, int kTiles, int kItems>
 __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
                                   MmaShape<kType, kDim, kTiles>::kBlocks)
-    DecodeMma(const __grid_constant__ DecodeBatch batch) {
+    DecodeMma(const __grid_constant__ DecodeBatchOf<kItems> batch) {
   LetNextStart();
   using Shape = MmaShape<kType, kDim, kTiles>;
   constexpr int kChunk = Shape::kChunk;
@@ -356,17 +356,12 @@ __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
   WriteOutputs<Shape>(keys, lane, max, sum, o, states);
 }
 
-template <DType kType, int kDim, int kTiles>
-cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
-  return LaunchKernel(DecodeMma<kType, kDim, kTiles>, blocks,
-                      MmaShape<kType, kDim, kTiles>::kWarps * kWarp, 0, stream, batch);
-}
-
-template <DType kType>
-cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatch& batch, int block_queries,
+template <DType kType, int kItems>
+cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatchOf<kItems>& batch, int block_queries,
                       int blocks) {
   return LaunchForShape(batch.head_dim, block_queries, [&]<int kDim, int kTiles>() {
-    return LaunchMma<kType, kDim, kTiles>(stream, batch, blocks);
+    return LaunchKernel(DecodeMma<kType, kDim, kTiles, kItems>, blocks,
+                        MmaShape<kType, kDim, kTiles>::kWarps * kWarp, 0, stream, batch);
   });
 }
 

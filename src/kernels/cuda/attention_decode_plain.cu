@@ -93,7 +93,7 @@ __device__ __forceinline__ void Multiply(const typename PlainShape<kDim>::Querie
 // Products become logits of query n, those of keys that it does not see kNoKeys. first_key is this
 // lane's.
 template <int kDim>
-__device__ __forceinline__ void ToLogits(const DecodeBatch& batch, const KeyRange range,
+__device__ __forceinline__ void ToLogits(const DecodeShape& batch, const KeyRange range,
                                          int first_key, int n,
                                          typename PlainShape<kDim>::Scores& s) {
   using Shape = PlainShape<kDim>;

@@ -27,7 +27,7 @@ __device__ __forceinline__ Lane ThisLane() {
 
 // The keys of one KV head that the queries of a block see.
 struct BlockKeys {
-  const DecodeBatch& batch;
+  const DecodeShape& batch;
   const DecodeItem& item;
   BlockWork work;
   int first_token;
@@ -40,7 +40,8 @@ struct BlockKeys {
 };
 
 // Fills `ranges` for the tokens of the block. Ends with a barrier.
-__device__ __forceinline__ BlockKeys FindKeys(const DecodeBatch& batch, int block_queries,
+template <int kItems>
+__device__ __forceinline__ BlockKeys FindKeys(const DecodeBatchOf<kItems>& batch, int block_queries,
                                               int element_bits, KeyRange* ranges) {
   const BlockWork work = FindWork(batch, block_queries);
   const DecodeItem& item = batch.items[work.item];

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <type_traits>
 
 namespace headway::cuda {
@@ -34,6 +35,9 @@ __device__ inline void FollowPrevious() {
   LetNextStart();
   WaitForPrevious();
 }
+
+// Bytes of parameters that a kernel takes.
+inline constexpr size_t kParametersMax = 32764;
 
 // Whether the current device overlaps the kernels of a stream.
 inline bool OverlapsKernels() {

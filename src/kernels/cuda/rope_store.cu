@@ -132,11 +132,14 @@ __global__ void __launch_bounds__(kThreads)
   Store<kPage>(item.to.v + row, column, v);
 }
 
-// One item, as a lone sequence has, needs few parameters.
+// One item, as a lone sequence has, needs few parameters; many are those of sequences whose heads
+// have pages of their own.
 template <int kItems>
 struct RopeStoreItems {
   RopeStoreItem items[kItems];
 };
+constexpr int kItemsMany =
+    static_cast<int>((kParametersMax - sizeof(PageFormat) - 16) / sizeof(RopeStoreItem));
 
 // The work of a token: pairs of groups of q and of k that rotate, groups of k that do not, v.
 template <DType kType, DType kPage, int kItems>
@@ -313,15 +316,19 @@ cudaError_t TurnKeys(cudaStream_t stream, const PageFormat& format, const TurnKe
   });
 }
 
-cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
-                        std::span<const RopeStoreItem> items) {
+namespace {
+
+// Up to kItems in a launch.
+template <int kItems>
+cudaError_t RopeStoreInBatches(cudaStream_t stream, DType activation, const PageFormat& format,
+                               std::span<const RopeStoreItem> items) {
   while (!items.empty()) {
-    RopeStoreItems<kItemsMax> list{};
+    RopeStoreItems<kItems> list{};
     unsigned count = 0;
     int64_t tokens = 0;  // of the longest item
     int64_t units = 0;   // of a token of the item with the most
     size_t taken = 0;
-    while (taken < items.size() && count < kItemsMax) {
+    while (taken < items.size() && count < kItems) {
       const RopeStoreItem& item = items[taken++];
       if (item.kv.to.count == 0) continue;
       if (!RopeAligned(item.table, QueryRows(format, item), activation) ||
@@ -345,7 +352,7 @@ cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat&
         constexpr DType kType = decltype(from)::kValue;
         constexpr DType kPage = decltype(to)::kValue;
         if (count > 1) {
-          return LaunchKernel(RopeStoreKvKernel<kType, kPage, kItemsMax>, grid, kRopeThreads, 0,
+          return LaunchKernel(RopeStoreKvKernel<kType, kPage, kItems>, grid, kRopeThreads, 0,
                               stream, format, list);
         }
         return LaunchKernel(RopeStoreKvKernel<kType, kPage, 1>, grid, kRopeThreads, 0, stream,
@@ -355,6 +362,15 @@ cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat&
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t RopeStoreKv(cudaStream_t stream, DType activation, const PageFormat& format,
+                        std::span<const RopeStoreItem> items) {
+  return items.size() > kItemsMax
+             ? RopeStoreInBatches<kItemsMany>(stream, activation, format, items)
+             : RopeStoreInBatches<kItemsMax>(stream, activation, format, items);
 }
 
 }  // namespace headway::cuda

@@ -73,19 +73,20 @@ Store::~Store() = default;
 void Store::Drain() { impl_->cache->lanes.Drain(); }
 const CacheFormat& Store::format() const { return impl_->cache->format; }
 
-TierUsage Store::Usage(Tier tier) const {
+int64_t Store::Bytes(Tier tier) const {
   const Cache& cache = *impl_->cache;
-  TierUsage usage;
+  int64_t bytes = tier == Tier::kDevice ? impl_->sequences.StreamingBytes() : 0;
   for (const SlabKind kind : kAllSlabKinds) {
-    const int64_t count = cache.slabs->Count(kind, tier);
-    usage.slabs += count;
-    usage.bytes += count * Of(cache.layouts, kind).slab_bytes;
+    bytes += cache.slabs->Count(kind, tier) * Of(cache.layouts, kind).slab_bytes;
   }
-  usage.tokens_bytes = cache.slabs->PageBytes(tier);
-  if (tier == Tier::kDevice) {
-    usage.bytes += impl_->sequences.StreamingBytes();
-    usage.tokens_bytes += impl_->sequences.StreamingTokenBytes();
-  }
+  return bytes;
+}
+
+TierUsage Store::Usage(Tier tier) const {
+  const Slabs& slabs = *impl_->cache->slabs;
+  TierUsage usage = {.bytes = Bytes(tier), .tokens_bytes = slabs.PageBytes(tier)};
+  for (const SlabKind kind : kAllSlabKinds) usage.slabs += slabs.Count(kind, tier);
+  if (tier == Tier::kDevice) usage.tokens_bytes += impl_->sequences.StreamingTokenBytes();
   return usage;
 }
 

@@ -111,6 +111,7 @@ class Store {
   // Waits for all copies, reads and writes under way.
   void Drain();
 
+  int64_t Bytes(Tier tier) const;  // TierUsage::bytes, which every step may ask for
   TierUsage Usage(Tier tier) const;
   // Blocks of host slabs that steps have read in place so far, by BlockCache::Read, where there is
   // a page cache; waits for the compute lane.

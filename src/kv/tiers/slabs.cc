@@ -63,7 +63,7 @@ std::string Slabs::Shortage(SlabKind kind, int64_t count) const {
 }
 
 // An entry of the table for a new slab.
-Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group, int segment) {
+Slab& Slabs::Begin(SlabId* id, SlabKind kind, Tier tier, int layer, int group, int segment) {
   if (!free_ids_.empty()) {
     *id = free_ids_.back();
     free_ids_.pop_back();
@@ -77,6 +77,8 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, int layer, int group, int segment)
   slab = Slab();
   slab.refs = 1;
   slab.kind = kind;
+  slab.tier = tier;
+  ++CountOf(slab);
   slab.layer = layer;
   slab.group = group;
   slab.segment = segment;
@@ -114,8 +116,7 @@ Result<SlabId> Slabs::New(SlabKind kind, int layer, int group, int segment) {
   Result<Vacancy> vacancy = Take(kind, *tier);
   if (!vacancy.ok()) return vacancy.status();
   SlabId id = kNoSlab;
-  Slab& slab = Begin(&id, kind, layer, group, segment);
-  slab.tier = *tier;
+  Slab& slab = Begin(&id, kind, *tier, layer, group, segment);
   slab.data = vacancy->place.data;
   slab.disk = std::move(vacancy->place.disk);
   slab.used = vacancy->free;
@@ -155,8 +156,7 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
 
 SlabId Slabs::Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy> disk) {
   SlabId id = kNoSlab;
-  Slab& slab = Begin(&id, SlabKind::kKeysValues, layer, group, segment);
-  slab.tier = Tier::kDisk;
+  Slab& slab = Begin(&id, SlabKind::kKeysValues, Tier::kDisk, layer, group, segment);
   slab.pages = disk->pages;
   slab.disk = std::move(disk);
   return id;
@@ -183,6 +183,7 @@ void Slabs::Release(SlabId id) {
   if (slab.tier != Tier::kDisk) PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
   if (slab.disk != nullptr) HomesOf(slab.kind).disk->Give(slab.disk, used);
   if (slab.summary != nullptr) summaries_->Give(slab.summary);
+  --CountOf(slab);
   slab = Slab();
   free_ids_.push_back(id);
 }
@@ -228,7 +229,9 @@ void Slabs::Rehome(Slab& slab, const Place& place) {
     // A session has use for the copy on disk, which outlives the move up to a faster tier.
     HomesOf(slab.kind).disk->Give(std::exchange(slab.disk, nullptr), used);
   }
+  --CountOf(slab);
   slab.tier = place.tier;
+  ++CountOf(slab);
   slab.data = place.data;
   if (place.tier == Tier::kDisk) slab.disk = place.disk;
 }
@@ -290,12 +293,6 @@ Status Slabs::KeepOnDisk(Slab& slab, int pages) {
   slab.used.Join(copied.source);
   slab.written.Join(copied.ready);
   return OkStatus();
-}
-
-int64_t Slabs::Count(SlabKind kind, Tier tier) const {
-  return std::count_if(slabs_.begin(), slabs_.end(), [&](const Slab& slab) {
-    return slab.refs > 0 && slab.kind == kind && slab.tier == tier;
-  });
 }
 
 int64_t Slabs::PageBytes(Tier tier) const {

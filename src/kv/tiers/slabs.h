@@ -2,6 +2,7 @@
 #ifndef HEADWAY_KV_TIERS_SLABS_H_
 #define HEADWAY_KV_TIERS_SLABS_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -119,7 +120,9 @@ class Slabs {
     return {&LayoutOf(slab), format_.HeadsIn(slab.layer, slab.group), first, count};
   }
 
-  int64_t Count(SlabKind kind, Tier tier) const;
+  int64_t Count(SlabKind kind, Tier tier) const {
+    return Of(counts_, kind)[static_cast<size_t>(tier)];
+  }
   int64_t PageBytes(Tier tier) const;  // bytes of the closed pages of the slabs there
 
  private:
@@ -132,7 +135,10 @@ class Slabs {
   int64_t RoomOn(SlabKind kind, Tier tier) const;
   Room Rooms(SlabKind kind) const;
   const Budget* BudgetOf(SlabKind kind, Tier tier) const;
-  Slab& Begin(SlabId* id, SlabKind kind, int layer, int group, int segment);
+  Slab& Begin(SlabId* id, SlabKind kind, Tier tier, int layer, int group, int segment);
+  int64_t& CountOf(const Slab& slab) {
+    return Of(counts_, slab.kind)[static_cast<size_t>(slab.tier)];
+  }
   void GiveBack(SlabKind kind, const Place& place, const Fence& used);
   // A free frame or slot.
   Result<Vacancy> Take(SlabKind kind, Tier tier);
@@ -148,6 +154,7 @@ class Slabs {
   Mover* const mover_;
   std::vector<Slab> slabs_;
   std::vector<SlabId> free_ids_;
+  PerSlabKind<std::array<int64_t, kTierCount>> counts_ = {};  // of slabs_ that are somebody's
   uint32_t last_version_ = 0;
   std::vector<SlabId> movable_;  // reused by Demote
 };

@@ -1,0 +1,7 @@
+#include "kernels/cuda/attention_decode_kernel.h"
+
+namespace headway::cuda {
+
+template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeManyBatch&, int, int);
+
+}  // namespace headway::cuda
