@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/thread_pool.h"
+#include "engine/paths/listed_from_disk.h"
 
 namespace headway {
 namespace {
@@ -226,6 +227,42 @@ TEST(Blueprint, StepsThatDraftLeavePlansExact) {
   EXPECT_GT(selecting->request.selection.keys, 0.0);
   EXPECT_EQ(drafting->request.selection.keys, 0.0);
   EXPECT_EQ(limits.selection.from, 0);
+}
+
+// On any device decode reads listed pages from disk into memory of the host, beside which lists
+// have theirs: also those that come down, where the host does not read the device's memory.
+TEST(Blueprint, MemoryOfPagesThatAreListedOnDiskIsPlanned) {
+  Subject subject = Selecting(2000);
+  subject.settings.placement = kv::PlacementKind::kDiskOnly;
+  subject.settings.memory.disk = int64_t{1} << 30;
+  subject.settings.memory.disk_directory = "/tmp";
+  const auto planned = [](const Result<Blueprint>& blueprint) {
+    EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
+    const kv::StoreOptions& store = blueprint->layout.store;
+    EXPECT_EQ(blueprint->layout.executor.listed_slabs, store.listed_slabs);
+    int64_t bounce = 0;
+    for (const plan::MemoryRow& row : blueprint->plan.memory) {
+      if (row.tier == Tier::kHost && row.tag == "KV: bounce buffers") bounce += row.bytes;
+    }
+    EXPECT_EQ(bounce, (store.bounce_slabs + store.listed_slabs) * store.format.slab_bytes() +
+                          store.list_bytes);
+    return store.listed_slabs;
+  };
+  EXPECT_GT(planned(subject.OnCpu()), 0);
+  EXPECT_GT(planned(subject.OnGpu()), 0);
+  ExecutorLimits limits = subject.OnGpu()->layout.executor;
+  const auto lists = [&] {
+    return ListedFromDisk::ListBytes(subject.config.shape, limits, /*group_heads=*/2,
+                                     /*part_blocks=*/8);
+  };
+  const int64_t on_gpu = lists();
+  limits.host_reads_device = true;
+  EXPECT_GT(lists(), 0);
+  EXPECT_GT(on_gpu, lists());
+  // Keys that are read to choose lie in memory.
+  subject.settings.selection.share = BudgetShare::kHead;
+  subject.settings.selection.bound = {.epsilon = 0.1, .deviations = 1.6};
+  EXPECT_EQ(planned(subject.OnGpu()), 0);
 }
 
 // A choice is for two tokens, a search for three choices, and a page closes every 64 tokens.

@@ -175,7 +175,8 @@ Status ListedFromDisk::Attend(int group) {
     for (const Item& item : items_) {
       if (copies_ != nullptr) Copy(item);
     }
-    reads.AwaitCompute();  // the lists are there
+    reads.AwaitCompute();                                                 // the lists are there
+    if (Status status = reads.LaneStatus(); !status.ok()) return status;  // or a lane has failed
     for (int of = 0; of < groups; ++of) AddRounds(of);
   }
   const auto attend = [&](std::span<const AttendBlocksItem> items) {
