@@ -144,9 +144,8 @@ TEST_P(Selection, NoPageCacheChangesABit) {
 }
 
 // A choice for all steps is brought in the first one, and found in the others.
-TEST_P(Selection, APageCacheServesTheStepsBehindTheFirst) {
-  if (TestDevice() == "cpu") GTEST_SKIP() << "there is no bus";
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+void ExpectServed(const ModelConfig& shape) {
+  const std::unique_ptr<Model> model = Tiny(shape);
   const std::vector<TokenId> tokens = RandomTokens(290, 96, 23);
   const RopeFrequencies rope = RopeOf(*model, 400);
   HarnessConfig config = HarnessConfig::Default();
@@ -169,6 +168,15 @@ TEST_P(Selection, APageCacheServesTheStepsBehindTheFirst) {
     EXPECT_EQ(reads()[BlockCache::kFound], i * reads()[BlockCache::kBrought]);
     EXPECT_EQ(reads()[BlockCache::kPassed], 0);
   }
+}
+
+TEST_P(Selection, APageCacheServesTheStepsBehindTheFirst) {
+  if (TestDevice() == "cpu") GTEST_SKIP() << "there is no bus";
+  ModelConfig config = TinyConfig(GetParam());
+  ExpectServed(config);
+  config.shape.query_heads = 12;
+  config.shape.kv_heads = 1;
+  ExpectServed(config);
 }
 
 // Few keys are not exact, or the path does nothing.

@@ -168,14 +168,10 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const int block = policy.summary.block_slots;
-  if (!inputs.backend.own_memory || !inputs.kernels->KeepsBlocks(page, shape.group())) {
+  if (!inputs.backend.own_memory) {
     if (bytes.value_or(0) == 0) return plan::PageCacheRequest{};
-    return Unsupported({Option::kPageCache,
-                        inputs.backend.own_memory
-                            ? ": this device keeps no copies for groups of " +
-                                  std::to_string(shape.group()) + " query heads"
-                            : ": this device reads host memory where it lies",
-                        "; leave it out"});
+    return Unsupported(
+        {Option::kPageCache, ": this device reads host memory where it lies; leave it out"});
   }
   int64_t blocks = 0;
   for (const int64_t length : basis.lengths) {

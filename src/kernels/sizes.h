@@ -54,11 +54,6 @@ class KernelSizes {
     (void)format, (void)summary, (void)group;
     return false;
   }
-  // Whether AttendBlocks keeps blocks of these pages in a BlockCache.
-  virtual bool KeepsBlocks(const PageFormat& format, int group) const {
-    (void)format, (void)group;
-    return false;
-  }
   // Whether they take rows of prompts, turned summaries and queries, and blocks that are moved.
   virtual bool SelectsInPrompts() const { return false; }
 };

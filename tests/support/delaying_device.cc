@@ -224,9 +224,6 @@ class DelayingKernels final : public Kernels {
                          int group) const override {
     return inner_->SupportsSelection(format, summary, group);
   }
-  bool KeepsBlocks(const PageFormat& format, int group) const override {
-    return inner_->KeepsBlocks(format, group);
-  }
   bool SelectsInPrompts() const override { return inner_->SelectsInPrompts(); }
   void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {

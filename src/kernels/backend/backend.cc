@@ -67,9 +67,6 @@ class GpuKernelSizes final : public KernelSizes {
                          int group) const override {
     return cuda::SupportsSelection(format, summary, group);
   }
-  bool KeepsBlocks(const PageFormat& format, int group) const override {
-    return cuda::KeepsBlocks(format, group);
-  }
   bool SelectsInPrompts() const override { return true; }
 };
 

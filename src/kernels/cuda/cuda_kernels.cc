@@ -68,9 +68,6 @@ class CudaKernels final : public cuda::EvictionKernels {
                          int group) const override {
     return cuda::SupportsSelection(format, summary, group);
   }
-  bool KeepsBlocks(const PageFormat& format, int group) const override {
-    return cuda::KeepsBlocks(format, group);
-  }
   bool SelectsInPrompts() const override { return true; }
 
   int64_t WorkspaceBytes(const KernelLimits& limits) const override { return Layout(limits).total; }

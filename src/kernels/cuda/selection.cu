@@ -67,11 +67,9 @@ bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
                        keys.params_head_stride % 4 == 0));
 }
 
-// Whether decode takes blocks of host memory through a cache: one block of threads reads a block
-// for all query heads of a group.
+// Whether decode takes blocks of host memory through a cache.
 bool CachesBlocks(const SelectionShape& shape, const AttendBlocksItem& item) {
-  return TakesLines(shape, item) && KeepsBlocks(shape.format, shape.group) &&
-         item.split / shape.summary.block_slots <= kPartLinesMax;
+  return TakesLines(shape, item) && item.split / shape.summary.block_slots <= kPartLinesMax;
 }
 
 }  // namespace
@@ -388,6 +386,12 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
     work.cache = item.cache;
     work.block_bytes = BlockBytes(shape.format, block_slots);
     work.line_bytes = CacheLineBytes(shape.format, block_slots);
+    if (!item.attended && shape.group > AttendGroupMax(shape.format)) {
+      // What the choice had of the scratch memory is free.
+      work.line_of = reinterpret_cast<int32_t*>(scratch.scores);
+      error = BringBlocks(stream, RowsOf(shape.format), work);
+      if (error != cudaSuccess) return error;
+    }
   }
   if (move.inv_freq != nullptr) {
     // Behind places and versions, on 16 bytes.

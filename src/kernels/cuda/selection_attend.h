@@ -96,11 +96,17 @@ struct AttendWork {
   BlockCache cache;
   int64_t line_bytes;
   int64_t block_bytes;  // of K, and of V
+  // [heads, blocks of the table]: lines of listed blocks, which an earlier launch has brought, or
+  // -1. Null: who attends brings them.
+  int32_t* line_of;
   BlockTable table;
 };
 
 // Listed blocks of a part that may go through a cache.
 inline constexpr int kPartLinesMax = 128;
+
+// Brings what is listed of host memory to lines, and says in line_of where it is.
+cudaError_t BringBlocks(cudaStream_t stream, Rows rows, const AttendWork& work);
 
 // On a grid that is the device's size, whatever the lists' lengths are.
 template <Rows kRows>

@@ -216,12 +216,16 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
       FinishPart(work, part, states);
       continue;
     }
-    const int part_blocks = min(work.split_blocks, part.blocks - part.part * work.split_blocks);
+    const int part_blocks = BlocksOf(work, part);
     const int strips = part_blocks * (work.block_slots / 8);
     const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
     const int64_t query_head = int64_t{part.head} * work.group + first_query;
     const bool cached = work.cache.lines != nullptr;
-    if (cached) lines.Bring<kRows, Shape::kWarps>(work, part, part_blocks);
+    if (cached && work.line_of != nullptr) {
+      lines.Load<Shape::kWarps>(work, part, part_blocks);
+    } else if (cached) {
+      lines.Bring<kRows, Shape::kWarps>(work, part, part_blocks);
+    }
 
     // Round r of the warp is round r * kWarps + warp of the part.
     Strip found;

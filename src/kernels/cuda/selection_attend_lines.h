@@ -1,5 +1,5 @@
 // Lines of a BlockCache for the blocks of a part: those that are there are found, others are
-// brought, before the part is attended to.
+// brought, before the part is attended to, by who attends to it or by a launch before.
 #ifndef HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_LINES_H_
 #define HEADWAY_KERNELS_CUDA_SELECTION_ATTEND_LINES_H_
 
@@ -97,7 +97,29 @@ struct PartLines {
     __syncthreads();
   }
 
+  // Leaves them in work.line_of, behind Bring.
+  template <int kWarps>
+  __device__ void Save(const AttendWork& work, const PartOf& part, int blocks) const {
+    for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kWarps * kWarp) {
+      const auto line = of[i] == nullptr ? -1 : (of[i] - work.cache.lines) / work.line_bytes;
+      work.line_of[LineOf(work, part, i)] = static_cast<int32_t>(line);
+    }
+  }
+  // Takes them from there. Has barriers.
+  template <int kWarps>
+  __device__ __noinline__ void Load(const AttendWork& work, const PartOf& part, int blocks) {
+    __syncthreads();  // those of the part before are no longer read
+    for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kWarps * kWarp) {
+      const int line = __ldcg(work.line_of + LineOf(work, part, i));
+      of[i] = line < 0 ? nullptr : work.cache.lines + line * work.line_bytes;
+    }
+    __syncthreads();
+  }
+
  private:
+  __device__ static int64_t LineOf(const AttendWork& work, const PartOf& part, int i) {
+    return int64_t{part.head} * work.table.blocks + Listed(work, part, i);
+  }
   __device__ static int Listed(const AttendWork& work, const PartOf& part, int i) {
     return __ldcg(work.listed + part.head * work.capacity + part.part * work.split_blocks + i);
   }

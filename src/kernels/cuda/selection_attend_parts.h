@@ -51,6 +51,11 @@ __device__ inline PartOf FindPart(const AttendWork& work, int unit) {
   return {};
 }
 
+// Listed blocks of a part.
+__device__ inline int BlocksOf(const AttendWork& work, const PartOf& part) {
+  return min(work.split_blocks, part.blocks - part.part * work.split_blocks);
+}
+
 // States of parts behind the lists' ends.
 __device__ inline void ClearEmptyParts(const AttendWork& work) {
   const int threads = static_cast<int>(gridDim.x * blockDim.x);

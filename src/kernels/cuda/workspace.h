@@ -128,11 +128,11 @@ constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& 
 }
 
 // Query heads of a group that one block of threads attends for to listed blocks, at most: registers
-// hold no more. It alone brings a block into a BlockCache, and so larger groups have none.
+// hold no more.
 constexpr int AttendGroupMax(bool f32, int head_dim) { return head_dim <= 128 && !f32 ? 8 : 4; }
-constexpr bool KeepsBlocks(const PageFormat& format, int group) {
+constexpr int AttendGroupMax(const PageFormat& format) {
   const bool f32 = format.encoding == Encoding::kNone && format.dtype == DType::kF32;
-  return group <= AttendGroupMax(f32, format.head_dim);
+  return AttendGroupMax(f32, format.head_dim);
 }
 
 }  // namespace headway::cuda
