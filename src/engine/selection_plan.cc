@@ -137,7 +137,8 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     (policy.summary.sketched() ? chosen.sketch_bytes : chosen.candidate_bytes) =
         static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
   }
-  if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly) {
+  if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly ||
+      placement == kv::PlacementKind::kDiskOnly) {
     chosen.sink = static_cast<double>(policy.sink);
     chosen.recent = static_cast<double>(policy.recent);
   }

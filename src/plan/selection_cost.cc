@@ -88,19 +88,24 @@ KeysAway ChosenAway(const KeySelection& selection, const Execution& run, const K
   return {always_away, (of.chosen - sink - recent) * std::max(1.0 - far_here, 0.0)};
 }
 
-double ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of) {
-  if (selection.page_keys <= 0.0) return 0.0;
+KeysAway ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of) {
+  if (selection.page_keys <= 0.0) return {};
   const double always = of.sequences * (selection.sink + selection.recent);
-  return (of.chosen - always) * std::min(1.0, of.keys * run.split.disk / (of.keys - always));
+  const double far = of.keys - always;
+  const double on_disk = of.keys * run.split.disk;
+  return {std::max(on_disk - far, 0.0), (of.chosen - always) * std::min(1.0, on_disk / far)};
 }
 
-double ListedPageBytes(const Subject& subject, const Execution& run, double keys, double listed) {
+double ListedPageBytes(const Subject& subject, const Execution& run, double keys,
+                       const KeysAway& listed) {
   const KeySelection& selection = subject.selection;
-  if (run.split.disk <= 0.0 || listed <= 0.0) return 0.0;
-  const double pages = keys * run.split.disk / selection.page_keys;
-  const int heads = std::min(run.group_heads, subject.shape.kv_heads);
-  const double blocks = heads * listed / selection.block_keys;
-  const double read = pages * (1.0 - std::exp(-blocks / pages));
+  const double pages = (keys * run.split.disk - listed.always) / selection.page_keys;
+  double read = listed.always / selection.page_keys;
+  if (listed.chosen > 0.0) {
+    const int heads = std::min(run.group_heads, subject.shape.kv_heads);
+    const double blocks = heads * listed.chosen / selection.block_keys;
+    read += pages * (1.0 - std::exp(-blocks / pages));
+  }
   return read * selection.page_keys * subject.shape.kv_heads * HeadBytes(subject);
 }
 

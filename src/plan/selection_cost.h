@@ -36,8 +36,9 @@ struct KeysChosenOf {
 };
 // Beside a device with memory of its own, those that do not lie there.
 KeysAway ChosenAway(const KeySelection& selection, const Execution& run, const KeysChosenOf& of);
-// Those that decode reads from disk, by pages: the oldest keys lie there.
-double ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of);
+// Those that decode reads from disk, by pages: the oldest keys lie there, and those that every list
+// has where all others do.
+KeysAway ChosenOnDisk(const KeySelection& selection, const Execution& run, const KeysChosenOf& of);
 // Lists of a prompt's chunk.
 struct ChunkLists {
   double count = 1.0;
@@ -49,10 +50,11 @@ struct ChunkLists {
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
                          double steps);
 
-// Bytes of pages on disk that the lists of a layer's heads have, which list `listed` keys there of
-// each head, of `keys` keys in all: blocks of the heads of a group lie anywhere in these pages, and
-// some share one.
-double ListedPageBytes(const Subject& subject, const Execution& run, double keys, double listed);
+// Bytes of the pages on disk that the lists of a layer's heads have, `listed` of `keys` keys in
+// all: chosen blocks of the heads of a group lie anywhere in these pages, and some share one; what
+// every list has lies together.
+double ListedPageBytes(const Subject& subject, const Execution& run, double keys,
+                       const KeysAway& listed);
 
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,

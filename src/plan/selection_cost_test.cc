@@ -233,7 +233,7 @@ TEST(SelectionCost, ListedPagesComeFromDisk) {
   EXPECT_EQ(none.busy[disk], 0.0);
   const double pages = 1e4 * (1.0 - std::exp(-62.5 / 1e4));
   run.split = {.resident = 0.0, .disk = 1.0};
-  EXPECT_NEAR(ListedPageBytes(subject, run, 1e6, 1000.0), pages * 100.0 * 400.0, 1e-3);
+  EXPECT_NEAR(ListedPageBytes(subject, run, 1e6, {0.0, 1000.0}), pages * 100.0 * 400.0, 1e-3);
   EXPECT_NEAR(step().busy[disk], pages * 40e3 / 1e9, 1e-9);
   EXPECT_NEAR(step().busy[bus], 400e3 / 1e10, 1e-12);  // of the pages what is listed
   EXPECT_GT(step().seconds, step().busy[disk]);
@@ -245,16 +245,25 @@ TEST(SelectionCost, ListedPagesComeFromDisk) {
   run.split = {.resident = 0.5, .disk = 0.5};
   subject.selection.sink = subject.selection.recent = 200.0;
   const double share = 5e5 / (1e6 - 400.0);
-  EXPECT_NEAR(step().busy[disk], ListedPageBytes(subject, run, 1e6, 600.0 * share) / 1e9, 1e-9);
+  EXPECT_NEAR(step().busy[disk], ListedPageBytes(subject, run, 1e6, {0.0, 600.0 * share}) / 1e9,
+              1e-9);
   EXPECT_NEAR(step().busy[bus], 600.0 * share * 400.0 / 1e10, 1e-9);
+  // Or these, too, where all do: side by side.
+  const double far = 600.0 / 16.0, far_pages = (1e6 - 400.0) / 100.0;
+  run.split = {.resident = 0.0, .disk = 1.0};
+  EXPECT_NEAR(step().busy[disk],
+              (4.0 + far_pages * (1.0 - std::exp(-far / far_pages))) * 40e3 / 1e9, 1e-9);
+  EXPECT_NEAR(step().busy[bus], 400e3 / 1e10, 1e-12);
+  run.split = {.resident = 0.5, .disk = 0.5};
   // The heads of a group have pages together: where they want others, more is read.
   subject.shape = {1, 1000, 16, 8, 100, 2000, 5000, DType::kBF16};
-  const double one_head = ListedPageBytes(subject, run, 1e9, 1000.0);
+  const double one_head = ListedPageBytes(subject, run, 1e9, {0.0, 1000.0});
   run.group_heads = 8;
-  EXPECT_NEAR(ListedPageBytes(subject, run, 1e9, 1000.0) / one_head, 8.0, 1e-3);
+  EXPECT_NEAR(ListedPageBytes(subject, run, 1e9, {0.0, 1000.0}) / one_head, 8.0, 1e-3);
   // A machine without a bus reads them likewise.
   machine.own_memory = false;
-  EXPECT_NEAR(step().busy[disk], ListedPageBytes(subject, run, 1e6, 600.0 * share) / 1e9, 1e-9);
+  EXPECT_NEAR(step().busy[disk], ListedPageBytes(subject, run, 1e6, {0.0, 600.0 * share}) / 1e9,
+              1e-9);
   EXPECT_EQ(step().busy[bus], 0.0);
 }
 

@@ -313,16 +313,15 @@ class Simulation {
     return chosen < keys ? chosen : 0.0;
   }
 
-  // Of the chosen ones of `keys` keys of all sequences.
   KeysAway Away(double keys, double chosen) const {
     if (!machine_.own_memory) return {};
     return ChosenAway(subject_.selection, run_, {keys, chosen, Sequences()});
   }
   double Sequences() const { return static_cast<double>(entries_.size()); }
 
-  // Reads these pages behind the choice; when the last one is there.
-  double ReadListedPages(double keys, double listed) {
-    if (listed <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
+  // Reads the pages that lists have on disk; when the last one is there.
+  double ReadListedPages(double keys, const KeysAway& listed) {
+    if (listed.always + listed.chosen <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
     const double seconds = ListedPageBytes(subject_, run_, keys, listed) / machine_.disk_read;
     disk_ = std::max(disk_, gpu_ + machine_.sync_seconds) + seconds;
     Busy(CostLane::kDisk) += seconds;
@@ -347,7 +346,8 @@ class Simulation {
     const KeySelection& selection = subject_.selection;
     // What a step chooses anew is not in the page cache; what it reads again is.
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
-    const double on_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
+    const KeysAway of_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
+    const double on_disk = of_disk.always + of_disk.chosen;
     const double away =
         shape_.kv_heads * HeadBytes(subject_) *
         ((machine_.own_memory ? on_disk : 0.0) +
@@ -365,7 +365,7 @@ class Simulation {
       Device(&time_.attention,
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
     }
-    const double pages_there = ReadListedPages(keys, on_disk);
+    const double pages_there = ReadListedPages(keys, of_disk);
     // A launch of each sequence for what is listed, and one for the open pages of all.
     const double here = (chosen - far) / sequences;
     const double attending = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
