@@ -139,6 +139,7 @@ class Context {
  public:
   ~Context();
 
+  // As of the last Generate: where numbers do not fit lossless pages, that goes on with plain ones.
   const PlanReport& plan() const;
 
   // Prefills and decodes a batch. Requests may be more than the workload's sequences if each fits

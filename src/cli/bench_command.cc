@@ -258,7 +258,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
-  const PlanReport& plan = (*context)->plan();
+  const PlanReport plan = (*context)->plan();
   std::vector<int64_t> kept = measured.lengths;
   for (int64_t& length : kept) length = KeysRead(plan, length);
   Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)

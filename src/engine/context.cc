@@ -72,6 +72,21 @@ Result<std::unique_ptr<Context::Impl>> Context::Impl::Create(
   return impl;
 }
 
+Status Context::Impl::GoOnPlain(std::unique_ptr<Impl>* impl, PlainContext plain) {
+  ContextParts parts = (*impl)->parts;
+  parts.settings = plain.settings;
+  parts.plain = nullptr;
+  impl->reset();
+  Result<std::unique_ptr<Impl>> made = Create(parts, plain.blueprint, plain.report, nullptr);
+  if (made.ok()) {
+    *impl = std::move(*made);
+    return OkStatus();
+  }
+  *impl = std::make_unique<Impl>(parts);
+  (*impl)->broken = made.status();
+  return made.status();
+}
+
 uint64_t Context::Impl::TokenizerHash() const {
   return parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
 }
@@ -273,7 +288,16 @@ Result<std::vector<Generation>> Context::Generate(std::span<const Request> reque
                                                   const Hooks& hooks) try {
   if (!impl_->broken.ok()) return impl_->broken;
   if (impl_->shared()) return impl_->GenerateOnRanks(requests, hooks);
-  return impl_->generator->Generate(requests, hooks);
+  Result<std::vector<Generation>> made = impl_->generator->Generate(requests, hooks);
+  if (made.ok() || !impl_->HasUnfitPages() || impl_->parts.plain == nullptr) return made;
+  Result<PlainContext> plain = impl_->parts.plain();
+  if (!plain.ok()) return plain.status();
+  Generator::Unfinished rest = impl_->generator->TakeUnfinished();
+  if (Status s = Impl::GoOnPlain(&impl_, std::move(*plain)); !s.ok()) return s;
+  return impl_->generator->Resume(std::move(rest),
+                                  "the numbers of some keys or values do not fit lossless pages: "
+                                  "the cache was read again into plain ones",
+                                  hooks);
 } catch (...) {
   return impl_->Break();
 }
@@ -359,6 +383,7 @@ Status Context::SaveSession(std::string_view note) try {
 int64_t Context::SessionTokens() const { return impl_->session_tokens; }
 const std::string& Context::SessionNote() const { return impl_->session_note; }
 Timings Context::timings() const {
+  if (impl_->generator == nullptr) return {};
   Timings timings = impl_->generator->timings();
   timings.host_share = impl_->assembly.host_share.share();
   const std::array<int64_t, BlockCache::kReads> reads = impl_->assembly.store->PageCacheReads();
@@ -375,6 +400,7 @@ int64_t Context::TierBytes(int tier) const {
 }
 
 int64_t Context::Impl::TierBytes(Tier tier) const {
+  if (generator == nullptr) return 0;
   const kv::Store& store = *assembly.store;
   int64_t bytes = store.Usage(tier).tokens_bytes;
   if (assembly.kept_store != nullptr) bytes += assembly.kept_store->Usage(tier).tokens_bytes;

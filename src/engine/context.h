@@ -25,6 +25,13 @@
 
 namespace headway {
 
+// What a context of plain pages is built by.
+struct PlainContext {
+  Blueprint blueprint;
+  PlanReport report;
+  const Settings* settings = nullptr;  // the engine's, but for the encoding
+};
+
 // What a context takes from its engine; all outlive it.
 struct ContextParts {
   Env* env = nullptr;
@@ -39,6 +46,8 @@ struct ContextParts {
   int64_t disk_weights = 0;              // and of the disk's budget
   uint64_t weights_hash = 0;             // for a session
   Communicator* communicator = nullptr;  // of a rank; null: the model is whole
+  // Of a context of lossless pages that can go on with plain ones; else null.
+  std::function<Result<PlainContext>()> plain = nullptr;
 };
 
 struct Context::Impl {
@@ -48,6 +57,12 @@ struct Context::Impl {
                                               const PlanReport& report,
                                               std::unique_ptr<kv::SessionClaim> claim);
   ~Impl();
+
+  // Puts one of plain pages, with nothing in its slots, in the place of `impl`, whose memory goes
+  // first. What fails then leaves one that is of no use.
+  static Status GoOnPlain(std::unique_ptr<Impl>* impl, PlainContext plain);
+  // Some numbers do not fit the cache's lossless pages.
+  bool HasUnfitPages() const { return assembly.store->HasUnfitPages(); }
 
   Status Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim);
   // Device and kernels of an assembly.

@@ -94,10 +94,15 @@ Status Engine::Impl::FindMachine() {
 }
 
 Result<Blueprint> Engine::Impl::Draw(const Workload& workload, const plan::Plan* plan) {
+  return DrawUnder(settings, workload, plan);
+}
+
+Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload& workload,
+                                          const plan::Plan* plan) {
   Result<kv::Manifest> manifest = Session();
   if (!manifest.ok()) return manifest.status();
   BlueprintInputs inputs;
-  inputs.settings = &settings;
+  inputs.settings = &given;
   inputs.config = &model->config();
   inputs.weights = model->weight_bytes();
   inputs.pattern = &pattern;
@@ -379,8 +384,12 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
     group = std::move(*connected);
     communicator = &group->communicator(0);
   }
+  ContextParts parts = PartsOfContext(communicator);
+  if (MayGoOnPlain()) {
+    parts.plain = [this, workload, cut = blueprint.plan.cache] { return DrawPlain(workload, cut); };
+  }
   Result<std::unique_ptr<Context::Impl>> made =
-      Context::Impl::Create(PartsOfContext(communicator), blueprint, report, std::move(taken));
+      Context::Impl::Create(parts, blueprint, report, std::move(taken));
   if (!made.ok()) return made.status();
   (*made)->group = std::move(group);
   if (Status s = AddContexts(workload, blueprint, report, made->get()); !s.ok()) return s;

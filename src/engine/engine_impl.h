@@ -77,6 +77,7 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Impl>> others;
   // Where ranks in processes share it: of which this process is one; else null.
   ProcessGroup* processes = nullptr;
+  std::optional<Settings> plain;     // but for the encoding those above, once a context needs them
   std::optional<int64_t> shared_id;  // by which the other processes know the engine
   int all_threads = 0;               // of all processes
   uint64_t model_hash = 0;           // the same in all of them
@@ -107,6 +108,14 @@ struct Engine::Impl {
   Status FindFingerprint();
   // With null the planner is asked; ranks have the first one's plan.
   Result<Blueprint> Draw(const Workload& workload, const plan::Plan* plan = nullptr);
+  // The same under other settings.
+  Result<Blueprint> DrawUnder(const Settings& given, const Workload& workload,
+                              const plan::Plan* plan);
+  // What a context of lossless pages becomes where some do not fit: of the same chunks and
+  // segments, so that sums are taken in the same order.
+  Result<PlainContext> DrawPlain(const Workload& workload, const plan::CacheChoice& cut);
+  // Whether there is that: an encoding of its own belongs to a session, and to what is kept.
+  bool MayGoOnPlain() const;
   // Of the ranks in this process: what each may take of its GPU, and the GPUs; empty without.
   int64_t SmallestDevice() const;
   std::vector<int> Gpus() const;

@@ -154,14 +154,14 @@ Status Generator::ReuseCache(Run* run, const Hooks& hooks) {
   return EmptySlot(run->slot);
 }
 
-Status Generator::FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks) {
+Status Generator::FillSlots(const Hooks& hooks) {
   std::vector<bool> taken(slots_.size(), false);
-  for (const Run& run : runs) {
+  for (const Run& run : runs_) {
     if (run.slot >= 0 && !run.finished) taken[static_cast<size_t>(run.slot)] = true;
   }
-  for (size_t slot = 0; slot < slots_.size() && *waiting < runs.size(); ++slot) {
+  for (size_t slot = 0; slot < slots_.size() && waiting_ < runs_.size(); ++slot) {
     if (taken[slot]) continue;
-    if (Status s = Start(static_cast<int>(slot), &runs[(*waiting)++], hooks); !s.ok()) return s;
+    if (Status s = Start(static_cast<int>(slot), &runs_[waiting_++], hooks); !s.ok()) return s;
   }
   return OkStatus();
 }
@@ -196,6 +196,10 @@ Status Generator::Step(std::span<const StepInput> inputs, std::span<const int> s
   }
   Executor& executor = ExecutorOf(slots_[static_cast<size_t>(slot_of[0])]);
   const Status result = executor.Step(inputs, sink, cancel);
+  if (!result.ok() && store_.HasUnfitPages()) {
+    TakeOut(inputs, slot_of);
+    return result;
+  }
   // A step that was given up leaves each sequence on a page boundary.
   for (int index : slot_of) {
     Slot& slot = slots_[static_cast<size_t>(index)];
@@ -373,12 +377,12 @@ Status Generator::DecodeBatch(Batch* batch, int64_t* begun, const Hooks& hooks) 
 // A token of each sequence a step, with drafts behind it, and prompts of requests that take the
 // places of those that have ended: both share the step, and what it reads of the weights. Where
 // tokens are let go, prompts that are read from their beginning have steps of their own.
-Status Generator::Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks) {
+Status Generator::Decode(std::vector<Run>& runs, const Hooks& hooks) {
   const int64_t start = env_.NowNanos();
   int64_t total = 0, begun = start;
   for (const Run& run : runs) total += run.request->max_tokens;
   while (true) {
-    if (Status s = FillSlots(runs, &waiting, hooks); !s.ok()) return s;
+    if (Status s = FillSlots(hooks); !s.ok()) return s;
     Batch batch;
     if (Status s = Feed(runs, &batch, hooks); !s.ok()) return s;
     for (Run& run : runs) {
@@ -409,22 +413,28 @@ Result<std::vector<Generation>> Generator::Generate(std::span<const Request> req
                                                     const Hooks& hooks) {
   if (Status s = Check(requests); !s.ok()) return s;
   timings_ = Timings{};
-  std::vector<Run> runs(requests.size());
+  runs_.clear();
+  runs_.resize(requests.size());
+  waiting_ = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
-    runs[i].request = &requests[i];
-    runs[i].index = static_cast<int>(i);
+    runs_[i].request = &requests[i];
+    runs_[i].index = static_cast<int>(i);
   }
-  size_t waiting = 0;
-  Status status = FillSlots(runs, &waiting, hooks);
-  if (status.ok()) status = Prefill(runs, hooks);
-  if (status.ok()) status = Decode(runs, waiting, hooks);
+  return RunAll(hooks);
+}
+
+Result<std::vector<Generation>> Generator::RunAll(const Hooks& hooks) {
+  Status status = FillSlots(hooks);
+  if (status.ok()) status = Prefill(runs_, hooks);
+  if (status.ok()) status = Decode(runs_, hooks);
   const bool cancelled = status.code() == StatusCode::kCancelled;
   if (!status.ok() && !cancelled) return status;
   std::vector<Generation> results;
-  for (Run& run : runs) {
+  for (Run& run : runs_) {
     if (!run.finished) Finish(FinishReason::kCancelled, &run, hooks);
     results.push_back(std::move(run.out));
   }
+  runs_.clear();
   return results;
 }
 

@@ -70,12 +70,26 @@ struct GeneratorParts {
 };
 
 class Generator {
+  struct Run;
+
  public:
   // `lengths` bounds each slot, whose first x_segments segments are recomputed.
   Generator(const GeneratorParts& parts, std::vector<int64_t> lengths, std::vector<int> x_segments,
             int64_t chunk);
 
   Result<std::vector<Generation>> Generate(std::span<const Request> requests, const Hooks& hooks);
+  // What Generate leaves that ends with an error: runs, and what the cache held of their sequences.
+  struct Unfinished {
+    std::vector<Run> runs;
+    size_t waiting = 0;                      // the first run that has had no slot
+    std::vector<std::vector<TokenId>> held;  // of each slot
+    Timings timings;
+  };
+  Unfinished TakeUnfinished();
+  // Goes on with what another generator has left, of a context of the same sequences: reads what
+  // that held. The requests are still there.
+  Result<std::vector<Generation>> Resume(Unfinished unfinished, const std::string& notice,
+                                         const Hooks& hooks);
   Result<Context::ScoreResult> Score(std::span<const TokenId> tokens,
                                      const Context::ScorePart& part, const Hooks& hooks);
 
@@ -128,8 +142,12 @@ class Generator {
   using NearKeysOf = std::function<NearKeys(int64_t position)>;
   Result<std::vector<float>> MeanFarMass(std::span<const TokenId> tokens, int64_t from,
                                          const Hooks& hooks, const NearKeysOf& near);
+  // Runs all to their ends.
+  Result<std::vector<Generation>> RunAll(const Hooks& hooks);
+  // Reads what another generator's slot held of a run's sequence.
+  Status ReadHeld(const Run& run, std::span<const TokenId> tokens, const Hooks& hooks);
   // Gives free slots to requests that have none, in order.
-  Status FillSlots(std::vector<Run>& runs, size_t* waiting, const Hooks& hooks);
+  Status FillSlots(const Hooks& hooks);
   Status Start(int slot, Run* run, const Hooks& hooks);
   // What the slot's sequence has on disk, where a selection wants it in memory, or of what is kept.
   Status BringUp(int slot, const RopeFrequencies& rope, const Hooks& hooks);
@@ -150,7 +168,7 @@ class Generator {
   Status LetGo(int index, const RopeFrequencies* rope, const Hooks& hooks);
   Status ChooseSalient(const Slot& slot);
   Status Prefill(std::vector<Run>& runs, const Hooks& hooks);
-  Status Decode(std::vector<Run>& runs, size_t waiting, const Hooks& hooks);
+  Status Decode(std::vector<Run>& runs, const Hooks& hooks);
   // The inputs of one step, and whose they are.
   struct Batch {
     std::vector<StepInput> inputs;
@@ -219,6 +237,8 @@ class Generator {
   static void End(FinishReason reason, Run* run, const Hooks& hooks);
   Status Step(std::span<const StepInput> inputs, std::span<const int> slot_of,
               const LogitsSink& sink, const std::atomic<bool>* cancel);
+  // A step has failed whose sequences are lost: slots and samplers are as they were before it.
+  void TakeOut(std::span<const StepInput> inputs, std::span<const int> slot_of);
   Executor& ExecutorOf(const Slot& slot) { return slot.kept() ? *kept_executor_ : executor_; }
   const Slot& SlotOf(const Run& run) const { return slots_[static_cast<size_t>(run.slot)]; }
   Slot& SlotOf(const Run& run) { return slots_[static_cast<size_t>(run.slot)]; }
@@ -245,6 +265,8 @@ class Generator {
   const std::vector<int> x_segments_;
   const int64_t chunk_;
   std::vector<Slot> slots_;
+  std::vector<Run> runs_;  // of the last Generate
+  size_t waiting_ = 0;     // Unfinished's
   Timings timings_;
 };
 

@@ -38,7 +38,8 @@ Status SamplingOptions::Validate() const {
   return OkStatus();
 }
 
-Sampler::Sampler(const SamplingOptions& params) : params_(params), random_(params.seed) {
+Sampler::Sampler(const SamplingOptions& params)
+    : params_(params), random_(params.seed), before_(random_) {
   HEADWAY_CHECK(params.Validate().ok());
 }
 
@@ -66,6 +67,7 @@ std::span<const SampleItem> Sampler::Next(std::span<const TokenId> drafts) {
   penalties_.clear();
   behind_.clear();
   std::vector<TokenId> unseen;  // drafts that no token before has been
+  before_ = random_;
   for (size_t i = 0; i <= drafts.size(); ++i) {
     SampleItem& item = items_.emplace_back();
     item.temperature = params_.temperature;

@@ -52,12 +52,15 @@ class Sampler {
   // The first `items` items of the last call, at least one, have picked tokens of the answer: the
   // next call draws as if there had been a call for each.
   void Keep(int64_t items) { random_ = behind_[static_cast<size_t>(items) - 1]; }
+  // None has: the next call draws what the last one did.
+  void PutBack() { random_ = before_; }
 
  private:
   std::vector<TokenPenalty> Penalties() const;
 
   SamplingOptions params_;
   Random random_;
+  Random before_;  // the last Next
   std::unordered_map<TokenId, int64_t>
       counts_;  // in the answer, of each token seen; 0: prompt only
   // Of the last Next: items, their penalties, and the random numbers behind each.

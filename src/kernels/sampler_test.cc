@@ -243,6 +243,19 @@ TEST(SamplerTest, TheSameSeedGivesTheSameTokensAndACopyContinues) {
   EXPECT_GT(differing, 20);
 }
 
+// With drafts and without.
+TEST(SamplerTest, WhatIsPutBackIsDrawnAgain) {
+  SamplingOptions options;
+  options.temperature = 1.0f;
+  Sampler sampler(options);
+  for (const std::vector<TokenId>& drafts : {std::vector<TokenId>{}, {3, 1, 3}}) {
+    const uint64_t first = sampler.Next(drafts).front().draw;
+    sampler.PutBack();
+    EXPECT_EQ(sampler.Next(drafts).front().draw, first);
+    EXPECT_NE(sampler.Next(drafts).front().draw, first);
+  }
+}
+
 TEST(SamplerTest, ExtremeTemperaturesAreDefined) {
   SamplingOptions params;
   params.temperature = std::numeric_limits<float>::denorm_min();

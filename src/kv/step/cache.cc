@@ -156,6 +156,11 @@ ReadBuffers Cache::BuffersOfReads() const {
           options.gather_tokens / math.slots(), gather_bytes};
 }
 
+bool Cache::HasUnfitPages() const {
+  int32_t* const unfit = buffers->unfit();
+  return unfit != nullptr && std::atomic_ref<int32_t>(*unfit).load(std::memory_order_relaxed) != 0;
+}
+
 Status Cache::LaneStatus() {
   const Status status = lanes.status();
   if (!status.ok()) {
@@ -163,9 +168,7 @@ Status Cache::LaneStatus() {
         {"an earlier error has ended this context; open it again (what its session saved before is "
          "kept): "});
   }
-  int32_t* const unfit = buffers->unfit();
-  if (unfit == nullptr) return OkStatus();
-  if (std::atomic_ref<int32_t>(*unfit).load(std::memory_order_relaxed) == 0) return OkStatus();
+  if (!HasUnfitPages()) return OkStatus();
   return Status(
       StatusCode::kUnsupported,
       Refusal{{"the numbers of some keys or values do not fit lossless pages, and without "

@@ -40,6 +40,7 @@ struct Cache {
   // Whether the lanes can still be trusted, and every page that closed so far, which the compute
   // stream has passed, has fitted its encoding.
   Status LaneStatus();
+  bool HasUnfitPages() const;
 
   const StoreOptions options;
   const CacheFormat format;

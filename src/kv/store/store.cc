@@ -158,6 +158,8 @@ Status Store::Keep(SequenceId sequence, int layer, int head, std::vector<int32_t
 
 int32_t* Store::unfit() const { return impl_->cache->buffers->unfit(); }
 
+bool Store::HasUnfitPages() const { return impl_->cache->HasUnfitPages(); }
+
 PageRun Store::OpenPageOf(SequenceId sequence, int layer, int head) {
   return impl_->kept.OpenPageOf(sequence, layer, head);
 }

@@ -84,6 +84,8 @@ class Store {
               const ClosedRows& rows);
   // EncodePagesItem::unfit of the rows that heads are given; null but for lossless pages.
   int32_t* unfit() const;
+  // Of lossless pages some do not fit: no step succeeds any more.
+  bool HasUnfitPages() const;
   // Where its tokens behind the last whole page go.
   PageRun OpenPageOf(SequenceId sequence, int layer, int head);
 
