@@ -35,7 +35,8 @@ class PeerGroup final : public RankGroup {
   // one then waits for one of another while CUDA, which is asked for memory, say, waits for the
   // first. So ranks meet on the host before each call, when they have nothing else to do, and
   // behind it, and the environment has CUDA_DEVICE_MAX_CONNECTIONS=32, or the call of one may be
-  // queued behind that of another; else kUnsupported.
+  // queued behind that of another; else kUnsupported. Mailboxes take half a MiB of each GPU for
+  // each rank, of what budgets count for the driver.
   static Result<std::unique_ptr<PeerGroup>> Create(std::span<const int> gpus,
                                                    const PeerOptions& options = {});
   ~PeerGroup() override;
