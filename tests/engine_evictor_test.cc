@@ -14,6 +14,7 @@
 
 #include "support/eviction_reading.h"
 #include "support/golden.h"
+#include "support/golden_fixture.h"
 #include "support/grid.h"
 #include "support/step_harness.h"
 
@@ -103,24 +104,7 @@ bool HasWindows(const ModelConfig& config) {
                      [](int64_t window) { return window > 0; });
 }
 
-class EngineEvictor : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    Result<Golden> golden = LoadGolden(*Env::Default(), GetParam());
-    ASSERT_TRUE(golden.ok()) << golden.status().message();
-    golden_ = std::move(*golden);
-    model_ = Load();
-  }
-  std::unique_ptr<Model> Load() const {
-    Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), golden_.folder);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    return model.ok() ? std::move(*model) : nullptr;
-  }
-
-  Golden golden_;
-  std::unique_ptr<Model> model_;
-};
-
+class EngineEvictor : public GoldenModel {};
 class EngineEvictorLanes : public EngineEvictor {};
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineEvictorLanes, ::testing::Values("llama31"));

@@ -18,6 +18,7 @@
 #include "kv/policy/salient_blocks.h"
 #include "support/cache_reading.h"
 #include "support/golden.h"
+#include "support/golden_fixture.h"
 #include "support/grid.h"
 #include "support/step_harness.h"
 
@@ -267,25 +268,9 @@ std::vector<HarnessConfig> Cuts() {
   return cuts;
 }
 
-class EngineReselection : public ::testing::TestWithParam<std::string> {
+class EngineReselection : public GoldenText {
  protected:
-  void SetUp() override {
-    Result<Golden> golden = LoadGolden(*Env::Default(), GetParam());
-    ASSERT_TRUE(golden.ok()) << golden.status().message();
-    golden_ = std::move(*golden);
-    model_ = Load();
-    ASSERT_NE(model_, nullptr);
-    tokens_ = golden_.prompt;
-    // What follows it is as good as any other text.
-    while (std::ssize(tokens_) < std::ssize(golden_.prompt) + kSteps) {
-      tokens_.push_back(golden_.prompt[(tokens_.size() * 7) % golden_.prompt.size()]);
-    }
-  }
-  std::unique_ptr<Model> Load() const {
-    Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), golden_.folder);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    return model.ok() ? std::move(*model) : nullptr;
-  }
+  EngineReselection() : GoldenText(kSteps) {}
   bool Windowed(int layer) const {
     const std::vector<int64_t>& windows = model_->config().windows;
     return !windows.empty() && windows[static_cast<size_t>(layer)] > 0;
@@ -293,20 +278,11 @@ class EngineReselection : public ::testing::TestWithParam<std::string> {
   // The logits of a decode are those of attention to its lists, and these have what the queries of
   // that attention want most.
   void ExpectChosen(Decode* decode) {
-    const std::unique_ptr<Model> plain = Load();  // a model that is not moved to a GPU
     const std::span<const Lists> lists = decode->lists();
     std::vector<std::vector<float>> queries;
-    const LogitRows expected =
-        ListedLogits(*plain, std::span(tokens_).first(decode->length()), lists, &queries);
-    ASSERT_EQ(expected.size(), decode->rows().size());
+    ExpectListed(*decode, &queries);
+    if (HasFatalFailure()) return;
     const ModelShape& shape = model_->shape();
-    const DType activations = TestDevice() == "cpu" ? DType::kF32 : shape.dtype;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      // Both sides are as far from exact as one may be from Transformers.
-      const double tolerance =
-          2 * GoldenTolerance(shape, std::ssize(tokens_), shape.dtype, expected[i], activations);
-      EXPECT_LE(MaxDifference(decode->rows()[i], expected[i]), tolerance) << i;
-    }
     const auto width = static_cast<size_t>(shape.query_heads * shape.head_dim);
     const size_t first = decode->length() - lists.size();
     for (size_t step = 0; step + 1 < lists.size(); ++step) {
@@ -318,9 +294,6 @@ class EngineReselection : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  Golden golden_;
-  std::unique_ptr<Model> model_;
-  std::vector<TokenId> tokens_;
   int64_t decided_ = 0;  // of blocks: they had to be there
 };
 

@@ -13,6 +13,7 @@
 
 #include "support/cache_reading.h"
 #include "support/golden.h"
+#include "support/golden_fixture.h"
 #include "support/grid.h"
 #include "support/plain_eviction.h"
 #include "support/step_harness.h"
@@ -275,47 +276,13 @@ std::vector<HarnessConfig> Cuts() {
   return cuts;
 }
 
-class EngineSalience : public ::testing::TestWithParam<std::string> {
+class EngineSalience : public GoldenText {
  protected:
-  void SetUp() override {
-    Result<Golden> golden = LoadGolden(*Env::Default(), GetParam());
-    ASSERT_TRUE(golden.ok()) << golden.status().message();
-    golden_ = std::move(*golden);
-    model_ = Load();
-    ASSERT_NE(model_, nullptr);
-    tokens_ = golden_.prompt;
-    // What follows it is as good as any other text.
-    while (std::ssize(tokens_) < std::ssize(golden_.prompt) + kSteps) {
-      tokens_.push_back(golden_.prompt[(tokens_.size() * 7) % golden_.prompt.size()]);
-    }
-  }
-  std::unique_ptr<Model> Load() const {
-    Result<std::unique_ptr<Model>> model = Model::Load(Env::Default(), golden_.folder);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    return model.ok() ? std::move(*model) : nullptr;
-  }
-  // Both sides are as far from exact as one may be from Transformers.
-  double Tolerance(std::span<const float> values) const {
-    const ModelShape& shape = model_->shape();
-    const DType activations = TestDevice() == "cpu" ? DType::kF32 : shape.dtype;
-    return 2 * GoldenTolerance(shape, std::ssize(tokens_), shape.dtype, values, activations);
-  }
-  // The logits of a decode are those of attention to its lists.
+  EngineSalience() : GoldenText(kSteps) {}
   void ExpectListed(const Decode& decode) const {
-    const std::unique_ptr<Model> plain = Load();  // a model that is not moved to a GPU
-    const std::span<const Lists> lists = decode.lists();
     std::vector<std::vector<float>> queries;
-    const LogitRows expected =
-        ListedLogits(*plain, std::span(tokens_).first(decode.length()), lists, &queries);
-    ASSERT_EQ(expected.size(), decode.rows().size());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_LE(MaxDifference(decode.rows()[i], expected[i]), Tolerance(expected[i])) << i;
-    }
+    GoldenText::ExpectListed(decode, &queries);
   }
-
-  Golden golden_;
-  std::unique_ptr<Model> model_;
-  std::vector<TokenId> tokens_;
 };
 
 TEST_P(EngineSalience, AttendsToWhatAPlainReadingSays) {
