@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/draft_bench.h"
+#include "support/draft_kinds.h"
 #include "support/drafters.h"
 #include "support/forwarding_kernels.h"
 #include "support/grid.h"
@@ -107,48 +108,20 @@ TEST(ModelDraftKinds, SampledTokensAreThoseWithoutDrafts) {
   }
 }
 
-// Drafts that stand for those of the model: all wrong, and all right.
 TEST(ModelDraftKinds, AnotherDrafterStandsForTheModel) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kF32));
-  const Request request = RequestOf(RandomTokens(140, 96, 15), 120);
-  Bench plain(*model, {}, 1, 260);
-  const std::vector<TokenId> expected = plain.Run(request).tokens;
-  for (const double right : {0.0, 1.0}) {
-    const NewDrafter drafter = [&] {
-      return std::make_unique<KnowingDrafter>(140, expected, right);
-    };
-    Bench drafts(*model, {}, 1, 260, {.drafter = drafter, .model = model.get()});
-    EXPECT_EQ(drafts.Run(request).tokens, expected);
-    const Timings& timings = drafts.generator->timings();
-    if (right == 1.0) {
-      EXPECT_EQ(timings.accepted_drafts, timings.drafted_tokens);
-    } else {
-      EXPECT_LT(timings.accepted_drafts, timings.drafted_tokens / 4);
-    }
-  }
+  ExpectAnotherDrafterStandsIn(*model, [&](int64_t length, const NewDrafter& drafter) {
+    return Bench(*model, {}, 1, length, {.drafter = drafter, .model = model.get()});
+  });
 }
 
 TEST(ModelDraftKinds, EndsEndWhereTheyWould) {
   ModelConfig config = TinyConfig(DType::kF32);
   config.eos = {5, 17};
   const std::unique_ptr<Model> model = Tiny(config);
-  int ended = 0;
-  for (uint64_t seed = 0; seed < 30; ++seed) {
-    Request request = RequestOf(RandomTokens(30, 96, seed), 60);
-    request.ignore_eos = false;
-    request.sampling.temperature = 1.5f;
-    request.sampling.seed = seed;
-    Bench plain(*model, {}, 1, 90);
-    const Generation expected = plain.Run(request);
-    ended += expected.finish == FinishReason::kEos ? 1 : 0;
-    Bench drafts(*model, {}, 1, 90, {.model = model.get()});
-    const Generation got = drafts.Run(request);
-    EXPECT_EQ(got.tokens, expected.tokens) << seed;
-    EXPECT_EQ(got.finish, expected.finish) << seed;
-    EXPECT_EQ(drafts.harness->store().Length(*drafts.generator->slots()[0].sequence),
-              plain.harness->store().Length(*plain.generator->slots()[0].sequence));
-  }
-  EXPECT_GT(ended, 10);
+  ExpectSameEnds(*model, 30, [&](int64_t length) {
+    return Bench(*model, {}, 1, length, {.model = model.get()});
+  });
 }
 
 // More requests than slots, which share steps with prompts, and slots that go on with what they
