@@ -17,11 +17,7 @@
 namespace headway::cuda {
 namespace {
 
-// Whether launches of so many items are compiled.
-bool TakesMany(DType dtype, Encoding encoding) {
-  return encoding == Encoding::kNone && dtype != DType::kF32;
-}
-
+// Launches of so many items are compiled for 16-bit numbers alone.
 cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding /*none*/,
                    const DecodeManyBatch& batch, int block_queries, int blocks) {
   return dtype == DType::kBF16 ? LaunchMma<DType::kBF16>(stream, batch, block_queries, blocks)
@@ -180,7 +176,7 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
   }
   PageFormat plain = format;
   plain.encoding = Encoding::kNone;
-  const bool many = items.size() > kItemsPerLaunch && TakesMany(plain.dtype, plain.encoding);
+  const bool many = items.size() > kItemsPerLaunch && plain.dtype != DType::kF32;
   return many ? AttendAlike<kManyItems>(stream, plain, activation, group, params, items)
               : AttendAlike<kItemsPerLaunch>(stream, plain, activation, group, params, items);
 }
