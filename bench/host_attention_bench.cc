@@ -7,11 +7,12 @@
 //   µs a layer  what a layer takes longer than reading it would, on the best set
 //   in cache    attention of one thread to pages that stay in its caches: arithmetic alone
 //
-//   host_attention_bench [--shape llama|opt] [--pages PAGES] [CONTEXT [THREADS...]]
+//   host_attention_bench [--shape llama|opt] [--pages PAGES] [--tokens N] [CONTEXT [THREADS...]]
 //
 //   llama       Llama-3-8B, one sequence, by default of 131072 keys, bf16
 //   opt         OPT-6.7B, the 17 sequences that cores attend to of a batch of 64, by default of 320
 //               keys each, f16
+//   N           tokens of each sequence, as drafts are verified; by default 1
 //   PAGES       what the pages hold: bf16, f16, f32, int8, fp8, int4 or lossless
 //   THREADS     by default 1 4 8 12 15 16
 #include <algorithm>
@@ -49,6 +50,7 @@ struct Shape {
   DType dtype;
   int sequences;
   int64_t context;
+  int64_t tokens = 1;
 
   int query_heads() const { return kv_heads * group; }
   int64_t width() const { return int64_t{query_heads()} * head_dim; }
@@ -152,7 +154,8 @@ double MeasureAttention(ThreadPool& pool, const std::string& isa, Layers& layers
   limits.shape.head_dim = shape.head_dim;
   limits.format = layers.format();
   limits.entries = shape.sequences;
-  limits.length = layers.keys() + 1;
+  limits.tokens = shape.tokens;
+  limits.length = layers.keys() + shape.tokens;
   limits.segment_tokens = layers.keys();
   limits.activation = shape.dtype;
   const std::unique_ptr<HostAttention> host = Unwrap(
@@ -162,12 +165,12 @@ double MeasureAttention(ThreadPool& pool, const std::string& isa, Layers& layers
   for (int64_t layer = 0; layer < layers.count(); ++layer) {
     host->Begin();
     std::byte* q = host->Queries(0);
-    for (int64_t i = 0; i < shape.sequences * shape.width(); ++i) {
+    for (int64_t i = 0; i < shape.sequences * shape.tokens * shape.width(); ++i) {
       StoreFloat(q, i, shape.dtype, random.Normal());
     }
     for (int sequence = 0; sequence < shape.sequences; ++sequence) {
       const KeyRun keys = in_cache ? layers.KeysInCache() : layers.Keys(layer, sequence);
-      host->Add({sequence, layers.keys()}, {0, shape.kv_heads, 0}, {&keys, 1});
+      host->Add({sequence, layers.keys(), shape.tokens}, {0, shape.kv_heads, 0}, {&keys, 1});
     }
     works.push_back(host->Work(0));
   }
@@ -252,6 +255,10 @@ int main(int argc, char** argv) {
       if (ok) shape.dtype = *found;
     }
   }
+  if (const std::string tokens = option("--tokens"); !tokens.empty()) {
+    shape.tokens = std::atoll(tokens.c_str());
+    ok = ok && shape.tokens >= 1 && shape.tokens <= 64;
+  }
   if (at < args.size()) shape.context = std::atoll(args[at++].c_str());
   std::vector<int> threads;
   for (; at < args.size(); ++at) threads.push_back(std::atoi(args[at].c_str()));
@@ -260,7 +267,8 @@ int main(int argc, char** argv) {
       *std::min_element(threads.begin(), threads.end()) < 1) {
     std::fprintf(stderr,
                  "usage: host_attention_bench [--shape llama|opt] "
-                 "[--pages bf16|f16|f32|int8|fp8|int4|lossless] [CONTEXT [THREADS...]]\n");
+                 "[--pages bf16|f16|f32|int8|fp8|int4|lossless] [--tokens N] "
+                 "[CONTEXT [THREADS...]]\n");
     return 2;
   }
   headway::bench::Run(shape, encoding, threads);

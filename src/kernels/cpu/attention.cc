@@ -104,8 +104,7 @@ class Attention {
 
   const AttentionFewOps& FewOpsFor(const AttentionItem& item) const {
     const bool on_tiles = code_.few_on_tiles != nullptr && HoldsBF16(format_, item.keys.pages) &&
-                          item.tokens == 1 && group_ > kFewOffTilesMax && group_ <= kTileRows &&
-                          format_.head_dim % kFewChunk == 0;
+                          Rows(item, group_) > kFewOffTilesMax && format_.head_dim % kFewChunk == 0;
     return on_tiles ? *code_.few_on_tiles : *code_.few;
   }
 

@@ -125,8 +125,7 @@ void FillQuery(const AttentionTask& task, const Scratch& scratch, int64_t row,
                const RopeTable& turn) {
   const LogitScale scale(*task.params);
   const int64_t dim = task.format->head_dim;
-  const float* q = static_cast<const float*>(task.item->q) +
-                   row / task.group * task.item->q_stride + row % task.group * dim;
+  const float* q = QueryOf(task, row);
   const int64_t half = turn.rotary_dim / 2;
   if (half > 0) {
     for (int64_t i = 0; i < half; ++i) {

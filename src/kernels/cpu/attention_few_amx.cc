@@ -1,6 +1,9 @@
-// Attention of one token (decode) to bf16 pages on AMX tiles. Its arithmetic takes a fraction of
-// the time that memory needs to deliver K and V, so what counts is that lines of the memory are
-// asked for all the time and in their order.
+// Attention of few queries (decode, with drafts too) to bf16 pages on AMX tiles. Its arithmetic
+// takes a fraction of the time that memory needs to deliver K and V, so what counts is that lines
+// of the memory are asked for all the time and in their order.
+//
+// Rows go through in one band of 16 or two: as many as a tile has, so that two take what is loaded
+// of K and V together.
 //
 // S [keys, rows] = K q^T takes rows of K as tiles as they lie in pages. O [rows, dims] += P V wants
 // pairs of rows of V interleaved, which leaves O's columns in an order of their own (InOrder).
@@ -11,9 +14,7 @@
 // depend on neither pages nor threads. Tiles that end early or cross pages are copied and padded.
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/cpu/attention_tiles.h"
@@ -24,10 +25,8 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_few_amx_load-inl.h"
 #include "kernels/cpu/attention_math-inl.h"
-#include "kernels/cpu/bf16-inl.h"
-#include "kernels/cpu/load-inl.h"
-#include "kernels/cpu/lossless_expand-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
@@ -35,186 +34,6 @@ HWY_BEFORE_NAMESPACE();
 namespace headway::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-
-constexpr int64_t kBlock = 64;  // keys
-constexpr int64_t kTiles = kBlock / kTileRows;
-constexpr int64_t kPairs = kTiles / 2;  // P and V go by 32 keys
-constexpr int64_t kChunk = kFewChunk;   // elements of head_dim in a row of a tile
-constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
-constexpr int kQueryParts = 3;
-constexpr int64_t kSumStride = kTileRows * sizeof(float);  // bytes between rows of S
-
-// A larger maximum is adopted when a logit exceeds the old one by so much: until then weights are
-// at most 2^8, which costs no precision, and sums need not be rescaled.
-constexpr float kMaxSlack = 8.0f;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-struct Scratch {
-  Scratch(std::byte* data, int64_t dim) : head_dim(dim), chunks(dim / kChunk), q(data) {
-    p = q + kQueryParts * chunks * kTileBytes;
-    v = p + 2 * kPairs * kTileBytes;
-    k_rows = v + 2 * kPairs * kTileBytes;
-    v_rows = k_rows + kBlock * dim * 2;
-    s = reinterpret_cast<float*>(v_rows + kBlock * dim * 2);
-    sums = s + kBlock * kTileRows;
-    max = sums + kTileRows * kTileRows;
-    o = max + kTileRows;
-    row = o + kTileRows * dim;
-  }
-  // Of any head_dim, so that it need not be one that goes this way.
-  static int64_t Bytes(int64_t dim) {
-    const int64_t floats = (kBlock + kTileRows + 1) * kTileRows + (kTileRows + 1) * dim;
-    return kQueryParts * CeilDiv(dim, kChunk) * kTileBytes + 4 * kPairs * kTileBytes +
-           4 * kBlock * dim + floats * int64_t{sizeof(float)};
-  }
-
-  int64_t head_dim;
-  int64_t chunks;
-  std::byte* q;       // [chunks, kQueryParts]: tiles [16 pairs of dims, 16 rows, 2]
-  std::byte* p;       // [2 parts, kPairs]: tiles [16 rows, 32 keys]
-  std::byte* v;       // [kPairs, 2]: tiles [16 pairs of keys, 16 dims, 2] of a chunk
-  std::byte* k_rows;  // [kBlock, head_dim] bf16: where tiles cannot be read in place
-  std::byte* v_rows;
-  float* s;     // [kBlock, 16 rows]: q · k
-  float* sums;  // [16 rows, 16]: sums of the weights 2^(logit - max), key i in lane i % 16
-  float* max;   // [16 rows] that weights refer to, times log2(e); -inf before any key
-  float* o;     // [16 rows, head_dim], not normalised, in the order of the tiles
-  float* row;   // [head_dim]
-};
-
-// K or V of a block: the first of 16 rows, which lie next to each other, of each tile.
-struct TileRows {
-  const std::byte* first[kTiles];
-};
-
-// The same as RowsOf for lossless pages.
-TileRows ExpandTiles(const AttentionTask& task, Half half, Span keys, std::byte* to) {
-  const int64_t dim = task.format->head_dim;
-  const int64_t there = RoundUp(CeilDiv(keys.count, kTileRows), 2) * kTileRows;
-  const ExpandedRows expanded = {reinterpret_cast<uint16_t*>(to), dim};
-  ExpandRows(*task.format, task.item->keys.pages, half, keys, expanded);
-  std::fill(expanded.At(keys.count), expanded.At(there), uint16_t{0});
-  TileRows rows;
-  for (int64_t tile = 0; tile * kTileRows < there; ++tile) {
-    rows.first[tile] = to + tile * kTileRows * dim * 2;
-  }
-  return rows;
-}
-
-// Keys [key, key + keys) of the run; tiles that they fill in part end with zeros, and an odd number
-// of tiles is followed by one of zeros.
-HWY_INLINE TileRows RowsOf(const AttentionTask& task, Half half, int64_t key, int64_t keys,
-                           std::byte* copies) {
-  const PageRun& run = task.item->keys.pages;
-  if (IsLossless(*task.format, run)) return ExpandTiles(task, half, {key, keys}, copies);
-  TileRows rows;
-  RowCursor cursor(*task.format, run, half == Half::kKeys ? run.k : run.v, key);
-  const int64_t row_bytes = cursor.row_bytes();
-  for (int64_t tile = 0; tile < RoundUp(CeilDiv(keys, kTileRows), 2); ++tile) {
-    const int64_t there = std::clamp<int64_t>(keys - tile * kTileRows, 0, kTileRows);
-    const bool last = (tile + 1) * kTileRows >= keys;
-    if (there == kTileRows && cursor.adjacent() >= kTileRows) {
-      rows.first[tile] = cursor.row();
-      if (!last) cursor.Advance(kTileRows);
-      continue;
-    }
-    std::byte* to = copies + tile * kTileRows * row_bytes;
-    rows.first[tile] = to;
-    for (int64_t i = 0; i < there; ++i, to += row_bytes) {
-      std::memcpy(to, cursor.row(), static_cast<size_t>(row_bytes));
-      if (i + 1 < there || !last) cursor.Advance();
-    }
-    std::memset(to, 0, static_cast<size_t>((kTileRows - there) * row_bytes));
-  }
-  return rows;
-}
-
-// Asks the memory for K or V of a block a little at a time, in the order of its lines: a burst
-// would fill the buffers that loads need, and the processor's own prefetching follows an order, but
-// runs too short a way ahead to hide all of the memory's latency.
-class Ahead {
- public:
-  // Keys [key, key + kBlock) of the run, as far as there are any before `end`.
-  Ahead(const AttentionTask& task, const std::byte* pages, int64_t key, int64_t end)
-      : task_(task), pages_(pages), key_(key), end_(std::min(end, key + kBlock)) {
-    NextTile();
-  }
-  // 1 KiB of it: as much as a tile that is loaded meanwhile.
-  HWY_INLINE void Step() {
-    if (left_ == 0) return;
-#pragma GCC unroll 16
-    for (int64_t line = 0; line < kTileBytes; line += kTileRowBytes) {
-      // To the second level: the first has too few buffers for lines under way to the memory.
-      _mm_prefetch(reinterpret_cast<const char*>(at_ + line), _MM_HINT_T1);
-    }
-    at_ += kTileBytes;
-    if (--left_ == 0) NextTile();
-  }
-  void All() {
-    while (left_ > 0) Step();
-  }
-
- private:
-  void NextTile() {
-    if (key_ >= end_) return;
-    at_ = RowCursor(*task_.format, task_.item->keys.pages, pages_, key_).row();
-    const int64_t row_bytes = RowBytes(*task_.format, task_.item->keys.pages);
-    left_ = CeilDiv(kTileRows * row_bytes, kTileBytes);
-    key_ += kTileRows;
-  }
-
-  const AttentionTask& task_;
-  const std::byte* const pages_;
-  int64_t key_;
-  const int64_t end_;
-  const std::byte* at_ = nullptr;
-  int64_t left_ = 0;  // steps of the tile at hand
-};
-
-// Stores 32 numbers as bf16; what that leaves of them remains in `low` and `high`.
-template <class Convert>
-HWY_INLINE void TakePart(V& low, V& high, std::byte* to) {
-  const D d;
-  Convert::ToBF16(low, high, to);
-  low = hn::Sub(low, LoadF32<DType::kBF16>(d, to, 0));
-  high = hn::Sub(high, LoadF32<DType::kBF16>(d, to, kTileRows));
-}
-
-// Returns the parts of q that are not all zero: 1 or kQueryParts.
-template <class Convert>
-int PackQueries(const AttentionTask& task, const Scratch& scratch) {
-  const D d;
-  const auto* q = static_cast<const float*>(task.item->q);
-  bool rest = false;
-  for (int64_t chunk = 0; chunk < scratch.chunks; ++chunk) {
-    V low[kTileRows];
-    V high[kTileRows];
-    for (int64_t r = 0; r < task.rows; ++r) {
-      const float* from = q + r * scratch.head_dim + chunk * kChunk;
-      low[r] = hn::LoadU(d, from);
-      high[r] = hn::LoadU(d, from + kTileRows);
-    }
-    for (int part = 0; part < kQueryParts; ++part) {
-      std::byte* tile = scratch.q + (chunk * kQueryParts + part) * kTileBytes;
-      V m[kTileRows];
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        m[r] = hn::Zero(d);
-        if (r >= task.rows) continue;
-        TakePart<Convert>(low[r], high[r], tile);
-        m[r] = V{_mm512_load_ps(tile)};
-        if (part > 0) continue;
-        const auto zeros = hn::And(hn::Eq(low[r], hn::Zero(d)), hn::Eq(high[r], hn::Zero(d)));
-        rest = rest || !hn::AllTrue(d, zeros);
-      }
-      Transpose(m);
-      for (int64_t i = 0; i < kTileRows; ++i) _mm512_store_ps(tile + i * kTileRowBytes, m[i].raw);
-    }
-  }
-  return rest ? kQueryParts : 1;
-}
 
 // Tile kSum += a tile of K times the parts of q, which are tiles 5 to 7.
 template <int kSum, class Tiles>
@@ -227,8 +46,8 @@ HWY_INLINE void AddProducts(Tiles& tiles, const std::byte* k, int64_t row_bytes,
 }
 
 template <class Tiles>
-HWY_NOINLINE void Score(Tiles& tiles, const Scratch& scratch, const TileRows& k, int64_t keys,
-                        int parts, Ahead ahead) {
+HWY_NOINLINE void ScoreBand(Tiles& tiles, const Scratch& scratch, const TileRows& k, int64_t keys,
+                            int parts, Ahead ahead) {
   const int64_t row_bytes = scratch.head_dim * 2;
   const bool whole = keys > 2 * kTileRows;  // else the second half has no tile
   tiles.template Zero<0>();
@@ -236,7 +55,7 @@ HWY_NOINLINE void Score(Tiles& tiles, const Scratch& scratch, const TileRows& k,
   tiles.template Zero<2>();
   tiles.template Zero<3>();
   for (int64_t chunk = 0; chunk < scratch.chunks; ++chunk) {
-    const std::byte* q = scratch.q + chunk * kQueryParts * kTileBytes;
+    const std::byte* q = scratch.QueryTiles(chunk, 0);
     const int64_t at = chunk * kTileRowBytes;
     tiles.template Load<5>(q, kTileRowBytes);
     if (parts > 1) {
@@ -254,10 +73,45 @@ HWY_NOINLINE void Score(Tiles& tiles, const Scratch& scratch, const TileRows& k,
       ahead.Step();
     }
   }
-  tiles.template Store<0>(scratch.s, kSumStride);
-  tiles.template Store<1>(scratch.s + 1 * kTileRows * kTileRows, kSumStride);
-  tiles.template Store<2>(scratch.s + 2 * kTileRows * kTileRows, kSumStride);
-  tiles.template Store<3>(scratch.s + 3 * kTileRows * kTileRows, kSumStride);
+  float* const s = scratch.SumTiles(0);
+  tiles.template Store<0>(s, kSumStride);
+  tiles.template Store<1>(s + 1 * kTileRows * kTileRows, kSumStride);
+  tiles.template Store<2>(s + 2 * kTileRows * kTileRows, kSumStride);
+  tiles.template Store<3>(s + 3 * kTileRows * kTileRows, kSumStride);
+}
+
+// The same of two bands, half of the block at once: sums are tiles 0 to 3, those of the second band
+// behind those of the first.
+template <class Tiles>
+HWY_NOINLINE void ScoreBands(Tiles& tiles, const Scratch& scratch, const TileRows& k, int64_t keys,
+                             int parts, Ahead& ahead) {
+  const int64_t row_bytes = scratch.head_dim * 2;
+  for (int64_t tile = 0; tile * kTileRows < keys; tile += 2) {
+    tiles.template Zero<0>();
+    tiles.template Zero<1>();
+    tiles.template Zero<2>();
+    tiles.template Zero<3>();
+    for (int64_t chunk = 0; chunk < scratch.chunks; ++chunk) {
+      const int64_t at = chunk * kTileRowBytes;
+      tiles.template Load<4>(k.first[tile] + at, row_bytes);
+      tiles.template Load<5>(k.first[tile + 1] + at, row_bytes);
+      for (int part = 0; part < parts; ++part) {
+        tiles.template Load<6>(scratch.QueryTiles(chunk, 0) + part * kTileBytes, kTileRowBytes);
+        tiles.template Load<7>(scratch.QueryTiles(chunk, 1) + part * kTileBytes, kTileRowBytes);
+        tiles.template MultiplyAdd<0, 4, 6>();
+        tiles.template MultiplyAdd<1, 5, 6>();
+        tiles.template MultiplyAdd<2, 4, 7>();
+        tiles.template MultiplyAdd<3, 5, 7>();
+      }
+      ahead.Step();
+    }
+    float* const first = scratch.SumTiles(0) + tile * kTileRows * kTileRows;
+    float* const second = scratch.SumTiles(1) + tile * kTileRows * kTileRows;
+    tiles.template Store<0>(first, kSumStride);
+    tiles.template Store<1>(first + kTileRows * kTileRows, kSumStride);
+    tiles.template Store<2>(second, kSumStride);
+    tiles.template Store<3>(second + kTileRows * kTileRows, kSumStride);
+  }
 }
 
 // Sums of `row` under another maximum, and the weights' base from now on.
@@ -289,19 +143,30 @@ HWY_INLINE void LoadQueries(const float* s, int64_t first_row, V (&m)[4]) {
   TransposeInBlocks(m);
 }
 
-// P of four rows from their S, 0 for keys past the last.
+// The keys of a block that a row sees, a bit each.
+uint64_t BitsOf(const VisibleKeys& seen, int64_t key, int64_t keys) {
+  const int64_t begin = std::clamp<int64_t>(seen.begin - key, 0, keys);
+  const int64_t end = std::clamp<int64_t>(seen.end - key, 0, keys);
+  if (begin >= end) return 0;
+  return (~uint64_t{0} << begin) & (~uint64_t{0} >> (kBlock - end));
+}
+
+// P of four rows from their S, 0 for keys that they do not see: a bit of `seen` for each that they
+// do.
 template <class Convert>
-HWY_NOINLINE void Exponentiate(const Scratch& scratch, int64_t first_row, int64_t keys,
+HWY_NOINLINE void Exponentiate(const Scratch& scratch, int64_t first_row, const uint64_t* seen,
                                float scale) {
   const D d;
+  const auto band = static_cast<int>(first_row / kTileRows);
+  const int64_t in_band = first_row % kTileRows;
+  const float* const s = scratch.SumTiles(band);
   V logits[kTiles][4];
 #pragma GCC unroll 4
   for (int64_t tile = 0; tile < kTiles; ++tile) {
-    LoadQueries(scratch.s + tile * kTileRows * kTileRows, first_row, logits[tile]);
-    const auto left = std::clamp<int64_t>(keys - tile * kTileRows, 0, kTileRows);
-    const auto there = hn::FirstN(d, static_cast<size_t>(left));
+    LoadQueries(s + tile * kTileRows * kTileRows, in_band, logits[tile]);
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
+      const hn::Mask<D> there{static_cast<__mmask16>(seen[r] >> (tile * kTileRows))};
       logits[tile][r] = hn::IfThenElse(there, hn::Mul(logits[tile][r], hn::Set(d, scale)),
                                        hn::Set(d, -kInfinity));
     }
@@ -324,7 +189,7 @@ HWY_NOINLINE void Exponentiate(const Scratch& scratch, int64_t first_row, int64_
       V low = Exp2(d, hn::Sub(logits[2 * pair][r], offset));
       V high = Exp2(d, hn::Sub(logits[2 * pair + 1][r], offset));
       sum = hn::Add(sum, hn::Add(low, high));
-      std::byte* to = scratch.p + pair * kTileBytes + row * kTileRowBytes;
+      std::byte* to = scratch.WeightTiles(band) + pair * kTileBytes + (in_band + r) * kTileRowBytes;
       TakePart<Convert>(low, high, to);
       Convert::ToBF16(low, high, to + kPairs * kTileBytes);
     }
@@ -348,10 +213,10 @@ HWY_INLINE void Interleave(const std::byte* const* rows, int64_t at, int64_t row
   }
 }
 
-// O += P V.
+// O += P V, of one band.
 template <class Tiles>
-HWY_NOINLINE void AddValues(Tiles& tiles, const Scratch& scratch, const TileRows& v, int64_t keys,
-                            Ahead ahead) {
+HWY_NOINLINE void AddValuesToBand(Tiles& tiles, const Scratch& scratch, const TileRows& v,
+                                  int64_t keys, Ahead ahead) {
   const int64_t row_bytes = scratch.head_dim * 2;
   const auto o_stride = scratch.head_dim * static_cast<int64_t>(sizeof(float));
   const bool whole = keys > 2 * kTileRows;
@@ -392,46 +257,131 @@ HWY_NOINLINE void AddValues(Tiles& tiles, const Scratch& scratch, const TileRows
   }
 }
 
+// The same of two bands: tiles 0 to 3 are O, those of the second band behind those of the first.
+// What is stored is not read at once, which would wait for it: 32 keys of a chunk are interleaved
+// before those in front of them are multiplied.
+template <class Tiles>
+HWY_NOINLINE void AddValuesToBands(Tiles& tiles, const Scratch& scratch, const TileRows& v,
+                                   int64_t keys, Ahead ahead) {
+  const int64_t row_bytes = scratch.head_dim * 2;
+  const auto o_stride = scratch.head_dim * static_cast<int64_t>(sizeof(float));
+  const int64_t pairs = CeilDiv(keys, 2 * kTileRows);
+  const int64_t steps = scratch.chunks * pairs;
+  const auto interleave = [&](int64_t step) HWY_ATTR {
+    Interleave(v.first + step % pairs * 2, step / pairs * kTileRowBytes, row_bytes,
+               scratch.v + step % 2 * 2 * kTileBytes);
+  };
+  interleave(0);
+  for (int64_t step = 0; step < steps; ++step) {
+    float* const o = scratch.o + step / pairs * kChunk;
+    float* const o_second = o + kTileRows * scratch.head_dim;
+    ahead.Step();
+    if (step + 1 < steps) interleave(step + 1);
+    ahead.Step();
+    const int64_t pair = step % pairs;
+    if (pair == 0) {
+      tiles.template Load<0>(o, o_stride);
+      tiles.template Load<1>(o + kTileRows, o_stride);
+      tiles.template Load<2>(o_second, o_stride);
+      tiles.template Load<3>(o_second + kTileRows, o_stride);
+    }
+    const std::byte* const values = scratch.v + step % 2 * 2 * kTileBytes;
+    tiles.template Load<4>(values, kTileRowBytes);
+    tiles.template Load<5>(values + kTileBytes, kTileRowBytes);
+    for (int64_t part = 0; part < 2; ++part) {
+      const int64_t at = (part * kPairs + pair) * kTileBytes;
+      tiles.template Load<6>(scratch.WeightTiles(0) + at, kTileRowBytes);
+      tiles.template Load<7>(scratch.WeightTiles(1) + at, kTileRowBytes);
+      tiles.template MultiplyAdd<0, 6, 4>();
+      tiles.template MultiplyAdd<1, 6, 5>();
+      tiles.template MultiplyAdd<2, 7, 4>();
+      tiles.template MultiplyAdd<3, 7, 5>();
+    }
+    if (pair + 1 < pairs) continue;
+    tiles.template Store<0>(o, o_stride);
+    tiles.template Store<1>(o + kTileRows, o_stride);
+    tiles.template Store<2>(o_second, o_stride);
+    tiles.template Store<3>(o_second + kTileRows, o_stride);
+  }
+}
+
 // Interleaving goes by 128 bits: of each 8 dims of a chunk the first tile has the first 4, and the
 // second the others.
 void InOrder(const float* o, int64_t head_dim, float factor, float* to) {
-  for (int64_t chunk = 0; chunk < head_dim; chunk += kChunk) {
-    for (int64_t i = 0; i < kChunk; ++i) {
-      to[chunk + i] = o[chunk + i % 8 / 4 * kTileRows + i / 8 * 4 + i % 4] * factor;
+  const hn::CappedTag<float, 4> four;
+  const auto by = hn::Set(four, factor);
+  for (const float* end = o + head_dim; o < end; o += kChunk) {
+    for (int64_t i = 0; i < kTileRows; i += 4, to += 8) {
+      hn::Store(hn::Mul(hn::Load(four, o + i), by), four, to);
+      hn::Store(hn::Mul(hn::Load(four, o + kTileRows + i), by), four, to + 4);
     }
   }
 }
 
+// The keys that rows see. Rows are in the order of their positions: the first sees the earliest
+// keys, the last the latest.
+struct SeenByRows {
+  explicit SeenByRows(const AttentionTask& task) {
+    for (int64_t row = 0; row < kFewRowsMax; ++row) {
+      const bool again = row % task.group != 0;
+      of[row] = row >= task.rows ? VisibleKeys{}
+                : again          ? of[row - 1]
+                                 : KeysSeenBy(*task.params, *task.item, row / task.group);
+    }
+  }
+  VisibleKeys of[kFewRowsMax];
+};
+
 template <class Tiles, class Convert>
-void AttendToken(const AttentionTask& task, std::byte* data) {
-  HEADWAY_CHECK(task.item->tokens == 1 && task.rows <= kTileRows &&
-                task.format->head_dim % kChunk == 0);
+void AttendRows(const AttentionTask& task, std::byte* data) {
+  HEADWAY_CHECK(task.rows <= kFewRowsMax && task.format->head_dim % kChunk == 0);
   const D d;
   const FlushDenormals flush;
   const Scratch scratch(data, task.format->head_dim);
   const PageRun& run = task.item->keys.pages;
-  const auto [begin, end] = KeysSeenBy(*task.params, *task.item, 0);
+  const SeenByRows seen(task);
+  const VisibleKeys first = seen.of[0];
+  const VisibleKeys last = seen.of[task.rows - 1];
+  const int64_t begin = first.begin;
+  const int64_t end = last.end;
   const float scale = LogitScale(*task.params).q;
   if (begin < end) {
     Ahead(task, run.k, begin, end).All();
     Ahead(task, run.v, begin, end).All();
   }
-  const int parts = PackQueries<Convert>(task, scratch);
-  std::memset(scratch.p, 0, 2 * kPairs * kTileBytes);  // rows that are not there stay 0
-  std::fill_n(scratch.o, kTileRows * scratch.head_dim, 0.0f);
-  std::fill_n(scratch.sums, kTileRows * kTileRows, 0.0f);
-  std::fill_n(scratch.max, kTileRows, -kInfinity);
+  const int bands = task.rows > kTileRows ? 2 : 1;
+  const int parts = PackQueries<Convert>(task, bands, scratch);
+  // Rows that are not there stay 0.
+  std::memset(scratch.p, 0, static_cast<size_t>(bands) * 2 * kPairs * kTileBytes);
+  std::fill_n(scratch.o, bands * kTileRows * scratch.head_dim, 0.0f);
+  std::fill_n(scratch.sums, bands * kTileRows * kTileRows, 0.0f);
+  std::fill_n(scratch.max, bands * kTileRows, -kInfinity);
   Tiles tiles;
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min<int64_t>(end, (key / kBlock + 1) * kBlock);
     const int64_t keys = next - key;
     const TileRows k = RowsOf(task, Half::kKeys, key, keys, scratch.k_rows);
-    Score(tiles, scratch, k, keys, parts, Ahead(task, run.k, next, end));
+    Ahead keys_ahead(task, run.k, next, end);
+    if (bands == 1) {
+      ScoreBand(tiles, scratch, k, keys, parts, keys_ahead);
+    } else {
+      ScoreBands(tiles, scratch, k, keys, parts, keys_ahead);
+    }
+    const bool by_all = key >= last.begin && next <= first.end;
+    uint64_t bits[4];
+    std::fill_n(bits, 4, ~uint64_t{0} >> (kBlock - keys));
     for (int64_t row = 0; row < task.rows; row += 4) {
-      Exponentiate<Convert>(scratch, row, keys, scale);
+      for (int r = 0; r < 4 && !by_all; ++r) bits[r] = BitsOf(seen.of[row + r], key, keys);
+      Exponentiate<Convert>(scratch, row, bits, scale);
+      if (bands > 1) keys_ahead.Step();
     }
     const TileRows v = RowsOf(task, Half::kValues, key, keys, scratch.v_rows);
-    AddValues(tiles, scratch, v, keys, Ahead(task, run.v, next, end));
+    const Ahead values_ahead(task, run.v, next, end);
+    if (bands == 1) {
+      AddValuesToBand(tiles, scratch, v, keys, values_ahead);
+    } else {
+      AddValuesToBands(tiles, scratch, v, keys, values_ahead);
+    }
     key = next;
   }
   for (int64_t r = 0; r < task.rows; ++r) {
@@ -446,11 +396,11 @@ void AttendToken(const AttentionTask& task, std::byte* data) {
 
 extern const AttentionFewOps kAmxFewOps;
 const AttentionFewOps kAmxFewOps = {.scratch_bytes = Scratch::Bytes,
-                                    .attend = AttendToken<AmxTiles, ConvertByInstruction>,
+                                    .attend = AttendRows<AmxTiles, ConvertByInstruction>,
                                     .attend_runs = nullptr};
 extern const AttentionFewOps kEmulatedAmxFewOps;
 const AttentionFewOps kEmulatedAmxFewOps = {.scratch_bytes = Scratch::Bytes,
-                                            .attend = AttendToken<EmulatedTiles, ConvertByRounding>,
+                                            .attend = AttendRows<EmulatedTiles, ConvertByRounding>,
                                             .attend_runs = nullptr};
 
 }  // namespace HWY_NAMESPACE

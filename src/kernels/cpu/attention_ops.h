@@ -50,6 +50,12 @@ VisibleKeys KeysSeenBy(const AttentionParams& params, const AttentionItem& item,
 // Writes or merges one row's partial state into the item's output. `o` [head_dim] is normalised.
 void StoreState(const AttentionTask& task, int64_t row, const float* o, float lse);
 
+// The query of a row [head_dim].
+inline const float* QueryOf(const AttentionTask& task, int64_t row) {
+  return static_cast<const float*>(task.item->q) + row / task.group * task.item->q_stride +
+         row % task.group * task.format->head_dim;
+}
+
 // How the logits leave the product of queries and keys, and what is still to do to them. The
 // softmax works on logits * log2(e).
 struct LogitScale {
@@ -190,10 +196,10 @@ struct AttentionFewOps {
 };
 const AttentionFewOps& AttentionFewOpsFor(Isa isa);
 
-// The same on AMX tiles: one token, a group of at most kTileRows, bf16 pages, head_dim a multiple
-// of kFewChunk. Weights are rounded to 2^-16 of themselves. And emulated, as above.
+// The same on AMX tiles: bf16 pages, head_dim a multiple of kFewChunk. Weights are rounded to 2^-16
+// of themselves. And emulated, as above.
 inline constexpr int kFewChunk = 32;
-// Up to so many queries a KV head vectors keep up with memory, and reach more of it than tiles.
+// Up to so many rows vectors keep up with memory, and reach more of it than tiles.
 inline constexpr int kFewOffTilesMax = 8;
 const AttentionFewOps& AttentionAmxFewOps();
 const AttentionFewOps& AttentionEmulatedAmxFewOps();

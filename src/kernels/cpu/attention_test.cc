@@ -83,7 +83,8 @@ TEST(CpuAttention, DependsOnTheItemAlone) {
     };
     for (const auto& [tokens, slots, group] :
          {Shape{1, 64, 2}, Shape{1, 8, 2}, Shape{1, 64, 12}, Shape{1, 8, 12}, Shape{3, 8, 2},
-          Shape{40, 8, 2}, Shape{200, 8, 2}}) {
+          Shape{3, 64, 4}, Shape{3, 8, 4}, Shape{7, 64, 4}, Shape{7, 8, 4}, Shape{40, 8, 2},
+          Shape{200, 8, 2}}) {
       Random random(static_cast<uint64_t>(tokens));
       AttentionCase c = PlainCase(DType::kBF16, 64, group, tokens, 300);
       c.format.page_slots = slots;

@@ -52,8 +52,8 @@ OnTiles TilesOf(const NamedCode& code, const AttentionCase& c) {
     return OnTiles::kNot;
   }
   if (c.tokens * c.group > cpu::kFewRowsMax || c.params.softcap != 0) return OnTiles::kMany;
-  const bool takes = c.tokens == 1 && c.group > cpu::kFewOffTilesMax && c.group <= cpu::kTileRows &&
-                     c.format.head_dim % cpu::kFewChunk == 0;
+  const bool takes =
+      c.tokens * c.group > cpu::kFewOffTilesMax && c.format.head_dim % cpu::kFewChunk == 0;
   return takes ? OnTiles::kFew : OnTiles::kNot;
 }
 

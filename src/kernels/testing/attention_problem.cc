@@ -400,6 +400,10 @@ AttentionCase RandomDecodeCase(Random& random) {
   c.layout.descending = random.Below(2) == 0;
   c.layout.values_first = random.Below(2) == 0;
   if (random.Below(2) == 0) c.activation = DType::kBF16;
+  if (random.Below(2) == 0) {  // with drafts
+    c.tokens = 1 + random.Below(std::max(1, 32 / c.group));
+    c.row_gap = random.Below(2) * 8;
+  }
   return c;
 }
 
